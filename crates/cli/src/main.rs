@@ -1,0 +1,3 @@
+//! The `berth` binary.
+
+fn main() {}
