@@ -1,1 +1,16 @@
-//! Being laid out.
+//! What Berth means: names, rules, states and plans.
+//!
+//! Nothing here performs I/O, reads a clock or draws randomness: time and chance are arguments.
+//! That is what lets a state machine be tested by a million random walks instead of by a machine
+//! that boots, and what makes a decision readable in one place. The compiler enforces it, because
+//! this crate depends on nothing that could reach outside.
+
+pub mod error;
+pub mod fields;
+pub mod identity;
+pub mod ids;
+pub mod names;
+pub mod page;
+pub mod vm;
+
+pub use error::{Code, Error, FieldError, Result};

@@ -1,0 +1,24 @@
+//! Virtual machines and their disks: what they are, which requests are legal, what comes next.
+//!
+//! ```text
+//!             create                    ┌──────── restart ────────┐
+//!   ─────────► pending ─► provisioning ─► starting ─► running ◄─► restarting
+//!                              │             ▲ │         │ │
+//!                              │       start │ └──┐      │ └─ died ─► failed
+//!                              └─► failed ───┘    ▼      ▼ stop / guest powers off
+//!                                    ▲  stop ─► stopping ─► stopped ─ start ─►
+//!   any ─ delete ─► deleting ─► deleted (seen only in events and with include_deleted)
+//! ```
+//!
+//! [`state`] decides what a request does to a status. [`plan`] decides what the worker does next to
+//! bring the world to what the row wants. Both are pure, so both are tested by random walks.
+
+pub mod disk;
+pub mod model;
+pub mod plan;
+pub mod request;
+pub mod state;
+
+pub use disk::{DiskKind, DiskStatus, DiskType};
+pub use model::{ExposedPort, Protocol, RestartPolicy, Status};
+pub use request::CreateVm;

@@ -1,0 +1,325 @@
+//! Requests to create and change VMs and disks, parsed once: after this nobody validates again.
+
+use serde_json::Value;
+use std::collections::{BTreeMap, HashSet};
+
+use super::disk::{DiskType, size};
+use super::model::{ExposedPort, Protocol, RestartPolicy};
+use crate::error::Result;
+use crate::fields::{Fields, Parsed, boolean, integer, sized, text};
+use crate::ids::{DiskId, VmId};
+use crate::names::Name;
+
+/// Most data disks attached, and most created, with one VM.
+pub const MAX_DISKS: usize = 4;
+/// Most SSH keys of a VM.
+pub const MAX_KEYS: usize = 10;
+/// Most exposed ports of a VM.
+pub const MAX_PORTS: usize = 10;
+/// Largest `user_data`, in bytes.
+pub const MAX_USER_DATA: usize = 64 * 1024;
+/// Most labels of a VM.
+pub const MAX_LABELS: usize = 64;
+
+/// A valid request for a VM. References (region, image, disks) are checked against the rows later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateVm {
+    /// Its name; duplicates are allowed.
+    pub name: Name,
+    /// Region to deploy to.
+    pub region_id: String,
+    /// Size of the machine.
+    pub vm_config_id: String,
+    /// GPUs; 0 is the same as absent.
+    pub gpu_config_count: i64,
+    /// Pricing plan.
+    pub plan_id: String,
+    /// Where its root disk comes from.
+    pub root_disk: RootDisk,
+    /// Existing data disks to attach.
+    pub attached_disks: Vec<DiskId>,
+    /// Data disks to make.
+    pub create_disks: Vec<NewDisk>,
+    /// Public keys of the login user.
+    pub ssh_keys: Vec<String>,
+    /// Inbound ports besides 22.
+    pub exposed_ports: Vec<ExposedPort>,
+    /// Whether deletion removes a root disk that was created with the VM.
+    pub delete_root_disk: bool,
+    /// (ext) What cloud-init gets.
+    pub user_data: Option<String>,
+    /// (ext) Free labels.
+    pub labels: BTreeMap<String, String>,
+    /// (ext) What happens when the machine dies.
+    pub restart_policy: RestartPolicy,
+}
+
+/// Where a root disk comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RootDisk {
+    /// An existing volume.
+    Attach(DiskId),
+    /// A clone of an image.
+    Create {
+        /// Name of the volume.
+        name: Name,
+        /// Size in GiB.
+        size_gb: i64,
+        /// The image to clone.
+        image_id: String,
+    },
+}
+
+/// A data disk to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewDisk {
+    /// Its name; the mount point of a file system is `/mnt/<name>`.
+    pub name: Name,
+    /// Raw or with a file system.
+    pub kind: DiskType,
+    /// Size in GiB.
+    pub size_gb: i64,
+}
+
+impl TryFrom<&Value> for CreateVm {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let request = read_create(&mut f);
+        f.finish(request)
+    }
+}
+
+fn read_create(f: &mut Fields<'_>) -> Option<CreateVm> {
+    let name = f.required("name", name);
+    let region_id = f.required("region_id", reference);
+    let vm_config_id = f.required("vm_config_id", reference);
+    let gpu_config_count = f.optional("gpu_config_count", integer(0, 1024));
+    let plan_id = f.required("plan_id", reference);
+    let root_disk = read_root_disk(f);
+    let (attached_disks, create_disks) = read_data_disks(f);
+    let ssh_keys = f.list("ssh_keys", MAX_KEYS, ssh_key).unwrap_or_default();
+    unique(f, "ssh_keys", &ssh_keys);
+    let exposed_ports = read_ports(f).unwrap_or_default();
+    let delete_root_disk = f.optional("delete_root_disk", boolean).unwrap_or(false);
+    let user_data = f.optional("user_data", user_data);
+    let labels = f.optional("labels", labels).unwrap_or_default();
+    let restart_policy = f.optional("restart_policy", restart_policy);
+    Some(CreateVm {
+        name: name?,
+        region_id: region_id?,
+        vm_config_id: vm_config_id?,
+        gpu_config_count: gpu_config_count.unwrap_or(0),
+        plan_id: plan_id?,
+        root_disk: root_disk?,
+        attached_disks,
+        create_disks,
+        ssh_keys,
+        exposed_ports,
+        delete_root_disk,
+        user_data,
+        labels,
+        restart_policy: restart_policy.unwrap_or(RestartPolicy::Never),
+    })
+}
+
+fn read_root_disk(f: &mut Fields<'_>) -> Option<RootDisk> {
+    if !f.has("root_disk") {
+        f.fail("root_disk", "is required");
+        return None;
+    }
+    f.object("root_disk", |f| match (f.has("attach_disk_request"), f.has("create_disk_request")) {
+        (true, false) => f.object("attach_disk_request", |f| f.required("disk_id", disk_id)).map(RootDisk::Attach),
+        (false, true) => f.object("create_disk_request", |f| {
+            let name = f.required("name", name);
+            let size_gb = f.required("size_gb", integer(size::ROOT.0, size::ROOT.1));
+            let image_id = f.required("image_id", reference);
+            Some(RootDisk::Create { name: name?, size_gb: size_gb?, image_id: image_id? })
+        }),
+        _ => {
+            f.fail("attach_disk_request", "give exactly one of attach_disk_request and create_disk_request");
+            None
+        }
+    })
+}
+
+fn read_data_disks(f: &mut Fields<'_>) -> (Vec<DiskId>, Vec<NewDisk>) {
+    f.object("data_disks", |f| {
+        let attached = f.objects("attached_disks", MAX_DISKS, |f| f.required("disk_id", disk_id)).unwrap_or_default();
+        unique(f, "attached_disks", &attached);
+        let created = f.objects("create_disks", MAX_DISKS, read_new_disk).unwrap_or_default();
+        Some((attached, created))
+    })
+    .unwrap_or_default()
+}
+
+fn read_new_disk(f: &mut Fields<'_>) -> Option<NewDisk> {
+    let name = f.required("name", name);
+    let kind = f.required("type", |v| DiskType::parse(text(v)?));
+    let size_gb = f.required("size_gb", integer(size::DATA.0, size::DATA.1));
+    Some(NewDisk { name: name?, kind: kind?, size_gb: size_gb? })
+}
+
+fn read_ports(f: &mut Fields<'_>) -> Option<Vec<ExposedPort>> {
+    let ports = f.objects("exposed_ports", MAX_PORTS, |f| {
+        let port = f.required("port", |v| match integer(1, 65535)(v)? {
+            22 => Err("22 is reserved for SSH".into()),
+            port => u16::try_from(port).map_err(|_| "must be a port".into()),
+        });
+        let protocol = f.required("protocol", |v| Protocol::parse(text(v)?));
+        Some(ExposedPort { port: port?, protocol: protocol? })
+    })?;
+    unique(f, "exposed_ports", &ports);
+    Some(ports)
+}
+
+/// A request to make a data disk on its own (extension).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateDisk {
+    /// What to make.
+    pub disk: NewDisk,
+    /// Where.
+    pub region_id: String,
+}
+
+impl TryFrom<&Value> for CreateDisk {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let disk = read_new_disk(&mut f);
+        let region_id = f.required("region_id", reference);
+        let request = disk.zip(region_id).map(|(disk, region_id)| Self { disk, region_id });
+        f.finish(request)
+    }
+}
+
+/// A request to attach a data disk to a VM (extension).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttachDisk {
+    /// The VM.
+    pub vm_id: VmId,
+}
+
+impl TryFrom<&Value> for AttachDisk {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let vm_id = f.required("vm_id", |v| text(v)?.parse().map_err(|_| "must be a UUID".into()));
+        f.finish(vm_id.map(|vm_id| Self { vm_id }))
+    }
+}
+
+/// A change of a VM (extension); absent fields stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpdateVm {
+    /// New name.
+    pub name: Option<Name>,
+    /// New labels, replacing all.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// New ports, replacing all.
+    pub exposed_ports: Option<Vec<ExposedPort>>,
+    /// New policy.
+    pub restart_policy: Option<RestartPolicy>,
+}
+
+impl TryFrom<&Value> for UpdateVm {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let change = Self {
+            name: f.optional("name", name),
+            labels: f.optional("labels", labels),
+            exposed_ports: read_ports(&mut f),
+            restart_policy: f.optional("restart_policy", restart_policy),
+        };
+        f.finish(Some(change))
+    }
+}
+
+/// Rule: a VM or disk name.
+pub fn name(value: &Value) -> Parsed<Name> {
+    Name::parse(text(value)?)
+}
+
+fn reference(value: &Value) -> Parsed<String> {
+    sized(1, 255)(value)
+}
+
+fn disk_id(value: &Value) -> Parsed<DiskId> {
+    text(value)?.parse().map_err(|_| "must be a UUID".into())
+}
+
+fn restart_policy(value: &Value) -> Parsed<RestartPolicy> {
+    RestartPolicy::parse(text(value)?)
+}
+
+fn user_data(value: &Value) -> Parsed<String> {
+    let data = text(value)?;
+    if data.len() > MAX_USER_DATA { Err(format!("must have at most {MAX_USER_DATA} bytes")) } else { Ok(data.to_owned()) }
+}
+
+fn labels(value: &Value) -> Parsed<BTreeMap<String, String>> {
+    let object = value.as_object().ok_or("must be an object of strings")?;
+    if object.len() > MAX_LABELS {
+        return Err(format!("must have at most {MAX_LABELS} entries"));
+    }
+    object
+        .iter()
+        .map(|(key, value)| {
+            let value = value.as_str().ok_or("must be an object of strings")?;
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./".contains(&b);
+            if key.is_empty() || key.len() > 63 || !key.bytes().all(plain) {
+                return Err("keys must have 1 to 63 characters of A-Z, a-z, 0-9, '-', '_', '.' and '/'".into());
+            }
+            if value.chars().count() > 255 || value.chars().any(char::is_control) {
+                return Err("values must have at most 255 characters and no control characters".into());
+            }
+            Ok((key.clone(), value.to_owned()))
+        })
+        .collect()
+}
+
+/// Rule: `^(ssh-rsa|ssh-ed25519)\s+[A-Za-z0-9+/]+[=]{0,2}(\s+.*)?$`, 50 to 2000 characters, one line.
+pub fn ssh_key(value: &Value) -> Parsed<String> {
+    let key = text(value)?;
+    if !(50..=2000).contains(&key.chars().count()) {
+        return Err("must have 50 to 2000 characters".into());
+    }
+    if key.chars().any(is_line_break) {
+        return Err("must be one line".into());
+    }
+    let rest = key.strip_prefix("ssh-rsa").or_else(|| key.strip_prefix("ssh-ed25519"));
+    if rest.is_some_and(is_key_body) {
+        Ok(key.to_owned())
+    } else {
+        Err("must look like 'ssh-ed25519 AAAA… comment' or 'ssh-rsa AAAA… comment'".into())
+    }
+}
+
+/// White space, base64, at most two `=`, then nothing or white space and a comment.
+fn is_key_body(rest: &str) -> bool {
+    let blob = rest.trim_start_matches(char::is_whitespace);
+    let after = blob.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/');
+    let tail = after.strip_prefix("==").or_else(|| after.strip_prefix('=')).unwrap_or(after);
+    blob.len() < rest.len() && after.len() < blob.len() && (tail.is_empty() || tail.starts_with(char::is_whitespace))
+}
+
+/// CR, LF, VT, FF, NEL, and the two Unicode separators.
+const fn is_line_break(c: char) -> bool {
+    matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+fn unique<T: Eq + std::hash::Hash>(f: &mut Fields<'_>, name: &str, items: &[T]) {
+    let mut seen = HashSet::new();
+    if !items.iter().all(|item| seen.insert(item)) {
+        f.fail(name, "must not name the same thing twice");
+    }
+}
+
+#[cfg(test)]
+#[path = "request_tests.rs"]
+mod tests;

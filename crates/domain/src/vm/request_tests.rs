@@ -1,0 +1,159 @@
+use super::*;
+use proptest::prelude::*;
+use serde_json::json;
+
+const DISK: &str = "01939f2e-7c00-7abc-8def-0123456789ab";
+
+fn valid() -> Value {
+    json!({
+        "name": "web", "region_id": "local", "vm_config_id": "tiny", "plan_id": "on-demand",
+        "root_disk": {"create_disk_request": {"name": "root", "size_gb": 20, "image_id": "micro"}},
+    })
+}
+
+fn with(path: &str, value: Value) -> Value {
+    let mut body = valid();
+    *body.pointer_mut(path).map_or_else(|| panic!("{path}"), |slot| slot) = value;
+    body
+}
+
+fn set(key: &str, value: Value) -> Value {
+    let mut body = valid();
+    body[key] = value;
+    body
+}
+
+fn ok(body: &Value) {
+    CreateVm::try_from(body).unwrap_or_else(|e| panic!("{body}: {e}"));
+}
+
+fn bad(body: &Value, field: &str) {
+    let error = CreateVm::try_from(body).expect_err(&body.to_string());
+    assert!(error.details.iter().any(|d| d.field == field), "{field}: {:?}", error.details);
+}
+
+fn key(n: usize) -> String {
+    format!("ssh-ed25519 {}{n:04}", "A".repeat(64))
+}
+
+#[test]
+fn sizes_on_both_sides() {
+    for (size, good) in [(19, false), (20, true), (2048, true), (2049, false)] {
+        let body = with("/root_disk/create_disk_request/size_gb", json!(size));
+        if good { ok(&body) } else { bad(&body, "root_disk.create_disk_request.size_gb") }
+    }
+    for (size, good) in [(9, false), (10, true), (2048, true), (2049, false)] {
+        let body = set("data_disks", json!({"create_disks": [{"name": "d", "type": "block", "size_gb": size}]}));
+        if good { ok(&body) } else { bad(&body, "data_disks.create_disks[0].size_gb") }
+    }
+}
+
+#[test]
+fn root_disk_has_exactly_one_member() {
+    ok(&set("root_disk", json!({"attach_disk_request": {"disk_id": DISK}})));
+    bad(&set("root_disk", json!({})), "root_disk.attach_disk_request");
+    let mut both = valid();
+    both["root_disk"]["attach_disk_request"] = json!({"disk_id": DISK});
+    bad(&both, "root_disk.attach_disk_request");
+    bad(&set("root_disk", Value::Null), "root_disk");
+    bad(&set("root_disk", json!({"attach_disk_request": {"disk_id": "x"}})), "root_disk.attach_disk_request.disk_id");
+}
+
+#[test]
+fn four_attached_and_four_created() {
+    let created: Vec<_> = (0..5).map(|n| json!({"name": format!("d{n}"), "type": "filesystem", "size_gb": 10})).collect();
+    let attached: Vec<_> = (0..5).map(|n| json!({"disk_id": format!("01939f2e-7c00-7abc-8def-01234567890{n}")})).collect();
+    ok(&set("data_disks", json!({"create_disks": created[..4], "attached_disks": attached[..4]})));
+    bad(&set("data_disks", json!({"create_disks": created})), "data_disks.create_disks");
+    bad(&set("data_disks", json!({"attached_disks": attached})), "data_disks.attached_disks");
+    let twice = json!({"attached_disks": [{"disk_id": DISK}, {"disk_id": DISK}]});
+    bad(&set("data_disks", twice), "data_disks.attached_disks");
+    bad(&set("data_disks", json!({"create_disks": [{"name": "d", "type": "tape", "size_gb": 10}]})), "data_disks.create_disks[0].type");
+}
+
+#[test]
+fn ports_on_both_sides() {
+    let port = |n: i64, p: &str| json!({"port": n, "protocol": p});
+    ok(&set("exposed_ports", json!([port(1, "tcp"), port(65535, "udp"), port(80, "tcp"), port(80, "udp")])));
+    for n in [0, 65536, 22, -1] {
+        bad(&set("exposed_ports", json!([port(n, "tcp")])), "exposed_ports[0].port");
+    }
+    bad(&set("exposed_ports", json!([port(80, "tcp"), port(80, "tcp")])), "exposed_ports");
+    bad(&set("exposed_ports", json!([port(80, "icmp")])), "exposed_ports[0].protocol");
+    let many = |n: i64| Value::Array((0..n).map(|i| port(1000 + i, "tcp")).collect());
+    ok(&set("exposed_ports", many(10)));
+    bad(&set("exposed_ports", many(11)), "exposed_ports");
+}
+
+#[test]
+fn keys_on_both_sides() {
+    let keys = |n: usize| Value::Array((0..n).map(|i| json!(key(i))).collect());
+    ok(&set("ssh_keys", keys(10)));
+    bad(&set("ssh_keys", keys(11)), "ssh_keys");
+    bad(&set("ssh_keys", json!([key(1), key(1)])), "ssh_keys");
+    let sized = |n: usize| format!("ssh-rsa {}", "A".repeat(n - 8));
+    for (n, good) in [(49, false), (50, true), (2000, true), (2001, false)] {
+        let body = set("ssh_keys", json!([sized(n)]));
+        if good { ok(&body) } else { bad(&body, "ssh_keys[0]") }
+    }
+}
+
+#[test]
+fn key_shapes() {
+    let blob = "A".repeat(60);
+    for good in [
+        format!("ssh-rsa {blob}"),
+        format!("ssh-rsa {blob}="),
+        format!("ssh-ed25519 \t {blob}== me@host and more"),
+        format!("ssh-ed25519\u{a0}{blob} ünïcode"),
+        format!("ssh-rsa {blob} "),
+    ] {
+        assert!(ssh_key(&json!(good)).is_ok(), "{good:?}");
+    }
+    for bad in [
+        format!("ssh-dss {blob}"),
+        format!("ssh-rsa{blob}"),
+        format!(" ssh-rsa {blob}"),
+        format!("ssh-rsa {blob}==="),
+        format!("ssh-rsa {blob}-"),
+        format!("ssh-rsa {blob}=x"),
+        format!("ssh-ed25519 {blob}\n"),
+        format!("ssh-ed25519 {blob} a\u{2028}b"),
+        format!("ssh-ed25519 {blob} a\u{85}b"),
+        format!("ssh-ed25519\u{b}{blob}"),
+    ] {
+        assert!(ssh_key(&json!(bad)).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn gpu_count_and_extensions() {
+    for (n, good) in [(json!(0), true), (Value::Null, true), (json!(-1), false), (json!(1.5), false)] {
+        let body = set("gpu_config_count", n);
+        if good { ok(&body) } else { bad(&body, "gpu_config_count") }
+    }
+    ok(&set("user_data", json!("x".repeat(MAX_USER_DATA))));
+    bad(&set("user_data", json!("x".repeat(MAX_USER_DATA + 1))), "user_data");
+    ok(&set("labels", json!({"app/tier": "web"})));
+    bad(&set("labels", json!({"": "web"})), "labels");
+    bad(&set("labels", json!({"a": 1})), "labels");
+    bad(&set("restart_policy", json!("sometimes")), "restart_policy");
+}
+
+#[test]
+fn absent_fields_are_all_named() {
+    let error = CreateVm::try_from(&json!({})).unwrap_err();
+    let fields: Vec<_> = error.details.iter().map(|d| d.field.as_str()).collect();
+    assert_eq!(fields, ["name", "region_id", "vm_config_id", "plan_id", "root_disk"]);
+}
+
+proptest! {
+    #[test]
+    fn no_body_panics(text in "[\\PC]{0,40}", number in any::<f64>()) {
+        for field in ["name", "region_id", "root_disk", "ssh_keys", "exposed_ports", "labels", "data_disks"] {
+            for value in [json!(text), json!(number), json!([text]), json!({"a": number})] {
+                let _ = CreateVm::try_from(&set(field, value));
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What a request does to a VM in each status (contract, section 1).
+
+use super::model::Status;
+use crate::error::{Code, Error, Result};
+
+/// The three operations on an existing machine. Deletion is allowed in every status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Bring it to `running`.
+    Start,
+    /// Bring it to `stopped`.
+    Stop,
+    /// Power it off and on.
+    Restart,
+}
+
+impl Verb {
+    /// The word in paths and records.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Stop => "stop",
+            Self::Restart => "restart",
+        }
+    }
+}
+
+/// The status a request leads to at once, or `None` where it changes nothing.
+pub fn on_verb(verb: Verb, status: Status) -> Result<Option<Status>> {
+    use Status::{Failed, Restarting, Running, Starting, Stopped, Stopping};
+    let next = match (verb, status) {
+        (Verb::Start, Running | Starting)
+        | (Verb::Stop, Stopped | Stopping)
+        | (Verb::Restart, Restarting | Stopped | Failed) => None,
+        (Verb::Start, Stopped | Failed) => Some(Starting),
+        (Verb::Stop, Running | Starting | Restarting | Failed) => Some(Stopping),
+        (Verb::Restart, Running) => Some(Restarting),
+        _ => return Err(refused(verb, status)),
+    };
+    Ok(next)
+}
+
+fn refused(verb: Verb, status: Status) -> Error {
+    let advice = match status {
+        Status::Deleting | Status::Deleted => "It is being deleted.",
+        _ => "Wait until the change under way has ended, then try again.",
+    };
+    Error::new(
+        Code::InvalidStatus,
+        format!("The VM is {status}, which does not allow {}. {advice}", verb.as_str()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Status::*;
+
+    /// Every pair of the contract's table: `Some(None)` unchanged, `Some(Some(s))` does it, `None` refused.
+    #[test]
+    fn the_table_of_the_contract() {
+        let table = |verb, status| match verb {
+            Verb::Start => match status {
+                Running | Starting => Some(None),
+                Stopped | Failed => Some(Some(Starting)),
+                _ => None,
+            },
+            Verb::Stop => match status {
+                Stopped | Stopping => Some(None),
+                Running | Starting | Restarting | Failed => Some(Some(Stopping)),
+                _ => None,
+            },
+            Verb::Restart => match status {
+                Restarting | Stopped | Failed => Some(None),
+                Running => Some(Some(Restarting)),
+                _ => None,
+            },
+        };
+        for verb in [Verb::Start, Verb::Stop, Verb::Restart] {
+            for &status in Status::ALL {
+                let got = on_verb(verb, status);
+                match (&got, table(verb, status)) {
+                    (Ok(got), Some(want)) => assert_eq!(*got, want, "{verb:?} {status}"),
+                    (Err(e), None) => assert_eq!(e.code, Code::InvalidStatus),
+                    other => panic!("{verb:?} {status}: {other:?}"),
+                }
+            }
+        }
+    }
+}
