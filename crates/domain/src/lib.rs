@@ -11,6 +11,8 @@ pub mod identity;
 pub mod ids;
 pub mod names;
 pub mod page;
+pub mod time;
 pub mod vm;
 
 pub use error::{Code, Error, FieldError, Result};
+pub use time::Timestamp;

@@ -1,1 +1,7 @@
-//! Being laid out.
+//! Everything behind `berth serve`.
+
+pub mod clock;
+pub mod config;
+pub mod db;
+pub mod http;
+pub mod services;

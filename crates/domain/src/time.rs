@@ -1,0 +1,66 @@
+//! Time as the platform tells it: UTC, microseconds.
+
+use std::fmt;
+
+use time::OffsetDateTime;
+
+/// Microseconds since 1970 in UTC. On the wire RFC 3339 with six digits and `Z`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    /// Microseconds in a second.
+    pub const SECOND: i64 = 1_000_000;
+
+    /// This many seconds later; saturates.
+    #[must_use]
+    pub const fn plus_seconds(self, seconds: i64) -> Self {
+        Self(self.0.saturating_add(seconds.saturating_mul(Self::SECOND)))
+    }
+
+    /// This many milliseconds later; saturates.
+    #[must_use]
+    pub const fn plus_millis(self, millis: i64) -> Self {
+        Self(self.0.saturating_add(millis.saturating_mul(1000)))
+    }
+
+    /// Whole seconds since 1970.
+    pub const fn seconds(self) -> i64 {
+        self.0.div_euclid(Self::SECOND)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = OffsetDateTime::from_unix_timestamp(self.seconds()).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+        write!(
+            f,
+            "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
+            at.year(),
+            u8::from(at.month()),
+            at.day(),
+            at.hour(),
+            at.minute(),
+            at.second(),
+            self.0.rem_euclid(Self::SECOND)
+        )
+    }
+}
+
+impl serde::Serialize for Timestamp {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn six_digits_and_z() {
+        assert_eq!(Timestamp(0).to_string(), "1970-01-01T00:00:00.000000Z");
+        assert_eq!(Timestamp(1_790_000_000_000_042).to_string(), "2026-09-21T14:13:20.000042Z");
+        assert_eq!(Timestamp(-1).to_string(), "1969-12-31T23:59:59.999999Z");
+    }
+}

@@ -1,0 +1,88 @@
+//! `[vm]`: deadlines, capacity and the host's side of machines.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use serde::Deserialize;
+
+/// How machines are run on this host.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Vm {
+    /// Deadline of `pending` and `provisioning`.
+    pub provisioning_seconds: i64,
+    /// Deadline of `starting`.
+    pub starting_seconds: i64,
+    /// Deadline of `restarting`.
+    pub restarting_seconds: i64,
+    /// Deadline of `stopping`.
+    pub stopping_seconds: i64,
+    /// Deadline of `deleting`.
+    pub deleting_seconds: i64,
+    /// How long a guest may take from the power button to its end before it is powered off.
+    pub stop_seconds: i64,
+    /// Machines being worked on at the same time.
+    pub workers: usize,
+    /// Virtual CPUs on offer for each core.
+    pub cpu_overcommit: f64,
+    /// Memory on offer for each byte of the host's.
+    pub memory_overcommit: f64,
+    /// Memory kept back for the host, in MiB.
+    pub memory_reserve_mb: i64,
+    /// Disk on offer for each byte of the data folder's file system (disks are sparse).
+    pub disk_overcommit: f64,
+    /// Free space below which no new disk is made, in GiB.
+    pub disk_reserve_gb: i64,
+    /// QEMU's binary; looked up on PATH when absent.
+    pub qemu: Option<PathBuf>,
+    /// First address handed to a machine on the network `user`.
+    pub first_address: std::net::Ipv4Addr,
+}
+
+impl Default for Vm {
+    fn default() -> Self {
+        Self {
+            provisioning_seconds: 600,
+            starting_seconds: 300,
+            restarting_seconds: 300,
+            stopping_seconds: 60,
+            deleting_seconds: 300,
+            stop_seconds: 30,
+            workers: 8,
+            cpu_overcommit: 16.0,
+            memory_overcommit: 1.0,
+            memory_reserve_mb: 1024,
+            disk_overcommit: 20.0,
+            disk_reserve_gb: 2,
+            qemu: None,
+            first_address: std::net::Ipv4Addr::new(127, 64, 0, 1),
+        }
+    }
+}
+
+impl Vm {
+    pub(super) fn check(&self) -> Result<()> {
+        let deadlines = [
+            ("provisioning_seconds", self.provisioning_seconds),
+            ("starting_seconds", self.starting_seconds),
+            ("restarting_seconds", self.restarting_seconds),
+            ("stopping_seconds", self.stopping_seconds),
+            ("deleting_seconds", self.deleting_seconds),
+            ("stop_seconds", self.stop_seconds),
+        ];
+        for (name, value) in deadlines {
+            ensure!((1..=86_400).contains(&value), "vm.{name} must be from 1 to 86400");
+        }
+        ensure!((1..=256).contains(&self.workers), "vm.workers must be from 1 to 256");
+        for (name, value) in [
+            ("cpu_overcommit", self.cpu_overcommit),
+            ("memory_overcommit", self.memory_overcommit),
+            ("disk_overcommit", self.disk_overcommit),
+        ] {
+            ensure!(value > 0.0 && value <= 1000.0, "vm.{name} must be above 0 and at most 1000");
+        }
+        let [a, b, _, _] = self.first_address.octets();
+        ensure!(a == 127 && (64..128).contains(&b), "vm.first_address must lie in 127.64.0.0/10");
+        Ok(())
+    }
+}

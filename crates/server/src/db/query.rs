@@ -1,0 +1,242 @@
+//! A statement and its arguments, for either database.
+
+use std::borrow::Cow;
+
+use sqlx::{AssertSqlSafe, Executor};
+
+use super::{Db, DbError, FromRow, Pools, Row, Tx, TxInner};
+
+/// An argument. Typed also when absent, because PostgreSQL wants to know the type of a null.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// `TEXT`.
+    Text(Option<String>),
+    /// `BIGINT`.
+    Int(Option<i64>),
+}
+
+impl From<&str> for Value {
+    fn from(v: &str) -> Self {
+        Self::Text(Some(v.to_owned()))
+    }
+}
+
+impl From<String> for Value {
+    fn from(v: String) -> Self {
+        Self::Text(Some(v))
+    }
+}
+
+impl From<&String> for Value {
+    fn from(v: &String) -> Self {
+        Self::Text(Some(v.clone()))
+    }
+}
+
+impl From<Option<String>> for Value {
+    fn from(v: Option<String>) -> Self {
+        Self::Text(v)
+    }
+}
+
+impl From<Option<&str>> for Value {
+    fn from(v: Option<&str>) -> Self {
+        Self::Text(v.map(str::to_owned))
+    }
+}
+
+impl From<i64> for Value {
+    fn from(v: i64) -> Self {
+        Self::Int(Some(v))
+    }
+}
+
+impl From<Option<i64>> for Value {
+    fn from(v: Option<i64>) -> Self {
+        Self::Int(v)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(v: bool) -> Self {
+        Self::Int(Some(i64::from(v)))
+    }
+}
+
+impl From<berth_domain::Timestamp> for Value {
+    fn from(v: berth_domain::Timestamp) -> Self {
+        Self::Int(Some(v.0))
+    }
+}
+
+impl From<Option<berth_domain::Timestamp>> for Value {
+    fn from(v: Option<berth_domain::Timestamp>) -> Self {
+        Self::Int(v.map(|t| t.0))
+    }
+}
+
+macro_rules! id_values {
+    ($($id:ident),*) => {$(
+        impl From<berth_domain::ids::$id> for Value {
+            fn from(v: berth_domain::ids::$id) -> Self {
+                Self::Text(Some(v.to_string()))
+            }
+        }
+
+        impl From<Option<berth_domain::ids::$id>> for Value {
+            fn from(v: Option<berth_domain::ids::$id>) -> Self {
+                Self::Text(v.map(|id| id.to_string()))
+            }
+        }
+    )*};
+}
+id_values!(UserId, OrgId, ProjectId, SessionId, VmId, DiskId, OperationId);
+
+/// Where a statement runs: the database for reading, or a transaction.
+pub trait On {
+    /// The connections behind it.
+    #[doc(hidden)]
+    fn target(&mut self) -> Target<'_>;
+}
+
+#[doc(hidden)]
+pub enum Target<'a> {
+    Db(&'a Db),
+    Tx(&'a mut Tx),
+}
+
+impl On for &Db {
+    fn target(&mut self) -> Target<'_> {
+        Target::Db(self)
+    }
+}
+
+impl On for &mut Tx {
+    fn target(&mut self) -> Target<'_> {
+        Target::Tx(self)
+    }
+}
+
+/// A statement with its arguments, in the order of `$1`, `$2`, ….
+#[derive(Clone, Debug)]
+pub struct Query {
+    text: Cow<'static, str>,
+    args: Vec<Value>,
+}
+
+/// Begins a statement. The text never holds anything that came from outside.
+pub fn sql(text: impl Into<Cow<'static, str>>) -> Query {
+    Query { text: text.into(), args: Vec::new() }
+}
+
+macro_rules! with_args {
+    ($self:ident) => {{
+        let mut query = sqlx::query(AssertSqlSafe($self.text));
+        for arg in $self.args {
+            query = match arg {
+                Value::Text(v) => query.bind(v),
+                Value::Int(v) => query.bind(v),
+            };
+        }
+        query
+    }};
+}
+
+macro_rules! on_target {
+    ($self:ident, $on:ident, $method:ident) => {
+        match $on.target() {
+            Target::Db(Db { pools: Pools::Sqlite { read, .. }, .. }) => {
+                read.$method(with_args!($self)).await.map(|r| r.into_common())
+            }
+            Target::Db(Db { pools: Pools::Postgres(pool), .. }) => {
+                pool.$method(with_args!($self)).await.map(|r| r.into_common())
+            }
+            Target::Tx(Tx { inner: TxInner::Sqlite(tx), .. }) => {
+                (&mut **tx).$method(with_args!($self)).await.map(|r| r.into_common())
+            }
+            Target::Tx(Tx { inner: TxInner::Postgres(tx), .. }) => {
+                (&mut **tx).$method(with_args!($self)).await.map(|r| r.into_common())
+            }
+        }
+    };
+}
+
+impl Query {
+    /// The next argument.
+    #[must_use]
+    pub fn bind(mut self, value: impl Into<Value>) -> Self {
+        self.args.push(value.into());
+        self
+    }
+
+    /// Runs it; the number of rows changed.
+    pub async fn execute(self, tx: &mut Tx) -> Result<u64, DbError> {
+        let mut on = tx;
+        Ok(on_target!(self, on, execute)?)
+    }
+
+    /// Every row.
+    pub async fn fetch_all<T: FromRow>(self, mut on: impl On) -> Result<Vec<T>, DbError> {
+        let rows: Vec<Row> = on_target!(self, on, fetch_all)?;
+        rows.iter().map(T::from_row).collect()
+    }
+
+    /// The row, if there is one.
+    pub async fn fetch_optional<T: FromRow>(self, mut on: impl On) -> Result<Option<T>, DbError> {
+        let row: Option<Row> = on_target!(self, on, fetch_optional)?;
+        row.as_ref().map(T::from_row).transpose()
+    }
+
+    /// The row, which must be there.
+    pub async fn fetch_one<T: FromRow>(self, on: impl On) -> Result<T, DbError> {
+        self.fetch_optional(on).await?.ok_or_else(|| DbError::Other("a row was expected".into()))
+    }
+}
+
+/// From what one database answers to what both answer.
+trait IntoCommon {
+    type Common;
+    fn into_common(self) -> Self::Common;
+}
+
+impl IntoCommon for sqlx::sqlite::SqliteQueryResult {
+    type Common = u64;
+    fn into_common(self) -> u64 {
+        self.rows_affected()
+    }
+}
+
+impl IntoCommon for sqlx::postgres::PgQueryResult {
+    type Common = u64;
+    fn into_common(self) -> u64 {
+        self.rows_affected()
+    }
+}
+
+impl IntoCommon for sqlx::sqlite::SqliteRow {
+    type Common = Row;
+    fn into_common(self) -> Row {
+        Row::Sqlite(self)
+    }
+}
+
+impl IntoCommon for sqlx::postgres::PgRow {
+    type Common = Row;
+    fn into_common(self) -> Row {
+        Row::Postgres(self)
+    }
+}
+
+impl<T: IntoCommon> IntoCommon for Option<T> {
+    type Common = Option<T::Common>;
+    fn into_common(self) -> Self::Common {
+        self.map(T::into_common)
+    }
+}
+
+impl<T: IntoCommon> IntoCommon for Vec<T> {
+    type Common = Vec<T::Common>;
+    fn into_common(self) -> Self::Common {
+        self.into_iter().map(T::into_common).collect()
+    }
+}

@@ -1,0 +1,149 @@
+//! What every answer passes: the request id, the log line, the shape of errors, the catch of panics.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use berth_domain::{Code, Error, FieldError};
+use futures::FutureExt;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The header that carries the request id in both directions.
+pub const REQUEST_ID: &str = "x-request-id";
+
+/// The id of the request being answered; in the extensions of every request.
+#[derive(Clone, Debug)]
+pub struct RequestId(pub String);
+
+/// An error on its way out.
+#[derive(Debug)]
+pub struct ApiError(pub Error);
+
+impl<E: Into<Error>> From<E> for ApiError {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+/// What a refused request is answered with.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ErrorResponse)]
+pub struct ErrorBody<'a> {
+    /// Stable, machine-readable.
+    #[schema(value_type = super::openapi::ErrorCode)]
+    code: &'a str,
+    /// For people: what is wrong and what to do.
+    message: &'a str,
+    /// Every invalid field.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    #[schema(value_type = Vec<super::openapi::FieldErrorBody>, required = false)]
+    details: &'a [FieldError],
+}
+
+/// Marks an answer whose body already has the shape of an error.
+#[derive(Clone)]
+struct Shaped {
+    cause: Option<String>,
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let Error { code, message, details, retry_after, cause } = self.0;
+        let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = ErrorBody { code: code.as_str(), message: &message, details: &details };
+        let mut response = (status, axum::Json(body)).into_response();
+        let headers = response.headers_mut();
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(seconds) = retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        response.extensions_mut().insert(Shaped { cause });
+        response
+    }
+}
+
+/// The answer of a path that no route knows.
+pub async fn unknown_route() -> ApiError {
+    ApiError(Error::new(Code::NotFound, "There is no such route. See /docs for those that exist."))
+}
+
+/// The outermost layer.
+pub async fn envelope(mut request: Request, next: Next) -> Response {
+    let id = request_id(&request);
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let began = Instant::now();
+    let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(response) => shaped(response),
+        Err(panic) => ApiError(Error::internal(format!("panic: {}", panic_text(&*panic)))).into_response(),
+    };
+    let status = response.status();
+    let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    match response.extensions().get::<Shaped>().and_then(|s| s.cause.as_deref()) {
+        Some(cause) => {
+            tracing::error!(request_id = %id, %method, path, status = status.as_u16(), millis, cause, "request failed");
+        }
+        None => tracing::debug!(request_id = %id, %method, path, status = status.as_u16(), millis, "request"),
+    }
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+/// Gives the shape of errors to what the framework refused by itself (405, bad path encodings, …).
+fn shaped(response: Response) -> Response {
+    let status = response.status();
+    if !(status.is_client_error() || status.is_server_error()) || response.extensions().get::<Shaped>().is_some() {
+        return response;
+    }
+    let (code, message) = match status {
+        StatusCode::METHOD_NOT_ALLOWED => {
+            (Code::MethodNotAllowed, "This route does not know that method. The Allow header lists those it knows.")
+        }
+        StatusCode::PAYLOAD_TOO_LARGE => (Code::PayloadTooLarge, "The body is too large."),
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => (Code::UnsupportedMediaType, "The content type is not accepted here."),
+        StatusCode::NOT_FOUND => (Code::NotFound, "There is nothing here."),
+        s if s.is_server_error() => (Code::Internal, "Something went wrong on our side. Try again."),
+        _ => (Code::InvalidRequest, "The request is malformed."),
+    };
+    let (mut parts, _) = response.into_parts();
+    let mut fresh = ApiError(Error::new(code, message)).into_response();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.remove(header::CONTENT_TYPE);
+    fresh.headers_mut().extend(parts.headers);
+    *fresh.status_mut() = status;
+    fresh.map(Body::new)
+}
+
+/// The caller's id where it is 1 to 128 printable ASCII characters, else a new one.
+fn request_id(request: &Request) -> String {
+    request
+        .headers()
+        .get(REQUEST_ID)
+        .and_then(|value| value.to_str().ok())
+        .filter(|id| (1..=128).contains(&id.len()) && id.bytes().all(|b| (0x20..0x7f).contains(&b)))
+        .map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned)
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no text")
+}
+
+/// Marks an answer of 4xx or 5xx whose body has a shape of its own and is meant so.
+pub fn keep_shape(mut response: Response) -> Response {
+    response.extensions_mut().insert(Shaped { cause: None });
+    response
+}

@@ -1,0 +1,39 @@
+//! The edge: routes become one table, errors become statuses, callers become scopes.
+//!
+//! A service hands over an [`OpenApiRouter`]; here they are merged, so that the OpenAPI document is
+//! made from the very handlers that answer. Every answer passes [`envelope`], so that whatever goes
+//! wrong, and wherever, the caller reads `{code, message}` and finds its `X-Request-Id`.
+
+pub mod auth;
+pub mod body;
+pub mod docs;
+pub mod envelope;
+pub mod idempotency;
+pub mod list;
+pub mod openapi;
+pub mod path;
+pub mod probes;
+pub mod reply;
+
+use std::sync::Arc;
+
+use axum::{Extension, Router, middleware};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::db::Db;
+use auth::Gate;
+
+/// Largest body of a request, in bytes, where a route does not say otherwise (contract, section 0).
+pub const BODY_LIMIT: usize = 256 * 1024;
+
+/// Assembles every route of the service.
+pub fn router(services: OpenApiRouter, gate: Arc<dyn Gate>, db: Db, probes: probes::Probes) -> Router {
+    let (router, api) = services.merge(probes::routes(probes)).split_for_parts();
+    let document: Arc<str> = openapi::finish(api).into();
+    router
+        .merge(docs::routes(document))
+        .fallback(envelope::unknown_route)
+        .layer(Extension(gate))
+        .layer(Extension(db))
+        .layer(middleware::from_fn(envelope::envelope))
+}
