@@ -1,1 +1,306 @@
-//! Placeholder.
+//! What the worker does next to bring the world to what a VM's row wants.
+//!
+//! [`next`] looks at one snapshot of row and world and names one [`Step`]. The worker does the step,
+//! records it, takes a new snapshot and asks again, until the answer is [`Step::Rest`] or
+//! [`Step::Wait`]. There is no memory between two calls: whatever was interrupted is found again in
+//! the next snapshot, so a crash needs no special case. Each step is safe to repeat.
+//!
+//! What cannot be seen in the world any more after a step is written down before it. A guest that
+//! powered itself off, for example, is first recorded as stopping and only then is its process ended,
+//! because afterwards it would look like a machine that died.
+
+use super::disk::DiskStatus;
+use super::model::{RestartPolicy, Status, Want};
+use crate::Timestamp;
+use crate::ids::DiskId;
+
+/// How long each transitional status may last, in seconds (contract, section 1).
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// `pending` and `provisioning`.
+    pub provisioning: i64,
+    /// `starting`.
+    pub starting: i64,
+    /// `restarting`.
+    pub restarting: i64,
+    /// `stopping`.
+    pub stopping: i64,
+    /// `deleting`.
+    pub deleting: i64,
+    /// From the power button to the power switch.
+    pub power_off: i64,
+}
+
+impl Deadlines {
+    /// The deadline of a status; none for one that is at rest.
+    pub const fn of(&self, status: Status) -> Option<i64> {
+        match status {
+            Status::Pending | Status::Provisioning => Some(self.provisioning),
+            Status::Starting => Some(self.starting),
+            Status::Restarting => Some(self.restarting),
+            Status::Stopping => Some(self.stopping),
+            Status::Deleting => Some(self.deleting),
+            _ => None,
+        }
+    }
+}
+
+/// The machine as the host shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// There is no process.
+    Absent,
+    /// It executes.
+    Running,
+    /// It was paused.
+    Paused,
+    /// The guest powered itself off; the process waits to be ended.
+    PoweredOff,
+    /// The guest's kernel gave up.
+    Panicked,
+    /// The process is there but does not answer.
+    Unresponsive,
+}
+
+/// A disk of the VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// Its id.
+    pub id: DiskId,
+    /// Where it stands.
+    pub status: DiskStatus,
+    /// Why it failed.
+    pub message: Option<String>,
+}
+
+/// One look at row and world.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// When it was taken.
+    pub now: Timestamp,
+    /// The rules.
+    pub deadlines: Deadlines,
+    /// What the row wants.
+    pub want: Want,
+    /// Where it stands.
+    pub status: Status,
+    /// Since when.
+    pub since: Timestamp,
+    /// How often its deadline passed already.
+    pub attempts: i64,
+    /// Whether processors, memory and address are reserved.
+    pub reserved: bool,
+    /// Whether the machine that runs now has to end before another begins.
+    pub ending: bool,
+    /// When the power button was pressed.
+    pub power_off_at: Option<Timestamp>,
+    /// Not to be started before this.
+    pub start_after: Option<Timestamp>,
+    /// Whether the guest was seen to have finished its boot.
+    pub guest_ready: bool,
+    /// Whether the host itself was restarted since the machine was.
+    pub host_restarted: bool,
+    /// What to do when it dies.
+    pub restart_policy: RestartPolicy,
+    /// Its disks, root first.
+    pub disks: Vec<Disk>,
+    /// The machine.
+    pub machine: Machine,
+    /// Whether the guest reports that its boot finished.
+    pub machine_ready: bool,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Record a status and what is being done.
+    Enter(Status, &'static str),
+    /// Reserve processors, memory, address.
+    Reserve,
+    /// Make a disk.
+    MakeDisk(DiskId),
+    /// Start the machine.
+    Start,
+    /// Let a paused machine go on.
+    Resume,
+    /// Record that it runs.
+    Running,
+    /// Record that the guest finished its boot.
+    GuestReady,
+    /// Record that the guest powered itself off: nobody wants it to run any more.
+    GuestOff,
+    /// Record that it is to be started again after its death.
+    StartAgain {
+        /// Why.
+        reason: &'static str,
+        /// Seconds to wait, growing with each death in a row.
+        delay: i64,
+    },
+    /// Press the power button.
+    PressPower,
+    /// End the process.
+    PowerOff,
+    /// Record that the machine that had to end has ended.
+    Ended,
+    /// Record that it is off.
+    Stopped,
+    /// Begin again, because the deadline passed for the first time.
+    Retry,
+    /// Record a failure; nothing is wanted any more, but everything is kept.
+    Fail(String),
+    /// Remove the machine's traces, release its disks, record that it is gone.
+    Finish,
+    /// Look again at this time.
+    Wait(Timestamp),
+    /// Nothing to do until something changes.
+    Rest,
+}
+
+/// Longest wait before a machine that keeps dying is started again, in seconds.
+pub const LONGEST_BACKOFF: i64 = 300;
+/// Between two looks at a guest whose boot has not finished, in milliseconds.
+const READY_POLL: i64 = 500;
+/// Between two looks at a machine that does not answer, in seconds.
+const SILENCE_POLL: i64 = 2;
+
+/// The next step.
+pub fn next(s: &Snapshot) -> Step {
+    match s.want {
+        Want::Gone => gone(s),
+        Want::Stop => stop(s),
+        Want::Run if s.status == Status::Running => keep_running(s),
+        Want::Run => bring_up(s),
+    }
+}
+
+fn gone(s: &Snapshot) -> Step {
+    if s.machine != Machine::Absent {
+        Step::PowerOff
+    } else if s.status == Status::Deleted {
+        Step::Rest
+    } else {
+        Step::Finish
+    }
+}
+
+fn stop(s: &Snapshot) -> Step {
+    match (s.machine, s.status) {
+        (Machine::Absent, Status::Stopped | Status::Failed) => Step::Rest,
+        (Machine::Absent, _) => Step::Stopped,
+        (_, Status::Stopped | Status::Failed) => Step::PowerOff,
+        _ => end(s),
+    }
+}
+
+/// Ends a machine in good order: button, patience, switch.
+fn end(s: &Snapshot) -> Step {
+    match s.machine {
+        Machine::Absent => Step::Ended,
+        Machine::PoweredOff | Machine::Panicked | Machine::Paused => Step::PowerOff,
+        Machine::Running | Machine::Unresponsive => match s.power_off_at {
+            _ if overdue(s) || s.attempts > 0 => Step::PowerOff,
+            None => Step::PressPower,
+            Some(at) if s.now >= at.plus_seconds(s.deadlines.power_off) => Step::PowerOff,
+            Some(at) => Step::Wait(at.plus_seconds(s.deadlines.power_off)),
+        },
+    }
+}
+
+fn keep_running(s: &Snapshot) -> Step {
+    match s.machine {
+        Machine::Running if s.guest_ready => Step::Rest,
+        Machine::Running if s.machine_ready => Step::GuestReady,
+        Machine::Running => Step::Wait(s.now.plus_millis(ready_poll(s))),
+        Machine::Paused => Step::Resume,
+        Machine::Unresponsive => Step::Wait(s.now.plus_seconds(SILENCE_POLL)),
+        Machine::PoweredOff if s.restart_policy == RestartPolicy::Always => {
+            Step::StartAgain { reason: "the guest powered itself off; it is started again", delay: backoff(s) }
+        }
+        Machine::PoweredOff => Step::GuestOff,
+        Machine::Panicked => died(s, "the guest's kernel panicked"),
+        Machine::Absent if s.host_restarted => {
+            Step::StartAgain { reason: "the host was restarted; it is started again", delay: 0 }
+        }
+        Machine::Absent => died(s, "the machine's process ended unexpectedly"),
+    }
+}
+
+fn died(s: &Snapshot, reason: &str) -> Step {
+    match s.restart_policy {
+        RestartPolicy::Never => Step::Fail(format!("{reason}; start it again, or look at its console")),
+        RestartPolicy::OnFailure | RestartPolicy::Always => {
+            Step::StartAgain { reason: "the machine died; it is started again", delay: backoff(s) }
+        }
+    }
+}
+
+/// Seconds before the next start of a machine that died: none the first time, then doubling. A machine
+/// that ran for longer than the longest wait begins anew.
+fn backoff(s: &Snapshot) -> i64 {
+    let ran_long = s.now >= s.since.plus_seconds(LONGEST_BACKOFF);
+    match s.attempts {
+        _ if ran_long => 0,
+        0 => 0,
+        n => 1_i64.checked_shl(u32::try_from(n).unwrap_or(u32::MAX)).unwrap_or(LONGEST_BACKOFF).clamp(1, LONGEST_BACKOFF),
+    }
+}
+
+/// A guest is looked at often while it boots and seldom when it takes long.
+fn ready_poll(s: &Snapshot) -> i64 {
+    let age = (s.now.0 - s.since.0) / 1000;
+    (age / 20).clamp(READY_POLL, 10_000)
+}
+
+fn bring_up(s: &Snapshot) -> Step {
+    if overdue(s) {
+        return if s.attempts == 0 { Step::Retry } else { Step::Fail(late(s)) };
+    }
+    if s.ending {
+        return end(s);
+    }
+    if s.status == Status::Pending {
+        return Step::Enter(Status::Provisioning, "reserving processors, memory and an address");
+    }
+    if !s.reserved {
+        return Step::Reserve;
+    }
+    match s.disks.iter().find(|d| d.status != DiskStatus::Ready) {
+        Some(disk) => make(disk),
+        None if s.status == Status::Provisioning => Step::Enter(Status::Starting, "starting the machine"),
+        None => switch_on(s),
+    }
+}
+
+fn make(disk: &Disk) -> Step {
+    match disk.status {
+        DiskStatus::Failed => Step::Fail(disk.message.clone().unwrap_or_else(|| "a disk could not be made".into())),
+        DiskStatus::Deleting | DiskStatus::Deleted => Step::Fail("one of its disks is gone".into()),
+        _ => Step::MakeDisk(disk.id),
+    }
+}
+
+fn switch_on(s: &Snapshot) -> Step {
+    match s.machine {
+        Machine::Absent => match s.start_after {
+            Some(at) if at > s.now => Step::Wait(at),
+            _ => Step::Start,
+        },
+        Machine::Paused => Step::Resume,
+        Machine::Unresponsive => Step::Wait(s.now.plus_seconds(SILENCE_POLL)),
+        Machine::Running | Machine::PoweredOff | Machine::Panicked => Step::Running,
+    }
+}
+
+fn overdue(s: &Snapshot) -> bool {
+    let from = s.start_after.map_or(s.since, |at| at.max(s.since));
+    s.deadlines.of(s.status).is_some_and(|seconds| s.now >= from.plus_seconds(seconds))
+}
+
+fn late(s: &Snapshot) -> String {
+    let seconds = s.deadlines.of(s.status).unwrap_or_default();
+    format!("it was still {} after {seconds} seconds, twice; start it to try again", s.status)
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

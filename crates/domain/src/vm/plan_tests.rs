@@ -1,0 +1,292 @@
+//! Random walks: verbs, deaths, crashes and time in any order. Whatever happens, once the disturbances
+//! end the VM comes to rest where its owner wanted it, and nothing is left behind.
+
+use super::*;
+use crate::vm::state::{Verb, on_verb};
+use proptest::prelude::*;
+
+const DEADLINES: Deadlines =
+    Deadlines { provisioning: 600, starting: 300, restarting: 300, stopping: 60, deleting: 300, power_off: 30 };
+
+/// A row and a host, with steps done as the worker does them.
+#[derive(Clone, Debug)]
+struct World {
+    s: Snapshot,
+    /// Starts the host refuses before one works.
+    deaf_guest: bool,
+    starts: usize,
+}
+
+impl World {
+    fn new(policy: RestartPolicy, deaf_guest: bool) -> Self {
+        let id = "01939f2e-7c00-7abc-8def-0123456789ab".parse().unwrap();
+        let s = Snapshot {
+            now: Timestamp(0),
+            deadlines: DEADLINES,
+            want: Want::Run,
+            status: Status::Pending,
+            since: Timestamp(0),
+            attempts: 0,
+            reserved: false,
+            ending: false,
+            power_off_at: None,
+            start_after: None,
+            guest_ready: false,
+            host_restarted: false,
+            restart_policy: policy,
+            disks: vec![Disk { id, status: DiskStatus::Pending, message: None }],
+            machine: Machine::Absent,
+            machine_ready: false,
+        };
+        Self { s, deaf_guest, starts: 0 }
+    }
+
+    fn enter(&mut self, status: Status) {
+        self.s.status = status;
+        self.s.since = self.s.now;
+    }
+
+    fn apply(&mut self, step: Step) {
+        match step {
+            Step::Enter(status, _) => self.enter(status),
+            Step::Reserve => self.s.reserved = true,
+            Step::MakeDisk(_) => self.s.disks[0].status = DiskStatus::Ready,
+            Step::Start => {
+                assert!(self.s.reserved && !self.s.ending);
+                self.s.machine = Machine::Running;
+                self.s.power_off_at = None;
+                self.s.guest_ready = false;
+                self.s.host_restarted = false;
+                self.starts += 1;
+            }
+            Step::Resume => self.s.machine = Machine::Running,
+            Step::Running => self.enter(Status::Running),
+            Step::GuestReady => self.s.guest_ready = true,
+            Step::GuestOff => {
+                self.s.want = Want::Stop;
+                self.enter(Status::Stopping);
+            }
+            Step::StartAgain { delay, .. } => {
+                self.s.start_after = Some(self.s.now.plus_seconds(delay));
+                self.s.ending = true;
+                self.s.attempts += 1;
+                self.enter(Status::Starting);
+            }
+            Step::PressPower => {
+                self.s.power_off_at = Some(self.s.now);
+                if !self.deaf_guest && self.s.machine == Machine::Running {
+                    self.s.machine = Machine::PoweredOff;
+                }
+            }
+            Step::PowerOff => self.s.machine = Machine::Absent,
+            Step::Ended => {
+                self.s.ending = false;
+                self.s.power_off_at = None;
+            }
+            Step::Stopped => {
+                self.s.reserved = false;
+                self.s.ending = false;
+                self.enter(Status::Stopped);
+            }
+            Step::Retry => {
+                self.s.attempts += 1;
+                self.s.ending = true;
+                self.s.since = self.s.now;
+            }
+            Step::Fail(_) => {
+                self.s.want = Want::Stop;
+                self.s.reserved = false;
+                self.enter(Status::Failed);
+            }
+            Step::Finish => {
+                assert_eq!(self.s.machine, Machine::Absent);
+                self.s.reserved = false;
+                self.enter(Status::Deleted);
+            }
+            Step::Wait(until) => self.s.now = self.s.now.max(until),
+            Step::Rest => {}
+        }
+        self.s.now.0 += 1000;
+    }
+
+    fn verb(&mut self, verb: Verb) {
+        if let Ok(Some(next)) = on_verb(verb, self.s.status) {
+            self.s.want = if verb == Verb::Stop { Want::Stop } else { Want::Run };
+            self.s.ending = verb == Verb::Restart;
+            self.s.attempts = 0;
+            self.s.power_off_at = None;
+            self.s.start_after = None;
+            self.enter(next);
+        }
+    }
+
+    /// Steps until nothing is to be done any more.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            match next(&self.s) {
+                Step::Rest => return,
+                step => self.apply(step),
+            }
+            if self.s.machine == Machine::Running {
+                self.s.machine_ready = true;
+            }
+        }
+        panic!("no rest: {self:?}");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Step(u8),
+    Verb(u8),
+    Delete,
+    Die,
+    GuestOff,
+    Panic,
+    Pause,
+    Hang,
+    HostRestart,
+    Time(i64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => (1..6u8).prop_map(Event::Step),
+        3 => (0..3u8).prop_map(Event::Verb),
+        1 => Just(Event::Delete),
+        1 => Just(Event::Die),
+        1 => Just(Event::GuestOff),
+        1 => Just(Event::Panic),
+        1 => Just(Event::Pause),
+        1 => Just(Event::Hang),
+        1 => Just(Event::HostRestart),
+        2 => (1..700i64).prop_map(Event::Time),
+    ]
+}
+
+fn disturb(world: &mut World, event: &Event) {
+    let alive = world.s.machine != Machine::Absent;
+    match event {
+        Event::Step(n) => (0..*n).for_each(|_| world.apply(next(&world.s))),
+        Event::Verb(n) => world.verb([Verb::Start, Verb::Stop, Verb::Restart][usize::from(*n)]),
+        Event::Delete if world.s.status != Status::Deleted => {
+            world.s.want = Want::Gone;
+            world.enter(Status::Deleting);
+        }
+        Event::Die if alive => world.s.machine = Machine::Absent,
+        Event::GuestOff if alive => world.s.machine = Machine::PoweredOff,
+        Event::Panic if alive => world.s.machine = Machine::Panicked,
+        Event::Pause if alive => world.s.machine = Machine::Paused,
+        Event::Hang if alive => world.s.machine = Machine::Unresponsive,
+        Event::HostRestart => {
+            world.s.machine = Machine::Absent;
+            world.s.host_restarted = true;
+        }
+        Event::Time(seconds) => world.s.now = world.s.now.plus_seconds(*seconds),
+        _ => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_walk_comes_to_rest(
+        events in prop::collection::vec(event(), 0..40),
+        policy in prop::sample::select(RestartPolicy::ALL),
+        deaf in any::<bool>(),
+    ) {
+        let mut world = World::new(policy, deaf);
+        for event in &events {
+            disturb(&mut world, event);
+        }
+        // The disturbances end here; a machine that hung answers again.
+        if world.s.machine == Machine::Unresponsive {
+            world.s.machine = Machine::Running;
+        }
+        world.settle();
+        match world.s.want {
+            Want::Run => {
+                prop_assert_eq!(world.s.status, Status::Running);
+                prop_assert_eq!(world.s.machine, Machine::Running);
+                prop_assert!(world.s.reserved);
+            }
+            Want::Stop => {
+                prop_assert!(matches!(world.s.status, Status::Stopped | Status::Failed), "{}", world.s.status);
+                prop_assert_eq!(world.s.machine, Machine::Absent);
+                prop_assert!(!world.s.reserved);
+            }
+            Want::Gone => {
+                prop_assert_eq!(world.s.status, Status::Deleted);
+                prop_assert_eq!(world.s.machine, Machine::Absent);
+                prop_assert!(!world.s.reserved);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_new_vm_is_brought_up_step_by_step() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    let mut seen = Vec::new();
+    loop {
+        let step = next(&world.s);
+        if matches!(step, Step::Wait(_)) {
+            break;
+        }
+        seen.push(format!("{step:?}").split(['(', ' ']).next().unwrap_or_default().to_owned());
+        world.apply(step);
+    }
+    assert_eq!(seen, ["Enter", "Reserve", "MakeDisk", "Enter", "Start", "Running"]);
+}
+
+#[test]
+fn a_deaf_guest_is_switched_off_after_its_time() {
+    let mut world = World::new(RestartPolicy::Never, true);
+    world.settle();
+    world.verb(Verb::Stop);
+    assert_eq!(next(&world.s), Step::PressPower);
+    world.apply(Step::PressPower);
+    let at = world.s.power_off_at.unwrap();
+    world.s.now = at.plus_seconds(30).plus_millis(-1);
+    assert_eq!(next(&world.s), Step::Wait(at.plus_seconds(30)));
+    world.s.now = at.plus_seconds(30);
+    assert_eq!(next(&world.s), Step::PowerOff);
+}
+
+#[test]
+fn a_deadline_is_tried_again_once() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.apply(next(&world.s));
+    world.s.now = world.s.since.plus_seconds(600).plus_millis(-1);
+    assert_ne!(next(&world.s), Step::Retry);
+    world.s.now = world.s.since.plus_seconds(600);
+    assert_eq!(next(&world.s), Step::Retry);
+    world.apply(Step::Retry);
+    world.s.now = world.s.since.plus_seconds(600);
+    assert!(matches!(next(&world.s), Step::Fail(_)));
+}
+
+#[test]
+fn a_death_is_told_apart_from_a_host_restart_and_a_guest_that_powers_off() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.settle();
+    let at = |machine, host_restarted| next(&Snapshot { machine, host_restarted, ..world.s.clone() });
+    assert!(matches!(at(Machine::Absent, false), Step::Fail(_)));
+    assert!(matches!(at(Machine::Absent, true), Step::StartAgain { .. }));
+    assert_eq!(at(Machine::PoweredOff, false), Step::GuestOff);
+    assert!(matches!(at(Machine::Panicked, false), Step::Fail(_)));
+}
+
+#[test]
+fn a_machine_that_keeps_dying_waits_longer_each_time() {
+    let mut world = World::new(RestartPolicy::OnFailure, false);
+    world.settle();
+    let delays: Vec<_> = (0..12)
+        .map(|attempts| match next(&Snapshot { machine: Machine::Absent, attempts, ..world.s.clone() }) {
+            Step::StartAgain { delay, .. } => delay,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(delays, [0, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+}
