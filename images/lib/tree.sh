@@ -1,0 +1,32 @@
+# shellcheck shell=bash
+# Trees of files that belong to root, also when the builder is not root: then
+# they stay inside tar archives and are handled under fakeroot.
+
+as_root() {
+  if ((EUID == 0)); then "$@"; else fakeroot -- "$@"; fi
+}
+
+# bootstrap VARIANT TARGET PACKAGES [mmdebstrap options]: TARGET is a folder,
+# or an archive when its name ends in .tar. The mode is mmdebstrap's choice:
+# root where it may mount, else a user namespace.
+bootstrap() {
+  local variant=$1 target=$2 packages=$3 options
+  shift 3
+  options=$(dirname "$target")/apt-options
+  host_apt_options >"$options"
+  package_sources |
+    TMPDIR=$(dirname "$target") mmdebstrap --mode=auto --quiet --variant="$variant" --architectures=amd64 \
+      --include="$packages" --aptopt="$options" "$@" "$suite" "$target" - >&2
+}
+
+# The files of parts that a program needs to run, each on a line.
+libraries_of() {
+  local parts=$1 program=$2
+  "$parts/lib64/ld-linux-x86-64.so.2" --library-path "$parts/lib/x86_64-linux-gnu:$parts/usr/lib/x86_64-linux-gnu" \
+    --list "$program" | sed -nE 's,.* (/[^ ]+) \(0x.*,\1,p'
+}
+
+remove_tree() {
+  # Parts of a user namespace's tree may belong to its users.
+  rm -rf --one-file-system "$1" 2>/dev/null || unshare --map-auto --map-root-user rm -rf "$1"
+}
