@@ -1,0 +1,187 @@
+//! Disks: instant clones, empty disks, file systems.
+//!
+//! A disk is made under a temporary name beside its place and renamed when it is whole, so that what
+//! has the name is a disk, whatever was interrupted.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use tokio::process::Command;
+
+use crate::error::at;
+use crate::host::tool;
+use crate::{Error, Result};
+
+/// What a disk's header says.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct DiskInfo {
+    /// `qcow2` or `raw`.
+    pub format: String,
+    /// Size for the guest, in bytes.
+    #[serde(rename = "virtual-size")]
+    pub virtual_size: u64,
+    /// Space it takes on the host, in bytes.
+    #[serde(rename = "actual-size")]
+    pub actual_size: u64,
+    /// The disk it builds on.
+    #[serde(rename = "full-backing-filename")]
+    pub backing: Option<PathBuf>,
+    /// QEMU's own format details.
+    #[serde(rename = "format-specific")]
+    pub(crate) specific: Option<serde_json::Value>,
+}
+
+fn temporary(dst: &Path) -> PathBuf {
+    let mut name = dst.as_os_str().to_owned();
+    name.push(".tmp");
+    name.into()
+}
+
+/// Makes `dst` by `fill`, which writes a temporary file. Nothing is done where `dst` is there already.
+async fn make<F: Future<Output = Result<()>>>(dst: &Path, fill: impl FnOnce(PathBuf) -> F) -> Result<()> {
+    if tokio::fs::try_exists(dst).await.map_err(at("cannot look at", dst))? {
+        return Ok(());
+    }
+    let tmp = temporary(dst);
+    remove_one(&tmp).await?;
+    if let Err(error) = fill(tmp.clone()).await {
+        // What is half made serves nobody; the error is what matters.
+        let _ = remove_one(&tmp).await;
+        return Err(error);
+    }
+    tokio::fs::rename(&tmp, dst).await.map_err(at("cannot rename", &tmp))
+}
+
+/// Clones an image: an overlay that holds only what is written to it. Independent of the size.
+pub async fn clone_image(base: &Path, dst: &Path, size_bytes: u64) -> Result<()> {
+    let base = base.canonicalize().map_err(at("cannot find the image", base))?;
+    make(dst, async |tmp| {
+        let mut command = Command::new(tool("qemu-img")?);
+        command.args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"]).arg(&base).arg(&tmp);
+        run(command.arg(size_bytes.to_string())).await
+    })
+    .await
+}
+
+/// Makes an empty disk that takes space only where it is written.
+pub async fn create_block(dst: &Path, size_bytes: u64) -> Result<()> {
+    make(dst, async |tmp| sparse(&tmp, size_bytes).await).await
+}
+
+/// Makes a disk with an ext4 file system, labelled with the first 16 characters of `label`.
+pub async fn create_filesystem(dst: &Path, size_bytes: u64, label: &str) -> Result<()> {
+    let label: String = label.chars().take(16).collect();
+    make(dst, async |tmp| {
+        sparse(&tmp, size_bytes).await?;
+        let mut command = Command::new(tool("mkfs.ext4")?);
+        command.args(["-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", "-L", &label]);
+        run(command.arg(&tmp)).await
+    })
+    .await
+}
+
+async fn sparse(path: &Path, size_bytes: u64) -> Result<()> {
+    let file = tokio::fs::File::create(path).await.map_err(at("cannot create", path))?;
+    file.set_len(size_bytes).await.map_err(at("cannot size", path))
+}
+
+/// Removes a disk and what an interrupted creation left of it.
+pub async fn remove(dst: &Path) -> Result<()> {
+    remove_one(&temporary(dst)).await?;
+    remove_one(dst).await
+}
+
+async fn remove_one(path: &Path) -> Result<()> {
+    match tokio::fs::remove_file(path).await {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(at("cannot remove", path)(e)),
+        _ => Ok(()),
+    }
+}
+
+/// What a disk's header says. `format` keeps QEMU from guessing.
+pub async fn info(path: &Path, format: &str) -> Result<DiskInfo> {
+    let mut command = Command::new(tool("qemu-img")?);
+    command.args(["info", "-U", "--output=json", "-f", format]).arg(path);
+    let out = command.output().await.map_err(at("cannot look at", path))?;
+    if !out.status.success() {
+        return Err(Error::Damaged(last_line(&out.stderr)));
+    }
+    serde_json::from_slice(&out.stdout).map_err(|e| Error::Damaged(e.to_string()))
+}
+
+pub(crate) async fn run(command: &mut Command) -> Result<()> {
+    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let out = command.stdin(std::process::Stdio::null()).output().await.map_err(at("cannot run", Path::new(&program)))?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&out.stderr);
+    Err(if text.contains("No space left on device") {
+        Error::NoSpace
+    } else if text.contains("Could not open") || text.contains("not in qcow2 format") {
+        Error::Damaged(last_line(&out.stderr))
+    } else {
+        Error::Qemu(last_line(&out.stderr))
+    })
+}
+
+pub(crate) fn last_line(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason was given").trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    async fn base(dir: &Path) -> PathBuf {
+        let path = dir.join("base.qcow2");
+        let mut command = Command::new(tool("qemu-img").unwrap());
+        run(command.args(["create", "-q", "-f", "qcow2"]).arg(&path).arg("1G")).await.unwrap();
+        path
+    }
+
+    #[tokio::test]
+    async fn a_clone_is_made_once_and_knows_its_base() {
+        let dir = tempfile::tempdir().unwrap();
+        let (base, dst) = (base(dir.path()).await, dir.path().join("clone.qcow2"));
+        std::fs::write(temporary(&dst), "left by a crash").unwrap();
+        for _ in 0..2 {
+            clone_image(&base, &dst, 20 * GIB).await.unwrap();
+        }
+        let info = info(&dst, "qcow2").await.unwrap();
+        assert_eq!((info.virtual_size, info.backing), (20 * GIB, Some(base.canonicalize().unwrap())));
+        assert!(info.actual_size < 1 << 20);
+        assert!(!temporary(&dst).exists());
+        remove(&dst).await.unwrap();
+        remove(&dst).await.unwrap();
+        assert!(!dst.exists());
+    }
+
+    #[tokio::test]
+    async fn the_largest_file_system_takes_little_space() {
+        let dir = tempfile::tempdir().unwrap();
+        let dst = dir.path().join("data.raw");
+        create_filesystem(&dst, 2048 * GIB, "a-name-of-twenty-chr").await.unwrap();
+        let info = info(&dst, "raw").await.unwrap();
+        assert_eq!(info.virtual_size, 2048 * GIB);
+        assert!(info.actual_size < 600 << 20, "{}", info.actual_size);
+        let mut label = [0; 16];
+        std::os::unix::fs::FileExt::read_exact_at(&std::fs::File::open(&dst).unwrap(), &mut label, 1024 + 120).unwrap();
+        assert_eq!(&label, b"a-name-of-twenty");
+    }
+
+    #[tokio::test]
+    async fn a_damaged_base_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("base.qcow2");
+        std::fs::write(&base, "no disk").unwrap();
+        let error = info(&base, "qcow2").await.unwrap_err();
+        assert!(matches!(error, Error::Damaged(_)), "{error}");
+        let dst = dir.path().join("clone.qcow2");
+        assert!(clone_image(&base, &dst, GIB).await.is_err());
+        assert!(!dst.exists() && !temporary(&dst).exists());
+    }
+}

@@ -1,0 +1,64 @@
+//! What can go wrong with a machine, told so that a person knows what to do.
+
+use std::io;
+use std::path::Path;
+
+/// The result of everything here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A program of the host is missing.
+    #[error("{tool} is missing on the host; install it with: apt install {package}")]
+    Missing {
+        /// The program.
+        tool: String,
+        /// The package that has it.
+        package: &'static str,
+    },
+    /// The disk of the host is full.
+    #[error("the host's disk is full")]
+    NoSpace,
+    /// A disk or an image cannot be read as what it should be.
+    #[error("a disk or image is damaged: {0}")]
+    Damaged(String),
+    /// Somebody else on the host answers on the machine's address.
+    #[error("a port of the machine's address is taken on the host: {0}")]
+    PortTaken(String),
+    /// The host has not enough memory.
+    #[error("the host has not enough memory for the machine")]
+    NoMemory,
+    /// Something did not answer in time.
+    #[error("{0} did not answer in time")]
+    Timeout(&'static str),
+    /// QEMU refused.
+    #[error("QEMU refused: {0}")]
+    Qemu(String),
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// How it failed.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// A failed system call, with what was being done.
+    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,
+            _ => Self::Io { what: what.into(), source },
+        }
+    }
+}
+
+/// Turns a failed system call on a path into an [`Error`].
+pub(crate) fn at<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
+    move |source| Error::io(format!("{what} {}", path.display()), source)
+}

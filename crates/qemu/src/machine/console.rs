@@ -1,0 +1,125 @@
+//! What a machine says: its serial console and its ready line, kept within bounds.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use tokio::net::UnixStream;
+use uuid::Uuid;
+
+use super::{CONSOLE, CONSOLE_LOG, QEMU_LOG, READY_LOG};
+use crate::Result;
+use crate::error::at;
+use crate::qmp::connect_in;
+
+/// Largest log of a console, and as much again of what came before.
+const CONSOLE_BOUND: u64 = 1 << 20;
+/// Largest file of ready lines.
+const READY_BOUND: u64 = 64 << 10;
+/// Largest log of QEMU.
+const QEMU_BOUND: u64 = 256 << 10;
+/// Bytes of the ready file that are looked at.
+const READY_READ: u64 = 4096;
+
+/// The console's earlier log.
+fn earlier(dir: &Path) -> std::path::PathBuf {
+    dir.join(format!("{CONSOLE_LOG}.1"))
+}
+
+/// The last bytes of the console.
+pub fn console_tail(dir: &Path, most: usize) -> Result<Vec<u8>> {
+    let mut text = tail(&dir.join(CONSOLE_LOG), most)?;
+    if text.len() < most {
+        let mut before = tail(&earlier(dir), most - text.len())?;
+        before.append(&mut text);
+        text = before;
+    }
+    Ok(text)
+}
+
+fn tail(path: &Path, most: usize) -> Result<Vec<u8>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(at("cannot open", path)(e)),
+    };
+    let most = most as u64;
+    let length = file.metadata().map_err(at("cannot look at", path))?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(most))).map_err(at("cannot read", path))?;
+    let mut text = Vec::new();
+    file.take(most).read_to_end(&mut text).map_err(at("cannot read", path))?;
+    Ok(text)
+}
+
+/// Connects to the console of a running machine. One client at a time; the next one waits.
+pub async fn console_connect(dir: &Path) -> Result<UnixStream> {
+    connect_in(dir, CONSOLE).await
+}
+
+/// Whether the guest said that its boot has finished. What it writes is not trusted beyond that line.
+pub fn is_ready(dir: &Path, instance: Uuid) -> bool {
+    let mut text = Vec::new();
+    let read = File::open(dir.join(READY_LOG)).and_then(|file| file.take(READY_READ).read_to_end(&mut text));
+    let wanted = format!("berth ready {instance}");
+    read.is_ok() && text.split(|b| *b == b'\n').any(|line| line.trim_ascii() == wanted.as_bytes())
+}
+
+/// Keeps a machine's logs within their bounds. QEMU appends, so a file that is emptied goes on from its
+/// beginning.
+pub fn bound_logs(dir: &Path) -> Result<()> {
+    let console = dir.join(CONSOLE_LOG);
+    if length(&console) > CONSOLE_BOUND {
+        let keep = tail(&console, usize::try_from(CONSOLE_BOUND).unwrap_or(usize::MAX))?;
+        fs::write(earlier(dir), keep).map_err(at("cannot write", &console))?;
+        empty(&console)?;
+    }
+    for (name, bound) in [(READY_LOG, READY_BOUND), (QEMU_LOG, QEMU_BOUND)] {
+        let path = dir.join(name);
+        if length(&path) > bound {
+            empty(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn length(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |m| m.len())
+}
+
+fn empty(path: &Path) -> Result<()> {
+    OpenOptions::new().write(true).truncate(true).open(path).map(drop).map_err(at("cannot empty", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_stays_within_its_bound_and_keeps_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(CONSOLE_LOG);
+        let bound = usize::try_from(CONSOLE_BOUND).unwrap();
+        fs::write(&path, vec![b'a'; bound]).unwrap();
+        bound_logs(dir.path()).unwrap();
+        assert_eq!(length(&path), CONSOLE_BOUND);
+        let mut text = vec![b'a'; bound];
+        text.extend_from_slice(b"the end");
+        fs::write(&path, text).unwrap();
+        bound_logs(dir.path()).unwrap();
+        assert_eq!(length(&path), 0);
+        assert!(console_tail(dir.path(), 100).unwrap().ends_with(b"the end"));
+        fs::write(&path, " and on").unwrap();
+        assert_eq!(console_tail(dir.path(), 14).unwrap(), b"the end and on");
+    }
+
+    #[test]
+    fn only_the_line_of_this_instance_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = Uuid::now_v7();
+        assert!(!is_ready(dir.path(), id));
+        fs::write(dir.path().join(READY_LOG), format!("berth ready {}\n", Uuid::now_v7())).unwrap();
+        assert!(!is_ready(dir.path(), id));
+        fs::write(dir.path().join(READY_LOG), format!("\r\nberth ready {id}\r\n")).unwrap();
+        assert!(is_ready(dir.path(), id));
+    }
+}

@@ -1,0 +1,307 @@
+//! The life of a machine's process.
+//!
+//! ```text
+//!   (folder) ── start ──► Running ── power button ──► PoweredOff ── end ──► Absent
+//!                            │                             ▲
+//!                            ├── the guest powers off ─────┘
+//!                            └── SIGKILL, crash ──► Absent
+//! ```
+//!
+//! A guest that powers itself off leaves its process behind in QEMU's run state `shutdown`, so that it
+//! can be told from a machine that died. A process is known by what cannot be forged by an old number:
+//! its working directory is the machine's folder and its command line holds the machine's id.
+
+mod arguments;
+mod console;
+mod process;
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+pub use arguments::arguments;
+pub use console::{bound_logs, console_connect, console_tail, is_ready};
+pub use process::{Found, Usage, find, scan, usage};
+
+use crate::error::at;
+use crate::qmp::Qmp;
+use crate::seed::Mac;
+use crate::{Error, Result};
+
+/// Socket for commands, in the machine's folder.
+pub(crate) const COMMANDS: &str = "qmp.sock";
+/// Socket for events.
+pub(crate) const EVENTS: &str = "events.sock";
+/// Socket of the serial console.
+pub(crate) const CONSOLE: &str = "console.sock";
+/// What the console wrote.
+pub(crate) const CONSOLE_LOG: &str = "console.log";
+/// What the guest says of itself.
+pub(crate) const READY_LOG: &str = "ready.log";
+/// What QEMU says of itself.
+pub(crate) const QEMU_LOG: &str = "qemu.log";
+/// The process' number.
+pub(crate) const PID: &str = "pid";
+
+/// How long QEMU may take from its start to its first answer.
+const START: Duration = Duration::from_secs(20);
+/// How long a process may take to end after it was told to.
+const END: Duration = Duration::from_secs(10);
+/// Between two looks at something that takes milliseconds.
+const TICK: Duration = Duration::from_millis(2);
+
+/// How the guest's processor is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accel {
+    /// By the host's.
+    Kvm,
+    /// By translation.
+    Tcg,
+}
+
+/// How a machine boots.
+#[derive(Clone, Debug)]
+pub enum Boot {
+    /// A kernel from the host: no boot loader, no firmware menu.
+    Kernel {
+        /// The unpacked kernel.
+        kernel: PathBuf,
+        /// Its initrd.
+        initrd: PathBuf,
+        /// Its command line.
+        cmdline: String,
+    },
+    /// The disk's own boot loader, by BIOS.
+    Bios,
+    /// The disk's own boot loader, by UEFI.
+    Uefi,
+}
+
+/// A disk of a machine.
+#[derive(Clone, Debug)]
+pub struct Drive {
+    /// Its file.
+    pub path: PathBuf,
+    /// `qcow2` or `raw`.
+    pub format: &'static str,
+    /// What the guest knows it by, at most 20 characters.
+    pub serial: String,
+}
+
+/// A layer-4 protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// A port of the host that leads into the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The address on the host.
+    pub address: Ipv4Addr,
+    /// The port on the host.
+    pub host_port: u16,
+    /// The port in the guest.
+    pub guest_port: u16,
+}
+
+/// A machine to start.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Its id.
+    pub id: Uuid,
+    /// Name for people.
+    pub name: String,
+    /// Its folder, which must exist.
+    pub dir: PathBuf,
+    /// Virtual CPUs.
+    pub vcpus: u32,
+    /// Memory, in MiB.
+    pub memory_mb: u32,
+    /// How it boots.
+    pub boot: Boot,
+    /// Its root disk.
+    pub root: Drive,
+    /// Its seed image.
+    pub seed: PathBuf,
+    /// Its data disks, in order.
+    pub drives: Vec<Drive>,
+    /// Its network card.
+    pub mac: Mac,
+    /// Its ports on the host.
+    pub forwards: Vec<Forward>,
+    /// How its processor is made.
+    pub accel: Accel,
+    /// QEMU's binary.
+    pub qemu: PathBuf,
+}
+
+/// A machine as it is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Observed {
+    /// There is no process.
+    Absent,
+    /// It executes.
+    Running,
+    /// It is paused.
+    Paused,
+    /// The guest powered itself off.
+    PoweredOff,
+    /// The guest's kernel gave up.
+    Panicked,
+    /// The process does not answer.
+    Unresponsive,
+}
+
+/// Starts a machine and waits until it executes. A machine that runs already is left as it is.
+pub async fn start(spec: &Spec) -> Result<()> {
+    if find(&spec.dir, spec.id).is_none() {
+        clear(&spec.dir)?;
+        let ended = process::spawn(spec)?;
+        return wait_started(spec, ended).await;
+    }
+    Ok(())
+}
+
+/// Removes what an earlier process of this folder left, so that nothing of it counts for the next.
+fn clear(dir: &Path) -> Result<()> {
+    for name in [COMMANDS, EVENTS, CONSOLE, PID, READY_LOG, QEMU_LOG] {
+        let path = dir.join(name);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(at("cannot remove", &path)(e)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+async fn wait_started(spec: &Spec, ended: tokio::sync::watch::Receiver<bool>) -> Result<()> {
+    let deadline = Instant::now() + START;
+    loop {
+        if *ended.borrow() {
+            return Err(process::reason(&spec.dir));
+        }
+        if let Ok(mut qmp) = Qmp::connect(&spec.dir, COMMANDS).await
+            && qmp.execute("query-status", json!({})).await.is_ok()
+        {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(Error::Timeout("the machine"));
+        }
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+/// Looks at a machine; takes no longer than QEMU's patience.
+pub async fn observe(dir: &Path, id: Uuid) -> Observed {
+    if find(dir, id).is_none() {
+        return Observed::Absent;
+    }
+    match status(dir).await {
+        Ok(status) => state(&status),
+        // It may have ended meanwhile.
+        Err(_) if find(dir, id).is_none() => Observed::Absent,
+        Err(_) => Observed::Unresponsive,
+    }
+}
+
+async fn status(dir: &Path) -> Result<String> {
+    let answer = Qmp::connect(dir, COMMANDS).await?.execute("query-status", json!({})).await?;
+    Ok(answer.get("status").and_then(Value::as_str).unwrap_or_default().to_owned())
+}
+
+fn state(status: &str) -> Observed {
+    match status {
+        "running" => Observed::Running,
+        "shutdown" => Observed::PoweredOff,
+        "guest-panicked" | "internal-error" => Observed::Panicked,
+        _ => Observed::Paused,
+    }
+}
+
+/// Presses the power button.
+pub async fn press_power(dir: &Path) -> Result<()> {
+    Qmp::connect(dir, COMMANDS).await?.execute("system_powerdown", json!({})).await.map(drop)
+}
+
+/// Lets a paused machine go on.
+pub async fn resume(dir: &Path) -> Result<()> {
+    Qmp::connect(dir, COMMANDS).await?.execute("cont", json!({})).await.map(drop)
+}
+
+/// Ends a machine's process: by word, then by force. Fine where there is none.
+pub async fn end(dir: &Path, id: Uuid) -> Result<()> {
+    let Some(pid) = find(dir, id) else { return Ok(()) };
+    if let Ok(mut qmp) = Qmp::connect(dir, COMMANDS).await {
+        // `quit` flushes the disks; its answer may be cut off by the end itself.
+        let _ = qmp.execute("quit", json!({})).await;
+        if gone(dir, id, END / 5).await {
+            return Ok(());
+        }
+    }
+    process::kill(pid)?;
+    if gone(dir, id, END).await { Ok(()) } else { Err(Error::Timeout("the machine's process")) }
+}
+
+async fn gone(dir: &Path, id: Uuid, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    while find(dir, id).is_some() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        tokio::time::sleep(TICK).await;
+    }
+    true
+}
+
+/// Opens and closes ports of a running machine.
+pub async fn set_forwards(dir: &Path, add: &[Forward], remove: &[Forward]) -> Result<()> {
+    let mut qmp = Qmp::connect(dir, COMMANDS).await?;
+    for forward in remove {
+        let rule = arguments::rule(forward);
+        let short = rule.rsplit_once('-').map_or(rule.as_str(), |(host, _)| host);
+        // One that is not there any more is as it should be.
+        let _ = qmp.monitor(&format!("hostfwd_remove n0 {short}")).await?;
+    }
+    for forward in add {
+        let answer = qmp.monitor(&format!("hostfwd_add n0 {}", arguments::rule(forward))).await?;
+        if !answer.is_empty() {
+            return Err(Error::PortTaken(answer));
+        }
+    }
+    Ok(())
+}
+
+/// Waits until something happens to a machine: it powers off, panics, pauses, goes on, or its process
+/// ends. The connection is kept from call to call, and costs nothing while nothing happens.
+#[derive(Debug)]
+pub struct Watch {
+    qmp: Qmp,
+}
+
+impl Watch {
+    /// Begins to watch a running machine.
+    pub async fn begin(dir: &Path) -> Result<Self> {
+        Ok(Self { qmp: Qmp::connect(dir, EVENTS).await? })
+    }
+
+    /// Waits for the next happening; `false` when the process ended.
+    pub async fn next(&mut self) -> bool {
+        loop {
+            match self.qmp.event().await.as_deref() {
+                Ok("SHUTDOWN" | "GUEST_PANICKED" | "STOP" | "RESUME" | "RESET" | "BLOCK_IO_ERROR") => return true,
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}

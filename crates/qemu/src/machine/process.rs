@@ -1,0 +1,152 @@
+//! The process of a machine: making, finding, ending.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+use tokio::process::Command;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use super::{PID, QEMU_LOG, Spec, arguments};
+use crate::disk::last_line;
+use crate::error::at;
+use crate::host::QEMU_PACKAGE;
+use crate::{Error, Result};
+
+/// Clock ticks a second, as the kernel shows them to every program.
+const TICKS: f64 = 100.0;
+
+/// A machine found on the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Its id: the folder's name.
+    pub id: Uuid,
+}
+
+/// What a process used since its start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Usage {
+    /// Seconds of CPU.
+    pub cpu_seconds: f64,
+    /// Resident memory, in bytes.
+    pub rss_bytes: u64,
+}
+
+/// Makes the process, in a session of its own, so that it outlives us and our terminal. The receiver
+/// tells when it ended; somebody waits for it, so that no zombie stays.
+pub(super) fn spawn(spec: &Spec) -> Result<watch::Receiver<bool>> {
+    let log_path = spec.dir.join(QEMU_LOG);
+    let log = fs::File::create(&log_path).map_err(at("cannot create", &log_path))?;
+    let err = log.try_clone().map_err(at("cannot open", &log_path))?;
+    let mut command = std::process::Command::new(&spec.qemu);
+    command.args(arguments(spec)).current_dir(&spec.dir).stdin(Stdio::null()).stdout(log).stderr(err);
+    own_session(&mut command);
+    let mut child = Command::from(command).kill_on_drop(false).spawn().map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            Error::Missing { tool: spec.qemu.display().to_string(), package: QEMU_PACKAGE }
+        }
+        _ => Error::io("cannot start QEMU", e),
+    })?;
+    let (sender, receiver) = watch::channel(false);
+    tokio::spawn(async move {
+        let status = child.wait().await;
+        tracing::debug!(?status, "a machine's process ended");
+        sender.send_replace(true);
+    });
+    Ok(receiver)
+}
+
+#[expect(unsafe_code, reason = "the standard library has no stable way into a session of one's own")]
+fn own_session(command: &mut std::process::Command) {
+    let enter = || rustix::process::setsid().map(drop).map_err(Into::into);
+    // SAFETY: between fork and exec only the system call setsid is made; it touches no memory and no lock.
+    unsafe { command.pre_exec(enter) };
+}
+
+/// Why QEMU ended at once, from the last line it wrote.
+pub(super) fn reason(dir: &Path) -> Error {
+    let line = last_line(&fs::read(dir.join(QEMU_LOG)).unwrap_or_default());
+    let has = |words: &[&str]| words.iter().any(|word| line.contains(word));
+    if has(&["No space left"]) {
+        Error::NoSpace
+    } else if has(&["set up host forwarding rule", "Address already in use"]) {
+        Error::PortTaken(line)
+    } else if has(&["Cannot allocate memory", "cannot set up guest memory"]) {
+        Error::NoMemory
+    } else if has(&["Could not open", "not in qcow2 format", "Image is", "could not load kernel", "corrupt"]) {
+        Error::Damaged(line)
+    } else {
+        Error::Qemu(line)
+    }
+}
+
+/// The process of a machine, if it lives.
+pub fn find(dir: &Path, id: Uuid) -> Option<i32> {
+    if !dir.is_dir() {
+        return None;
+    }
+    let noted = fs::read_to_string(dir.join(PID)).ok().and_then(|text| text.trim().parse().ok());
+    match noted {
+        Some(pid) if is_machine(pid, dir, id) => Some(pid),
+        // Started a moment ago, or its note was lost: it is still known by its folder.
+        _ => pids().find(|pid| is_machine(*pid, dir, id)),
+    }
+}
+
+fn pids() -> impl Iterator<Item = i32> {
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Whether a process works in the folder and was started for this machine. A zombie has neither.
+fn is_machine(pid: i32, dir: &Path, id: Uuid) -> bool {
+    let cwd = fs::read_link(format!("/proc/{pid}/cwd"));
+    cwd.is_ok_and(|cwd| same(&cwd, dir)) && {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let id = id.to_string();
+        line.split(|b| *b == 0).any(|arg| arg == id.as_bytes())
+    }
+}
+
+fn same(cwd: &Path, dir: &Path) -> bool {
+    cwd == dir || dir.canonicalize().is_ok_and(|dir| cwd == dir)
+}
+
+/// Ends a process by force, by a handle that cannot mean another one.
+pub(super) fn kill(pid: i32) -> Result<()> {
+    let Some(pid) = Pid::from_raw(pid) else { return Ok(()) };
+    let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
+    match rustix::process::pidfd_send_signal(&handle, Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(Error::io("cannot end the machine's process", error.into())),
+    }
+}
+
+/// What a machine's process used.
+pub fn usage(dir: &Path, id: Uuid) -> Option<Usage> {
+    let pid = find(dir, id)?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything; what follows it is numbers.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<u32>().ok();
+    let pages: u64 = fields.get(21)?.parse().ok()?;
+    Some(Usage {
+        cpu_seconds: (f64::from(number(11)?) + f64::from(number(12)?)) / TICKS,
+        rss_bytes: pages * rustix::param::page_size() as u64,
+    })
+}
+
+/// Machines below a folder, whether they run or not.
+pub fn scan(machines: &Path) -> Vec<Found> {
+    let entries = fs::read_dir(machines).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let id = entry.file_name().to_str()?.parse().ok()?;
+            Some(Found { dir: entry.path(), id })
+        })
+        .collect()
+}

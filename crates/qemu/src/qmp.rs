@@ -1,0 +1,105 @@
+//! A client of QEMU's machine protocol.
+//!
+//! One connection, one command at a time. QEMU serves one client per socket, so a connection is made,
+//! used and let go; events have a socket of their own.
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+use crate::error::at;
+use crate::{Error, Result};
+
+/// How long QEMU may take for an answer.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+/// Longest line that is read: answers are small, and a guest must not fill our memory through QEMU.
+const LONGEST: usize = 4 << 20;
+
+/// A connection to a machine.
+#[derive(Debug)]
+pub struct Qmp {
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+}
+
+/// Connects to a socket by its name in a folder, however long the folder's path is.
+pub async fn connect_in(dir: &Path, name: &str) -> Result<UnixStream> {
+    let folder = std::fs::File::open(dir).map_err(at("cannot open", dir))?;
+    let short = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
+    UnixStream::connect(short).await.map_err(at("cannot connect to the machine in", dir))
+}
+
+impl Qmp {
+    /// Connects and takes up the protocol.
+    pub async fn connect(dir: &Path, socket: &str) -> Result<Self> {
+        let (reader, writer) = connect_in(dir, socket).await?.into_split();
+        let mut qmp = Self { reader: BufReader::new(reader), writer };
+        let hello = timeout(PATIENCE, qmp.read()).await.map_err(|_| Error::Timeout("QEMU"))??;
+        if hello.get("QMP").is_none() {
+            return Err(Error::Qemu("it did not greet".into()));
+        }
+        qmp.execute("qmp_capabilities", json!({})).await?;
+        Ok(qmp)
+    }
+
+    /// Executes a command; events that come in between are passed over.
+    pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        let mut line = json!({"execute": command, "arguments": arguments}).to_string();
+        line.push('\n');
+        let answer = async {
+            self.writer.write_all(line.as_bytes()).await.map_err(|e| Error::io("cannot speak to QEMU", e))?;
+            loop {
+                let mut message = self.read().await?;
+                if let Some(value) = message.get_mut("return") {
+                    return Ok(value.take());
+                }
+                if let Some(error) = message.get("error") {
+                    let reason = error.get("desc").and_then(Value::as_str).unwrap_or("no reason was given");
+                    return Err(Error::Qemu(reason.to_owned()));
+                }
+            }
+        };
+        timeout(PATIENCE, answer).await.map_err(|_| Error::Timeout("QEMU"))?
+    }
+
+    /// The name of the next event; an error when the connection ended.
+    pub async fn event(&mut self) -> Result<String> {
+        loop {
+            if let Some(name) = self.read().await?.get("event").and_then(Value::as_str) {
+                return Ok(name.to_owned());
+            }
+        }
+    }
+
+    /// Executes a command of the human monitor; it answers with text, empty where all went well.
+    pub async fn monitor(&mut self, line: &str) -> Result<String> {
+        let answer = self.execute("human-monitor-command", json!({"command-line": line})).await?;
+        Ok(answer.as_str().unwrap_or_default().trim().to_owned())
+    }
+
+    async fn read(&mut self) -> Result<Value> {
+        let mut line = Vec::new();
+        loop {
+            let chunk = self.reader.fill_buf().await.map_err(|e| Error::io("cannot hear QEMU", e))?;
+            if chunk.is_empty() {
+                return Err(Error::Qemu("it ended the connection".into()));
+            }
+            let end = chunk.iter().position(|b| *b == b'\n');
+            let taken = end.map_or(chunk.len(), |n| n + 1);
+            line.extend_from_slice(&chunk[..taken]);
+            self.reader.consume(taken);
+            if line.len() > LONGEST {
+                return Err(Error::Qemu("it sent too much".into()));
+            }
+            if end.is_some() {
+                return serde_json::from_slice(&line).map_err(|e| Error::Qemu(format!("it sent no JSON: {e}")));
+            }
+        }
+    }
+}
