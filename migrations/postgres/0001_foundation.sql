@@ -97,11 +97,13 @@ CREATE TABLE vms (
     gpu_config_count  BIGINT NOT NULL,
     plan_id           TEXT NOT NULL,
     image_id          TEXT NOT NULL,
+    login_user        TEXT NOT NULL,
     root_disk_id      TEXT NOT NULL,
     root_disk_created BIGINT NOT NULL,        -- made with the VM, not attached
     delete_root_disk  BIGINT NOT NULL,
     ssh_keys          TEXT NOT NULL,          -- JSON
     exposed_ports     TEXT NOT NULL,          -- JSON
+    applied_ports     TEXT NOT NULL,          -- JSON: those the running machine has
     user_data         TEXT,
     labels            TEXT NOT NULL,          -- JSON
     restart_policy    TEXT NOT NULL,
@@ -114,7 +116,8 @@ CREATE TABLE vms (
     address           TEXT,                   -- the public IP, held while reserved
     ssh_port          BIGINT,
     boot              BIGINT NOT NULL DEFAULT 0,
-    stop_boot         BIGINT,                 -- the boot that has to end before the next begins
+    ending            BIGINT NOT NULL DEFAULT 0, -- the present machine has to end before the next begins
+    start_after       BIGINT,                 -- not to be started before
     power_off_at      BIGINT,                 -- when the power button was pressed
     host_boot         TEXT,                   -- the host's boot the machine was started in
     guest_ready       BIGINT NOT NULL DEFAULT 0,
@@ -123,11 +126,11 @@ CREATE TABLE vms (
     updated_at        BIGINT NOT NULL,
     deleted_at        BIGINT
 );
-CREATE INDEX vms_of_project ON vms (project_id, created_at DESC, id DESC);
+CREATE INDEX vms_of_project ON vms (project_id, created_at DESC, id DESC) WHERE deleted_at IS NULL;
+CREATE INDEX vms_ever ON vms (project_id, created_at DESC, id DESC);
 CREATE INDEX vms_with_work ON vms (work_at) WHERE work_at IS NOT NULL;
 CREATE UNIQUE INDEX vms_by_address ON vms (address) WHERE address IS NOT NULL;
 CREATE INDEX vms_reserved ON vms (region_id) WHERE reserved = 1;
-CREATE INDEX vms_living ON vms (project_id) WHERE deleted_at IS NULL;
 
 CREATE TABLE disks (
     id          TEXT PRIMARY KEY,
@@ -151,7 +154,7 @@ CREATE TABLE disks (
     updated_at  BIGINT NOT NULL,
     deleted_at  BIGINT
 );
-CREATE INDEX disks_of_project ON disks (project_id, kind, created_at DESC, id DESC);
+CREATE INDEX disks_of_project ON disks (project_id, kind, created_at DESC, id DESC) WHERE deleted_at IS NULL;
 CREATE INDEX disks_of_vm ON disks (vm_id) WHERE vm_id IS NOT NULL;
 CREATE INDEX disks_with_work ON disks (work_at) WHERE work_at IS NOT NULL;
 CREATE INDEX disks_of_image ON disks (image_id) WHERE image_id IS NOT NULL AND deleted_at IS NULL;

@@ -132,11 +132,7 @@ impl Error {
 
     /// Input that breaks rules; names every field.
     pub fn invalid(details: Vec<FieldError>) -> Self {
-        let message = details
-            .iter()
-            .map(|d| format!("{}: {}", d.field, d.message))
-            .collect::<Vec<_>>()
-            .join("; ");
+        let message = details.iter().map(|d| format!("{}: {}", d.field, d.message)).collect::<Vec<_>>().join("; ");
         Self { details, ..Self::new(Code::InvalidRequest, message) }
     }
 

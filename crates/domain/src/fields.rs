@@ -58,12 +58,7 @@ impl<'a> Fields<'a> {
 
     /// A list of at most `max` items, each read by `rule`; absent is `None`.
     /// Items that fail are left out, their errors are noted.
-    pub fn list<T>(
-        &mut self,
-        name: &str,
-        max: usize,
-        mut rule: impl FnMut(&'a Value) -> Parsed<T>,
-    ) -> Option<Vec<T>> {
+    pub fn list<T>(&mut self, name: &str, max: usize, mut rule: impl FnMut(&'a Value) -> Parsed<T>) -> Option<Vec<T>> {
         let items = self.array(name, max)?;
         let mut parsed = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {

@@ -111,12 +111,19 @@ async fn key(qemu: &Path) -> String {
 
 async fn boots(probe: &Probe, qemu: &Path) -> bool {
     let mut command = Command::new(qemu);
-    command.args("-nodefaults -no-user-config -display none -M q35 -accel kvm -cpu host -m 256 -serial stdio -no-reboot".split(' '));
+    command.args(
+        "-nodefaults -no-user-config -display none -M q35 -accel kvm -cpu host -m 256 -serial stdio -no-reboot"
+            .split(' '),
+    );
     command.arg("-kernel").arg(&probe.kernel).arg("-initrd").arg(&probe.initrd);
     command.args(["-append", "console=ttyS0 berth.probe"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-    let Ok(mut child) = command.spawn() else { return false };
-    let Some(out) = child.stdout.take() else { return false };
+    let Ok(mut child) = command.spawn() else {
+        return false;
+    };
+    let Some(out) = child.stdout.take() else {
+        return false;
+    };
     let answer = async {
         let mut lines = BufReader::new(out).split(b'\n');
         while let Ok(Some(line)) = lines.next_segment().await {

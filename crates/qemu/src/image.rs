@@ -89,7 +89,8 @@ impl Manifest {
         let path = dir.join(MANIFEST);
         let bytes = std::fs::read(&path).map_err(at("cannot read", &path))?;
         let manifest: Self = serde_json::from_slice(&bytes).map_err(|e| Error::Damaged(format!("image.json: {e}")))?;
-        let plain = |name: &&str| !name.is_empty() && !name.contains('/') && **name != *".." && dir.join(name).is_file();
+        let plain =
+            |name: &&str| !name.is_empty() && !name.contains('/') && **name != *".." && dir.join(name).is_file();
         match manifest.files().iter().find(|name| !plain(name)) {
             Some(name) => Err(Error::Damaged(format!("the image has no file '{name}'"))),
             None => Ok(manifest),

@@ -130,7 +130,8 @@ fn options() -> IsoFormatOptions {
 
 /// A YAML scalar: plain where that is safe, because the small guests read it plain, else quoted.
 fn scalar(text: &str) -> String {
-    let risky = text.contains(": ") || text.contains(" #") || text.contains(['"', '\'', '\t']) || text.ends_with([':', ' ']);
+    let risky =
+        text.contains(": ") || text.contains(" #") || text.contains(['"', '\'', '\t']) || text.ends_with([':', ' ']);
     if risky { serde_json::Value::from(text).to_string() } else { text.to_owned() }
 }
 

@@ -86,9 +86,8 @@ mod tests {
     #[test]
     fn the_table_of_the_contract() {
         use Action::*;
-        let actions = [
-            ReadProject, ChangeResources, ManageProject, ManageOrganization, ReadOrganization, OwnOrganization,
-        ];
+        let actions =
+            [ReadProject, ChangeResources, ManageProject, ManageOrganization, ReadOrganization, OwnOrganization];
         let member = Some(OrgRole::Member);
         let rows = [
             (None, None, [false; 6]),

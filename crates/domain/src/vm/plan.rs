@@ -98,6 +98,8 @@ pub struct Snapshot {
     pub start_after: Option<Timestamp>,
     /// Whether the guest was seen to have finished its boot.
     pub guest_ready: bool,
+    /// Whether the running machine has other inbound ports than it should.
+    pub ports_changed: bool,
     /// Whether the host itself was restarted since the machine was.
     pub host_restarted: bool,
     /// What to do when it dies.
@@ -125,6 +127,8 @@ pub enum Step {
     Resume,
     /// Record that it runs.
     Running,
+    /// Change the inbound ports of the running machine.
+    SetPorts,
     /// Record that the guest finished its boot.
     GuestReady,
     /// Record that the guest powered itself off: nobody wants it to run any more.
@@ -154,6 +158,33 @@ pub enum Step {
     Wait(Timestamp),
     /// Nothing to do until something changes.
     Rest,
+}
+
+impl Step {
+    /// The step's name, for logs and for the points at which tests make it fail.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Enter(..) => "enter",
+            Self::Reserve => "reserve",
+            Self::MakeDisk(_) => "make_disk",
+            Self::Start => "start",
+            Self::Resume => "resume",
+            Self::Running => "running",
+            Self::SetPorts => "set_ports",
+            Self::GuestReady => "guest_ready",
+            Self::GuestOff => "guest_off",
+            Self::StartAgain { .. } => "start_again",
+            Self::PressPower => "press_power",
+            Self::PowerOff => "power_off",
+            Self::Ended => "ended",
+            Self::Stopped => "stopped",
+            Self::Retry => "retry",
+            Self::Fail(_) => "fail",
+            Self::Finish => "finish",
+            Self::Wait(_) => "wait",
+            Self::Rest => "rest",
+        }
+    }
 }
 
 /// Longest wait before a machine that keeps dying is started again, in seconds.
@@ -208,6 +239,7 @@ fn end(s: &Snapshot) -> Step {
 
 fn keep_running(s: &Snapshot) -> Step {
     match s.machine {
+        Machine::Running if s.ports_changed => Step::SetPorts,
         Machine::Running if s.guest_ready => Step::Rest,
         Machine::Running if s.machine_ready => Step::GuestReady,
         Machine::Running => Step::Wait(s.now.plus_millis(ready_poll(s))),
@@ -241,7 +273,9 @@ fn backoff(s: &Snapshot) -> i64 {
     match s.attempts {
         _ if ran_long => 0,
         0 => 0,
-        n => 1_i64.checked_shl(u32::try_from(n).unwrap_or(u32::MAX)).unwrap_or(LONGEST_BACKOFF).clamp(1, LONGEST_BACKOFF),
+        n => {
+            1_i64.checked_shl(u32::try_from(n).unwrap_or(u32::MAX)).unwrap_or(LONGEST_BACKOFF).clamp(1, LONGEST_BACKOFF)
+        }
     }
 }
 

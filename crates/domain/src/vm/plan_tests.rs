@@ -32,6 +32,7 @@ impl World {
             power_off_at: None,
             start_after: None,
             guest_ready: false,
+            ports_changed: false,
             host_restarted: false,
             restart_policy: policy,
             disks: vec![Disk { id, status: DiskStatus::Pending, message: None }],
@@ -61,6 +62,7 @@ impl World {
             }
             Step::Resume => self.s.machine = Machine::Running,
             Step::Running => self.enter(Status::Running),
+            Step::SetPorts => self.s.ports_changed = false,
             Step::GuestReady => self.s.guest_ready = true,
             Step::GuestOff => {
                 self.s.want = Want::Stop;

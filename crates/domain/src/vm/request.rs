@@ -259,7 +259,11 @@ fn restart_policy(value: &Value) -> Parsed<RestartPolicy> {
 
 fn user_data(value: &Value) -> Parsed<String> {
     let data = text(value)?;
-    if data.len() > MAX_USER_DATA { Err(format!("must have at most {MAX_USER_DATA} bytes")) } else { Ok(data.to_owned()) }
+    if data.len() > MAX_USER_DATA {
+        Err(format!("must have at most {MAX_USER_DATA} bytes"))
+    } else {
+        Ok(data.to_owned())
+    }
 }
 
 fn labels(value: &Value) -> Parsed<BTreeMap<String, String>> {

@@ -61,14 +61,19 @@ fn root_disk_has_exactly_one_member() {
 
 #[test]
 fn four_attached_and_four_created() {
-    let created: Vec<_> = (0..5).map(|n| json!({"name": format!("d{n}"), "type": "filesystem", "size_gb": 10})).collect();
-    let attached: Vec<_> = (0..5).map(|n| json!({"disk_id": format!("01939f2e-7c00-7abc-8def-01234567890{n}")})).collect();
+    let created: Vec<_> =
+        (0..5).map(|n| json!({"name": format!("d{n}"), "type": "filesystem", "size_gb": 10})).collect();
+    let attached: Vec<_> =
+        (0..5).map(|n| json!({"disk_id": format!("01939f2e-7c00-7abc-8def-01234567890{n}")})).collect();
     ok(&set("data_disks", json!({"create_disks": created[..4], "attached_disks": attached[..4]})));
     bad(&set("data_disks", json!({"create_disks": created})), "data_disks.create_disks");
     bad(&set("data_disks", json!({"attached_disks": attached})), "data_disks.attached_disks");
     let twice = json!({"attached_disks": [{"disk_id": DISK}, {"disk_id": DISK}]});
     bad(&set("data_disks", twice), "data_disks.attached_disks");
-    bad(&set("data_disks", json!({"create_disks": [{"name": "d", "type": "tape", "size_gb": 10}]})), "data_disks.create_disks[0].type");
+    bad(
+        &set("data_disks", json!({"create_disks": [{"name": "d", "type": "tape", "size_gb": 10}]})),
+        "data_disks.create_disks[0].type",
+    );
 }
 
 #[test]

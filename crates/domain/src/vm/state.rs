@@ -45,10 +45,7 @@ fn refused(verb: Verb, status: Status) -> Error {
         Status::Deleting | Status::Deleted => "It is being deleted.",
         _ => "Wait until the change under way has ended, then try again.",
     };
-    Error::new(
-        Code::InvalidStatus,
-        format!("The VM is {status}, which does not allow {}. {advice}", verb.as_str()),
-    )
+    Error::new(Code::InvalidStatus, format!("The VM is {status}, which does not allow {}. {advice}", verb.as_str()))
 }
 
 #[cfg(test)]

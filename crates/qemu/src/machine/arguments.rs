@@ -27,7 +27,10 @@ pub fn arguments(spec: &Spec) -> Vec<OsString> {
         args.pair("-chardev", format!("socket,id={id},path={name},server=on,wait=off"));
         args.pair("-mon", format!("chardev={id},mode=control"));
     }
-    args.pair("-chardev", format!("socket,id=console,path={CONSOLE},server=on,wait=off,logfile={CONSOLE_LOG},logappend=on"));
+    args.pair(
+        "-chardev",
+        format!("socket,id=console,path={CONSOLE},server=on,wait=off,logfile={CONSOLE_LOG},logappend=on"),
+    );
     args.pair("-chardev", format!("file,id=ready,path={READY_LOG},append=on"));
     args.flags("-device isa-serial,chardev=console -device isa-serial,chardev=ready");
     boot(&mut args, &spec.boot);

@@ -176,7 +176,9 @@ fn clear(dir: &Path) -> Result<()> {
     for name in [COMMANDS, EVENTS, CONSOLE, PID, READY_LOG, QEMU_LOG] {
         let path = dir.join(name);
         match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(at("cannot remove", &path)(e)),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(at("cannot remove", &path)(e));
+            }
             _ => {}
         }
     }
@@ -240,7 +242,9 @@ pub async fn resume(dir: &Path) -> Result<()> {
 
 /// Ends a machine's process: by word, then by force. Fine where there is none.
 pub async fn end(dir: &Path, id: Uuid) -> Result<()> {
-    let Some(pid) = find(dir, id) else { return Ok(()) };
+    let Some(pid) = find(dir, id) else {
+        return Ok(());
+    };
     if let Ok(mut qmp) = Qmp::connect(dir, COMMANDS).await {
         // `quit` flushes the disks; its answer may be cut off by the end itself.
         let _ = qmp.execute("quit", json!({})).await;

@@ -47,9 +47,7 @@ pub(super) fn spawn(spec: &Spec) -> Result<watch::Receiver<bool>> {
     command.args(arguments(spec)).current_dir(&spec.dir).stdin(Stdio::null()).stdout(log).stderr(err);
     own_session(&mut command);
     let mut child = Command::from(command).kill_on_drop(false).spawn().map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => {
-            Error::Missing { tool: spec.qemu.display().to_string(), package: QEMU_PACKAGE }
-        }
+        std::io::ErrorKind::NotFound => Error::Missing { tool: spec.qemu.display().to_string(), package: QEMU_PACKAGE },
         _ => Error::io("cannot start QEMU", e),
     })?;
     let (sender, receiver) = watch::channel(false);
@@ -118,8 +116,12 @@ fn same(cwd: &Path, dir: &Path) -> bool {
 
 /// Ends a process by force, by a handle that cannot mean another one.
 pub(super) fn kill(pid: i32) -> Result<()> {
-    let Some(pid) = Pid::from_raw(pid) else { return Ok(()) };
-    let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
+    let Some(pid) = Pid::from_raw(pid) else {
+        return Ok(());
+    };
+    let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
+        return Ok(());
+    };
     match rustix::process::pidfd_send_signal(&handle, Signal::KILL) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
         Err(error) => Err(Error::io("cannot end the machine's process", error.into())),

@@ -149,7 +149,12 @@ impl Catalog {
             }
         }
         for region in &self.regions {
-            ensure!(region.engine == "qemu", "regions {}: there is no engine {}; use \"qemu\"", region.id, region.engine);
+            ensure!(
+                region.engine == "qemu",
+                "regions {}: there is no engine {}; use \"qemu\"",
+                region.id,
+                region.engine
+            );
         }
         for id in self.plans.iter().flat_map(|p| &p.vm_configs) {
             ensure!(self.vm_config(id).is_some(), "plans: there is no vm_config {id}");

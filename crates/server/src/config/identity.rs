@@ -81,8 +81,14 @@ impl Identity {
             (1..=self.password_max_length).contains(&self.password_min_length),
             "identity.password_min_length must be from 1 to identity.password_max_length"
         );
-        ensure!(self.argon2_memory_kib >= 8 * self.argon2_lanes, "identity.argon2_memory_kib must be at least 8 for each lane");
-        ensure!(self.argon2_passes > 0 && self.argon2_lanes > 0, "identity.argon2_passes and argon2_lanes must be at least 1");
+        ensure!(
+            self.argon2_memory_kib >= 8 * self.argon2_lanes,
+            "identity.argon2_memory_kib must be at least 8 for each lane"
+        );
+        ensure!(
+            self.argon2_passes > 0 && self.argon2_lanes > 0,
+            "identity.argon2_passes and argon2_lanes must be at least 1"
+        );
         ensure!(self.logins_per_minute_per_address > 0, "identity.logins_per_minute_per_address must be at least 1");
         ensure!(!self.audience.is_empty(), "identity.audience must not be empty");
         Ok(())

@@ -202,7 +202,11 @@ mod tests {
 
     #[test]
     fn environment_wins_over_the_file() {
-        let config = with("listen = \"127.0.0.1:1\"\n[identity]\naccess_token_seconds = 60\n", &[("BERTH_LISTEN", "127.0.0.1:2")]).unwrap();
+        let config = with(
+            "listen = \"127.0.0.1:1\"\n[identity]\naccess_token_seconds = 60\n",
+            &[("BERTH_LISTEN", "127.0.0.1:2")],
+        )
+        .unwrap();
         assert_eq!(config.listen.port(), 2);
         assert_eq!(config.identity.access_token_seconds, 60);
     }

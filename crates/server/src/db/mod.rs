@@ -21,7 +21,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use tokio::sync::broadcast;
 
-pub use query::{Query, Value, sql};
+pub use query::{On, Query, Value, sql};
 pub use row::{FromRow, Row};
 
 /// Connections that read at the same time.
@@ -208,9 +208,8 @@ async fn open_sqlite(path: &Path) -> Result<Pools, DbError> {
 }
 
 async fn open_postgres(url: &str) -> Result<Pools, DbError> {
-    let options = PgConnectOptions::from_str(url).map_err(|_| {
-        DbError::Other("the database URL is not of the form postgres://user:password@host/name".into())
-    })?;
+    let options = PgConnectOptions::from_str(url)
+        .map_err(|_| DbError::Other("the database URL is not of the form postgres://user:password@host/name".into()))?;
     let pool = PgPoolOptions::new().max_connections(READERS * 2).acquire_timeout(ACQUIRE).connect_with(options).await?;
     Ok(Pools::Postgres(pool))
 }

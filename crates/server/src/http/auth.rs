@@ -72,7 +72,10 @@ pub trait Gate: Send + Sync + 'static {
 
 /// The 401 of every route.
 pub fn unauthorized() -> Error {
-    Error::new(Code::Unauthorized, "Sign in first: send 'Authorization: Bearer <access_token>' from POST /api/v1/auth/login.")
+    Error::new(
+        Code::Unauthorized,
+        "Sign in first: send 'Authorization: Bearer <access_token>' from POST /api/v1/auth/login.",
+    )
 }
 
 fn gate(parts: &Parts) -> Result<Arc<dyn Gate>> {
@@ -146,6 +149,19 @@ impl Scope {
 
 fn forbidden() -> Error {
     Error::new(Code::Forbidden, "Your role does not allow this. Ask an administrator of the project or organization.")
+}
+
+/// A caller who may create and delete projects of the organization.
+pub struct OrgManager(pub OrgScope);
+
+impl<S: Send + Sync> FromRequestParts<S> for OrgManager {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let scope = OrgScope::from_request_parts(parts, state).await?;
+        scope.require(Action::ManageOrganization)?;
+        Ok(Self(scope))
+    }
 }
 
 /// A caller who may read the project.

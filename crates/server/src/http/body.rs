@@ -131,7 +131,9 @@ mod tests {
     #[test]
     fn strict_json() {
         assert_eq!(parse(br#"{"a":[1,2.5,"x",null,true]}"#).unwrap()["a"][1], 2.5);
-        for bad in [&b"{\"a\":1,\"a\":2}"[..], b"{\"o\":{\"b\":1,\"b\":1}}", b"", b"{", b"{} x", b"\xff", b"nul", b"[1e999]"] {
+        for bad in
+            [&b"{\"a\":1,\"a\":2}"[..], b"{\"o\":{\"b\":1,\"b\":1}}", b"", b"{", b"{} x", b"\xff", b"nul", b"[1e999]"]
+        {
             assert_eq!(parse(bad).unwrap_err().code, Code::InvalidRequest, "{bad:?}");
         }
         let deep = |n: usize| [vec![b'['; n], vec![b']'; n]].concat();

@@ -91,7 +91,9 @@ pub async fn envelope(mut request: Request, next: Next) -> Response {
         Some(cause) => {
             tracing::error!(request_id = %id, %method, path, status = status.as_u16(), millis, cause, "request failed");
         }
-        None => tracing::debug!(request_id = %id, %method, path, status = status.as_u16(), millis, "request"),
+        None => {
+            tracing::debug!(request_id = %id, %method, path, status = status.as_u16(), millis, "request")
+        }
     }
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);

@@ -34,7 +34,8 @@ impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
             return Ok(Self { key: None, path: String::new() });
         };
         let key = value.to_str().ok().filter(|k| (1..=255).contains(&k.len()) && !k.trim().is_empty());
-        let key = key.ok_or_else(|| Error::field("Idempotency-Key", "must have 1 to 255 printable ASCII characters"))?;
+        let key =
+            key.ok_or_else(|| Error::field("Idempotency-Key", "must have 1 to 255 printable ASCII characters"))?;
         Ok(Self { key: Some(key.to_owned()), path: parts.uri.path().to_owned() })
     }
 }
@@ -57,7 +58,8 @@ pub struct Replay {
 
 impl IntoResponse for Replay {
     fn into_response(self) -> Response {
-        let mut response = (StatusCode::CREATED, [(header::CONTENT_TYPE, "application/json")], self.body).into_response();
+        let mut response =
+            (StatusCode::CREATED, [(header::CONTENT_TYPE, "application/json")], self.body).into_response();
         response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
         if let Ok(value) = HeaderValue::from_str(&self.location) {
             response.headers_mut().insert(header::LOCATION, value);
@@ -89,10 +91,8 @@ impl IdempotencyKey {
 impl Idempotency {
     /// The answer given before to the same request, if there is one; 422 if the body differs.
     pub async fn replay(&self, tx: &mut Tx, now: Timestamp) -> Result<Option<Replay>> {
-        let kept: Option<Kept> = sql(
-            "SELECT body_hash, headers, body FROM idempotency \
-             WHERE caller = $1 AND path = $2 AND key = $3 AND created_at > $4",
-        )
+        let kept: Option<Kept> = sql("SELECT body_hash, headers, body FROM idempotency \
+             WHERE caller = $1 AND path = $2 AND key = $3 AND created_at > $4")
         .bind(self.caller)
         .bind(&self.path)
         .bind(&self.key)

@@ -40,7 +40,12 @@ pub struct Pagination {
 impl Pagination {
     /// The totals of a list of `total` items.
     pub const fn new(page: Page, total: i64) -> Self {
-        Self { total_items: total, total_pages: page.pages(total), current_page: page.number, items_per_page: page.limit }
+        Self {
+            total_items: total,
+            total_pages: page.pages(total),
+            current_page: page.number,
+            items_per_page: page.limit,
+        }
     }
 }
 

@@ -1,1 +1,136 @@
-//! Being laid out.
+//! The VM service: virtual machines, root disk volumes, data disks and images of a project.
+//!
+//! The life of a VM is drawn in [`berth_domain::vm`]; what the worker does next is decided in
+//! [`berth_domain::vm::plan`]. Invariants of this house:
+//!
+//! - A request writes a wish and returns; only [`reconcile`] touches the host.
+//! - Everything on the host is named after its row's id, and the row is older than the thing.
+//! - Sums over rows are the only counters.
+//! - The answer of a request never waits for a machine.
+
+pub mod api;
+pub mod engine;
+mod metrics;
+pub mod ops;
+pub mod reconcile;
+pub mod store;
+pub mod wire;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::clock::Clock;
+use crate::config::{Catalog, Config};
+use crate::db::Db;
+use crate::work::Driver;
+use engine::Engine;
+
+/// The VM service.
+#[derive(Clone)]
+pub struct Vms {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    db: Db,
+    clock: Clock,
+    engine: Arc<dyn Engine>,
+    catalog: Catalog,
+    config: crate::config::Vm,
+    next_address: AtomicU32,
+    metrics: metrics::Metrics,
+}
+
+impl Vms {
+    /// The service over an engine.
+    pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn Engine>) -> Self {
+        let inner = Inner {
+            db,
+            clock,
+            engine,
+            catalog: config.catalog.clone(),
+            config: config.vm.clone(),
+            next_address: AtomicU32::new(config.vm.first_address.to_bits()),
+            metrics: metrics::Metrics::default(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Its routes.
+    pub fn routes(&self) -> OpenApiRouter {
+        api::routes().with_state(self.clone())
+    }
+
+    /// Its workers, until told to stop. They first look at every machine that should exist.
+    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+        let inner = &self.inner;
+        let (vms, poke) = Driver::new(
+            Arc::new(reconcile::vm::VmReconciler::new(self.clone())),
+            inner.db.clone(),
+            inner.clock.clone(),
+            inner.config.workers,
+        );
+        let (disks, _) = Driver::new(
+            Arc::new(reconcile::disk::DiskReconciler::new(self.clone())),
+            inner.db.clone(),
+            inner.clock.clone(),
+            inner.config.workers,
+        );
+        tasks.spawn(vms.run(stop.clone()));
+        tasks.spawn(disks.run(stop.clone()));
+        tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
+        tasks.spawn(reconcile::image::watch(self.clone(), stop.clone()));
+        tasks.spawn(metrics::sample(self.clone(), stop.clone()));
+    }
+
+    /// Metrics in Prometheus' text format.
+    pub async fn prometheus(&self) -> String {
+        let counts = store::vm::by_status(self.db()).await.unwrap_or_default();
+        let mut text = String::from("# HELP berth_vms VMs by status.\n# TYPE berth_vms gauge\n");
+        for (status, count) in counts {
+            text.push_str(&format!("berth_vms{{status=\"{status}\"}} {count}\n"));
+        }
+        text
+    }
+
+    pub(crate) fn db(&self) -> &Db {
+        &self.inner.db
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    pub(crate) fn engine(&self) -> &dyn Engine {
+        &*self.inner.engine
+    }
+
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.inner.catalog
+    }
+
+    pub(crate) fn config(&self) -> &crate::config::Vm {
+        &self.inner.config
+    }
+
+    pub(crate) fn metrics(&self) -> &metrics::Metrics {
+        &self.inner.metrics
+    }
+
+    /// The next candidate for a machine's address; goes around in 127.64.0.0/10.
+    pub(crate) fn candidate_address(&self) -> std::net::Ipv4Addr {
+        const FIRST: u32 = 0x7f40_0000;
+        const SIZE: u32 = 1 << 22;
+        loop {
+            let n = self.inner.next_address.fetch_add(1, Ordering::Relaxed);
+            let address = std::net::Ipv4Addr::from_bits(FIRST + (n.wrapping_sub(FIRST)) % SIZE);
+            if !matches!(address.octets()[3], 0 | 255) {
+                return address;
+            }
+        }
+    }
+}

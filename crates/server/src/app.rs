@@ -1,0 +1,131 @@
+//! The composition root: everything is made here, once, and handed to who needs it.
+
+mod doctor;
+mod lock;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use axum::Router;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use utoipa_axum::router::OpenApiRouter;
+
+pub use doctor::{Finding, Report, doctor};
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::db::Db;
+use crate::http::probes::Probes;
+use crate::services::identity::Identity;
+use crate::services::vm::Vms;
+use crate::services::vm::engine::Engine;
+use crate::services::vm::engine::qemu::QemuEngine;
+
+/// How long requests under way may take to end after SIGTERM.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// A service that is ready to answer.
+pub struct App {
+    /// Its routes.
+    pub router: Router,
+    /// Its clock: tests set it forward.
+    pub clock: Clock,
+    /// Its database.
+    pub db: Db,
+    /// The first administrator's login, if it was just made up.
+    pub first_login: Option<(String, crate::config::Secret)>,
+    tasks: JoinSet<()>,
+    stop: CancellationToken,
+    _lock: lock::DataDir,
+}
+
+impl App {
+    /// Makes everything and starts the workers, over the engine that the host has.
+    pub async fn start(config: &Config) -> Result<Self> {
+        let engine = Arc::new(QemuEngine::open(&config.data_dir, &config.vm, config.accel));
+        Self::start_with(config, engine).await
+    }
+
+    /// The same over any engine.
+    pub async fn start_with(config: &Config, engine: Arc<dyn Engine>) -> Result<Self> {
+        let lock = lock::DataDir::take(&config.data_dir)?;
+        let db = Db::open(&config.database_url).await.context("the database cannot be opened")?;
+        let clock = Clock::default();
+        let identity = Identity::start(db.clone(), clock.clone(), config).await?;
+        let vms = Vms::new(db.clone(), clock.clone(), config, engine.clone());
+        let probes =
+            Probes { db: db.clone(), engines: Arc::new(move || engine.ready()), metrics: metrics(vms.clone()) };
+        let services = OpenApiRouter::new().merge(identity.routes()).merge(vms.routes());
+        let router = crate::http::router(services, Arc::new(identity.clone()), db.clone(), probes);
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        vms.spawn_workers(&mut tasks, &stop);
+        Ok(Self { router, clock, db, first_login: identity.first_login(), tasks, stop, _lock: lock })
+    }
+
+    /// Ends the workers, letting each finish its step. Machines keep running.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+        self.db.close().await;
+    }
+}
+
+fn metrics(vms: Vms) -> crate::http::probes::Metrics {
+    Arc::new(move || {
+        let vms = vms.clone();
+        Box::pin(async move { vms.prometheus().await })
+    })
+}
+
+/// `berth serve`: answers until SIGTERM or SIGINT, then drains and leaves machines running.
+pub async fn serve(config: Config) -> Result<()> {
+    init_log(&config.log);
+    let app = App::start(&config).await?;
+    let listener = TcpListener::bind(config.listen).await.with_context(|| {
+        format!("cannot listen on {}; is another service there? Set BERTH_LISTEN to another address", config.listen)
+    })?;
+    announce(&config, &app, listener.local_addr()?);
+    let router = app.router.clone().into_make_service_with_connect_info::<SocketAddr>();
+    let ending = CancellationToken::new();
+    let graceful = axum::serve(listener, router).with_graceful_shutdown(ending.clone().cancelled_owned());
+    let server = tokio::spawn(graceful.into_future());
+    signalled().await;
+    tracing::info!("draining; machines keep running");
+    ending.cancel();
+    // Streams have no end of their own: after the time to drain they are cut.
+    let _ = tokio::time::timeout(DRAIN, server).await;
+    app.stop().await;
+    Ok(())
+}
+
+fn announce(config: &Config, app: &App, address: SocketAddr) {
+    println!("Berth answers at http://{address} (documentation at http://{address}/docs)");
+    println!("Data: {}", config.data_dir.display());
+    if let Some((email, password)) = &app.first_login {
+        println!("First administrator: {email}");
+        println!("Password (shown only this once): {}", password.0);
+    }
+    tracing::info!(%address, "ready");
+}
+
+fn init_log(filter: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter).unwrap_or_else(|_| "info".into());
+    // A second initialisation, in tests, leaves the first in place.
+    let _ = tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+async fn signalled() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}

@@ -1,0 +1,67 @@
+//! Named points at which a test makes a step fail or kills the service.
+//!
+//! Compiled only with the feature `faults`; the shipped binary has none of it. `BERTH_FAULT` holds
+//! `point=action[:nth]`, several separated by commas; actions are `kill` (SIGKILL to ourselves),
+//! `fail` (the step reports a fault) and `slow` (the step waits two seconds).
+
+/// Passes a fault point. The error is what a failing step would report.
+#[cfg(not(feature = "faults"))]
+#[expect(clippy::unused_async, reason = "awaits only with the feature `faults`")]
+pub async fn point(_name: &str) -> Result<(), String> {
+    Ok(())
+}
+
+#[cfg(feature = "faults")]
+pub use active::point;
+
+#[cfg(feature = "faults")]
+mod active {
+    use std::collections::HashMap;
+    use std::sync::{LazyLock, Mutex, PoisonError};
+    use std::time::Duration;
+
+    #[derive(Clone)]
+    struct Fault {
+        action: String,
+        remaining: u32,
+    }
+
+    static FAULTS: LazyLock<Mutex<HashMap<String, Fault>>> = LazyLock::new(|| {
+        let text = std::env::var("BERTH_FAULT").unwrap_or_default();
+        let faults = text.split(',').filter_map(|entry| {
+            let (point, action) = entry.trim().split_once('=')?;
+            let (action, nth) = action.split_once(':').unwrap_or((action, "1"));
+            Some((point.to_owned(), Fault { action: action.to_owned(), remaining: nth.parse().unwrap_or(1) }))
+        });
+        Mutex::new(faults.collect())
+    });
+
+    /// Passes a fault point.
+    pub async fn point(name: &str) -> Result<(), String> {
+        let action = {
+            let mut faults = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(fault) = faults.get_mut(name) else {
+                return Ok(());
+            };
+            fault.remaining = fault.remaining.saturating_sub(1);
+            if fault.remaining > 0 {
+                return Ok(());
+            }
+            let action = fault.action.clone();
+            faults.remove(name);
+            action
+        };
+        eprintln!("fault point {name}: {action}");
+        match action.as_str() {
+            "kill" => {
+                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+                std::future::pending().await
+            }
+            "slow" => {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                Ok(())
+            }
+            _ => Err(format!("fault injected at {name}")),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Tokens: signed access tokens, opaque refresh tokens.
+//!
+//! Access tokens are JWTs of one algorithm, EdDSA, and one type, `at+jwt`; everything else is refused
+//! before it is looked at further (RFC 8725). Refresh tokens are random; at rest there is only their
+//! hash, and the successor of a used one sealed with a key that only the used one yields.
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::rand;
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use berth_domain::ids::{SessionId, UserId};
+use berth_domain::{Error, Result, Timestamp};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::store::SigningKeyRow;
+use crate::http::auth::unauthorized;
+use crate::http::idempotency::hex;
+
+/// The type of access tokens (RFC 9068).
+const TYPE: &str = "at+jwt";
+
+/// What an access token says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Claims {
+    /// Who issued it.
+    pub iss: String,
+    /// Whom it is for.
+    pub aud: String,
+    /// The person.
+    pub sub: UserId,
+    /// The session.
+    pub sid: SessionId,
+    /// Its own number.
+    pub jti: String,
+    /// When it was issued, in seconds.
+    pub iat: i64,
+    /// When it ends, in seconds.
+    pub exp: i64,
+}
+
+/// Signs and verifies access tokens.
+pub struct Signer {
+    kid: String,
+    encoding: EncodingKey,
+    verifying: Vec<(String, DecodingKey)>,
+    issuer: String,
+    audience: String,
+    jwks: String,
+}
+
+/// Makes a new signing key.
+pub fn new_key() -> Result<SigningKeyRow> {
+    let pkcs8 = Ed25519KeyPair::generate_pkcs8(&rand::SystemRandom::new()).map_err(Error::internal)?;
+    let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).map_err(Error::internal)?;
+    let public = pair.public_key().as_ref();
+    Ok(SigningKeyRow {
+        kid: hex(&Sha256::digest(public)[..8]),
+        secret: STANDARD.encode(pkcs8.as_ref()),
+        public: URL_SAFE_NO_PAD.encode(public),
+    })
+}
+
+impl Signer {
+    /// A signer over the keys, newest first: the newest signs, all of them verify.
+    pub fn new(keys: &[SigningKeyRow], issuer: &str, audience: &str) -> Result<Self> {
+        let newest = keys.first().ok_or_else(|| Error::internal("no signing key"))?;
+        let secret = STANDARD.decode(&newest.secret).map_err(Error::internal)?;
+        let verifying = keys.iter().map(|key| {
+            let decoding = DecodingKey::from_ed_components(&key.public).map_err(Error::internal)?;
+            Ok((key.kid.clone(), decoding))
+        });
+        let jwks = serde_json::json!({"keys": keys.iter().map(|key| serde_json::json!({
+            "kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA", "kid": key.kid, "x": key.public,
+        })).collect::<Vec<_>>()});
+        Ok(Self {
+            kid: newest.kid.clone(),
+            encoding: EncodingKey::from_ed_der(&secret),
+            verifying: verifying.collect::<Result<_>>()?,
+            issuer: issuer.to_owned(),
+            audience: audience.to_owned(),
+            jwks: jwks.to_string(),
+        })
+    }
+
+    /// The public keys as a JSON Web Key Set.
+    pub fn jwks(&self) -> &str {
+        &self.jwks
+    }
+
+    /// An access token.
+    pub fn sign(&self, user: UserId, session: SessionId, now: Timestamp, seconds: i64) -> Result<String> {
+        let mut header = Header::new(Algorithm::EdDSA);
+        header.typ = Some(TYPE.into());
+        header.kid = Some(self.kid.clone());
+        let claims = Claims {
+            iss: self.issuer.clone(),
+            aud: self.audience.clone(),
+            sub: user,
+            sid: session,
+            jti: uuid::Uuid::now_v7().to_string(),
+            iat: now.seconds(),
+            exp: now.seconds() + seconds,
+        };
+        jsonwebtoken::encode(&header, &claims, &self.encoding).map_err(Error::internal)
+    }
+
+    /// What a token says, if it is one of ours and has not ended.
+    pub fn verify(&self, token: &str, now: Timestamp) -> Result<Claims> {
+        let kid = admissible(token).ok_or_else(unauthorized)?;
+        let (_, key) = self.verifying.iter().find(|(known, _)| *known == kid).ok_or_else(unauthorized)?;
+        let mut rules = Validation::new(Algorithm::EdDSA);
+        rules.set_audience(&[&self.audience]);
+        rules.set_issuer(&[&self.issuer]);
+        rules.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        // The end is compared with our own clock below.
+        rules.validate_exp = false;
+        let claims = jsonwebtoken::decode::<Claims>(token, key, &rules).map_err(|_| unauthorized())?.claims;
+        if claims.exp <= now.seconds() { Err(unauthorized()) } else { Ok(claims) }
+    }
+}
+
+/// The key's name of a token whose header is exactly what ours are.
+fn admissible(token: &str) -> Option<String> {
+    let header = URL_SAFE_NO_PAD.decode(token.split('.').next()?).ok()?;
+    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&header).ok()?;
+    let text = |name: &str| header.get(name)?.as_str();
+    let known = header.keys().all(|name| matches!(name.as_str(), "alg" | "typ" | "kid"));
+    (known && text("alg") == Some("EdDSA") && text("typ") == Some(TYPE)).then(|| text("kid").map(str::to_owned))?
+}
+
+/// A new refresh token: 256 bits.
+pub fn new_refresh() -> Result<String> {
+    let mut bytes = [0; 32];
+    rand::fill(&mut bytes).map_err(Error::internal)?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+/// What of a refresh token is at rest.
+pub fn hash(token: &str) -> String {
+    hex(&Sha256::digest(token.as_bytes()))
+}
+
+/// The key that a used token yields for sealing its successor.
+fn sealing(token: &str) -> Result<LessSafeKey> {
+    let key = Sha256::new().chain_update(b"berth refresh successor").chain_update(token.as_bytes()).finalize();
+    Ok(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).map_err(Error::internal)?))
+}
+
+/// Seals a successor. The key serves once, so its nonce may be fixed.
+pub fn seal(token: &str, successor: &str) -> Result<String> {
+    let mut text = successor.as_bytes().to_vec();
+    let nonce = Nonce::assume_unique_for_key([0; NONCE_LEN]);
+    sealing(token)?.seal_in_place_append_tag(nonce, Aad::empty(), &mut text).map_err(Error::internal)?;
+    Ok(URL_SAFE_NO_PAD.encode(text))
+}
+
+/// Opens a sealed successor.
+pub fn open(token: &str, sealed: &str) -> Result<String> {
+    let mut text = URL_SAFE_NO_PAD.decode(sealed).map_err(Error::internal)?;
+    let nonce = Nonce::assume_unique_for_key([0; NONCE_LEN]);
+    let plain = sealing(token)?.open_in_place(nonce, Aad::empty(), &mut text).map_err(Error::internal)?;
+    String::from_utf8(plain.to_vec()).map_err(Error::internal)
+}
+
+/// A password for the first administrator.
+pub fn new_password() -> Result<String> {
+    let mut bytes = [0; 15];
+    rand::fill(&mut bytes).map_err(Error::internal)?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}

@@ -1,0 +1,64 @@
+//! What is on offer, and what a project has of it (extensions).
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::config::{Plan, Region, VmConfig};
+use crate::http::auth::{Caller, Reader};
+use crate::http::envelope::ErrorBody;
+use crate::http::list::{List, PageParams, Params};
+use crate::http::reply::Reply;
+use crate::services::vm::wire::catalog::{Quota, QuotaView};
+use crate::services::vm::{Vms, store};
+
+fn page_of<T: Clone>(items: &[T], mut params: Params) -> Reply<Json<List<T>>> {
+    let page = params.page();
+    params.finish()?;
+    Ok(Json(List::of_all(items.iter().cloned(), page)))
+}
+
+/// Regions.
+#[utoipa::path(get, path = "/api/v1/regions", operation_id = "listRegions", tag = "catalog", params(PageParams),
+    responses((status = 200, body = List<Region>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn list_regions(State(vms): State<Vms>, _caller: Caller, params: Params) -> Reply<Json<List<Region>>> {
+    page_of(&vms.catalog().regions, params)
+}
+
+/// Sizes of machines.
+#[utoipa::path(get, path = "/api/v1/vm_configs", operation_id = "listVMConfigs", tag = "catalog", params(PageParams),
+    responses((status = 200, body = List<VmConfig>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn list_vm_configs(
+    State(vms): State<Vms>,
+    _caller: Caller,
+    params: Params,
+) -> Reply<Json<List<VmConfig>>> {
+    page_of(&vms.catalog().vm_configs, params)
+}
+
+/// Pricing plans.
+#[utoipa::path(get, path = "/api/v1/plans", operation_id = "listPlans", tag = "catalog", params(PageParams),
+    responses((status = 200, body = List<Plan>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn list_plans(State(vms): State<Vms>, _caller: Caller, params: Params) -> Reply<Json<List<Plan>>> {
+    page_of(&vms.catalog().plans, params)
+}
+
+/// What a project uses and may use.
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/quota", operation_id = "getQuota",
+    tag = "catalog", params(("org_id" = String, Path), ("project_id" = String, Path)),
+    responses((status = 200, body = QuotaView), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn get_quota(State(vms): State<Vms>, Reader(scope): Reader) -> Reply<Json<QuotaView>> {
+    let machines = store::vm::totals(vms.db(), (&scope).into()).await?;
+    let (disks, disk_gb) = store::disk::totals(vms.db(), (&scope).into()).await?;
+    Ok(Json(QuotaView {
+        vms: Quota::unlimited(machines.vms),
+        vcpu: Quota::unlimited(machines.vcpu),
+        memory_mb: Quota::unlimited(machines.memory_mb),
+        disks: Quota::unlimited(disks),
+        disk_gb: Quota::unlimited(disk_gb),
+    }))
+}

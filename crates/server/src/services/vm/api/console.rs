@@ -1,0 +1,126 @@
+//! The serial console: its log, and a WebSocket onto it (extension).
+
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{FromRequestParts, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use berth_domain::ids::VmId;
+use berth_domain::vm::Status;
+use berth_domain::{Code, Error};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::vm::not_found;
+use crate::http::auth::{Editor, Reader};
+use crate::http::envelope::{ApiError, ErrorBody};
+use crate::http::list::Params;
+use crate::http::path::PathText;
+use crate::http::reply::Reply;
+use crate::services::vm::engine::{Console, EngineError};
+use crate::services::vm::{Vms, store};
+
+/// Most bytes of a log that are shown at once.
+const MOST: i64 = 1 << 20;
+/// Bytes shown when the caller does not say.
+const USUAL: i64 = 64 << 10;
+
+/// The last bytes a VM wrote to its serial console.
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/console",
+    operation_id = "getVMConsole", tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path),
+        ("bytes" = Option<i64>, Query, description = "default 65536", minimum = 1, maximum = 1_048_576)),
+    responses((status = 200, content_type = "text/plain", body = String), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn get_vm_console(
+    State(vms): State<Vms>,
+    Reader(scope): Reader,
+    path: PathText,
+    mut params: Params,
+) -> Reply<Response> {
+    let id: VmId = path.id("vm_id")?;
+    let bytes = params.integer("bytes", MOST).unwrap_or(USUAL);
+    params.finish()?;
+    store::vm::find(vms.db(), (&scope).into(), id).await?.ok_or_else(not_found)?;
+    let log = vms.engine().console_log(id, usize::try_from(bytes).unwrap_or_default()).await.map_err(engine)?;
+    let text = String::from_utf8_lossy(&log).into_owned();
+    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))], text).into_response())
+}
+
+/// Connects to the serial console of a running VM: binary frames are bytes, in both directions. Browsers
+/// send the token as the subprotocols `berth` and `bearer.<token>`.
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/console/ws",
+    operation_id = "connectVMConsole", tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
+    responses((status = 101, description = "switching to WebSocket"), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn connect_vm_console(
+    State(vms): State<Vms>,
+    Editor(scope): Editor,
+    path: PathText,
+    upgrade: MaybeUpgrade,
+) -> Reply<Response> {
+    let id: VmId = path.id("vm_id")?;
+    let vm = store::vm::find(vms.db(), (&scope).into(), id).await?.ok_or_else(not_found)?;
+    if vm.status != Status::Running {
+        return Err(Error::new(
+            Code::InvalidStatus,
+            format!("The VM is {}; its console is open while it runs.", vm.status),
+        )
+        .into());
+    }
+    let upgrade =
+        upgrade.0.ok_or_else(|| Error::new(Code::InvalidRequest, "Connect to this route with a WebSocket."))?;
+    let console = vms.engine().console(id).await.map_err(engine)?;
+    Ok(upgrade.protocols(["berth"]).on_upgrade(move |socket| relay(socket, console)))
+}
+
+/// The upgrade, if the request asks for one: so that authentication is decided first.
+pub(super) struct MaybeUpgrade(Option<WebSocketUpgrade>);
+
+impl<S: Send + Sync> FromRequestParts<S> for MaybeUpgrade {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut axum::http::request::Parts, state: &S) -> Result<Self, ApiError> {
+        Ok(Self(WebSocketUpgrade::from_request_parts(parts, state).await.ok()))
+    }
+}
+
+fn engine(error: EngineError) -> Error {
+    match error {
+        EngineError::Transient(cause) => Error::unavailable(cause),
+        EngineError::Permanent(message) => Error::new(Code::InvalidStatus, message),
+    }
+}
+
+/// Carries bytes both ways until one side ends.
+async fn relay(mut socket: WebSocket, mut console: Box<dyn Console>) {
+    let mut buffer = vec![0; 4096];
+    loop {
+        tokio::select! {
+            read = console.read(&mut buffer) => match read {
+                Ok(0) | Err(_) => break,
+                Ok(n) => {
+                    if socket.send(Message::Binary(buffer[..n].to_vec().into())).await.is_err() {
+                        break;
+                    }
+                }
+            },
+            message = socket.recv() => {
+                let bytes = match message {
+                    Some(Ok(Message::Binary(bytes))) => bytes,
+                    Some(Ok(Message::Text(text))) => text.into(),
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => break,
+                };
+                if console.write_all(&bytes).await.is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    // The other side may be gone already.
+    let _ = socket.send(Message::Close(None)).await;
+}

@@ -1,0 +1,178 @@
+//! Root disk volumes (specification) and data disks (extension).
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use berth_domain::ids::DiskId;
+use berth_domain::vm::DiskKind;
+use berth_domain::vm::request::{AttachDisk, CreateDisk};
+
+use crate::http::auth::{Editor, Reader};
+use crate::http::body;
+use crate::http::envelope::ErrorBody;
+use crate::http::idempotency::IdempotencyKey;
+use crate::http::list::{List, PageParams, Params};
+use crate::http::path::PathText;
+use crate::http::reply::{Accepted, Created, Reply};
+use crate::services::vm::ops::{self, Outcome};
+use crate::services::vm::wire::disk::{DiskView, RootDiskView};
+use crate::services::vm::wire::requests::{AttachBody, CreateDiskBody};
+use crate::services::vm::{Vms, store};
+
+/// Root disk volumes of a project, newest first.
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/root_disks",
+    operation_id = "listRootDiskVolumes", tag = "disks",
+    params(("org_id" = String, Path), ("project_id" = String, Path), PageParams),
+    responses((status = 200, body = List<RootDiskView>), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn list_root_disk_volumes(
+    State(vms): State<Vms>,
+    Reader(scope): Reader,
+    mut params: Params,
+) -> Reply<Json<List<RootDiskView>>> {
+    let page = params.page();
+    params.finish()?;
+    let (rows, total) = store::disk::list(vms.db(), (&scope).into(), DiskKind::Root, page).await?;
+    Ok(Json(List::new(rows.iter().map(RootDiskView::from).collect(), page, total)))
+}
+
+/// One root disk volume. What is no id is 404 here: the specification knows no 400 for it.
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/root_disks/{root_disk_id}",
+    operation_id = "getRootDiskVolume", tag = "disks",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("root_disk_id" = uuid::Uuid, Path)),
+    responses((status = 200, body = RootDiskView), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn get_root_disk_volume(
+    State(vms): State<Vms>,
+    Reader(scope): Reader,
+    path: PathText,
+) -> Reply<Json<RootDiskView>> {
+    let id: DiskId = path.id("root_disk_id").map_err(|_| ops::volume_not_found())?;
+    let row = store::disk::find(vms.db(), (&scope).into(), DiskKind::Root, id).await?;
+    Ok(Json(RootDiskView::from(&row.ok_or_else(ops::volume_not_found)?)))
+}
+
+/// Deletes an unattached root disk volume; it goes after the answer.
+#[utoipa::path(delete, path = "/api/v1/orgs/{org_id}/projects/{project_id}/root_disks/{root_disk_id}",
+    operation_id = "deleteRootDiskVolume", tag = "disks",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("root_disk_id" = uuid::Uuid, Path)),
+    responses((status = 202, description = "accepted"), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn delete_root_disk_volume(
+    State(vms): State<Vms>,
+    Editor(scope): Editor,
+    path: PathText,
+) -> Reply<StatusCode> {
+    ops::disk::delete(&vms, &scope, DiskKind::Root, path.id("root_disk_id")?).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// Data disks of a project, newest first (extension).
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks", operation_id = "listDisks",
+    tag = "disks",
+    params(("org_id" = String, Path), ("project_id" = String, Path), PageParams),
+    responses((status = 200, body = List<DiskView>), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn list_disks(
+    State(vms): State<Vms>,
+    Reader(scope): Reader,
+    mut params: Params,
+) -> Reply<Json<List<DiskView>>> {
+    let page = params.page();
+    params.finish()?;
+    let (rows, total) = store::disk::list(vms.db(), (&scope).into(), DiskKind::Data, page).await?;
+    Ok(Json(List::new(rows.iter().map(DiskView::from).collect(), page, total)))
+}
+
+/// Creates a data disk (extension).
+#[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks", operation_id = "createDisk",
+    tag = "disks",
+    params(("org_id" = String, Path), ("project_id" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours")),
+    request_body = CreateDiskBody,
+    responses((status = 201, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+        (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 422, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn create_disk(
+    State(vms): State<Vms>,
+    Editor(scope): Editor,
+    key: IdempotencyKey,
+    body::Json(body): body::Json,
+) -> Reply<Response> {
+    let request = CreateDisk::try_from(&body)?;
+    let key = key.bind(scope.caller.user, &body);
+    Ok(match ops::disk::create(&vms, &scope, request, key).await? {
+        Outcome::Created(view) => Created { location: view.location(&scope), body: view }.into_response(),
+        Outcome::Replayed(replay) => replay.into_response(),
+    })
+}
+
+/// One data disk (extension).
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}", operation_id = "getDisk",
+    tag = "disks",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
+    responses((status = 200, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn get_disk(State(vms): State<Vms>, Reader(scope): Reader, path: PathText) -> Reply<Json<DiskView>> {
+    let row = store::disk::find(vms.db(), (&scope).into(), DiskKind::Data, path.id("disk_id")?).await?;
+    Ok(Json(DiskView::from(&row.ok_or_else(ops::volume_not_found)?)))
+}
+
+/// Deletes an unattached data disk; it goes after the answer (extension).
+#[utoipa::path(delete, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}",
+    operation_id = "deleteDisk", tag = "disks",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
+    responses((status = 202, description = "accepted"), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn delete_disk(State(vms): State<Vms>, Editor(scope): Editor, path: PathText) -> Reply<StatusCode> {
+    ops::disk::delete(&vms, &scope, DiskKind::Data, path.id("disk_id")?).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// Attaches a data disk to a VM that is off (extension).
+#[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}/attach",
+    operation_id = "attachDisk", tag = "disks",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
+    request_body = AttachBody,
+    responses((status = 202, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+        (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn attach_disk(
+    State(vms): State<Vms>,
+    Editor(scope): Editor,
+    path: PathText,
+    body::Json(body): body::Json,
+) -> Reply<Accepted<DiskView>> {
+    let id = path.id("disk_id")?;
+    let request = AttachDisk::try_from(&body)?;
+    Ok(Accepted(DiskView::from(&ops::disk::attach(&vms, &scope, id, request).await?)))
+}
+
+/// Detaches a data disk from a VM that is off (extension).
+#[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}/detach",
+    operation_id = "detachDisk", tag = "disks",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
+    responses((status = 202, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn detach_disk(
+    State(vms): State<Vms>,
+    Editor(scope): Editor,
+    path: PathText,
+) -> Reply<Accepted<DiskView>> {
+    Ok(Accepted(DiskView::from(&ops::disk::detach(&vms, &scope, path.id("disk_id")?).await?)))
+}

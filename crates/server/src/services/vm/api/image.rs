@@ -1,0 +1,123 @@
+//! Images: everybody sees them, administrators import and remove them (extension).
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::response::Response;
+
+use crate::http::auth::{Administrator, Caller};
+use crate::http::body;
+use crate::http::envelope::ErrorBody;
+use crate::http::list::{List, PageParams, Params};
+use crate::http::path::PathText;
+use crate::http::reply::{Created, Reply};
+use crate::services::vm::ops::image::{self, Import};
+use crate::services::vm::wire::catalog::ImageView;
+use crate::services::vm::{Vms, store};
+
+/// Images, newest first.
+#[utoipa::path(get, path = "/api/v1/images", operation_id = "listImages", tag = "images", params(PageParams),
+    responses((status = 200, body = List<ImageView>), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn list_images(
+    State(vms): State<Vms>,
+    _caller: Caller,
+    mut params: Params,
+) -> Reply<Json<List<ImageView>>> {
+    let page = params.page();
+    params.finish()?;
+    let (rows, total) = store::image::list(vms.db(), page).await?;
+    Ok(Json(List::new(rows.into_iter().map(ImageView::from).collect(), page, total)))
+}
+
+/// One image.
+#[utoipa::path(get, path = "/api/v1/images/{image_id}", operation_id = "getImage", tag = "images",
+    params(("image_id" = String, Path)),
+    responses((status = 200, body = ImageView), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn get_image(State(vms): State<Vms>, _caller: Caller, path: PathText) -> Reply<Json<ImageView>> {
+    let row = store::image::find(vms.db(), path.text("image_id")).await?.ok_or_else(image::not_found)?;
+    Ok(Json(row.into()))
+}
+
+/// Imports an ordinary cloud image from a URL, or from a file of the host (administrators).
+#[utoipa::path(post, path = "/api/v1/images", operation_id = "importImage", tag = "images",
+    request_body = ImportImageBody,
+    responses((status = 202, body = ImageView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn import_image(
+    State(vms): State<Vms>,
+    Administrator(_admin): Administrator,
+    body::Json(body): body::Json,
+) -> Reply<Response> {
+    let row = image::import(&vms, Import::try_from(&body)?).await?;
+    Ok((StatusCode::ACCEPTED, Json(ImageView::from(row))).into_response())
+}
+
+/// An image to import.
+#[derive(utoipa::ToSchema)]
+#[schema(as = ImportImageRequest)]
+#[expect(dead_code, reason = "describes; `Import` parses")]
+pub(super) struct ImportImageBody {
+    /// Id in requests: a DNS label of at most 40 characters.
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 40)]
+    id: String,
+    /// Name for people.
+    #[schema(min_length = 1, max_length = 100)]
+    name: Option<String>,
+    /// The user that SSH keys are installed for; `root` where cloud-init's default is not known.
+    #[schema(pattern = "^[a-z_][a-z0-9_-]{0,31}$")]
+    login_user: Option<String>,
+    /// Where to get it from: `http` or `https`. Exactly one of `url` and `path`.
+    url: Option<String>,
+    /// A file on the host.
+    path: Option<String>,
+    /// What its content has to hash to.
+    #[schema(pattern = "^[0-9a-fA-F]{64}$")]
+    sha256: Option<String>,
+    /// How it boots: `bios` (default) or `uefi`.
+    #[schema(pattern = "^(bios|uefi)$")]
+    firmware: Option<String>,
+}
+
+/// Uploads an ordinary cloud image, qcow2 or raw (administrators).
+#[utoipa::path(put, path = "/api/v1/images/{image_id}/content", operation_id = "uploadImage", tag = "images",
+    params(("image_id" = String, Path), ("name" = Option<String>, Query), ("login_user" = Option<String>, Query),
+        ("sha256" = Option<String>, Query), ("firmware" = Option<String>, Query)),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 201, body = ImageView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn upload_image(
+    State(vms): State<Vms>,
+    Administrator(_admin): Administrator,
+    path: PathText,
+    params: Params,
+    request: Request,
+) -> Reply<Created<ImageView>> {
+    let import = Import::of_upload(path.text("image_id"), &params)?;
+    let row = image::upload(&vms, import, request.into_body().into_data_stream()).await?;
+    let location = format!("/api/v1/images/{}", row.id);
+    Ok(Created { location, body: row.into() })
+}
+
+/// Removes an image that no disk was cloned from (administrators).
+#[utoipa::path(delete, path = "/api/v1/images/{image_id}", operation_id = "deleteImage", tag = "images",
+    params(("image_id" = String, Path)),
+    responses((status = 204, description = "removed"), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn delete_image(
+    State(vms): State<Vms>,
+    Administrator(_admin): Administrator,
+    path: PathText,
+) -> Reply<StatusCode> {
+    image::delete(&vms, path.text("image_id")).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,43 @@
+//! The routes: parse, authorize, call ops, view. A file holds the handlers of one noun.
+
+mod catalog;
+mod console;
+mod disk;
+mod event;
+mod image;
+mod metrics;
+mod vm;
+
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Vms;
+
+/// Every route of the service.
+pub fn routes() -> OpenApiRouter<Vms> {
+    OpenApiRouter::new()
+        .routes(routes!(vm::list_vms, vm::create_vm))
+        .routes(routes!(vm::get_vm, vm::update_vm, vm::delete_vm))
+        .routes(routes!(vm::start_vm))
+        .routes(routes!(vm::stop_vm))
+        .routes(routes!(vm::restart_vm))
+        .routes(routes!(vm::wait_vm))
+        .routes(routes!(vm::list_vm_operations))
+        .routes(routes!(metrics::get_vm_metrics))
+        .routes(routes!(console::get_vm_console))
+        .routes(routes!(console::connect_vm_console))
+        .routes(routes!(disk::list_root_disk_volumes))
+        .routes(routes!(disk::get_root_disk_volume, disk::delete_root_disk_volume))
+        .routes(routes!(disk::list_disks, disk::create_disk))
+        .routes(routes!(disk::get_disk, disk::delete_disk))
+        .routes(routes!(disk::attach_disk))
+        .routes(routes!(disk::detach_disk))
+        .routes(routes!(event::stream_events))
+        .routes(routes!(catalog::get_quota))
+        .routes(routes!(catalog::list_regions))
+        .routes(routes!(catalog::list_vm_configs))
+        .routes(routes!(catalog::list_plans))
+        .routes(routes!(image::list_images, image::import_image))
+        .routes(routes!(image::get_image, image::delete_image))
+        .routes(routes!(image::upload_image))
+}

@@ -1,0 +1,255 @@
+//! VMs: the seven operations of the specification, and change, wait and operations beside them.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use berth_domain::Error;
+use berth_domain::ids::VmId;
+use berth_domain::vm::Status;
+use berth_domain::vm::request::{CreateVm, UpdateVm};
+use berth_domain::vm::state::Verb;
+
+use crate::db::Signal;
+use crate::http::auth::{Editor, Reader};
+use crate::http::body;
+use crate::http::envelope::ErrorBody;
+use crate::http::idempotency::IdempotencyKey;
+use crate::http::list::{List, PageParams, Params};
+use crate::http::path::PathText;
+use crate::http::reply::{Accepted, Created, Reply};
+use crate::services::vm::ops::vm::VmWithDisks;
+use crate::services::vm::ops::{self, Outcome};
+use crate::services::vm::store::vm::{Filter, Sort};
+use crate::services::vm::wire::requests::{CreateVmBody, UpdateVmBody};
+use crate::services::vm::wire::vm::{OperationView, VmView};
+use crate::services::vm::{Vms, store};
+
+/// VMs of a project, newest first.
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms", operation_id = "listVMs", tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), PageParams,
+        ("status" = Option<String>, Query, description = "only this status (extension)"),
+        ("name" = Option<String>, Query, description = "only this name (extension)"),
+        ("label" = Option<String>, Query, description = "only this label: `key` or `key=value` (extension)"),
+        ("sort" = Option<String>, Query, description = "created_at, -created_at, name or -name (extension)"),
+        ("include_deleted" = Option<String>, Query, description = "`true`: deleted ones too (extension)")),
+    responses((status = 200, body = List<VmView>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn list_vms(
+    State(vms): State<Vms>,
+    Reader(scope): Reader,
+    mut params: Params,
+) -> Reply<Json<List<VmView>>> {
+    let page = params.page();
+    let filter = filter(&mut params);
+    params.finish()?;
+    let (rows, total) = store::vm::list(vms.db(), (&scope).into(), &filter, page).await?;
+    let ids: Vec<VmId> = rows.iter().map(|vm| vm.id).collect();
+    let mut disks = std::collections::HashMap::<VmId, Vec<_>>::new();
+    for disk in store::disk::of_vms(vms.db(), &ids).await? {
+        if let Some(vm) = disk.vm {
+            disks.entry(vm).or_default().push(disk);
+        }
+    }
+    let views = rows.iter().map(|vm| VmView::new(vm, disks.get(&vm.id).map_or(&[], Vec::as_slice))).collect();
+    Ok(Json(List::new(views, page, total)))
+}
+
+fn filter(params: &mut Params) -> Filter {
+    let label = params.get("label").map(|text| match text.split_once('=') {
+        Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+        None => (text.to_owned(), None),
+    });
+    Filter {
+        status: params.read("status", Status::parse),
+        name: params.get("name").map(str::to_owned),
+        label,
+        include_deleted: params.read("include_deleted", truth).unwrap_or(false),
+        sort: params.read("sort", Sort::parse).unwrap_or_default(),
+    }
+}
+
+fn truth(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| "must be true or false".into())
+}
+
+/// Creates a VM; it is made after the answer.
+#[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms", operation_id = "createVM", tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours (extension)")),
+    request_body = CreateVmBody,
+    responses((status = 201, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+        (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 422, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn create_vm(
+    State(vms): State<Vms>,
+    Editor(scope): Editor,
+    key: IdempotencyKey,
+    body::Json(body): body::Json,
+) -> Reply<Response> {
+    let request = CreateVm::try_from(&body)?;
+    let key = key.bind(scope.caller.user, &body);
+    Ok(match ops::vm::create(&vms, &scope, request, key).await? {
+        Outcome::Created(view) => Created { location: view.location(&scope), body: view }.into_response(),
+        Outcome::Replayed(replay) => replay.into_response(),
+    })
+}
+
+/// One VM.
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}", operation_id = "getVM",
+    tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path),
+        ("include_deleted" = Option<String>, Query, description = "`true`: also when it is deleted (extension)")),
+    responses((status = 200, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn get_vm(
+    State(vms): State<Vms>,
+    Reader(scope): Reader,
+    path: PathText,
+    mut params: Params,
+) -> Reply<Json<VmView>> {
+    let id = path.id("vm_id")?;
+    let deleted = params.read("include_deleted", truth).unwrap_or(false);
+    params.finish()?;
+    Ok(Json(VmView::from(&ops::vm::get(&vms, &scope, id, deleted).await?)))
+}
+
+/// Changes name, labels, ports or restart policy (extension).
+#[utoipa::path(patch, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}", operation_id = "updateVM",
+    tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
+    request_body = UpdateVmBody,
+    responses((status = 200, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn update_vm(
+    State(vms): State<Vms>,
+    Editor(scope): Editor,
+    path: PathText,
+    body::Json(body): body::Json,
+) -> Reply<Json<VmView>> {
+    let id = path.id("vm_id")?;
+    let change = UpdateVm::try_from(&body)?;
+    Ok(Json(VmView::from(&ops::vm::update(&vms, &scope, id, change).await?)))
+}
+
+/// Deletes a VM for good; it goes after the answer.
+#[utoipa::path(delete, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}", operation_id = "deleteVM",
+    tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
+    responses((status = 202, description = "accepted"), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn delete_vm(State(vms): State<Vms>, Editor(scope): Editor, path: PathText) -> Reply<StatusCode> {
+    ops::vm::delete(&vms, &scope, path.id("vm_id")?).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+macro_rules! verb_route {
+    ($(#[$doc:meta])* $handler:ident, $operation:literal, $path:literal, $verb:expr) => {
+        $(#[$doc])*
+        #[utoipa::path(post, path = $path, operation_id = $operation, tag = "vms",
+            params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
+            responses((status = 202, body = VmView), (status = 400, body = ErrorBody),
+                (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+                (status = 503, body = ErrorBody)),
+            security(("bearer" = [])))]
+        pub(super) async fn $handler(
+            State(vms): State<Vms>,
+            Editor(scope): Editor,
+            path: PathText,
+        ) -> Reply<Accepted<VmView>> {
+            let found = ops::vm::verb(&vms, &scope, path.id("vm_id")?, $verb).await?;
+            Ok(Accepted(VmView::from(&found)))
+        }
+    };
+}
+
+verb_route!(
+    /// Starts a stopped or failed VM.
+    start_vm, "startVM", "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/start", Verb::Start
+);
+verb_route!(
+    /// Stops a VM: power button, then power switch.
+    stop_vm, "stopVM", "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/stop", Verb::Stop
+);
+verb_route!(
+    /// Stops a running VM and starts it again.
+    restart_vm, "restartVM", "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/restart", Verb::Restart
+);
+
+/// Waits until a VM has a status, or until the time is over; answers with the VM either way (extension).
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/wait", operation_id = "waitVM",
+    tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path),
+        ("status" = Option<String>, Query, description = "default `running`"),
+        ("timeout" = Option<i64>, Query, description = "seconds, 1 to 300; default 60", minimum = 1, maximum = 300)),
+    responses((status = 200, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn wait_vm(
+    State(vms): State<Vms>,
+    Reader(scope): Reader,
+    path: PathText,
+    mut params: Params,
+) -> Reply<Json<VmView>> {
+    const LONGEST: i64 = 300;
+    let id: VmId = path.id("vm_id")?;
+    let status = params.read("status", Status::parse).unwrap_or(Status::Running);
+    let seconds = params.integer("timeout", LONGEST).unwrap_or(60);
+    params.finish()?;
+    let mut signals = vms.db().watch();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(seconds.unsigned_abs());
+    loop {
+        let found: VmWithDisks = ops::vm::get(&vms, &scope, id, status == Status::Deleted).await?;
+        let settled = found.vm.status == Status::Failed || found.vm.status == Status::Deleted;
+        if found.vm.status == status || settled {
+            return Ok(Json(VmView::from(&found)));
+        }
+        let changed = async {
+            while let Ok(signal) = signals.recv().await {
+                if signal == Signal::Row("vms", id.0) {
+                    return;
+                }
+            }
+        };
+        if tokio::time::timeout_at(deadline, changed).await.is_err() {
+            return Ok(Json(VmView::from(&found)));
+        }
+    }
+}
+
+/// What was asked of a VM, newest first (extension).
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/operations",
+    operation_id = "listVMOperations", tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path), PageParams),
+    responses((status = 200, body = List<OperationView>), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn list_vm_operations(
+    State(vms): State<Vms>,
+    Reader(scope): Reader,
+    path: PathText,
+    mut params: Params,
+) -> Reply<Json<List<OperationView>>> {
+    let id: VmId = path.id("vm_id")?;
+    let page = params.page();
+    params.finish()?;
+    store::vm::find_ever(vms.db(), (&scope).into(), id).await?.ok_or_else(not_found)?;
+    let (rows, total) = store::operation::list(vms.db(), id, page).await?;
+    Ok(Json(List::new(rows.into_iter().map(OperationView::from).collect(), page, total)))
+}
+
+/// The 404 of a VM.
+pub(super) fn not_found() -> Error {
+    ops::vm_not_found()
+}

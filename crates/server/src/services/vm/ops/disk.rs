@@ -1,0 +1,133 @@
+//! Verbs on root disk volumes and data disks.
+
+use berth_domain::ids::DiskId;
+use berth_domain::vm::request::{AttachDisk, CreateDisk, MAX_DISKS};
+use berth_domain::vm::{DiskKind, DiskStatus, Status, disk};
+use berth_domain::{Code, Error, Result};
+use serde_json::json;
+
+use super::vm::{available, new_disk};
+use super::{Outcome, vm_not_found, volume_not_found};
+use crate::db::{Signal, Tx};
+use crate::http::auth::Scope;
+use crate::http::idempotency::Idempotency;
+use crate::services::vm::Vms;
+use crate::services::vm::store;
+use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::wire::disk::DiskView;
+
+/// Records the wish for a data disk (extension).
+pub async fn create(
+    vms: &Vms,
+    scope: &Scope,
+    request: CreateDisk,
+    key: Option<Idempotency>,
+) -> Result<Outcome<DiskView>> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    if let Some(key) = &key
+        && let Some(replay) = key.replay(&mut tx, now).await?
+    {
+        return Ok(Outcome::Replayed(replay));
+    }
+    if vms.catalog().region(&request.region_id).is_none() {
+        return Err(Error::new(Code::RegionNotFound, "There is no such region. GET /api/v1/regions lists them."));
+    }
+    let wanted = &request.disk;
+    let mut disk = new_disk(scope, &request.region_id, wanted.name.as_str(), wanted.kind, wanted.size_gb, now);
+    disk.work_at = Some(now);
+    store::disk::insert(&mut tx, &disk).await?;
+    record(&mut tx, scope, &disk, "create").await?;
+    let view = DiskView::from(&disk);
+    if let Some(key) = &key {
+        let body = serde_json::to_string(&view).map_err(Error::internal)?;
+        key.keep(&mut tx, now, &view.location(scope), &body).await?;
+    }
+    tx.commit().await?;
+    Ok(Outcome::Created(view))
+}
+
+/// Records the wish to delete a disk of a kind.
+pub async fn delete(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId) -> Result<()> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let mut row = store::disk::find_in(&mut tx, scope.into(), kind, id).await?.ok_or_else(volume_not_found)?;
+    if !disk::on_delete(row.status, row.vm.is_some())? {
+        return Ok(());
+    }
+    row.status = DiskStatus::Deleting;
+    row.message = None;
+    row.work_at = Some(now);
+    row.updated_at = now;
+    store::disk::update(&mut tx, &row).await?;
+    record(&mut tx, scope, &row, "delete").await?;
+    Ok(tx.commit().await?)
+}
+
+/// Attaches a data disk to a VM that is off; it is there from the next start on (extension).
+pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -> Result<DiskRow> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let mut row =
+        store::disk::find_in(&mut tx, scope.into(), DiskKind::Data, id).await?.ok_or_else(volume_not_found)?;
+    let vm = store::vm::find_in(&mut tx, scope.into(), request.vm_id).await?.ok_or_else(vm_not_found)?;
+    if row.vm == Some(vm.id) {
+        return Ok(row);
+    }
+    available(&row)?;
+    if row.status != DiskStatus::Ready {
+        return Err(Error::field("disk_id", format!("{id} is {}, not ready", row.status)));
+    }
+    if row.region_id != vm.region_id {
+        return Err(Error::field("vm_id", "the VM lies in another region"));
+    }
+    require_off(vm.status)?;
+    let held = store::disk::of_vm(&mut tx, vm.id).await?;
+    if held.len() > 2 * MAX_DISKS {
+        return Err(Error::new(Code::Conflict, format!("A VM has at most {} data disks.", 2 * MAX_DISKS)));
+    }
+    row.vm = Some(vm.id);
+    row.slot = held.iter().map(|d| d.slot).max().unwrap_or_default() + 1;
+    row.updated_at = now;
+    store::disk::update(&mut tx, &row).await?;
+    record(&mut tx, scope, &row, "attach").await?;
+    tx.signal(Signal::Row("vms", vm.id.0));
+    tx.commit().await?;
+    Ok(row)
+}
+
+/// Detaches a data disk from a VM that is off (extension).
+pub async fn detach(vms: &Vms, scope: &Scope, id: DiskId) -> Result<DiskRow> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let mut row =
+        store::disk::find_in(&mut tx, scope.into(), DiskKind::Data, id).await?.ok_or_else(volume_not_found)?;
+    let Some(holder) = row.vm else { return Ok(row) };
+    if let Some(vm) = store::vm::find_in(&mut tx, scope.into(), holder).await? {
+        require_off(vm.status)?;
+    }
+    row.vm = None;
+    row.updated_at = now;
+    store::disk::update(&mut tx, &row).await?;
+    record(&mut tx, scope, &row, "detach").await?;
+    tx.signal(Signal::Row("vms", holder.0));
+    tx.commit().await?;
+    Ok(row)
+}
+
+fn require_off(status: Status) -> Result<()> {
+    if matches!(status, Status::Stopped | Status::Failed) {
+        return Ok(());
+    }
+    Err(Error::new(Code::InvalidStatus, format!("The VM is {status}. Stop it first, then attach or detach disks.")))
+}
+
+async fn record(tx: &mut Tx, scope: &Scope, disk: &DiskRow, action: &str) -> Result<()> {
+    let subject = disk.id.to_string();
+    let data = json!({"name": disk.name, "status": disk.status.as_str(), "vm_id": disk.vm});
+    store::event::audit(tx, scope, &format!("disk.{action}"), &subject, &data, disk.updated_at).await?;
+    let kind = if action == "create" { "disk.created" } else { "disk.status" };
+    store::event::emit(tx, scope.project, kind, &subject, &data, disk.updated_at).await?;
+    tx.signal(Signal::Work("disks"));
+    Ok(())
+}

@@ -1,0 +1,29 @@
+//! One function for each verb. Each owns its transaction: intent, audit and event become true together,
+//! and the worker is woken by the commit.
+
+pub mod disk;
+pub mod image;
+pub mod vm;
+
+use berth_domain::{Code, Error};
+
+use crate::http::idempotency::Replay;
+
+/// What a creation is answered with.
+#[derive(Debug)]
+pub enum Outcome<T> {
+    /// It was made now.
+    Created(T),
+    /// It was made before, by the same request.
+    Replayed(Replay),
+}
+
+/// The 404 of a VM.
+pub(super) fn vm_not_found() -> Error {
+    Error::new(Code::VmNotFound, "There is no such VM in this project.")
+}
+
+/// The 404 of a volume or disk.
+pub(super) fn volume_not_found() -> Error {
+    Error::new(Code::VolumeNotFound, "There is no such disk in this project.")
+}

@@ -1,0 +1,423 @@
+//! Verbs on VMs.
+
+use berth_domain::ids::{DiskId, VmId};
+use berth_domain::vm::model::Want;
+use berth_domain::vm::request::{CreateVm, NewDisk, RootDisk, UpdateVm};
+use berth_domain::vm::state::{Verb, on_verb};
+use berth_domain::vm::{DiskKind, DiskStatus, DiskType, Status};
+use berth_domain::{Code, Error, Result, Timestamp};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{Outcome, vm_not_found};
+use crate::db::{Signal, Tx};
+use crate::http::auth::Scope;
+use crate::http::idempotency::Idempotency;
+use crate::services::vm::Vms;
+use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::image::ImageRow;
+use crate::services::vm::store::vm::VmRow;
+use crate::services::vm::store::{self, Tenant};
+use crate::services::vm::wire::vm::VmView;
+
+/// A VM with its disks.
+#[derive(Clone, Debug)]
+pub struct VmWithDisks {
+    /// The row.
+    pub vm: VmRow,
+    /// Its disks, root first.
+    pub disks: Vec<DiskRow>,
+}
+
+/// Records the wish for a VM.
+pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Option<Idempotency>) -> Result<Outcome<VmView>> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    if let Some(key) = &key
+        && let Some(replay) = key.replay(&mut tx, now).await?
+    {
+        return Ok(Outcome::Replayed(replay));
+    }
+    let plan = check(vms, &mut tx, scope, &request).await?;
+    let made = write(&mut tx, scope, request, plan, now).await?;
+    let subject = made.vm.id.to_string();
+    let data = json!({"name": made.vm.name, "status": made.vm.status.as_str()});
+    store::event::audit(&mut tx, scope, "vm.create", &subject, &data, now).await?;
+    store::event::emit(&mut tx, scope.project, "vm.created", &subject, &data, now).await?;
+    store::operation::begin(&mut tx, made.vm.id, "create", scope.caller.user, now).await?;
+    let view = VmView::new(&made.vm, &made.disks);
+    if let Some(key) = &key {
+        let body = serde_json::to_string(&view).map_err(Error::internal)?;
+        key.keep(&mut tx, now, &view.location(scope), &body).await?;
+    }
+    tx.signal(Signal::Work("vms"));
+    tx.commit().await?;
+    Ok(Outcome::Created(view))
+}
+
+/// What the references of a request lead to.
+struct Resolved {
+    vcpu: i64,
+    memory_mb: i64,
+    image: ImageRow,
+    root: Option<DiskRow>,
+    attached: Vec<DiskRow>,
+}
+
+/// Checks the references in the order of the contract: region, vm_config, plan, image, root disk, data
+/// disks; conflicts come last.
+async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm) -> Result<Resolved> {
+    let (vcpu, memory_mb) = check_catalog(vms, request)?;
+    let tenant = Tenant::from(scope);
+    let (image, root) = match &request.root_disk {
+        RootDisk::Create { size_gb, image_id, .. } => {
+            let image = image(tx, image_id).await?;
+            if size_gb.saturating_mul(1 << 30) < image.virtual_size {
+                let least = image.virtual_size.div_ceil_gib();
+                return Err(Error::field(
+                    "root_disk.create_disk_request.size_gb",
+                    format!("must be at least {least}, the size of the image"),
+                ));
+            }
+            (image, None)
+        }
+        RootDisk::Attach(id) => {
+            let field = "root_disk.attach_disk_request.disk_id";
+            let disk = reference(tx, tenant, *id, DiskKind::Root, &request.region_id, field).await?;
+            (image(tx, disk.image_id.as_deref().unwrap_or_default()).await?, Some(disk))
+        }
+    };
+    let mut attached = Vec::new();
+    for id in &request.attached_disks {
+        let field = "data_disks.attached_disks";
+        attached.push(reference(tx, tenant, *id, DiskKind::Data, &request.region_id, field).await?);
+    }
+    for disk in root.iter().chain(&attached) {
+        available(disk)?;
+    }
+    Ok(Resolved { vcpu, memory_mb, image, root, attached })
+}
+
+fn check_catalog(vms: &Vms, request: &CreateVm) -> Result<(i64, i64)> {
+    let catalog = vms.catalog();
+    if catalog.region(&request.region_id).is_none() {
+        return Err(Error::new(
+            Code::RegionNotFound,
+            format!("There is no region '{}'. GET /api/v1/regions lists them.", request.region_id),
+        ));
+    }
+    let config = catalog
+        .vm_config(&request.vm_config_id)
+        .ok_or_else(|| Error::field("vm_config_id", "is not known; GET /api/v1/vm_configs lists what is"))?;
+    if !config.offered_in(&request.region_id) {
+        return Err(Error::field("vm_config_id", "is not offered in this region"));
+    }
+    if request.gpu_config_count > config.gpu_max {
+        let max = config.gpu_max;
+        let rule = if max == 0 { "must be 0: this size has no GPU".into() } else { format!("must be at most {max}") };
+        return Err(Error::field("gpu_config_count", rule));
+    }
+    let plan = catalog
+        .plan(&request.plan_id)
+        .ok_or_else(|| Error::field("plan_id", "is not known; GET /api/v1/plans lists what is"))?;
+    if !plan.covers(&config.id) {
+        return Err(Error::field("plan_id", "is not valid for this vm_config_id"));
+    }
+    Ok((config.vcpu, config.memory_mb))
+}
+
+async fn image(tx: &mut Tx, id: &str) -> Result<ImageRow> {
+    store::image::find(tx, id).await?.filter(|image| image.status == "ready").ok_or_else(|| {
+        Error::new(Code::ImageNotFound, format!("There is no image '{id}'. GET /api/v1/images lists them."))
+    })
+}
+
+/// A disk named in a request: it must exist in the project, be of the kind, and lie in the region.
+async fn reference(
+    tx: &mut Tx,
+    tenant: Tenant,
+    id: DiskId,
+    kind: DiskKind,
+    region: &str,
+    field: &str,
+) -> Result<DiskRow> {
+    let disk = store::disk::find_any_in(tx, tenant, id).await?.ok_or_else(|| Error {
+        code: Code::DiskNotFound,
+        ..Error::field(field, format!("there is no disk {id} in this project"))
+    })?;
+    if disk.kind != kind {
+        return Err(Error::field(field, format!("{id} is not a {kind} disk")));
+    }
+    if disk.region_id != region {
+        return Err(Error::field(field, format!("{id} lies in the region {}", disk.region_id)));
+    }
+    if disk.vm.is_none() && disk.status != DiskStatus::Ready {
+        return Err(Error::field(field, format!("{id} is {}, not ready", disk.status)));
+    }
+    Ok(disk)
+}
+
+/// Refuses a disk that a VM holds or reserves.
+pub(super) fn available(disk: &DiskRow) -> Result<()> {
+    match disk.vm {
+        None => Ok(()),
+        Some(vm) => Err(Error::new(
+            Code::DiskInUse,
+            format!("The disk {} is attached to the VM {vm}. Delete that VM or detach the disk first.", disk.id),
+        )),
+    }
+}
+
+async fn write(tx: &mut Tx, scope: &Scope, request: CreateVm, found: Resolved, now: Timestamp) -> Result<VmWithDisks> {
+    let id = VmId(Uuid::now_v7());
+    let region = request.region_id.clone();
+    let root = match (&request.root_disk, found.root) {
+        (RootDisk::Create { name, size_gb, image_id }, _) => DiskRow {
+            kind: DiskKind::Root,
+            image_id: Some(image_id.clone()),
+            plan_id: Some(request.plan_id.clone()),
+            ..new_disk(scope, &region, name.as_str(), DiskType::Block, *size_gb, now)
+        },
+        (RootDisk::Attach(_), Some(disk)) => disk,
+        (RootDisk::Attach(_), None) => {
+            return Err(Error::internal("an attached root disk was not resolved"));
+        }
+    };
+    let created = matches!(request.root_disk, RootDisk::Create { .. });
+    let vm = new_vm(scope, id, &request, (found.vcpu, found.memory_mb), &found.image, (root.id, created), now);
+    store::vm::insert(tx, &vm).await?;
+    let fresh = request.create_disks.iter().map(|disk| data_disk(scope, &region, disk, now));
+    let attached = found.attached.into_iter().map(|disk| (disk, false));
+    let all = std::iter::once((root, created)).chain(attached).chain(fresh.map(|disk| (disk, true)));
+    let mut disks = Vec::new();
+    for (slot, (mut disk, is_new)) in all.enumerate() {
+        disk.vm = Some(id);
+        disk.slot = i64::try_from(slot).unwrap_or_default();
+        disk.updated_at = now;
+        if is_new {
+            disk.created_with = Some(id);
+            store::disk::insert(tx, &disk).await?;
+        } else {
+            store::disk::update(tx, &disk).await?;
+        }
+        disks.push(disk);
+    }
+    Ok(VmWithDisks { vm, disks })
+}
+
+fn new_vm(
+    scope: &Scope,
+    id: VmId,
+    request: &CreateVm,
+    (vcpu, memory_mb): (i64, i64),
+    image: &ImageRow,
+    (root_disk_id, root_disk_created): (DiskId, bool),
+    now: Timestamp,
+) -> VmRow {
+    VmRow {
+        id,
+        org: scope.org,
+        project: scope.project,
+        name: request.name.as_str().to_owned(),
+        region_id: request.region_id.clone(),
+        vm_config_id: request.vm_config_id.clone(),
+        vcpu,
+        memory_mb,
+        gpu_config_count: request.gpu_config_count,
+        plan_id: request.plan_id.clone(),
+        image_id: image.id.clone(),
+        login_user: image.login_user.clone(),
+        root_disk_id,
+        root_disk_created,
+        delete_root_disk: request.delete_root_disk,
+        ssh_keys: request.ssh_keys.clone(),
+        exposed_ports: request.exposed_ports.clone(),
+        applied_ports: Vec::new(),
+        user_data: request.user_data.clone(),
+        labels: request.labels.clone(),
+        restart_policy: request.restart_policy,
+        want: Want::Run,
+        status: Status::Pending,
+        message: Some("waiting for a worker".into()),
+        status_since: now,
+        attempts: 0,
+        reserved: false,
+        address: None,
+        ssh_port: None,
+        boot: 0,
+        ending: false,
+        start_after: None,
+        power_off_at: None,
+        host_boot: None,
+        guest_ready: false,
+        work_at: Some(now),
+        created_at: now,
+        updated_at: now,
+        deleted_at: None,
+    }
+}
+
+/// A new disk of a project, not yet made.
+pub(super) fn new_disk(
+    scope: &Scope,
+    region: &str,
+    name: &str,
+    disk_type: DiskType,
+    size_gb: i64,
+    now: Timestamp,
+) -> DiskRow {
+    DiskRow {
+        id: DiskId(Uuid::now_v7()),
+        org: scope.org,
+        project: scope.project,
+        kind: DiskKind::Data,
+        name: name.to_owned(),
+        disk_type,
+        size_gb,
+        region_id: region.to_owned(),
+        image_id: None,
+        plan_id: None,
+        status: DiskStatus::Pending,
+        message: None,
+        vm: None,
+        slot: 0,
+        created_with: None,
+        work_at: None,
+        created_at: now,
+        updated_at: now,
+        deleted_at: None,
+    }
+}
+
+fn data_disk(scope: &Scope, region: &str, disk: &NewDisk, now: Timestamp) -> DiskRow {
+    new_disk(scope, region, disk.name.as_str(), disk.kind, disk.size_gb, now)
+}
+
+/// Records the wish to start, stop or restart; says nothing new where that is under way or done.
+pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWithDisks> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let mut vm = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
+    let mut disks = store::disk::of_vm(&mut tx, id).await?;
+    let Some(next) = on_verb(verb, vm.status)? else {
+        return Ok(VmWithDisks { vm, disks });
+    };
+    vm.want = if verb == Verb::Stop { Want::Stop } else { Want::Run };
+    vm.ending = verb == Verb::Restart;
+    vm.enter(next, Some(format!("waiting for a worker to {}", verb.as_str())), now);
+    if verb == Verb::Start {
+        try_disks_again(&mut tx, &mut disks, now).await?;
+    }
+    record(&mut tx, scope, &vm, verb.as_str(), now).await?;
+    tx.commit().await?;
+    Ok(VmWithDisks { vm, disks })
+}
+
+/// A start is another attempt for disks that could not be made.
+async fn try_disks_again(tx: &mut Tx, disks: &mut [DiskRow], now: Timestamp) -> Result<()> {
+    for disk in disks.iter_mut().filter(|d| d.status == DiskStatus::Failed) {
+        disk.status = DiskStatus::Pending;
+        disk.message = None;
+        disk.updated_at = now;
+        store::disk::update(tx, disk).await?;
+    }
+    Ok(())
+}
+
+/// Records the wish to delete, in any status.
+pub async fn delete(vms: &Vms, scope: &Scope, id: VmId) -> Result<()> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let mut vm = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
+    if vm.status == Status::Deleting {
+        return Ok(());
+    }
+    vm.want = Want::Gone;
+    vm.enter(Status::Deleting, Some("waiting for a worker to delete".into()), now);
+    record(&mut tx, scope, &vm, "delete", now).await?;
+    Ok(tx.commit().await?)
+}
+
+/// Changes name, labels, ports or policy (extension).
+pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Result<VmWithDisks> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let mut vm = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
+    let disks = store::disk::of_vm(&mut tx, id).await?;
+    if vm.want == Want::Gone {
+        return Err(Error::new(Code::InvalidStatus, "The VM is being deleted."));
+    }
+    if let Some(name) = change.name {
+        vm.name = name.as_str().to_owned();
+    }
+    if let Some(labels) = change.labels {
+        vm.labels = labels;
+    }
+    if let Some(ports) = change.exposed_ports {
+        vm.exposed_ports = ports;
+    }
+    if let Some(policy) = change.restart_policy {
+        vm.restart_policy = policy;
+    }
+    vm.updated_at = now;
+    vm.work_at = vm.work_at.or(Some(now));
+    store::vm::update(&mut tx, &vm).await?;
+    let subject = id.to_string();
+    let data = json!({"name": vm.name});
+    store::event::audit(&mut tx, scope, "vm.update", &subject, &data, now).await?;
+    store::event::emit(&mut tx, scope.project, "vm.updated", &subject, &data, now).await?;
+    tx.signal(Signal::Work("vms"));
+    tx.signal(Signal::Row("vms", id.0));
+    tx.commit().await?;
+    Ok(VmWithDisks { vm, disks })
+}
+
+/// Writes the wish with its audit record, event and operation, and wakes the worker.
+async fn record(tx: &mut Tx, scope: &Scope, vm: &VmRow, action: &str, now: Timestamp) -> Result<()> {
+    store::vm::update(tx, vm).await?;
+    let subject = vm.id.to_string();
+    let data = json!({"status": vm.status.as_str(), "message": vm.message});
+    store::event::audit(tx, scope, &format!("vm.{action}"), &subject, &data, now).await?;
+    store::event::emit(tx, scope.project, "vm.status", &subject, &data, now).await?;
+    store::operation::begin(tx, vm.id, action, scope.caller.user, now).await?;
+    tx.signal(Signal::Work("vms"));
+    tx.signal(Signal::Row("vms", vm.id.0));
+    Ok(())
+}
+
+impl VmRow {
+    /// Takes a new status by request or by the worker: the clock of its deadline begins anew.
+    fn enter(&mut self, status: Status, message: Option<String>, now: Timestamp) {
+        self.status = status;
+        self.message = message;
+        self.status_since = now;
+        self.updated_at = now;
+        self.work_at = Some(now);
+        self.attempts = 0;
+        self.power_off_at = None;
+        self.start_after = None;
+    }
+}
+
+/// A VM by its id.
+pub async fn get(vms: &Vms, scope: &Scope, id: VmId, include_deleted: bool) -> Result<VmWithDisks> {
+    let tenant = Tenant::from(scope);
+    let found = if include_deleted {
+        store::vm::find_ever(vms.db(), tenant, id).await?
+    } else {
+        store::vm::find(vms.db(), tenant, id).await?
+    };
+    let vm = found.ok_or_else(vm_not_found)?;
+    let disks = store::disk::peek_of_vm(vms.db(), id).await?;
+    Ok(VmWithDisks { vm, disks })
+}
+
+trait Gib {
+    fn div_ceil_gib(self) -> i64;
+}
+
+impl Gib for i64 {
+    fn div_ceil_gib(self) -> i64 {
+        (self + (1 << 30) - 1) >> 30
+    }
+}

@@ -1,0 +1,138 @@
+//! Makes and removes disks that are not part of a VM's creation.
+
+use std::time::Duration;
+
+use berth_domain::ids::DiskId;
+use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
+use berth_domain::{Error, Result, Timestamp};
+use serde_json::json;
+
+use super::{StepError, fault};
+use crate::services::vm::Vms;
+use crate::services::vm::engine::{DiskSource, DiskSpec, EngineError};
+use crate::services::vm::store;
+use crate::services::vm::store::disk::DiskRow;
+use crate::work::{Due, Reconciler};
+
+/// Pause between two tries, in seconds.
+const PAUSE: i64 = 3;
+/// Wait when not even the pause could be recorded.
+const BLIND_PAUSE: Duration = Duration::from_millis(500);
+
+/// Reconciles disks.
+pub struct DiskReconciler {
+    vms: Vms,
+}
+
+impl Reconciler for DiskReconciler {
+    type Key = DiskId;
+    const TABLE: &'static str = "disks";
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<DiskId>> {
+        let rows = store::disk::with_work(self.vms.db(), limit).await?;
+        let next = rows.iter().map(|(_, at)| *at).find(|at| *at > now);
+        Ok(Due { now: rows.into_iter().filter(|(_, at)| *at <= now).map(|(id, _)| id).collect(), next })
+    }
+
+    async fn reconcile(&self, id: DiskId) {
+        let Err(error) = self.bring_about(id).await else {
+            return;
+        };
+        tracing::warn!(disk = %id, ?error, "a step on a disk failed; trying again");
+        if let Err(error) = self.postpone(id).await {
+            tracing::error!(disk = %id, ?error, "the failure could not be recorded; trying again");
+            tokio::time::sleep(BLIND_PAUSE).await;
+        }
+    }
+}
+
+impl DiskReconciler {
+    /// A reconciler for the service's disks.
+    pub const fn new(vms: Vms) -> Self {
+        Self { vms }
+    }
+
+    async fn bring_about(&self, id: DiskId) -> Result<(), StepError> {
+        let mut tx = self.vms.db().begin().await?;
+        let row = store::disk::load(&mut tx, id).await?;
+        drop(tx);
+        match row {
+            Some(disk) if disk.status == DiskStatus::Deleting => self.remove(&disk).await,
+            Some(disk) if matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning) => {
+                make(&self.vms, &disk).await
+            }
+            Some(disk) => record(&self.vms, disk.id, |disk, _| disk.work_at = None).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn remove(&self, disk: &DiskRow) -> Result<(), StepError> {
+        fault("disk", "remove", "before").await?;
+        self.vms.engine().remove_disk(disk.id).await?;
+        fault("disk", "remove", "done").await?;
+        record(&self.vms, disk.id, |disk, now| {
+            disk.status = DiskStatus::Deleted;
+            disk.deleted_at = Some(now);
+            disk.work_at = None;
+        })
+        .await
+    }
+
+    async fn postpone(&self, id: DiskId) -> Result<(), StepError> {
+        record(&self.vms, id, |disk, now| disk.work_at = Some(now.plus_seconds(PAUSE))).await
+    }
+}
+
+/// Makes a disk and records it. A failure that will not pass is recorded on the disk, not returned.
+pub(super) async fn make(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
+    record(vms, disk.id, |disk, _| disk.status = DiskStatus::Provisioning).await?;
+    fault("disk", "make", "intent").await?;
+    let made = match source(disk) {
+        Ok(source) => vms.engine().make_disk(&DiskSpec { id: disk.id, source, size_gb: disk.size_gb }).await,
+        Err(error) => return Err(error.into()),
+    };
+    fault("disk", "make", "done").await?;
+    let reason = match made {
+        Ok(()) => None,
+        Err(EngineError::Permanent(reason)) => Some(reason),
+        Err(error) => return Err(error.into()),
+    };
+    record(vms, disk.id, |disk, _| {
+        disk.status = if reason.is_none() { DiskStatus::Ready } else { DiskStatus::Failed };
+        disk.message = reason;
+        disk.work_at = None;
+    })
+    .await
+}
+
+fn source(disk: &DiskRow) -> Result<DiskSource> {
+    match (disk.kind, disk.disk_type) {
+        (DiskKind::Root, _) => {
+            disk.image_id.clone().map(DiskSource::Image).ok_or_else(|| Error::internal("a root disk without an image"))
+        }
+        (DiskKind::Data, DiskType::Block) => Ok(DiskSource::Empty),
+        (DiskKind::Data, DiskType::Filesystem) => Ok(DiskSource::Filesystem(disk.name.clone())),
+    }
+}
+
+/// Changes a row; tells of a new status. A disk that is being deleted is not made any more.
+async fn record(vms: &Vms, id: DiskId, change: impl FnOnce(&mut DiskRow, Timestamp)) -> Result<(), StepError> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let Some(before) = store::disk::load(&mut tx, id).await? else {
+        return Ok(());
+    };
+    let mut disk = before.clone();
+    change(&mut disk, now);
+    if before.status == DiskStatus::Deleting && disk.status != DiskStatus::Deleted {
+        disk.status = DiskStatus::Deleting;
+        disk.work_at = disk.work_at.or(Some(now));
+    }
+    if disk.status != before.status {
+        disk.updated_at = now;
+        let data = json!({"name": disk.name, "status": disk.status.as_str(), "message": disk.message});
+        store::event::emit(&mut tx, disk.project, "disk.status", &disk.id.to_string(), &data, now).await?;
+    }
+    store::disk::update(&mut tx, &disk).await?;
+    Ok(tx.commit().await?)
+}

@@ -1,0 +1,105 @@
+//! Events for watchers, and the audit record of every mutation.
+
+use berth_domain::Timestamp;
+use berth_domain::ids::ProjectId;
+use serde_json::Value as Json;
+
+use super::Tenant;
+use crate::db::{Db, DbError, FromRow, Row, Signal, Tx, sql};
+use crate::http::auth::Scope;
+
+/// An event.
+#[derive(Clone, Debug)]
+pub struct EventRow {
+    /// Its number; grows.
+    pub seq: i64,
+    /// `vm.status`, `vm.created`, `disk.status`, ….
+    pub kind: String,
+    /// The id of what it is about.
+    pub subject: String,
+    /// What happened.
+    pub data: String,
+    /// When.
+    pub created_at: Timestamp,
+}
+
+impl FromRow for EventRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            seq: row.int("seq")?,
+            kind: row.text("kind")?,
+            subject: row.text("subject")?,
+            data: row.text("data")?,
+            created_at: row.time("created_at")?,
+        })
+    }
+}
+
+/// Writes an event; watchers are told on commit.
+pub async fn emit(
+    tx: &mut Tx,
+    project: ProjectId,
+    kind: &str,
+    subject: &str,
+    data: &Json,
+    now: Timestamp,
+) -> Result<(), DbError> {
+    sql("INSERT INTO events (project_id, kind, subject, data, created_at) VALUES ($1, $2, $3, $4, $5)")
+        .bind(project)
+        .bind(kind)
+        .bind(subject)
+        .bind(data.to_string())
+        .bind(now)
+        .execute(tx)
+        .await?;
+    tx.signal(Signal::Event(project.0));
+    Ok(())
+}
+
+/// Events of a project after a number.
+pub async fn after(db: &Db, tenant: Tenant, seq: i64, limit: i64) -> Result<Vec<EventRow>, DbError> {
+    sql("SELECT seq, kind, subject, data, created_at FROM events WHERE project_id = $1 AND seq > $2 ORDER BY seq LIMIT $3")
+        .bind(tenant.project)
+        .bind(seq)
+        .bind(limit)
+        .fetch_all(db)
+        .await
+}
+
+/// The number of a project's newest event; 0 where there is none.
+pub async fn newest(db: &Db, tenant: Tenant) -> Result<i64, DbError> {
+    sql("SELECT COALESCE(MAX(seq), 0) AS seq FROM events WHERE project_id = $1")
+        .bind(tenant.project)
+        .fetch_one(db)
+        .await
+}
+
+/// Removes events before a time.
+pub async fn forget(tx: &mut Tx, before: Timestamp) -> Result<u64, DbError> {
+    sql("DELETE FROM events WHERE created_at < $1").bind(before).execute(tx).await
+}
+
+/// Writes the audit record of a mutation.
+pub async fn audit(
+    tx: &mut Tx,
+    scope: &Scope,
+    action: &str,
+    subject: &str,
+    data: &Json,
+    now: Timestamp,
+) -> Result<(), DbError> {
+    sql("INSERT INTO audit (id, org_id, project_id, actor, action, subject, request_id, data, created_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)")
+    .bind(uuid::Uuid::now_v7().to_string())
+    .bind(scope.org)
+    .bind(scope.project)
+    .bind(scope.caller.user)
+    .bind(action)
+    .bind(subject)
+    .bind(scope.request_id.as_str())
+    .bind(data.to_string())
+    .bind(now)
+    .execute(tx)
+    .await
+    .map(drop)
+}

@@ -1,0 +1,113 @@
+//! Rows of images.
+
+use berth_domain::Timestamp;
+use berth_domain::page::Page;
+
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
+
+/// An image as its row has it.
+#[derive(Clone, Debug)]
+pub struct ImageRow {
+    /// Its id, chosen by who made it.
+    pub id: String,
+    /// Name for people.
+    pub name: String,
+    /// Operating system.
+    pub os: String,
+    /// Content hash of what it was made from.
+    pub version: String,
+    /// The user that SSH keys are installed for.
+    pub login_user: String,
+    /// Size its disk has for a guest, in bytes.
+    pub virtual_size: i64,
+    /// Least memory it boots with, in MiB.
+    pub min_memory_mb: i64,
+    /// `importing`, `ready` or `failed`.
+    pub status: String,
+    /// The step, or the reason of a failure.
+    pub message: Option<String>,
+    /// JSON of where it is imported from.
+    pub source: Option<String>,
+    /// When the worker is to look at it.
+    pub work_at: Option<Timestamp>,
+    /// Creation.
+    pub created_at: Timestamp,
+    /// Last change.
+    pub updated_at: Timestamp,
+}
+
+impl FromRow for ImageRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.text("id")?,
+            name: row.text("name")?,
+            os: row.text("os")?,
+            version: row.text("version")?,
+            login_user: row.text("login_user")?,
+            virtual_size: row.int("virtual_size")?,
+            min_memory_mb: row.int("min_memory_mb")?,
+            status: row.text("status")?,
+            message: row.opt_text("message")?,
+            source: row.opt_text("source")?,
+            work_at: row.opt_time("work_at")?,
+            created_at: row.time("created_at")?,
+            updated_at: row.time("updated_at")?,
+        })
+    }
+}
+
+/// An image that is not gone.
+pub async fn find(on: impl On, id: &str) -> Result<Option<ImageRow>, DbError> {
+    sql("SELECT * FROM images WHERE id = $1 AND deleted_at IS NULL").bind(id).fetch_optional(on).await
+}
+
+/// A page of images, and how many there are.
+pub async fn list(db: &Db, page: Page) -> Result<(Vec<ImageRow>, i64), DbError> {
+    let total = sql("SELECT COUNT(*) FROM images WHERE deleted_at IS NULL").fetch_one(db).await?;
+    let rows =
+        sql("SELECT * FROM images WHERE deleted_at IS NULL ORDER BY created_at DESC, id DESC LIMIT $1 OFFSET $2")
+            .bind(page.limit)
+            .bind(page.offset())
+            .fetch_all(db)
+            .await?;
+    Ok((rows, total))
+}
+
+/// Writes an image, new or known.
+pub async fn put(tx: &mut Tx, image: &ImageRow) -> Result<(), DbError> {
+    sql("INSERT INTO images (id, name, os, version, login_user, virtual_size, min_memory_mb, status, message, source, \
+         work_at, created_at, updated_at, deleted_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, NULL) \
+         ON CONFLICT (id) DO UPDATE SET name = $2, os = $3, version = $4, login_user = $5, virtual_size = $6, \
+         min_memory_mb = $7, status = $8, message = $9, source = $10, work_at = $11, updated_at = $13, deleted_at = NULL")
+    .bind(&image.id)
+    .bind(&image.name)
+    .bind(&image.os)
+    .bind(&image.version)
+    .bind(&image.login_user)
+    .bind(image.virtual_size)
+    .bind(image.min_memory_mb)
+    .bind(&image.status)
+    .bind(image.message.clone())
+    .bind(image.source.clone())
+    .bind(image.work_at)
+    .bind(image.created_at)
+    .bind(image.updated_at)
+    .execute(tx)
+    .await
+    .map(drop)
+}
+
+/// Marks an image as gone.
+pub async fn remove(tx: &mut Tx, id: &str, now: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE images SET deleted_at = $2, updated_at = $2, work_at = NULL WHERE id = $1")
+        .bind(id)
+        .bind(now)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// Images that want work.
+pub async fn with_work(db: &Db) -> Result<Vec<ImageRow>, DbError> {
+    sql("SELECT * FROM images WHERE work_at IS NOT NULL AND deleted_at IS NULL ORDER BY work_at").fetch_all(db).await
+}

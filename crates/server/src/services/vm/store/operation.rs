@@ -1,0 +1,78 @@
+//! Operations: what was asked of a VM, by whom, and how it ended.
+
+use berth_domain::Timestamp;
+use berth_domain::ids::{OperationId, UserId, VmId};
+use berth_domain::page::Page;
+
+use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
+
+/// An operation.
+#[derive(Clone, Debug)]
+pub struct OperationRow {
+    /// Its id.
+    pub id: OperationId,
+    /// `create`, `start`, `stop`, `restart`, `update` or `delete`.
+    pub verb: String,
+    /// Who asked.
+    pub actor: Option<UserId>,
+    /// `running`, `done` or `failed`.
+    pub status: String,
+    /// Why it failed.
+    pub message: Option<String>,
+    /// When it was asked.
+    pub created_at: Timestamp,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
+}
+
+impl FromRow for OperationRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.parsed("id")?,
+            verb: row.text("verb")?,
+            actor: row.opt_parsed("actor")?,
+            status: row.text("status")?,
+            message: row.opt_text("message")?,
+            created_at: row.time("created_at")?,
+            finished_at: row.opt_time("finished_at")?,
+        })
+    }
+}
+
+/// Records a new operation; those still running are superseded by it.
+pub async fn begin(tx: &mut Tx, vm: VmId, verb: &str, actor: UserId, now: Timestamp) -> Result<(), DbError> {
+    finish(tx, vm, "failed", Some(&format!("superseded by {verb}")), now).await?;
+    sql("INSERT INTO operations (id, vm_id, verb, actor, status, created_at) VALUES ($1, $2, $3, $4, 'running', $5)")
+        .bind(OperationId(uuid::Uuid::now_v7()))
+        .bind(vm)
+        .bind(verb)
+        .bind(actor)
+        .bind(now)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// Ends the operation under way.
+pub async fn finish(tx: &mut Tx, vm: VmId, status: &str, message: Option<&str>, now: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE operations SET status = $2, message = $3, finished_at = $4 WHERE vm_id = $1 AND status = 'running'")
+        .bind(vm)
+        .bind(status)
+        .bind(message)
+        .bind(now)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// A page of a VM's operations, and how many there are.
+pub async fn list(db: &Db, vm: VmId, page: Page) -> Result<(Vec<OperationRow>, i64), DbError> {
+    let total = sql("SELECT COUNT(*) FROM operations WHERE vm_id = $1").bind(vm).fetch_one(db).await?;
+    let rows = sql("SELECT * FROM operations WHERE vm_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2 OFFSET $3")
+        .bind(vm)
+        .bind(page.limit)
+        .bind(page.offset())
+        .fetch_all(db)
+        .await?;
+    Ok((rows, total))
+}

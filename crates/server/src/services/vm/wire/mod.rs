@@ -1,0 +1,8 @@
+//! What the VM service shows and what it is told, as the OpenAPI document describes it.
+//!
+//! Requests are parsed by the domain, field by field; the request types here only describe them.
+
+pub mod catalog;
+pub mod disk;
+pub mod requests;
+pub mod vm;

@@ -1,0 +1,142 @@
+//! Bodies of requests as the document describes them. The domain parses them; see
+//! [`berth_domain::vm::request`].
+
+#![expect(dead_code, reason = "these types describe; the domain parses")]
+
+use std::collections::BTreeMap;
+
+use utoipa::ToSchema;
+
+use super::vm::{DiskTypeWord, ProtocolWord, RestartPolicyWord};
+
+/// A VM to create.
+#[derive(ToSchema)]
+#[schema(as = CreateVMRequest)]
+pub struct CreateVmBody {
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 20)]
+    name: String,
+    #[schema(min_length = 1, max_length = 255)]
+    region_id: String,
+    #[schema(min_length = 1, max_length = 255)]
+    vm_config_id: String,
+    #[schema(minimum = 0, maximum = 1024)]
+    gpu_config_count: Option<i64>,
+    #[schema(min_length = 1, max_length = 255)]
+    plan_id: String,
+    root_disk: RootDiskBody,
+    data_disks: Option<DataDisksBody>,
+    /// Installed for the image's login user.
+    #[schema(value_type = Option<Vec<SshKey>>, max_items = 10)]
+    ssh_keys: Option<Vec<String>>,
+    #[schema(max_items = 10)]
+    exposed_ports: Option<Vec<PortBody>>,
+    #[schema(default = false)]
+    delete_root_disk: Option<bool>,
+    /// What cloud-init gets, at most 64 KiB (extension).
+    user_data: Option<String>,
+    /// (extension)
+    labels: Option<BTreeMap<String, String>>,
+    /// (extension)
+    restart_policy: Option<RestartPolicyWord>,
+}
+
+/// A public key in OpenSSH's format, one line.
+#[derive(ToSchema)]
+#[schema(
+    value_type = String,
+    pattern = r"^(ssh-rsa|ssh-ed25519)\s+[A-Za-z0-9+/]+[=]{0,2}(\s+.*)?$",
+    min_length = 50,
+    max_length = 2000
+)]
+pub struct SshKey(String);
+
+/// Exactly one of the two.
+#[derive(ToSchema)]
+#[schema(as = RootDiskRequest)]
+pub struct RootDiskBody {
+    attach_disk_request: Option<DiskReference>,
+    create_disk_request: Option<NewRootDisk>,
+}
+
+/// A disk by its id.
+#[derive(ToSchema)]
+#[schema(as = AttachDiskRequest)]
+pub struct DiskReference {
+    #[schema(value_type = uuid::Uuid)]
+    disk_id: String,
+}
+
+/// A root disk to clone from an image.
+#[derive(ToSchema)]
+#[schema(as = CreateRootDiskRequest)]
+pub struct NewRootDisk {
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 20)]
+    name: String,
+    #[schema(minimum = 20, maximum = 2048)]
+    size_gb: i64,
+    #[schema(min_length = 1, max_length = 255)]
+    image_id: String,
+}
+
+/// Data disks of a new VM.
+#[derive(ToSchema)]
+#[schema(as = DataDisksRequest)]
+pub struct DataDisksBody {
+    #[schema(max_items = 4)]
+    attached_disks: Option<Vec<DiskReference>>,
+    #[schema(max_items = 4)]
+    create_disks: Option<Vec<NewDataDisk>>,
+}
+
+/// A data disk to make with a VM.
+#[derive(ToSchema)]
+#[schema(as = CreateDataDiskRequest)]
+pub struct NewDataDisk {
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 20)]
+    name: String,
+    r#type: DiskTypeWord,
+    #[schema(minimum = 10, maximum = 2048)]
+    size_gb: i64,
+}
+
+/// An inbound port to open; 22 is reserved for SSH.
+#[derive(ToSchema)]
+#[schema(as = ExposedPortRequest)]
+pub struct PortBody {
+    #[schema(minimum = 1, maximum = 65535)]
+    port: i64,
+    protocol: ProtocolWord,
+}
+
+/// A change of a VM; absent fields stay as they are.
+#[derive(ToSchema)]
+#[schema(as = UpdateVMRequest)]
+pub struct UpdateVmBody {
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 20)]
+    name: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    #[schema(max_items = 10)]
+    exposed_ports: Option<Vec<PortBody>>,
+    restart_policy: Option<RestartPolicyWord>,
+}
+
+/// A data disk to make on its own.
+#[derive(ToSchema)]
+#[schema(as = CreateDiskRequest)]
+pub struct CreateDiskBody {
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 20)]
+    name: String,
+    r#type: DiskTypeWord,
+    #[schema(minimum = 10, maximum = 2048)]
+    size_gb: i64,
+    #[schema(min_length = 1, max_length = 255)]
+    region_id: String,
+}
+
+/// The VM to attach a disk to.
+#[derive(ToSchema)]
+#[schema(as = AttachToVMRequest)]
+pub struct AttachBody {
+    #[schema(value_type = uuid::Uuid)]
+    vm_id: String,
+}

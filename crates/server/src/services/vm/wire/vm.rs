@@ -1,0 +1,220 @@
+//! A VM as its owner sees it.
+
+use std::collections::BTreeMap;
+
+use berth_domain::Timestamp;
+use berth_domain::vm::DiskKind;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::http::auth::Scope;
+use crate::services::vm::ops::vm::VmWithDisks;
+use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::operation::OperationRow;
+use crate::services::vm::store::vm::VmRow;
+
+/// A virtual machine.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = VMResponse)]
+pub struct VmView {
+    /// Identifier.
+    #[schema(value_type = uuid::Uuid)]
+    id: String,
+    /// Name chosen by its owner.
+    name: String,
+    /// Region it runs in.
+    region_id: String,
+    /// Where it stands.
+    #[schema(value_type = VmStatus)]
+    status: &'static str,
+    /// The step under way, or the reason of a failure.
+    #[schema(required = true)]
+    message: Option<String>,
+    /// Size.
+    vm_config_id: String,
+    /// GPUs.
+    gpu_config_count: i64,
+    /// Pricing plan.
+    plan_id: String,
+    /// Image its root disk was cloned from.
+    image_id: String,
+    /// Whether deletion removes the root disk that was created with it.
+    delete_root_disk: bool,
+    /// Its root disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    root_disk: Option<AttachedDiskView>,
+    /// Its data disks.
+    data_disks: Vec<AttachedDiskView>,
+    /// Its address, once it has one.
+    #[schema(required = true)]
+    public_ip: Option<String>,
+    /// Inbound ports on its address.
+    exposed_ports: Vec<ExposedPortBody>,
+    /// Where SSH answers (extension).
+    #[schema(required = true)]
+    ssh: Option<SshView>,
+    /// Whether the guest finished its first boot (extension).
+    guest_ready: bool,
+    /// Labels (extension).
+    labels: BTreeMap<String, String>,
+    /// What happens when it dies (extension).
+    #[schema(value_type = RestartPolicyWord)]
+    restart_policy: &'static str,
+    /// Creation.
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    /// Last change.
+    #[schema(value_type = String, format = DateTime)]
+    updated_at: Timestamp,
+}
+
+/// Where SSH answers.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = SshEndpoint)]
+pub struct SshView {
+    host: String,
+    port: u16,
+    /// The login user.
+    user: String,
+}
+
+/// A disk of a VM.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DiskResponse)]
+pub struct AttachedDiskView {
+    /// Identifier.
+    #[schema(value_type = uuid::Uuid)]
+    id: String,
+    /// Its name.
+    name: String,
+    /// How it is handed to the guest.
+    #[serde(rename = "type")]
+    #[schema(value_type = DiskTypeWord)]
+    kind: &'static str,
+    /// Size in GiB.
+    size_gb: i64,
+}
+
+/// An inbound port.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ExposedPort)]
+pub struct ExposedPortBody {
+    /// Port inside the VM.
+    #[schema(minimum = 1, maximum = 65535)]
+    port: u16,
+    /// Layer-4 protocol.
+    #[schema(value_type = ProtocolWord)]
+    protocol: &'static str,
+}
+
+/// An operation on a VM (extension).
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = OperationResponse)]
+pub struct OperationView {
+    #[schema(value_type = uuid::Uuid)]
+    id: String,
+    /// `create`, `start`, `stop`, `restart` or `delete`.
+    verb: String,
+    /// Who asked.
+    #[schema(value_type = Option<uuid::Uuid>, required = true)]
+    actor: Option<String>,
+    /// `running`, `done` or `failed`.
+    status: String,
+    /// Why it failed.
+    #[schema(required = true)]
+    message: Option<String>,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime, required = true)]
+    finished_at: Option<Timestamp>,
+}
+
+macro_rules! word_schema {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$rename:meta])* $word:ident),* })*) => {$(
+        $(#[$doc])*
+        #[derive(ToSchema)]
+        #[serde(rename_all = "snake_case")]
+        #[expect(dead_code, reason = "describes a word of the wire")]
+        pub(crate) enum $name { $($(#[$rename])* $word),* }
+    )*};
+}
+
+word_schema! {
+    /// Where a VM stands.
+    VmStatus { Pending, Provisioning, Starting, Running, Stopping, Stopped, Restarting, Deleting, Deleted, Failed }
+    /// How a disk is handed to the guest.
+    DiskTypeWord { Block, Filesystem }
+    /// A layer-4 protocol.
+    ProtocolWord { Tcp, Udp }
+    /// What happens to a machine that died.
+    RestartPolicyWord { Never, #[serde(rename = "on-failure")] OnFailure, Always }
+}
+
+impl VmView {
+    /// The view of a VM and its disks.
+    pub fn new(vm: &VmRow, disks: &[DiskRow]) -> Self {
+        let root = disks.iter().find(|d| d.kind == DiskKind::Root);
+        let data = disks.iter().filter(|d| d.kind == DiskKind::Data);
+        Self {
+            id: vm.id.to_string(),
+            name: vm.name.clone(),
+            region_id: vm.region_id.clone(),
+            status: vm.status.as_str(),
+            message: vm.message.clone(),
+            vm_config_id: vm.vm_config_id.clone(),
+            gpu_config_count: vm.gpu_config_count,
+            plan_id: vm.plan_id.clone(),
+            image_id: vm.image_id.clone(),
+            delete_root_disk: vm.delete_root_disk,
+            root_disk: root.map(AttachedDiskView::from),
+            data_disks: data.map(AttachedDiskView::from).collect(),
+            public_ip: vm.address.map(|a| a.to_string()),
+            exposed_ports: vm
+                .exposed_ports
+                .iter()
+                .map(|p| ExposedPortBody { port: p.port, protocol: p.protocol.as_str() })
+                .collect(),
+            ssh: vm.address.zip(vm.ssh_port).map(|(host, port)| SshView {
+                host: host.to_string(),
+                port,
+                user: vm.login_user.clone(),
+            }),
+            guest_ready: vm.guest_ready,
+            labels: vm.labels.clone(),
+            restart_policy: vm.restart_policy.as_str(),
+            created_at: vm.created_at,
+            updated_at: vm.updated_at,
+        }
+    }
+
+    /// The path of the VM.
+    pub fn location(&self, scope: &Scope) -> String {
+        format!("/api/v1/orgs/{}/projects/{}/vms/{}", scope.org, scope.project, self.id)
+    }
+}
+
+impl From<&VmWithDisks> for VmView {
+    fn from(found: &VmWithDisks) -> Self {
+        Self::new(&found.vm, &found.disks)
+    }
+}
+
+impl From<&DiskRow> for AttachedDiskView {
+    fn from(disk: &DiskRow) -> Self {
+        Self { id: disk.id.to_string(), name: disk.name.clone(), kind: disk.disk_type.as_str(), size_gb: disk.size_gb }
+    }
+}
+
+impl From<OperationRow> for OperationView {
+    fn from(row: OperationRow) -> Self {
+        Self {
+            id: row.id.to_string(),
+            verb: row.verb,
+            actor: row.actor.map(|a| a.to_string()),
+            status: row.status,
+            message: row.message,
+            created_at: row.created_at,
+            finished_at: row.finished_at,
+        }
+    }
+}

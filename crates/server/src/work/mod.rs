@@ -1,0 +1,199 @@
+//! Drives reconcilers.
+//!
+//! A reconciler takes no input but a key, is safe to repeat, and runs once at a time for each key. Rows
+//! say when they want to be looked at (`work_at`), so nothing is forgotten in a crash. A committed
+//! transaction wakes the driver at once; an engine pokes a key; a timer stands behind both, for the
+//! wake-up that was lost and for the time that has come.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use berth_domain::{Result, Timestamp};
+use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::db::{Db, Signal};
+
+/// Rows fetched at a time.
+const BATCH: usize = 256;
+/// Longest time between two looks at the rows.
+const IDLE: Duration = Duration::from_secs(2);
+/// Wait after the database did not answer.
+const BACKOFF: Duration = Duration::from_millis(500);
+
+/// Rows that want work.
+#[derive(Debug)]
+pub struct Due<K> {
+    /// Those whose time has come, longest due first.
+    pub now: Vec<K>,
+    /// When the next one's time comes.
+    pub next: Option<Timestamp>,
+}
+
+/// Makes the world agree with one kind of row.
+pub trait Reconciler: Send + Sync + 'static {
+    /// What names a row.
+    type Key: Copy + Eq + Hash + Send + Sync + std::fmt::Debug + 'static;
+
+    /// The table whose signals wake it.
+    const TABLE: &'static str;
+
+    /// Rows that want work at `now`, at most `limit`.
+    fn due(&self, now: Timestamp, limit: usize) -> impl Future<Output = Result<Due<Self::Key>>> + Send;
+
+    /// Works on one row until it is at rest or waits. Failures are its own to record.
+    fn reconcile(&self, key: Self::Key) -> impl Future<Output = ()> + Send;
+}
+
+/// Pokes single keys from outside.
+#[derive(Clone, Debug)]
+pub struct Poker<K>(mpsc::UnboundedSender<K>);
+
+impl<K> Poker<K> {
+    /// Has this key looked at as soon as possible, whatever its row says.
+    pub fn poke(&self, key: K) {
+        // A driver that ended takes no more work.
+        let _ = self.0.send(key);
+    }
+}
+
+/// The driver of one reconciler.
+pub struct Driver<R: Reconciler> {
+    reconciler: Arc<R>,
+    db: Db,
+    clock: Clock,
+    slots: Arc<Semaphore>,
+    busy: Arc<Mutex<Busy<R::Key>>>,
+    freed: Arc<Notify>,
+    pokes: mpsc::UnboundedReceiver<R::Key>,
+    tasks: JoinSet<()>,
+}
+
+/// Keys being worked on, and those poked meanwhile.
+struct Busy<K> {
+    running: HashSet<K>,
+    again: HashSet<K>,
+}
+
+impl<R: Reconciler> Driver<R> {
+    /// A driver with so many workers, and the way to poke it.
+    pub fn new(reconciler: Arc<R>, db: Db, clock: Clock, workers: usize) -> (Self, Poker<R::Key>) {
+        let (sender, pokes) = mpsc::unbounded_channel();
+        let busy = Busy { running: HashSet::new(), again: HashSet::new() };
+        let driver = Self {
+            reconciler,
+            db,
+            clock,
+            slots: Arc::new(Semaphore::new(workers)),
+            busy: Arc::new(Mutex::new(busy)),
+            freed: Arc::new(Notify::new()),
+            pokes,
+            tasks: JoinSet::new(),
+        };
+        (driver, Poker(sender))
+    }
+
+    /// Works until told to stop; then lets what is under way come to its end.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut signals = self.db.watch();
+        let freed = self.freed.clone();
+        loop {
+            let sleep = self.dispatch().await;
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep(sleep) => {}
+                () = woken::<R>(&mut signals) => {}
+                () = freed.notified() => {}
+                key = self.pokes.recv() => {
+                    if let Some(key) = key {
+                        self.spawn(key);
+                    }
+                }
+            }
+            while self.tasks.try_join_next().is_some() {}
+        }
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    /// Starts work on every due row; how long nothing more is to be done.
+    async fn dispatch(&mut self) -> Duration {
+        let now = self.clock.now();
+        match self.reconciler.due(now, BATCH).await {
+            Ok(due) => {
+                due.now.iter().for_each(|&key| self.spawn(key));
+                let wait = due.next.map_or(i64::MAX, |at| (at.0 - now.0).max(1000));
+                IDLE.min(Duration::from_micros(wait.unsigned_abs()))
+            }
+            Err(error) => {
+                tracing::error!(table = R::TABLE, %error, "the work list cannot be read; trying again");
+                BACKOFF
+            }
+        }
+    }
+
+    fn spawn(&mut self, key: R::Key) {
+        if !self.claim(key) {
+            return;
+        }
+        let reconciler = self.reconciler.clone();
+        let (slots, busy, freed) = (self.slots.clone(), self.busy.clone(), self.freed.clone());
+        self.tasks.spawn(async move {
+            let _release = Release { key, busy: busy.clone(), freed };
+            let Ok(_slot) = slots.acquire_owned().await else {
+                return;
+            };
+            loop {
+                reconciler.reconcile(key).await;
+                if !lock(&busy).again.remove(&key) {
+                    break;
+                }
+            }
+        });
+    }
+
+    /// Whether the key was free; one that is not is looked at once more afterwards.
+    fn claim(&self, key: R::Key) -> bool {
+        let mut busy = lock(&self.busy);
+        let free = busy.running.insert(key);
+        if !free {
+            busy.again.insert(key);
+        }
+        free
+    }
+}
+
+/// Frees a key however its work ends.
+struct Release<K: Eq + Hash> {
+    key: K,
+    busy: Arc<Mutex<Busy<K>>>,
+    freed: Arc<Notify>,
+}
+
+impl<K: Eq + Hash> Drop for Release<K> {
+    fn drop(&mut self) {
+        let mut busy = lock(&self.busy);
+        busy.running.remove(&self.key);
+        busy.again.remove(&self.key);
+        self.freed.notify_one();
+    }
+}
+
+fn lock<K>(busy: &Mutex<Busy<K>>) -> std::sync::MutexGuard<'_, Busy<K>> {
+    busy.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns when a row of the reconciler's table wants work, or when signals were missed.
+async fn woken<R: Reconciler>(signals: &mut broadcast::Receiver<Signal>) {
+    loop {
+        match signals.recv().await {
+            Ok(Signal::Work(table)) if table == R::TABLE => return,
+            Ok(_) => {}
+            Err(broadcast::error::RecvError::Lagged(_)) => return,
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
