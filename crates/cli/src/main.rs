@@ -1,10 +1,37 @@
-//! The `berth` binary.
-#[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    let config = berth_server::config::Config::load(None)?;
-    if std::env::args().nth(1).as_deref() == Some("doctor") {
-        println!("{}", berth_server::app::doctor(&config).await);
-        return Ok(());
+//! The `berth` binary: the service (`berth serve`) and every verb a person types.
+//!
+//! Exit codes: 0 done; 1 failed; 2 the command or the request is not valid; 3 not signed in or not
+//! allowed; 4 not found; 5 in conflict with how things stand; 6 the service cannot be reached, is not
+//! ready, or time was over; 130 interrupted.
+
+mod cli;
+mod commands;
+mod context;
+mod credentials;
+mod failure;
+mod output;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::Cli;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("berth: no threads can be started: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = runtime.block_on(commands::run(cli));
+    // A command that waits for a key press must not keep the program.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(code) => code,
+        Err(error) => failure::report(&error),
     }
-    berth_server::app::serve(config).await
 }

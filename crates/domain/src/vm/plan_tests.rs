@@ -86,8 +86,7 @@ impl World {
                 self.s.power_off_at = None;
             }
             Step::Stopped => {
-                self.s.reserved = false;
-                self.s.ending = false;
+                (self.s.reserved, self.s.ending) = (false, false);
                 self.enter(Status::Stopped);
             }
             Step::Retry => {
@@ -273,7 +272,7 @@ fn a_deadline_is_tried_again_once() {
 fn a_death_is_told_apart_from_a_host_restart_and_a_guest_that_powers_off() {
     let mut world = World::new(RestartPolicy::Never, false);
     world.settle();
-    let at = |machine, host_restarted| next(&Snapshot { machine, host_restarted, ..world.s.clone() });
+    let at = |machine, host_restarted| next(&Snapshot { host_restarted, machine, ..world.s.clone() });
     assert!(matches!(at(Machine::Absent, false), Step::Fail(_)));
     assert!(matches!(at(Machine::Absent, true), Step::StartAgain { .. }));
     assert_eq!(at(Machine::PoweredOff, false), Step::GuestOff);

@@ -13,7 +13,7 @@ fn valid() -> Value {
 
 fn with(path: &str, value: Value) -> Value {
     let mut body = valid();
-    *body.pointer_mut(path).map_or_else(|| panic!("{path}"), |slot| slot) = value;
+    *body.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = value;
     body
 }
 

@@ -13,9 +13,9 @@ const PAGE: &str = include_str!("docs.html");
 pub fn routes(document: Arc<str>) -> Router {
     Router::new()
         .route("/docs", get(|| async { Html(PAGE) }))
-        .route("/openapi.json", get(move || json(document.clone())))
+        .route("/openapi.json", get(move || async move { json(&document) }))
 }
 
-async fn json(document: Arc<str>) -> impl IntoResponse {
+fn json(document: &str) -> impl IntoResponse + use<> {
     ([(header::CONTENT_TYPE, "application/json")], document.to_string())
 }

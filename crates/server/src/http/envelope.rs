@@ -92,7 +92,7 @@ pub async fn envelope(mut request: Request, next: Next) -> Response {
             tracing::error!(request_id = %id, %method, path, status = status.as_u16(), millis, cause, "request failed");
         }
         None => {
-            tracing::debug!(request_id = %id, %method, path, status = status.as_u16(), millis, "request")
+            tracing::debug!(request_id = %id, %method, path, status = status.as_u16(), millis, "request");
         }
     }
     if let Ok(value) = HeaderValue::from_str(&id) {

@@ -96,20 +96,18 @@ fn project_not_found() -> Error {
 impl Gate for Identity {
     async fn caller(&self, bearer: &str) -> Result<Caller> {
         let now = self.inner.clock.now();
-        let claims = match self.inner.memory.claims(bearer, now) {
-            Some(claims) => claims,
-            None => {
-                let claims = self.inner.signer.verify(bearer, now)?;
-                self.inner.memory.remember_claims(bearer, &claims);
-                claims
-            }
+        let claims = if let Some(claims) = self.inner.memory.claims(bearer, now) {
+            claims
+        } else {
+            let claims = self.inner.signer.verify(bearer, now)?;
+            self.inner.memory.remember_claims(bearer, &claims);
+            claims
         };
-        let session = match self.inner.memory.session(claims.sid, now) {
-            Some(session) => session,
-            None => {
-                let row = store::session(&self.inner.db, claims.sid).await?.ok_or_else(unauthorized)?;
-                self.inner.memory.remember_session(&row, now)
-            }
+        let session = if let Some(session) = self.inner.memory.session(claims.sid, now) {
+            session
+        } else {
+            let row = store::session(&self.inner.db, claims.sid).await?.ok_or_else(unauthorized)?;
+            self.inner.memory.remember_session(&row, now)
         };
         if !session.lives(now) || session.user != claims.sub {
             return Err(unauthorized());

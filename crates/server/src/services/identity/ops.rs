@@ -50,7 +50,7 @@ pub(super) async fn first_administrator(identity: &Identity, config: &Config) ->
     };
     found(&mut tx, &user, now).await?;
     tx.commit().await?;
-    Ok(made_up.then(|| (user.email, Secret(password))))
+    Ok(made_up.then_some((user.email, Secret(password))))
 }
 
 /// Writes a person with an organization and a project of their own.
@@ -291,7 +291,9 @@ pub(super) async fn logout(identity: &Identity, caller: &Caller, request: Logout
     };
     store::audit(&mut tx, None, caller.user, "user.logout", &caller.user.to_string(), now).await?;
     tx.commit().await?;
-    ended.into_iter().for_each(|id| inner.memory.revoke(id, caller.user, now));
+    for id in ended {
+        inner.memory.revoke(id, caller.user, now);
+    }
     Ok(())
 }
 

@@ -128,7 +128,7 @@ mod tests {
         let points = metrics.series(vm, 60, 10, Timestamp(173 * Timestamp::SECOND));
         let starts: Vec<_> = points.iter().map(|p| p.at.seconds()).collect();
         assert_eq!(starts, [110, 120, 130, 140, 150, 160]);
-        let cpu: Vec<_> = points.iter().map(|p| p.cpu_percent.map(|c| c.round())).collect();
+        let cpu: Vec<_> = points.iter().map(|p| p.cpu_percent.map(f64::round)).collect();
         assert_eq!(cpu, [Some(50.0), Some(100.0), None, None, Some(3.0), Some(20.0)]);
         assert_eq!(points[2].memory_bytes, None);
     }

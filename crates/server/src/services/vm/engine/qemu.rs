@@ -209,7 +209,7 @@ impl QemuEngine {
     }
 
     /// Watches a machine that runs, once.
-    async fn attend(&self, id: VmId) {
+    fn attend(&self, id: VmId) {
         if !self.watched.lock().unwrap_or_else(PoisonError::into_inner).insert(id) {
             return;
         }
@@ -224,20 +224,6 @@ impl QemuEngine {
             watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
             let _ = happenings.send(id);
         });
-    }
-
-    fn write_seed(&self, spec: &MachineSpec, seed: &Path, foreign: bool) -> Result<()> {
-        let filesystems = spec.data_disks.iter().filter(|d| d.kind == DiskType::Filesystem);
-        let seed_of = Seed {
-            instance_id: spec.id.0,
-            hostname: spec.name.clone(),
-            ssh_keys: spec.ssh_keys.clone(),
-            user_data: spec.user_data.clone(),
-            vendor_data: foreign.then(generic_vendor_data),
-            mac: Mac::of(spec.id.0),
-            mounts: filesystems.map(|d| Mount { serial: d.id.serial(), name: d.name.clone() }).collect(),
-        };
-        Ok(seed_of.write(seed)?)
     }
 
     /// What `berth doctor` tells of machines.
@@ -319,6 +305,20 @@ fn scaled(amount: u64, factor: f64) -> i64 {
     (amount as f64 * factor) as i64
 }
 
+fn write_seed(spec: &MachineSpec, seed: &Path, foreign: bool) -> Result<()> {
+    let filesystems = spec.data_disks.iter().filter(|d| d.kind == DiskType::Filesystem);
+    let seed_of = Seed {
+        instance_id: spec.id.0,
+        hostname: spec.name.clone(),
+        ssh_keys: spec.ssh_keys.clone(),
+        user_data: spec.user_data.clone(),
+        vendor_data: foreign.then(generic_vendor_data),
+        mac: Mac::of(spec.id.0),
+        mounts: filesystems.map(|d| Mount { serial: d.id.serial(), name: d.name.clone() }).collect(),
+    };
+    Ok(seed_of.write(seed)?)
+}
+
 #[async_trait]
 impl Engine for QemuEngine {
     fn ready(&self) -> std::result::Result<(), String> {
@@ -370,7 +370,7 @@ impl Engine for QemuEngine {
     async fn observe(&self, id: VmId) -> Result<Machine> {
         let seen = machine::observe(&self.machine(id), id.0).await;
         if seen != Observed::Absent {
-            self.attend(id).await;
+            self.attend(id);
         }
         Ok(match seen {
             Observed::Absent => Machine::Absent,
@@ -393,10 +393,10 @@ impl Engine for QemuEngine {
         let machine = self.qemu_spec(spec, &open).await?;
         if machine::find(&dir, spec.id.0).is_none() {
             let foreign = !matches!(machine.boot, machine::Boot::Kernel { .. });
-            self.write_seed(spec, &machine.seed, foreign)?;
+            write_seed(spec, &machine.seed, foreign)?;
         }
         machine::start(&machine).await?;
-        self.attend(spec.id).await;
+        self.attend(spec.id);
         Ok(Started { refused_ports })
     }
 

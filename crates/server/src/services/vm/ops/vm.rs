@@ -168,10 +168,16 @@ pub(super) fn available(disk: &DiskRow) -> Result<()> {
     }
 }
 
-async fn write(tx: &mut Tx, scope: &Scope, request: CreateVm, found: Resolved, now: Timestamp) -> Result<VmWithDisks> {
+async fn write(
+    tx: &mut Tx,
+    scope: &Scope,
+    request: CreateVm,
+    mut found: Resolved,
+    now: Timestamp,
+) -> Result<VmWithDisks> {
     let id = VmId(Uuid::now_v7());
     let region = request.region_id.clone();
-    let root = match (&request.root_disk, found.root) {
+    let root = match (&request.root_disk, found.root.take()) {
         (RootDisk::Create { name, size_gb, image_id }, _) => DiskRow {
             kind: DiskKind::Root,
             image_id: Some(image_id.clone()),
@@ -184,7 +190,7 @@ async fn write(tx: &mut Tx, scope: &Scope, request: CreateVm, found: Resolved, n
         }
     };
     let created = matches!(request.root_disk, RootDisk::Create { .. });
-    let vm = new_vm(scope, id, &request, (found.vcpu, found.memory_mb), &found.image, (root.id, created), now);
+    let vm = new_vm(scope, id, &request, &found, (root.id, created), now);
     store::vm::insert(tx, &vm).await?;
     let fresh = request.create_disks.iter().map(|disk| data_disk(scope, &region, disk, now));
     let attached = found.attached.into_iter().map(|disk| (disk, false));
@@ -209,8 +215,7 @@ fn new_vm(
     scope: &Scope,
     id: VmId,
     request: &CreateVm,
-    (vcpu, memory_mb): (i64, i64),
-    image: &ImageRow,
+    found: &Resolved,
     (root_disk_id, root_disk_created): (DiskId, bool),
     now: Timestamp,
 ) -> VmRow {
@@ -221,12 +226,12 @@ fn new_vm(
         name: request.name.as_str().to_owned(),
         region_id: request.region_id.clone(),
         vm_config_id: request.vm_config_id.clone(),
-        vcpu,
-        memory_mb,
+        vcpu: found.vcpu,
+        memory_mb: found.memory_mb,
         gpu_config_count: request.gpu_config_count,
         plan_id: request.plan_id.clone(),
-        image_id: image.id.clone(),
-        login_user: image.login_user.clone(),
+        image_id: found.image.id.clone(),
+        login_user: found.image.login_user.clone(),
         root_disk_id,
         root_disk_created,
         delete_root_disk: request.delete_root_disk,
@@ -348,7 +353,7 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
         return Err(Error::new(Code::InvalidStatus, "The VM is being deleted."));
     }
     if let Some(name) = change.name {
-        vm.name = name.as_str().to_owned();
+        name.as_str().clone_into(&mut vm.name);
     }
     if let Some(labels) = change.labels {
         vm.labels = labels;

@@ -14,7 +14,7 @@ use crate::work::Poker;
 /// Between two looks at the size of logs.
 const TIDY: Duration = Duration::from_secs(5);
 /// Between two searches for what no row owns.
-const SWEEP: Duration = Duration::from_secs(600);
+const SWEEP: Duration = Duration::from_mins(10);
 /// Seconds for which events are kept.
 const EVENTS_KEPT: i64 = 7 * 86_400;
 /// Wait after a search that failed.

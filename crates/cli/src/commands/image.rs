@@ -1,0 +1,146 @@
+//! Images.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use berth_client::{Client, Image, ImageSource, NewImage, Page};
+use clap::{Args, Subcommand};
+
+use crate::context::Context;
+use crate::output;
+use crate::progress::Progress;
+
+#[derive(Subcommand)]
+pub enum ImageCommand {
+    /// List images
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one image
+    Get {
+        /// Id
+        image: String,
+    },
+    /// Bring in an ordinary cloud image, qcow2 or raw (administrators)
+    Import(ImportArgs),
+    /// Remove an image that no disk was cloned from (administrators)
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// Id
+        image: String,
+    },
+}
+
+#[derive(Args)]
+pub struct ImportArgs {
+    /// File of this machine, or URL that the service fetches
+    source: String,
+    /// Id in requests; made from the source's name if absent
+    #[arg(long)]
+    id: Option<String>,
+    /// Name for people
+    #[arg(long)]
+    name: Option<String>,
+    /// The user that keys are installed for
+    #[arg(long)]
+    login_user: Option<String>,
+    /// What its content must hash to
+    #[arg(long, value_name = "HEX")]
+    sha256: Option<String>,
+    /// It boots by UEFI
+    #[arg(long)]
+    uefi: bool,
+}
+
+/// Does what was typed.
+pub async fn run(context: &Context, command: ImageCommand) -> Result<()> {
+    let client = &context.client;
+    match command {
+        ImageCommand::List => {
+            let images = client.images(Page::default()).await?;
+            output::print(context.json, &images, |images| show(&images.data))
+        }
+        ImageCommand::Get { image } => one(context, client.image(&image).await?),
+        ImageCommand::Import(args) => one(context, import(context, args).await?),
+        ImageCommand::Delete { image } => {
+            client.delete_image(&image).await?;
+            if !context.json {
+                println!("{image} removed");
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn import(context: &Context, args: ImportArgs) -> Result<Image> {
+    let is_url = args.source.starts_with("http://") || args.source.starts_with("https://");
+    let source =
+        if is_url { ImageSource::Url(args.source.clone()) } else { ImageSource::File(PathBuf::from(&args.source)) };
+    let image = NewImage {
+        id: args.id.unwrap_or_else(|| id_of(&args.source)),
+        name: args.name,
+        login_user: args.login_user,
+        sha256: args.sha256,
+        firmware: args.uefi.then(|| "uefi".to_owned()),
+    };
+    let mut progress = Progress::new(context.json);
+    progress.show(format!("{}: {}", image.id, if is_url { "asking for it" } else { "sending and converting" }));
+    let started = context.client.import_image(&image, &source).await?;
+    let done = ready(&context.client, started, &mut progress).await?;
+    progress.finish();
+    Ok(done)
+}
+
+async fn ready(client: &Client, mut image: Image, progress: &mut Progress) -> Result<Image> {
+    while image.status != "ready" {
+        if image.status == "failed" {
+            bail!("{} failed: {}", image.id, image.message.unwrap_or_default());
+        }
+        progress.show(format!("{}: {}", image.id, image.message.as_deref().unwrap_or(&image.status)));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        image = client.image(&image.id).await?;
+    }
+    Ok(image)
+}
+
+/// An id from the name of a file: `Fedora-Cloud_42.qcow2` is `fedora-cloud-42`.
+fn id_of(source: &str) -> String {
+    let file = source.split(['?', '#']).next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+    let stem = [".qcow2", ".img", ".raw"].iter().find_map(|end| file.strip_suffix(end)).unwrap_or(file);
+    let text: String =
+        stem.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
+    text.trim_matches('-').chars().take(40).collect::<String>().trim_end_matches('-').to_owned()
+}
+
+fn one(context: &Context, image: Image) -> Result<()> {
+    output::print(context.json, &image, |image| show(std::slice::from_ref(image)))
+}
+
+fn show(images: &[Image]) {
+    let rows = images.iter().map(|i| {
+        let message = output::or_dash(i.message.as_deref());
+        let size = format!("{} GiB", i.virtual_size_gb);
+        [
+            i.id.clone(),
+            i.name.clone(),
+            i.status.clone(),
+            i.login_user.clone(),
+            size,
+            output::age(&i.created_at),
+            message,
+        ]
+    });
+    let header = ["ID", "NAME", "STATUS", "USER", "DISK", "AGE", "MESSAGE"];
+    output::table(header, rows, "No images. Build one: script/quickstart, or import one: berth image import FILE");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::id_of;
+
+    #[test]
+    fn ids_of_names() {
+        assert_eq!(id_of("https://example.org/a/Fedora-Cloud_42.qcow2?x=1"), "fedora-cloud-42");
+        assert_eq!(id_of("noble-server.img"), "noble-server");
+    }
+}

@@ -1,0 +1,197 @@
+//! `berth vm create`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use berth_client::{CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, Port, ProjectClient, RootDiskChoice};
+use clap::Args;
+
+use super::{labels, show};
+use crate::commands::disk;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::{credentials, progress};
+
+#[derive(Args)]
+pub struct CreateArgs {
+    /// Name: small letters, digits and hyphens, at most 20
+    name: String,
+    /// Image to boot: berth image list
+    #[arg(long, short, default_value = "debian-12", conflicts_with = "root_disk")]
+    image: String,
+    /// Size: berth catalog
+    #[arg(long, short, default_value = "small")]
+    size: String,
+    /// GPUs
+    #[arg(long)]
+    gpus: Option<i64>,
+    /// Root disk in GiB, 20 to 2048
+    #[arg(long, default_value_t = 20, value_name = "GIB", conflicts_with = "root_disk")]
+    disk: i64,
+    /// Boot from this root disk, by name or id
+    #[arg(long, value_name = "DISK")]
+    root_disk: Option<String>,
+    /// Keep the root disk when the VM is deleted
+    #[arg(long)]
+    keep_root_disk: bool,
+    /// Make a data disk: NAME:GIB (a file system at /mnt/NAME) or NAME:GIB:block, repeated
+    #[arg(long = "data", value_name = "NAME:GIB[:block]")]
+    data: Vec<String>,
+    /// Attach a data disk, by name or id, repeated
+    #[arg(long = "attach", value_name = "DISK")]
+    attach: Vec<String>,
+    /// File of a public key for the login user, repeated; by default yours, or one made for you
+    #[arg(long = "ssh-key", value_name = "FILE")]
+    ssh_keys: Vec<PathBuf>,
+    /// No key: nobody can log in over SSH
+    #[arg(long, conflicts_with = "ssh_keys")]
+    no_ssh_key: bool,
+    /// Port to open: PORT or PORT/udp, repeated
+    #[arg(long = "port", value_name = "PORT[/udp]")]
+    ports: Vec<String>,
+    /// File with what cloud-init gets
+    #[arg(long, value_name = "FILE")]
+    user_data: Option<PathBuf>,
+    /// Label: KEY=VALUE, repeated
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    labels: Vec<String>,
+    /// When the machine dies: never, on-failure or always
+    #[arg(long)]
+    restart_policy: Option<String>,
+    /// Region
+    #[arg(long, default_value = "local")]
+    region: String,
+    /// Plan
+    #[arg(long, default_value = "on-demand")]
+    plan: String,
+    /// Wait until it runs
+    #[arg(long, short)]
+    wait: bool,
+    /// Seconds to wait at most
+    #[arg(long, default_value_t = 600)]
+    timeout: u64,
+}
+
+pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
+    let (wait, timeout) = (args.wait, args.timeout);
+    let request = request(project, args).await?;
+    let vm = project.create_vm(&request).await?;
+    let vm = if wait { progress::wait(project, &vm.id, "running", timeout, context.json).await? } else { vm };
+    show::one(context, &vm)?;
+    if !context.json && !request.ssh_keys.is_empty() {
+        eprintln!("\nLog in: berth vm ssh {}", vm.name);
+    }
+    Ok(())
+}
+
+async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> {
+    let user_data = args.user_data.as_deref().map(read).transpose()?;
+    let root_disk = match &args.root_disk {
+        Some(disk) => {
+            let disk_id = disk::find_root(project, disk).await?.id;
+            RootDiskChoice { attach_disk_request: Some(DiskId { disk_id }), create_disk_request: None }
+        }
+        None => RootDiskChoice {
+            attach_disk_request: None,
+            create_disk_request: Some(CreateRootDisk {
+                name: args.name.clone(),
+                size_gb: args.disk,
+                image_id: args.image,
+            }),
+        },
+    };
+    let mut attached = Vec::new();
+    for disk in &args.attach {
+        attached.push(DiskId { disk_id: disk::find_data(project, disk).await?.id });
+    }
+    let created = args.data.iter().map(|text| data_disk(text)).collect::<Result<Vec<_>>>()?;
+    let some = !attached.is_empty() || !created.is_empty();
+    Ok(CreateVm {
+        ssh_keys: if args.no_ssh_key { Vec::new() } else { keys(&args.ssh_keys)? },
+        name: args.name,
+        region_id: args.region,
+        vm_config_id: args.size,
+        gpu_config_count: args.gpus,
+        plan_id: args.plan,
+        delete_root_disk: root_disk.create_disk_request.is_some() && !args.keep_root_disk,
+        root_disk,
+        data_disks: some.then_some(DataDisks { attached_disks: attached, create_disks: created }),
+        exposed_ports: ports(&args.ports)?,
+        user_data,
+        labels: labels(&args.labels)?,
+        restart_policy: args.restart_policy,
+    })
+}
+
+fn data_disk(text: &str) -> Result<NewVmDisk> {
+    let wrong = || Failure::usage(format!("'{text}' is no data disk; it looks like data:10 or raw:10:block"));
+    let mut parts = text.split(':');
+    let (name, size) = parts.next().zip(parts.next()).ok_or_else(wrong)?;
+    let kind = parts.next().unwrap_or("filesystem");
+    let size_gb = size.parse().map_err(|_| wrong())?;
+    Ok(NewVmDisk { name: name.into(), kind: kind.into(), size_gb })
+}
+
+/// Ports as typed.
+pub fn ports(texts: &[String]) -> Result<Vec<Port>> {
+    let port = |text: &String| {
+        let (number, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+        let number = number.parse().ok().filter(|n| *n > 0);
+        number.map(|port| Port { port, protocol: protocol.to_owned() })
+    };
+    texts
+        .iter()
+        .map(|t| port(t).ok_or_else(|| Failure::usage(format!("'{t}' is no port; it looks like 80 or 53/udp"))))
+        .collect()
+}
+
+fn read(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
+}
+
+/// The keys of the files, or the person's own, or one that is made and kept beside the sign-in.
+fn keys(files: &[PathBuf]) -> Result<Vec<String>> {
+    if !files.is_empty() {
+        return files.iter().map(|file| Ok(read(file)?.trim().to_owned())).collect();
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let own = ["id_ed25519.pub", "id_rsa.pub"].map(|name| home.join(".ssh").join(name));
+    let file = own.into_iter().find(|file| file.is_file()).map_or_else(made_key, Ok)?;
+    Ok(vec![read(&file)?.trim().to_owned()])
+}
+
+/// The private key that Berth made, if it did.
+pub fn private_key() -> Result<Option<PathBuf>> {
+    Ok(Some(credentials::folder()?.join("id_ed25519")).filter(|file| file.is_file()))
+}
+
+fn made_key() -> Result<PathBuf> {
+    let file = credentials::folder()?.join("id_ed25519");
+    let public = file.with_extension("pub");
+    if !public.is_file() {
+        let mut command = std::process::Command::new("ssh-keygen");
+        command.args(["-q", "-t", "ed25519", "-N", "", "-C", "berth", "-f"]).arg(&file);
+        let made = command.status().context("ssh-keygen is missing; install openssh-client, or use --no-ssh-key")?;
+        anyhow::ensure!(made.success(), "no key could be made; make one: ssh-keygen -t ed25519");
+        eprintln!("You have no SSH key; one was made: {}", file.display());
+    }
+    Ok(public)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_and_disks_as_typed() {
+        let ports = ports(&["80".into(), "53/udp".into()]).unwrap();
+        assert_eq!((ports[0].port, ports[0].protocol.as_str(), ports[1].protocol.as_str()), (80, "tcp", "udp"));
+        for bad in ["", "0", "65536", "x", "80-90"] {
+            assert!(super::ports(&[bad.into()]).is_err(), "{bad}");
+        }
+        let disk = data_disk("data:10").unwrap();
+        assert_eq!((disk.name.as_str(), disk.kind.as_str(), disk.size_gb), ("data", "filesystem", 10));
+        assert_eq!(data_disk("raw:20:block").unwrap().kind, "block");
+        assert!(data_disk("data").is_err());
+    }
+}

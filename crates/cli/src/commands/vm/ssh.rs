@@ -1,0 +1,107 @@
+//! `berth vm ssh`: the system's own ssh, once the guest answers.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use berth_client::{ProjectClient, Ssh, Vm};
+use clap::Args;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::create::private_key;
+use super::find;
+use crate::credentials;
+use crate::failure::Failure;
+use crate::progress::{self, Progress};
+
+/// How long one try may take until the guest greets.
+const GREETING: Duration = Duration::from_secs(2);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Args)]
+pub struct SshArgs {
+    /// Name or id
+    vm: String,
+    /// Seconds to wait until the guest answers
+    #[arg(long, default_value_t = 300)]
+    timeout: u64,
+    /// File of the private key
+    #[arg(long, short)]
+    identity: Option<std::path::PathBuf>,
+    /// Log in as this user instead of the image's
+    #[arg(long, short)]
+    user: Option<String>,
+    /// Command to run, and options for ssh before it
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+pub async fn ssh(project: &ProjectClient, args: SshArgs) -> Result<ExitCode> {
+    let started = Instant::now();
+    let mut vm = find(project, &args.vm).await?;
+    if ["pending", "provisioning", "starting", "restarting"].contains(&vm.status.as_str()) {
+        vm = progress::wait(project, &vm.id, "running", args.timeout, false).await?;
+    }
+    if vm.status != "running" {
+        return Err(Failure::usage(format!("{} is {}. Start it: berth vm start {}", vm.name, vm.status, vm.name)));
+    }
+    let ssh = vm.ssh.clone().with_context(|| format!("{} has no address", vm.name))?;
+    let left = Duration::from_secs(args.timeout).saturating_sub(started.elapsed());
+    greeted(&vm, &ssh, left).await?;
+    let mut command = command(&vm, &ssh, &args)?;
+    // From here on this process is ssh.
+    Err(command.exec()).context("ssh cannot be started; install openssh-client")
+}
+
+/// Waits until the guest's SSH greets: the port is open before, as it belongs to the host.
+async fn greeted(vm: &Vm, ssh: &Ssh, left: Duration) -> Result<()> {
+    let mut progress = Progress::new(false);
+    let deadline = Instant::now() + left;
+    let mut tries = 0;
+    while !greets(ssh).await {
+        tries += 1;
+        if Instant::now() > deadline {
+            return Err(Failure::late(format!(
+                "{} does not answer on SSH. Look at its console: berth vm console --log {}",
+                vm.name, vm.name
+            )));
+        }
+        if tries > 1 {
+            progress.show(format!("{}: running (waiting for SSH)", vm.name));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    progress.finish();
+    Ok(())
+}
+
+async fn greets(ssh: &Ssh) -> bool {
+    let greeting = async {
+        let mut stream = TcpStream::connect((ssh.host.as_str(), ssh.port)).await?;
+        let mut bytes = [0; 4];
+        stream.read_exact(&mut bytes).await?;
+        Ok::<_, std::io::Error>(bytes)
+    };
+    matches!(timeout(GREETING, greeting).await, Ok(Ok(bytes)) if &bytes == b"SSH-")
+}
+
+/// Addresses are used again, so a VM's host key is known by the VM's id.
+fn command(vm: &Vm, ssh: &Ssh, args: &SshArgs) -> Result<Command> {
+    let known = credentials::folder()?.join("known_hosts");
+    let mut command = Command::new("ssh");
+    command.args(["-p", &ssh.port.to_string(), "-o", "StrictHostKeyChecking=accept-new", "-o", "LogLevel=ERROR"]);
+    command.args(["-o", &format!("HostKeyAlias={}", vm.id), "-o", &format!("UserKnownHostsFile={}", known.display())]);
+    match &args.identity {
+        Some(file) => command.arg("-i").arg(file),
+        None => match private_key()? {
+            Some(file) => command.arg("-i").arg(file),
+            None => &mut command,
+        },
+    };
+    command.arg("-l").arg(args.user.as_deref().unwrap_or(&ssh.user)).arg(&ssh.host).args(&args.command);
+    Ok(command)
+}

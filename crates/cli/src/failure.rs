@@ -1,0 +1,84 @@
+//! Failures: what they say and which code the program ends with.
+
+use std::process::ExitCode;
+
+use berth_client::Error as ClientError;
+
+/// A failure of this side, with its exit code.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    text: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl Failure {
+    /// The command is not valid.
+    pub fn usage(text: impl Into<String>) -> anyhow::Error {
+        Self { code: 2, text: text.into() }.into()
+    }
+
+    /// Nobody is signed in.
+    pub fn signed_out() -> anyhow::Error {
+        Self { code: 3, text: "You are not signed in. Type: berth login URL".into() }.into()
+    }
+
+    /// There is no such thing.
+    pub fn not_found(text: impl Into<String>) -> anyhow::Error {
+        Self { code: 4, text: text.into() }.into()
+    }
+
+    /// The time is over.
+    pub fn late(text: impl Into<String>) -> anyhow::Error {
+        Self { code: 6, text: text.into() }.into()
+    }
+}
+
+/// Says what went wrong, and what to type where that is known.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    eprintln!("berth: {error:#}");
+    if let Some(error) = error.downcast_ref::<ClientError>() {
+        hint(error);
+    }
+    ExitCode::from(code(error))
+}
+
+fn hint(error: &ClientError) {
+    match error {
+        ClientError::Api { status: 401, code, .. } if code == "unauthorized" => eprintln!("Type: berth login"),
+        ClientError::Api { status: 429, retry_after: Some(seconds), .. } => eprintln!("Try again in {seconds} s."),
+        ClientError::Api { status: 500.., request_id, .. } => eprintln!("Request: {request_id}"),
+        ClientError::Unreachable { .. } => {
+            eprintln!(
+                "Is the service running? Start it with script/quickstart or berth serve; another address is --url."
+            );
+        }
+        _ => {}
+    }
+}
+
+fn code(error: &anyhow::Error) -> u8 {
+    if let Some(failure) = error.downcast_ref::<Failure>() {
+        return failure.code;
+    }
+    match error.downcast_ref::<ClientError>() {
+        Some(ClientError::Api { code, .. }) if code == "invalid_status" => 5,
+        Some(ClientError::Api { status, .. }) => match status {
+            400 | 413 | 415 | 422 => 2,
+            401 | 403 => 3,
+            404 => 4,
+            409 => 5,
+            429 | 503 => 6,
+            _ => 1,
+        },
+        Some(ClientError::Unreachable { .. }) => 6,
+        _ => 1,
+    }
+}

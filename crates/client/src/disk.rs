@@ -1,0 +1,125 @@
+//! Root disk volumes and data disks.
+
+use serde::{Deserialize, Serialize};
+
+use crate::transport::segment;
+use crate::{List, Page, ProjectClient, Result};
+
+/// A platform-managed root disk.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RootDisk {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Region.
+    pub region: String,
+    /// Size in GiB.
+    pub size_gb: i64,
+    /// Image.
+    pub image_id: String,
+    /// Where it stands.
+    pub status: String,
+    /// The step under way, or the reason of a failure.
+    pub message: Option<String>,
+    /// Whether a VM has it.
+    pub is_attached: bool,
+    /// The VM that has it.
+    pub vm_id: Option<String>,
+    /// Creation, RFC 3339.
+    pub created_at: String,
+}
+
+/// A data disk.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct DataDisk {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// `block` or `filesystem`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Size in GiB.
+    pub size_gb: i64,
+    /// Region.
+    pub region_id: String,
+    /// Where it stands.
+    pub status: String,
+    /// The step under way, or the reason of a failure.
+    pub message: Option<String>,
+    /// Whether a VM has it.
+    pub is_attached: bool,
+    /// The VM that has it.
+    pub vm_id: Option<String>,
+    /// `/dev/disk/by-id/virtio-<serial>` in the guest.
+    pub serial: String,
+    /// Creation, RFC 3339.
+    pub created_at: String,
+}
+
+/// A data disk to make.
+#[derive(Clone, Debug, Serialize)]
+pub struct NewDataDisk {
+    /// Name.
+    pub name: String,
+    /// `block` or `filesystem`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// 10 to 2048 GiB.
+    pub size_gb: i64,
+    /// Region.
+    pub region_id: String,
+}
+
+impl ProjectClient {
+    fn disk_path(&self, id: &str) -> String {
+        format!("{}/disks/{}", self.path, segment(id))
+    }
+
+    /// Root disk volumes, newest first.
+    pub async fn root_disks(&self, page: Page) -> Result<List<RootDisk>> {
+        self.client.list(&format!("{}/root_disks", self.path), &page).await
+    }
+
+    /// One root disk volume.
+    pub async fn root_disk(&self, id: &str) -> Result<RootDisk> {
+        self.client.get(&format!("{}/root_disks/{}", self.path, segment(id))).await
+    }
+
+    /// Deletes a root disk volume that no VM has.
+    pub async fn delete_root_disk(&self, id: &str) -> Result<()> {
+        self.client.delete(&format!("{}/root_disks/{}", self.path, segment(id))).await
+    }
+
+    /// Data disks, newest first.
+    pub async fn disks(&self, page: Page) -> Result<List<DataDisk>> {
+        self.client.list(&format!("{}/disks", self.path), &page).await
+    }
+
+    /// One data disk.
+    pub async fn disk(&self, id: &str) -> Result<DataDisk> {
+        self.client.get(&self.disk_path(id)).await
+    }
+
+    /// Makes a data disk.
+    pub async fn create_disk(&self, request: &NewDataDisk) -> Result<DataDisk> {
+        self.client.post(&format!("{}/disks", self.path), Some(request)).await
+    }
+
+    /// Deletes a data disk that no VM has.
+    pub async fn delete_disk(&self, id: &str) -> Result<()> {
+        self.client.delete(&self.disk_path(id)).await
+    }
+
+    /// Attaches a data disk to a VM that is off.
+    pub async fn attach_disk(&self, id: &str, vm: &str) -> Result<DataDisk> {
+        let body = serde_json::json!({ "vm_id": vm });
+        self.client.post(&format!("{}/attach", self.disk_path(id)), Some(&body)).await
+    }
+
+    /// Detaches a data disk from a VM that is off.
+    pub async fn detach_disk(&self, id: &str) -> Result<DataDisk> {
+        self.client.post(&format!("{}/detach", self.disk_path(id)), None::<&()>).await
+    }
+}

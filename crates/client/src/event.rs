@@ -1,0 +1,42 @@
+//! What happens in a project.
+
+use eventsource_stream::Eventsource;
+use futures::{Stream, StreamExt};
+use http::{Method, header};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, ProjectClient, Result};
+
+/// Something that happened.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Event {
+    /// Its number: what comes after it has a greater one.
+    pub id: i64,
+    /// What, as `vm.status`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Id of what it happened to.
+    pub subject: String,
+    /// More about it.
+    pub data: serde_json::Value,
+    /// When, RFC 3339.
+    pub created_at: String,
+}
+
+impl ProjectClient {
+    /// Events from now on, or after the event numbered `after`. The stream ends when the service goes away.
+    pub async fn events(&self, after: Option<i64>) -> Result<impl Stream<Item = Result<Event>> + use<>> {
+        // Renews a token that ended.
+        self.client.me().await?;
+        let mut request = self.client.request(Method::GET, &format!("{}/events", self.path));
+        request = request.header(header::ACCEPT, "text/event-stream");
+        if let Some(after) = after {
+            request = request.header("last-event-id", after);
+        }
+        let response = self.client.once(request).await?;
+        Ok(response.bytes_stream().eventsource().map(|event| {
+            let event = event.map_err(|e| Error::Protocol(format!("the stream of events broke off: {e}")))?;
+            serde_json::from_str(&event.data).map_err(|e| Error::Protocol(format!("an event cannot be read: {e}")))
+        }))
+    }
+}

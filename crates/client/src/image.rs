@@ -1,0 +1,188 @@
+//! Images, and what else is on offer.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio_util::io::ReaderStream;
+
+use crate::transport::{query_text, segment};
+use crate::{Client, List, Page, ProjectClient, Result};
+
+/// An image.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Image {
+    /// Id.
+    pub id: String,
+    /// Name for people.
+    pub name: String,
+    /// Content hash.
+    pub version: String,
+    /// The user that keys are installed for.
+    pub login_user: String,
+    /// Least root disk, in GiB.
+    pub virtual_size_gb: i64,
+    /// Least memory, in MiB.
+    pub min_memory_mb: i64,
+    /// `importing`, `ready` or `failed`.
+    pub status: String,
+    /// The step under way, or the reason of a failure.
+    pub message: Option<String>,
+    /// Creation, RFC 3339.
+    pub created_at: String,
+}
+
+/// An image to bring in.
+#[derive(Clone, Debug)]
+pub struct NewImage {
+    /// Id.
+    pub id: String,
+    /// Name for people.
+    pub name: Option<String>,
+    /// The user that keys are installed for.
+    pub login_user: Option<String>,
+    /// What its content hashes to.
+    pub sha256: Option<String>,
+    /// `bios` or `uefi`.
+    pub firmware: Option<String>,
+}
+
+/// Where an image comes from.
+#[derive(Clone, Debug)]
+pub enum ImageSource {
+    /// The service fetches it.
+    Url(String),
+    /// It is sent from here.
+    File(PathBuf),
+}
+
+/// A region.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Region {
+    /// Id.
+    pub id: String,
+    /// Name for people.
+    pub name: String,
+}
+
+/// A size of machines.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct VmConfig {
+    /// Id.
+    pub id: String,
+    /// Virtual CPUs.
+    pub vcpu: u32,
+    /// Memory in MiB.
+    pub memory_mb: u64,
+    /// GPU model, if it has GPUs.
+    pub gpu_model: Option<String>,
+    /// Most GPUs.
+    pub gpu_max: i64,
+}
+
+/// A pricing plan.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Plan {
+    /// Id.
+    pub id: String,
+    /// Name for people.
+    pub name: String,
+}
+
+/// What a project uses and may use.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Quota {
+    /// VMs.
+    pub vms: QuotaEntry,
+    /// Virtual CPUs.
+    pub vcpu: QuotaEntry,
+    /// Memory in MiB.
+    pub memory_mb: QuotaEntry,
+    /// Disks.
+    pub disks: QuotaEntry,
+    /// Disk in GiB.
+    pub disk_gb: QuotaEntry,
+}
+
+/// One quantity.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct QuotaEntry {
+    /// Used.
+    pub used: i64,
+    /// Allowed, if there is a limit.
+    pub limit: Option<i64>,
+}
+
+impl NewImage {
+    fn fields(&self) -> Map<String, Value> {
+        let given = [
+            ("name", &self.name),
+            ("login_user", &self.login_user),
+            ("sha256", &self.sha256),
+            ("firmware", &self.firmware),
+        ];
+        given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?.into()))).collect()
+    }
+}
+
+impl Client {
+    /// Images, newest first.
+    pub async fn images(&self, page: Page) -> Result<List<Image>> {
+        self.list("/api/v1/images", &page).await
+    }
+
+    /// One image.
+    pub async fn image(&self, id: &str) -> Result<Image> {
+        self.get(&format!("/api/v1/images/{}", segment(id))).await
+    }
+
+    /// Brings an image in. From a URL the answer comes at once and the image becomes `ready` later.
+    pub async fn import_image(&self, image: &NewImage, source: &ImageSource) -> Result<Image> {
+        match source {
+            ImageSource::Url(url) => {
+                let mut body = image.fields();
+                body.insert("id".into(), image.id.clone().into());
+                body.insert("url".into(), url.clone().into());
+                self.post("/api/v1/images", Some(&body)).await
+            }
+            ImageSource::File(file) => self.upload_image(image, file).await,
+        }
+    }
+
+    async fn upload_image(&self, image: &NewImage, file: &Path) -> Result<Image> {
+        // An upload cannot be sent twice: be sure of the token before.
+        self.me().await?;
+        let open = tokio::fs::File::open(file).await?;
+        let length = open.metadata().await?.len();
+        let query = query_text(&image.fields())?;
+        let path = format!("/api/v1/images/{}/content?{query}", segment(&image.id));
+        self.put_stream(&path, reqwest::Body::wrap_stream(ReaderStream::with_capacity(open, 256 * 1024)), length).await
+    }
+
+    /// Removes an image that no disk was cloned from.
+    pub async fn delete_image(&self, id: &str) -> Result<()> {
+        self.delete(&format!("/api/v1/images/{}", segment(id))).await
+    }
+
+    /// Regions.
+    pub async fn regions(&self) -> Result<List<Region>> {
+        self.list("/api/v1/regions", &Page::default()).await
+    }
+
+    /// Sizes of machines.
+    pub async fn vm_configs(&self) -> Result<List<VmConfig>> {
+        self.list("/api/v1/vm_configs", &Page::default()).await
+    }
+
+    /// Pricing plans.
+    pub async fn plans(&self) -> Result<List<Plan>> {
+        self.list("/api/v1/plans", &Page::default()).await
+    }
+}
+
+impl ProjectClient {
+    /// What the project uses and may use.
+    pub async fn quota(&self) -> Result<Quota> {
+        self.client.get(&format!("{}/quota", self.path)).await
+    }
+}

@@ -1,0 +1,269 @@
+//! Requests and answers.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use http::{Method, StatusCode, header};
+use reqwest::{Body, RequestBuilder, Response};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Error, FieldError, Result, Tokens};
+
+type Listener = Arc<dyn Fn(&Tokens) + Send + Sync>;
+
+/// A service, and who calls it.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: String,
+    tokens: Arc<RwLock<Option<Tokens>>>,
+    renewing: Arc<tokio::sync::Mutex<()>>,
+    listener: Option<Listener>,
+}
+
+/// A project of a service.
+#[derive(Clone)]
+pub struct ProjectClient {
+    pub(crate) client: Client,
+    pub(crate) path: String,
+}
+
+/// A page of a list.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct List<T> {
+    /// The items.
+    pub data: Vec<T>,
+    /// Where they stand among all.
+    pub pagination: Pagination,
+}
+
+/// Where a page stands.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Pagination {
+    /// Items of all pages.
+    pub total_items: i64,
+    /// Pages.
+    pub total_pages: i64,
+    /// This page.
+    pub current_page: i64,
+    /// Most items of a page.
+    pub items_per_page: i64,
+}
+
+/// Which page of a list.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Page {
+    /// From 1.
+    pub page: u32,
+    /// 1 to 100.
+    pub limit: u32,
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self { page: 1, limit: 100 }
+    }
+}
+
+impl Client {
+    /// A client of the service at `base`, as `http://127.0.0.1:8080`.
+    pub fn new(base: &str) -> Result<Self> {
+        let http = reqwest::Client::builder()
+            .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(std::time::Duration::from_secs(10))
+            .build()
+            .map_err(|e| Error::Protocol(e.to_string()))?;
+        let base = base.trim_end_matches('/').to_owned();
+        Ok(Self { http, base, tokens: Arc::default(), renewing: Arc::default(), listener: None })
+    }
+
+    /// The same, signed in.
+    #[must_use]
+    pub fn with_tokens(self, tokens: Tokens) -> Self {
+        self.set_tokens(Some(tokens));
+        self
+    }
+
+    /// Calls `listener` with every new pair of tokens, so that it can keep them.
+    #[must_use]
+    pub fn on_tokens(mut self, listener: impl Fn(&Tokens) + Send + Sync + 'static) -> Self {
+        self.listener = Some(Arc::new(listener));
+        self
+    }
+
+    /// The service's address.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// The tokens it calls with.
+    pub fn tokens(&self) -> Option<Tokens> {
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A project, by ids or slugs.
+    pub fn project(&self, org: &str, project: &str) -> ProjectClient {
+        let path = format!("/api/v1/orgs/{}/projects/{}", segment(org), segment(project));
+        ProjectClient { client: self.clone(), path }
+    }
+
+    pub(crate) fn keep_tokens(&self, tokens: Tokens) {
+        if let Some(listener) = &self.listener {
+            listener(&tokens);
+        }
+        self.set_tokens(Some(tokens));
+    }
+
+    pub(crate) fn set_tokens(&self, tokens: Option<Tokens>) {
+        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = tokens;
+    }
+
+    /// Reads something.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        json(self.send(Method::GET, path, None).await?).await
+    }
+
+    pub(crate) async fn list<T: DeserializeOwned>(&self, path: &str, query: &impl Serialize) -> Result<List<T>> {
+        let query = query_text(query)?;
+        self.get(&format!("{path}?{query}")).await
+    }
+
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: Option<&(impl Serialize + Sync)>,
+    ) -> Result<T> {
+        let body = body.map(serde_json::to_value).transpose().map_err(|e| Error::Protocol(e.to_string()))?;
+        json(self.send(Method::POST, path, body).await?).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Result<()> {
+        self.send(Method::DELETE, path, None).await.map(drop)
+    }
+
+    /// Sends a request; an access token that ended is renewed and the request sent again.
+    pub(crate) async fn send(&self, method: Method, path: &str, body: Option<Value>) -> Result<Response> {
+        let used = self.tokens().map(|t| t.access_token);
+        let build = || {
+            let request = self.request(method.clone(), path);
+            if let Some(body) = &body { request.json(body) } else { request }
+        };
+        match self.once(build()).await {
+            Err(Error::Api { status: 401, code, .. }) if code == "unauthorized" && self.renew(used).await? => {
+                self.once(build()).await
+            }
+            other => other,
+        }
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        match self.tokens() {
+            Some(tokens) => request.bearer_auth(tokens.access_token),
+            None => request,
+        }
+    }
+
+    pub(crate) async fn once(&self, request: RequestBuilder) -> Result<Response> {
+        let response = request.send().await.map_err(|e| self.unreachable(&e))?;
+        if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+    }
+
+    /// Renews the tokens, unless somebody else did meanwhile. False where there is nothing to renew.
+    async fn renew(&self, used: Option<String>) -> Result<bool> {
+        let _one_at_a_time = self.renewing.lock().await;
+        let Some(tokens) = self.tokens() else { return Ok(false) };
+        if Some(&tokens.access_token) != used.as_ref() {
+            return Ok(true);
+        }
+        let body = serde_json::json!({ "refresh_token": tokens.refresh_token });
+        let request = self.http.post(format!("{}/api/v1/auth/refresh", self.base)).json(&body);
+        let renewed = match self.once(request).await {
+            Ok(response) => json(response).await?,
+            Err(Error::Api { status: 401, .. }) => return Ok(false),
+            Err(other) => return Err(other),
+        };
+        self.keep_tokens(renewed);
+        Ok(true)
+    }
+
+    pub(crate) fn unreachable(&self, error: &reqwest::Error) -> Error {
+        let mut cause: &dyn std::error::Error = error;
+        while let Some(inner) = cause.source() {
+            cause = inner;
+        }
+        Error::Unreachable { base: self.base.clone(), cause: cause.to_string() }
+    }
+
+    /// Sends bytes as they come.
+    pub(crate) async fn put_stream<T: DeserializeOwned>(&self, path: &str, body: Body, length: u64) -> Result<T> {
+        let request = self.request(Method::PUT, path).header(header::CONTENT_LENGTH, length).body(body);
+        json(self.once(request).await?).await
+    }
+}
+
+pub(crate) async fn json<T: DeserializeOwned>(response: Response) -> Result<T> {
+    if response.status() == StatusCode::NO_CONTENT {
+        return serde_json::from_value(Value::Null).map_err(|e| Error::Protocol(e.to_string()));
+    }
+    let bytes = response.bytes().await.map_err(|e| Error::Protocol(format!("the answer broke off: {e}")))?;
+    serde_json::from_slice(&bytes).map_err(|e| Error::Protocol(format!("the answer is not what was expected: {e}")))
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    code: String,
+    message: String,
+    #[serde(default)]
+    details: Vec<FieldError>,
+}
+
+async fn refusal(response: Response) -> Error {
+    let status = response.status();
+    let header = |name| response.headers().get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+    let request_id = header("x-request-id").unwrap_or_default();
+    let retry_after = header("retry-after").and_then(|v| v.parse().ok());
+    let bytes = response.bytes().await.unwrap_or_default();
+    match serde_json::from_slice::<Refusal>(&bytes) {
+        Ok(Refusal { code, message, details }) => {
+            Error::Api { status: status.as_u16(), code, message, details, retry_after, request_id }
+        }
+        Err(_) => Error::Protocol(format!("the answer was {status}, and not from Berth; is the address right?")),
+    }
+}
+
+/// A name as one segment of a path.
+pub(crate) fn segment(text: &str) -> String {
+    use std::fmt::Write;
+    text.bytes().fold(String::new(), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            out.push(byte.into());
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+        out
+    })
+}
+
+/// A struct of plain values as a query; what is absent is left out.
+pub(crate) fn query_text(query: &impl Serialize) -> Result<String> {
+    let value = serde_json::to_value(query).map_err(|e| Error::Protocol(e.to_string()))?;
+    let pairs = value.as_object().into_iter().flatten().filter(|(_, v)| !v.is_null());
+    let texts = pairs.map(|(key, value)| {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        format!("{key}={}", segment(&text))
+    });
+    Ok(texts.collect::<Vec<_>>().join("&"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_escaped() {
+        assert_eq!(segment("a/b ä?"), "a%2Fb%20%C3%A4%3F");
+        assert_eq!(query_text(&Page { page: 2, limit: 5 }).unwrap(), "limit=5&page=2");
+    }
+}

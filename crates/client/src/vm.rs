@@ -1,0 +1,294 @@
+//! Virtual machines.
+
+use std::collections::BTreeMap;
+
+use http::Method;
+use serde::{Deserialize, Serialize};
+
+use crate::transport::{json, query_text, segment};
+use crate::{Error, List, Page, ProjectClient, Result};
+
+/// A virtual machine.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Vm {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Region.
+    pub region_id: String,
+    /// Where it stands.
+    pub status: String,
+    /// The step under way, or the reason of a failure.
+    pub message: Option<String>,
+    /// Size.
+    pub vm_config_id: String,
+    /// GPUs.
+    #[serde(default)]
+    pub gpu_config_count: i64,
+    /// Plan.
+    pub plan_id: String,
+    /// Image.
+    pub image_id: String,
+    /// Whether its root disk goes with it.
+    pub delete_root_disk: bool,
+    /// Its root disk.
+    pub root_disk: Option<AttachedDisk>,
+    /// Its data disks.
+    #[serde(default)]
+    pub data_disks: Vec<AttachedDisk>,
+    /// Its address.
+    pub public_ip: Option<String>,
+    /// Ports open on it.
+    #[serde(default)]
+    pub exposed_ports: Vec<Port>,
+    /// Where SSH answers.
+    pub ssh: Option<Ssh>,
+    /// Whether its first boot finished.
+    #[serde(default)]
+    pub guest_ready: bool,
+    /// Labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// What happens when it dies.
+    #[serde(default)]
+    pub restart_policy: String,
+    /// Creation, RFC 3339.
+    pub created_at: String,
+    /// Last change, RFC 3339.
+    pub updated_at: String,
+}
+
+/// A disk of a VM.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct AttachedDisk {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// `block` or `filesystem`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Size in GiB.
+    pub size_gb: i64,
+}
+
+/// An inbound port.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Port {
+    /// 1 to 65535, not 22.
+    pub port: u16,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+}
+
+/// Where SSH answers.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Ssh {
+    /// Host.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Login user.
+    pub user: String,
+}
+
+/// A VM to create.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CreateVm {
+    /// Name.
+    pub name: String,
+    /// Region.
+    pub region_id: String,
+    /// Size.
+    pub vm_config_id: String,
+    /// GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_config_count: Option<i64>,
+    /// Plan.
+    pub plan_id: String,
+    /// Its root disk.
+    pub root_disk: RootDiskChoice,
+    /// Its data disks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_disks: Option<DataDisks>,
+    /// Keys of the login user.
+    pub ssh_keys: Vec<String>,
+    /// Ports to open.
+    pub exposed_ports: Vec<Port>,
+    /// Whether a root disk that was made for it goes with it.
+    pub delete_root_disk: bool,
+    /// What cloud-init gets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<String>,
+    /// Labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// `never`, `on-failure` or `always`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_policy: Option<String>,
+}
+
+/// Where a root disk comes from: exactly one of the two.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RootDiskChoice {
+    /// One that exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attach_disk_request: Option<DiskId>,
+    /// A clone of an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub create_disk_request: Option<CreateRootDisk>,
+}
+
+/// A disk by its id.
+#[derive(Clone, Debug, Serialize)]
+pub struct DiskId {
+    /// Id.
+    pub disk_id: String,
+}
+
+/// A root disk to clone.
+#[derive(Clone, Debug, Serialize)]
+pub struct CreateRootDisk {
+    /// Name.
+    pub name: String,
+    /// 20 to 2048 GiB.
+    pub size_gb: i64,
+    /// Image.
+    pub image_id: String,
+}
+
+/// Data disks of a new VM.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DataDisks {
+    /// Disks that exist.
+    pub attached_disks: Vec<DiskId>,
+    /// Disks to make.
+    pub create_disks: Vec<NewVmDisk>,
+}
+
+/// A data disk to make with a VM.
+#[derive(Clone, Debug, Serialize)]
+pub struct NewVmDisk {
+    /// Name.
+    pub name: String,
+    /// `block` or `filesystem`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// 10 to 2048 GiB.
+    pub size_gb: i64,
+}
+
+/// A change of a VM; what is absent stays.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ChangeVm {
+    /// Name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// All labels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+    /// All ports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exposed_ports: Option<Vec<Port>>,
+    /// `never`, `on-failure` or `always`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_policy: Option<String>,
+}
+
+/// Which VMs to list.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct VmFilter {
+    /// From 1.
+    pub page: Option<u32>,
+    /// 1 to 100.
+    pub limit: Option<u32>,
+    /// Only this status.
+    pub status: Option<String>,
+    /// Only this name.
+    pub name: Option<String>,
+    /// Only this label: `key` or `key=value`.
+    pub label: Option<String>,
+    /// `created_at`, `-created_at`, `name` or `-name`.
+    pub sort: Option<String>,
+    /// Deleted ones too.
+    pub include_deleted: Option<bool>,
+}
+
+/// What was asked of a VM.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Operation {
+    /// Id.
+    pub id: String,
+    /// `create`, `start`, `stop`, `restart` or `delete`.
+    pub verb: String,
+    /// `running`, `done` or `failed`.
+    pub status: String,
+    /// Why it failed.
+    pub message: Option<String>,
+    /// RFC 3339.
+    pub created_at: String,
+    /// RFC 3339.
+    pub finished_at: Option<String>,
+}
+
+impl ProjectClient {
+    fn vm_path(&self, id: &str) -> String {
+        format!("{}/vms/{}", self.path, segment(id))
+    }
+
+    /// VMs, newest first.
+    pub async fn vms(&self, filter: VmFilter) -> Result<List<Vm>> {
+        self.client.list(&format!("{}/vms", self.path), &filter).await
+    }
+
+    /// One VM.
+    pub async fn vm(&self, id: &str) -> Result<Vm> {
+        self.client.get(&self.vm_path(id)).await
+    }
+
+    /// Creates a VM; it is made after the answer.
+    pub async fn create_vm(&self, request: &CreateVm) -> Result<Vm> {
+        self.client.post(&format!("{}/vms", self.path), Some(request)).await
+    }
+
+    /// Changes a VM.
+    pub async fn update_vm(&self, id: &str, change: &ChangeVm) -> Result<Vm> {
+        let body = serde_json::to_value(change).map_err(|e| Error::Protocol(e.to_string()))?;
+        json(self.client.send(Method::PATCH, &self.vm_path(id), Some(body)).await?).await
+    }
+
+    /// Deletes a VM; it goes after the answer.
+    pub async fn delete_vm(&self, id: &str) -> Result<()> {
+        self.client.delete(&self.vm_path(id)).await
+    }
+
+    /// `start`, `stop` or `restart`.
+    pub async fn vm_verb(&self, id: &str, verb: &str) -> Result<Vm> {
+        self.client.post(&format!("{}/{verb}", self.vm_path(id)), None::<&()>).await
+    }
+
+    /// Waits until a VM has a status, at most `seconds` (1 to 300).
+    pub async fn wait_vm(&self, id: &str, status: &str, seconds: u64) -> Result<Vm> {
+        let path = format!("{}/wait?status={}&timeout={seconds}", self.vm_path(id), segment(status));
+        self.client.get(&path).await
+    }
+
+    /// What was asked of a VM, newest first.
+    pub async fn vm_operations(&self, id: &str, page: Page) -> Result<List<Operation>> {
+        self.client.list(&format!("{}/operations", self.vm_path(id)), &page).await
+    }
+
+    /// What a VM uses.
+    pub async fn vm_metrics(&self, id: &str, window: &str, resolution: &str) -> Result<serde_json::Value> {
+        let query = query_text(&serde_json::json!({ "window": window, "resolution": resolution }))?;
+        self.client.get(&format!("{}/metrics?{query}", self.vm_path(id))).await
+    }
+
+    /// The last bytes of a VM's serial console.
+    pub async fn vm_console_log(&self, id: &str, bytes: u32) -> Result<String> {
+        let path = format!("{}/console?bytes={bytes}", self.vm_path(id));
+        let response = self.client.send(Method::GET, &path, None).await?;
+        response.text().await.map_err(|e| Error::Protocol(format!("the answer broke off: {e}")))
+    }
+}
