@@ -1,0 +1,32 @@
+# shellcheck shell=bash disable=SC2034
+# debian-12: Debian's packages with its own cloud-init, in an order that lets
+# SSH answer before cloud-init has begun. See images/README.md.
+
+title="Debian 12 (bookworm)"
+os=linux
+login_user=debian
+min_memory_mb=256
+cmdline="console=ttyS0 root=/dev/vda rw quiet panic=10 cryptomgr.notests"
+
+packages=(
+  # The system.
+  systemd systemd-sysv systemd-resolved systemd-timesyncd udev dbus libpam-systemd kmod
+  # The way in.
+  openssh-server sudo
+  # What the seed asks for.
+  cloud-init python3 e2fsprogs parted gdisk
+  # What a person expects to find.
+  iproute2 iputils-ping netbase ca-certificates curl less vim-tiny procps bash-completion locales
+)
+
+make_rootfs() {
+  local work=$1 release=$2
+  public_sources >"$work/sources.list"
+  bootstrap minbase "$work/rootfs.tar" "$(IFS=,; echo "${packages[*]}")" \
+    --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+    --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
+    --customize-hook="mkdir -p \"\$1/usr/lib/modules\"" \
+    --customize-hook="copy-in '$work/parts/lib/modules/$release' /usr/lib/modules" \
+    --customize-hook="'$here/debian-12/customize' \"\$1\" '$here/debian-12/rootfs'" \
+    --customize-hook="copy-in '$work/sources.list' /etc/apt"
+}
