@@ -79,6 +79,17 @@ struct Busy<K> {
     again: HashSet<K>,
 }
 
+impl<K: Copy + Eq + Hash> Busy<K> {
+    /// Whether a key was poked while it was worked on; if not, it is free from this moment.
+    fn once_more(&mut self, key: K) -> bool {
+        let again = self.again.remove(&key);
+        if !again {
+            self.running.remove(&key);
+        }
+        again
+    }
+}
+
 impl<R: Reconciler> Driver<R> {
     /// A driver with so many workers, and the way to poke it.
     pub fn new(reconciler: Arc<R>, db: Db, clock: Clock, workers: usize) -> (Self, Poker<R::Key>) {
@@ -148,7 +159,7 @@ impl<R: Reconciler> Driver<R> {
             };
             loop {
                 reconciler.reconcile(key).await;
-                if !lock(&busy).again.remove(&key) {
+                if !lock(&busy).once_more(key) {
                     break;
                 }
             }
@@ -166,7 +177,7 @@ impl<R: Reconciler> Driver<R> {
     }
 }
 
-/// Frees a key however its work ends.
+/// Tells that a worker is free, and frees the key of one that panicked.
 struct Release<K: Eq + Hash> {
     key: K,
     busy: Arc<Mutex<Busy<K>>>,
@@ -175,9 +186,11 @@ struct Release<K: Eq + Hash> {
 
 impl<K: Eq + Hash> Drop for Release<K> {
     fn drop(&mut self) {
-        let mut busy = lock(&self.busy);
-        busy.running.remove(&self.key);
-        busy.again.remove(&self.key);
+        if std::thread::panicking() {
+            let mut busy = lock(&self.busy);
+            busy.running.remove(&self.key);
+            busy.again.remove(&self.key);
+        }
         self.freed.notify_one();
     }
 }

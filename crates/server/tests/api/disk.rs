@@ -1,0 +1,232 @@
+//! Root disk volumes and data disks.
+
+use berth_server::services::vm::engine::EngineError;
+use berth_testkit::{Caller, Platform, vm};
+use serde_json::{Value, json};
+
+fn disk(name: &str) -> Value {
+    json!({"name": name, "type": "filesystem", "size_gb": 10, "region_id": "local"})
+}
+
+async fn ready_disk(caller: &Caller, name: &str) -> String {
+    let answer = caller.post("/disks", disk(name)).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    let path = format!("/disks/{}", answer.id());
+    caller
+        .until("the disk", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["status"] == "ready" }
+        })
+        .await;
+    answer.id()
+}
+
+fn attaching(name: &str, disks: &[&str]) -> Value {
+    let mut body = vm(name);
+    body["data_disks"] = json!({"attached_disks": disks.iter().map(|d| json!({"disk_id": d})).collect::<Vec<_>>()});
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_root_disk_volume_is_complete() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let id = caller.running_vm("web").await;
+    let volume = caller.get("/root_disks").await.body["data"][0].clone();
+    let path: Vec<_> = caller.project.split('/').collect();
+    assert_eq!((&volume["org_id"], &volume["project_id"]), (&json!(path[4]), &json!(path[6])));
+    for (field, value) in [
+        ("name", json!("root")),
+        ("region", json!("local")),
+        ("size_gb", json!(20)),
+        ("image_id", json!("micro")),
+        ("plan_id", json!("on-demand")),
+        ("status", json!("ready")),
+        ("is_attached", json!(true)),
+        ("vm_id", json!(id)),
+    ] {
+        assert_eq!(volume[field], value, "{field}");
+    }
+    let one = caller.get(&format!("/root_disks/{}", volume["id"].as_str().expect("an id"))).await;
+    assert_eq!((one.status, &one.body), (200, &volume));
+    caller.get(&format!("/root_disks/{}", uuid::Uuid::now_v7())).await.refused(404, "volume_not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_root_disk_volume_is_deleted_only_while_unattached() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let vm = caller.running_vm("web").await;
+    let id = caller.get("/root_disks").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
+    caller.delete(&format!("/root_disks/{id}")).await.refused(409, "disk_in_use");
+    platform.engine.refuse("discard", EngineError::Transient("slow".into()));
+    caller.delete(&format!("/vms/{vm}")).await;
+    caller.delete(&format!("/root_disks/{id}")).await.refused(409, "disk_in_use");
+    platform.engine.allow("discard");
+    platform.advance(30);
+    caller.gone(&vm).await;
+    platform.engine.refuse("remove_disk", EngineError::Transient("slow".into()));
+    let answer = caller.delete(&format!("/root_disks/{id}")).await;
+    assert_eq!((answer.status, &answer.body), (202, &Value::Null));
+    assert_eq!(caller.get(&format!("/root_disks/{id}")).await.body["status"], "deleting");
+    assert_eq!(caller.delete(&format!("/root_disks/{id}")).await.status, 202);
+    platform.engine.allow("remove_disk");
+    platform.advance(30);
+    let path = format!("/root_disks/{id}");
+    caller
+        .until("its end", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.status == 404 }
+        })
+        .await;
+    caller.delete(&path).await.refused(404, "volume_not_found");
+    assert_eq!(platform.engine.counts().1, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_is_held_from_the_answer_of_a_creation_on() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    platform.engine.refuse("make_disk", EngineError::Transient("slow".into()));
+    let first = caller.create_vm(attaching("a", &[&data])).await;
+    caller.post("/vms", attaching("b", &[&data])).await.refused(409, "disk_in_use");
+    caller.delete(&format!("/disks/{data}")).await.refused(409, "disk_in_use");
+    let root = caller.get(&format!("/vms/{first}")).await.body["root_disk"]["id"].clone();
+    let mut body = vm("b");
+    body["root_disk"] = json!({"attach_disk_request": {"disk_id": root}});
+    caller.post("/vms", body).await.refused(409, "disk_in_use");
+    caller.delete(&format!("/vms/{first}")).await;
+    caller.gone(&first).await;
+    platform.engine.allow("make_disk");
+    let second = caller.create_vm(attaching("b", &[&data])).await;
+    caller.reaches(&second, "running").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_that_do_not_fit_a_request() {
+    let platform = Platform::start_with(|config| {
+        let mut other = config.catalog.regions[0].clone();
+        other.id = "other".into();
+        config.catalog.regions.push(other);
+    })
+    .await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    // A data disk as root, a root disk as data, the same disk twice, a disk elsewhere.
+    let mut body = vm("web");
+    body["root_disk"] = json!({"attach_disk_request": {"disk_id": data}});
+    caller.post("/vms", body).await.refused(400, "invalid_request");
+    let id = caller.running_vm("web").await;
+    caller.delete(&format!("/vms/{id}")).await;
+    caller.gone(&id).await;
+    let root = caller.get("/root_disks").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
+    caller.post("/vms", attaching("web", &[&root])).await.refused(400, "invalid_request");
+    caller.post("/vms", attaching("web", &[&data, &data])).await.refused(400, "invalid_request");
+    let mut elsewhere = attaching("web", &[&data]);
+    elsewhere["region_id"] = json!("other");
+    caller.post("/vms", elsewhere).await.refused(400, "invalid_request");
+    // A volume that is not ready.
+    platform.engine.refuse("make_disk", EngineError::Transient("slow".into()));
+    let slow = caller.post("/disks", disk("slow")).await.id();
+    caller.post("/vms", attaching("web", &[&slow])).await.refused(400, "invalid_request");
+    platform.engine.refuse("make_disk", EngineError::Permanent("broken".into()));
+    platform.advance(10);
+    let path = format!("/disks/{slow}");
+    caller
+        .until("its failure", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["status"] == "failed" }
+        })
+        .await;
+    caller.post("/vms", attaching("web", &[&slow])).await.refused(400, "invalid_request");
+    assert_eq!(caller.delete(&path).await.status, 202);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn four_attached_and_four_created() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let mut disks = Vec::new();
+    for number in 0..5 {
+        disks.push(ready_disk(caller, &format!("d{number}")).await);
+    }
+    let all: Vec<_> = disks.iter().map(String::as_str).collect();
+    let answer = caller.post("/vms", attaching("web", &all)).await;
+    answer.refused(400, "invalid_request");
+    assert!(answer.names("data_disks.attached_disks"));
+    let mut body = attaching("web", &all[..4]);
+    body["data_disks"]["create_disks"] =
+        (0..4).map(|n| json!({"name": format!("n{n}"), "type": "block", "size_gb": 10})).collect();
+    let id = caller.create_vm(body).await;
+    let vm = caller.reaches(&id, "running").await;
+    assert_eq!(vm["data_disks"].as_array().map(Vec::len), Some(8));
+    assert_eq!(platform.engine.spec(&id).expect("a machine").data_disks.len(), 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_disks_have_the_rules_of_data_disks() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    for (field, bad) in [
+        ("size_gb", json!(9)),
+        ("size_gb", json!(2049)),
+        ("type", json!("ext4")),
+        ("name", json!("A")),
+        ("region_id", Value::Null),
+    ] {
+        let mut body = disk("d");
+        body[field] = bad;
+        let answer = caller.post("/disks", body).await;
+        answer.refused(400, "invalid_request");
+        assert!(answer.names(field), "{answer:?}");
+    }
+    let mut body = disk("d");
+    body["region_id"] = json!("mars");
+    caller.post("/disks", body).await.refused(404, "region_not_found");
+    caller.get("/disks/x").await.refused(400, "invalid_request");
+    caller.get(&format!("/disks/{}", uuid::Uuid::now_v7())).await.refused(404, "volume_not_found");
+    let id = ready_disk(caller, "d").await;
+    assert_eq!(caller.delete(&format!("/disks/{id}")).await.status, 202);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attaching_and_detaching_want_a_machine_that_is_off() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    let vm = caller.running_vm("web").await;
+    let attach = json!({"vm_id": vm});
+    caller.post(&format!("/disks/{data}/attach"), attach.clone()).await.refused(400, "invalid_status");
+    caller.act(&format!("/vms/{vm}/stop")).await;
+    caller.reaches(&vm, "stopped").await;
+    let answer = caller.post(&format!("/disks/{data}/attach"), attach.clone()).await;
+    assert_eq!((answer.status, &answer.body["vm_id"]), (202, &json!(vm)));
+    // Attaching it again where it is changes nothing; elsewhere it is in use.
+    assert_eq!(caller.post(&format!("/disks/{data}/attach"), attach).await.status, 202);
+    let other = caller.running_vm("other").await;
+    caller.act(&format!("/vms/{other}/stop")).await;
+    caller.reaches(&other, "stopped").await;
+    let elsewhere = json!({"vm_id": other});
+    caller.post(&format!("/disks/{data}/attach"), elsewhere).await.refused(409, "disk_in_use");
+    caller.act(&format!("/vms/{vm}/start")).await;
+    caller.reaches(&vm, "running").await;
+    assert_eq!(platform.engine.spec(&vm).expect("a machine").data_disks.len(), 1);
+    caller.act(&format!("/disks/{data}/detach")).await.refused(400, "invalid_status");
+    caller.act(&format!("/vms/{vm}/stop")).await;
+    caller.reaches(&vm, "stopped").await;
+    let answer = caller.act(&format!("/disks/{data}/detach")).await;
+    assert_eq!((answer.status, &answer.body["is_attached"]), (202, &json!(false)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quota_is_what_the_rows_say() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    ready_disk(caller, "data").await;
+    caller.running_vm("web").await;
+    let quota = caller.get("/quota").await.body;
+    assert_eq!(quota["vms"], json!({"used": 1, "limit": null}));
+    assert_eq!((&quota["vcpu"]["used"], &quota["memory_mb"]["used"]), (&json!(1), &json!(512)));
+    assert_eq!((&quota["disks"]["used"], &quota["disk_gb"]["used"]), (&json!(2), &json!(30)));
+}

@@ -1,0 +1,17 @@
+//! The service through its public API: every rule, bound and error row, over a simulated engine.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
+
+mod disk;
+mod envelope;
+mod event;
+mod fault;
+mod idempotency;
+mod identity;
+mod image;
+mod life;
+mod list;
+mod openapi;
+mod scale;
+mod tenancy;
+mod vm;

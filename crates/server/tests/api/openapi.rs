@@ -1,0 +1,140 @@
+//! The document is true: real answers have the shape that it promises, and it stands checked in.
+
+use std::path::Path;
+
+use berth_testkit::{Caller, Platform, vm};
+use serde_json::{Value, json};
+
+/// `BERTH_UPDATE_OPENAPI=1 cargo test -p berth-server openapi` writes it anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_document_is_checked_in() {
+    let platform = Platform::start().await;
+    let made = text(&platform).await;
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi/openapi.json");
+    if std::env::var_os("BERTH_UPDATE_OPENAPI").is_some() {
+        std::fs::write(&file, format!("{made}\n")).expect("the file is written");
+    }
+    let kept = std::fs::read_to_string(&file).expect("openapi/openapi.json");
+    assert!(
+        kept.trim_end() == made,
+        "openapi/openapi.json is not what the code says; type: BERTH_UPDATE_OPENAPI=1 cargo test -p berth-server openapi"
+    );
+}
+
+async fn text(platform: &Platform) -> String {
+    let answer = reqwest::get(format!("{}/openapi.json", platform.admin.base)).await.expect("an answer");
+    answer.text().await.expect("a body")
+}
+
+/// Finds the operation of a real path.
+fn operation<'a>(document: &'a Value, method: &str, path: &str) -> &'a Value {
+    let path = path.split('?').next().expect("a path");
+    let fits = |template: &str| {
+        let (a, b): (Vec<_>, Vec<_>) = (template.split('/').collect(), path.split('/').collect());
+        a.len() == b.len() && a.iter().zip(&b).all(|(t, p)| t.starts_with('{') || t == p)
+    };
+    let paths = document["paths"].as_object().expect("paths");
+    let best = paths.iter().filter(|(t, _)| fits(t)).min_by_key(|(t, _)| t.matches('{').count());
+    &best.unwrap_or_else(|| panic!("{path} is not in the document")).1[method]
+}
+
+async fn check(document: &Value, caller: &Caller, method: &str, path: &str, body: Option<Value>) -> Value {
+    let full = if path.starts_with("/api") { path.to_owned() } else { format!("{}{path}", caller.project) };
+    let request = caller.request(method.to_uppercase().parse().expect("a method"), path);
+    let answer = caller
+        .send(match body {
+            Some(body) => request.json(&body),
+            None => request,
+        })
+        .await;
+    let operation = operation(document, method, &full);
+    let response = &operation["responses"][answer.status.to_string()];
+    assert!(
+        response.is_object(),
+        "{method} {path} answered {}, which the document does not know: {}",
+        answer.status,
+        answer.body
+    );
+    if let Some(schema) = response.pointer("/content/application~1json/schema") {
+        let mut schema = schema.clone();
+        schema["components"] = document["components"].clone();
+        let validator = jsonschema::draft202012::new(&schema).expect("a schema");
+        let wrong: Vec<_> =
+            validator.iter_errors(&answer.body).map(|e| format!("{}: {e}", e.instance_path())).collect();
+        assert!(wrong.is_empty(), "{method} {path} {}: {wrong:?}\n{}", answer.status, answer.body);
+    } else {
+        assert_eq!(answer.body, Value::Null, "{method} {path} has a body that the document does not know");
+    }
+    answer.body
+}
+
+/// A platform with a VM that runs, its document, and the VM's id.
+async fn set_up() -> (Platform, Value, String) {
+    let platform = Platform::start().await;
+    let document: Value = serde_json::from_str(&text(&platform).await).expect("JSON");
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut body = vm("web");
+    body["data_disks"] = json!({"create_disks": [{"name": "d", "type": "filesystem", "size_gb": 10}]});
+    body["exposed_ports"] = json!([{"port": 80, "protocol": "tcp"}]);
+    let made = check(&document, &platform.admin, "post", "/vms", Some(body)).await;
+    let id = made["id"].as_str().expect("an id").to_owned();
+    platform.admin.reaches(&id, "running").await;
+    (platform, document, id)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_to_readers_have_the_promised_shape() {
+    let (platform, document, id) = set_up().await;
+    let (caller, nobody) = (&platform.admin, platform.admin.anonymous());
+    let org = "/api/v1/orgs/administrator";
+    let mut paths: Vec<String> = ["/vms", "/root_disks", "/disks", "/quota"].map(str::to_owned).into();
+    paths.extend(
+        ["regions", "vm_configs", "plans", "images", "images/micro", "users/me", "orgs"]
+            .map(|p| format!("/api/v1/{p}")),
+    );
+    paths.extend([org.to_owned(), format!("{org}/projects"), format!("{org}/projects/default")]);
+    for path in paths {
+        check(&document, caller, "get", &path, None).await;
+        check(&document, &nobody, "get", &path, None).await;
+        check(&document, caller, "get", &format!("{path}?page=0"), None).await;
+    }
+    for path in ["", "/wait", "/operations", "/metrics?window=1m"] {
+        check(&document, caller, "get", &format!("/vms/{id}{path}"), None).await;
+    }
+    check(&document, caller, "get", "/vms/x", None).await;
+    check(&document, caller, "get", &format!("/vms/{}", uuid::Uuid::now_v7()), None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_to_changes_have_the_promised_shape() {
+    let (platform, document, id) = set_up().await;
+    let caller = &platform.admin;
+    check(&document, caller, "patch", &format!("/vms/{id}"), Some(json!({"labels": {"a": "b"}}))).await;
+    check(&document, caller, "patch", &format!("/vms/{id}"), Some(json!({"name": 1}))).await;
+    check(&document, caller, "post", "/vms", Some(json!({}))).await;
+    let disk = json!({"name": "e", "type": "block", "size_gb": 10, "region_id": "local"});
+    check(&document, caller, "post", "/disks", Some(disk)).await;
+    let root = caller.get("/root_disks").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
+    check(&document, caller, "get", &format!("/root_disks/{root}"), None).await;
+    check(&document, caller, "delete", &format!("/root_disks/{root}"), None).await;
+    for verb in ["stop", "start", "restart"] {
+        check(&document, caller, "post", &format!("/vms/{id}/{verb}"), None).await;
+    }
+    check(&document, caller, "delete", &format!("/vms/{id}"), None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_of_identity_have_the_promised_shape() {
+    let (platform, document, _) = set_up().await;
+    let (caller, nobody) = (&platform.admin, platform.admin.anonymous());
+    check(&document, caller, "post", "/api/v1/orgs", Some(json!({"name": "x"}))).await;
+    check(&document, caller, "post", "/api/v1/orgs/administrator/projects", Some(json!({"name": "x"}))).await;
+    let login = |password: &str| json!({"email": "a@example.com", "password": password});
+    let good = "a quiet harbour at night";
+    check(&document, &nobody, "post", "/api/v1/auth/signup", Some(login(good))).await;
+    let tokens = check(&document, &nobody, "post", "/api/v1/auth/login", Some(login(good))).await;
+    check(&document, &nobody, "post", "/api/v1/auth/login", Some(login("wrong"))).await;
+    let token = json!({"refresh_token": tokens["refresh_token"]});
+    check(&document, &nobody, "post", "/api/v1/auth/refresh", Some(token)).await;
+    check(&document, caller, "post", "/api/v1/auth/logout", Some(json!({}))).await;
+}

@@ -1,0 +1,264 @@
+//! An engine that only remembers: for faults, and for hundreds of machines.
+
+use std::collections::{HashMap, HashSet};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_domain::ids::{DiskId, VmId};
+use berth_domain::vm::ExposedPort;
+use berth_domain::vm::plan::Machine;
+use berth_server::services::vm::engine::{
+    Capacity, Console, DiskSpec, Engine, EngineError, Found, ImageImport, ImageInfo, MachineSpec, Result, Started,
+    Usage,
+};
+use tokio::sync::broadcast;
+
+/// The engine.
+pub struct SimulatedEngine {
+    world: Mutex<World>,
+    happenings: broadcast::Sender<VmId>,
+}
+
+struct World {
+    machines: HashMap<VmId, (Machine, MachineSpec)>,
+    disks: HashSet<DiskId>,
+    refusals: HashMap<String, EngineError>,
+    delay: Duration,
+    capacity: Capacity,
+    deaf: bool,
+    boot: u32,
+    starts: u32,
+}
+
+impl Default for SimulatedEngine {
+    fn default() -> Self {
+        let capacity = Capacity { vcpu: 100_000, memory_mb: 100_000_000, disk_gb: 100_000_000, disk_free: true };
+        let world = World {
+            machines: HashMap::new(),
+            disks: HashSet::new(),
+            refusals: HashMap::new(),
+            delay: Duration::ZERO,
+            capacity,
+            deaf: false,
+            boot: 1,
+            starts: 0,
+        };
+        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0 }
+    }
+}
+
+impl SimulatedEngine {
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on a call of this name is refused.
+    pub fn refuse(&self, call: &str, error: EngineError) {
+        self.world().refusals.insert(call.to_owned(), error);
+    }
+
+    /// From now on a call of this name works again.
+    pub fn allow(&self, call: &str) {
+        self.world().refusals.remove(call);
+    }
+
+    /// How long each call takes.
+    pub fn set_delay(&self, delay: Duration) {
+        self.world().delay = delay;
+    }
+
+    /// What there is to give.
+    pub fn set_capacity(&self, change: impl FnOnce(&mut Capacity)) {
+        change(&mut self.world().capacity);
+    }
+
+    /// Whether guests ignore the power button.
+    pub fn set_deaf(&self, deaf: bool) {
+        self.world().deaf = deaf;
+    }
+
+    /// Something happens to a machine from outside.
+    pub fn happen(&self, vm: &str, machine: Machine) {
+        let id: VmId = vm.parse().expect("an id");
+        self.world().machines.get_mut(&id).expect("a machine").0 = machine;
+        let _ = self.happenings.send(id);
+    }
+
+    /// The host starts anew: every machine is gone.
+    pub fn restart_host(&self) {
+        let mut world = self.world();
+        world.boot += 1;
+        world.machines.clear();
+    }
+
+    /// Machines that have a process, disks that exist, and starts so far.
+    pub fn counts(&self) -> (usize, usize, u32) {
+        let world = self.world();
+        let machines = world.machines.values().filter(|(machine, _)| *machine != Machine::Absent).count();
+        (machines, world.disks.len(), world.starts)
+    }
+
+    /// What a machine was started with.
+    pub fn spec(&self, vm: &str) -> Option<MachineSpec> {
+        self.world().machines.get(&vm.parse().ok()?).map(|(_, spec)| spec.clone())
+    }
+
+    async fn call(&self, name: &str) -> Result<()> {
+        let delay = self.world().delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        self.world().refusals.get(name).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    fn set(&self, id: VmId, machine: Machine) {
+        if let Some(entry) = self.world().machines.get_mut(&id) {
+            entry.0 = machine;
+        }
+        let _ = self.happenings.send(id);
+    }
+}
+
+#[async_trait]
+impl Engine for SimulatedEngine {
+    fn ready(&self) -> std::result::Result<(), String> {
+        self.world().refusals.get("ready").map_or(Ok(()), |error| Err(error.to_string()))
+    }
+
+    async fn capacity(&self) -> Result<Capacity> {
+        self.call("capacity").await?;
+        Ok(self.world().capacity)
+    }
+
+    fn ssh_port(&self) -> u16 {
+        22
+    }
+
+    async fn address_free(&self, _: Ipv4Addr) -> bool {
+        true
+    }
+
+    fn host_boot(&self) -> String {
+        self.world().boot.to_string()
+    }
+
+    async fn make_disk(&self, disk: &DiskSpec) -> Result<()> {
+        self.call("make_disk").await?;
+        self.world().disks.insert(disk.id);
+        Ok(())
+    }
+
+    async fn remove_disk(&self, id: DiskId) -> Result<()> {
+        self.call("remove_disk").await?;
+        self.world().disks.remove(&id);
+        Ok(())
+    }
+
+    async fn observe(&self, id: VmId) -> Result<Machine> {
+        self.call("observe").await?;
+        Ok(self.world().machines.get(&id).map_or(Machine::Absent, |(machine, _)| *machine))
+    }
+
+    async fn guest_ready(&self, id: VmId) -> bool {
+        self.world().machines.contains_key(&id)
+    }
+
+    async fn start(&self, spec: &MachineSpec) -> Result<Started> {
+        self.call("start").await?;
+        let mut world = self.world();
+        world.starts += 1;
+        world.machines.insert(spec.id, (Machine::Running, spec.clone()));
+        Ok(Started::default())
+    }
+
+    async fn resume(&self, id: VmId) -> Result<()> {
+        self.call("resume").await?;
+        self.set(id, Machine::Running);
+        Ok(())
+    }
+
+    async fn press_power(&self, id: VmId) -> Result<()> {
+        self.call("press_power").await?;
+        if !self.world().deaf {
+            self.set(id, Machine::PoweredOff);
+        }
+        Ok(())
+    }
+
+    async fn power_off(&self, id: VmId) -> Result<()> {
+        self.call("power_off").await?;
+        self.set(id, Machine::Absent);
+        Ok(())
+    }
+
+    async fn discard(&self, id: VmId) -> Result<()> {
+        self.call("discard").await?;
+        self.world().machines.remove(&id);
+        Ok(())
+    }
+
+    async fn set_ports(&self, spec: &MachineSpec, _: &[ExposedPort]) -> Result<Started> {
+        self.call("set_ports").await?;
+        if let Some(entry) = self.world().machines.get_mut(&spec.id) {
+            entry.1 = spec.clone();
+        }
+        Ok(Started::default())
+    }
+
+    async fn console_log(&self, _: VmId, bytes: usize) -> Result<Vec<u8>> {
+        Ok(b"login: ".iter().copied().take(bytes).collect())
+    }
+
+    async fn console(&self, _: VmId) -> Result<Box<dyn Console>> {
+        // Says back what is typed.
+        let (ours, theirs) = tokio::io::duplex(1024);
+        let (mut read, mut write) = tokio::io::split(theirs);
+        tokio::spawn(async move { tokio::io::copy(&mut read, &mut write).await });
+        Ok(Box::new(ours))
+    }
+
+    async fn usage(&self, _: VmId) -> Option<Usage> {
+        Some(Usage { cpu_seconds: 1.0, memory_bytes: 1 << 20 })
+    }
+
+    async fn images(&self) -> Result<Vec<ImageInfo>> {
+        self.call("images").await?;
+        let image = |id: &str, gib: i64| ImageInfo {
+            id: id.into(),
+            name: id.into(),
+            os: "linux".into(),
+            version: "1".into(),
+            login_user: "root".into(),
+            virtual_size: gib << 30,
+            min_memory_mb: 96,
+        };
+        Ok(vec![image("micro", 20), image("large", 25)])
+    }
+
+    async fn staging(&self) -> Result<PathBuf> {
+        Ok(std::env::temp_dir())
+    }
+
+    async fn import_image(&self, _: &Path, import: &ImageImport) -> Result<ImageInfo> {
+        self.call("import_image").await?;
+        Err(EngineError::Permanent(format!("{} cannot be imported here", import.id)))
+    }
+
+    async fn remove_image(&self, _: &str) -> Result<()> {
+        self.call("remove_image").await
+    }
+
+    async fn scan(&self) -> Result<Found> {
+        let world = self.world();
+        Ok(Found { machines: world.machines.keys().copied().collect(), disks: world.disks.iter().copied().collect() })
+    }
+
+    async fn tidy(&self) {}
+
+    fn watch(&self) -> broadcast::Receiver<VmId> {
+        self.happenings.subscribe()
+    }
+}

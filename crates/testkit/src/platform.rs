@@ -1,0 +1,278 @@
+//! A platform in this process: the real service, its real HTTP on a real port, a simulated engine.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_server::app::App;
+use berth_server::config::{Config, Secret};
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::SimulatedEngine;
+
+const EMAIL: &str = "admin@example.com";
+const PASSWORD: &str = "a quiet harbour at night";
+
+/// A running platform; its files go with it.
+pub struct Platform {
+    /// Its engine.
+    pub engine: Arc<SimulatedEngine>,
+    /// Its first administrator.
+    pub admin: Caller,
+    /// Its configuration.
+    pub config: Config,
+    app: Option<App>,
+    server: JoinHandle<()>,
+    _dir: Arc<TempDir>,
+}
+
+/// Somebody with a token, and a project that calls go to.
+#[derive(Clone)]
+pub struct Caller {
+    /// Address of the service.
+    pub base: String,
+    /// Access token.
+    pub token: String,
+    /// Refresh token.
+    pub refresh_token: String,
+    /// Path of the project: `/api/v1/orgs/…/projects/…`.
+    pub project: String,
+    http: reqwest::Client,
+}
+
+/// What the service answered.
+#[derive(Debug)]
+pub struct Answer {
+    /// Status.
+    pub status: u16,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// The body as JSON; a string where it is not, null where it is empty.
+    pub body: Value,
+}
+
+impl Platform {
+    /// Starts one.
+    pub async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    /// Starts one with another configuration.
+    pub async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
+        let dir = Arc::new(tempfile::tempdir().expect("a folder"));
+        let mut config = Config::from_sources(None, |name| {
+            (name == "BERTH_DATA_DIR").then(|| dir.path().to_string_lossy().into_owned())
+        })
+        .expect("a configuration");
+        config.admin_email = EMAIL.into();
+        config.admin_password = Secret(PASSWORD.into());
+        change(&mut config);
+        Self::run(config, Arc::default(), dir).await
+    }
+
+    async fn run(config: Config, engine: Arc<SimulatedEngine>, dir: Arc<TempDir>) -> Self {
+        let app = App::start_with(&config, engine.clone()).await.expect("the service starts");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let router = app.router.clone().into_make_service_with_connect_info::<SocketAddr>();
+        let server = tokio::spawn(async move {
+            axum::serve(listener, router).await.expect("the service answers");
+        });
+        let admin = Caller::login(&base, EMAIL, PASSWORD).await;
+        let platform = Self { engine, admin, config, app: Some(app), server, _dir: dir };
+        // Images are rows only after the first look at them.
+        platform
+            .admin
+            .until("the images", |c| async move { c.get("/api/v1/images").await.body["data"][1].is_object() })
+            .await;
+        platform
+    }
+
+    /// Stops the service and starts it again over the same files and the same host.
+    pub async fn restart(mut self) -> Self {
+        self.stop().await;
+        Self::run(self.config.clone(), self.engine.clone(), self._dir.clone()).await
+    }
+
+    /// Ends the service as SIGTERM would.
+    pub async fn stop(&mut self) {
+        self.server.abort();
+        if let Some(app) = self.app.take() {
+            app.stop().await;
+        }
+    }
+
+    /// The service.
+    pub fn app(&self) -> &App {
+        self.app.as_ref().expect("a running service")
+    }
+
+    /// Sets the service's clock forward.
+    pub fn advance(&self, seconds: i64) {
+        self.app().clock.advance(seconds);
+    }
+
+    /// Somebody new, with an organization and a project of their own.
+    pub async fn sign_up(&self, email: &str) -> Caller {
+        let anybody = self.admin.anonymous();
+        let answer = anybody.post("/api/v1/auth/signup", json!({"email": email, "password": PASSWORD})).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        Caller::login(&self.admin.base, email, PASSWORD).await
+    }
+}
+
+impl Drop for Platform {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Caller {
+    /// Signs in; calls go to the person's first project.
+    pub async fn login(base: &str, email: &str, password: &str) -> Self {
+        let http = reqwest::Client::new();
+        let nobody = Self {
+            base: base.into(),
+            token: String::new(),
+            refresh_token: String::new(),
+            project: String::new(),
+            http,
+        };
+        let answer = nobody.post("/api/v1/auth/login", json!({"email": email, "password": password})).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let text = |key: &str| answer.body[key].as_str().expect("a token").to_owned();
+        let mut caller = Self { token: text("access_token"), refresh_token: text("refresh_token"), ..nobody };
+        let org = caller.get("/api/v1/orgs").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
+        let projects = caller.get(&format!("/api/v1/orgs/{org}/projects")).await.body;
+        caller.project = format!("/api/v1/orgs/{org}/projects/{}", projects["data"][0]["id"].as_str().expect("an id"));
+        caller
+    }
+
+    /// The same project without a token.
+    pub fn anonymous(&self) -> Self {
+        Self { token: String::new(), ..self.clone() }
+    }
+
+    /// The same project with another token.
+    pub fn with_token(&self, token: &str) -> Self {
+        Self { token: token.into(), ..self.clone() }
+    }
+
+    /// A request to be completed by hand.
+    pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        let path = if path.starts_with("/api") || path.starts_with("/.") {
+            path.to_owned()
+        } else {
+            format!("{}{path}", self.project)
+        };
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        if self.token.is_empty() { request } else { request.bearer_auth(&self.token) }
+    }
+
+    /// Sends a request.
+    pub async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
+        let response = request.send().await.expect("an answer");
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await.expect("a body");
+        let body =
+            if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap_or(Value::String(text)) };
+        Answer { status, headers, body }
+    }
+
+    /// Reads. A path that does not begin with `/api` lies in the project.
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(self.request(Method::GET, path)).await
+    }
+
+    /// Posts JSON.
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.send(self.request(Method::POST, path).json(&body)).await
+    }
+
+    /// Posts without a body.
+    pub async fn act(&self, path: &str) -> Answer {
+        self.send(self.request(Method::POST, path)).await
+    }
+
+    /// Patches.
+    pub async fn patch(&self, path: &str, body: Value) -> Answer {
+        self.send(self.request(Method::PATCH, path).json(&body)).await
+    }
+
+    /// Deletes.
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.send(self.request(Method::DELETE, path)).await
+    }
+
+    /// Creates a VM and answers its id.
+    pub async fn create_vm(&self, body: Value) -> String {
+        let answer = self.post("/vms", body).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        answer.id()
+    }
+
+    /// Waits until a VM has a status, and answers it.
+    pub async fn reaches(&self, vm: &str, status: &str) -> Value {
+        let answer = self.get(&format!("/vms/{vm}/wait?status={status}&timeout=60")).await;
+        assert_eq!((answer.status, answer.body["status"].as_str()), (200, Some(status)), "{answer:?}");
+        answer.body
+    }
+
+    /// A VM that runs; its id.
+    pub async fn running_vm(&self, name: &str) -> String {
+        let id = self.create_vm(crate::vm(name)).await;
+        self.reaches(&id, "running").await;
+        id
+    }
+
+    /// Waits until a VM is gone.
+    pub async fn gone(&self, vm: &str) {
+        let path = format!("/vms/{vm}");
+        self.until("the VM's end", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.status == 404 }
+        })
+        .await;
+    }
+
+    /// Asks again until it is so, for a minute at most.
+    pub async fn until<F: Future<Output = bool>>(&self, what: &str, check: impl Fn(Self) -> F) {
+        for _ in 0..6000 {
+            if check(self.clone()).await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{what}: not within a minute");
+    }
+}
+
+impl Answer {
+    /// The id of what was created.
+    pub fn id(&self) -> String {
+        self.body["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// A header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// Asserts a refusal, and that its body is as every refusal's.
+    #[track_caller]
+    pub fn refused(&self, status: u16, code: &str) {
+        assert_eq!((self.status, self.body["code"].as_str()), (status, Some(code)), "{self:?}");
+        assert!(self.body["message"].as_str().is_some_and(|m| !m.is_empty()), "{self:?}");
+        assert!(self.header("x-request-id").is_some());
+    }
+
+    /// Whether a field is among the invalid ones.
+    pub fn names(&self, field: &str) -> bool {
+        self.body["details"].as_array().is_some_and(|all| all.iter().any(|d| d["field"] == field))
+    }
+}

@@ -1,0 +1,199 @@
+//! A service of its own process, over real machines: what SIGKILL and a shell see.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::Caller;
+
+const EMAIL: &str = "admin@example.com";
+const PASSWORD: &str = "a quiet harbour at night";
+
+/// The folder of built images; `script/test` builds them.
+pub fn images() -> PathBuf {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let dir = std::env::var_os("BERTH_TEST_IMAGES").map_or_else(|| repository.join(".berth/images"), PathBuf::from);
+    assert!(dir.join("micro/image.json").is_file(), "no images in {}; type: script/test", dir.display());
+    dir
+}
+
+/// Asks until it is so.
+pub fn eventually<T>(what: &str, seconds: u64, mut check: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        if let Some(value) = check() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {seconds} s");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A service. When it goes, its machines, processes and files go with it.
+pub struct Service {
+    /// Its data folder.
+    pub dir: TempDir,
+    /// Its address.
+    pub base: String,
+    binary: PathBuf,
+    listen: String,
+    child: Option<Child>,
+    environment: Vec<(String, String)>,
+}
+
+impl Service {
+    /// A service with these images, not started yet.
+    pub fn new(binary: &str, wanted: &[&str]) -> Self {
+        let dir = tempfile::Builder::new().prefix("berth-test-").tempdir_in("/var/tmp").expect("a folder");
+        for image in wanted {
+            link(&images().join(image), &dir.path().join("images").join(image));
+        }
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+        let listen = format!("127.0.0.1:{port}");
+        // Each service hands out addresses of its own, so that tests beside each other do not meet.
+        let config = format!("[vm]\nfirst_address = \"127.{}.{}.1\"\n", 65 + port % 60, port / 256);
+        std::fs::write(dir.path().join("berth.toml"), config).expect("a file");
+        let base = format!("http://{listen}");
+        Self { dir, base, binary: binary.into(), listen, child: None, environment: Vec::new() }
+    }
+
+    /// A service that is ready.
+    pub fn started(binary: &str, wanted: &[&str]) -> Self {
+        let mut service = Self::new(binary, wanted);
+        service.start();
+        service
+    }
+
+    /// Sets a variable for the starts to come.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.environment.retain(|(n, _)| n != name);
+        self.environment.push((name.into(), value.into()));
+    }
+
+    /// More configuration for the starts to come; whole sections, or more keys of `[vm]`.
+    pub fn configure(&self, text: &str) {
+        let file = self.dir.path().join("berth.toml");
+        let before = std::fs::read_to_string(&file).expect("a file");
+        std::fs::write(file, before + text).expect("a file");
+    }
+
+    /// The command that starts it.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.arg("serve").env("BERTH_DATA_DIR", self.dir.path()).env("BERTH_LISTEN", &self.listen);
+        command.env("BERTH_CONFIG", self.dir.path().join("berth.toml")).env("BERTH_ACCEL", "tcg");
+        command.env("BERTH_ADMIN_EMAIL", EMAIL).env("BERTH_ADMIN_PASSWORD", PASSWORD);
+        command.envs(self.environment.iter().map(|(n, v)| (n, v))).stdin(Stdio::null());
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_file()).expect("a log");
+        command.stdout(log.try_clone().expect("a log")).stderr(log);
+        command
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.dir.path().join("service.log")
+    }
+
+    /// Everything it printed and logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    /// Starts it and waits until it is ready.
+    pub fn start(&mut self) {
+        let command = self.command();
+        self.start_as(command);
+    }
+
+    /// Starts it by another command, and waits until it is ready.
+    pub fn start_as(&mut self, mut command: Command) {
+        self.child = Some(command.spawn().expect("the service starts"));
+        let address = self.listen.clone();
+        eventually("the service", 30, || std::net::TcpStream::connect(&address).ok());
+    }
+
+    /// Kills it, as a power cut would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Ends it as an operator does; the code it ended with.
+    pub fn stop(&mut self) -> Option<i32> {
+        let mut child = self.child.take()?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw)?;
+        let _ = kill_process(pid, Signal::TERM);
+        child.wait().ok()?.code()
+    }
+
+    /// Waits until it ended by itself.
+    pub fn died(&mut self) {
+        let mut child = self.child.take().expect("a service");
+        eventually("the service's end", 60, || child.try_wait().ok().flatten());
+    }
+
+    /// The administrator.
+    pub async fn admin(&self) -> Caller {
+        Caller::login(&self.base, EMAIL, PASSWORD).await
+    }
+
+    /// Name and password of the administrator.
+    pub const fn login(&self) -> (&'static str, &'static str) {
+        (EMAIL, PASSWORD)
+    }
+
+    /// The process of a machine, if it has one.
+    pub fn machine(&self, vm: &str) -> Option<Pid> {
+        let text = std::fs::read_to_string(self.dir.path().join("machines").join(vm).join("pid")).ok()?;
+        let pid: i32 = text.trim().parse().ok()?;
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+        program.to_string_lossy().contains("qemu").then(|| Pid::from_raw(pid)).flatten()
+    }
+
+    /// Names of what lies in a folder of the data folder.
+    pub fn files(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.dir.path().join(folder)).into_iter().flatten().flatten();
+        entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    /// A command of the command line, signed in by nobody yet.
+    pub fn berth(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.binary);
+        let home = self.dir.path().join("home");
+        let _ = std::fs::create_dir_all(&home);
+        command.args(arguments).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", &home).stdin(Stdio::null());
+        command
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.kill();
+        for vm in self.files("machines") {
+            if let Some(pid) = self.machine(&vm) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        if std::thread::panicking() {
+            let log = self.log();
+            eprintln!("the service's log:\n{}", &log[log.len().saturating_sub(8000)..]);
+        }
+    }
+}
+
+/// Links an image, so that a hundred tests share its bytes.
+fn link(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for file in std::fs::read_dir(from).expect("an image").flatten() {
+        let target = to.join(file.file_name());
+        if std::fs::hard_link(file.path(), &target).is_err() {
+            std::fs::copy(file.path(), &target).expect("a copy");
+        }
+    }
+}
