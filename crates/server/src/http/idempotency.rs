@@ -15,7 +15,8 @@ use sha2::{Digest, Sha256};
 
 use super::envelope::ApiError;
 use super::reply::REPLAYED;
-use crate::db::{DbError, FromRow, Row, Tx, sql};
+use crate::db::Tx;
+use crate::db::idempotency::{Kept, Slot};
 
 /// Seconds for which an answer is kept.
 pub const KEPT_SECONDS: i64 = 24 * 3600;
@@ -68,18 +69,6 @@ impl IntoResponse for Replay {
     }
 }
 
-struct Kept {
-    body_hash: String,
-    location: String,
-    body: String,
-}
-
-impl FromRow for Kept {
-    fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self { body_hash: row.text("body_hash")?, location: row.text("headers")?, body: row.text("body")? })
-    }
-}
-
 impl IdempotencyKey {
     /// Binds the key; `None` where the request has none.
     pub fn bind(self, caller: UserId, body: &Value) -> Option<Idempotency> {
@@ -91,14 +80,7 @@ impl IdempotencyKey {
 impl Idempotency {
     /// The answer given before to the same request, if there is one; 422 if the body differs.
     pub async fn replay(&self, tx: &mut Tx, now: Timestamp) -> Result<Option<Replay>> {
-        let kept: Option<Kept> = sql("SELECT body_hash, headers, body FROM idempotency \
-             WHERE caller = $1 AND path = $2 AND key = $3 AND created_at > $4")
-        .bind(self.caller)
-        .bind(&self.path)
-        .bind(&self.key)
-        .bind(now.plus_seconds(-KEPT_SECONDS))
-        .fetch_optional(tx)
-        .await?;
+        let kept = self.slot().find(tx, now.plus_seconds(-KEPT_SECONDS)).await?;
         match kept {
             None => Ok(None),
             Some(kept) if kept.body_hash == self.body_hash => {
@@ -113,25 +95,14 @@ impl Idempotency {
 
     /// Keeps the answer beside what it created.
     pub async fn keep(&self, tx: &mut Tx, now: Timestamp, location: &str, body: &str) -> Result<()> {
-        sql("DELETE FROM idempotency WHERE (caller = $1 AND path = $2 AND key = $3) OR created_at <= $4")
-            .bind(self.caller)
-            .bind(&self.path)
-            .bind(&self.key)
-            .bind(now.plus_seconds(-KEPT_SECONDS))
-            .execute(tx)
-            .await?;
-        sql("INSERT INTO idempotency (caller, path, key, body_hash, status, headers, body, created_at) \
-             VALUES ($1, $2, $3, $4, 201, $5, $6, $7)")
-        .bind(self.caller)
-        .bind(&self.path)
-        .bind(&self.key)
-        .bind(&self.body_hash)
-        .bind(location)
-        .bind(body)
-        .bind(now)
-        .execute(tx)
-        .await?;
+        let since = now.plus_seconds(-KEPT_SECONDS);
+        let kept = Kept { body_hash: self.body_hash.clone(), location: location.to_owned(), body: body.to_owned() };
+        self.slot().put(tx, &kept, now, since).await?;
         Ok(())
+    }
+
+    fn slot(&self) -> Slot<'_> {
+        Slot { caller: self.caller, path: &self.path, key: &self.key }
     }
 }
 

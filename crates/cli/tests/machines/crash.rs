@@ -1,0 +1,261 @@
+//! SIGKILL at every step of every operation: nothing is lost, nothing leaks, everything goes on.
+
+use berth_testkit::{Caller, Service, eventually, vm};
+use serde_json::{Value, json};
+
+use crate::BERTH;
+
+fn body() -> Value {
+    let mut body = vm("web");
+    body["delete_root_disk"] = json!(true);
+    body["data_disks"] = json!({"create_disks": [{"name": "data", "type": "filesystem", "size_gb": 10}]});
+    body
+}
+
+fn service() -> Service {
+    let service = Service::new(BERTH, &["micro"]);
+    // A guest that has not booted yet does not hear the power button.
+    service.configure("stop_seconds = 1\n");
+    service
+}
+
+/// Deletes a VM and its data disk, and asserts that the host has nothing of them any more.
+async fn leaves_nothing(service: &Service, caller: &Caller, id: &str) {
+    let process = service.machine(id);
+    assert!([202, 404].contains(&caller.delete(&format!("/vms/{id}")).await.status));
+    caller.gone(id).await;
+    for disk in caller.get("/disks").await.body["data"].as_array().expect("a list") {
+        caller.delete(&format!("/disks/{}", disk["id"].as_str().expect("an id"))).await;
+    }
+    eventually("an empty host", 30, || {
+        (service.files("machines").is_empty() && service.files("disks").is_empty()).then_some(())
+    });
+    assert!(service.files("staging").is_empty(), "{:?}", service.files("staging"));
+    if let Some(pid) = process {
+        let path = format!("/proc/{}/exe", pid.as_raw_pid());
+        assert!(std::fs::read_link(path).is_err(), "the machine's process is still there");
+    }
+    let quota = caller.get("/quota").await.body;
+    assert_eq!((&quota["vms"]["used"], &quota["disks"]["used"]), (&json!(0), &json!(0)));
+}
+
+/// Kills the service at a point of an operation, and starts it again.
+async fn killed_at(service: &mut Service, point: &str, operation: impl AsyncFnOnce(&Caller)) -> Caller {
+    let (name, nth) = point.split_once(':').unwrap_or((point, "1"));
+    service.set("BERTH_FAULT", &format!("{name}=kill:{nth}"));
+    service.start();
+    let caller = service.admin().await;
+    operation(&caller).await;
+    service.died();
+    assert!(service.log().contains(&format!("fault point {name}: kill")), "{point} was not reached");
+    service.set("BERTH_FAULT", "");
+    service.start();
+    service.admin().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_goes_on_or_can_be_undone() {
+    let points = [
+        "vm.enter.before",
+        "vm.enter.after",
+        "vm.reserve.before",
+        "vm.reserve.done",
+        "vm.reserve.after",
+        "vm.make_disk.before",
+        "disk.make.intent",
+        "disk.make.done",
+        "vm.make_disk.after",
+        "vm.make_disk.before:2",
+        "disk.make.intent:2",
+        "disk.make.done:2",
+        "vm.enter.before:2",
+        "vm.enter.after:2",
+        "vm.start.before",
+        "vm.start.intent",
+        "vm.start.done",
+        "vm.start.after",
+        "vm.guest_ready.before",
+        "vm.guest_ready.after",
+    ];
+    for (number, point) in points.into_iter().enumerate() {
+        let mut service = service();
+        let caller = killed_at(&mut service, point, async |caller| {
+            assert_eq!(caller.post("/vms", body()).await.status, 201);
+        })
+        .await;
+        let listed = caller.get("/vms").await.body;
+        assert_eq!(listed["pagination"]["total_items"], 1, "{point}");
+        let id = listed["data"][0]["id"].as_str().expect("an id").to_owned();
+        // Every other time it is undone instead of finished.
+        if number % 2 == 0 {
+            caller.reaches(&id, "running").await;
+            assert!(service.machine(&id).is_some(), "{point}");
+            assert_eq!(service.files("machines").len(), 1, "{point}");
+        }
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+/// A service that was stopped while its machine runs.
+async fn with_machine() -> (Service, String) {
+    let mut service = service();
+    service.start();
+    let caller = service.admin().await;
+    let id = caller.create_vm(body()).await;
+    caller.reaches(&id, "running").await;
+    service.kill();
+    (service, id)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_goes_on() {
+    for point in [
+        "vm.press_power.before",
+        "vm.press_power.done",
+        "vm.press_power.after",
+        "vm.power_off.before",
+        "vm.power_off.after",
+        "vm.stopped.before",
+        "vm.stopped.after",
+    ] {
+        let (mut service, id) = with_machine().await;
+        let path = format!("/vms/{id}/stop");
+        let caller = killed_at(&mut service, point, async |caller| {
+            assert_eq!(caller.act(&path).await.status, 202);
+        })
+        .await;
+        caller.reaches(&id, "stopped").await;
+        assert!(service.machine(&id).is_none(), "{point}");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_goes_on() {
+    for point in [
+        "vm.press_power.done",
+        "vm.power_off.before",
+        "vm.power_off.after",
+        "vm.ended.before",
+        "vm.ended.after",
+        "vm.start.intent",
+        "vm.start.done",
+    ] {
+        let (mut service, id) = with_machine().await;
+        let before = service.machine(&id);
+        let path = format!("/vms/{id}/restart");
+        let caller = killed_at(&mut service, point, async |caller| {
+            assert_eq!(caller.act(&path).await.status, 202);
+        })
+        .await;
+        caller.reaches(&id, "running").await;
+        assert_ne!(service.machine(&id), before, "{point}: it is another process");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_goes_on() {
+    for point in [
+        "vm.reserve.before",
+        "vm.reserve.done",
+        "vm.start.before",
+        "vm.start.intent",
+        "vm.start.done",
+        "vm.start.after",
+    ] {
+        let (mut service, id) = with_machine().await;
+        service.start();
+        let caller = service.admin().await;
+        caller.act(&format!("/vms/{id}/stop")).await;
+        caller.reaches(&id, "stopped").await;
+        service.kill();
+        let path = format!("/vms/{id}/start");
+        let caller = killed_at(&mut service, point, async |caller| {
+            assert_eq!(caller.act(&path).await.status, 202);
+        })
+        .await;
+        caller.reaches(&id, "running").await;
+        assert!(service.machine(&id).is_some(), "{point}");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_goes_on() {
+    for point in [
+        "vm.power_off.before",
+        "vm.power_off.after",
+        "vm.finish.before",
+        "vm.finish.done",
+        "vm.finish.after",
+        "disk.remove.before",
+        "disk.remove.done",
+    ] {
+        let (mut service, id) = with_machine().await;
+        let path = format!("/vms/{id}");
+        let caller = killed_at(&mut service, point, async |caller| {
+            assert_eq!(caller.delete(&path).await.status, 202);
+        })
+        .await;
+        caller.gone(&id).await;
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_fails_is_taken_again() {
+    for point in [
+        "vm.reserve.done",
+        "disk.make.intent",
+        "disk.make.done",
+        "vm.start.intent",
+        "vm.start.done",
+        "vm.power_off.before",
+        "vm.finish.done",
+        "disk.remove.done",
+    ] {
+        let mut service = service();
+        service.set("BERTH_FAULT", &format!("{point}=fail"));
+        service.start();
+        let caller = service.admin().await;
+        let id = caller.create_vm(body()).await;
+        caller.reaches(&id, "running").await;
+        leaves_nothing(&service, &caller, &id).await;
+        assert!(service.log().contains(&format!("fault point {point}: fail")), "{point} was not reached");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_outlive_the_service_and_are_adopted() {
+    let mut service = service();
+    service.start();
+    let caller = service.admin().await;
+    let mut machines = Vec::new();
+    for number in 0..3 {
+        let id = caller.running_vm(&format!("vm{number}")).await;
+        let pid = service.machine(&id).expect("a process");
+        machines.push((id, pid));
+    }
+    // One dies while nobody looks.
+    service.kill();
+    rustix::process::kill_process(machines[0].1, rustix::process::Signal::KILL).expect("a signal");
+    service.start();
+    let caller = service.admin().await;
+    let failed = caller.reaches(&machines[0].0, "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|m| m.contains("ended unexpectedly")), "{failed}");
+    for (id, pid) in &machines[1..] {
+        assert_eq!(caller.get(&format!("/vms/{id}")).await.body["status"], "running");
+        assert_eq!(service.machine(id), Some(*pid), "the same process");
+    }
+    // SIGTERM leaves them running, too.
+    assert_eq!(service.stop(), Some(0));
+    assert_eq!(service.machine(&machines[1].0), Some(machines[1].1));
+    // One dies under the service's eyes.
+    service.start();
+    rustix::process::kill_process(machines[1].1, rustix::process::Signal::KILL).expect("a signal");
+    let caller = service.admin().await;
+    caller.reaches(&machines[1].0, "failed").await;
+    assert_eq!(caller.act(&format!("/vms/{}/start", machines[1].0)).await.status, 202);
+    caller.reaches(&machines[1].0, "running").await;
+}

@@ -1,0 +1,79 @@
+//! `debian-12` with its own cloud-init.
+
+use berth_testkit::{Service, vm};
+use serde_json::{Value, json};
+
+use crate::BERTH;
+use crate::guest::{key, ready, says};
+
+const CLOUD_CONFIG: &str = "#cloud-config
+write_files:
+  - path: /etc/from-cloud-config
+    content: written
+users:
+  - default
+  - name: ada
+    shell: /bin/bash
+bootcmd:
+  - echo boot >>/root/order
+runcmd:
+  - [sh, -c, 'echo run >>/root/order']
+timezone: Europe/Berlin
+";
+
+/// Two parts: a script for every boot's hook, and a cloud-config.
+const MULTIPART: &str = "MIME-Version: 1.0
+Content-Type: multipart/mixed; boundary=\"part\"
+
+--part
+Content-Type: text/x-shellscript; charset=\"us-ascii\"
+
+#!/bin/sh
+echo script >/root/script
+--part
+Content-Type: text/cloud-config; charset=\"us-ascii\"
+
+#cloud-config
+runcmd:
+  - echo run >/root/run
+--part--
+";
+
+fn debian(name: &str, public: &str, user_data: &str) -> Value {
+    let mut body = vm(name);
+    body["vm_config_id"] = json!("small");
+    body["ssh_keys"] = json!([public]);
+    body["user_data"] = json!(user_data);
+    body["root_disk"]["create_disk_request"]["image_id"] = json!("debian-12");
+    body["data_disks"] = json!({"create_disks": [{"name": "data", "type": "filesystem", "size_gb": 10}]});
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cloud_init_does_what_user_data_says() {
+    let service = Service::started(BERTH, &["micro", "debian-12"]);
+    let caller = service.admin().await;
+    let (_, public) = key(&service);
+    let config = caller.create_vm(debian("config", &public, CLOUD_CONFIG)).await;
+    let parts = caller.create_vm(debian("parts", &public, MULTIPART)).await;
+    let vm = ready(&caller, &config).await;
+    assert_eq!(vm["ssh"]["user"], "debian");
+    assert_eq!(says(&service, &vm, "hostname; sudo id -u"), "config\n0");
+    assert_eq!(says(&service, &vm, "cat /etc/from-cloud-config; sudo cat /root/order"), "written\nboot\nrun");
+    assert_eq!(
+        says(&service, &vm, "getent passwd ada | cut -d: -f7; readlink /etc/localtime"),
+        "/bin/bash\n/usr/share/zoneinfo/Europe/Berlin"
+    );
+    assert_eq!(says(&service, &vm, "cloud-init status; systemctl is-system-running"), "status: done\nrunning");
+    assert_eq!(says(&service, &vm, "grep -c ' /mnt/data ext4 rw' /proc/mounts"), "1");
+    let vm = ready(&caller, &parts).await;
+    assert_eq!(says(&service, &vm, "sudo cat /root/script /root/run"), "script\nrun");
+    let host_keys = says(&service, &vm, "md5sum /etc/ssh/*.pub /etc/machine-id | md5sum");
+    caller.act(&format!("/vms/{parts}/restart")).await;
+    caller.reaches(&parts, "running").await;
+    let vm = ready(&caller, &parts).await;
+    assert_eq!(says(&service, &vm, "md5sum /etc/ssh/*.pub /etc/machine-id | md5sum"), host_keys);
+    assert_eq!(says(&service, &vm, "grep -c ' /mnt/data ext4 rw' /proc/mounts"), "1");
+    caller.act(&format!("/vms/{config}/stop")).await;
+    caller.reaches(&config, "stopped").await;
+}

@@ -1,0 +1,17 @@
+//! Real machines: QEMU boots them, SSH logs in, SIGKILL ends what it likes.
+//!
+//! Wants the built images (`script/test` builds them) and the feature `faults`.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
+
+mod crash;
+mod debian;
+mod guest;
+mod host;
+mod image;
+mod schema;
+mod session;
+mod shell;
+
+/// The program under test.
+const BERTH: &str = env!("CARGO_BIN_EXE_berth");

@@ -1,0 +1,71 @@
+//! Answers of creations, kept beside what they created.
+//!
+//! They belong to no service: every service's creation writes one in its own transaction.
+
+use berth_domain::Timestamp;
+use berth_domain::ids::UserId;
+
+use super::{DbError, FromRow, Row, Tx, sql};
+
+/// What a kept answer is found by.
+pub struct Slot<'a> {
+    /// Who asked.
+    pub caller: UserId,
+    /// Path of the request.
+    pub path: &'a str,
+    /// The caller's key.
+    pub key: &'a str,
+}
+
+/// A kept answer.
+pub struct Kept {
+    /// Hash of the request's body.
+    pub body_hash: String,
+    /// Path of what was created.
+    pub location: String,
+    /// The answer's body.
+    pub body: String,
+}
+
+impl FromRow for Kept {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self { body_hash: row.text("body_hash")?, location: row.text("headers")?, body: row.text("body")? })
+    }
+}
+
+impl Slot<'_> {
+    /// The answer kept here after `since`.
+    pub async fn find(&self, tx: &mut Tx, since: Timestamp) -> Result<Option<Kept>, DbError> {
+        sql("SELECT body_hash, headers, body FROM idempotency \
+             WHERE caller = $1 AND path = $2 AND key = $3 AND created_at > $4")
+        .bind(self.caller)
+        .bind(self.path)
+        .bind(self.key)
+        .bind(since)
+        .fetch_optional(tx)
+        .await
+    }
+
+    /// Keeps an answer here; forgets all that were kept before `since`.
+    pub async fn put(&self, tx: &mut Tx, kept: &Kept, now: Timestamp, since: Timestamp) -> Result<(), DbError> {
+        sql("DELETE FROM idempotency WHERE (caller = $1 AND path = $2 AND key = $3) OR created_at <= $4")
+            .bind(self.caller)
+            .bind(self.path)
+            .bind(self.key)
+            .bind(since)
+            .execute(tx)
+            .await?;
+        sql("INSERT INTO idempotency (caller, path, key, body_hash, status, headers, body, created_at) \
+             VALUES ($1, $2, $3, $4, 201, $5, $6, $7)")
+        .bind(self.caller)
+        .bind(self.path)
+        .bind(self.key)
+        .bind(&kept.body_hash)
+        .bind(&kept.location)
+        .bind(&kept.body)
+        .bind(now)
+        .execute(tx)
+        .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! The rules of ARCHITECTURE.md that can run.
+
+#![expect(clippy::expect_used, reason = "a test may end with a panic")]
+
+use std::path::{Path, PathBuf};
+
+/// Every Rust file below a folder of the workspace's crates, with its text.
+fn sources(below: &str) -> Vec<(String, String)> {
+    fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                collect(&path, files);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    collect(&crates.join(below), &mut files);
+    assert!(!files.is_empty(), "{below} has sources");
+    let named = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).expect("a file");
+        (path.strip_prefix(&crates).expect("below").to_string_lossy().into_owned(), text)
+    };
+    files.into_iter().map(named).collect()
+}
+
+/// Lines that are neither comments nor tests.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    code.lines().map(str::trim).filter(|line| !line.starts_with("//"))
+}
+
+fn refuse(below: &str, words: &[&str], except: impl Fn(&str) -> bool) {
+    for (file, text) in sources(below) {
+        if except(&file) {
+            continue;
+        }
+        for line in lines(&text) {
+            let found = words.iter().find(|word| line.contains(*word));
+            assert!(found.is_none(), "{file} has {found:?}: {line}");
+        }
+    }
+}
+
+#[test]
+fn the_domain_does_no_io_and_asks_no_clock() {
+    let words = [
+        "tokio::",
+        "sqlx::",
+        "axum::",
+        "reqwest::",
+        "hyper::",
+        "std::fs",
+        "std::net",
+        "std::process",
+        "std::env",
+        "SystemTime",
+        "Instant::now",
+        "now_utc",
+        "now_v7",
+        "new_v4",
+        "println!",
+        "tracing::",
+    ];
+    refuse("domain/src", &words, |_| false);
+}
+
+#[test]
+fn sql_stands_only_in_stores() {
+    let words = ["\"SELECT ", "\"INSERT ", "\"UPDATE ", "\"DELETE FROM ", "sql(\""];
+    refuse("server/src", &words, |file| file.contains("/store") || file.contains("/db/"));
+    refuse("cli/src", &words, |_| false);
+}
+
+#[test]
+fn services_know_each_other_only_by_their_front_doors() {
+    for (service, others) in [("identity", ["services::vm"]), ("vm", ["services::identity"])] {
+        refuse(&format!("server/src/services/{service}"), &others, |_| false);
+    }
+    // Rooms of a service are entered by itself and, for the engine, by the composition root.
+    let rooms = ["identity::store", "identity::ops", "vm::store", "vm::ops", "vm::reconcile"];
+    refuse("server/src", &rooms, |file| file.contains("/services/"));
+}
+
+#[test]
+fn requests_do_not_touch_the_host() {
+    let words =
+        ["engine().start", "engine().make_disk", "engine().power_off", "engine().press_power", "engine().discard"];
+    refuse("server/src/services/vm/ops", &words, |_| false);
+    refuse("server/src/services/vm/api", &words, |_| false);
+}
+
+#[test]
+fn stores_are_asked_by_ops_and_reconcilers_not_by_wire() {
+    refuse("server/src/services/vm/wire", &["engine()", ".begin()", "Tx"], |_| false);
+}
