@@ -85,6 +85,8 @@ fn metrics(vms: Vms) -> crate::http::probes::Metrics {
 /// `berth serve`: answers until SIGTERM or SIGINT, then drains and leaves machines running.
 pub async fn serve(config: Config) -> Result<()> {
     init_log(&config.log);
+    // What the service and its machines write is nobody else's to read.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let app = App::start(&config).await?;
     let listener = TcpListener::bind(config.listen).await.with_context(|| {
         format!("cannot listen on {}; is another service there? Set BERTH_LISTEN to another address", config.listen)

@@ -31,6 +31,8 @@ struct World {
     deaf: bool,
     boot: u32,
     starts: u32,
+    everything_runs: bool,
+    looked_at: HashSet<VmId>,
 }
 
 impl Default for SimulatedEngine {
@@ -45,6 +47,8 @@ impl Default for SimulatedEngine {
             deaf: false,
             boot: 1,
             starts: 0,
+            everything_runs: false,
+            looked_at: HashSet::new(),
         };
         Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0 }
     }
@@ -92,6 +96,16 @@ impl SimulatedEngine {
         let mut world = self.world();
         world.boot += 1;
         world.machines.clear();
+    }
+
+    /// Whether every machine that is looked at runs, known or not: what a service finds after its restart.
+    pub fn run_everything(&self, yes: bool) {
+        self.world().everything_runs = yes;
+    }
+
+    /// How many machines were looked at since then.
+    pub fn looked_at(&self) -> usize {
+        self.world().looked_at.len()
     }
 
     /// Machines that have a process, disks that exist, and starts so far.
@@ -159,7 +173,12 @@ impl Engine for SimulatedEngine {
 
     async fn observe(&self, id: VmId) -> Result<Machine> {
         self.call("observe").await?;
-        Ok(self.world().machines.get(&id).map_or(Machine::Absent, |(machine, _)| *machine))
+        let mut world = self.world();
+        if world.everything_runs {
+            world.looked_at.insert(id);
+        }
+        let unknown = if world.everything_runs { Machine::Running } else { Machine::Absent };
+        Ok(world.machines.get(&id).map_or(unknown, |(machine, _)| *machine))
     }
 
     async fn guest_ready(&self, id: VmId) -> bool {

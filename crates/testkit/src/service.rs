@@ -43,6 +43,7 @@ pub struct Service {
     listen: String,
     child: Option<Child>,
     environment: Vec<(String, String)>,
+    images: Vec<String>,
 }
 
 impl Service {
@@ -58,7 +59,15 @@ impl Service {
         let config = format!("[vm]\nfirst_address = \"127.{}.{}.1\"\n", 65 + port % 60, port / 256);
         std::fs::write(dir.path().join("berth.toml"), config).expect("a file");
         let base = format!("http://{listen}");
-        Self { dir, base, binary: binary.into(), listen, child: None, environment: Vec::new() }
+        Self {
+            dir,
+            base,
+            binary: binary.into(),
+            listen,
+            child: None,
+            environment: Vec::new(),
+            images: wanted.iter().map(|i| (*i).to_owned()).collect(),
+        }
     }
 
     /// A service that is ready.
@@ -137,9 +146,19 @@ impl Service {
         eventually("the service's end", 60, || child.try_wait().ok().flatten());
     }
 
-    /// The administrator.
+    /// The administrator, once the service has looked at its images.
     pub async fn admin(&self) -> Caller {
-        Caller::login(&self.base, EMAIL, PASSWORD).await
+        let caller = Caller::login(&self.base, EMAIL, PASSWORD).await;
+        for image in &self.images {
+            let path = format!("/api/v1/images/{image}");
+            caller
+                .until("the image", |c| {
+                    let path = path.clone();
+                    async move { c.get(&path).await.body["status"] == "ready" }
+                })
+                .await;
+        }
+        caller
     }
 
     /// Name and password of the administrator.

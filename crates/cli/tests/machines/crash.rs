@@ -35,8 +35,12 @@ async fn leaves_nothing(service: &Service, caller: &Caller, id: &str) {
         let path = format!("/proc/{}/exe", pid.as_raw_pid());
         assert!(std::fs::read_link(path).is_err(), "the machine's process is still there");
     }
-    let quota = caller.get("/quota").await.body;
-    assert_eq!((&quota["vms"]["used"], &quota["disks"]["used"]), (&json!(0), &json!(0)));
+    caller
+        .until("empty sums", |c| async move {
+            let quota = c.get("/quota").await.body;
+            (&quota["vms"]["used"], &quota["disks"]["used"]) == (&json!(0), &json!(0))
+        })
+        .await;
 }
 
 /// Kills the service at a point of an operation, and starts it again.

@@ -28,7 +28,7 @@ pub fn ssh(service: &Service, vm: &Value, command: &str) -> Output {
 
 /// The same; the command's output, once the guest lets it in.
 pub fn says(service: &Service, vm: &Value, command: &str) -> String {
-    let output = eventually("the login", 240, || {
+    let output = eventually("the login", 600, || {
         let output = ssh(service, vm, command);
         // 255 is ssh's own failure: the guest is not there yet.
         (output.status.code() != Some(255)).then_some(output)
@@ -39,12 +39,12 @@ pub fn says(service: &Service, vm: &Value, command: &str) -> String {
 
 /// Waits until a guest said that it finished booting.
 pub async fn ready(caller: &Caller, id: &str) -> Value {
-    for _ in 0..2400 {
+    for _ in 0..6000 {
         let vm = caller.get(&format!("/vms/{id}")).await.body;
         if vm["guest_ready"] == true {
             return vm;
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    panic!("the guest is not ready within 240 s");
+    panic!("the guest is not ready within 600 s");
 }

@@ -29,7 +29,7 @@ async fn without_qemu_the_service_says_so() {
     let id = caller.create_vm(vm("web")).await;
     let failed = caller.reaches(&id, "failed").await;
     let message = failed["message"].as_str().unwrap_or_default();
-    assert!(message.contains("QEMU") && !message.contains("/nonexistent"), "{message}");
+    assert!(message.contains("qemu-system-x86_64") && !message.contains("/nonexistent"), "{message}");
     caller.delete(&format!("/vms/{id}")).await;
     caller.gone(&id).await;
     let mut doctor = service.berth(&["doctor", "--config"]);
@@ -42,32 +42,63 @@ async fn without_qemu_the_service_says_so() {
     );
 }
 
+/// A service with an image of its own, not shared with other tests.
+fn with_own_image() -> Service {
+    let service = Service::new(BERTH, &[]);
+    let to = service.dir.path().join("images/micro");
+    std::fs::create_dir_all(&to).expect("a folder");
+    for entry in std::fs::read_dir(images().join("micro")).expect("an image").flatten() {
+        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
+    }
+    service
+}
+
+fn damage(service: &Service, file: &str, bytes: u64) {
+    let path = service.dir.path().join("images/micro").join(file);
+    std::fs::OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(bytes)).expect("a cut");
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_image_is_told_and_its_vm_can_go() {
-    for (file, bytes) in [("disk.qcow2", 100_000), ("disk.qcow2", 0), ("vmlinux", 0), ("vmlinux", 5000)] {
-        let service = Service::new(BERTH, &[]);
-        let to = service.dir.path().join("images/micro");
-        std::fs::create_dir_all(&to).expect("a folder");
-        for entry in std::fs::read_dir(images().join("micro")).expect("an image").flatten() {
-            std::fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
-        }
-        let damaged = std::fs::OpenOptions::new().write(true).open(to.join(file)).expect("a file");
-        damaged.set_len(bytes).expect("a cut");
-        let mut service = service;
+async fn a_damaged_image_is_not_offered() {
+    for (file, bytes) in [("disk.qcow2", 100_000), ("vmlinux", 5000), ("initrd", 0)] {
+        let mut service = with_own_image();
         service.start();
         let caller = service.admin().await;
-        let id = caller.create_vm(vm("web")).await;
-        let failed = caller.reaches(&id, "failed").await;
-        assert!(failed["message"].as_str().is_some_and(|m| m.contains("image")), "{file} {bytes}: {failed}");
-        caller.delete(&format!("/vms/{id}")).await;
-        caller.gone(&id).await;
+        caller
+            .until("the image", |c| async move { c.get("/api/v1/images/micro").await.body["status"] == "ready" })
+            .await;
+        damage(&service, file, bytes);
+        caller
+            .until("the verdict", |c| async move { c.get("/api/v1/images/micro").await.body["status"] == "failed" })
+            .await;
+        let image = caller.get("/api/v1/images/micro").await.body;
+        assert!(image["message"].as_str().is_some_and(|m| m.contains("damaged")), "{image}");
+        caller.post("/vms", vm("web")).await.refused(404, "image_not_found");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_whose_image_was_damaged_says_so_and_can_go() {
+    let mut service = with_own_image();
+    service.configure("stop_seconds = 1\n");
+    service.start();
+    let caller = service.admin().await;
+    caller.until("the image", |c| async move { c.get("/api/v1/images/micro").await.body["status"] == "ready" }).await;
+    let id = caller.running_vm("web").await;
+    caller.act(&format!("/vms/{id}/stop")).await;
+    caller.reaches(&id, "stopped").await;
+    damage(&service, "vmlinux", 5000);
+    assert_eq!(caller.act(&format!("/vms/{id}/start")).await.status, 202);
+    let failed = caller.reaches(&id, "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|m| m.contains("image 'micro' is damaged")), "{failed}");
+    caller.delete(&format!("/vms/{id}")).await;
+    caller.gone(&id).await;
 }
 
 /// A service whose data folder is a small file system of its own, in a mount namespace.
 fn on_a_small_disk(megabytes: u32) -> Service {
     let mut service = Service::new(BERTH, &[]);
-    service.configure("disk_reserve_gb = 0\n");
+    service.configure("disk_reserve_gb = 0\ndisk_overcommit = 1000.0\n");
     let dir = service.dir.path().to_owned();
     let config = std::fs::read_to_string(dir.join("berth.toml")).expect("a file");
     let script = format!(
@@ -89,8 +120,9 @@ fn on_a_small_disk(megabytes: u32) -> Service {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_loses_nothing() {
-    let service = on_a_small_disk(90);
+    let service = on_a_small_disk(1100);
     let caller = service.admin().await;
+    caller.until("the image", |c| async move { c.get("/api/v1/images/micro").await.body["status"] == "ready" }).await;
     let id = caller.running_vm("web").await;
     // Seen through the namespace of the service's machine.
     let inside = format!("/proc/{}/root{}", process_in(&service), service.dir.path().display());

@@ -19,11 +19,11 @@ async fn schemathesis_finds_nothing() {
         &format!("Authorization: Bearer {}", caller.token),
     ]);
     // Streams and sockets have no end of their own; logging out ends the run's own session.
-    for path in ["streamEvents", "connectVMConsole", "waitVM", "logout", "signUp", "uploadImage", "importImage"] {
+    for path in ["streamEvents", "connectVMConsole", "waitVM", "logout"] {
         command.args(["--exclude-operation-id", path]);
     }
     command.args(["--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance"]);
-    command.args(["--max-examples", "15", "--seed", "1", "--phases", "examples,coverage,fuzzing", "--workers", "2"]);
+    command.args(["--max-examples", "15", "--seed", "1", "--phases", "examples,coverage,fuzzing", "--workers", "1"]);
     let output = command.env("NO_COLOR", "1").current_dir(service.dir.path()).output().expect("schemathesis");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");

@@ -1,13 +1,23 @@
 //! A guest from its creation to its end: login, disks, ports, power button.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use berth_testkit::{Service, eventually, vm};
 use serde_json::json;
 
 use crate::BERTH;
 use crate::guest::{key, ready, says, ssh};
+
+/// The first line that a port says.
+fn line_from(host: &str, port: u16) -> Option<String> {
+    let stream = TcpStream::connect((host, port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).ok()?;
+    Some(line)
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_is_what_was_asked_for() {
@@ -38,19 +48,12 @@ async fn a_guest_is_what_was_asked_for() {
     says(&service, &vm, "echo kept >/mnt/data/file && echo kept >/root/file && sync");
 
     // A port that was asked for at creation, and one that comes while it runs.
-    let serve =
-        |port: u16| format!("nohup sh -c 'while true; do echo port {port} | nc -l -p {port}; done' >/dev/null 2>&1 &");
-    let host = vm["public_ip"].as_str().expect("an address").to_owned();
-    let answers = |port: u16| {
-        let host = host.clone();
-        eventually("the port", 30, move || {
-            let mut stream = TcpStream::connect((host.as_str(), port)).ok()?;
-            let _ = stream.write_all(b"\n");
-            let mut text = String::new();
-            stream.read_to_string(&mut text).ok()?;
-            (text.trim() == format!("port {port}")).then_some(())
-        });
+    let serve = |port: u16| {
+        format!("setsid sh -c 'while true; do echo port {port} | nc -l -p {port}; done' </dev/null >/dev/null 2>&1 &")
     };
+    let host = vm["public_ip"].as_str().expect("an address").to_owned();
+    let answers =
+        |port: u16| eventually("the port", 30, || line_from(&host, port).filter(|l| *l == format!("port {port}\n")));
     says(&service, &vm, &serve(8000));
     answers(8000);
     let ports = json!({"exposed_ports": [{"port": 9000, "protocol": "tcp"}]});

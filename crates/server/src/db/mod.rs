@@ -18,6 +18,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::Connection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use tokio::sync::broadcast;
@@ -198,6 +199,9 @@ async fn open_sqlite(path: &Path) -> Result<Pools, DbError> {
         .max_connections(1)
         .acquire_timeout(ACQUIRE)
         .test_before_acquire(false)
+        // SQLite ends a transaction by itself when its disk is full; what then cannot be rolled back
+        // again would stay "in a transaction" for ever.
+        .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
         .connect_with(options.clone())
         .await?;
     let read = SqlitePoolOptions::new()

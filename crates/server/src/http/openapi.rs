@@ -1,7 +1,7 @@
 //! The OpenAPI document: made from the handlers, finished here with what all of them share.
 
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{InfoBuilder, OpenApi, ServerBuilder};
+use utoipa::openapi::{InfoBuilder, OpenApi, PathItem, RefOr, ServerBuilder};
 use utoipa::{PartialSchema, ToSchema};
 
 /// Adds title, servers and the security scheme, and writes the document as JSON.
@@ -15,7 +15,43 @@ pub fn finish(mut api: OpenApi) -> String {
     let components = api.components.get_or_insert_default();
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build();
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    api.paths.paths.values_mut().for_each(describe);
     serde_json::to_string_pretty(&api).unwrap_or_default()
+}
+
+/// Gives every answer a description: OpenAPI demands one, and the handlers say it only where it is special.
+fn describe(item: &mut PathItem) {
+    let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
+    for operation in operations.into_iter().flatten() {
+        for (status, answer) in &mut operation.responses.responses {
+            if let RefOr::T(answer) = answer
+                && answer.description.is_empty()
+            {
+                answer.description = meaning(status).into();
+            }
+        }
+    }
+}
+
+/// What a status means on every route.
+fn meaning(status: &str) -> &'static str {
+    match status {
+        "200" => "done",
+        "201" => "created; `Location` names it",
+        "202" => "accepted; it goes on after the answer",
+        "204" => "done; there is nothing to say",
+        "400" => "the request is not valid, or the status does not allow it",
+        "401" => "no credential, or one that does not hold",
+        "403" => "the caller's role does not allow it",
+        "404" => "there is no such thing that the caller can see",
+        "409" => "in conflict with how things stand",
+        "413" => "the body is too large",
+        "415" => "the body is not JSON",
+        "422" => "the Idempotency-Key was used with another body",
+        "429" => "too many tries; `Retry-After` says when",
+        "503" => "the service is busy; `Retry-After` says when",
+        _ => "see the code",
+    }
 }
 
 /// The stable codes of errors.

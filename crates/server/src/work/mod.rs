@@ -119,11 +119,8 @@ impl<R: Reconciler> Driver<R> {
                 () = tokio::time::sleep(sleep) => {}
                 () = woken::<R>(&mut signals) => {}
                 () = freed.notified() => {}
-                key = self.pokes.recv() => {
-                    if let Some(key) = key {
-                        self.spawn(key);
-                    }
-                }
+                // Nobody may be left who pokes.
+                Some(key) = self.pokes.recv() => self.spawn(key),
             }
             while self.tasks.try_join_next().is_some() {}
         }
@@ -208,5 +205,44 @@ async fn woken<R: Reconciler>(signals: &mut broadcast::Receiver<Signal>) {
             Err(broadcast::error::RecvError::Lagged(_)) => return,
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Idle {
+        looks: AtomicUsize,
+    }
+
+    impl Reconciler for Idle {
+        type Key = u32;
+        const TABLE: &'static str = "nothing";
+
+        async fn due(&self, _: Timestamp, _: usize) -> Result<Due<u32>> {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            Ok(Due { now: Vec::new(), next: None })
+        }
+
+        async fn reconcile(&self, _: u32) {}
+    }
+
+    #[tokio::test]
+    async fn a_driver_without_work_rests() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        let idle = Arc::new(Idle::default());
+        let (driver, poker) = Driver::new(idle.clone(), db, Clock::default(), 1);
+        drop(poker);
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(driver.run(stop.clone()));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        stop.cancel();
+        running.await.unwrap();
+        assert!((1..=3).contains(&idle.looks.load(Ordering::Relaxed)), "{:?}", idle.looks);
     }
 }

@@ -3,6 +3,7 @@
 //! An engine is told, it does not decide. Every call may be repeated after a crash, and names things by
 //! the ids of their rows, so that a scan of the host finds what no row owns.
 
+mod integrity;
 pub mod qemu;
 
 use std::net::Ipv4Addr;
@@ -222,7 +223,7 @@ pub trait Engine: Send + Sync + 'static {
     /// What a running machine uses.
     async fn usage(&self, id: VmId) -> Option<Usage>;
 
-    /// The images at hand.
+    /// The images at hand that are whole.
     async fn images(&self) -> Result<Vec<ImageInfo>>;
 
     /// Where a file can be put that is about to be imported.

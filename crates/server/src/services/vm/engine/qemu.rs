@@ -11,10 +11,13 @@
 //!
 //! A root disk keeps the kernel it was cloned with, because the modules on it belong to that kernel.
 
+mod findings;
+
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::ids::{DiskId, VmId};
@@ -26,11 +29,11 @@ use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
 use berth_qemu::{accel, disk, host, image};
 use tokio::sync::{OnceCell, broadcast};
 
+use super::integrity::Integrity;
 use super::{
     Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, EngineError, Found, ImageImport, ImageInfo, MachineSpec,
     Result, Started, Usage,
 };
-use crate::app::Finding;
 use crate::config::{Acceleration, Vm};
 
 /// Bytes of a GiB.
@@ -39,6 +42,8 @@ const GIB: u64 = 1 << 30;
 const SSH: u16 = 22;
 /// Port of SSH outside where 22 may not be bound.
 const HIGH_SSH: u16 = 2222;
+/// Age below which a base is left alone.
+const YOUNG: Duration = Duration::from_mins(10);
 /// Happenings kept for a slow watcher before it has to look at every machine.
 const HAPPENINGS: usize = 1024;
 
@@ -51,6 +56,7 @@ pub struct QemuEngine {
     happenings: broadcast::Sender<VmId>,
     watched: Arc<Mutex<HashSet<VmId>>>,
     probed: OnceCell<accel::Decision>,
+    integrity: Integrity,
 }
 
 impl From<berth_qemu::Error> for EngineError {
@@ -89,6 +95,7 @@ impl QemuEngine {
             happenings: broadcast::channel(HAPPENINGS).0,
             watched: Arc::default(),
             probed: OnceCell::new(),
+            integrity: Integrity::default(),
         }
     }
 
@@ -117,9 +124,10 @@ impl QemuEngine {
     }
 
     /// The folder a root disk is cloned from: the image as it is now, kept for as long as it is needed.
-    fn base(&self, image: &str) -> Result<PathBuf> {
+    async fn base(&self, image: &str) -> Result<PathBuf> {
         let from = self.images_dir().join(image);
         let manifest = Manifest::load(&from)?;
+        self.integrity.check(&from, &manifest).await?;
         let to = self.data.join("bases").join(format!("{image}-{}", manifest.version));
         if to.join(image::MANIFEST).is_file() {
             return Ok(to);
@@ -137,6 +145,22 @@ impl QemuEngine {
         Ok(to)
     }
 
+    /// Removes bases that no disk builds on. A young one may belong to a clone that is being made.
+    fn forget_bases(&self) {
+        let entries = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let notes = entries(self.disks()).filter(|e| e.path().extension().is_some_and(|x| x == "base"));
+        let used: HashSet<String> =
+            notes.filter_map(|e| Some(std::fs::read_to_string(e.path()).ok()?.trim().to_owned())).collect();
+        for entry in entries(self.data.join("bases")) {
+            let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
+            if !used.contains(&*entry.file_name().to_string_lossy()) && age.is_some_and(|age| age > YOUNG) {
+                tracing::info!(base = %entry.file_name().to_string_lossy(), "removing a base that no disk builds on");
+                // Another try comes with the next search.
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
     /// The folder that a root disk was cloned from.
     fn base_of(&self, disk: DiskId) -> Result<PathBuf> {
         let name = std::fs::read_to_string(self.base_note(disk)).map_err(|_| {
@@ -146,7 +170,7 @@ impl QemuEngine {
     }
 
     async fn clone_root(&self, spec: &DiskSpec, image: &str) -> Result<()> {
-        let base = self.base(image)?;
+        let base = self.base(image).await?;
         let manifest = Manifest::load(&base)?;
         let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
         std::fs::write(self.base_note(spec.id), name).map_err(transient)?;
@@ -172,6 +196,7 @@ impl QemuEngine {
         let dir = self.machine(spec.id);
         let base = self.base_of(spec.root_disk)?;
         let manifest = Manifest::load(&base)?;
+        self.integrity.check(&base, &manifest).await?;
         let qemu = self.qemu()?;
         let boot = manifest.boot(&base);
         let probe = match &boot {
@@ -224,49 +249,6 @@ impl QemuEngine {
             watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
             let _ = happenings.send(id);
         });
-    }
-
-    /// What `berth doctor` tells of machines.
-    pub async fn findings(&self) -> Vec<Finding> {
-        let finding = |good, what: &str, text: String| Finding { good, what: what.into(), text };
-        let mut findings: Vec<_> = host::tools()
-            .into_iter()
-            .map(|tool| match &tool.path {
-                Some(path) => finding(true, tool.name, path.display().to_string()),
-                None => finding(false, tool.name, format!("{}; type: sudo apt install {}", tool.purpose, tool.package)),
-            })
-            .collect();
-        if let Ok(qemu) = self.qemu() {
-            let version = host::qemu_version(&qemu).await.unwrap_or_else(|e| e.to_string());
-            findings.push(finding(true, "version", version));
-            let user = host::has_user_network(&qemu).await;
-            let text = if user { "user" } else { "this QEMU was built without the network 'user'" };
-            findings.push(finding(user, "network", text.into()));
-            let probe = self.any_probe();
-            let decision = self.acceleration(probe, &qemu).await;
-            findings.push(finding(
-                true,
-                "acceleration",
-                format!("{:?}: {}", decision.accel, decision.reason).to_lowercase(),
-            ));
-        }
-        findings.push(finding(true, "host", format!("{} cores, {} MiB of memory", host::cores(), host::memory_mb())));
-        if let Ok((total, free)) = host::disk(&self.data) {
-            findings.push(finding(true, "disk", format!("{} of {} GiB free", free / GIB, total / GIB)));
-        }
-        let ssh = format!("machines answer SSH on port {} of their own address in 127.64.0.0/10", self.ssh_port);
-        findings.push(finding(true, "ssh", ssh));
-        let images: Vec<_> = image::list(&self.images_dir()).into_iter().map(|(_, m)| m.id).collect();
-        let text = if images.is_empty() { "none yet; type: script/quickstart".into() } else { images.join(", ") };
-        findings.push(finding(true, "images", text));
-        findings
-    }
-
-    fn any_probe(&self) -> Option<accel::Probe> {
-        image::list(&self.images_dir()).into_iter().find_map(|(dir, manifest)| match manifest.boot(&dir) {
-            machine::Boot::Kernel { kernel, initrd, .. } => Some(accel::Probe { kernel, initrd }),
-            _ => None,
-        })
     }
 }
 
@@ -443,7 +425,13 @@ impl Engine for QemuEngine {
     }
 
     async fn images(&self) -> Result<Vec<ImageInfo>> {
-        Ok(image::list(&self.images_dir()).into_iter().map(|(_, manifest)| info(manifest)).collect())
+        let mut whole = Vec::new();
+        for (dir, manifest) in image::list(&self.images_dir()) {
+            if self.integrity.check(&dir, &manifest).await.is_ok() {
+                whole.push(info(manifest));
+            }
+        }
+        Ok(whole)
     }
 
     async fn staging(&self) -> Result<PathBuf> {
@@ -472,6 +460,7 @@ impl Engine for QemuEngine {
     }
 
     async fn scan(&self) -> Result<Found> {
+        self.forget_bases();
         let machines = machine::scan(&self.data.join("machines"));
         let disks: HashSet<DiskId> = std::fs::read_dir(self.disks())
             .into_iter()

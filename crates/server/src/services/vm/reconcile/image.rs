@@ -38,7 +38,13 @@ pub async fn watch(vms: Vms, stop: CancellationToken) {
 }
 
 async fn look(vms: &Vms) -> Result<()> {
-    for info in vms.engine().images().await.map_err(|e| Error::unavailable(e.to_string()))? {
+    let found = vms.engine().images().await.map_err(|e| Error::unavailable(e.to_string()))?;
+    for row in store::image::ready(vms.db()).await? {
+        if !found.iter().any(|info| info.id == row.id) {
+            fail(vms, row, "its files are missing or damaged; build or import it again".into()).await?;
+        }
+    }
+    for info in found {
         let known = store::image::find(vms.db(), &info.id).await?;
         let same = known.as_ref().is_some_and(|row| row.version == info.version && row.status == "ready");
         let importing = known.is_some_and(|row| row.status == "importing");
@@ -53,7 +59,7 @@ async fn look(vms: &Vms) -> Result<()> {
     Ok(())
 }
 
-async fn carry_out(vms: &Vms, mut row: ImageRow) -> Result<()> {
+async fn carry_out(vms: &Vms, row: ImageRow) -> Result<()> {
     let source = row.source.as_deref().unwrap_or_default();
     let import: Import = serde_json::from_str(source).map_err(Error::internal)?;
     let outcome = match fetch(vms, &import).await {
@@ -69,16 +75,19 @@ async fn carry_out(vms: &Vms, mut row: ImageRow) -> Result<()> {
     };
     match outcome {
         Ok(info) => record(vms, info).await.map(drop),
-        Err(error) => {
-            row.status = "failed".into();
-            row.message = Some(error.to_string());
-            row.work_at = None;
-            row.updated_at = vms.clock().now();
-            let mut tx = vms.db().begin().await?;
-            store::image::put(&mut tx, &row).await?;
-            Ok(tx.commit().await?)
-        }
+        Err(error) => fail(vms, row, error.to_string()).await,
     }
+}
+
+async fn fail(vms: &Vms, mut row: ImageRow, reason: String) -> Result<()> {
+    tracing::warn!(image = row.id, reason, "image failed");
+    row.status = "failed".into();
+    row.message = Some(reason);
+    row.work_at = None;
+    row.updated_at = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    store::image::put(&mut tx, &row).await?;
+    Ok(tx.commit().await?)
 }
 
 /// The file to import: the one named, or what the URL gives.

@@ -107,6 +107,11 @@ pub async fn remove(tx: &mut Tx, id: &str, now: Timestamp) -> Result<(), DbError
         .map(drop)
 }
 
+/// Images that can be cloned.
+pub async fn ready(db: &Db) -> Result<Vec<ImageRow>, DbError> {
+    sql("SELECT * FROM images WHERE status = 'ready' AND deleted_at IS NULL").fetch_all(db).await
+}
+
 /// Images that want work.
 pub async fn with_work(db: &Db) -> Result<Vec<ImageRow>, DbError> {
     sql("SELECT * FROM images WHERE work_at IS NOT NULL AND deleted_at IS NULL ORDER BY work_at").fetch_all(db).await

@@ -1,0 +1,224 @@
+//! Real machines, beside bare QEMU with the very arguments of the service's machine.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use berth_testkit::{Caller, Service, vm};
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+use crate::process::{Running, median, until};
+use crate::report::{Bound, Report};
+use crate::service::program;
+
+pub async fn run(report: &mut Report) -> Result<()> {
+    let program = program()?;
+    let program = program.to_str().context("a path")?;
+    cloning(report).await?;
+    let service = Service::started(program, &["micro", "debian-12"]);
+    let caller = service.admin().await;
+    let key = key(&service)?;
+    running(report, &service, &caller, &key).await?;
+    micro(report, &service, &caller, &key).await?;
+    debian(report, &service, &caller, &key).await
+}
+
+/// A key pair in the service's folder; the public key.
+fn key(service: &Service) -> Result<String> {
+    let file = service.dir.path().join("key");
+    let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&file).status()?;
+    ensure!(made.success(), "ssh-keygen");
+    Ok(std::fs::read_to_string(file.with_extension("pub"))?.trim().to_owned())
+}
+
+async fn cloning(report: &mut Report) -> Result<()> {
+    let folder = tempfile::tempdir_in("/var/tmp")?;
+    let image = berth_testkit::images().join("micro/disk.qcow2");
+    let mut figures = Vec::new();
+    for gib in [20_u64, 2048] {
+        let mut times = Vec::new();
+        for round in 0..7 {
+            let to = folder.path().join(format!("{gib}-{round}.qcow2"));
+            let began = Instant::now();
+            berth_qemu::disk::clone_image(&image, &to, gib << 30).await?;
+            times.push(began.elapsed().as_secs_f64() * 1e3);
+        }
+        figures.push(median(times));
+    }
+    let detail = format!("{:.1} ms and {:.1} ms", figures[0], figures[1]);
+    report.add(
+        "clone of 2,048 GiB beside 20 GiB (time)",
+        figures[1] / figures[0],
+        "times",
+        Some(Bound::Most(1.5)),
+        detail,
+    );
+    Ok(())
+}
+
+fn body(name: &str, image: &str, size: &str, key: &str) -> Value {
+    let mut body = vm(name);
+    body["vm_config_id"] = json!(size);
+    body["ssh_keys"] = json!([key]);
+    body["delete_root_disk"] = json!(true);
+    body["root_disk"]["create_disk_request"]["image_id"] = json!(image);
+    body
+}
+
+/// A machine of the service: what it was started with.
+struct Machine {
+    id: String,
+    arguments: Vec<String>,
+    ssh: Value,
+    /// Seconds from the request to `running`.
+    running: f64,
+    began: Instant,
+}
+
+async fn create(service: &Service, caller: &Caller, body: Value) -> Result<Machine> {
+    let began = Instant::now();
+    let id = caller.create_vm(body).await;
+    let vm = caller.reaches(&id, "running").await;
+    let running = began.elapsed().as_secs_f64();
+    let pid = service.machine(&id).context("a process")?.as_raw_pid();
+    let line = std::fs::read(format!("/proc/{pid}/cmdline"))?;
+    let arguments = line.split(|b| *b == 0).filter(|a| !a.is_empty()).map(|a| String::from_utf8_lossy(a).into_owned());
+    Ok(Machine { id, arguments: arguments.collect(), ssh: vm["ssh"].clone(), running, began })
+}
+
+/// Starts bare QEMU in a machine's folder, on another root disk.
+fn bare(service: &Service, machine: &Machine, root: &Path) -> Result<Running> {
+    let dir = service.dir.path().join("machines").join(&machine.id);
+    for socket in ["qmp.sock", "events.sock", "console.sock", "pid"] {
+        let _ = std::fs::remove_file(dir.join(socket));
+    }
+    let with_root = |argument: &String| match argument.split_once("id=d0,file=") {
+        Some((before, after)) => {
+            let options = after.split_once(',').map_or("", |(_, options)| options);
+            format!("{before}id=d0,file={},{options}", root.display())
+        }
+        None => argument.clone(),
+    };
+    let mut command = Command::new(&machine.arguments[0]);
+    command.args(machine.arguments[1..].iter().map(with_root)).current_dir(&dir);
+    Ok(Running(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
+}
+
+async fn stop(service: &Service, caller: &Caller, machine: &Machine) {
+    caller.act(&format!("/vms/{}/stop", machine.id)).await;
+    if let Some(pid) = service.machine(&machine.id) {
+        // The measured part is over: nobody waits for the guest.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    caller.reaches(&machine.id, "stopped").await;
+}
+
+fn clone_of(service: &Service, image: &str, to: &Path) -> Result<()> {
+    let _ = std::fs::remove_file(to);
+    let base = service.dir.path().join("images").join(image).join("disk.qcow2");
+    let mut command = Command::new("qemu-img");
+    command.args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"]).arg(base).arg(to).arg("20G");
+    ensure!(command.status()?.success(), "qemu-img");
+    Ok(())
+}
+
+async fn running(report: &mut Report, service: &Service, caller: &Caller, key: &str) -> Result<()> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let root = service.dir.path().join("bare.qcow2");
+    // The first one decides the acceleration and fills caches.
+    for round in 0..8 {
+        let machine = create(service, caller, body("bench", "micro", "tiny", key)).await?;
+        stop(service, caller, &machine).await;
+        clone_of(service, "micro", &root)?;
+        let socket = service.dir.path().join("machines").join(&machine.id).join("qmp.sock");
+        let began = Instant::now();
+        let process = bare(service, &machine, &root)?;
+        let greeted = until(began, "QMP", async || greets(&socket).await).await?;
+        if round > 0 {
+            ours.push(machine.running * 1e3);
+            theirs.push(greeted.as_secs_f64() * 1e3);
+        }
+        drop(process);
+        caller.delete(&format!("/vms/{}", machine.id)).await;
+        caller.gone(&machine.id).await;
+    }
+    let (ours, theirs) = (median(ours), median(theirs));
+    let detail = format!("{ours:.0} ms from the request to running, {theirs:.0} ms from exec to QMP's first word");
+    report.add("create to running above bare QEMU", ours - theirs, "ms", Some(Bound::Most(100.0)), detail);
+    Ok(())
+}
+
+async fn greets(socket: &Path) -> bool {
+    let greeting = async {
+        let mut stream = UnixStream::connect(socket).await.ok()?;
+        let mut byte = [0; 1];
+        stream.read_exact(&mut byte).await.ok()
+    };
+    greeting.await.is_some()
+}
+
+/// Seconds from `began` until a login worked.
+async fn login(service: &Service, ssh: &Value, began: Instant) -> Result<f64> {
+    let text = |name: &str| ssh[name].as_str().unwrap_or_default().to_owned();
+    let port = u16::try_from(ssh["port"].as_u64().context("a port")?)?;
+    let address = (text("host"), port);
+    until(began, "SSH", async || {
+        let greeting = async {
+            let mut stream = TcpStream::connect((address.0.as_str(), address.1)).await.ok()?;
+            let mut bytes = [0; 4];
+            stream.read_exact(&mut bytes).await.ok()
+        };
+        matches!(timeout(Duration::from_secs(20), greeting).await, Ok(Some(_)))
+    })
+    .await?;
+    let mut command = tokio::process::Command::new("ssh");
+    command.args(["-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]);
+    command.args(["-o", "UserKnownHostsFile=/dev/null", "-p", &port.to_string(), "-l", &text("user")]);
+    let status = command.arg("-i").arg(service.dir.path().join("key")).args([&address.0, "true"]).status().await?;
+    ensure!(status.success(), "the login failed");
+    Ok(began.elapsed().as_secs_f64())
+}
+
+async fn micro(report: &mut Report, service: &Service, caller: &Caller, key: &str) -> Result<()> {
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        let machine = create(service, caller, body("bench", "micro", "tiny", key)).await?;
+        times.push(login(service, &machine.ssh, machine.began).await?);
+        caller.delete(&format!("/vms/{}", machine.id)).await;
+        caller.gone(&machine.id).await;
+    }
+    report.add("create to a login, micro", median(times), "s", Some(Bound::Most(5.0)), String::new());
+    Ok(())
+}
+
+async fn debian(report: &mut Report, service: &Service, caller: &Caller, key: &str) -> Result<()> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let root = service.dir.path().join("bare.qcow2");
+    for _ in 0..3 {
+        let machine = create(service, caller, body("bench", "debian-12", "small", key)).await?;
+        ours.push(login(service, &machine.ssh, machine.began).await?);
+        stop(service, caller, &machine).await;
+        let began = Instant::now();
+        clone_of(service, "debian-12", &root)?;
+        let process = bare(service, &machine, &root)?;
+        theirs.push(login(service, &machine.ssh, began).await?);
+        drop(process);
+        caller.delete(&format!("/vms/{}", machine.id)).await;
+        caller.gone(&machine.id).await;
+    }
+    let (ours, theirs) = (median(ours), median(theirs));
+    let detail = format!("{ours:.1} s beside {theirs:.1} s by hand");
+    report.add(
+        "create to a login, debian-12, beside by hand (time)",
+        ours / theirs,
+        "times",
+        Some(Bound::Most(1.05)),
+        detail,
+    );
+    report.add("that boot", ours, "s", Some(Bound::Most(30.0)), String::new());
+    Ok(())
+}

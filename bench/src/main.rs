@@ -1,0 +1,42 @@
+//! Runs the benchmarks and writes their table.
+
+mod api;
+mod load;
+mod machines;
+mod process;
+mod report;
+mod service;
+mod simulated;
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use report::Report;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((first, [folder, machines])) = arguments.split_first()
+        && first == "simulated-service"
+    {
+        return simulated::serve(Path::new(folder), machines.parse()?).await;
+    }
+    let mut report = Report::new();
+    for group in groups(&arguments)? {
+        match group {
+            "api" => api::run(&mut report).await?,
+            "service" => service::run(&mut report).await?,
+            _ => machines::run(&mut report).await?,
+        }
+    }
+    report.write(Path::new("bench/results"))
+}
+
+fn groups(arguments: &[String]) -> Result<Vec<&str>> {
+    const ALL: [&str; 3] = ["api", "service", "machines"];
+    if let Some(unknown) = arguments.iter().find(|a| !ALL.contains(&a.as_str())) {
+        bail!("there is no group '{unknown}'; there are {}", ALL.join(", "));
+    }
+    let named: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    Ok(if named.is_empty() { ALL.to_vec() } else { named })
+}

@@ -1,0 +1,51 @@
+//! What a process costs.
+
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// A child that does not outlive the run.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    /// CPU seconds so far.
+    pub fn cpu(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
+        let after = stat.rsplit(')').next().unwrap_or_default();
+        let ticks: u32 = after.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u32>().ok()).sum();
+        f64::from(ticks) / 100.0
+    }
+
+    /// Resident memory now, in MB (10^6 bytes).
+    pub fn memory(&self) -> Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).context("VmRSS")?;
+        let kib: u32 = line.trim().trim_end_matches(" kB").parse()?;
+        Ok(f64::from(kib) * 1024.0 / 1e6)
+    }
+}
+
+/// Asks until it is so; how long that took since `began`.
+pub async fn until(began: Instant, what: &str, mut check: impl AsyncFnMut() -> bool) -> Result<Duration> {
+    while !check().await {
+        if began.elapsed() > Duration::from_mins(5) {
+            bail!("{what}: not within 300 s");
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(began.elapsed())
+}
+
+/// The middle of some figures.
+pub fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
+}

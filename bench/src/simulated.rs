@@ -1,0 +1,35 @@
+//! The service over an engine that only remembers, in a process of its own.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use berth_server::app::App;
+use berth_server::config::{Config, Secret};
+use berth_testkit::SimulatedEngine;
+use tokio::net::TcpListener;
+
+/// Serves until its end; says where, and when it has looked at so many machines.
+pub async fn serve(folder: &Path, machines: usize) -> Result<()> {
+    let began = Instant::now();
+    let data = folder.to_string_lossy().into_owned();
+    let mut config = Config::from_sources(None, |name| (name == "BERTH_DATA_DIR").then(|| data.clone()))?;
+    config.admin_email = "admin@example.com".into();
+    config.admin_password = Secret("a quiet harbour at night".into());
+    let engine = Arc::new(SimulatedEngine::default());
+    engine.run_everything(machines > 0);
+    let app = App::start_with(&config, engine.clone()).await?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    println!("http://{}", listener.local_addr()?);
+    tokio::spawn(async move {
+        while engine.looked_at() < machines {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        println!("{}", began.elapsed().as_secs_f64());
+    });
+    let router = app.router.clone().into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, router).await?;
+    Ok(())
+}
