@@ -87,8 +87,10 @@ pub(super) struct ImportImageBody {
 
 /// Uploads an ordinary cloud image, qcow2 or raw (administrators).
 #[utoipa::path(put, path = "/api/v1/images/{image_id}/content", operation_id = "uploadImage", tag = "images",
-    params(("image_id" = String, Path), ("name" = Option<String>, Query), ("login_user" = Option<String>, Query),
-        ("sha256" = Option<String>, Query), ("firmware" = Option<String>, Query)),
+    params(("image_id" = String, Path), ("name" = Option<String>, Query, min_length = 1, max_length = 100),
+        ("login_user" = Option<String>, Query, pattern = "^[a-z_][a-z0-9_-]{0,31}$"),
+        ("sha256" = Option<String>, Query, pattern = "^[0-9a-fA-F]{64}$"),
+        ("firmware" = Option<String>, Query, pattern = "^(bios|uefi)$")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 201, body = ImageView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),

@@ -24,17 +24,18 @@ use crate::services::vm::ops::vm::VmWithDisks;
 use crate::services::vm::ops::{self, Outcome};
 use crate::services::vm::store::vm::{Filter, Sort};
 use crate::services::vm::wire::requests::{CreateVmBody, UpdateVmBody};
-use crate::services::vm::wire::vm::{OperationView, VmView};
+use crate::services::vm::wire::vm::{OperationView, VmStatus, VmView};
 use crate::services::vm::{Vms, store};
 
 /// VMs of a project, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms", operation_id = "listVMs", tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path), PageParams,
-        ("status" = Option<String>, Query, description = "only this status (extension)"),
+        ("status" = Option<VmStatus>, Query, description = "only this status (extension)"),
         ("name" = Option<String>, Query, description = "only this name (extension)"),
         ("label" = Option<String>, Query, description = "only this label: `key` or `key=value` (extension)"),
-        ("sort" = Option<String>, Query, description = "created_at, -created_at, name or -name (extension)"),
-        ("include_deleted" = Option<String>, Query, description = "`true`: deleted ones too (extension)")),
+        ("sort" = Option<String>, Query, description = "default -created_at (extension)",
+            pattern = "^-?(created_at|name)$"),
+        ("include_deleted" = Option<bool>, Query, description = "`true`: deleted ones too (extension)")),
     responses((status = 200, body = List<VmView>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
@@ -79,7 +80,8 @@ fn truth(text: &str) -> Result<bool, String> {
 /// Creates a VM; it is made after the answer.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms", operation_id = "createVM", tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours (extension)")),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours (extension)",
+            min_length = 1, max_length = 255, pattern = "^[!-~]+$")),
     request_body = CreateVmBody,
     responses((status = 201, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
@@ -104,7 +106,7 @@ pub(super) async fn create_vm(
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}", operation_id = "getVM",
     tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path),
-        ("include_deleted" = Option<String>, Query, description = "`true`: also when it is deleted (extension)")),
+        ("include_deleted" = Option<bool>, Query, description = "`true`: also when it is deleted (extension)")),
     responses((status = 200, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
@@ -190,7 +192,7 @@ verb_route!(
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/wait", operation_id = "waitVM",
     tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path),
-        ("status" = Option<String>, Query, description = "default `running`"),
+        ("status" = Option<VmStatus>, Query, description = "default `running`"),
         ("timeout" = Option<i64>, Query, description = "seconds, 1 to 300; default 60", minimum = 1, maximum = 300)),
     responses((status = 200, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),

@@ -53,9 +53,18 @@ pub struct SshKey(String);
 /// Exactly one of the two.
 #[derive(ToSchema)]
 #[schema(as = RootDiskRequest)]
-pub struct RootDiskBody {
-    attach_disk_request: Option<DiskReference>,
-    create_disk_request: Option<NewRootDisk>,
+#[serde(untagged)]
+pub enum RootDiskBody {
+    /// A volume that exists.
+    Attach {
+        /// Which.
+        attach_disk_request: DiskReference,
+    },
+    /// A clone of an image.
+    Create {
+        /// What to clone.
+        create_disk_request: NewRootDisk,
+    },
 }
 
 /// A disk by its id.
