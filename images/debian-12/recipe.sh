@@ -21,12 +21,18 @@ packages=(
 
 make_rootfs() {
   local work=$1 release=$2
-  public_sources >"$work/sources.list"
+  pack_extras "$work" "$release"
   bootstrap minbase "$work/rootfs.tar" "$(IFS=,; echo "${packages[*]}")" \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
-    --customize-hook="mkdir -p \"\$1/usr/lib/modules\"" \
-    --customize-hook="copy-in '$work/parts/lib/modules/$release' /usr/lib/modules" \
-    --customize-hook="'$here/debian-12/customize' \"\$1\" '$here/debian-12/rootfs'" \
-    --customize-hook="copy-in '$work/sources.list' /etc/apt"
+    --customize-hook="tar-in '$work/extras.tar' /" \
+    --customize-hook="'$here/debian-12/customize' \"\$1\" '$here/debian-12/rootfs'"
+}
+
+# An archive, because its owners are root's in a user namespace too.
+pack_extras() {
+  local work=$1 release=$2
+  public_sources >"$work/sources.list"
+  tar --owner=0 --group=0 --mode=u+rw,go-w,a+rX --transform='s,^sources.list,etc/apt/&,;s,^modules/,usr/lib/&,' \
+    -cf "$work/extras.tar" -C "$work" sources.list -C "$work/parts/lib" "modules/$release"
 }

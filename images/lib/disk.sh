@@ -8,8 +8,8 @@ disk_bytes=$((20 << 30))
 make_disk() {
   local work=$1
   truncate -s "$disk_bytes" "$work/disk.raw"
-  export -f fill_disk
-  as_root bash -euo pipefail -c 'fill_disk "$1"' - "$work"
+  # As text: fakeroot's shell would lose an exported function.
+  as_root bash -euo pipefail -c "$(declare -f fill_disk); fill_disk \"\$1\"" - "$work"
   qemu-img convert -c -f raw -O qcow2 -o compression_type=zstd,lazy_refcounts=off \
     "$work/disk.raw" "$work/image/disk.qcow2"
   rm "$work/disk.raw"

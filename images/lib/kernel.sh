@@ -45,6 +45,7 @@ unpack_stream() {
 module_files() {
   local parts=$1 release=$2 name
   for name in "${boot_modules[@]}"; do
-    modprobe -d "$parts" -S "$release" --show-depends "$name" | sed -n 's/^insmod \([^ ]*\).*/\1/p'
+    modprobe -d "$parts" -S "$release" --show-depends "$name" | sed -n 's/^insmod \([^ ]*\).*/\1/p' ||
+      die "Linux $release has no module $name."
   done | awk '!seen[$0]++'
 }

@@ -6,10 +6,10 @@ recipe_hash() {
   local name=$1
   {
     uname -m
-    cd "$here" && find build lib "$name" -type f -printf '%m %p\n' | LC_ALL=C sort -k 2 |
-      while read -r mode file; do
+    cd "$here" && find build lib "$name" ! -type d -printf '%m %p %l\n' | LC_ALL=C sort -k 2 |
+      while read -r mode file target; do
         # Of the mode only what a checkout keeps.
-        printf '%s %s %s\n' "$((0$mode >> 6 & 1))" "$file" "$(sha256sum <"$file")"
+        printf '%s %s %s\n' "$((0$mode >> 6 & 1))" "$file" "${target:-$(sha256sum <"$file")}"
       done
   } | sha256sum | cut -c 1-16
 }
