@@ -143,9 +143,13 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Rule: a string.
+/// Rule: a string. NUL is refused, because not every database keeps it.
 pub fn text(value: &Value) -> Parsed<&str> {
-    value.as_str().ok_or_else(|| "must be a string".into())
+    match value.as_str() {
+        Some(text) if text.contains('\0') => Err("must not contain the character NUL".into()),
+        Some(text) => Ok(text),
+        None => Err("must be a string".into()),
+    }
 }
 
 /// Rule: a string of `min..=max` characters.

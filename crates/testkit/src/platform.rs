@@ -62,7 +62,7 @@ impl Platform {
         Self::start_with(|_| {}).await
     }
 
-    /// Starts one with another configuration.
+    /// Starts one with another configuration; on PostgreSQL where `BERTH_TEST_POSTGRES` names a server.
     pub async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let dir = Arc::new(tempfile::tempdir().expect("a folder"));
         let mut config = Config::from_sources(None, |name| {
@@ -71,6 +71,9 @@ impl Platform {
         .expect("a configuration");
         config.admin_email = EMAIL.into();
         config.admin_password = Secret(PASSWORD.into());
+        if let Ok(server) = std::env::var("BERTH_TEST_POSTGRES") {
+            config.database_url = fresh_database(&server);
+        }
         change(&mut config);
         Self::run(config, Arc::default(), dir).await
     }
@@ -124,6 +127,16 @@ impl Platform {
         assert_eq!(answer.status, 201, "{answer:?}");
         Caller::login(&self.admin.base, email, PASSWORD).await
     }
+}
+
+/// A new database on a PostgreSQL server; the server is thrown away after the tests.
+fn fresh_database(server: &str) -> String {
+    let name = format!("berth_{}", uuid::Uuid::now_v7().simple());
+    let create = format!("CREATE DATABASE {name}");
+    let mut command = std::process::Command::new("psql");
+    let output = command.args(["-q", &format!("{server}/postgres"), "-c", &create]).output().expect("psql");
+    assert!(output.status.success(), "{output:?}");
+    format!("{server}/{name}")
 }
 
 impl Drop for Platform {

@@ -30,6 +30,9 @@ pub use row::{FromRow, Row};
 const READERS: u32 = 8;
 /// How long a request waits for a connection before it is answered `service_unavailable`.
 const ACQUIRE: Duration = Duration::from_secs(5);
+/// PostgreSQL, too, has one writer at a time: a transaction that read a row may write it, whoever else
+/// serves. The key is the word `berth`.
+const ONE_WRITER: &str = "SELECT pg_advisory_xact_lock(422724498536)";
 /// Signals kept for a slow watcher before it has to look at the rows again.
 const SIGNALS: usize = 4096;
 
@@ -56,7 +59,11 @@ impl From<sqlx::Error> for DbError {
         match &error {
             sqlx::Error::Database(e) if e.is_unique_violation() => Self::Unique(text),
             sqlx::Error::Database(e) if e.code().is_some_and(|c| c == "13" || c == "53100") => Self::Full(text),
-            sqlx::Error::Database(e) if e.code().is_some_and(|c| c == "5" || c == "6") => Self::Unavailable(text),
+            sqlx::Error::Database(e)
+                if e.code().is_some_and(|c| ["5", "6", "55P03", "57014"].contains(&c.as_ref())) =>
+            {
+                Self::Unavailable(text)
+            }
             sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed => {
                 Self::Unavailable(text)
             }
@@ -120,7 +127,11 @@ impl Db {
     pub async fn begin(&self) -> Result<Tx, DbError> {
         let inner = match &self.pools {
             Pools::Sqlite { write, .. } => TxInner::Sqlite(write.begin_with("BEGIN IMMEDIATE").await?),
-            Pools::Postgres(pool) => TxInner::Postgres(pool.begin().await?),
+            Pools::Postgres(pool) => {
+                let mut tx = pool.begin().await?;
+                sqlx::query(ONE_WRITER).execute(&mut *tx).await?;
+                TxInner::Postgres(tx)
+            }
         };
         Ok(Tx { inner, signals: Vec::new(), sender: self.signals.clone() })
     }
@@ -138,7 +149,7 @@ impl Db {
 
     /// Whether the database answers.
     pub async fn ping(&self) -> Result<(), DbError> {
-        sql("SELECT 1 AS one").fetch_one::<i64>(self).await.map(drop)
+        sql("SELECT CAST(1 AS BIGINT) AS one").fetch_one::<i64>(self).await.map(drop)
     }
 
     /// Ends all connections.
@@ -215,6 +226,8 @@ async fn open_sqlite(path: &Path) -> Result<Pools, DbError> {
 async fn open_postgres(url: &str) -> Result<Pools, DbError> {
     let options = PgConnectOptions::from_str(url)
         .map_err(|_| DbError::Other("the database URL is not of the form postgres://user:password@host/name".into()))?;
+    let patience = ACQUIRE.as_millis().to_string();
+    let options = options.options([("lock_timeout", patience.as_str())]);
     let pool = PgPoolOptions::new().max_connections(READERS * 2).acquire_timeout(ACQUIRE).connect_with(options).await?;
     Ok(Pools::Postgres(pool))
 }

@@ -17,6 +17,7 @@ use berth_domain::ids::{OrgId, ProjectId, SessionId, UserId};
 use berth_domain::{Code, Error, Result};
 
 use super::envelope::{ApiError, RequestId};
+use super::path::storable;
 
 /// Somebody with a valid credential.
 #[derive(Clone, Debug)]
@@ -96,7 +97,7 @@ fn bearer(parts: &Parts) -> Option<&str> {
 async fn path_of(parts: &mut Parts) -> Result<HashMap<String, String>> {
     Path::<HashMap<String, String>>::from_request_parts(parts, &())
         .await
-        .map(|Path(map)| map)
+        .map(|Path(map)| map.into_iter().map(|(name, value)| (name, storable(value))).collect())
         .map_err(|_| Error::new(Code::InvalidRequest, "The path is not valid UTF-8."))
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::envelope::ApiError;
+use super::path::storable;
 
 /// The query of a list, for the document.
 #[derive(IntoParams)]
@@ -91,7 +92,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
 impl Params {
     /// Decodes a query.
     pub fn parse(query: &str) -> Self {
-        let pairs = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        let decoded = form_urlencoded::parse(query.as_bytes()).into_owned();
+        let pairs = decoded.map(|(name, value)| (name, storable(value))).collect();
         Self { pairs, errors: Vec::new() }
     }
 

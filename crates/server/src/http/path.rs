@@ -19,8 +19,13 @@ impl<S: Send + Sync> FromRequestParts<S> for PathText {
         let Path(map) = Path::<HashMap<String, String>>::from_request_parts(parts, &())
             .await
             .map_err(|_| Error::new(Code::InvalidRequest, "The path is not valid UTF-8."))?;
-        Ok(Self(map))
+        Ok(Self(map.into_iter().map(|(name, value)| (name, storable(value))).collect()))
     }
+}
+
+/// A text that every database takes: NUL, which nothing is called by, becomes a character of the same kind.
+pub fn storable(text: String) -> String {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
 }
 
 impl PathText {

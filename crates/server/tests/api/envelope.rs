@@ -155,6 +155,8 @@ async fn messages_show_nothing_of_the_host() {
         caller.post("/vms", json!({"name": 1})).await,
         caller.get("/api/v1/images/%00").await,
         caller.get("/vms?status=%27%20OR%201=1").await,
+        caller.get("/api/v1/orgs/%00/projects/%00/vms").await,
+        caller.post("/vms", json!({"name": "a", "user_data": "\0"})).await,
     ];
     for answer in answers {
         let text = answer.body.to_string();

@@ -1,11 +1,16 @@
 //! A database that answers slowly or not at all, and an engine that refuses every kind of call.
 
+use berth_server::config::Config;
 use berth_server::services::vm::engine::EngineError;
 use berth_testkit::{Platform, vm};
 
+fn sqlite(config: &Config) -> String {
+    format!("sqlite:{}", config.data_dir.join("berth.db").display())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_held_by_somebody_else() {
-    let platform = Platform::start().await;
+    let platform = Platform::start_with(|config| config.database_url = sqlite(config)).await;
     let caller = platform.admin.clone();
     let id = caller.running_vm("web").await;
     let file = platform.config.data_dir.join("berth.db");
