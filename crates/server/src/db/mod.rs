@@ -16,6 +16,7 @@ mod row;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::Connection;
@@ -103,6 +104,7 @@ enum Pools {
 pub struct Db {
     pools: Pools,
     signals: Arc<broadcast::Sender<Signal>>,
+    epoch: Arc<AtomicU64>,
 }
 
 impl Db {
@@ -113,7 +115,7 @@ impl Db {
         } else {
             open_sqlite(Path::new(url.strip_prefix("sqlite:").unwrap_or(url))).await?
         };
-        let db = Self { pools, signals: Arc::new(broadcast::channel(SIGNALS).0) };
+        let db = Self { pools, signals: Arc::new(broadcast::channel(SIGNALS).0), epoch: Arc::default() };
         migrate::run(&db).await?;
         Ok(db)
     }
@@ -121,6 +123,12 @@ impl Db {
     /// Whether other services may write to the same database.
     pub const fn is_shared(&self) -> bool {
         matches!(self.pools, Pools::Postgres(_))
+    }
+
+    /// Changes with every commit: what was read before is true for as long as it is the same. `None` where
+    /// others may write, too.
+    pub fn epoch(&self) -> Option<u64> {
+        (!self.is_shared()).then(|| self.epoch.load(Ordering::SeqCst))
     }
 
     /// Begins a transaction that may write.
@@ -133,7 +141,7 @@ impl Db {
                 TxInner::Postgres(tx)
             }
         };
-        Ok(Tx { inner, signals: Vec::new(), sender: self.signals.clone() })
+        Ok(Tx { inner, signals: Vec::new(), sender: self.signals.clone(), epoch: self.epoch.clone() })
     }
 
     /// Everything that is committed from now on.
@@ -174,6 +182,7 @@ pub struct Tx {
     inner: TxInner,
     signals: Vec<Signal>,
     sender: Arc<broadcast::Sender<Signal>>,
+    epoch: Arc<AtomicU64>,
 }
 
 impl Tx {
@@ -186,10 +195,15 @@ impl Tx {
 
     /// Makes it durable, then tells who waits for it.
     pub async fn commit(self) -> Result<(), DbError> {
-        match self.inner {
-            TxInner::Sqlite(tx) => tx.commit().await?,
-            TxInner::Postgres(tx) => tx.commit().await?,
-        }
+        // Before: nothing read from now on is taken for what is true afterwards. After: nothing read
+        // meanwhile is. A commit whose outcome is not known counts, too.
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        let outcome = match self.inner {
+            TxInner::Sqlite(tx) => tx.commit().await,
+            TxInner::Postgres(tx) => tx.commit().await,
+        };
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        outcome?;
         for signal in self.signals {
             let _ = self.sender.send(signal);
         }

@@ -14,6 +14,7 @@ mod metrics;
 pub mod ops;
 pub mod reconcile;
 pub mod store;
+mod views;
 pub mod wire;
 
 use std::sync::Arc;
@@ -43,6 +44,7 @@ struct Inner {
     config: crate::config::Vm,
     next_address: AtomicU32,
     metrics: metrics::Metrics,
+    views: views::Views,
 }
 
 impl Vms {
@@ -56,6 +58,7 @@ impl Vms {
             config: config.vm.clone(),
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
+            views: views::Views::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -115,6 +118,10 @@ impl Vms {
 
     pub(crate) fn config(&self) -> &crate::config::Vm {
         &self.inner.config
+    }
+
+    pub(in crate::services::vm) fn views(&self) -> &views::Views {
+        &self.inner.views
     }
 
     pub(crate) fn metrics(&self) -> &metrics::Metrics {

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::Error;
 use berth_domain::ids::VmId;
 use berth_domain::vm::Status;
 use berth_domain::vm::request::{CreateVm, UpdateVm};
 use berth_domain::vm::state::Verb;
+use bytes::Bytes;
 
 use crate::db::Signal;
 use crate::http::auth::{Editor, Reader};
@@ -115,11 +116,24 @@ pub(super) async fn get_vm(
     Reader(scope): Reader,
     path: PathText,
     mut params: Params,
-) -> Reply<Json<VmView>> {
+) -> Reply<Response> {
     let id = path.id("vm_id")?;
     let deleted = params.read("include_deleted", truth).unwrap_or(false);
     params.finish()?;
-    Ok(Json(VmView::from(&ops::vm::get(&vms, &scope, id, deleted).await?)))
+    let epoch = vms.db().epoch();
+    if let Some(body) = epoch.and_then(|epoch| vms.views().get(epoch, scope.project, id)) {
+        return Ok(json(body));
+    }
+    let found = ops::vm::get(&vms, &scope, id, deleted).await?;
+    let body = Bytes::from(serde_json::to_vec(&VmView::from(&found)).map_err(Error::internal)?);
+    if let Some(epoch) = epoch.filter(|_| found.vm.deleted_at.is_none()) {
+        vms.views().put(epoch, scope.project, id, body.clone());
+    }
+    Ok(json(body))
+}
+
+fn json(body: Bytes) -> Response {
+    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
 /// Changes name, labels, ports or restart policy (extension).
