@@ -105,7 +105,7 @@ fn bare(service: &Service, machine: &Machine, root: &Path) -> Result<Running> {
     };
     let mut command = Command::new(&machine.arguments[0]);
     command.args(machine.arguments[1..].iter().map(with_root)).current_dir(&dir);
-    Ok(Running(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
+    Ok(Running(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?))
 }
 
 async fn stop(service: &Service, caller: &Caller, machine: &Machine) {

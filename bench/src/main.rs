@@ -13,10 +13,6 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use report::Report;
 
-/// The allocator of the program that is measured.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 #[tokio::main]
 async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -18,10 +18,6 @@ use clap::Parser;
 
 use crate::cli::Cli;
 
-/// Gives memory back: the allocator of the C library keeps the 19 MiB of each password hash.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

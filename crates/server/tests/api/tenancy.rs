@@ -38,6 +38,15 @@ async fn a_strangers_project_is_as_one_that_does_not_exist() {
 async fn slugs_and_ids_name_the_same() {
     let platform = Platform::start().await;
     let id = platform.admin.running_vm("web").await;
+    // From here on nothing changes by itself.
+    let path = format!("/vms/{id}");
+    platform
+        .admin
+        .until("the guest", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["guest_ready"] == true }
+        })
+        .await;
     let by_slug = platform.admin.get(&format!("/api/v1/orgs/administrator/projects/default/vms/{id}")).await;
     let by_id = platform.admin.get(&format!("/vms/{id}")).await;
     assert_eq!((by_slug.status, &by_slug.body), (200, &by_id.body));
