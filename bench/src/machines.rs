@@ -172,7 +172,9 @@ async fn login(service: &Service, ssh: &Value, began: Instant) -> Result<f64> {
             let mut bytes = [0; 4];
             stream.read_exact(&mut bytes).await.ok()
         };
-        matches!(timeout(Duration::from_secs(20), greeting).await, Ok(Some(_)))
+        // A connection from before the guest listened is slow to be tried again by QEMU's network.
+        let patience = (began.elapsed() / 4).clamp(Duration::from_millis(300), Duration::from_secs(5));
+        matches!(timeout(patience, greeting).await, Ok(Some(_)))
     })
     .await?;
     let mut command = tokio::process::Command::new("ssh");

@@ -17,8 +17,9 @@ use crate::credentials;
 use crate::failure::Failure;
 use crate::progress::{self, Progress};
 
-/// How long one try may take until the guest greets.
-const GREETING: Duration = Duration::from_secs(2);
+/// How long one try may take until the guest greets. It grows with the boot: a connection from before the
+/// guest listened is slow to be tried again by QEMU's network, and a slow guest is slow to greet.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(10));
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -62,7 +63,8 @@ async fn greeted(vm: &Vm, ssh: &Ssh, left: Duration) -> Result<()> {
     let mut progress = Progress::new(false);
     let deadline = Instant::now() + left;
     let mut tries = 0;
-    while !greets(ssh).await {
+    let began = Instant::now();
+    while !greets(ssh, (began.elapsed() / 4).clamp(PATIENCE.0, PATIENCE.1)).await {
         tries += 1;
         if Instant::now() > deadline {
             return Err(Failure::late(format!(
@@ -79,14 +81,14 @@ async fn greeted(vm: &Vm, ssh: &Ssh, left: Duration) -> Result<()> {
     Ok(())
 }
 
-async fn greets(ssh: &Ssh) -> bool {
+async fn greets(ssh: &Ssh, patience: Duration) -> bool {
     let greeting = async {
         let mut stream = TcpStream::connect((ssh.host.as_str(), ssh.port)).await?;
         let mut bytes = [0; 4];
         stream.read_exact(&mut bytes).await?;
         Ok::<_, std::io::Error>(bytes)
     };
-    matches!(timeout(GREETING, greeting).await, Ok(Ok(bytes)) if &bytes == b"SSH-")
+    matches!(timeout(patience, greeting).await, Ok(Ok(bytes)) if &bytes == b"SSH-")
 }
 
 /// Addresses are used again, so a VM's host key is known by the VM's id.
