@@ -32,7 +32,7 @@ async fn an_import_that_fails_says_why_and_can_be_removed() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
     let answer = caller.post("/api/v1/images", json!({"id": "mine", "url": "http://127.0.0.1:1/image.qcow2"})).await;
-    assert_eq!((answer.status, answer.body["status"].as_str()), (202, Some("importing")));
+    assert_eq!((answer.status, answer.body["status"].as_str()), (201, Some("importing")));
     caller.until("the failure", |c| async move { c.get("/api/v1/images/mine").await.body["status"] == "failed" }).await;
     let image = caller.get("/api/v1/images/mine").await.body;
     assert!(image["message"].as_str().is_some_and(|m| m.contains("cannot be downloaded")), "{image}");

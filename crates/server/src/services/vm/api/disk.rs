@@ -14,7 +14,7 @@ use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::IdempotencyKey;
 use crate::http::list::{List, PageParams, Params};
 use crate::http::path::PathText;
-use crate::http::reply::{Accepted, Created, Reply};
+use crate::http::reply::{Created, Reply};
 use crate::services::vm::ops::{self, Outcome};
 use crate::services::vm::wire::disk::{DiskView, RootDiskView};
 use crate::services::vm::wire::requests::{AttachBody, CreateDiskBody};
@@ -134,13 +134,13 @@ pub(super) async fn get_disk(State(vms): State<Vms>, Reader(scope): Reader, path
 #[utoipa::path(delete, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}",
     operation_id = "deleteDisk", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
-    responses((status = 202, description = "accepted"), (status = 400, body = ErrorBody),
+    responses((status = 204, description = "it goes after the answer"), (status = 400, body = ErrorBody),
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn delete_disk(State(vms): State<Vms>, Editor(scope): Editor, path: PathText) -> Reply<StatusCode> {
     ops::disk::delete(&vms, &scope, DiskKind::Data, path.id("disk_id")?).await?;
-    Ok(StatusCode::ACCEPTED)
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Attaches a data disk to a VM that is off (extension).
@@ -148,7 +148,7 @@ pub(super) async fn delete_disk(State(vms): State<Vms>, Editor(scope): Editor, p
     operation_id = "attachDisk", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
     request_body = AttachBody,
-    responses((status = 202, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    responses((status = 200, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
         (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
@@ -157,23 +157,23 @@ pub(super) async fn attach_disk(
     Editor(scope): Editor,
     path: PathText,
     body::Json(body): body::Json,
-) -> Reply<Accepted<DiskView>> {
+) -> Reply<Json<DiskView>> {
     let id = path.id("disk_id")?;
     let request = AttachDisk::try_from(&body)?;
-    Ok(Accepted(DiskView::from(&ops::disk::attach(&vms, &scope, id, request).await?)))
+    Ok(Json(DiskView::from(&ops::disk::attach(&vms, &scope, id, request).await?)))
 }
 
 /// Detaches a data disk from a VM that is off (extension).
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}/detach",
     operation_id = "detachDisk", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
-    responses((status = 202, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    responses((status = 200, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn detach_disk(
     State(vms): State<Vms>,
     Editor(scope): Editor,
     path: PathText,
-) -> Reply<Accepted<DiskView>> {
-    Ok(Accepted(DiskView::from(&ops::disk::detach(&vms, &scope, path.id("disk_id")?).await?)))
+) -> Reply<Json<DiskView>> {
+    Ok(Json(DiskView::from(&ops::disk::detach(&vms, &scope, path.id("disk_id")?).await?)))
 }

@@ -3,8 +3,6 @@
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::response::IntoResponse;
-use axum::response::Response;
 
 use crate::http::auth::{Administrator, Caller};
 use crate::http::body;
@@ -46,7 +44,7 @@ pub(super) async fn get_image(State(vms): State<Vms>, _caller: Caller, path: Pat
 /// Imports an ordinary cloud image from a URL, or from a file of the host (administrators).
 #[utoipa::path(post, path = "/api/v1/images", operation_id = "importImage", tag = "images",
     request_body = ImportImageBody,
-    responses((status = 202, body = ImageView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    responses((status = 201, body = ImageView, description = "importing; `status` tells when it is ready"), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody),
         (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
@@ -54,9 +52,9 @@ pub(super) async fn import_image(
     State(vms): State<Vms>,
     Administrator(_admin): Administrator,
     body::Json(body): body::Json,
-) -> Reply<Response> {
+) -> Reply<Created<ImageView>> {
     let row = image::import(&vms, Import::try_from(&body)?).await?;
-    Ok((StatusCode::ACCEPTED, Json(ImageView::from(row))).into_response())
+    Ok(Created { location: format!("/api/v1/images/{}", row.id), body: row.into() })
 }
 
 /// An image to import.
