@@ -26,6 +26,10 @@ async fn a_replay_is_the_first_answer() {
         assert_ne!(post(caller, path, "two", body).await.body["id"], first.body["id"], "{path}");
     }
     assert_eq!(caller.get("/vms").await.body["pagination"]["total_items"], 2);
+    let image = json!({"id": "mine", "url": "http://127.0.0.1:1/image.qcow2"});
+    let first = post(caller, "/api/v1/images", "one", &image).await;
+    let second = post(caller, "/api/v1/images", "one", &image).await;
+    assert_eq!((second.status, second.header("idempotent-replayed"), &second.body), (201, Some("true"), &first.body));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,13 +3,16 @@
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 
 use crate::http::auth::{Administrator, Caller};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
+use crate::http::idempotency::IdempotencyKey;
 use crate::http::list::{List, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::{Created, Reply};
+use crate::services::vm::ops::Outcome;
 use crate::services::vm::ops::image::{self, Import};
 use crate::services::vm::wire::catalog::ImageView;
 use crate::services::vm::{Vms, store};
@@ -43,18 +46,25 @@ pub(super) async fn get_image(State(vms): State<Vms>, _caller: Caller, path: Pat
 
 /// Imports an ordinary cloud image from a URL, or from a file of the host (administrators).
 #[utoipa::path(post, path = "/api/v1/images", operation_id = "importImage", tag = "images",
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours",
+        min_length = 1, max_length = 255, pattern = "^[!-~]+$")),
     request_body = ImportImageBody,
-    responses((status = 201, body = ImageView, description = "importing; `status` tells when it is ready"), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
+    responses((status = 201, body = ImageView, description = "importing; `status` tells when it is ready"),
+        (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
+        (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody),
+        (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn import_image(
     State(vms): State<Vms>,
-    Administrator(_admin): Administrator,
+    Administrator(admin): Administrator,
+    key: IdempotencyKey,
     body::Json(body): body::Json,
-) -> Reply<Created<ImageView>> {
-    let row = image::import(&vms, Import::try_from(&body)?).await?;
-    Ok(Created { location: format!("/api/v1/images/{}", row.id), body: row.into() })
+) -> Reply<Response> {
+    let import = Import::try_from(&body)?;
+    Ok(match image::import(&vms, import, key.bind(admin.user, &body)).await? {
+        Outcome::Created(view) => Created { location: view.location(), body: view }.into_response(),
+        Outcome::Replayed(replay) => replay.into_response(),
+    })
 }
 
 /// An image to import.

@@ -10,12 +10,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 
+use super::Outcome;
 use crate::db::Signal;
+use crate::http::idempotency::Idempotency;
 use crate::http::list::Params;
 use crate::services::vm::Vms;
 use crate::services::vm::engine::{EngineError, ImageImport, ImageInfo};
 use crate::services::vm::store;
 use crate::services::vm::store::image::ImageRow;
+use crate::services::vm::wire::catalog::ImageView;
 
 /// A foreign image to take in, as it is kept on its row until that is done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -159,14 +162,25 @@ pub fn not_found() -> Error {
 }
 
 /// Records the wish to import an image.
-pub async fn import(vms: &Vms, import: Import) -> Result<ImageRow> {
+pub async fn import(vms: &Vms, import: Import, key: Option<Idempotency>) -> Result<Outcome<ImageView>> {
+    let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
+    if let Some(key) = &key
+        && let Some(replay) = key.replay(&mut tx, now).await?
+    {
+        return Ok(Outcome::Replayed(replay));
+    }
     refuse_taken(store::image::find(&mut tx, &import.id).await?)?;
     let row = import.row(vms);
     store::image::put(&mut tx, &row).await?;
+    let view = ImageView::from(row);
+    if let Some(key) = &key {
+        let body = serde_json::to_string(&view).map_err(Error::internal)?;
+        key.keep(&mut tx, now, &view.location(), &body).await?;
+    }
     tx.signal(Signal::Work("images"));
     tx.commit().await?;
-    Ok(row)
+    Ok(Outcome::Created(view))
 }
 
 fn refuse_taken(existing: Option<ImageRow>) -> Result<()> {

@@ -51,6 +51,13 @@ impl From<ImageRow> for ImageView {
     }
 }
 
+impl ImageView {
+    /// The path of the image.
+    pub fn location(&self) -> String {
+        format!("/api/v1/images/{}", self.id)
+    }
+}
+
 /// What a project has, and what it may have; a limit of `null` is none.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = QuotaResponse)]
