@@ -90,12 +90,16 @@ async fn create(service: &Service, caller: &Caller, body: Value) -> Result<Machi
     Ok(Machine { id, arguments: arguments.collect(), ssh: vm["ssh"].clone(), running, began })
 }
 
-/// Starts bare QEMU in a machine's folder, on another root disk.
+/// Where bare QEMU leaves its sockets: in the machine's own folder the service would find it, and end it.
+fn bare_folder(service: &Service) -> std::path::PathBuf {
+    service.dir.path().join("bare")
+}
+
+/// Starts bare QEMU with a machine's arguments, on another root disk.
 fn bare(service: &Service, machine: &Machine, root: &Path) -> Result<Running> {
-    let dir = service.dir.path().join("machines").join(&machine.id);
-    for socket in ["qmp.sock", "events.sock", "console.sock", "pid"] {
-        let _ = std::fs::remove_file(dir.join(socket));
-    }
+    let dir = bare_folder(service);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir(&dir)?;
     let with_root = |argument: &String| match argument.split_once("id=d0,file=") {
         Some((before, after)) => {
             let options = after.split_once(',').map_or("", |(_, options)| options);
@@ -134,7 +138,7 @@ async fn running(report: &mut Report, service: &Service, caller: &Caller, key: &
         let machine = create(service, caller, body("bench", "micro", "tiny", key)).await?;
         stop(service, caller, &machine).await;
         clone_of(service, "micro", &root)?;
-        let socket = service.dir.path().join("machines").join(&machine.id).join("qmp.sock");
+        let socket = bare_folder(service).join("qmp.sock");
         let began = Instant::now();
         let process = bare(service, &machine, &root)?;
         let greeted = until(began, "QMP", async || greets(&socket).await).await?;
