@@ -34,7 +34,10 @@ impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
         let Some(value) = parts.headers.get("idempotency-key") else {
             return Ok(Self { key: None, path: String::new() });
         };
-        let key = value.to_str().ok().filter(|k| (1..=255).contains(&k.len()) && !k.trim().is_empty());
+        let key = value
+            .to_str()
+            .ok()
+            .filter(|k| (1..=255).contains(&k.len()) && k.bytes().all(|b| b != b'\t') && !k.trim().is_empty());
         let key =
             key.ok_or_else(|| Error::field("Idempotency-Key", "must have 1 to 255 printable ASCII characters"))?;
         Ok(Self { key: Some(key.to_owned()), path: parts.uri.path().to_owned() })

@@ -136,7 +136,7 @@ async fn list_orgs(State(identity): State<Identity>, caller: Caller, mut params:
 /// Makes an organization; the caller owns it.
 #[utoipa::path(post, path = "/api/v1/orgs", operation_id = "createOrg", tag = "identity",
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours",
-            min_length = 1, max_length = 255, pattern = "^[!-~]+$")),
+            min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
     request_body = NamedBody,
     responses((status = 201, body = OrgView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody),
@@ -188,7 +188,7 @@ async fn list_projects(
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects", operation_id = "createProject", tag = "identity",
     params(("org_id" = String, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours",
-            min_length = 1, max_length = 255, pattern = "^[!-~]+$")),
+            min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
     request_body = NamedBody,
     responses((status = 201, body = ProjectView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),

@@ -97,7 +97,7 @@ pub(super) async fn list_disks(
     tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours",
-            min_length = 1, max_length = 255, pattern = "^[!-~]+$")),
+            min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
     request_body = CreateDiskBody,
     responses((status = 201, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),

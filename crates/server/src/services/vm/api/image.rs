@@ -47,7 +47,7 @@ pub(super) async fn get_image(State(vms): State<Vms>, _caller: Caller, path: Pat
 /// Imports an ordinary cloud image from a URL, or from a file of the host (administrators).
 #[utoipa::path(post, path = "/api/v1/images", operation_id = "importImage", tag = "images",
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours",
-        min_length = 1, max_length = 255, pattern = "^[!-~]+$")),
+        min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
     request_body = ImportImageBody,
     responses((status = 201, body = ImageView, description = "importing; `status` tells when it is ready"),
         (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),

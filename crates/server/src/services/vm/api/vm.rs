@@ -82,7 +82,7 @@ fn truth(text: &str) -> Result<bool, String> {
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms", operation_id = "createVM", tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours (extension)",
-            min_length = 1, max_length = 255, pattern = "^[!-~]+$")),
+            min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
     request_body = CreateVmBody,
     responses((status = 201, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
