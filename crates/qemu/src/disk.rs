@@ -111,8 +111,12 @@ pub async fn info(path: &Path, format: &str) -> Result<DiskInfo> {
 
 pub(crate) async fn run(command: &mut Command) -> Result<()> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
-    let out =
-        command.stdin(std::process::Stdio::null()).output().await.map_err(at("cannot run", Path::new(&program)))?;
+    let out = command
+        .stdin(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .map_err(at("cannot run", Path::new(&program)))?;
     if out.status.success() {
         return Ok(());
     }

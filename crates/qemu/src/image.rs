@@ -141,7 +141,7 @@ pub async fn import(file: &Path, images: &Path, import: &Import) -> Result<Manif
     let header = refuse_references(file, format).await?;
     let (staging, dst) = (images.join(format!(".{}.tmp", import.id)), images.join(&import.id));
     // What an interrupted import left serves nobody.
-    let _ = tokio::fs::remove_dir_all(&staging).await;
+    remove_tree(&staging).await?;
     tokio::fs::create_dir_all(&staging).await.map_err(at("cannot create", &staging))?;
     let manifest = manifest(import, digest, header);
     let finished = async {
@@ -150,6 +150,8 @@ pub async fn import(file: &Path, images: &Path, import: &Import) -> Result<Manif
         run(&mut command).await?;
         let text = serde_json::to_vec_pretty(&manifest).map_err(|e| Error::Invalid(e.to_string()))?;
         tokio::fs::write(staging.join(MANIFEST), text).await.map_err(at("cannot write", &staging))?;
+        // An earlier try may have come this far; a damaged image is what is being replaced.
+        remove_tree(&dst).await?;
         tokio::fs::rename(&staging, &dst).await.map_err(at("cannot place", &dst))
     };
     let outcome = finished.await;
@@ -157,6 +159,13 @@ pub async fn import(file: &Path, images: &Path, import: &Import) -> Result<Manif
         let _ = tokio::fs::remove_dir_all(&staging).await;
     }
     outcome.map(|()| manifest)
+}
+
+async fn remove_tree(dir: &Path) -> Result<()> {
+    match tokio::fs::remove_dir_all(dir).await {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(at("cannot remove", dir)(e)),
+        _ => Ok(()),
+    }
 }
 
 fn manifest(import: &Import, digest: String, virtual_size: u64) -> Manifest {

@@ -57,6 +57,7 @@ impl App {
         let clock = Clock::default();
         let identity = Identity::start(db.clone(), clock.clone(), config).await?;
         let vms = Vms::new(db.clone(), clock.clone(), config, engine.clone());
+        vms.prepare().await?;
         let probes =
             Probes { db: db.clone(), engines: Arc::new(move || engine.ready()), metrics: metrics(vms.clone()) };
         let services = OpenApiRouter::new().merge(identity.routes()).merge(vms.routes());

@@ -87,10 +87,19 @@ fn services_know_each_other_only_by_their_front_doors() {
 
 #[test]
 fn requests_do_not_touch_the_host() {
-    let words =
-        ["engine().start", "engine().make_disk", "engine().power_off", "engine().press_power", "engine().discard"];
-    refuse("server/src/services/vm/ops", &words, |_| false);
-    refuse("server/src/services/vm/api", &words, |_| false);
+    // What a request may ask the engine for: where to receive an upload, and what a console or a meter shows.
+    let harmless = ["staging", "console", "console_log", "usage", "ready"];
+    let asks = |line: &str| {
+        let calls: Vec<_> =
+            line.split("engine().").skip(1).map(|rest| rest.split('(').next().unwrap_or_default()).collect();
+        calls.iter().any(|call| !harmless.contains(call))
+    };
+    for below in ["server/src/services/vm/ops", "server/src/services/vm/api"] {
+        for (file, text) in sources(below) {
+            let joined = lines(&text).collect::<Vec<_>>().join("").replace(' ', "");
+            assert!(!asks(&joined), "{file} asks the engine for more than a request may");
+        }
+    }
 }
 
 #[test]

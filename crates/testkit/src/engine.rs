@@ -14,15 +14,18 @@ use berth_server::services::vm::engine::{
     Capacity, Console, DiskSpec, Engine, EngineError, Found, ImageImport, ImageInfo, MachineSpec, Result, Started,
     Usage,
 };
+use tempfile::TempDir;
 use tokio::sync::broadcast;
 
 /// The engine.
 pub struct SimulatedEngine {
     world: Mutex<World>,
     happenings: broadcast::Sender<VmId>,
+    staging: TempDir,
 }
 
 struct World {
+    images: HashMap<String, ImageInfo>,
     machines: HashMap<VmId, (Machine, MachineSpec)>,
     disks: HashSet<DiskId>,
     refusals: HashMap<String, EngineError>,
@@ -38,7 +41,9 @@ struct World {
 impl Default for SimulatedEngine {
     fn default() -> Self {
         let capacity = Capacity { vcpu: 100_000, memory_mb: 100_000_000, disk_gb: 100_000_000, disk_free: true };
+        let image = |id: &str, gib: i64| (id.to_owned(), image(id, "1", gib << 30));
         let world = World {
+            images: HashMap::from([image("micro", 20), image("large", 25)]),
             machines: HashMap::new(),
             disks: HashSet::new(),
             refusals: HashMap::new(),
@@ -50,7 +55,8 @@ impl Default for SimulatedEngine {
             everything_runs: false,
             looked_at: HashSet::new(),
         };
-        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0 }
+        let staging = tempfile::tempdir().expect("a folder");
+        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0, staging }
     }
 }
 
@@ -120,6 +126,17 @@ impl SimulatedEngine {
         self.world().machines.get(&vm.parse().ok()?).map(|(_, spec)| spec.clone())
     }
 
+    /// Whether it has an image.
+    pub fn has_image(&self, id: &str) -> bool {
+        self.world().images.contains_key(id)
+    }
+
+    /// Names of what waits to be imported.
+    pub fn staged(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.staging.path()).expect("a folder").flatten();
+        entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+    }
+
     async fn call(&self, name: &str) -> Result<()> {
         let delay = self.world().delay;
         if !delay.is_zero() {
@@ -133,6 +150,18 @@ impl SimulatedEngine {
             entry.0 = machine;
         }
         let _ = self.happenings.send(id);
+    }
+}
+
+fn image(id: &str, version: &str, virtual_size: i64) -> ImageInfo {
+    ImageInfo {
+        id: id.into(),
+        name: id.into(),
+        os: "linux".into(),
+        version: version.into(),
+        login_user: "root".into(),
+        virtual_size,
+        min_memory_mb: 96,
     }
 }
 
@@ -245,29 +274,31 @@ impl Engine for SimulatedEngine {
 
     async fn images(&self) -> Result<Vec<ImageInfo>> {
         self.call("images").await?;
-        let image = |id: &str, gib: i64| ImageInfo {
-            id: id.into(),
-            name: id.into(),
-            os: "linux".into(),
-            version: "1".into(),
-            login_user: "root".into(),
-            virtual_size: gib << 30,
-            min_memory_mb: 96,
-        };
-        Ok(vec![image("micro", 20), image("large", 25)])
+        Ok(self.world().images.values().cloned().collect())
+    }
+
+    async fn image(&self, id: &str) -> Result<Option<ImageInfo>> {
+        self.call("images").await?;
+        Ok(self.world().images.get(id).cloned())
     }
 
     async fn staging(&self) -> Result<PathBuf> {
-        Ok(std::env::temp_dir())
+        Ok(self.staging.path().to_owned())
     }
 
-    async fn import_image(&self, _: &Path, import: &ImageImport) -> Result<ImageInfo> {
+    async fn import_image(&self, file: &Path, import: &ImageImport) -> Result<ImageInfo> {
         self.call("import_image").await?;
-        Err(EngineError::Permanent(format!("{} cannot be imported here", import.id)))
+        let content = std::fs::read(file).map_err(|e| EngineError::Permanent(e.to_string()))?;
+        let size = i64::try_from(content.len()).expect("a size");
+        let taken = ImageInfo { login_user: import.login_user.clone(), ..image(&import.id, "imported", size) };
+        self.world().images.insert(import.id.clone(), taken.clone());
+        Ok(taken)
     }
 
-    async fn remove_image(&self, _: &str) -> Result<()> {
-        self.call("remove_image").await
+    async fn remove_image(&self, id: &str) -> Result<()> {
+        self.call("remove_image").await?;
+        self.world().images.remove(id);
+        Ok(())
     }
 
     async fn scan(&self) -> Result<Found> {

@@ -1,6 +1,7 @@
 //! SIGKILL at every step of every operation: nothing is lost, nothing leaks, everything goes on.
 
 use berth_testkit::{Caller, Service, eventually, vm};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::BERTH;
@@ -84,7 +85,7 @@ async fn a_creation_goes_on_or_can_be_undone() {
     for (number, point) in points.into_iter().enumerate() {
         let mut service = service();
         let caller = killed_at(&mut service, point, async |caller| {
-            assert_eq!(caller.post("/vms", body()).await.status, 201);
+            caller.ask(Method::POST, "/vms", body(), 201).await;
         })
         .await;
         let listed = caller.get("/vms").await.body;
@@ -125,7 +126,7 @@ async fn a_stop_goes_on() {
         let (mut service, id) = with_machine().await;
         let path = format!("/vms/{id}/stop");
         let caller = killed_at(&mut service, point, async |caller| {
-            assert_eq!(caller.act(&path).await.status, 202);
+            caller.ask(Method::POST, &path, Value::Null, 202).await;
         })
         .await;
         caller.reaches(&id, "stopped").await;
@@ -149,7 +150,7 @@ async fn a_restart_goes_on() {
         let before = service.machine(&id);
         let path = format!("/vms/{id}/restart");
         let caller = killed_at(&mut service, point, async |caller| {
-            assert_eq!(caller.act(&path).await.status, 202);
+            caller.ask(Method::POST, &path, Value::Null, 202).await;
         })
         .await;
         caller.reaches(&id, "running").await;
@@ -176,7 +177,7 @@ async fn a_start_goes_on() {
         service.kill();
         let path = format!("/vms/{id}/start");
         let caller = killed_at(&mut service, point, async |caller| {
-            assert_eq!(caller.act(&path).await.status, 202);
+            caller.ask(Method::POST, &path, Value::Null, 202).await;
         })
         .await;
         caller.reaches(&id, "running").await;
@@ -199,10 +200,69 @@ async fn a_deletion_goes_on() {
         let (mut service, id) = with_machine().await;
         let path = format!("/vms/{id}");
         let caller = killed_at(&mut service, point, async |caller| {
-            assert_eq!(caller.delete(&path).await.status, 202);
+            caller.ask(Method::DELETE, &path, Value::Null, 202).await;
         })
         .await;
         caller.gone(&id).await;
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_ports_goes_on() {
+    for point in ["vm.set_ports.before", "vm.set_ports.done", "vm.set_ports.after"] {
+        let (mut service, id) = with_machine().await;
+        let path = format!("/vms/{id}");
+        let caller = killed_at(&mut service, point, async |caller| {
+            let ports = json!({"exposed_ports": [{"port": 8080, "protocol": "tcp"}]});
+            caller.ask(Method::PATCH, &path, ports, 200).await;
+        })
+        .await;
+        let address = caller.get(&path).await.body["public_ip"].as_str().expect("an address").to_owned();
+        eventually("the open port", 20, || std::net::TcpStream::connect((address.as_str(), 8080)).ok());
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_death_is_dealt_with() {
+    for (policy, point, end) in [
+        ("never", "vm.fail.before", "failed"),
+        ("never", "vm.fail.after", "failed"),
+        ("on-failure", "vm.start_again.before", "running"),
+        ("on-failure", "vm.start_again.after", "running"),
+    ] {
+        let (mut service, id) = with_machine().await;
+        let machine = service.machine(&id).expect("a process");
+        let path = format!("/vms/{id}");
+        let caller = killed_at(&mut service, point, async |caller| {
+            assert_eq!(caller.patch(&path, json!({"restart_policy": policy})).await.status, 200);
+            rustix::process::kill_process(machine, rustix::process::Signal::KILL).expect("a signal");
+        })
+        .await;
+        caller.reaches(&id, end).await;
+        assert_eq!(service.machine(&id).is_some(), end == "running", "{point}");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_that_passed_begins_again() {
+    for point in ["vm.retry.before", "vm.retry.after"] {
+        let mut service = service();
+        // Two failures and the pauses after them take longer than a start may.
+        service.configure("starting_seconds = 2\n");
+        service.set("BERTH_FAULT", &format!("vm.start.before=fail,vm.start.intent=fail,{point}=kill"));
+        service.start();
+        let caller = service.admin().await;
+        caller.ask(Method::POST, "/vms", body(), 201).await;
+        service.died();
+        assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
+        service.set("BERTH_FAULT", "");
+        service.start();
+        let caller = service.admin().await;
+        let id = caller.get("/vms").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
+        caller.reaches(&id, "running").await;
         leaves_nothing(&service, &caller, &id).await;
     }
 }

@@ -1,7 +1,11 @@
-//! A foreign image with a boot loader of its own.
+//! Foreign images with a boot loader of their own: brought in, killed half way, removed.
 
-use berth_testkit::{Service, eventually, vm};
-use serde_json::json;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use berth_testkit::{Caller, Service, eventually, vm};
+use reqwest::Method;
+use serde_json::{Value, json};
 
 use crate::BERTH;
 
@@ -34,7 +38,8 @@ async fn a_foreign_image_is_imported_and_boots_itself() {
     assert!(login.status.success(), "{login:?}");
     let path = file.to_str().expect("a path");
     let wrong = service.berth(&["image", "import", path, "--sha256", &"0".repeat(64)]).output().expect("an end");
-    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("SHA-256"), "{wrong:?}");
     let right =
         service.berth(&["image", "import", path, "--name", "Foreign", "--login-user", "ada"]).output().expect("an end");
     assert!(right.status.success(), "{right:?}");
@@ -54,4 +59,81 @@ async fn a_foreign_image_is_imported_and_boots_itself() {
     caller.delete(&format!("/vms/{id}")).await;
     caller.gone(&id).await;
     assert!(service.files("staging").is_empty());
+}
+
+/// A server that gives one file to whoever asks, for as long as the test runs; the file's URL.
+fn served(content: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/disk.img", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            // A client that was killed is no failure of the server.
+            let _ = stream.read(&mut [0; 4096]);
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", content.len());
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&content));
+        }
+    });
+    url
+}
+
+/// Kills the service at a point of what is done to an image, starts it again, and answers its log until then.
+async fn killed_at(service: &mut Service, point: &str, operation: impl AsyncFnOnce(&Caller)) -> Caller {
+    service.set("BERTH_FAULT", &format!("{point}=kill"));
+    service.start();
+    let caller = service.admin().await;
+    operation(&caller).await;
+    service.died();
+    assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
+    service.set("BERTH_FAULT", "");
+    service.start();
+    service.admin().await
+}
+
+async fn ready(caller: &Caller) {
+    let image = |c: Caller| async move { c.get("/api/v1/images/foreign").await.body };
+    caller.until("the image", |c| async move { image(c).await["status"] == "ready" }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_goes_on_after_a_kill() {
+    let url = served(disk());
+    for point in ["image.import.before", "image.import.fetched", "image.import.done", "image.import.after"] {
+        for uploaded in [false, true] {
+            let mut service = Service::new(BERTH, &["micro"]);
+            let caller = killed_at(&mut service, point, async |caller| {
+                if uploaded {
+                    // The service may be gone before it has answered.
+                    let request = caller.request(Method::PUT, "/api/v1/images/foreign/content").body(disk());
+                    assert!(request.send().await.map_or(true, |answer| answer.status() == 201));
+                } else {
+                    caller.ask(Method::POST, "/api/v1/images", json!({"id": "foreign", "url": url}), 201).await;
+                }
+            })
+            .await;
+            ready(&caller).await;
+            eventually("an empty folder", 10, || service.files("staging").is_empty().then_some(()));
+            let mut images = service.files("images");
+            images.sort();
+            assert_eq!(images, ["foreign", "micro"], "{point}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_goes_on_after_a_kill() {
+    for point in ["image.remove.before", "image.remove.done"] {
+        let mut service = Service::started(BERTH, &["micro"]);
+        let caller = service.admin().await;
+        let request = caller.request(Method::PUT, "/api/v1/images/foreign/content").body(disk());
+        assert_eq!(caller.send(request).await.status, 201);
+        ready(&caller).await;
+        service.kill();
+        let caller = killed_at(&mut service, point, async |caller| {
+            caller.ask(Method::DELETE, "/api/v1/images/foreign", Value::Null, 204).await;
+        })
+        .await;
+        caller.get("/api/v1/images/foreign").await.refused(404, "image_not_found");
+        eventually("the end of its files", 10, || (service.files("images") == ["micro"]).then_some(()));
+    }
 }

@@ -14,11 +14,13 @@
 //! bring the world to what the row wants. Both are pure, so both are tested by random walks.
 
 pub mod disk;
+pub mod image;
 pub mod model;
 pub mod plan;
 pub mod request;
 pub mod state;
 
 pub use disk::{DiskKind, DiskStatus, DiskType};
+pub use image::ImageStatus;
 pub use model::{ExposedPort, Protocol, RestartPolicy, Status};
 pub use request::CreateVm;

@@ -8,6 +8,7 @@
 //! A transaction collects what it touched ([`Signal`]); on commit, and only then, the workers are
 //! woken and the watchers told.
 
+pub mod audit;
 pub mod idempotency;
 mod migrate;
 mod query;

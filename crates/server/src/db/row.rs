@@ -111,3 +111,10 @@ impl FromRow for String {
         value.ok_or_else(|| null("the first column"))
     }
 }
+
+/// A line of a work list: `id` and `work_at`.
+impl<K: FromStr<Err: Display>> FromRow for (K, Timestamp) {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok((row.parsed("id")?, row.time("work_at")?))
+    }
+}

@@ -15,9 +15,11 @@ use berth_domain::identity::policy::{self, Action};
 use berth_domain::identity::{OrgRole, ProjectRole};
 use berth_domain::ids::{OrgId, ProjectId, SessionId, UserId};
 use berth_domain::{Code, Error, Result};
+use serde_json::json;
 
 use super::envelope::{ApiError, RequestId};
 use super::path::storable;
+use crate::db::audit::Audit;
 
 /// Somebody with a valid credential.
 #[derive(Clone, Debug)]
@@ -28,6 +30,8 @@ pub struct Caller {
     pub session: SessionId,
     /// Administrator of the platform.
     pub is_admin: bool,
+    /// Id of the request, for audit.
+    pub request_id: String,
 }
 
 /// An organization as its caller sees it.
@@ -54,8 +58,6 @@ pub struct Scope {
     pub org_role: Option<OrgRole>,
     /// The caller's role in the project.
     pub project_role: Option<ProjectRole>,
-    /// Id of the request, for audit.
-    pub request_id: String,
 }
 
 /// Identity as the edge needs it.
@@ -106,7 +108,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let token = bearer(parts).filter(|t| !t.is_empty()).ok_or_else(unauthorized)?;
-        Ok(gate(parts)?.caller(token).await?)
+        let mut caller = gate(parts)?.caller(token).await?;
+        caller.request_id = parts.extensions.get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
+        Ok(caller)
     }
 }
 
@@ -128,13 +132,31 @@ impl<S: Send + Sync> FromRequestParts<S> for Scope {
         let caller = Caller::from_request_parts(parts, state).await?;
         let path = path_of(parts).await?;
         let name = |key: &str| path.get(key).map_or("", String::as_str);
-        let mut scope = gate(parts)?.project(caller, name("org_id"), name("project_id")).await?;
-        scope.request_id = parts.extensions.get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
-        Ok(scope)
+        Ok(gate(parts)?.project(caller, name("org_id"), name("project_id")).await?)
+    }
+}
+
+impl Caller {
+    /// The audit record of what this caller does.
+    pub fn audit<'a>(&'a self, action: &'a str, subject: &'a str) -> Audit<'a> {
+        Audit {
+            org: None,
+            project: None,
+            actor: Some(self.user),
+            request_id: &self.request_id,
+            action,
+            subject,
+            data: json!({}),
+        }
     }
 }
 
 impl OrgScope {
+    /// The audit record of what the caller does in the organization.
+    pub fn audit<'a>(&'a self, action: &'a str, subject: &'a str) -> Audit<'a> {
+        Audit { org: Some(self.org), ..self.caller.audit(action, subject) }
+    }
+
     /// Refuses with 403 what the caller's role does not allow.
     pub fn require(&self, action: Action) -> Result<()> {
         if policy::may(self.role, None, action) { Ok(()) } else { Err(forbidden()) }
@@ -142,6 +164,11 @@ impl OrgScope {
 }
 
 impl Scope {
+    /// The audit record of what the caller does in the project.
+    pub fn audit<'a>(&'a self, action: &'a str, subject: &'a str) -> Audit<'a> {
+        Audit { org: Some(self.org), project: Some(self.project), ..self.caller.audit(action, subject) }
+    }
+
     /// Refuses with 403 what the caller's roles do not allow.
     pub fn require(&self, action: Action) -> Result<()> {
         if policy::may(self.org_role, self.project_role, action) { Ok(()) } else { Err(forbidden()) }

@@ -1,11 +1,13 @@
 //! What every answer passes: the request id, the log line, the shape of errors, the catch of panics.
 
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::Request;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::extract::{FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use berth_domain::{Code, Error, FieldError};
@@ -16,9 +18,20 @@ use utoipa::ToSchema;
 /// The header that carries the request id in both directions.
 pub const REQUEST_ID: &str = "x-request-id";
 
+/// Bytes of a body that fit a connection's buffers.
+const SMALL: u64 = 8192;
+
 /// The id of the request being answered; in the extensions of every request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RequestId(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for RequestId {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_default())
+    }
+}
 
 /// An error on its way out.
 #[derive(Debug)]
@@ -79,6 +92,7 @@ pub async fn envelope(mut request: Request, next: Next) -> Response {
     let id = request_id(&request);
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
+    let bulky = bulky(request.headers());
     request.extensions_mut().insert(RequestId(id.clone()));
     let began = Instant::now();
     let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
@@ -98,7 +112,17 @@ pub async fn envelope(mut request: Request, next: Next) -> Response {
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
+    if bulky && (status.is_client_error() || status.is_server_error()) {
+        // What is refused is not read to its end, so the connection serves no other request.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     response
+}
+
+/// Whether a request's body may be larger than what is read of it when it is refused.
+fn bulky(headers: &HeaderMap) -> bool {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    headers.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|length| length > SMALL)
 }
 
 /// Gives the shape of errors to what the framework refused by itself (405, bad path encodings, …).

@@ -34,10 +34,18 @@ pub struct Due<K> {
     pub next: Option<Timestamp>,
 }
 
+impl<K> Due<K> {
+    /// Sorts a work list, longest due first, into what is due and what comes next.
+    pub fn at(now: Timestamp, list: Vec<(K, Timestamp)>) -> Self {
+        let next = list.iter().map(|(_, at)| *at).find(|at| *at > now);
+        Self { now: list.into_iter().filter(|(_, at)| *at <= now).map(|(key, _)| key).collect(), next }
+    }
+}
+
 /// Makes the world agree with one kind of row.
 pub trait Reconciler: Send + Sync + 'static {
     /// What names a row.
-    type Key: Copy + Eq + Hash + Send + Sync + std::fmt::Debug + 'static;
+    type Key: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static;
 
     /// The table whose signals wake it.
     const TABLE: &'static str;
@@ -79,12 +87,12 @@ struct Busy<K> {
     again: HashSet<K>,
 }
 
-impl<K: Copy + Eq + Hash> Busy<K> {
+impl<K: Eq + Hash> Busy<K> {
     /// Whether a key was poked while it was worked on; if not, it is free from this moment.
-    fn once_more(&mut self, key: K) -> bool {
-        let again = self.again.remove(&key);
+    fn once_more(&mut self, key: &K) -> bool {
+        let again = self.again.remove(key);
         if !again {
-            self.running.remove(&key);
+            self.running.remove(key);
         }
         again
     }
@@ -132,7 +140,7 @@ impl<R: Reconciler> Driver<R> {
         let now = self.clock.now();
         match self.reconciler.due(now, BATCH).await {
             Ok(due) => {
-                due.now.iter().for_each(|&key| self.spawn(key));
+                due.now.iter().for_each(|key| self.spawn(key.clone()));
                 let wait = due.next.map_or(i64::MAX, |at| (at.0 - now.0).max(1000));
                 IDLE.min(Duration::from_micros(wait.unsigned_abs()))
             }
@@ -144,19 +152,19 @@ impl<R: Reconciler> Driver<R> {
     }
 
     fn spawn(&mut self, key: R::Key) {
-        if !self.claim(key) {
+        if !self.claim(&key) {
             return;
         }
         let reconciler = self.reconciler.clone();
         let (slots, busy, freed) = (self.slots.clone(), self.busy.clone(), self.freed.clone());
         self.tasks.spawn(async move {
-            let _release = Release { key, busy: busy.clone(), freed };
+            let release = Release { key, busy: busy.clone(), freed };
             let Ok(_slot) = slots.acquire_owned().await else {
                 return;
             };
             loop {
-                reconciler.reconcile(key).await;
-                if !lock(&busy).once_more(key) {
+                reconciler.reconcile(release.key.clone()).await;
+                if !lock(&busy).once_more(&release.key) {
                     break;
                 }
             }
@@ -164,11 +172,11 @@ impl<R: Reconciler> Driver<R> {
     }
 
     /// Whether the key was free; one that is not is looked at once more afterwards.
-    fn claim(&self, key: R::Key) -> bool {
+    fn claim(&self, key: &R::Key) -> bool {
         let mut busy = lock(&self.busy);
-        let free = busy.running.insert(key);
+        let free = busy.running.insert(key.clone());
         if !free {
-            busy.again.insert(key);
+            busy.again.insert(key.clone());
         }
         free
     }

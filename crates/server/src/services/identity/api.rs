@@ -18,7 +18,7 @@ use super::wire::{
 use super::{Identity, org_not_found, project_not_found, store};
 use crate::http::auth::{Caller, OrgManager, OrgScope, Scope, unauthorized};
 use crate::http::body;
-use crate::http::envelope::{ApiError, ErrorBody};
+use crate::http::envelope::{ApiError, ErrorBody, RequestId};
 use crate::http::idempotency::IdempotencyKey;
 use crate::http::list::{List, PageParams, Params};
 use crate::http::path::PathText;
@@ -45,8 +45,12 @@ pub(super) fn routes() -> OpenApiRouter<Identity> {
     responses((status = 201, body = SignUpView), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody),
         (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 429, body = ErrorBody),
         (status = 503, body = ErrorBody)))]
-async fn sign_up(State(identity): State<Identity>, body::Json(body): body::Json) -> Reply<Created<SignUpView>> {
-    let view = ops::sign_up(&identity, SignUp::try_from(&body)?).await?;
+async fn sign_up(
+    State(identity): State<Identity>,
+    id: RequestId,
+    body::Json(body): body::Json,
+) -> Reply<Created<SignUpView>> {
+    let view = ops::sign_up(&identity, SignUp::try_from(&body)?, &id).await?;
     Ok(Created { location: "/api/v1/users/me".into(), body: view })
 }
 
@@ -55,12 +59,12 @@ async fn sign_up(State(identity): State<Identity>, body::Json(body): body::Json)
     responses((status = 200, body = TokensView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody),
         (status = 429, body = ErrorBody), (status = 503, body = ErrorBody)))]
-async fn login(State(identity): State<Identity>, request: Request) -> Reply<Response> {
+async fn login(State(identity): State<Identity>, id: RequestId, request: Request) -> Reply<Response> {
     if let Some(ConnectInfo(address)) = request.extensions().get::<ConnectInfo<SocketAddr>>() {
         identity.inner.throttle.client(address.ip(), identity.inner.clock.now())?;
     }
     let body::Json(body) = body::Json::from_request(request, &()).await?;
-    Ok(private(ops::login(&identity, Login::try_from(&body)?).await?))
+    Ok(private(ops::login(&identity, Login::try_from(&body)?, &id).await?))
 }
 
 /// Exchanges a refresh token for new tokens.
@@ -68,8 +72,8 @@ async fn login(State(identity): State<Identity>, request: Request) -> Reply<Resp
     request_body = RefreshBody,
     responses((status = 200, body = TokensView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)))]
-async fn refresh(State(identity): State<Identity>, body::Json(body): body::Json) -> Reply<Response> {
-    Ok(private(ops::refresh(&identity, &refresh_token(&body)?).await?))
+async fn refresh(State(identity): State<Identity>, id: RequestId, body::Json(body): body::Json) -> Reply<Response> {
+    Ok(private(ops::refresh(&identity, &refresh_token(&body)?, &id).await?))
 }
 
 /// An answer with tokens: nobody on the way keeps it.

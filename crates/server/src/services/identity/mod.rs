@@ -112,7 +112,8 @@ impl Gate for Identity {
         if !session.lives(now) || session.user != claims.sub {
             return Err(unauthorized());
         }
-        Ok(Caller { user: claims.sub, session: claims.sid, is_admin: session.is_admin })
+        let is_admin = session.is_admin;
+        Ok(Caller { user: claims.sub, session: claims.sid, is_admin, request_id: String::new() })
     }
 
     async fn org(&self, caller: Caller, org: &str) -> Result<OrgScope> {
@@ -129,14 +130,8 @@ impl Gate for Identity {
         let row = store::project_of(&self.inner.db, found.id, caller.user, project).await?;
         let row =
             row.filter(|row| may(Some(found.role), row.role, Action::ReadProject)).ok_or_else(project_not_found)?;
-        let scope = Scope {
-            caller,
-            org: found.id,
-            project: row.id,
-            org_role: Some(found.role),
-            project_role: row.role,
-            request_id: String::new(),
-        };
+        let scope =
+            Scope { caller, org: found.id, project: row.id, org_role: Some(found.role), project_role: row.role };
         self.inner.memory.remember_scope(org, project, &scope, now);
         Ok(scope)
     }

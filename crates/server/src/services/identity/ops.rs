@@ -4,6 +4,7 @@ use berth_domain::identity::{OrgRole, ProjectRole};
 use berth_domain::ids::{OrgId, ProjectId, SessionId, UserId};
 use berth_domain::names::Slug;
 use berth_domain::{Code, Error, Result, Timestamp};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::store::{self, OrgRow, ProjectRow, RefreshRow, SessionRow, SigningKeyRow, UserRow};
@@ -11,8 +12,10 @@ use super::wire::{Login, Logout, Named, OrgView, ProjectView, SignUp, SignUpView
 use super::{Identity, password, token};
 use crate::clock::Clock;
 use crate::config::{Config, Secret};
+use crate::db::audit::Audit;
 use crate::db::{Db, DbError, Tx};
 use crate::http::auth::{Caller, OrgScope};
+use crate::http::envelope::RequestId;
 use crate::http::idempotency::{Idempotency, Replay};
 
 /// The keys that sign, made at the first start.
@@ -48,20 +51,27 @@ pub(super) async fn first_administrator(identity: &Identity, config: &Config) ->
         created_at: now,
         updated_at: now,
     };
-    found(&mut tx, &user, now).await?;
+    found(&mut tx, &user, &RequestId::default(), now).await?;
     tx.commit().await?;
     Ok(made_up.then_some((user.email, Secret(password))))
 }
 
+/// The audit record of what somebody does who is not signed in yet.
+fn by_themselves<'a>(user: UserId, request: &'a RequestId, action: &'a str, subject: &'a str) -> Audit<'a> {
+    let (actor, request_id) = (Some(user), request.0.as_str());
+    Audit { org: None, project: None, actor, request_id, action, subject, data: json!({}) }
+}
+
 /// Writes a person with an organization and a project of their own.
-async fn found(tx: &mut Tx, user: &UserRow, now: Timestamp) -> Result<(OrgRow, ProjectRow)> {
+async fn found(tx: &mut Tx, user: &UserRow, request: &RequestId, now: Timestamp) -> Result<(OrgRow, ProjectRow)> {
     store::insert_user(tx, user).await?;
     let title = user.name.clone().unwrap_or_else(|| user.email.split('@').next().unwrap_or("personal").to_owned());
     let org = new_org(tx, &Named { name: title, slug: None }, now).await?;
     store::insert_org(tx, &org, user.id, true).await?;
     let project = new_project(tx, org.id, &Named { name: "default".into(), slug: None }, now).await?;
     store::insert_project(tx, &project, user.id).await?;
-    store::audit(tx, Some(org.id), user.id, "user.signup", &user.id.to_string(), now).await?;
+    let subject = user.id.to_string();
+    Audit { org: Some(org.id), ..by_themselves(user.id, request, "user.signup", &subject) }.write(tx, now).await?;
     Ok((org, project))
 }
 
@@ -124,7 +134,7 @@ fn slug_taken(slug: &Slug) -> Error {
 }
 
 /// Signs a person up.
-pub(super) async fn sign_up(identity: &Identity, request: SignUp) -> Result<SignUpView> {
+pub(super) async fn sign_up(identity: &Identity, request: SignUp, id: &RequestId) -> Result<SignUpView> {
     let inner = &identity.inner;
     password::check(&request.password.0, &request.email, &inner.config)
         .map_err(|rule| Error::field("password", rule))?;
@@ -148,7 +158,7 @@ pub(super) async fn sign_up(identity: &Identity, request: SignUp) -> Result<Sign
     if store::user_by_email(&mut tx, &user.email).await?.is_some() {
         return Err(email_taken());
     }
-    let (org, project) = found(&mut tx, &user, now).await?;
+    let (org, project) = found(&mut tx, &user, id, now).await?;
     tx.commit().await.map_err(|e| if matches!(e, DbError::Unique(_)) { email_taken() } else { e.into() })?;
     Ok(SignUpView {
         user: UserView::from(&user),
@@ -163,7 +173,7 @@ fn email_taken() -> Error {
 }
 
 /// Signs a person in.
-pub(super) async fn login(identity: &Identity, request: Login) -> Result<TokensView> {
+pub(super) async fn login(identity: &Identity, request: Login, id: &RequestId) -> Result<TokensView> {
     let inner = &identity.inner;
     inner.throttle.account(&request.email, inner.clock.now())?;
     let user = store::user_by_email(&inner.db, &request.email).await?;
@@ -188,7 +198,7 @@ pub(super) async fn login(identity: &Identity, request: Login) -> Result<TokensV
     let mut tx = inner.db.begin().await?;
     store::insert_session(&mut tx, &session, now).await?;
     let (refresh, ends) = new_refresh(identity, &mut tx, &session, now).await?;
-    store::audit(&mut tx, None, user.id, "user.login", &user.id.to_string(), now).await?;
+    by_themselves(user.id, id, "user.login", &user.id.to_string()).write(&mut tx, now).await?;
     tx.commit().await?;
     inner.memory.remember_session(&session, now);
     tokens(identity, &user, session.id, refresh, ends, now)
@@ -234,7 +244,7 @@ fn bad_refresh() -> Error {
 
 /// Exchanges a refresh token. A second use within the grace time, of a client that lost the answer, gets
 /// the same successor; a later one means that the token was stolen, and ends the session.
-pub(super) async fn refresh(identity: &Identity, presented: &Secret) -> Result<TokensView> {
+pub(super) async fn refresh(identity: &Identity, presented: &Secret, id: &RequestId) -> Result<TokensView> {
     let inner = &identity.inner;
     let now = inner.clock.now();
     let hash = token::hash(&presented.0);
@@ -257,7 +267,8 @@ pub(super) async fn refresh(identity: &Identity, presented: &Secret) -> Result<T
         }
         _ => {
             store::revoke_session(&mut tx, session.id, now).await?;
-            store::audit(&mut tx, None, session.user, "session.reuse_detected", &session.id.to_string(), now).await?;
+            let subject = session.id.to_string();
+            by_themselves(session.user, id, "session.reuse_detected", &subject).write(&mut tx, now).await?;
             tx.commit().await?;
             inner.memory.revoke(session.id, session.user, now);
             return Err(bad_refresh());
@@ -289,7 +300,7 @@ pub(super) async fn logout(identity: &Identity, caller: &Caller, request: Logout
         }
         mine
     };
-    store::audit(&mut tx, None, caller.user, "user.logout", &caller.user.to_string(), now).await?;
+    caller.audit("user.logout", &caller.user.to_string()).write(&mut tx, now).await?;
     tx.commit().await?;
     for id in ended {
         inner.memory.revoke(id, caller.user, now);
@@ -321,7 +332,7 @@ pub(super) async fn create_org(
     }
     let org = new_org(&mut tx, &named, now).await?;
     store::insert_org(&mut tx, &org, caller.user, false).await?;
-    store::audit(&mut tx, Some(org.id), caller.user, "org.create", &org.id.to_string(), now).await?;
+    Audit { org: Some(org.id), ..caller.audit("org.create", &org.id.to_string()) }.write(&mut tx, now).await?;
     let view = OrgView::from(&org);
     keep(key, &mut tx, now, &view.location(), &view).await?;
     tx.commit().await?;
@@ -346,7 +357,7 @@ pub(super) async fn create_project(
     let project = new_project(&mut tx, scope.org, &named, now).await?;
     store::insert_project(&mut tx, &project, scope.caller.user).await?;
     let subject = project.id.to_string();
-    store::audit(&mut tx, Some(scope.org), scope.caller.user, "project.create", &subject, now).await?;
+    Audit { project: Some(project.id), ..scope.audit("project.create", &subject) }.write(&mut tx, now).await?;
     let view = ProjectView::from(&project);
     keep(key, &mut tx, now, &view.location(scope.org), &view).await?;
     tx.commit().await?;

@@ -4,7 +4,6 @@ use berth_domain::Timestamp;
 use berth_domain::identity::{OrgRole, ProjectRole};
 use berth_domain::ids::{OrgId, ProjectId, SessionId, UserId};
 use berth_domain::page::Page;
-use serde_json::Value as Json;
 
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
 
@@ -424,28 +423,6 @@ pub async fn insert_signing_key(tx: &mut Tx, key: &SigningKeyRow, now: Timestamp
         .bind(&key.kid)
         .bind(&key.public)
         .bind(&key.secret)
-        .bind(now)
-        .execute(tx)
-        .await
-        .map(drop)
-}
-
-/// Writes the audit record of a mutation.
-pub async fn audit(
-    tx: &mut Tx,
-    org: Option<OrgId>,
-    actor: UserId,
-    action: &str,
-    subject: &str,
-    now: Timestamp,
-) -> Result<(), DbError> {
-    sql("INSERT INTO audit (id, org_id, actor, action, subject, data, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)")
-        .bind(uuid::Uuid::now_v7().to_string())
-        .bind(org)
-        .bind(actor)
-        .bind(action)
-        .bind(subject)
-        .bind(Json::Object(serde_json::Map::new()).to_string())
         .bind(now)
         .execute(tx)
         .await

@@ -68,6 +68,11 @@ impl Vms {
         api::routes().with_state(self.clone())
     }
 
+    /// What has to be so before the first request is answered.
+    pub async fn prepare(&self) -> berth_domain::Result<()> {
+        reconcile::image::prepare(self).await
+    }
+
     /// Its workers, until told to stop. They first look at every machine that should exist.
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let inner = &self.inner;
@@ -83,10 +88,17 @@ impl Vms {
             inner.clock.clone(),
             inner.config.workers,
         );
+        let (images, poke_image) = Driver::new(
+            Arc::new(reconcile::image::ImageReconciler::new(self.clone(), stop.clone())),
+            inner.db.clone(),
+            inner.clock.clone(),
+            inner.config.workers,
+        );
+        tasks.spawn(images.run(stop.clone()));
         tasks.spawn(vms.run(stop.clone()));
         tasks.spawn(disks.run(stop.clone()));
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
-        tasks.spawn(reconcile::image::watch(self.clone(), stop.clone()));
+        tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
         tasks.spawn(metrics::sample(self.clone(), stop.clone()));
     }
 

@@ -13,8 +13,8 @@ use crate::http::list::{List, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::{Created, Reply};
 use crate::services::vm::ops::Outcome;
-use crate::services::vm::ops::image::{self, Import};
-use crate::services::vm::wire::catalog::ImageView;
+use crate::services::vm::ops::image;
+use crate::services::vm::wire::image::{ImageView, Import};
 use crate::services::vm::{Vms, store};
 
 /// Images, newest first.
@@ -61,7 +61,7 @@ pub(super) async fn import_image(
     body::Json(body): body::Json,
 ) -> Reply<Response> {
     let import = Import::try_from(&body)?;
-    Ok(match image::import(&vms, import, key.bind(admin.user, &body)).await? {
+    Ok(match image::import(&vms, &admin, import, key.bind(admin.user, &body)).await? {
         Outcome::Created(view) => Created { location: view.location(), body: view }.into_response(),
         Outcome::Replayed(replay) => replay.into_response(),
     })
@@ -100,34 +100,34 @@ pub(super) struct ImportImageBody {
         ("sha256" = Option<String>, Query, pattern = "^[0-9a-fA-F]{64}$"),
         ("firmware" = Option<String>, Query, pattern = "^(bios|uefi)$")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
-    responses((status = 201, body = ImageView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody), (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
+    responses((status = 201, body = ImageView, description = "received; `status` tells when it is ready"),
+        (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
+        (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn upload_image(
     State(vms): State<Vms>,
-    Administrator(_admin): Administrator,
+    Administrator(admin): Administrator,
     path: PathText,
     params: Params,
     request: Request,
 ) -> Reply<Created<ImageView>> {
     let import = Import::of_upload(path.text("image_id"), &params)?;
-    let row = image::upload(&vms, import, request.into_body().into_data_stream()).await?;
-    let location = format!("/api/v1/images/{}", row.id);
-    Ok(Created { location, body: row.into() })
+    let view = image::upload(&vms, &admin, import, request.into_body().into_data_stream()).await?;
+    Ok(Created { location: view.location(), body: view })
 }
 
 /// Removes an image that no disk was cloned from (administrators).
 #[utoipa::path(delete, path = "/api/v1/images/{image_id}", operation_id = "deleteImage", tag = "images",
     params(("image_id" = String, Path)),
-    responses((status = 204, description = "removed"), (status = 401, body = ErrorBody),
+    responses((status = 204, description = "removed; its files follow"), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
         (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn delete_image(
     State(vms): State<Vms>,
-    Administrator(_admin): Administrator,
+    Administrator(admin): Administrator,
     path: PathText,
 ) -> Reply<StatusCode> {
-    image::delete(&vms, path.text("image_id")).await?;
+    image::delete(&vms, &admin, path.text("image_id")).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -223,8 +223,11 @@ pub trait Engine: Send + Sync + 'static {
     /// What a running machine uses.
     async fn usage(&self, id: VmId) -> Option<Usage>;
 
-    /// The images at hand that are whole.
+    /// The images at hand, by what they say of themselves.
     async fn images(&self) -> Result<Vec<ImageInfo>>;
+
+    /// An image, if it is at hand and whole.
+    async fn image(&self, id: &str) -> Result<Option<ImageInfo>>;
 
     /// Where a file can be put that is about to be imported.
     async fn staging(&self) -> Result<std::path::PathBuf>;

@@ -425,13 +425,14 @@ impl Engine for QemuEngine {
     }
 
     async fn images(&self) -> Result<Vec<ImageInfo>> {
-        let mut whole = Vec::new();
-        for (dir, manifest) in image::list(&self.images_dir()) {
-            if self.integrity.check(&dir, &manifest).await.is_ok() {
-                whole.push(info(manifest));
-            }
-        }
-        Ok(whole)
+        Ok(image::list(&self.images_dir()).into_iter().map(|(_, manifest)| info(manifest)).collect())
+    }
+
+    async fn image(&self, id: &str) -> Result<Option<ImageInfo>> {
+        let dir = self.images_dir().join(id);
+        let Ok(manifest) = Manifest::load(&dir) else { return Ok(None) };
+        let whole = manifest.id == id && self.integrity.check(&dir, &manifest).await.is_ok();
+        Ok(whole.then(|| info(manifest)))
     }
 
     async fn staging(&self) -> Result<PathBuf> {

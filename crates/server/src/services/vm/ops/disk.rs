@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::vm::{available, new_disk};
 use super::{Outcome, vm_not_found, volume_not_found};
+use crate::db::audit::Audit;
 use crate::db::{Signal, Tx};
 use crate::http::auth::Scope;
 use crate::http::idempotency::Idempotency;
@@ -125,7 +126,8 @@ fn require_off(status: Status) -> Result<()> {
 async fn record(tx: &mut Tx, scope: &Scope, disk: &DiskRow, action: &str) -> Result<()> {
     let subject = disk.id.to_string();
     let data = json!({"name": disk.name, "status": disk.status.as_str(), "vm_id": disk.vm});
-    store::event::audit(tx, scope, &format!("disk.{action}"), &subject, &data, disk.updated_at).await?;
+    let audited = format!("disk.{action}");
+    Audit { data: data.clone(), ..scope.audit(&audited, &subject) }.write(tx, disk.updated_at).await?;
     let kind = if action == "create" { "disk.created" } else { "disk.status" };
     store::event::emit(tx, scope.project, kind, &subject, &data, disk.updated_at).await?;
     tx.signal(Signal::Work("disks"));

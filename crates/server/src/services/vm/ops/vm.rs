@@ -4,12 +4,13 @@ use berth_domain::ids::{DiskId, VmId};
 use berth_domain::vm::model::Want;
 use berth_domain::vm::request::{CreateVm, NewDisk, RootDisk, UpdateVm};
 use berth_domain::vm::state::{Verb, on_verb};
-use berth_domain::vm::{DiskKind, DiskStatus, DiskType, Status};
+use berth_domain::vm::{DiskKind, DiskStatus, DiskType, ImageStatus, Status};
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
 use super::{Outcome, vm_not_found};
+use crate::db::audit::Audit;
 use crate::db::{Signal, Tx};
 use crate::http::auth::Scope;
 use crate::http::idempotency::Idempotency;
@@ -42,7 +43,7 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Option<Ide
     let made = write(&mut tx, scope, request, plan, now).await?;
     let subject = made.vm.id.to_string();
     let data = json!({"name": made.vm.name, "status": made.vm.status.as_str()});
-    store::event::audit(&mut tx, scope, "vm.create", &subject, &data, now).await?;
+    Audit { data: data.clone(), ..scope.audit("vm.create", &subject) }.write(&mut tx, now).await?;
     store::event::emit(&mut tx, scope.project, "vm.created", &subject, &data, now).await?;
     store::operation::begin(&mut tx, made.vm.id, "create", scope.caller.user, now).await?;
     let view = VmView::new(&made.vm, &made.disks);
@@ -127,7 +128,7 @@ fn check_catalog(vms: &Vms, request: &CreateVm) -> Result<(i64, i64)> {
 }
 
 async fn image(tx: &mut Tx, id: &str) -> Result<ImageRow> {
-    store::image::find(tx, id).await?.filter(|image| image.status == "ready").ok_or_else(|| {
+    store::image::find(tx, id).await?.filter(|image| image.status == ImageStatus::Ready).ok_or_else(|| {
         Error::new(Code::ImageNotFound, format!("There is no image '{id}'. GET /api/v1/images lists them."))
     })
 }
@@ -369,7 +370,7 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
     store::vm::update(&mut tx, &vm).await?;
     let subject = id.to_string();
     let data = json!({"name": vm.name});
-    store::event::audit(&mut tx, scope, "vm.update", &subject, &data, now).await?;
+    Audit { data: data.clone(), ..scope.audit("vm.update", &subject) }.write(&mut tx, now).await?;
     store::event::emit(&mut tx, scope.project, "vm.updated", &subject, &data, now).await?;
     tx.signal(Signal::Work("vms"));
     tx.signal(Signal::Row("vms", id.0));
@@ -382,7 +383,7 @@ async fn record(tx: &mut Tx, scope: &Scope, vm: &VmRow, action: &str, now: Times
     store::vm::update(tx, vm).await?;
     let subject = vm.id.to_string();
     let data = json!({"status": vm.status.as_str(), "message": vm.message});
-    store::event::audit(tx, scope, &format!("vm.{action}"), &subject, &data, now).await?;
+    Audit { data: data.clone(), ..scope.audit(&format!("vm.{action}"), &subject) }.write(tx, now).await?;
     store::event::emit(tx, scope.project, "vm.status", &subject, &data, now).await?;
     store::operation::begin(tx, vm.id, action, scope.caller.user, now).await?;
     tx.signal(Signal::Work("vms"));

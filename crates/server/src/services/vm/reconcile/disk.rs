@@ -29,9 +29,7 @@ impl Reconciler for DiskReconciler {
     const TABLE: &'static str = "disks";
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<DiskId>> {
-        let rows = store::disk::with_work(self.vms.db(), limit).await?;
-        let next = rows.iter().map(|(_, at)| *at).find(|at| *at > now);
-        Ok(Due { now: rows.into_iter().filter(|(_, at)| *at <= now).map(|(id, _)| id).collect(), next })
+        Ok(Due::at(now, store::disk::with_work(self.vms.db(), limit).await?))
     }
 
     async fn reconcile(&self, id: DiskId) {

@@ -1,118 +1,260 @@
-//! Keeps the rows of images in step with what the engine has, and carries out imports.
+//! Keeps the rows of images in step with what the host has, and carries out imports and removals.
+//!
+//! What the host has is looked at every two seconds, because the platform's own images are built beside a
+//! running service. At the start the images that nobody knows yet become rows before the first request is
+//! answered: a VM can be asked for at once. Whether their files are whole is judged right after, and again
+//! whenever they are cloned.
 
-use std::path::{Path, PathBuf};
+use std::collections::HashSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use berth_domain::{Error, Result};
-use futures::StreamExt;
-use tokio::io::AsyncWriteExt;
+use berth_domain::vm::ImageStatus;
+use berth_domain::vm::image::{Step, next};
+use berth_domain::{Error, Result, Timestamp};
 use tokio_util::sync::CancellationToken;
 
-use crate::db::Signal;
-use crate::services::vm::engine::EngineError;
-use crate::services::vm::ops::image::{Import, record};
+use super::{StepError, download, fault};
+use crate::services::vm::engine::{EngineError, ImageInfo};
 use crate::services::vm::store::image::ImageRow;
+use crate::services::vm::wire::image::Import;
 use crate::services::vm::{Vms, store};
+use crate::work::{Due, Poker, Reconciler};
 
-/// Between two looks at the images the engine has: a platform image may be built while we run.
+/// Between two looks at the images the host has.
 const LOOK: Duration = Duration::from_secs(2);
+/// Pause between two tries, in seconds.
+const PAUSE: i64 = 3;
 
-/// Runs until told to stop.
-pub async fn watch(vms: Vms, stop: CancellationToken) {
-    let mut signals = vms.db().watch();
+/// Before the first request: images that nobody knows yet become rows, and uploads that no row owns go.
+pub async fn prepare(vms: &Vms) -> Result<()> {
+    for info in vms.engine().images().await.map_err(Error::unavailable)? {
+        let known = store::image::find_ever(vms.db(), &info.id).await?;
+        if known.is_none_or(|row| row.status == ImageStatus::Deleted) {
+            record(vms, None, info).await?;
+        }
+    }
+    let wanted = store::image::sources(vms.db()).await?;
+    let wanted: HashSet<String> =
+        wanted.iter().filter_map(|source| serde_json::from_str::<Import>(source).ok()?.upload).collect();
+    let staging = vms.engine().staging().await.map_err(Error::unavailable)?;
+    for file in std::fs::read_dir(staging).into_iter().flatten().flatten() {
+        if !wanted.contains(&*file.file_name().to_string_lossy()) {
+            // Another try comes with the next start.
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
+    Ok(())
+}
+
+/// Has every image of the host and of the rows looked at, again and again, until told to stop.
+pub async fn watch(vms: Vms, poke: Poker<String>, stop: CancellationToken) {
     let mut ticks = tokio::time::interval(LOOK);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
-            signal = signals.recv() => {
-                if !matches!(signal, Ok(Signal::Work("images"))) {
-                    continue;
-                }
+        }
+        match everything(&vms).await {
+            Ok(ids) => ids.into_iter().for_each(|id| poke.poke(id)),
+            Err(error) => tracing::warn!(%error, "images cannot be looked at; trying again"),
+        }
+    }
+}
+
+async fn everything(vms: &Vms) -> Result<HashSet<String>> {
+    let known = store::image::ids(vms.db()).await?;
+    let found = vms.engine().images().await.map_err(Error::unavailable)?;
+    Ok(known.into_iter().chain(found.into_iter().map(|info| info.id)).collect())
+}
+
+/// Reconciles images.
+pub struct ImageReconciler {
+    vms: Vms,
+    stop: CancellationToken,
+}
+
+impl Reconciler for ImageReconciler {
+    type Key = String;
+    const TABLE: &'static str = "images";
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<String>> {
+        Ok(Due::at(now, store::image::with_work(self.vms.db(), limit).await?))
+    }
+
+    async fn reconcile(&self, id: String) {
+        // A download may take an hour; what is dropped half way begins anew at the next start.
+        let outcome = tokio::select! {
+            () = self.stop.cancelled() => return,
+            outcome = self.bring_about(&id) => outcome,
+        };
+        let Err(error) = outcome else { return };
+        tracing::warn!(image = id, ?error, "a step on an image failed; trying again");
+        let later = self.vms.clock().now().plus_seconds(PAUSE);
+        let postponed = change(&self.vms, &id, |row| row.work_at = row.work_at.map(|_| later)).await;
+        if let Err(error) = postponed {
+            tracing::error!(image = id, ?error, "the failure could not be recorded; trying again");
+        }
+    }
+}
+
+impl ImageReconciler {
+    /// A reconciler for the service's images. It lets go of what it does when told to stop.
+    pub const fn new(vms: Vms, stop: CancellationToken) -> Self {
+        Self { vms, stop }
+    }
+
+    async fn bring_about(&self, id: &str) -> Result<(), StepError> {
+        let vms = &self.vms;
+        let row = store::image::find_ever(vms.db(), id).await?;
+        let host = vms.engine().image(id).await?;
+        let step = next(
+            row.as_ref().map(|row| (row.status, row.version.as_str())),
+            host.as_ref().map(|info| info.version.as_str()),
+        );
+        match (step, row, host) {
+            (Step::Import, Some(row), _) => self.import(row).await,
+            (Step::Remove, Some(row), _) => self.remove(row).await,
+            (Step::Record, row, Some(info)) => {
+                tracing::info!(image = id, version = info.version, "image is ready");
+                Ok(record(vms, row.as_ref(), info).await?)
             }
-        }
-        if let Err(error) = look(&vms).await {
-            tracing::warn!(%error, "images cannot be looked at; trying again");
-        }
-    }
-}
-
-async fn look(vms: &Vms) -> Result<()> {
-    let found = vms.engine().images().await.map_err(|e| Error::unavailable(e.to_string()))?;
-    for row in store::image::ready(vms.db()).await? {
-        if !found.iter().any(|info| info.id == row.id) {
-            fail(vms, row, "its files are missing or damaged; build or import it again".into()).await?;
-        }
-    }
-    for info in found {
-        let known = store::image::find(vms.db(), &info.id).await?;
-        let same = known.as_ref().is_some_and(|row| row.version == info.version && row.status == "ready");
-        let importing = known.is_some_and(|row| row.status == "importing");
-        if !same && !importing {
-            tracing::info!(image = info.id, version = info.version, "image is ready");
-            record(vms, info).await?;
-        }
-    }
-    for row in store::image::with_work(vms.db()).await? {
-        carry_out(vms, row).await?;
-    }
-    Ok(())
-}
-
-async fn carry_out(vms: &Vms, row: ImageRow) -> Result<()> {
-    let source = row.source.as_deref().unwrap_or_default();
-    let import: Import = serde_json::from_str(source).map_err(Error::internal)?;
-    let outcome = match fetch(vms, &import).await {
-        Ok(file) => {
-            let taken = vms.engine().import_image(&file, &import.for_engine()).await;
-            if import.url.is_some() {
-                // A download has served, whatever became of it.
-                let _ = tokio::fs::remove_file(&file).await;
+            (Step::Miss, Some(row), _) => {
+                fail(vms, &row, "its files are missing or damaged; build or import it again".into()).await
             }
-            taken
+            _ => Ok(()),
         }
-        Err(error) => Err(error),
-    };
-    match outcome {
-        Ok(info) => record(vms, info).await.map(drop),
-        Err(error) => fail(vms, row, error.to_string()).await,
+    }
+
+    async fn import(&self, row: ImageRow) -> Result<(), StepError> {
+        let vms = &self.vms;
+        let source = row.source.as_deref().unwrap_or_default();
+        let import: Import = serde_json::from_str(source).map_err(Error::internal)?;
+        fault("image", "import", "before").await?;
+        let taken = match self.fetch(&row, &import).await {
+            Ok(file) => {
+                fault("image", "import", "fetched").await?;
+                say(vms, &row, "checking and converting".into()).await?;
+                vms.engine().import_image(&file, &import.for_engine()).await
+            }
+            Err(error) => Err(error),
+        };
+        fault("image", "import", "done").await?;
+        match taken {
+            Ok(info) => {
+                tracing::info!(image = row.id, version = info.version, "image is imported");
+                record(vms, Some(&row), info).await?;
+            }
+            Err(EngineError::Permanent(reason)) => fail(vms, &row, reason).await?,
+            Err(error) => return Err(error.into()),
+        }
+        fault("image", "import", "after").await?;
+        self.sweep(&import).await
+    }
+
+    /// The file to import: the one named, what was uploaded, or what the URL gives.
+    async fn fetch(&self, row: &ImageRow, import: &Import) -> std::result::Result<PathBuf, EngineError> {
+        let staging = self.vms.engine().staging().await?;
+        if let Some(name) = &import.upload {
+            return Ok(staging.join(name));
+        }
+        let Some(url) = &import.url else {
+            return Ok(PathBuf::from(import.path.as_deref().unwrap_or_default()));
+        };
+        let file = staging.join(import.download());
+        let told = |progress: String| async move {
+            // Only for who looks on; the next line comes in a moment.
+            let _ = say(&self.vms, row, progress).await;
+        };
+        let fetched = download::fetch(url, &file, told).await;
+        fetched.map_err(|reason| EngineError::Permanent(format!("the image cannot be downloaded: {reason}")))?;
+        Ok(file)
+    }
+
+    /// Whatever became of it, what was fetched has served.
+    async fn sweep(&self, import: &Import) -> Result<(), StepError> {
+        let staging = self.vms.engine().staging().await?;
+        for name in [import.upload.clone(), Some(import.download())].into_iter().flatten() {
+            // Another try comes with the next start.
+            let _ = tokio::fs::remove_file(staging.join(name)).await;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, row: ImageRow) -> Result<(), StepError> {
+        fault("image", "remove", "before").await?;
+        self.vms.engine().remove_image(&row.id).await?;
+        fault("image", "remove", "done").await?;
+        settle(&self.vms, &row, |row| row.status = ImageStatus::Deleted).await
     }
 }
 
-async fn fail(vms: &Vms, mut row: ImageRow, reason: String) -> Result<()> {
-    tracing::warn!(image = row.id, reason, "image failed");
-    row.status = "failed".into();
-    row.message = Some(reason);
-    row.work_at = None;
-    row.updated_at = vms.clock().now();
+/// Writes an image that the host has, onto the row it was decided for.
+async fn record(vms: &Vms, decided: Option<&ImageRow>, info: ImageInfo) -> Result<()> {
+    let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
+    let known = store::image::find_ever(&mut tx, &info.id).await?;
+    if decided.is_some_and(|row| known.as_ref().is_none_or(|known| known.updated_at != row.updated_at)) {
+        return Ok(());
+    }
+    let living = known.filter(|row| row.status != ImageStatus::Deleted);
+    let row = ImageRow {
+        id: info.id,
+        name: info.name,
+        os: info.os,
+        version: info.version,
+        login_user: info.login_user,
+        virtual_size: info.virtual_size,
+        min_memory_mb: info.min_memory_mb,
+        status: ImageStatus::Ready,
+        message: None,
+        source: None,
+        work_at: None,
+        created_at: living.map_or(now, |row| row.created_at),
+        updated_at: now,
+    };
     store::image::put(&mut tx, &row).await?;
     Ok(tx.commit().await?)
 }
 
-/// The file to import: the one named, or what the URL gives.
-async fn fetch(vms: &Vms, import: &Import) -> std::result::Result<PathBuf, EngineError> {
-    let Some(url) = &import.url else {
-        return Ok(PathBuf::from(import.path.as_deref().unwrap_or_default()));
-    };
-    let file = vms.engine().staging().await?.join(format!("{}.download", uuid::Uuid::now_v7()));
-    match download(url, &file).await {
-        Ok(()) => Ok(file),
-        Err(reason) => {
-            let _ = tokio::fs::remove_file(&file).await;
-            Err(EngineError::Permanent(format!("the image cannot be downloaded: {reason}")))
-        }
-    }
+async fn fail(vms: &Vms, row: &ImageRow, reason: String) -> Result<(), StepError> {
+    tracing::warn!(image = row.id, reason, "image failed");
+    settle(vms, row, |row| {
+        row.status = ImageStatus::Failed;
+        row.message = Some(reason);
+    })
+    .await
 }
 
-async fn download(url: &str, file: &Path) -> std::result::Result<(), String> {
-    let client = reqwest::Client::builder().connect_timeout(Duration::from_secs(20)).build();
-    let response = client.map_err(|e| e.to_string())?.get(url).send().await.map_err(|e| e.to_string())?;
-    let response = response.error_for_status().map_err(|e| e.to_string())?;
-    let mut out = tokio::fs::File::create(file).await.map_err(|e| e.to_string())?;
-    let mut body = response.bytes_stream();
-    while let Some(chunk) = body.next().await {
-        out.write_all(&chunk.map_err(|e| e.to_string())?).await.map_err(|e| e.to_string())?;
-    }
-    out.flush().await.map_err(|e| e.to_string())
+/// Ends the work on a row, if it is still the one that was decided for.
+async fn settle(vms: &Vms, decided: &ImageRow, end: impl FnOnce(&mut ImageRow)) -> Result<(), StepError> {
+    let now = vms.clock().now();
+    change(vms, &decided.id, |row| {
+        if row.updated_at == decided.updated_at {
+            end(row);
+            row.work_at = None;
+            row.updated_at = now;
+        }
+    })
+    .await
+}
+
+/// Tells how far the work on a row is.
+async fn say(vms: &Vms, decided: &ImageRow, message: String) -> Result<(), StepError> {
+    change(vms, &decided.id, |row| {
+        if row.updated_at == decided.updated_at {
+            row.message = Some(message);
+        }
+    })
+    .await
+}
+
+async fn change(vms: &Vms, id: &str, change: impl FnOnce(&mut ImageRow)) -> Result<(), StepError> {
+    let mut tx = vms.db().begin().await?;
+    let Some(mut row) = store::image::find_ever(&mut tx, id).await? else {
+        return Ok(());
+    };
+    change(&mut row);
+    store::image::put(&mut tx, &row).await?;
+    Ok(tx.commit().await?)
 }

@@ -1,6 +1,7 @@
 //! Making the world agree with the rows: VMs, disks, and the host as a whole.
 
 pub mod disk;
+mod download;
 pub mod host;
 pub mod image;
 pub mod vm;

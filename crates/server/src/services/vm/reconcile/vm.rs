@@ -50,9 +50,7 @@ impl Reconciler for VmReconciler {
     const TABLE: &'static str = "vms";
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<VmId>> {
-        let rows = store::vm::with_work(self.vms.db(), limit).await?;
-        let next = rows.iter().map(|(_, at)| *at).find(|at| *at > now);
-        Ok(Due { now: rows.into_iter().filter(|(_, at)| *at <= now).map(|(id, _)| id).collect(), next })
+        Ok(Due::at(now, store::vm::with_work(self.vms.db(), limit).await?))
     }
 
     async fn reconcile(&self, id: VmId) {

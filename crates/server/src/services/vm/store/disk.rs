@@ -196,22 +196,13 @@ pub async fn of_vms(db: &Db, vms: &[VmId]) -> Result<Vec<DiskRow>, DbError> {
     vms.iter().fold(sql(text), |query, &id| query.bind(Value::from(id))).fetch_all(db).await
 }
 
-struct DueRow(DiskId, Timestamp);
-
-impl FromRow for DueRow {
-    fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self(row.parsed("id")?, row.time("work_at")?))
-    }
-}
-
 /// Disks that want work, in order, with the time.
 pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(DiskId, Timestamp)>, DbError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows: Vec<DueRow> = sql("SELECT id, work_at FROM disks WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
+    sql("SELECT id, work_at FROM disks WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
         .bind(limit)
         .fetch_all(db)
-        .await?;
-    Ok(rows.into_iter().map(|r| (r.0, r.1)).collect())
+        .await
 }
 
 /// The sizes of all disks of a region, summed, in GiB.

@@ -1,4 +1,4 @@
-//! Events for watchers, and the audit record of every mutation.
+//! Events for watchers.
 
 use berth_domain::Timestamp;
 use berth_domain::ids::ProjectId;
@@ -6,7 +6,6 @@ use serde_json::Value as Json;
 
 use super::Tenant;
 use crate::db::{Db, DbError, FromRow, Row, Signal, Tx, sql};
-use crate::http::auth::Scope;
 
 /// An event.
 #[derive(Clone, Debug)]
@@ -77,29 +76,4 @@ pub async fn newest(db: &Db, tenant: Tenant) -> Result<i64, DbError> {
 /// Removes events before a time.
 pub async fn forget(tx: &mut Tx, before: Timestamp) -> Result<u64, DbError> {
     sql("DELETE FROM events WHERE created_at < $1").bind(before).execute(tx).await
-}
-
-/// Writes the audit record of a mutation.
-pub async fn audit(
-    tx: &mut Tx,
-    scope: &Scope,
-    action: &str,
-    subject: &str,
-    data: &Json,
-    now: Timestamp,
-) -> Result<(), DbError> {
-    sql("INSERT INTO audit (id, org_id, project_id, actor, action, subject, request_id, data, created_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)")
-    .bind(uuid::Uuid::now_v7().to_string())
-    .bind(scope.org)
-    .bind(scope.project)
-    .bind(scope.caller.user)
-    .bind(action)
-    .bind(subject)
-    .bind(scope.request_id.as_str())
-    .bind(data.to_string())
-    .bind(now)
-    .execute(tx)
-    .await
-    .map(drop)
 }

@@ -2,6 +2,7 @@
 
 use berth_domain::Timestamp;
 use berth_domain::page::Page;
+use berth_domain::vm::ImageStatus;
 
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
 
@@ -22,8 +23,8 @@ pub struct ImageRow {
     pub virtual_size: i64,
     /// Least memory it boots with, in MiB.
     pub min_memory_mb: i64,
-    /// `importing`, `ready` or `failed`.
-    pub status: String,
+    /// Where it stands.
+    pub status: ImageStatus,
     /// The step, or the reason of a failure.
     pub message: Option<String>,
     /// JSON of where it is imported from.
@@ -46,7 +47,7 @@ impl FromRow for ImageRow {
             login_user: row.text("login_user")?,
             virtual_size: row.int("virtual_size")?,
             min_memory_mb: row.int("min_memory_mb")?,
-            status: row.text("status")?,
+            status: row.word("status", ImageStatus::parse)?,
             message: row.opt_text("message")?,
             source: row.opt_text("source")?,
             work_at: row.opt_time("work_at")?,
@@ -59,6 +60,11 @@ impl FromRow for ImageRow {
 /// An image that is not gone.
 pub async fn find(on: impl On, id: &str) -> Result<Option<ImageRow>, DbError> {
     sql("SELECT * FROM images WHERE id = $1 AND deleted_at IS NULL").bind(id).fetch_optional(on).await
+}
+
+/// An image, gone or not.
+pub async fn find_ever(on: impl On, id: &str) -> Result<Option<ImageRow>, DbError> {
+    sql("SELECT * FROM images WHERE id = $1").bind(id).fetch_optional(on).await
 }
 
 /// A page of images, and how many there are.
@@ -75,10 +81,13 @@ pub async fn list(db: &Db, page: Page) -> Result<(Vec<ImageRow>, i64), DbError> 
 
 /// Writes an image, new or known.
 pub async fn put(tx: &mut Tx, image: &ImageRow) -> Result<(), DbError> {
+    let gone = matches!(image.status, ImageStatus::Deleting | ImageStatus::Deleted);
     sql("INSERT INTO images (id, name, os, version, login_user, virtual_size, min_memory_mb, status, message, source, \
-         work_at, created_at, updated_at, deleted_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, NULL) \
+         work_at, created_at, updated_at, deleted_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
          ON CONFLICT (id) DO UPDATE SET name = $2, os = $3, version = $4, login_user = $5, virtual_size = $6, \
-         min_memory_mb = $7, status = $8, message = $9, source = $10, work_at = $11, updated_at = $13, deleted_at = NULL")
+         min_memory_mb = $7, status = $8, message = $9, source = $10, work_at = $11, created_at = $12, \
+         updated_at = $13, deleted_at = $14")
     .bind(&image.id)
     .bind(&image.name)
     .bind(&image.os)
@@ -86,33 +95,32 @@ pub async fn put(tx: &mut Tx, image: &ImageRow) -> Result<(), DbError> {
     .bind(&image.login_user)
     .bind(image.virtual_size)
     .bind(image.min_memory_mb)
-    .bind(&image.status)
+    .bind(image.status.as_str())
     .bind(image.message.clone())
     .bind(image.source.clone())
     .bind(image.work_at)
     .bind(image.created_at)
     .bind(image.updated_at)
+    .bind(gone.then_some(image.updated_at))
     .execute(tx)
     .await
     .map(drop)
 }
 
-/// Marks an image as gone.
-pub async fn remove(tx: &mut Tx, id: &str, now: Timestamp) -> Result<(), DbError> {
-    sql("UPDATE images SET deleted_at = $2, updated_at = $2, work_at = NULL WHERE id = $1")
-        .bind(id)
-        .bind(now)
-        .execute(tx)
+/// Ids of every image that somebody may see.
+pub async fn ids(db: &Db) -> Result<Vec<String>, DbError> {
+    sql("SELECT id FROM images WHERE deleted_at IS NULL").fetch_all(db).await
+}
+
+/// What the imports under way come from.
+pub async fn sources(db: &Db) -> Result<Vec<String>, DbError> {
+    sql("SELECT source FROM images WHERE status = 'importing' AND source IS NOT NULL").fetch_all(db).await
+}
+
+/// Ids of images that want work, with the time, longest due first.
+pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(String, Timestamp)>, DbError> {
+    sql("SELECT id, work_at FROM images WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .fetch_all(db)
         .await
-        .map(drop)
-}
-
-/// Images that can be cloned.
-pub async fn ready(db: &Db) -> Result<Vec<ImageRow>, DbError> {
-    sql("SELECT * FROM images WHERE status = 'ready' AND deleted_at IS NULL").fetch_all(db).await
-}
-
-/// Images that want work.
-pub async fn with_work(db: &Db) -> Result<Vec<ImageRow>, DbError> {
-    sql("SELECT * FROM images WHERE work_at IS NOT NULL AND deleted_at IS NULL ORDER BY work_at").fetch_all(db).await
 }

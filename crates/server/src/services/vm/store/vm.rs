@@ -381,22 +381,13 @@ pub async fn list(db: &Db, tenant: Tenant, filter: &Filter, page: Page) -> Resul
     Ok((rows, total))
 }
 
-struct DueRow(VmId, Timestamp);
-
-impl FromRow for DueRow {
-    fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self(row.parsed("id")?, row.time("work_at")?))
-    }
-}
-
 /// VMs that want work, in order, with the time.
 pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(VmId, Timestamp)>, DbError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows: Vec<DueRow> = sql("SELECT id, work_at FROM vms WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
+    sql("SELECT id, work_at FROM vms WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
         .bind(limit)
         .fetch_all(db)
-        .await?;
-    Ok(rows.into_iter().map(|r| (r.0, r.1)).collect())
+        .await
 }
 
 struct IdRow(VmId);

@@ -4,5 +4,6 @@
 
 pub mod catalog;
 pub mod disk;
+pub mod image;
 pub mod requests;
 pub mod vm;

@@ -1,0 +1,46 @@
+//! The audit record of every mutation: who did what to what, written by the transaction that does it.
+
+use berth_domain::Timestamp;
+use berth_domain::ids::{OrgId, ProjectId, UserId};
+use serde_json::Value as Json;
+
+use super::{DbError, Tx, sql};
+
+/// A record about to be written.
+#[derive(Clone, Debug)]
+pub struct Audit<'a> {
+    /// The organization it belongs to; `None` for what belongs to the platform or to a person alone.
+    pub org: Option<OrgId>,
+    /// The project it belongs to.
+    pub project: Option<ProjectId>,
+    /// Who did it; `None` for the platform itself.
+    pub actor: Option<UserId>,
+    /// The request by which it was done.
+    pub request_id: &'a str,
+    /// What was done: `vm.create`, `org.update`, ….
+    pub action: &'a str,
+    /// The id of what it was done to.
+    pub subject: &'a str,
+    /// More about it; never a secret.
+    pub data: Json,
+}
+
+impl Audit<'_> {
+    /// Writes the record.
+    pub async fn write(self, tx: &mut Tx, now: Timestamp) -> Result<(), DbError> {
+        sql("INSERT INTO audit (id, org_id, project_id, actor, action, subject, request_id, data, created_at) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)")
+        .bind(uuid::Uuid::now_v7().to_string())
+        .bind(self.org)
+        .bind(self.project)
+        .bind(self.actor)
+        .bind(self.action)
+        .bind(self.subject)
+        .bind(self.request_id)
+        .bind(self.data.to_string())
+        .bind(now)
+        .execute(tx)
+        .await
+        .map(drop)
+    }
+}
