@@ -38,6 +38,8 @@ pub struct Global {
 pub enum Command {
     /// Run the service
     Serve(ServeArgs),
+    /// Stop every machine in good order, while the service is off
+    Shutdown(ServeArgs),
     /// Tell what this machine can do and what is missing
     Doctor(ServeArgs),
     /// Sign in

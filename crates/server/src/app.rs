@@ -38,6 +38,7 @@ pub struct App {
     pub db: Db,
     /// The first administrator's login, if it was just made up.
     pub first_login: Option<(String, crate::config::Secret)>,
+    vms: Vms,
     tasks: JoinSet<()>,
     stop: CancellationToken,
     _lock: lock::DataDir,
@@ -65,7 +66,7 @@ impl App {
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         vms.spawn_workers(&mut tasks, &stop);
-        Ok(Self { router, clock, db, first_login: identity.first_login(), tasks, stop, _lock: lock })
+        Ok(Self { router, clock, db, first_login: identity.first_login(), vms, tasks, stop, _lock: lock })
     }
 
     /// Ends the workers, letting each finish its step. Machines keep running.
@@ -103,6 +104,19 @@ pub async fn serve(config: Config) -> Result<()> {
     // Streams have no end of their own: after the time to drain they are cut.
     let _ = tokio::time::timeout(DRAIN, server).await;
     app.stop().await;
+    Ok(())
+}
+
+/// `berth shutdown`: stops every machine of a service that does not run, in good order, and ends.
+pub async fn shut_down(config: Config) -> Result<()> {
+    init_log(&config.log);
+    let app = App::start(&config).await?;
+    let count = app.vms.stop_all(None, "the platform is shut down").await?;
+    println!("Stopping {count} machines; a guest has {} s to answer the power button", config.vm.stop_seconds);
+    let patience = config.vm.stop_seconds + config.vm.stopping_seconds;
+    let stopped = app.vms.all_stopped(Duration::from_secs(patience.unsigned_abs())).await;
+    app.stop().await;
+    anyhow::ensure!(stopped, "some machines are still stopping; type it again");
     Ok(())
 }
 

@@ -92,8 +92,13 @@ impl Service {
 
     /// The command that starts it.
     pub fn command(&self) -> Command {
+        self.command_of("serve")
+    }
+
+    /// A command that works on its data folder.
+    pub fn command_of(&self, verb: &str) -> Command {
         let mut command = Command::new(&self.binary);
-        command.arg("serve").env("BERTH_DATA_DIR", self.dir.path()).env("BERTH_LISTEN", &self.listen);
+        command.arg(verb).env("BERTH_DATA_DIR", self.dir.path()).env("BERTH_LISTEN", &self.listen);
         command.env("BERTH_CONFIG", self.dir.path().join("berth.toml")).env("BERTH_ACCEL", "tcg");
         command.env("BERTH_ADMIN_EMAIL", EMAIL).env("BERTH_ADMIN_PASSWORD", PASSWORD);
         command.envs(self.environment.iter().map(|(n, v)| (n, v))).stdin(Stdio::null());
@@ -159,6 +164,19 @@ impl Service {
                 .await;
         }
         caller
+    }
+
+    /// Somebody new, with a project of their own.
+    pub async fn sign_up(&self, email: &str) -> Caller {
+        let body = serde_json::json!({"email": email, "password": PASSWORD});
+        let answer = self.admin().await.anonymous().post("/api/v1/auth/signup", body).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        self.signed_in(email).await
+    }
+
+    /// Somebody who signed up before.
+    pub async fn signed_in(&self, email: &str) -> Caller {
+        Caller::login(&self.base, email, PASSWORD).await
     }
 
     /// Name and password of the administrator.

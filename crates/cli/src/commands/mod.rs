@@ -22,6 +22,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
     let context = || Context::signed_in(global);
     match cli.command {
         Command::Serve(args) => return service::serve(&args).await,
+        Command::Shutdown(args) => return service::shutdown(&args).await,
         Command::Doctor(args) => return service::doctor(&args).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "berth", &mut std::io::stdout());

@@ -13,6 +13,12 @@ pub async fn serve(args: &ServeArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Stops every machine while the service is off.
+pub async fn shutdown(args: &ServeArgs) -> Result<ExitCode> {
+    app::shut_down(Config::load(args.config.as_deref())?).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Tells what this machine can do.
 pub async fn doctor(args: &ServeArgs) -> Result<ExitCode> {
     let report = app::doctor(&Config::load(args.config.as_deref())?).await;

@@ -167,3 +167,28 @@ fn process_in(service: &Service) -> u32 {
     }
     panic!("no such process");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_stops_the_machines_of_every_project() {
+    let mut service = Service::started(BERTH, &["micro"]);
+    service.configure("stop_seconds = 1\n");
+    let mut machines = Vec::new();
+    for email in ["ada@example.com", "bob@example.com"] {
+        let caller = service.sign_up(email).await;
+        let id = caller.running_vm("web").await;
+        machines.push((email, id));
+    }
+    let refused = service.command_of("shutdown").status().expect("an end");
+    assert!(!refused.success(), "the service runs still");
+    assert_eq!(service.stop(), Some(0));
+    assert!(service.machine(&machines[0].1).is_some());
+    assert!(service.command_of("shutdown").status().expect("an end").success());
+    for (_, id) in &machines {
+        assert!(service.machine(id).is_none());
+    }
+    service.start();
+    for (email, id) in machines {
+        let caller = service.signed_in(email).await;
+        assert_eq!(caller.get(&format!("/vms/{id}")).await.body["status"], "stopped");
+    }
+}

@@ -19,7 +19,10 @@ pub mod wire;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use berth_domain::Result;
+use berth_domain::ids::OrgId;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
@@ -29,6 +32,9 @@ use crate::config::{Catalog, Config};
 use crate::db::Db;
 use crate::work::Driver;
 use engine::Engine;
+
+/// Between two looks at machines that are stopping.
+const STOPPING_LOOK: Duration = Duration::from_millis(200);
 
 /// The VM service.
 #[derive(Clone)]
@@ -69,7 +75,7 @@ impl Vms {
     }
 
     /// What has to be so before the first request is answered.
-    pub async fn prepare(&self) -> berth_domain::Result<()> {
+    pub async fn prepare(&self) -> Result<()> {
         reconcile::image::prepare(self).await
     }
 
@@ -100,6 +106,22 @@ impl Vms {
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
         tasks.spawn(metrics::sample(self.clone(), stop.clone()));
+    }
+
+    /// Asks every machine to stop, those of one organization or all, and answers how many. It is the
+    /// platform's own wish, and its reason stands in the VM's message.
+    pub async fn stop_all(&self, org: Option<OrgId>, reason: &str) -> Result<usize> {
+        ops::vm::stop_all(self, org, reason).await
+    }
+
+    /// Waits until no machine is stopping any more; whether that was so in time.
+    pub async fn all_stopped(&self, patience: Duration) -> bool {
+        let stopped = async {
+            while store::vm::by_status(self.db()).await.is_ok_and(|all| all.iter().any(|(s, _)| s == "stopping")) {
+                tokio::time::sleep(STOPPING_LOOK).await;
+            }
+        };
+        tokio::time::timeout(patience, stopped).await.is_ok()
     }
 
     /// Metrics in Prometheus' text format.

@@ -1,6 +1,6 @@
 //! Verbs on VMs.
 
-use berth_domain::ids::{DiskId, VmId};
+use berth_domain::ids::{DiskId, OrgId, VmId};
 use berth_domain::vm::model::Want;
 use berth_domain::vm::request::{CreateVm, NewDisk, RootDisk, UpdateVm};
 use berth_domain::vm::state::{Verb, on_verb};
@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{Outcome, vm_not_found};
 use crate::db::audit::Audit;
 use crate::db::{Signal, Tx};
-use crate::http::auth::Scope;
+use crate::http::auth::{Caller, Scope};
 use crate::http::idempotency::Idempotency;
 use crate::services::vm::Vms;
 use crate::services::vm::store::disk::DiskRow;
@@ -45,7 +45,7 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Option<Ide
     let data = json!({"name": made.vm.name, "status": made.vm.status.as_str()});
     Audit { data: data.clone(), ..scope.audit("vm.create", &subject) }.write(&mut tx, now).await?;
     store::event::emit(&mut tx, scope.project, "vm.created", &subject, &data, now).await?;
-    store::operation::begin(&mut tx, made.vm.id, "create", scope.caller.user, now).await?;
+    store::operation::begin(&mut tx, made.vm.id, "create", Some(scope.caller.user), now).await?;
     let view = VmView::new(&made.vm, &made.disks);
     if let Some(key) = &key {
         let body = serde_json::to_string(&view).map_err(Error::internal)?;
@@ -314,7 +314,7 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
     if verb == Verb::Start {
         try_disks_again(&mut tx, &mut disks, now).await?;
     }
-    record(&mut tx, scope, &vm, verb.as_str(), now).await?;
+    record(&mut tx, Some(&scope.caller), &vm, verb.as_str(), now).await?;
     tx.commit().await?;
     Ok(VmWithDisks { vm, disks })
 }
@@ -340,7 +340,7 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: VmId) -> Result<()> {
     }
     vm.want = Want::Gone;
     vm.enter(Status::Deleting, Some("waiting for a worker to delete".into()), now);
-    record(&mut tx, scope, &vm, "delete", now).await?;
+    record(&mut tx, Some(&scope.caller), &vm, "delete", now).await?;
     Ok(tx.commit().await?)
 }
 
@@ -378,14 +378,44 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
     Ok(VmWithDisks { vm, disks })
 }
 
-/// Writes the wish with its audit record, event and operation, and wakes the worker.
-async fn record(tx: &mut Tx, scope: &Scope, vm: &VmRow, action: &str, now: Timestamp) -> Result<()> {
+/// Records the platform's own wish to stop what runs or is on its way to: everything, or what belongs to one
+/// organization. How many machines that are.
+pub async fn stop_all(vms: &Vms, org: Option<OrgId>, reason: &str) -> Result<usize> {
+    let now = vms.clock().now();
+    let mut stopped = 0;
+    for id in store::vm::with_machine(vms.db()).await? {
+        let mut tx = vms.db().begin().await?;
+        let found = store::vm::load(&mut tx, id).await?;
+        let wanted = |vm: &VmRow| vm.want == Want::Run && org.is_none_or(|org| org == vm.org);
+        let Some(mut vm) = found.filter(wanted) else { continue };
+        vm.want = Want::Stop;
+        vm.ending = false;
+        vm.enter(Status::Stopping, Some(reason.to_owned()), now);
+        record(&mut tx, None, &vm, "stop", now).await?;
+        tx.commit().await?;
+        stopped += 1;
+    }
+    Ok(stopped)
+}
+
+/// Writes the wish with its audit record, event and operation, and wakes the worker. Without a caller it is
+/// the platform's own.
+async fn record(tx: &mut Tx, by: Option<&Caller>, vm: &VmRow, action: &str, now: Timestamp) -> Result<()> {
     store::vm::update(tx, vm).await?;
     let subject = vm.id.to_string();
     let data = json!({"status": vm.status.as_str(), "message": vm.message});
-    Audit { data: data.clone(), ..scope.audit(&format!("vm.{action}"), &subject) }.write(tx, now).await?;
-    store::event::emit(tx, scope.project, "vm.status", &subject, &data, now).await?;
-    store::operation::begin(tx, vm.id, action, scope.caller.user, now).await?;
+    let audit = Audit {
+        org: Some(vm.org),
+        project: Some(vm.project),
+        actor: by.map(|caller| caller.user),
+        request_id: by.map_or("", |caller| &caller.request_id),
+        action: &format!("vm.{action}"),
+        subject: &subject,
+        data: data.clone(),
+    };
+    audit.write(tx, now).await?;
+    store::event::emit(tx, vm.project, "vm.status", &subject, &data, now).await?;
+    store::operation::begin(tx, vm.id, action, by.map(|caller| caller.user), now).await?;
     tx.signal(Signal::Work("vms"));
     tx.signal(Signal::Row("vms", vm.id.0));
     Ok(())

@@ -40,7 +40,7 @@ impl FromRow for OperationRow {
 }
 
 /// Records a new operation; those still running are superseded by it.
-pub async fn begin(tx: &mut Tx, vm: VmId, verb: &str, actor: UserId, now: Timestamp) -> Result<(), DbError> {
+pub async fn begin(tx: &mut Tx, vm: VmId, verb: &str, actor: Option<UserId>, now: Timestamp) -> Result<(), DbError> {
     finish(tx, vm, "failed", Some(&format!("superseded by {verb}")), now).await?;
     sql("INSERT INTO operations (id, vm_id, verb, actor, status, created_at) VALUES ($1, $2, $3, $4, 'running', $5)")
         .bind(OperationId(uuid::Uuid::now_v7()))
