@@ -54,6 +54,10 @@ codes! {
     QuotaExceeded = "quota_exceeded", 403;
     /// The address must be verified before signing in.
     EmailNotVerified = "email_not_verified", 403;
+    /// The account was suspended by an administrator of the platform.
+    UserSuspended = "user_suspended", 403;
+    /// The organization was suspended by an administrator of the platform.
+    OrganizationSuspended = "organization_suspended", 403;
     /// The API key lacks the scope for this operation.
     MissingScope = "missing_scope", 403;
     /// There is no such route or resource.

@@ -39,6 +39,14 @@ ids! {
     ProjectId;
     /// A signed-in session, shared by the access and refresh tokens issued for it.
     SessionId;
+    /// An API key of a project.
+    KeyId;
+    /// An invitation to an organization.
+    InvitationId;
+    /// A mail or a text message on its way.
+    OutboxId;
+    /// A record of who brought whom.
+    ReferralId;
     /// A virtual machine.
     VmId;
     /// A disk: root disk volume or data disk.

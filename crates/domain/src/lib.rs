@@ -13,6 +13,8 @@ pub mod names;
 pub mod page;
 pub mod time;
 pub mod vm;
+mod words;
 
 pub use error::{Code, Error, FieldError, Result};
 pub use time::Timestamp;
+use words::words;

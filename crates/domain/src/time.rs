@@ -3,6 +3,7 @@
 use std::fmt;
 
 use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// Microseconds since 1970 in UTC. On the wire RFC 3339 with six digits and `Z`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,6 +23,13 @@ impl Timestamp {
     #[must_use]
     pub const fn plus_millis(self, millis: i64) -> Self {
         Self(self.0.saturating_add(millis.saturating_mul(1000)))
+    }
+
+    /// Parses RFC 3339, with any offset.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let bad = || "must be a time in RFC 3339, like 2030-01-31T12:00:00Z".to_owned();
+        let at = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| bad())?;
+        i64::try_from(at.unix_timestamp_nanos() / 1000).map(Self).map_err(|_| bad())
     }
 
     /// Whole seconds since 1970.
@@ -56,6 +64,17 @@ impl serde::Serialize for Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for at in [0, 1_790_000_000_000_042, -1] {
+            assert_eq!(Timestamp::parse(&Timestamp(at).to_string()), Ok(Timestamp(at)));
+        }
+        assert_eq!(Timestamp::parse("1970-01-01T01:00:00+01:00"), Ok(Timestamp(0)));
+        for bad in ["", "1970-01-01", "1970-01-01T00:00:00", "1970-13-01T00:00:00Z", "now"] {
+            assert!(Timestamp::parse(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn six_digits_and_z() {

@@ -56,8 +56,8 @@ impl App {
         let lock = lock::DataDir::take(&config.data_dir)?;
         let db = Db::open(&config.database_url).await.context("the database cannot be opened")?;
         let clock = Clock::default();
-        let identity = Identity::start(db.clone(), clock.clone(), config).await?;
         let vms = Vms::new(db.clone(), clock.clone(), config, engine.clone());
+        let identity = Identity::start(db.clone(), clock.clone(), config, vec![Arc::new(vms.clone())]).await?;
         vms.prepare().await?;
         let probes =
             Probes { db: db.clone(), engines: Arc::new(move || engine.ready()), metrics: metrics(vms.clone()) };
@@ -65,7 +65,8 @@ impl App {
         let router = crate::http::router(services, Arc::new(identity.clone()), db.clone(), probes);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        vms.spawn_workers(&mut tasks, &stop);
+        identity.spawn_workers(&mut tasks, &stop);
+        vms.spawn_workers(&mut tasks, &stop, Arc::new(identity.clone()));
         Ok(Self { router, clock, db, first_login: identity.first_login(), vms, tasks, stop, _lock: lock })
     }
 

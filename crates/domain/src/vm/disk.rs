@@ -5,8 +5,8 @@
 //!                   └─► failed ──────────▲
 //! ```
 
-use super::model::words;
 use crate::error::{Code, Error, Result};
+use crate::words;
 
 words! {
     /// What a disk is for.

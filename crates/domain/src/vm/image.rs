@@ -8,7 +8,7 @@
 //! The platform's own images appear on the host by themselves, when their recipe is built; foreign ones
 //! because somebody wished it. Either way the row follows what the host has, whole and undamaged.
 
-use super::model::words;
+use crate::words;
 
 words! {
     /// Where an image stands.

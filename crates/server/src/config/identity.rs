@@ -35,6 +35,24 @@ pub struct Identity {
     pub backoff_max_seconds: u64,
     /// Logins a minute for one client address.
     pub logins_per_minute_per_address: u32,
+    /// Requests a minute for one credential; 0 is no limit.
+    pub requests_per_minute_per_credential: u32,
+    /// Life of a link that sets a new password.
+    pub reset_token_seconds: i64,
+    /// Life of a link that verifies an address.
+    pub email_link_seconds: i64,
+    /// Life of a code.
+    pub code_seconds: i64,
+    /// Wrong tries of a code before it is worth nothing.
+    pub code_tries: i64,
+    /// Life of an invitation.
+    pub invitation_seconds: i64,
+    /// Links and codes an hour for one account and purpose; more are not sent.
+    pub messages_per_hour: i64,
+    /// Days after which access tokens are signed with a new key.
+    pub signing_key_days: i64,
+    /// Whether the machines of a suspended organization are stopped.
+    pub suspension_stops_machines: bool,
     /// Whether an address must be verified before signing in.
     pub require_verified_email: bool,
     /// `iss` of access tokens; the base URL when empty.
@@ -61,6 +79,15 @@ impl Default for Identity {
             backoff_first_seconds: 1,
             backoff_max_seconds: 900,
             logins_per_minute_per_address: 30,
+            requests_per_minute_per_credential: 0,
+            reset_token_seconds: 1_800,
+            email_link_seconds: DAY,
+            code_seconds: 600,
+            code_tries: 5,
+            invitation_seconds: 7 * DAY,
+            messages_per_hour: 5,
+            signing_key_days: 90,
+            suspension_stops_machines: true,
             require_verified_email: false,
             issuer: String::new(),
             audience: "berth".into(),
@@ -90,6 +117,17 @@ impl Identity {
             "identity.argon2_passes and argon2_lanes must be at least 1"
         );
         ensure!(self.logins_per_minute_per_address > 0, "identity.logins_per_minute_per_address must be at least 1");
+        for (name, value) in [
+            ("reset_token_seconds", self.reset_token_seconds),
+            ("email_link_seconds", self.email_link_seconds),
+            ("code_seconds", self.code_seconds),
+            ("code_tries", self.code_tries),
+            ("invitation_seconds", self.invitation_seconds),
+            ("messages_per_hour", self.messages_per_hour),
+            ("signing_key_days", self.signing_key_days),
+        ] {
+            ensure!(value > 0, "identity.{name} must be at least 1");
+        }
         ensure!(!self.audience.is_empty(), "identity.audience must not be empty");
         Ok(())
     }

@@ -5,6 +5,7 @@
 
 mod catalog;
 mod identity;
+mod mail;
 mod vm;
 
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use serde::Deserialize;
 
 pub use catalog::{Catalog, Plan, Region, VmConfig};
 pub use identity::Identity;
+pub use mail::{Mail, Sms};
 pub use vm::Vm;
 
 /// How machines are accelerated.
@@ -53,6 +55,10 @@ pub struct Config {
     pub admin_password: Secret,
     /// Accounts, tokens, limits.
     pub identity: Identity,
+    /// Mail.
+    pub mail: Mail,
+    /// Text messages.
+    pub sms: Sms,
     /// Machines.
     pub vm: Vm,
     /// What is on offer.
@@ -61,7 +67,8 @@ pub struct Config {
 }
 
 /// A text that never shows itself.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Deserialize)]
+#[serde(transparent)]
 pub struct Secret(pub String);
 
 impl std::fmt::Debug for Secret {
@@ -82,6 +89,8 @@ impl Default for Config {
             admin_email: "admin@berth.local".into(),
             admin_password: Secret::default(),
             identity: Identity::default(),
+            mail: Mail::default(),
+            sms: Sms::default(),
             vm: Vm::default(),
             catalog: Catalog::default(),
         }
@@ -129,11 +138,13 @@ impl Config {
                 other => bail!("BERTH_ACCEL is '{other}'; it must be auto, kvm or tcg"),
             };
         }
-        let texts: [(&str, &mut String); 4] = [
+        let texts: [(&str, &mut String); 6] = [
             ("BERTH_DATABASE_URL", &mut self.database_url),
             ("BERTH_LOG", &mut self.log),
             ("BERTH_ADMIN_EMAIL", &mut self.admin_email),
             ("BERTH_ADMIN_PASSWORD", &mut self.admin_password.0),
+            ("BERTH_SMTP_URL", &mut self.mail.smtp_url.0),
+            ("BERTH_SMS_WEBHOOK_TOKEN", &mut self.sms.webhook_token.0),
         ];
         for (name, slot) in texts {
             if let Some(value) = env(name) {
@@ -161,6 +172,8 @@ impl Config {
         self.base_url = self.base_url.trim_end_matches('/').to_owned();
         self.catalog.check()?;
         self.vm.check()?;
+        self.mail.check()?;
+        self.sms.check()?;
         self.identity.check()
     }
 }

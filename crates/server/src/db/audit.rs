@@ -1,10 +1,41 @@
 //! The audit record of every mutation: who did what to what, written by the transaction that does it.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{OrgId, ProjectId, UserId};
+use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
 use serde_json::Value as Json;
 
 use super::{DbError, Tx, sql};
+
+/// Who does something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Actor {
+    /// A person.
+    User(UserId),
+    /// An API key.
+    Key(KeyId),
+    /// The platform itself.
+    Platform,
+}
+
+impl Actor {
+    /// The id of the person or the key.
+    pub fn id(self) -> Option<String> {
+        match self {
+            Self::User(id) => Some(id.to_string()),
+            Self::Key(id) => Some(id.to_string()),
+            Self::Platform => None,
+        }
+    }
+
+    /// `user`, `api_key` or `platform`.
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::User(_) => "user",
+            Self::Key(_) => "api_key",
+            Self::Platform => "platform",
+        }
+    }
+}
 
 /// A record about to be written.
 #[derive(Clone, Debug)]
@@ -13,8 +44,8 @@ pub struct Audit<'a> {
     pub org: Option<OrgId>,
     /// The project it belongs to.
     pub project: Option<ProjectId>,
-    /// Who did it; `None` for the platform itself.
-    pub actor: Option<UserId>,
+    /// Who did it.
+    pub actor: Actor,
     /// The request by which it was done.
     pub request_id: &'a str,
     /// What was done: `vm.create`, `org.update`, ….
@@ -28,12 +59,13 @@ pub struct Audit<'a> {
 impl Audit<'_> {
     /// Writes the record.
     pub async fn write(self, tx: &mut Tx, now: Timestamp) -> Result<(), DbError> {
-        sql("INSERT INTO audit (id, org_id, project_id, actor, action, subject, request_id, data, created_at) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)")
+        sql("INSERT INTO audit (id, org_id, project_id, actor, actor_kind, action, subject, request_id, data, \
+             created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
         .bind(uuid::Uuid::now_v7().to_string())
         .bind(self.org)
         .bind(self.project)
-        .bind(self.actor)
+        .bind(self.actor.id())
+        .bind(self.actor.kind())
         .bind(self.action)
         .bind(self.subject)
         .bind(self.request_id)

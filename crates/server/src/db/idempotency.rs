@@ -3,14 +3,14 @@
 //! They belong to no service: every service's creation writes one in its own transaction.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::UserId;
+use uuid::Uuid;
 
 use super::{DbError, FromRow, Row, Tx, sql};
 
 /// What a kept answer is found by.
 pub struct Slot<'a> {
     /// Who asked.
-    pub caller: UserId,
+    pub caller: Uuid,
     /// Path of the request.
     pub path: &'a str,
     /// The caller's key.
@@ -38,7 +38,7 @@ impl Slot<'_> {
     pub async fn find(&self, tx: &mut Tx, since: Timestamp) -> Result<Option<Kept>, DbError> {
         sql("SELECT body_hash, headers, body FROM idempotency \
              WHERE caller = $1 AND path = $2 AND key = $3 AND created_at > $4")
-        .bind(self.caller)
+        .bind(self.caller.to_string())
         .bind(self.path)
         .bind(self.key)
         .bind(since)
@@ -49,7 +49,7 @@ impl Slot<'_> {
     /// Keeps an answer here; forgets all that were kept before `since`.
     pub async fn put(&self, tx: &mut Tx, kept: &Kept, now: Timestamp, since: Timestamp) -> Result<(), DbError> {
         sql("DELETE FROM idempotency WHERE (caller = $1 AND path = $2 AND key = $3) OR created_at <= $4")
-            .bind(self.caller)
+            .bind(self.caller.to_string())
             .bind(self.path)
             .bind(self.key)
             .bind(since)
@@ -57,7 +57,7 @@ impl Slot<'_> {
             .await?;
         sql("INSERT INTO idempotency (caller, path, key, body_hash, status, headers, body, created_at) \
              VALUES ($1, $2, $3, $4, 201, $5, $6, $7)")
-        .bind(self.caller)
+        .bind(self.caller.to_string())
         .bind(self.path)
         .bind(self.key)
         .bind(&kept.body_hash)

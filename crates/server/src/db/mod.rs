@@ -13,6 +13,7 @@ pub mod idempotency;
 mod migrate;
 mod query;
 mod row;
+pub mod tenant;
 
 use std::path::Path;
 use std::str::FromStr;

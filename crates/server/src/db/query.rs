@@ -90,7 +90,7 @@ macro_rules! id_values {
         }
     )*};
 }
-id_values!(UserId, OrgId, ProjectId, SessionId, VmId, DiskId, OperationId);
+id_values!(UserId, OrgId, ProjectId, SessionId, KeyId, InvitationId, OutboxId, ReferralId, VmId, DiskId, OperationId);
 
 /// Where a statement runs: the database for reading, or a transaction.
 pub trait On {

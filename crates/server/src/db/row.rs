@@ -80,6 +80,12 @@ impl Row {
         parse(&self.text(column)?).map_err(|e| DbError::Other(format!("{column}: {e}")))
     }
 
+    /// The same where null is allowed.
+    pub fn opt_word<T>(&self, column: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, DbError> {
+        let text = self.opt_text(column)?;
+        text.map(|t| parse(&t).map_err(|e| DbError::Other(format!("{column}: {e}")))).transpose()
+    }
+
     /// JSON in a `TEXT`.
     pub fn json<T: serde::de::DeserializeOwned>(&self, column: &str) -> Result<T, DbError> {
         serde_json::from_str(&self.text(column)?).map_err(|e| DbError::Other(format!("{column}: {e}")))

@@ -15,6 +15,8 @@ use futures::FutureExt;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::limit::Slot;
+
 /// The header that carries the request id in both directions.
 pub const REQUEST_ID: &str = "x-request-id";
 
@@ -94,6 +96,8 @@ pub async fn envelope(mut request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let bulky = bulky(request.headers());
     request.extensions_mut().insert(RequestId(id.clone()));
+    let limit = Slot::default();
+    request.extensions_mut().insert(limit.clone());
     let began = Instant::now();
     let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => shaped(response),
@@ -112,6 +116,7 @@ pub async fn envelope(mut request: Request, next: Next) -> Response {
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
+    limit.tell(response.headers_mut());
     if bulky && (status.is_client_error() || status.is_server_error()) {
         // What is refused is not read to its end, so the connection serves no other request.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

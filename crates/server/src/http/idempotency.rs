@@ -8,11 +8,12 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use berth_domain::ids::UserId;
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
+use super::auth::Caller;
 use super::envelope::ApiError;
 use super::reply::REPLAYED;
 use crate::db::Tx;
@@ -47,7 +48,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
 /// A key bound to its caller and its body.
 #[derive(Clone, Debug)]
 pub struct Idempotency {
-    caller: UserId,
+    caller: Uuid,
     path: String,
     key: String,
     body_hash: String,
@@ -74,9 +75,9 @@ impl IntoResponse for Replay {
 
 impl IdempotencyKey {
     /// Binds the key; `None` where the request has none.
-    pub fn bind(self, caller: UserId, body: &Value) -> Option<Idempotency> {
+    pub fn bind(self, caller: &Caller, body: &Value) -> Option<Idempotency> {
         let body_hash = hex(&Sha256::digest(body.to_string()));
-        Some(Idempotency { caller, path: self.path, key: self.key?, body_hash })
+        Some(Idempotency { caller: caller.id(), path: self.path, key: self.key?, body_hash })
     }
 }
 

@@ -4,11 +4,13 @@
 //! made from the very handlers that answer. Every answer passes [`envelope`], so that whatever goes
 //! wrong, and wherever, the caller reads `{code, message}` and finds its `X-Request-Id`.
 
+pub mod account;
 pub mod auth;
 pub mod body;
 pub mod docs;
 pub mod envelope;
 pub mod idempotency;
+pub mod limit;
 pub mod list;
 pub mod openapi;
 pub mod path;
@@ -32,6 +34,7 @@ pub fn router(services: OpenApiRouter, gate: Arc<dyn Gate>, db: Db, probes: prob
     let document: Arc<str> = openapi::finish(api).into();
     router
         .merge(docs::routes(document))
+        .merge(account::routes())
         .fallback(envelope::unknown_route)
         .layer(Extension(gate))
         .layer(Extension(db))

@@ -1,6 +1,27 @@
 //! The services. Each has the same rooms: `mod` is the front door, `api` parses and authorizes, `wire`
 //! knows outside formats, `ops` has one function for each verb and owns the transaction, `store` has
-//! the only SQL, `reconcile` makes the world agree. Services see each other only through `mod`.
+//! the only SQL, `reconcile` makes the world agree. Services see each other only through `mod`, and
+//! through the two questions below, which the composition root connects.
 
 pub mod identity;
 pub mod vm;
+
+use async_trait::async_trait;
+use berth_domain::Result;
+use berth_domain::ids::{OrgId, ProjectId};
+
+use crate::db::Tx;
+
+/// A service that keeps things in projects.
+#[async_trait]
+pub trait Holder: Send + Sync + 'static {
+    /// Whether a project holds anything of it, so that it cannot be deleted.
+    async fn holds(&self, tx: &mut Tx, project: ProjectId) -> Result<bool>;
+}
+
+/// Who knows which organizations are suspended.
+#[async_trait]
+pub trait Suspensions: Send + Sync + 'static {
+    /// Organizations that are suspended, or whose owners all are.
+    async fn suspended(&self) -> Result<Vec<OrgId>>;
+}

@@ -1,36 +1,46 @@
-//! Identity: people, organizations, projects, sessions; who calls, and what of it they may see.
+//! Identity: people, organizations, projects, keys; who calls, and what of it they may see.
 //!
 //! Invariants of this house:
 //!
 //! - A warm request is authenticated and scoped without the database: tokens that were verified, sessions
-//!   that live, and scopes that were resolved are kept in memory. Our own writes change that memory in the
-//!   same breath; where other services share the database, nothing in it is older than a second.
-//! - No secret is at rest in clear: passwords and tokens are hashes, successors are sealed.
-//! - What a caller cannot see answers exactly as what does not exist.
+//!   that live, keys, and scopes that were resolved are kept in memory. Our own writes change that memory in
+//!   the same breath; where other services share the database, nothing in it is older than a second.
+//! - No secret is at rest in clear: passwords, tokens, codes and keys are hashes, successors are sealed. A
+//!   mail's link is made when the mail is sent, so the outbox holds none either.
+//! - What a caller cannot see answers exactly as what does not exist. Whether an address has an account is
+//!   told by no answer and by no time.
 
 mod api;
+mod gate;
+mod limiter;
+mod mail;
 mod memory;
 mod ops;
 mod password;
+mod reconcile;
 mod store;
-#[cfg(test)]
-mod tests;
 mod throttle;
 mod token;
 mod wire;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use async_trait::async_trait;
-use berth_domain::identity::policy::{Action, may};
+use berth_domain::ids::OrgId;
 use berth_domain::{Code, Error, Result};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
+use super::{Holder, Suspensions};
 use crate::clock::Clock;
 use crate::config::{Config, Secret};
 use crate::db::Db;
-use crate::http::auth::{Caller, Gate, OrgScope, Scope, unauthorized};
+use crate::work::Driver;
 use memory::Memory;
+
+/// Messages that are sent at the same time.
+const CARRIERS: usize = 4;
 
 /// The identity service.
 #[derive(Clone)]
@@ -42,31 +52,42 @@ struct Inner {
     db: Db,
     clock: Clock,
     config: crate::config::Identity,
+    base_url: String,
+    issuer: String,
     hasher: password::Hasher,
     throttle: throttle::Throttle,
-    signer: token::Signer,
+    limiter: limiter::Limiter,
+    signer: RwLock<Arc<token::Signer>>,
     memory: Memory,
+    carrier: mail::Carrier,
+    holders: Vec<Arc<dyn Holder>>,
     first_login: Mutex<Option<(String, Secret)>>,
 }
 
 impl Identity {
-    /// Starts it: makes a signing key and the first administrator where there is none.
-    pub async fn start(db: Db, clock: Clock, config: &Config) -> anyhow::Result<Self> {
+    /// Starts it: makes a signing key and the first administrator where there is none. The holders are the
+    /// services that keep things in projects.
+    pub async fn start(db: Db, clock: Clock, config: &Config, holders: Vec<Arc<dyn Holder>>) -> anyhow::Result<Self> {
         let settings = config.identity.clone();
         let issuer = if settings.issuer.is_empty() { config.base_url.clone() } else { settings.issuer.clone() };
-        let keys = ops::signing_keys(&db, &clock).await?;
+        let keys = ops::signing_key::at_start(&db, &clock).await?;
         let inner = Inner {
             hasher: password::Hasher::new(&settings)?,
             throttle: throttle::Throttle::new(&settings),
-            signer: token::Signer::new(&keys, &issuer, &settings.audience)?,
+            limiter: limiter::Limiter::new(settings.requests_per_minute_per_credential),
+            signer: RwLock::new(Arc::new(token::Signer::new(&keys, &issuer, &settings.audience)?)),
             memory: Memory::new(db.is_shared()),
+            carrier: mail::Carrier::new(config)?,
             first_login: Mutex::default(),
+            base_url: config.base_url.clone(),
             config: settings,
+            issuer,
+            holders,
             db,
             clock,
         };
         let identity = Self { inner: Arc::new(inner) };
-        let login = ops::first_administrator(&identity, config).await?;
+        let login = ops::user::first_administrator(&identity, config).await?;
         *identity.inner.first_login.lock().unwrap_or_else(PoisonError::into_inner) = login;
         Ok(identity)
     }
@@ -80,6 +101,26 @@ impl Identity {
     pub fn routes(&self) -> OpenApiRouter {
         api::routes().with_state(self.clone())
     }
+
+    /// Its workers, until told to stop.
+    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+        let inner = &self.inner;
+        let reconciler = Arc::new(reconcile::outbox::OutboxReconciler::new(self.clone(), stop.clone()));
+        let (outbox, _) = Driver::new(reconciler, inner.db.clone(), inner.clock.clone(), CARRIERS);
+        tasks.spawn(outbox.run(stop.clone()));
+        tasks.spawn(reconcile::housekeeping::run(self.clone(), stop.clone()));
+    }
+
+    fn signer(&self) -> Arc<token::Signer> {
+        self.inner.signer.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[async_trait]
+impl Suspensions for Identity {
+    async fn suspended(&self) -> Result<Vec<OrgId>> {
+        Ok(store::org::suspended(&self.inner.db).await?)
+    }
 }
 
 /// The 404 of an organization.
@@ -92,47 +133,7 @@ fn project_not_found() -> Error {
     Error::new(Code::ProjectNotFound, "There is no such project, or you do not belong to it.")
 }
 
-#[async_trait]
-impl Gate for Identity {
-    async fn caller(&self, bearer: &str) -> Result<Caller> {
-        let now = self.inner.clock.now();
-        let claims = if let Some(claims) = self.inner.memory.claims(bearer, now) {
-            claims
-        } else {
-            let claims = self.inner.signer.verify(bearer, now)?;
-            self.inner.memory.remember_claims(bearer, &claims);
-            claims
-        };
-        let session = if let Some(session) = self.inner.memory.session(claims.sid, now) {
-            session
-        } else {
-            let row = store::session(&self.inner.db, claims.sid).await?.ok_or_else(unauthorized)?;
-            self.inner.memory.remember_session(&row, now)
-        };
-        if !session.lives(now) || session.user != claims.sub {
-            return Err(unauthorized());
-        }
-        let is_admin = session.is_admin;
-        Ok(Caller { user: claims.sub, session: claims.sid, is_admin, request_id: String::new() })
-    }
-
-    async fn org(&self, caller: Caller, org: &str) -> Result<OrgScope> {
-        let row = store::org_of(&self.inner.db, caller.user, org).await?.ok_or_else(org_not_found)?;
-        Ok(OrgScope { caller, org: row.id, role: Some(row.role) })
-    }
-
-    async fn project(&self, caller: Caller, org: &str, project: &str) -> Result<Scope> {
-        let now = self.inner.clock.now();
-        if let Some(scope) = self.inner.memory.scope(&caller, org, project, now) {
-            return Ok(scope);
-        }
-        let found = store::org_of(&self.inner.db, caller.user, org).await?.ok_or_else(project_not_found)?;
-        let row = store::project_of(&self.inner.db, found.id, caller.user, project).await?;
-        let row =
-            row.filter(|row| may(Some(found.role), row.role, Action::ReadProject)).ok_or_else(project_not_found)?;
-        let scope =
-            Scope { caller, org: found.id, project: row.id, org_role: Some(found.role), project_role: row.role };
-        self.inner.memory.remember_scope(org, project, &scope, now);
-        Ok(scope)
-    }
+/// The 404 of something that belongs to an organization, a project or a person.
+fn not_found(what: &str) -> Error {
+    Error::new(Code::NotFound, format!("There is no such {what} here."))
 }

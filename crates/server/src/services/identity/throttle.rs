@@ -25,6 +25,7 @@ struct Account {
 struct Tables {
     accounts: HashMap<String, Account>,
     clients: HashMap<IpAddr, (i64, u32)>,
+    reloaded: Option<Timestamp>,
 }
 
 /// The waits.
@@ -96,6 +97,16 @@ impl Throttle {
             let seconds = (self.first << doublings).min(self.longest);
             account.until = now.plus_seconds(i64::try_from(seconds).unwrap_or(i64::MAX));
         }
+    }
+
+    /// Whether the signing keys may be read again: once a second, however many tokens name unknown ones.
+    pub fn key_reload(&self, now: Timestamp) -> bool {
+        let mut tables = self.tables();
+        let due = tables.reloaded.is_none_or(|at| at.plus_seconds(1) <= now);
+        if due {
+            tables.reloaded = Some(now);
+        }
+        due
     }
 
     /// Forgets the failures of an account.

@@ -9,13 +9,14 @@ use aws_lc_rs::rand;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use berth_domain::identity::api_key;
 use berth_domain::ids::{SessionId, UserId};
 use berth_domain::{Error, Result, Timestamp};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::store::SigningKeyRow;
+use super::store::signing_key::SigningKeyRow;
 use crate::http::auth::unauthorized;
 use crate::http::idempotency::hex;
 
@@ -52,7 +53,7 @@ pub struct Signer {
 }
 
 /// Makes a new signing key.
-pub fn new_key() -> Result<SigningKeyRow> {
+pub fn new_key(now: Timestamp) -> Result<SigningKeyRow> {
     let pkcs8 = Ed25519KeyPair::generate_pkcs8(&rand::SystemRandom::new()).map_err(Error::internal)?;
     let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).map_err(Error::internal)?;
     let public = pair.public_key().as_ref();
@@ -60,6 +61,7 @@ pub fn new_key() -> Result<SigningKeyRow> {
         kid: hex(&Sha256::digest(public)[..8]),
         secret: STANDARD.encode(pkcs8.as_ref()),
         public: URL_SAFE_NO_PAD.encode(public),
+        created_at: now,
     })
 }
 
@@ -83,6 +85,11 @@ impl Signer {
             audience: audience.to_owned(),
             jwks: jwks.to_string(),
         })
+    }
+
+    /// Whether a token names a key that is not among these.
+    pub fn misses_key_of(&self, token: &str) -> bool {
+        admissible(token).is_some_and(|kid| !self.verifying.iter().any(|(known, _)| *known == kid))
     }
 
     /// The public keys as a JSON Web Key Set.
@@ -131,8 +138,41 @@ fn admissible(token: &str) -> Option<String> {
     (known && text("alg") == Some("EdDSA") && text("typ") == Some(TYPE)).then(|| text("kid").map(str::to_owned))?
 }
 
-/// A new refresh token: 256 bits.
-pub fn new_refresh() -> Result<String> {
+/// A new API key: its public part, and the whole.
+pub fn new_api_key() -> Result<(String, String)> {
+    // Of 256 values 248 serve, so twice as many as needed suffice but for once in many ages.
+    let mut bytes = [0; 128];
+    rand::fill(&mut bytes).map_err(Error::internal)?;
+    let mut random = bytes.into_iter();
+    let public = api_key::characters(&mut random, api_key::PUBLIC);
+    let secret = api_key::characters(&mut random, api_key::SECRET);
+    let (public, secret) = public.zip(secret).ok_or_else(|| Error::internal("not enough randomness"))?;
+    let key = api_key::compose(&public, &secret);
+    Ok((public, key))
+}
+
+/// A new referral code: eight characters.
+pub fn new_referral_code() -> Result<String> {
+    let mut bytes = [0; 64];
+    rand::fill(&mut bytes).map_err(Error::internal)?;
+    api_key::characters(&mut bytes.into_iter(), 8).ok_or_else(|| Error::internal("not enough randomness"))
+}
+
+/// A new code of six digits.
+pub fn new_code() -> Result<String> {
+    let mut bytes = [0; 8];
+    rand::fill(&mut bytes).map_err(Error::internal)?;
+    // The bias of 2^64 modulo 10^6 is below 10^-13.
+    Ok(format!("{:06}", u64::from_le_bytes(bytes) % 1_000_000))
+}
+
+/// What of a code is at rest: bound to its row, so that equal codes differ.
+pub fn hash_code(row: &str, code: &str) -> String {
+    hash(&format!("{row}:{code}"))
+}
+
+/// A new token of 256 bits: for refreshing, and for links in mails.
+pub fn new_opaque() -> Result<String> {
     let mut bytes = [0; 32];
     rand::fill(&mut bytes).map_err(Error::internal)?;
     Ok(URL_SAFE_NO_PAD.encode(bytes))

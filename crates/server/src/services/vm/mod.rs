@@ -21,15 +21,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use berth_domain::Result;
-use berth_domain::ids::OrgId;
+use berth_domain::ids::{OrgId, ProjectId};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
+use super::{Holder, Suspensions};
 use crate::clock::Clock;
 use crate::config::{Catalog, Config};
 use crate::db::Db;
+use crate::db::Tx;
 use crate::work::Driver;
 use engine::Engine;
 
@@ -48,6 +51,7 @@ struct Inner {
     engine: Arc<dyn Engine>,
     catalog: Catalog,
     config: crate::config::Vm,
+    stop_suspended: bool,
     next_address: AtomicU32,
     metrics: metrics::Metrics,
     views: views::Views,
@@ -62,6 +66,7 @@ impl Vms {
             engine,
             catalog: config.catalog.clone(),
             config: config.vm.clone(),
+            stop_suspended: config.identity.suspension_stops_machines,
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
             views: views::Views::default(),
@@ -80,7 +85,7 @@ impl Vms {
     }
 
     /// Its workers, until told to stop. They first look at every machine that should exist.
-    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, suspensions: Arc<dyn Suspensions>) {
         let inner = &self.inner;
         let (vms, poke) = Driver::new(
             Arc::new(reconcile::vm::VmReconciler::new(self.clone())),
@@ -105,6 +110,9 @@ impl Vms {
         tasks.spawn(disks.run(stop.clone()));
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
+        if inner.stop_suspended {
+            tasks.spawn(reconcile::suspension::watch(self.clone(), suspensions, stop.clone()));
+        }
         tasks.spawn(metrics::sample(self.clone(), stop.clone()));
     }
 
@@ -173,5 +181,12 @@ impl Vms {
                 return address;
             }
         }
+    }
+}
+
+#[async_trait]
+impl Holder for Vms {
+    async fn holds(&self, tx: &mut Tx, project: ProjectId) -> Result<bool> {
+        Ok(store::vm::any(&mut *tx, project).await? || store::disk::any(tx, project).await?)
     }
 }

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 
 use crate::config::{Plan, Region, VmConfig};
-use crate::http::auth::{Caller, Reader};
+use crate::http::auth::{Caller, Onlooker};
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{List, PageParams, Params};
 use crate::http::reply::Reply;
@@ -51,14 +51,16 @@ pub(super) async fn list_plans(State(vms): State<Vms>, _caller: Caller, params: 
     responses((status = 200, body = QuotaView), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
         (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
-pub(super) async fn get_quota(State(vms): State<Vms>, Reader(scope): Reader) -> Reply<Json<QuotaView>> {
+pub(super) async fn get_quota(State(vms): State<Vms>, Onlooker(scope): Onlooker) -> Reply<Json<QuotaView>> {
     let machines = store::vm::totals(vms.db(), (&scope).into()).await?;
     let (disks, disk_gb) = store::disk::totals(vms.db(), (&scope).into()).await?;
+    let limits = scope.limits;
     Ok(Json(QuotaView {
-        vms: Quota::unlimited(machines.vms),
-        vcpu: Quota::unlimited(machines.vcpu),
-        memory_mb: Quota::unlimited(machines.memory_mb),
-        disks: Quota::unlimited(disks),
-        disk_gb: Quota::unlimited(disk_gb),
+        vms: Quota { used: machines.vms, limit: limits.vms },
+        vcpu: Quota { used: machines.vcpu, limit: limits.vcpu },
+        memory_mb: Quota { used: machines.memory_mb, limit: limits.memory_mb },
+        disks: Quota { used: disks, limit: limits.disks },
+        disk_gb: Quota { used: disk_gb, limit: limits.disk_gb },
+        requests_per_minute: limits.requests_per_minute,
     }))
 }

@@ -111,7 +111,7 @@ pub(super) async fn create_disk(
     body::Json(body): body::Json,
 ) -> Reply<Response> {
     let request = CreateDisk::try_from(&body)?;
-    let key = key.bind(scope.caller.user, &body);
+    let key = key.bind(&scope.caller, &body);
     Ok(match ops::disk::create(&vms, &scope, request, key).await? {
         Outcome::Created(view) => Created { location: view.location(&scope), body: view }.into_response(),
         Outcome::Replayed(replay) => replay.into_response(),

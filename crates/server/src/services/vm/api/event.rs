@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::db::Signal;
-use crate::http::auth::Reader;
+use crate::http::auth::Onlooker;
 use crate::http::envelope::ErrorBody;
 use crate::http::reply::Reply;
 use crate::services::vm::store::Tenant;
@@ -41,7 +41,7 @@ const POLL: Duration = Duration::from_secs(5);
     security(("bearer" = [])))]
 pub(super) async fn stream_events(
     State(vms): State<Vms>,
-    Reader(scope): Reader,
+    Onlooker(scope): Onlooker,
     headers: HeaderMap,
 ) -> Reply<Response> {
     let tenant = Tenant::from(&scope);

@@ -61,7 +61,7 @@ pub(super) async fn import_image(
     body::Json(body): body::Json,
 ) -> Reply<Response> {
     let import = Import::try_from(&body)?;
-    Ok(match image::import(&vms, &admin, import, key.bind(admin.user, &body)).await? {
+    Ok(match image::import(&vms, &admin, import, key.bind(&admin.caller, &body)).await? {
         Outcome::Created(view) => Created { location: view.location(), body: view }.into_response(),
         Outcome::Replayed(replay) => replay.into_response(),
     })

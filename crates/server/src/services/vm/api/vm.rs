@@ -96,7 +96,7 @@ pub(super) async fn create_vm(
     body::Json(body): body::Json,
 ) -> Reply<Response> {
     let request = CreateVm::try_from(&body)?;
-    let key = key.bind(scope.caller.user, &body);
+    let key = key.bind(&scope.caller, &body);
     Ok(match ops::vm::create(&vms, &scope, request, key).await? {
         Outcome::Created(view) => Created { location: view.location(&scope), body: view }.into_response(),
         Outcome::Replayed(replay) => replay.into_response(),

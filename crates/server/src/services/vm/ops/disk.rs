@@ -6,6 +6,7 @@ use berth_domain::vm::{DiskKind, DiskStatus, Status, disk};
 use berth_domain::{Code, Error, Result};
 use serde_json::json;
 
+use super::quota::{self, Wanted};
 use super::vm::{available, new_disk};
 use super::{Outcome, vm_not_found, volume_not_found};
 use crate::db::audit::Audit;
@@ -37,6 +38,7 @@ pub async fn create(
     let wanted = &request.disk;
     let mut disk = new_disk(scope, &request.region_id, wanted.name.as_str(), wanted.kind, wanted.size_gb, now);
     disk.work_at = Some(now);
+    quota::admit(&mut tx, scope, Wanted { disks: 1, disk_gb: disk.size_gb, ..Wanted::default() }).await?;
     store::disk::insert(&mut tx, &disk).await?;
     record(&mut tx, scope, &disk, "create").await?;
     let view = DiskView::from(&disk);

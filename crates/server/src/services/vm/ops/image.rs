@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 use super::Outcome;
 use crate::db::audit::Audit;
 use crate::db::{Signal, Tx};
-use crate::http::auth::Caller;
+use crate::http::auth::Person;
 use crate::http::idempotency::Idempotency;
 use crate::services::vm::Vms;
 use crate::services::vm::store;
@@ -25,7 +25,7 @@ pub fn not_found() -> Error {
 }
 
 /// Records the wish to import an image.
-pub async fn import(vms: &Vms, admin: &Caller, import: Import, key: Option<Idempotency>) -> Result<Outcome<ImageView>> {
+pub async fn import(vms: &Vms, admin: &Person, import: Import, key: Option<Idempotency>) -> Result<Outcome<ImageView>> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
     if let Some(key) = &key
@@ -42,7 +42,7 @@ pub async fn import(vms: &Vms, admin: &Caller, import: Import, key: Option<Idemp
     Ok(Outcome::Created(view))
 }
 
-async fn wish(tx: &mut Tx, admin: &Caller, import: &Import, now: Timestamp) -> Result<ImageView> {
+async fn wish(tx: &mut Tx, admin: &Person, import: &Import, now: Timestamp) -> Result<ImageView> {
     refuse_taken(store::image::find(&mut *tx, &import.id).await?)?;
     let row = ImageRow {
         id: import.id.clone(),
@@ -61,7 +61,7 @@ async fn wish(tx: &mut Tx, admin: &Caller, import: &Import, now: Timestamp) -> R
     };
     store::image::put(tx, &row).await?;
     let from = json!({"url": import.url, "path": import.path, "sha256": import.sha256});
-    Audit { data: from, ..admin.audit("image.import", &row.id) }.write(tx, now).await?;
+    Audit { data: from, ..admin.caller.audit("image.import", &row.id) }.write(tx, now).await?;
     tx.signal(Signal::Work("images"));
     Ok(row.into())
 }
@@ -79,7 +79,7 @@ fn refuse_taken(existing: Option<ImageRow>) -> Result<()> {
 /// recorded the file is nobody's: a start of the service sweeps it away.
 pub async fn upload<E: std::fmt::Display>(
     vms: &Vms,
-    admin: &Caller,
+    admin: &Person,
     mut import: Import,
     body: impl Stream<Item = std::result::Result<Bytes, E>> + Unpin,
 ) -> Result<ImageView> {
@@ -122,7 +122,7 @@ async fn receive<E: std::fmt::Display>(
 }
 
 /// Records the wish to remove an image that no disk was cloned from. Nobody sees it from now on.
-pub async fn delete(vms: &Vms, admin: &Caller, id: &str) -> Result<()> {
+pub async fn delete(vms: &Vms, admin: &Person, id: &str) -> Result<()> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
     let mut row = store::image::find(&mut tx, id).await?.ok_or_else(not_found)?;
@@ -134,7 +134,7 @@ pub async fn delete(vms: &Vms, admin: &Caller, id: &str) -> Result<()> {
     row.work_at = Some(now);
     row.updated_at = now;
     store::image::put(&mut tx, &row).await?;
-    admin.audit("image.delete", &row.id).write(&mut tx, now).await?;
+    admin.caller.audit("image.delete", &row.id).write(&mut tx, now).await?;
     tx.signal(Signal::Work("images"));
     Ok(tx.commit().await?)
 }

@@ -3,6 +3,7 @@
 
 pub mod disk;
 pub mod image;
+mod quota;
 pub mod vm;
 
 use berth_domain::{Code, Error};

@@ -9,8 +9,9 @@ use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::quota::{self, Wanted};
 use super::{Outcome, vm_not_found};
-use crate::db::audit::Audit;
+use crate::db::audit::{Actor, Audit};
 use crate::db::{Signal, Tx};
 use crate::http::auth::{Caller, Scope};
 use crate::http::idempotency::Idempotency;
@@ -45,7 +46,7 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Option<Ide
     let data = json!({"name": made.vm.name, "status": made.vm.status.as_str()});
     Audit { data: data.clone(), ..scope.audit("vm.create", &subject) }.write(&mut tx, now).await?;
     store::event::emit(&mut tx, scope.project, "vm.created", &subject, &data, now).await?;
-    store::operation::begin(&mut tx, made.vm.id, "create", Some(scope.caller.user), now).await?;
+    store::operation::begin(&mut tx, made.vm.id, "create", scope.caller.actor(), now).await?;
     let view = VmView::new(&made.vm, &made.disks);
     if let Some(key) = &key {
         let body = serde_json::to_string(&view).map_err(Error::internal)?;
@@ -96,7 +97,19 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm) -> Res
     for disk in root.iter().chain(&attached) {
         available(disk)?;
     }
+    quota::admit(tx, scope, wanted(request, vcpu, memory_mb)).await?;
     Ok(Resolved { vcpu, memory_mb, image, root, attached })
+}
+
+/// What a creation adds to a project.
+fn wanted(request: &CreateVm, vcpu: i64, memory_mb: i64) -> Wanted {
+    let root = match &request.root_disk {
+        RootDisk::Create { size_gb, .. } => Some(*size_gb),
+        RootDisk::Attach(_) => None,
+    };
+    let sizes = request.create_disks.iter().map(|disk| disk.size_gb).chain(root);
+    let (disks, disk_gb) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
+    Wanted { vms: 1, vcpu, memory_mb, disks, disk_gb }
 }
 
 fn check_catalog(vms: &Vms, request: &CreateVm) -> Result<(i64, i64)> {
@@ -407,7 +420,7 @@ async fn record(tx: &mut Tx, by: Option<&Caller>, vm: &VmRow, action: &str, now:
     let audit = Audit {
         org: Some(vm.org),
         project: Some(vm.project),
-        actor: by.map(|caller| caller.user),
+        actor: by.map_or(Actor::Platform, Caller::actor),
         request_id: by.map_or("", |caller| &caller.request_id),
         action: &format!("vm.{action}"),
         subject: &subject,
@@ -415,7 +428,7 @@ async fn record(tx: &mut Tx, by: Option<&Caller>, vm: &VmRow, action: &str, now:
     };
     audit.write(tx, now).await?;
     store::event::emit(tx, vm.project, "vm.status", &subject, &data, now).await?;
-    store::operation::begin(tx, vm.id, action, by.map(|caller| caller.user), now).await?;
+    store::operation::begin(tx, vm.id, action, by.map_or(Actor::Platform, Caller::actor), now).await?;
     tx.signal(Signal::Work("vms"));
     tx.signal(Signal::Row("vms", vm.id.0));
     Ok(())

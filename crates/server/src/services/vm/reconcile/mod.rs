@@ -4,6 +4,7 @@ pub mod disk;
 mod download;
 pub mod host;
 pub mod image;
+pub mod suspension;
 pub mod vm;
 
 use berth_domain::Error;

@@ -6,7 +6,7 @@ use berth_domain::page::Page;
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 
 use super::Tenant;
-use crate::db::{Db, DbError, FromRow, Query, Row, Tx, Value, sql};
+use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, Value, sql};
 
 /// A disk as its row has it.
 #[derive(Clone, Debug)]
@@ -214,18 +214,23 @@ pub async fn total_gb(tx: &mut Tx, region: &str) -> Result<i64, DbError> {
     .await
 }
 
+struct Totals(i64, i64);
+
+impl FromRow for Totals {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self(row.int("disks")?, row.int("gb")?))
+    }
+}
+
 /// How many disks a project has, and their sizes summed, in GiB.
-pub async fn totals(db: &Db, tenant: Tenant) -> Result<(i64, i64), DbError> {
-    let count = sql("SELECT COUNT(*) FROM disks WHERE project_id = $1 AND deleted_at IS NULL")
+pub async fn totals(on: impl On, tenant: Tenant) -> Result<(i64, i64), DbError> {
+    let Totals(disks, gb) =
+        sql("SELECT COUNT(*) AS disks, CAST(COALESCE(SUM(size_gb), 0) AS BIGINT) AS gb FROM disks \
+         WHERE project_id = $1 AND deleted_at IS NULL")
         .bind(tenant.project)
-        .fetch_one(db)
+        .fetch_one(on)
         .await?;
-    let size = sql("SELECT CAST(COALESCE(SUM(size_gb), 0) AS BIGINT) AS gb FROM disks \
-                    WHERE project_id = $1 AND deleted_at IS NULL")
-    .bind(tenant.project)
-    .fetch_one(db)
-    .await?;
-    Ok((count, size))
+    Ok((disks, gb))
 }
 
 /// How many disks were cloned from an image.
@@ -245,4 +250,13 @@ impl FromRow for IdRow {
 pub async fn living(db: &Db) -> Result<Vec<DiskId>, DbError> {
     let rows: Vec<IdRow> = sql("SELECT id FROM disks WHERE deleted_at IS NULL").fetch_all(db).await?;
     Ok(rows.into_iter().map(|r| r.0).collect())
+}
+
+/// Whether a project has any.
+pub async fn any(tx: &mut Tx, project: ProjectId) -> Result<bool, DbError> {
+    let n: i64 = sql("SELECT COUNT(*) FROM disks WHERE project_id = $1 AND deleted_at IS NULL")
+        .bind(project)
+        .fetch_one(tx)
+        .await?;
+    Ok(n > 0)
 }

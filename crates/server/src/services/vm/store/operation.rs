@@ -1,9 +1,10 @@
 //! Operations: what was asked of a VM, by whom, and how it ended.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{OperationId, UserId, VmId};
+use berth_domain::ids::{OperationId, VmId};
 use berth_domain::page::Page;
 
+use crate::db::audit::Actor;
 use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
 
 /// An operation.
@@ -14,7 +15,7 @@ pub struct OperationRow {
     /// `create`, `start`, `stop`, `restart`, `update` or `delete`.
     pub verb: String,
     /// Who asked.
-    pub actor: Option<UserId>,
+    pub actor: Option<String>,
     /// `running`, `done` or `failed`.
     pub status: String,
     /// Why it failed.
@@ -30,7 +31,7 @@ impl FromRow for OperationRow {
         Ok(Self {
             id: row.parsed("id")?,
             verb: row.text("verb")?,
-            actor: row.opt_parsed("actor")?,
+            actor: row.opt_text("actor")?,
             status: row.text("status")?,
             message: row.opt_text("message")?,
             created_at: row.time("created_at")?,
@@ -40,13 +41,13 @@ impl FromRow for OperationRow {
 }
 
 /// Records a new operation; those still running are superseded by it.
-pub async fn begin(tx: &mut Tx, vm: VmId, verb: &str, actor: Option<UserId>, now: Timestamp) -> Result<(), DbError> {
+pub async fn begin(tx: &mut Tx, vm: VmId, verb: &str, actor: Actor, now: Timestamp) -> Result<(), DbError> {
     finish(tx, vm, "failed", Some(&format!("superseded by {verb}")), now).await?;
     sql("INSERT INTO operations (id, vm_id, verb, actor, status, created_at) VALUES ($1, $2, $3, $4, 'running', $5)")
         .bind(OperationId(uuid::Uuid::now_v7()))
         .bind(vm)
         .bind(verb)
-        .bind(actor)
+        .bind(actor.id())
         .bind(now)
         .execute(tx)
         .await

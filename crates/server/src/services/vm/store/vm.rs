@@ -11,7 +11,7 @@ use berth_domain::vm::{ExposedPort, Protocol, RestartPolicy, Status};
 use serde::{Deserialize, Serialize};
 
 use super::Tenant;
-use crate::db::{Db, DbError, FromRow, Query, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, sql};
 
 /// A VM as its row has it.
 #[derive(Clone, Debug)]
@@ -459,12 +459,12 @@ impl FromRow for Totals {
 }
 
 /// What a project has.
-pub async fn totals(db: &Db, tenant: Tenant) -> Result<Totals, DbError> {
+pub async fn totals(on: impl On, tenant: Tenant) -> Result<Totals, DbError> {
     sql("SELECT COUNT(*) AS vms, CAST(COALESCE(SUM(vcpu), 0) AS BIGINT) AS vcpu, \
          CAST(COALESCE(SUM(memory_mb), 0) AS BIGINT) AS memory_mb \
          FROM vms WHERE project_id = $1 AND deleted_at IS NULL")
     .bind(tenant.project)
-    .fetch_one(db)
+    .fetch_one(on)
     .await
 }
 
@@ -483,4 +483,13 @@ pub async fn by_status(db: &Db) -> Result<Vec<(String, i64)>, DbError> {
             .fetch_all(db)
             .await?;
     Ok(rows.into_iter().map(|r| (r.0, r.1)).collect())
+}
+
+/// Whether a project has any.
+pub async fn any(tx: &mut Tx, project: ProjectId) -> Result<bool, DbError> {
+    let n: i64 = sql("SELECT COUNT(*) FROM vms WHERE project_id = $1 AND deleted_at IS NULL")
+        .bind(project)
+        .fetch_one(tx)
+        .await?;
+    Ok(n > 0)
 }

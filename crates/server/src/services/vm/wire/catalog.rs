@@ -17,6 +17,9 @@ pub struct QuotaView {
     pub disks: Quota,
     /// Disk, in GiB.
     pub disk_gb: Quota,
+    /// Requests a minute; `null` is no limit.
+    #[schema(required = true)]
+    pub requests_per_minute: Option<i64>,
 }
 
 /// One quantity.
@@ -28,11 +31,4 @@ pub struct Quota {
     /// What is allowed; `null` is no limit.
     #[schema(required = true)]
     pub limit: Option<i64>,
-}
-
-impl Quota {
-    /// A quantity without a limit.
-    pub const fn unlimited(used: i64) -> Self {
-        Self { used, limit: None }
-    }
 }

@@ -210,7 +210,7 @@ impl From<OperationRow> for OperationView {
         Self {
             id: row.id.to_string(),
             verb: row.verb,
-            actor: row.actor.map(|a| a.to_string()),
+            actor: row.actor,
             status: row.status,
             message: row.message,
             created_at: row.created_at,

@@ -1,0 +1,56 @@
+//! Rate limits as callers see them: `RateLimit-Policy` and `RateLimit` on every answer that was counted, and
+//! `Retry-After` on the one that came too early (draft-ietf-httpapi-ratelimit-headers).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+/// What is left of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// What is counted: `credential` or `project`.
+    pub name: &'static str,
+    /// Requests a minute.
+    pub limit: u32,
+    /// Requests left at this moment.
+    pub left: u32,
+    /// Seconds until the limit is whole again.
+    pub reset: u64,
+}
+
+/// Where the request's path leaves what the answer has to tell.
+#[derive(Clone, Debug, Default)]
+pub struct Slot(Arc<Mutex<Option<Window>>>);
+
+impl Slot {
+    /// Notes a limit; of two the one with less left is told.
+    pub fn put(&self, window: Window) {
+        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.is_none_or(|known| window.left < known.left) {
+            *slot = Some(window);
+        }
+    }
+
+    /// Writes the headers, if a limit was counted.
+    pub fn tell(&self, headers: &mut HeaderMap) {
+        let noted = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(window) = noted {
+            window.tell(headers);
+        }
+    }
+}
+
+impl Window {
+    fn tell(self, headers: &mut HeaderMap) {
+        let Self { name, limit, left, reset } = self;
+        let texts = [
+            ("ratelimit-policy", format!("\"{name}\";q={limit};w=60")),
+            ("ratelimit", format!("\"{name}\";r={left};t={reset}")),
+        ];
+        for (header, text) in texts {
+            if let Ok(value) = HeaderValue::from_str(&text) {
+                headers.insert(HeaderName::from_static(header), value);
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Organizations.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use crate::http::auth::{OrgOwner, OrgReader, Person};
+use crate::http::body;
+use crate::http::envelope::ErrorBody;
+use crate::http::idempotency::IdempotencyKey;
+use crate::http::list::{List, PageParams, Params};
+use crate::http::reply::{Created, Reply};
+use crate::services::identity::ops::Outcome;
+use crate::services::identity::wire::org::OrgView;
+use crate::services::identity::wire::user::{Named, NamedBody, Renamed, RenamedBody};
+use crate::services::identity::{Identity, ops, org_not_found, store};
+
+/// The organizations the caller belongs to, newest first.
+#[utoipa::path(get, path = "/api/v1/orgs", operation_id = "listOrgs", tag = "identity", params(PageParams),
+    responses((status = 200, body = List<OrgView>), (status = 400, body = ErrorBody), (status = 401,
+    body = ErrorBody), (status = 403, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn list_orgs(
+    State(identity): State<Identity>,
+    person: Person,
+    mut params: Params,
+) -> Reply<Json<List<OrgView>>> {
+    let page = params.page();
+    params.finish()?;
+    let (rows, total) = store::org::list_of(&identity.inner.db, person.user, page).await?;
+    Ok(Json(List::new(rows.iter().map(OrgView::from).collect(), page, total)))
+}
+
+/// Makes an organization; the caller owns it.
+#[utoipa::path(post, path = "/api/v1/orgs", operation_id = "createOrg", tag = "identity",
+    params(("Idempotency-Key" = Option<String>, Header,
+    description = "1 to 255 characters; kept 24 hours",
+        min_length = 1, max_length = 255,
+    pattern = "^[ -~]*[!-~][ -~]*$")), request_body = NamedBody, responses((status = 201, body = OrgView),
+    (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
+    (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody),
+    (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
+pub(super) async fn create_org(
+    State(identity): State<Identity>,
+    person: Person,
+    key: IdempotencyKey,
+    body::Json(body): body::Json,
+) -> Reply<Response> {
+    let key = key.bind(&person.caller, &body);
+    Ok(match ops::org::create(&identity, &person, Named::try_from(&body)?, key).await? {
+        Outcome::Created(view) => Created { location: view.location(), body: view }.into_response(),
+        Outcome::Replayed(replay) => replay.into_response(),
+    })
+}
+
+/// One organization.
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}", operation_id = "getOrg", tag = "identity",
+    params(("org_id" = String, Path)), responses((status = 200, body = OrgView), (status = 401, body = ErrorBody),
+    (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn get_org(State(identity): State<Identity>, OrgReader(scope): OrgReader) -> Reply<Json<OrgView>> {
+    let row = store::org::of(&identity.inner.db, scope.person.user, &scope.org.to_string()).await?;
+    Ok(Json(OrgView::from(&row.ok_or_else(org_not_found)?)))
+}
+
+/// Changes an organization's name or slug (owners).
+#[utoipa::path(patch, path = "/api/v1/orgs/{org_id}", operation_id = "updateOrg", tag = "identity",
+    params(("org_id" = String, Path)), request_body = RenamedBody, responses((status = 200, body = OrgView),
+    (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody),
+    (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
+pub(super) async fn update_org(
+    State(identity): State<Identity>,
+    OrgOwner(scope): OrgOwner,
+    body::Json(body): body::Json,
+) -> Reply<Json<OrgView>> {
+    Ok(Json(ops::org::update(&identity, &scope, Renamed::try_from(&body)?).await?))
+}
+
+/// Deletes an organization that holds nothing, with its empty projects (owners).
+#[utoipa::path(delete, path = "/api/v1/orgs/{org_id}", operation_id = "deleteOrg", tag = "identity",
+    params(("org_id" = String, Path)), responses((status = 204, description = "deleted"), (status = 401,
+    body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409,
+    body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
+pub(super) async fn delete_org(State(identity): State<Identity>, OrgOwner(scope): OrgOwner) -> Reply<StatusCode> {
+    ops::org::delete(&identity, &scope).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,150 @@
+//! The gate: from a bearer token to a caller, from a path to a scope. Warm, it asks no database.
+
+use async_trait::async_trait;
+use berth_domain::identity::policy::{Action, may};
+use berth_domain::identity::{ProjectRole, api_key};
+use berth_domain::{Code, Error, Result, Timestamp};
+use sha2::{Digest, Sha256};
+
+use super::store::project::ProjectRow;
+use super::token::Claims;
+use super::{Identity, memory, ops, org_not_found, project_not_found, store};
+use crate::http::auth::{Caller, Gate, OrgScope, Person, Scope, Who, unauthorized};
+use crate::http::idempotency::hex;
+use crate::http::limit::Window;
+
+#[async_trait]
+impl Gate for Identity {
+    async fn caller(&self, bearer: &str) -> Result<Who> {
+        let now = self.inner.clock.now();
+        if bearer.starts_with(api_key::PREFIX) { self.key(bearer, now).await } else { self.person(bearer, now).await }
+    }
+
+    async fn org(&self, person: Person, org: &str) -> Result<OrgScope> {
+        let row = store::org::of(&self.inner.db, person.user, org).await?.ok_or_else(org_not_found)?;
+        let role = row.role.ok_or_else(org_not_found)?;
+        refuse_suspended(row.suspended_at)?;
+        Ok(OrgScope { person, org: row.id, role })
+    }
+
+    async fn project(&self, caller: Caller, org: &str, project: &str) -> Result<Scope> {
+        let (now, read_at) = (self.inner.clock.now(), self.inner.memory.generation());
+        if let Some(scope) = self.inner.memory.scope(&caller, org, project, now) {
+            return Ok(scope);
+        }
+        let scope = match caller.who {
+            Who::Person { .. } => self.of_person(caller, org, project).await?,
+            Who::Key { .. } => self.of_key(caller, org, project).await?,
+        };
+        self.inner.memory.remember_scope(org, project, &scope, read_at, now);
+        Ok(scope)
+    }
+
+    fn admit(&self, who: &Who, scope: Option<&Scope>) -> Result<Option<Window>> {
+        let id = match who {
+            Who::Person { session, .. } => session.0,
+            Who::Key { id, .. } => id.0,
+        };
+        let own = self.inner.limiter.credential(id)?;
+        let project = match scope {
+            Some(scope) => self.inner.limiter.project(scope.project, scope.limits.requests_per_minute)?,
+            None => None,
+        };
+        Ok(own.into_iter().chain(project).min_by_key(|window| window.left))
+    }
+}
+
+fn refuse_suspended(at: Option<Timestamp>) -> Result<()> {
+    match at {
+        None => Ok(()),
+        Some(_) => Err(Error::new(
+            Code::OrganizationSuspended,
+            "This organization is suspended. Write to the operator of this platform.",
+        )),
+    }
+}
+
+/// The 403 of a suspended account.
+pub(super) fn user_suspended() -> Error {
+    Error::new(Code::UserSuspended, "This account is suspended. Write to the operator of this platform.")
+}
+
+impl Identity {
+    async fn person(&self, token: &str, now: Timestamp) -> Result<Who> {
+        let claims = match self.inner.memory.claims(token, now) {
+            Some(claims) => claims,
+            None => self.verify(token, now).await?,
+        };
+        let session = match self.inner.memory.session(claims.sid, now) {
+            Some(session) => session,
+            None => self.session(&claims, now).await?,
+        };
+        if !session.lives(now) || session.user != claims.sub {
+            return Err(unauthorized());
+        }
+        if session.suspended {
+            return Err(user_suspended());
+        }
+        Ok(Who::Person { user: claims.sub, session: claims.sid, is_admin: session.is_admin })
+    }
+
+    async fn verify(&self, token: &str, now: Timestamp) -> Result<Claims> {
+        if self.signer().misses_key_of(token) && self.inner.throttle.key_reload(now) {
+            // Another service may have made a key since.
+            ops::signing_key::reload(self).await?;
+        }
+        let claims = self.signer().verify(token, now)?;
+        self.inner.memory.remember_claims(token, &claims);
+        Ok(claims)
+    }
+
+    async fn session(&self, claims: &Claims, now: Timestamp) -> Result<memory::Session> {
+        let read_at = self.inner.memory.generation();
+        let row = store::session::find(&self.inner.db, claims.sid).await?.ok_or_else(unauthorized)?;
+        Ok(self.inner.memory.remember_session(&row, read_at, now))
+    }
+
+    async fn key(&self, text: &str, now: Timestamp) -> Result<Who> {
+        api_key::public_part(text).ok_or_else(unauthorized)?;
+        let hash: memory::KeyHash = Sha256::digest(text.as_bytes()).into();
+        let key = if let Some(key) = self.inner.memory.key(&hash, now) {
+            key
+        } else {
+            let row = store::api_key::by_hash(&self.inner.db, &hex(&hash)).await?.ok_or_else(unauthorized)?;
+            self.inner.memory.remember_key(hash, &row, now)
+        };
+        if !key.lives(now) {
+            return Err(unauthorized());
+        }
+        self.inner.memory.key_used(key.id, now);
+        Ok(Who::Key { id: key.id, project: key.project, scopes: key.scopes })
+    }
+
+    async fn of_person(&self, caller: Caller, org: &str, project: &str) -> Result<Scope> {
+        let Who::Person { user, .. } = caller.who else { return Err(project_not_found()) };
+        let found = store::org::of(&self.inner.db, user, org).await?.ok_or_else(project_not_found)?;
+        let row = store::project::of(&self.inner.db, found.id, user, project).await?;
+        let row = row.filter(|row| may(found.role, row.role, Action::ReadProject)).ok_or_else(project_not_found)?;
+        refuse_suspended(found.suspended_at)?;
+        self.scope(caller, row, found.role).await
+    }
+
+    /// A key is an editor of its own project, and sees no other.
+    async fn of_key(&self, caller: Caller, org: &str, project: &str) -> Result<Scope> {
+        let Who::Key { project: own, .. } = caller.who else { return Err(project_not_found()) };
+        let row = store::project::named(&self.inner.db, own, org, project).await?.ok_or_else(project_not_found)?;
+        let org = store::org::find(&self.inner.db, row.org).await?.ok_or_else(project_not_found)?;
+        refuse_suspended(org.suspended_at)?;
+        self.scope(caller, ProjectRow { role: Some(ProjectRole::Editor), ..row }, None).await
+    }
+
+    async fn scope(
+        &self,
+        caller: Caller,
+        row: ProjectRow,
+        org_role: Option<berth_domain::identity::OrgRole>,
+    ) -> Result<Scope> {
+        let limits = store::quota::find(&self.inner.db, row.id).await?;
+        Ok(Scope { caller, org: row.org, project: row.id, org_role, project_role: row.role, limits })
+    }
+}

@@ -1,0 +1,121 @@
+//! Counts requests: of each credential, and of each project that has a limit.
+//!
+//! The counting is governor's (GCRA: a minute's worth at once, then evenly); here it is chosen whom to count.
+//! Counters live in memory, for each service of its own, and are forgotten when they are whole again.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use berth_domain::ids::ProjectId;
+use berth_domain::{Code, Error, Result};
+use governor::clock::{Clock, DefaultClock};
+use governor::middleware::StateInformationMiddleware;
+use governor::state::keyed::DefaultKeyedStateStore;
+use governor::{Quota, RateLimiter};
+use uuid::Uuid;
+
+use crate::http::limit::Window;
+
+/// Counters of each table before those that are whole again are dropped.
+const ENTRIES: usize = 50_000;
+
+type Keyed = RateLimiter<Uuid, DefaultKeyedStateStore<Uuid>, DefaultClock, StateInformationMiddleware>;
+
+/// The counters.
+pub struct Limiter {
+    credentials: Option<(NonZeroU32, Keyed)>,
+    /// By project; a limit that changed begins anew.
+    projects: Mutex<HashMap<ProjectId, (NonZeroU32, std::sync::Arc<Keyed>)>>,
+    clock: DefaultClock,
+}
+
+fn counter(per_minute: NonZeroU32) -> Keyed {
+    RateLimiter::keyed(Quota::per_minute(per_minute)).with_middleware()
+}
+
+impl Limiter {
+    /// Counters with so many requests a minute for each credential; 0 is no limit.
+    pub fn new(per_minute: u32) -> Self {
+        let credentials = NonZeroU32::new(per_minute).map(|limit| (limit, counter(limit)));
+        Self { credentials, projects: Mutex::default(), clock: DefaultClock::default() }
+    }
+
+    /// Counts a request of a credential.
+    pub fn credential(&self, id: Uuid) -> Result<Option<Window>> {
+        let Some((limit, counter)) = &self.credentials else { return Ok(None) };
+        self.count("credential", *limit, counter, id).map(Some)
+    }
+
+    /// Counts a request to a project that has a limit.
+    pub fn project(&self, id: ProjectId, per_minute: Option<i64>) -> Result<Option<Window>> {
+        let limit = per_minute.and_then(|n| u32::try_from(n).ok()).and_then(NonZeroU32::new);
+        let Some(limit) = limit else {
+            return if per_minute == Some(0) { Err(too_many("project", 60)) } else { Ok(None) };
+        };
+        let counter = {
+            let mut projects = self.projects.lock().unwrap_or_else(PoisonError::into_inner);
+            if projects.len() > ENTRIES {
+                projects.clear();
+            }
+            let entry = projects.entry(id).or_insert_with(|| (limit, counter(limit).into()));
+            if entry.0 != limit {
+                *entry = (limit, counter(limit).into());
+            }
+            entry.1.clone()
+        };
+        self.count("project", limit, &counter, id.0).map(Some)
+    }
+
+    fn count(&self, name: &'static str, limit: NonZeroU32, counter: &Keyed, id: Uuid) -> Result<Window> {
+        if counter.len() > ENTRIES {
+            counter.retain_recent();
+        }
+        match counter.check_key(&id) {
+            Ok(state) => {
+                let left = state.remaining_burst_capacity();
+                let reset = u64::from(limit.get() - left.min(limit.get())) * 60 / u64::from(limit.get());
+                Ok(Window { name, limit: limit.get(), left, reset })
+            }
+            Err(until) => Err(too_many(name, seconds(until.wait_time_from(self.clock.now())))),
+        }
+    }
+}
+
+fn seconds(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}
+
+fn too_many(name: &str, seconds: u64) -> Error {
+    let whose = if name == "project" { "this project" } else { "this credential" };
+    Error::new(Code::RateLimited, format!("Too many requests of {whose}. Try again in {seconds} s."))
+        .retry_after(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minute_s_worth_and_no_more() {
+        let limiter = Limiter::new(60);
+        let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
+        let windows: Vec<_> = (0..60).map(|_| limiter.credential(one).unwrap().unwrap()).collect();
+        assert_eq!((windows[0].left, windows[59].left), (59, 0));
+        assert_eq!(limiter.credential(one).unwrap_err().retry_after, Some(1));
+        assert!(limiter.credential(other).is_ok());
+    }
+
+    #[test]
+    fn a_project_s_limit_can_change_and_be_nothing() {
+        let limiter = Limiter::new(0);
+        let project = ProjectId(Uuid::now_v7());
+        assert_eq!(limiter.credential(project.0).unwrap(), None);
+        assert_eq!(limiter.project(project, None).unwrap(), None);
+        assert!(limiter.project(project, Some(1)).is_ok());
+        assert!(limiter.project(project, Some(1)).is_err());
+        assert!(limiter.project(project, Some(2)).is_ok());
+        assert!(limiter.project(project, Some(0)).is_err());
+    }
+}

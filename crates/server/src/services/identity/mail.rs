@@ -1,0 +1,216 @@
+//! What people are told, and how it reaches them.
+//!
+//! The outbox names only what is to be told to whom. The text, with its link or code, is made at the moment
+//! of sending, so that no secret lies anywhere but in the message itself.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use berth_domain::ids::OutboxId;
+use lettre::message::{Mailbox, header};
+use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
+use serde_json::json;
+
+use crate::config::{Config, Secret};
+
+/// A link and a code that verify an address.
+pub const VERIFY_EMAIL: &str = "verify_email";
+/// A code that verifies a number.
+pub const VERIFY_PHONE: &str = "verify_phone";
+/// A link that sets a new password.
+pub const RESET_PASSWORD: &str = "reset_password";
+/// A link that accepts an invitation.
+pub const INVITATION: &str = "invitation";
+/// Somebody signed up with an address that has an account.
+pub const EMAIL_TAKEN: &str = "email_taken";
+/// The account has another address now.
+pub const EMAIL_CHANGED: &str = "email_changed";
+/// The password was changed.
+pub const PASSWORD_CHANGED: &str = "password_changed";
+
+/// How long a server may take for one message.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is told, with everything the text needs.
+#[derive(Debug)]
+pub enum Letter {
+    /// To verify an address.
+    VerifyEmail {
+        /// The link's token.
+        token: Secret,
+        /// The code.
+        code: Secret,
+    },
+    /// To verify a number; a text message.
+    VerifyPhone {
+        /// The code.
+        code: Secret,
+    },
+    /// To set a new password.
+    ResetPassword {
+        /// The link's token.
+        token: Secret,
+    },
+    /// To join an organization.
+    Invitation {
+        /// The link's token.
+        token: Secret,
+        /// Name of the organization.
+        org: String,
+        /// Who invites.
+        by: String,
+    },
+    /// There is an account already.
+    EmailTaken,
+    /// The account has another address now.
+    EmailChanged,
+    /// The password was changed.
+    PasswordChanged,
+}
+
+/// Who carries messages.
+pub struct Carrier {
+    product: String,
+    base_url: String,
+    from: Mailbox,
+    folder: PathBuf,
+    smtp: Option<AsyncSmtpTransport<Tokio1Executor>>,
+    webhook: Option<(String, Secret)>,
+    http: reqwest::Client,
+}
+
+impl Carrier {
+    /// A carrier as configured: files, SMTP, a webhook.
+    pub fn new(config: &Config) -> anyhow::Result<Self> {
+        let url = &config.mail.smtp_url.0;
+        let smtp = if url.is_empty() {
+            None
+        } else {
+            let builder = AsyncSmtpTransport::<Tokio1Executor>::from_url(url);
+            // The URL holds a password: the error is told without it.
+            let builder = builder.ok().context("mail.smtp_url must be smtp://user:password@host:port or smtps://…")?;
+            Some(builder.timeout(Some(PATIENCE)).build())
+        };
+        let hook = &config.sms;
+        Ok(Self {
+            product: config.mail.product.clone(),
+            base_url: config.base_url.clone(),
+            from: config.mail.from.parse().context("mail.from is not an address")?,
+            folder: config.data_dir.join("outbox"),
+            smtp,
+            webhook: (!hook.webhook_url.is_empty()).then(|| (hook.webhook_url.clone(), hook.webhook_token.clone())),
+            http: reqwest::Client::builder().timeout(PATIENCE).build()?,
+        })
+    }
+
+    /// Sends a message. The reason of a failure is for the operator.
+    pub async fn send(&self, id: OutboxId, recipient: &str, letter: &Letter) -> Result<(), String> {
+        match letter {
+            Letter::VerifyPhone { code } => self.text(id, recipient, code).await,
+            letter => self.mail(id, recipient, letter).await,
+        }
+    }
+
+    async fn text(&self, id: OutboxId, number: &str, code: &Secret) -> Result<(), String> {
+        let text = format!("{} is your code for {}. It ends in 10 minutes.", code.0, self.product);
+        let Some((url, token)) = &self.webhook else {
+            return self.keep(&format!("{id}.sms.txt"), format!("To: {number}\n\n{text}\n").as_bytes()).await;
+        };
+        let mut request = self.http.post(url).json(&json!({"id": id, "to": number, "text": text}));
+        if !token.0.is_empty() {
+            request = request.bearer_auth(&token.0);
+        }
+        let answer = request.send().await.map_err(|e| e.without_url().to_string())?;
+        answer.error_for_status().map(drop).map_err(|e| e.without_url().to_string())
+    }
+
+    async fn mail(&self, id: OutboxId, address: &str, letter: &Letter) -> Result<(), String> {
+        let (subject, body) = self.words(letter);
+        let message = Message::builder()
+            .from(self.from.clone())
+            .to(address.parse().map_err(|_| "the address cannot be written to".to_owned())?)
+            .subject(subject)
+            .message_id(Some(format!("<{id}@berth>")))
+            .header(header::ContentType::TEXT_PLAIN)
+            .body(body)
+            .map_err(|e| e.to_string())?;
+        match &self.smtp {
+            Some(smtp) => smtp.send(message).await.map(drop).map_err(|e| e.to_string()),
+            None => self.keep(&format!("{id}.eml"), &message.formatted()).await,
+        }
+    }
+
+    /// Writes a file, whole or not at all.
+    async fn keep(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
+        let part = self.folder.join(format!(".{name}"));
+        let written = async {
+            tokio::fs::create_dir_all(&self.folder).await?;
+            tokio::fs::write(&part, bytes).await?;
+            tokio::fs::rename(&part, self.folder.join(name)).await
+        };
+        written.await.map_err(|e| format!("the outbox folder cannot be written: {e}"))
+    }
+
+    /// Subject and text of a mail. Lines stay below 78 characters and ASCII where they are ours, so that
+    /// links survive every mail program.
+    fn words(&self, letter: &Letter) -> (String, String) {
+        let (product, url) = (&self.product, &self.base_url);
+        let link = |page: &str, token: &Secret| format!("{url}/account/{page}?token={}", token.0);
+        let (subject, text) = match letter {
+            Letter::VerifyEmail { token, code } => (
+                format!("Verify your address for {product}"),
+                format!(
+                    "Somebody, hopefully you, has an account at {product} with this address.\n\n\
+                     Open this link within 24 hours to verify the address:\n\n{}\n\n\
+                     Or type this code within 10 minutes:\n\n{}\n\n\
+                     If it was not you, do nothing.",
+                    link("verify", token),
+                    code.0
+                ),
+            ),
+            Letter::ResetPassword { token } => (
+                format!("A new password for {product}"),
+                format!(
+                    "Somebody, hopefully you, forgot the password of your account at {product}.\n\n\
+                     Open this link within 30 minutes to choose a new one:\n\n{}\n\n\
+                     Every session will end. If it was not you, do nothing.",
+                    link("reset", token)
+                ),
+            ),
+            Letter::Invitation { token, org, by } => (
+                format!("{by} invites you to {org} at {product}"),
+                format!(
+                    "{by} invites you to join {org} at {product}.\n\n\
+                     Open this link within 7 days to accept, with or without an account:\n\n{}\n\n\
+                     If you do not want to, do nothing.",
+                    link("invitation", token)
+                ),
+            ),
+            Letter::EmailTaken => (
+                format!("You have an account at {product}"),
+                format!(
+                    "Somebody, perhaps you, signed up at {product} with this address. There is an\n\
+                     account with it already. Sign in, or choose a new password here:\n\n{url}/account/forgot\n\n\
+                     If it was not you, do nothing."
+                ),
+            ),
+            Letter::EmailChanged => (
+                format!("Your account at {product} has another address"),
+                format!(
+                    "Your account at {product} has another address from now on; this one will get\n\
+                     no more mail. If it was not you, write to the operator of {product} at once."
+                ),
+            ),
+            Letter::PasswordChanged => (
+                format!("Your password for {product} was changed"),
+                format!(
+                    "The password of your account at {product} was changed.\n\n\
+                     If it was not you, choose a new one here, which ends every session:\n\n{url}/account/forgot"
+                ),
+            ),
+            Letter::VerifyPhone { code } => (format!("Your code for {product}"), code.0.clone()),
+        };
+        (subject, format!("Hello,\n\n{text}\n\n-- \n{product}, {url}\n"))
+    }
+}

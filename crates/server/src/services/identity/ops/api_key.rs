@@ -1,0 +1,157 @@
+//! API keys of projects.
+
+use berth_domain::ids::KeyId;
+use berth_domain::{Code, Error, Result, Timestamp};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{Outcome, keep, replay};
+use crate::db::Tx;
+use crate::db::audit::Audit;
+use crate::http::auth::{Scope, Who, unauthorized};
+use crate::http::idempotency::Idempotency;
+use crate::services::identity::memory::KeyHash;
+use crate::services::identity::store::api_key::KeyRow;
+use crate::services::identity::wire::api_key::{ChangeKey, KeyView, NewKey, NewKeyView};
+use crate::services::identity::{Identity, not_found, store, token};
+
+/// Makes a key; the answer is the only place where it stands.
+pub(in crate::services::identity) async fn create(
+    identity: &Identity,
+    scope: &Scope,
+    new: NewKey,
+    key: Option<Idempotency>,
+) -> Result<Outcome<NewKeyView>> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    if let Some(replay) = replay(key.as_ref(), &mut tx, now).await? {
+        return Ok(Outcome::Replayed(replay));
+    }
+    refuse_past(new.expires_at, now)?;
+    let view = write(&mut tx, scope, new, now).await?;
+    scope.audit("api_key.create", &view.key.id).write(&mut tx, now).await?;
+    // A replay shows no secret.
+    keep(key.as_ref(), &mut tx, now, &view.key.location(scope), &view.key).await?;
+    tx.commit().await?;
+    Ok(Outcome::Created(view))
+}
+
+fn refuse_past(at: Option<Timestamp>, now: Timestamp) -> Result<()> {
+    match at {
+        Some(at) if at <= now => Err(Error::field("expires_at", "must be in the future")),
+        _ => Ok(()),
+    }
+}
+
+async fn write(tx: &mut Tx, scope: &Scope, new: NewKey, now: Timestamp) -> Result<NewKeyView> {
+    let Who::Person { user, .. } = scope.caller.who else { return Err(unauthorized()) };
+    let (public_id, secret) = token::new_api_key()?;
+    let row = KeyRow {
+        id: KeyId(Uuid::now_v7()),
+        org: scope.org,
+        project: scope.project,
+        name: new.name,
+        public_id,
+        hash: token::hash(&secret),
+        scopes: new.scopes,
+        created_by: user,
+        created_at: now,
+        updated_at: now,
+        expires_at: new.expires_at,
+        revoked_at: None,
+        last_used_at: None,
+    };
+    store::api_key::insert(tx, &row).await?;
+    Ok(NewKeyView { key: KeyView::of(&row, now), secret })
+}
+
+async fn load(tx: &mut Tx, scope: &Scope, id: KeyId) -> Result<KeyRow> {
+    store::api_key::find(tx, scope.project, id).await?.ok_or_else(|| not_found("API key"))
+}
+
+/// Writes a changed key, and has every request from now on see it.
+async fn commit(identity: &Identity, mut tx: Tx, row: &KeyRow, now: Timestamp) -> Result<()> {
+    store::api_key::update(&mut tx, row).await?;
+    tx.commit().await?;
+    identity.inner.memory.change_key(hash_of(row)?, row, now);
+    Ok(())
+}
+
+fn hash_of(row: &KeyRow) -> Result<KeyHash> {
+    let mut hash = KeyHash::default();
+    for (index, byte) in hash.iter_mut().enumerate() {
+        let digits = row.hash.get(2 * index..2 * index + 2).unwrap_or_default();
+        *byte = u8::from_str_radix(digits, 16).map_err(Error::internal)?;
+    }
+    Ok(hash)
+}
+
+/// Changes name, scopes or end.
+pub(in crate::services::identity) async fn update(
+    identity: &Identity,
+    scope: &Scope,
+    id: KeyId,
+    change: ChangeKey,
+) -> Result<KeyView> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    let mut row = load(&mut tx, scope, id).await?;
+    if row.revoked_at.is_some() {
+        return Err(Error::new(Code::Conflict, "The key is revoked. Make a new one."));
+    }
+    refuse_past(change.expires_at, now)?;
+    row.name = change.name.unwrap_or(row.name);
+    row.scopes = change.scopes.unwrap_or(row.scopes);
+    row.expires_at = change.expires_at.or(row.expires_at);
+    row.updated_at = now;
+    scope.audit("api_key.update", &id.to_string()).write(&mut tx, now).await?;
+    commit(identity, tx, &row, now).await?;
+    Ok(KeyView::of(&row, now))
+}
+
+/// Ends a key.
+pub(in crate::services::identity) async fn revoke(identity: &Identity, scope: &Scope, id: KeyId) -> Result<()> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    let mut row = load(&mut tx, scope, id).await?;
+    if row.revoked_at.is_some() {
+        return Ok(());
+    }
+    row.revoked_at = Some(now);
+    row.updated_at = now;
+    scope.audit("api_key.revoke", &id.to_string()).write(&mut tx, now).await?;
+    commit(identity, tx, &row, now).await
+}
+
+/// Makes a successor of a key; the old one ends after the overlap.
+pub(in crate::services::identity) async fn rotate(
+    identity: &Identity,
+    scope: &Scope,
+    id: KeyId,
+    overlap_seconds: i64,
+    key: Option<Idempotency>,
+) -> Result<Outcome<NewKeyView>> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    if let Some(replay) = replay(key.as_ref(), &mut tx, now).await? {
+        return Ok(Outcome::Replayed(replay));
+    }
+    let mut old = load(&mut tx, scope, id).await?;
+    if old.revoked_at.is_some() || old.expires_at.is_some_and(|at| at <= now) {
+        return Err(Error::new(Code::Conflict, "The key has ended. Make a new one."));
+    }
+    let new = NewKey { name: old.name.clone(), scopes: old.scopes, expires_at: old.expires_at };
+    let view = write(&mut tx, scope, new, now).await?;
+    if overlap_seconds == 0 {
+        old.revoked_at = Some(now);
+    } else {
+        let end = now.plus_seconds(overlap_seconds);
+        old.expires_at = Some(old.expires_at.map_or(end, |at| at.min(end)));
+    }
+    old.updated_at = now;
+    let data = json!({"successor": view.key.id, "overlap_seconds": overlap_seconds});
+    Audit { data, ..scope.audit("api_key.rotate", &id.to_string()) }.write(&mut tx, now).await?;
+    keep(key.as_ref(), &mut tx, now, &view.key.location(scope), &view.key).await?;
+    commit(identity, tx, &old, now).await?;
+    Ok(Outcome::Created(view))
+}

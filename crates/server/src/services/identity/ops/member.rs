@@ -1,0 +1,144 @@
+//! Members of organizations and of projects.
+
+use berth_domain::identity::{Action, OrgRole, ProjectRole};
+use berth_domain::ids::UserId;
+use berth_domain::{Code, Error, Result};
+use serde_json::json;
+
+use super::{Outcome, keep, replay};
+use crate::db::Tx;
+use crate::db::audit::Audit;
+use crate::http::auth::{OrgScope, Scope};
+use crate::http::idempotency::Idempotency;
+use crate::services::identity::wire::member::{MemberView, NewMember, Whom};
+use crate::services::identity::{Identity, not_found, store};
+
+/// Changes a member's role. Owners are managed by owners, and the last one stays.
+pub(in crate::services::identity) async fn change_role(
+    identity: &Identity,
+    scope: &OrgScope,
+    user: UserId,
+    role: OrgRole,
+) -> Result<MemberView> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    let before = authorize(&mut tx, scope, user).await?;
+    if role == OrgRole::Owner {
+        scope.require(Action::OwnOrganization)?;
+    }
+    if before == OrgRole::Owner && role != OrgRole::Owner {
+        keep_an_owner(&mut tx, scope).await?;
+    }
+    store::member::put(&mut tx, scope.org, user, role, now).await?;
+    let data = json!({"from": before.as_str(), "to": role.as_str()});
+    Audit { data, ..scope.audit("member.role", &user.to_string()) }.write(&mut tx, now).await?;
+    let row = store::member::find(&mut tx, scope.org, user).await?.ok_or_else(|| not_found("member"))?;
+    tx.commit().await?;
+    identity.inner.memory.forget_scopes();
+    Ok(MemberView::from(row))
+}
+
+/// Removes a member, or leaves.
+pub(in crate::services::identity) async fn remove(identity: &Identity, scope: &OrgScope, user: UserId) -> Result<()> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    if authorize(&mut tx, scope, user).await? == OrgRole::Owner {
+        keep_an_owner(&mut tx, scope).await?;
+    }
+    store::member::remove(&mut tx, scope.org, user).await?;
+    scope.audit("member.remove", &user.to_string()).write(&mut tx, now).await?;
+    tx.commit().await?;
+    identity.inner.memory.forget_scopes();
+    Ok(())
+}
+
+/// The present role of a member whom the caller may manage: everybody themselves, administrators members and
+/// administrators, owners everybody.
+async fn authorize(tx: &mut Tx, scope: &OrgScope, user: UserId) -> Result<OrgRole> {
+    let role = store::member::role(&mut *tx, scope.org, user).await?.ok_or_else(|| not_found("member"))?;
+    // The caller's own role may have changed since the request came in.
+    let own = store::member::role(tx, scope.org, scope.person.user).await?.unwrap_or(OrgRole::Member);
+    let own = OrgScope { role: own, ..scope.clone() };
+    if role == OrgRole::Owner && user != scope.person.user {
+        own.require(Action::OwnOrganization)?;
+    } else if user != scope.person.user {
+        own.require(Action::ManageOrganization)?;
+    }
+    Ok(role)
+}
+
+async fn keep_an_owner(tx: &mut Tx, scope: &OrgScope) -> Result<()> {
+    if store::member::owners(tx, scope.org).await? > 1 {
+        return Ok(());
+    }
+    Err(Error::new(Code::LastOwner, "This is the last owner of the organization. Make somebody else an owner first."))
+}
+
+/// Makes a member of the organization a member of the project, too.
+pub(in crate::services::identity) async fn add_to_project(
+    identity: &Identity,
+    scope: &Scope,
+    new: NewMember,
+    key: Option<Idempotency>,
+) -> Result<Outcome<MemberView>> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    if let Some(replay) = replay(key.as_ref(), &mut tx, now).await? {
+        return Ok(Outcome::Replayed(replay));
+    }
+    let (field, user) = match new.whom {
+        Whom::User(id) => ("user_id", Some(id)),
+        Whom::Email(email) => ("email", store::user::by_email(&mut tx, &email).await?.map(|user| user.id)),
+    };
+    let stranger = || Error::field(field, "is not a member of the organization; invite them first");
+    let user = user.ok_or_else(stranger)?;
+    store::member::role(&mut tx, scope.org, user).await?.ok_or_else(stranger)?;
+    if store::member::find_in_project(&mut tx, scope.project, user).await?.is_some() {
+        return Err(Error::new(Code::Conflict, "This person is a member of the project already. Change their role."));
+    }
+    store::member::put_in_project(&mut tx, scope.project, user, new.role, now).await?;
+    let data = json!({"role": new.role.as_str()});
+    Audit { data, ..scope.audit("project_member.add", &user.to_string()) }.write(&mut tx, now).await?;
+    let row = store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(|| not_found("member"))?;
+    let view = MemberView::from(row);
+    keep(key.as_ref(), &mut tx, now, &view.location(scope), &view).await?;
+    tx.commit().await?;
+    identity.inner.memory.forget_scopes();
+    Ok(Outcome::Created(view))
+}
+
+/// Changes the role of a member of the project.
+pub(in crate::services::identity) async fn change_role_in_project(
+    identity: &Identity,
+    scope: &Scope,
+    user: UserId,
+    role: ProjectRole,
+) -> Result<MemberView> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    let find = || not_found("member");
+    store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(find)?;
+    store::member::put_in_project(&mut tx, scope.project, user, role, now).await?;
+    let data = json!({"role": role.as_str()});
+    Audit { data, ..scope.audit("project_member.role", &user.to_string()) }.write(&mut tx, now).await?;
+    let row = store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(find)?;
+    tx.commit().await?;
+    identity.inner.memory.forget_scopes();
+    Ok(MemberView::from(row))
+}
+
+/// Takes a member out of the project.
+pub(in crate::services::identity) async fn remove_from_project(
+    identity: &Identity,
+    scope: &Scope,
+    user: UserId,
+) -> Result<()> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(|| not_found("member"))?;
+    store::member::remove_from_project(&mut tx, scope.project, user).await?;
+    scope.audit("project_member.remove", &user.to_string()).write(&mut tx, now).await?;
+    tx.commit().await?;
+    identity.inner.memory.forget_scopes();
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! One function for each verb; each owns its transaction. A file holds the verbs of one noun.
+
+pub(super) mod api_key;
+pub(super) mod invitation;
+pub(super) mod member;
+pub(super) mod org;
+pub(super) mod password;
+pub(super) mod project;
+pub(super) mod quota;
+pub(super) mod referral;
+pub(super) mod session;
+pub(super) mod signing_key;
+pub(super) mod suspension;
+pub(super) mod user;
+pub(super) mod verification;
+
+use berth_domain::ids::UserId;
+use berth_domain::names::Slug;
+use berth_domain::{Code, Error, Result, Timestamp};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::db::Tx;
+use crate::db::audit::{Actor, Audit};
+use crate::http::envelope::RequestId;
+use crate::http::idempotency::{Idempotency, Replay};
+
+/// What a creation is answered with.
+pub(super) enum Outcome<T> {
+    /// It was made now.
+    Created(T),
+    /// It was made before, by the same request.
+    Replayed(Replay),
+}
+
+/// The answer given before to the same request, if there is one.
+async fn replay(key: Option<&Idempotency>, tx: &mut Tx, now: Timestamp) -> Result<Option<Replay>> {
+    match key {
+        Some(key) => key.replay(tx, now).await,
+        None => Ok(None),
+    }
+}
+
+/// Keeps an answer beside what it created.
+async fn keep(
+    key: Option<&Idempotency>,
+    tx: &mut Tx,
+    now: Timestamp,
+    location: &str,
+    view: &impl serde::Serialize,
+) -> Result<()> {
+    let Some(key) = key else { return Ok(()) };
+    let body = serde_json::to_string(view).map_err(Error::internal)?;
+    key.keep(tx, now, location, &body).await
+}
+
+/// The audit record of what somebody does who is not signed in.
+fn by_themselves<'a>(user: UserId, request: &'a RequestId, action: &'a str, subject: &'a str) -> Audit<'a> {
+    let (actor, request_id) = (Actor::User(user), request.0.as_str());
+    Audit { org: None, project: None, actor, request_id, action, subject, data: json!({}) }
+}
+
+/// Six digits of an id's random end.
+fn suffix(id: Uuid) -> String {
+    id.simple().to_string().split_off(26)
+}
+
+fn slug_taken(slug: &Slug) -> Error {
+    Error::new(Code::SlugTaken, format!("The slug '{}' is taken. Choose another.", slug.as_str()))
+}
+
+/// The 400 of a link or code that is wrong, used or expired.
+fn invalid_token() -> Error {
+    Error::new(Code::InvalidToken, "The token or code is wrong, used or expired. Ask for a new one.")
+}

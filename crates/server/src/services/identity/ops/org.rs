@@ -1,0 +1,127 @@
+//! Organizations.
+
+use berth_domain::identity::OrgRole;
+use berth_domain::ids::{OrgId, UserId};
+use berth_domain::names::Slug;
+use berth_domain::{Code, Error, Result, Timestamp};
+use uuid::Uuid;
+
+use super::{Outcome, keep, project, replay, slug_taken, suffix};
+use crate::db::Tx;
+use crate::db::audit::Audit;
+use crate::http::auth::{OrgScope, Person};
+use crate::http::idempotency::Idempotency;
+use crate::services::identity::store::org::OrgRow;
+use crate::services::identity::wire::org::OrgView;
+use crate::services::identity::wire::user::{Named, Renamed};
+use crate::services::identity::{Identity, org_not_found, store};
+
+/// A new organization as its owner sees it, not written yet.
+pub(super) async fn new(tx: &mut Tx, named: &Named, now: Timestamp) -> Result<OrgRow> {
+    let id = OrgId(Uuid::now_v7());
+    let slug = if let Some(slug) = &named.slug {
+        free(tx, slug).await?
+    } else {
+        let slug = Slug::from_title(&named.name, "org");
+        if store::org::slug_taken(tx, slug.as_str()).await? { slug.with_suffix(&suffix(id.0)) } else { slug }
+    };
+    Ok(OrgRow {
+        id,
+        name: named.name.clone(),
+        slug: slug.as_str().to_owned(),
+        role: Some(OrgRole::Owner),
+        suspended_at: None,
+        created_at: now,
+        updated_at: now,
+    })
+}
+
+async fn free(tx: &mut Tx, slug: &Slug) -> Result<Slug> {
+    if store::org::slug_taken(tx, slug.as_str()).await? { Err(slug_taken(slug)) } else { Ok(slug.clone()) }
+}
+
+/// Writes a new organization with its owner.
+pub(super) async fn write(tx: &mut Tx, org: &OrgRow, owner: UserId, personal: bool) -> Result<()> {
+    store::org::insert(tx, org, personal).await?;
+    Ok(store::member::put(tx, org.id, owner, OrgRole::Owner, org.created_at).await?)
+}
+
+/// Makes an organization; its maker owns it.
+pub(in crate::services::identity) async fn create(
+    identity: &Identity,
+    person: &Person,
+    named: Named,
+    key: Option<Idempotency>,
+) -> Result<Outcome<OrgView>> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    if let Some(replay) = replay(key.as_ref(), &mut tx, now).await? {
+        return Ok(Outcome::Replayed(replay));
+    }
+    let org = new(&mut tx, &named, now).await?;
+    write(&mut tx, &org, person.user, false).await?;
+    Audit { org: Some(org.id), ..person.caller.audit("org.create", &org.id.to_string()) }.write(&mut tx, now).await?;
+    let view = OrgView::from(&org);
+    keep(key.as_ref(), &mut tx, now, &view.location(), &view).await?;
+    tx.commit().await?;
+    identity.inner.memory.forget_scopes();
+    Ok(Outcome::Created(view))
+}
+
+/// Changes name or slug.
+pub(in crate::services::identity) async fn update(
+    identity: &Identity,
+    scope: &OrgScope,
+    change: Renamed,
+) -> Result<OrgView> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    let mut org = store::org::find(&mut tx, scope.org).await?.ok_or_else(org_not_found)?;
+    if let Some(name) = change.name {
+        org.name = name;
+    }
+    if let Some(slug) = change.slug.filter(|slug| slug.as_str() != org.slug) {
+        free(&mut tx, &slug).await?.as_str().clone_into(&mut org.slug);
+    }
+    org.updated_at = now;
+    store::org::update(&mut tx, &org).await?;
+    scope.audit("org.update", &org.id.to_string()).write(&mut tx, now).await?;
+    tx.commit().await?;
+    identity.inner.memory.forget_scopes();
+    Ok(OrgView::from(&OrgRow { role: Some(scope.role), ..org }))
+}
+
+/// Deletes an organization that holds nothing, with its empty projects.
+pub(in crate::services::identity) async fn delete(identity: &Identity, scope: &OrgScope) -> Result<()> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    if holds(identity, &mut tx, scope.org).await? {
+        return Err(Error::new(
+            Code::Conflict,
+            "The organization still has VMs, disks, sandboxes or snapshots. Delete those first.",
+        ));
+    }
+    remove(&mut tx, scope.org, now).await?;
+    scope.audit("org.delete", &scope.org.to_string()).write(&mut tx, now).await?;
+    tx.commit().await?;
+    identity.inner.memory.forget_people();
+    Ok(())
+}
+
+/// Whether any project of an organization holds anything.
+pub(super) async fn holds(identity: &Identity, tx: &mut Tx, org: OrgId) -> Result<bool> {
+    for row in store::project::all_of(&mut *tx, org).await? {
+        if project::holds(identity, tx, row.id).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Removes an organization and its projects.
+pub(super) async fn remove(tx: &mut Tx, org: OrgId, now: Timestamp) -> Result<()> {
+    for project in store::project::all_of(&mut *tx, org).await? {
+        store::project::remove(tx, project.id, now).await?;
+    }
+    Ok(store::org::remove(tx, org, now).await?)
+}

@@ -1,0 +1,99 @@
+//! Passwords: forgotten, reset, changed.
+
+use berth_domain::{Code, Error, Result};
+
+use super::{by_themselves, invalid_token, user};
+use crate::config::Secret;
+use crate::http::auth::{Person, unauthorized};
+use crate::http::envelope::RequestId;
+use crate::services::identity::wire::password::{ChangePassword, ResetPassword};
+use crate::services::identity::{Identity, mail, password, store, token};
+
+/// Has a link sent to an address, if it has an account. Who asks cannot tell: the account is looked up when
+/// the mail is made.
+pub(in crate::services::identity) async fn forgot(identity: &Identity, email: &str) -> Result<()> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    store::outbox::put(&mut tx, mail::RESET_PASSWORD, email, None, now).await?;
+    Ok(tx.commit().await?)
+}
+
+/// Sets a new password by a link from a mail, and ends every session.
+pub(in crate::services::identity) async fn reset(
+    identity: &Identity,
+    request: ResetPassword,
+    id: &RequestId,
+) -> Result<()> {
+    let inner = &identity.inner;
+    let hash = token::hash(&request.token.0);
+    let find = store::one_time::by_token(&inner.db, mail::RESET_PASSWORD, &hash);
+    let open = |p: &store::one_time::Presented| p.used_at.is_none() && p.expires_at > inner.clock.now();
+    let presented = find.await?.filter(open).ok_or_else(invalid_token)?;
+    password::check(&request.new_password.0, &presented.recipient, &inner.config)
+        .map_err(|rule| Error::field("new_password", rule))?;
+    let password_hash = inner.hasher.hash(request.new_password.0).await?;
+    let now = inner.clock.now();
+    let mut tx = inner.db.begin().await?;
+    // Of two who present it at once the second finds it used.
+    let again = store::one_time::by_token(&mut tx, mail::RESET_PASSWORD, &hash).await?.filter(open);
+    let mut user = user::of_subject(&mut tx, &again.ok_or_else(invalid_token)?.subject).await?;
+    user.password_hash = password_hash;
+    if user.email.eq_ignore_ascii_case(&presented.recipient) {
+        user.email_verified_at = user.email_verified_at.or(Some(now));
+    }
+    user.updated_at = now;
+    store::user::update(&mut tx, &user).await?;
+    store::one_time::end(&mut tx, mail::RESET_PASSWORD, &presented.subject, now).await?;
+    let ended = store::session::revoke_all(&mut tx, user.id, None, now).await?;
+    store::outbox::put(&mut tx, mail::PASSWORD_CHANGED, &user.email, None, now).await?;
+    by_themselves(user.id, id, "password.reset", &presented.subject).write(&mut tx, now).await?;
+    tx.commit().await?;
+    inner.throttle.succeeded(&user.email);
+    for session in ended {
+        inner.memory.revoke(session, user.id, now);
+    }
+    Ok(())
+}
+
+/// Changes one's password, and ends the other sessions.
+pub(in crate::services::identity) async fn change(
+    identity: &Identity,
+    person: &Person,
+    request: ChangePassword,
+) -> Result<()> {
+    let inner = &identity.inner;
+    let known = store::user::find(&inner.db, person.user).await?.ok_or_else(unauthorized)?;
+    password::check(&request.new_password.0, &known.email, &inner.config)
+        .map_err(|rule| Error::field("new_password", rule))?;
+    confirm(identity, person, Some(request.current_password)).await?;
+    let password_hash = inner.hasher.hash(request.new_password.0).await?;
+    let now = inner.clock.now();
+    let mut tx = inner.db.begin().await?;
+    let mut user = store::user::find(&mut tx, person.user).await?.ok_or_else(unauthorized)?;
+    user.password_hash = password_hash;
+    user.updated_at = now;
+    store::user::update(&mut tx, &user).await?;
+    let ended = store::session::revoke_all(&mut tx, user.id, Some(person.session), now).await?;
+    store::outbox::put(&mut tx, mail::PASSWORD_CHANGED, &user.email, None, now).await?;
+    person.caller.audit("password.change", &user.id.to_string()).write(&mut tx, now).await?;
+    tx.commit().await?;
+    for session in ended {
+        inner.memory.revoke(session, user.id, now);
+    }
+    Ok(())
+}
+
+/// Refuses who does not know the account's password: a stolen token is not enough for what matters.
+pub(super) async fn confirm(identity: &Identity, person: &Person, current: Option<Secret>) -> Result<()> {
+    let inner = &identity.inner;
+    let wrong = || Error::new(Code::WrongPassword, "The current password is wrong.");
+    let user = store::user::find(&inner.db, person.user).await?.ok_or_else(unauthorized)?;
+    inner.throttle.account(&user.email, inner.clock.now())?;
+    let right = inner.hasher.verify(current.ok_or_else(wrong)?.0, Some(user.password_hash)).await?;
+    if !right {
+        inner.throttle.failed(&user.email, inner.clock.now());
+        return Err(wrong());
+    }
+    inner.throttle.succeeded(&user.email);
+    Ok(())
+}

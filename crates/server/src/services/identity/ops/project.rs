@@ -1,0 +1,121 @@
+//! Projects.
+
+use berth_domain::identity::ProjectRole;
+use berth_domain::ids::{OrgId, ProjectId, UserId};
+use berth_domain::names::Slug;
+use berth_domain::{Code, Error, Result, Timestamp};
+use uuid::Uuid;
+
+use super::{Outcome, keep, replay, slug_taken, suffix};
+use crate::db::Tx;
+use crate::db::audit::Audit;
+use crate::http::auth::{OrgScope, Scope};
+use crate::http::idempotency::Idempotency;
+use crate::services::identity::store::project::ProjectRow;
+use crate::services::identity::wire::project::ProjectView;
+use crate::services::identity::wire::user::{Named, Renamed};
+use crate::services::identity::{Identity, project_not_found, store};
+
+/// A new project as its maker sees it, not written yet.
+pub(super) async fn new(tx: &mut Tx, org: OrgId, named: &Named, now: Timestamp) -> Result<ProjectRow> {
+    let id = ProjectId(Uuid::now_v7());
+    let slug = if let Some(slug) = &named.slug {
+        free(tx, org, slug).await?
+    } else {
+        let slug = Slug::from_title(&named.name, "project");
+        let taken = store::project::slug_taken(tx, org, slug.as_str()).await?;
+        if taken { slug.with_suffix(&suffix(id.0)) } else { slug }
+    };
+    Ok(ProjectRow {
+        id,
+        org,
+        name: named.name.clone(),
+        slug: slug.as_str().to_owned(),
+        role: Some(ProjectRole::Admin),
+        created_at: now,
+        updated_at: now,
+    })
+}
+
+async fn free(tx: &mut Tx, org: OrgId, slug: &Slug) -> Result<Slug> {
+    if store::project::slug_taken(tx, org, slug.as_str()).await? { Err(slug_taken(slug)) } else { Ok(slug.clone()) }
+}
+
+/// Writes a new project; its maker becomes a member.
+pub(super) async fn write(tx: &mut Tx, project: &ProjectRow, maker: UserId) -> Result<()> {
+    store::project::insert(tx, project).await?;
+    Ok(store::member::put_in_project(tx, project.id, maker, ProjectRole::Admin, project.created_at).await?)
+}
+
+/// Makes a project of an organization.
+pub(in crate::services::identity) async fn create(
+    identity: &Identity,
+    scope: &OrgScope,
+    named: Named,
+    key: Option<Idempotency>,
+) -> Result<Outcome<ProjectView>> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    if let Some(replay) = replay(key.as_ref(), &mut tx, now).await? {
+        return Ok(Outcome::Replayed(replay));
+    }
+    let project = new(&mut tx, scope.org, &named, now).await?;
+    write(&mut tx, &project, scope.person.user).await?;
+    let subject = project.id.to_string();
+    Audit { project: Some(project.id), ..scope.audit("project.create", &subject) }.write(&mut tx, now).await?;
+    let view = ProjectView::from(&project);
+    keep(key.as_ref(), &mut tx, now, &view.location(scope.org), &view).await?;
+    tx.commit().await?;
+    identity.inner.memory.forget_scopes();
+    Ok(Outcome::Created(view))
+}
+
+/// Changes name or slug.
+pub(in crate::services::identity) async fn update(
+    identity: &Identity,
+    scope: &Scope,
+    change: Renamed,
+) -> Result<ProjectView> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    let mut project = store::project::find(&mut tx, scope.project).await?.ok_or_else(project_not_found)?;
+    if let Some(name) = change.name {
+        project.name = name;
+    }
+    if let Some(slug) = change.slug.filter(|slug| slug.as_str() != project.slug) {
+        free(&mut tx, scope.org, &slug).await?.as_str().clone_into(&mut project.slug);
+    }
+    project.updated_at = now;
+    store::project::update(&mut tx, &project).await?;
+    scope.audit("project.update", &project.id.to_string()).write(&mut tx, now).await?;
+    tx.commit().await?;
+    identity.inner.memory.forget_scopes();
+    Ok(ProjectView::from(&ProjectRow { role: scope.project_role, ..project }))
+}
+
+/// Deletes a project that holds nothing. Its keys end with it.
+pub(in crate::services::identity) async fn delete(identity: &Identity, scope: &Scope) -> Result<()> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin().await?;
+    if holds(identity, &mut tx, scope.project).await? {
+        return Err(Error::new(
+            Code::Conflict,
+            "The project still has VMs, disks, sandboxes or snapshots. Delete those first.",
+        ));
+    }
+    store::project::remove(&mut tx, scope.project, now).await?;
+    scope.audit("project.delete", &scope.project.to_string()).write(&mut tx, now).await?;
+    tx.commit().await?;
+    identity.inner.memory.forget_people();
+    Ok(())
+}
+
+/// Whether any service keeps something in a project.
+pub(super) async fn holds(identity: &Identity, tx: &mut Tx, project: ProjectId) -> Result<bool> {
+    for holder in &identity.inner.holders {
+        if holder.holds(tx, project).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,190 @@
+//! Carries messages, at least once each.
+//!
+//! A message is looked into at the moment of sending: an account that is gone, an address that is verified
+//! already, an invitation that was taken back need none. Its link or code is made, its hash is committed, and
+//! only then the message leaves; a second attempt makes another, and both are good.
+
+use std::time::Duration;
+
+use berth_domain::ids::{InvitationId, OutboxId, UserId};
+use berth_domain::{Error, Result, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Secret;
+use crate::db::Tx;
+use crate::services::identity::mail::{self, Letter};
+use crate::services::identity::store::one_time::OneTimeRow;
+use crate::services::identity::store::outbox::OutboxRow;
+use crate::services::identity::{Identity, store, token};
+use crate::work::{Due, Reconciler};
+
+/// First pause after a failure, in seconds; it doubles.
+const PAUSE: i64 = 5;
+/// Longest pause, in seconds.
+const LONGEST: i64 = 3_600;
+/// Age after which a message that could not be sent is given up, in seconds: its link has ended by then.
+const GIVEN_UP: i64 = 3 * 86_400;
+
+/// Wait when not even a failure could be recorded.
+const BLIND_PAUSE: Duration = Duration::from_millis(500);
+
+/// Reconciles the outbox.
+pub struct OutboxReconciler {
+    identity: Identity,
+    stop: CancellationToken,
+}
+
+impl Reconciler for OutboxReconciler {
+    type Key = OutboxId;
+    const TABLE: &'static str = "outbox";
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<OutboxId>> {
+        Ok(Due::at(now, store::outbox::with_work(&self.identity.inner.db, limit).await?))
+    }
+
+    async fn reconcile(&self, id: OutboxId) {
+        let outcome = tokio::select! {
+            () = self.stop.cancelled() => return,
+            outcome = self.deliver(id) => outcome,
+        };
+        if let Err(error) = outcome {
+            tracing::error!(outbox = %id, %error, "a message cannot be worked on; trying again");
+            tokio::time::sleep(BLIND_PAUSE).await;
+        }
+    }
+}
+
+impl OutboxReconciler {
+    /// A reconciler for the service's messages.
+    pub const fn new(identity: Identity, stop: CancellationToken) -> Self {
+        Self { identity, stop }
+    }
+
+    async fn deliver(&self, id: OutboxId) -> Result<()> {
+        let inner = &self.identity.inner;
+        let found = store::outbox::find(&inner.db, id).await?;
+        let Some(row) = found.filter(|row| row.work_at.is_some()) else { return Ok(()) };
+        let Some(letter) = self.prepare(&row).await? else {
+            return self.settle(id, "unneeded").await;
+        };
+        crate::fault::point("outbox.send.before").await.map_err(Error::internal)?;
+        let sent = inner.carrier.send(id, &row.recipient, &letter).await;
+        crate::fault::point("outbox.send.done").await.map_err(Error::internal)?;
+        match sent {
+            Ok(()) => self.settle(id, "sent").await,
+            Err(reason) => self.postpone(&row, &reason).await,
+        }
+    }
+
+    async fn settle(&self, id: OutboxId, outcome: &str) -> Result<()> {
+        let mut tx = self.identity.inner.db.begin().await?;
+        store::outbox::settle(&mut tx, id, outcome, self.identity.inner.clock.now()).await?;
+        Ok(tx.commit().await?)
+    }
+
+    async fn postpone(&self, row: &OutboxRow, reason: &str) -> Result<()> {
+        let now = self.identity.inner.clock.now();
+        tracing::warn!(outbox = %row.id, kind = row.kind, attempts = row.attempts + 1, reason, "a message cannot be sent");
+        if row.created_at.plus_seconds(GIVEN_UP) <= now {
+            return self.settle(row.id, "failed").await;
+        }
+        let doublings = u32::try_from(row.attempts).unwrap_or(u32::MAX).min(20);
+        let until = now.plus_seconds((PAUSE << doublings).min(LONGEST));
+        let mut tx = self.identity.inner.db.begin().await?;
+        store::outbox::postpone(&mut tx, row.id, reason, until).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// The letter, with a new link or code whose hash is committed; `None` where nobody needs it any more.
+    async fn prepare(&self, row: &OutboxRow) -> Result<Option<Letter>> {
+        let mut tx = self.identity.inner.db.begin().await?;
+        let letter = match row.kind.as_str() {
+            mail::VERIFY_EMAIL | mail::RESET_PASSWORD => self.to_account(&mut tx, row).await?,
+            mail::VERIFY_PHONE => self.to_number(&mut tx, row).await?,
+            mail::INVITATION => self.to_invited(&mut tx, row).await?,
+            mail::EMAIL_TAKEN => Some(Letter::EmailTaken),
+            mail::EMAIL_CHANGED => Some(Letter::EmailChanged),
+            mail::PASSWORD_CHANGED => Some(Letter::PasswordChanged),
+            other => return Err(Error::internal(format!("the outbox knows no '{other}'"))),
+        };
+        tx.commit().await?;
+        Ok(letter)
+    }
+
+    async fn to_account(&self, tx: &mut Tx, row: &OutboxRow) -> Result<Option<Letter>> {
+        let config = &self.identity.inner.config;
+        let Some(user) = store::user::by_email(&mut *tx, &row.recipient).await? else { return Ok(None) };
+        let verifies = row.kind == mail::VERIFY_EMAIL;
+        let unneeded = if verifies { user.email_verified_at } else { user.suspended_at }.is_some();
+        let subject = user.id.to_string();
+        if unneeded || self.too_many(tx, row, &subject).await? {
+            return Ok(None);
+        }
+        if verifies {
+            let code = Some(config.code_seconds);
+            let (token, code) = self.mint(tx, &subject, row, config.email_link_seconds, code).await?;
+            return Ok(Some(Letter::VerifyEmail { token, code }));
+        }
+        let life = config.reset_token_seconds;
+        let (token, _) = self.mint(tx, &subject, row, life, None).await?;
+        Ok(Some(Letter::ResetPassword { token }))
+    }
+
+    async fn to_number(&self, tx: &mut Tx, row: &OutboxRow) -> Result<Option<Letter>> {
+        let subject = row.subject.clone().unwrap_or_default();
+        let id: UserId = subject.parse().map_err(Error::internal)?;
+        if store::user::find(&mut *tx, id).await?.is_none() || self.too_many(tx, row, &subject).await? {
+            return Ok(None);
+        }
+        let life = self.identity.inner.config.code_seconds;
+        let (_, code) = self.mint(tx, &subject, row, life, Some(life)).await?;
+        Ok(Some(Letter::VerifyPhone { code }))
+    }
+
+    async fn to_invited(&self, tx: &mut Tx, row: &OutboxRow) -> Result<Option<Letter>> {
+        let now = self.identity.inner.clock.now();
+        let subject = row.subject.clone().unwrap_or_default();
+        let id: InvitationId = subject.parse().map_err(Error::internal)?;
+        let found = store::invitation::find(&mut *tx, id).await?;
+        let Some(invitation) = found.filter(|invitation| invitation.is_open(now)) else { return Ok(None) };
+        let Some(org) = store::org::find(&mut *tx, invitation.org).await? else { return Ok(None) };
+        let by = store::user::find(&mut *tx, invitation.invited_by).await?;
+        let by = by.map_or_else(|| "Somebody".into(), |user| user.name.unwrap_or(user.email));
+        let life = (invitation.expires_at.0 - now.0) / Timestamp::SECOND;
+        let (token, _) = self.mint(tx, &subject, row, life, None).await?;
+        Ok(Some(Letter::Invitation { token, org: org.name, by }))
+    }
+
+    /// Whether an account was written to so often that somebody wants to annoy its owner, or to guess.
+    async fn too_many(&self, tx: &mut Tx, row: &OutboxRow, subject: &str) -> Result<bool> {
+        let inner = &self.identity.inner;
+        let since = inner.clock.now().plus_seconds(-3_600);
+        Ok(store::one_time::since(tx, &row.kind, subject, since).await? >= inner.config.messages_per_hour)
+    }
+
+    async fn mint(
+        &self,
+        tx: &mut Tx,
+        subject: &str,
+        row: &OutboxRow,
+        life: i64,
+        code_life: Option<i64>,
+    ) -> Result<(Secret, Secret)> {
+        let now = self.identity.inner.clock.now();
+        let id = uuid::Uuid::now_v7().to_string();
+        let (token, code) = (token::new_opaque()?, token::new_code()?);
+        let one_time = OneTimeRow {
+            purpose: row.kind.clone(),
+            subject: subject.to_owned(),
+            recipient: row.recipient.clone(),
+            token_hash: Some(token::hash(&token)),
+            code_hash: code_life.map(|_| token::hash_code(&id, &code)),
+            created_at: now,
+            expires_at: now.plus_seconds(life),
+            code_expires_at: code_life.map(|life| now.plus_seconds(life)),
+            id,
+        };
+        store::one_time::insert(tx, &one_time).await?;
+        Ok((Secret(token), Secret(code)))
+    }
+}

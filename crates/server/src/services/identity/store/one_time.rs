@@ -1,0 +1,135 @@
+//! Rows of what is sent to prove that a person reads an address or a number: links and codes. Of both there
+//! are only hashes.
+
+use berth_domain::Timestamp;
+
+use crate::db::{DbError, FromRow, On, Row, Tx, sql};
+
+/// A link, and perhaps a code.
+#[derive(Clone, Debug)]
+pub struct OneTimeRow {
+    /// Id.
+    pub id: String,
+    /// `verify_email`, `verify_phone`, `reset_password` or `invitation`.
+    pub purpose: String,
+    /// The user or the invitation.
+    pub subject: String,
+    /// The address or number it was sent to.
+    pub recipient: String,
+    /// SHA-256 of the link's token, in hexadecimal.
+    pub token_hash: Option<String>,
+    /// SHA-256 of id and code, in hexadecimal.
+    pub code_hash: Option<String>,
+    /// Creation.
+    pub created_at: Timestamp,
+    /// The link's end.
+    pub expires_at: Timestamp,
+    /// The code's end.
+    pub code_expires_at: Option<Timestamp>,
+}
+
+/// A link or code that somebody presents.
+#[derive(Clone, Debug)]
+pub struct Presented {
+    /// Id.
+    pub id: String,
+    /// The user or the invitation.
+    pub subject: String,
+    /// The address or number it was sent to.
+    pub recipient: String,
+    /// SHA-256 of id and code, in hexadecimal.
+    pub code_hash: Option<String>,
+    /// The link's end.
+    pub expires_at: Timestamp,
+    /// When it was used.
+    pub used_at: Option<Timestamp>,
+}
+
+impl FromRow for Presented {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.text("id")?,
+            subject: row.text("subject")?,
+            recipient: row.text("recipient")?,
+            code_hash: row.opt_text("code_hash")?,
+            expires_at: row.time("expires_at")?,
+            used_at: row.opt_time("used_at")?,
+        })
+    }
+}
+
+/// Writes a new one.
+pub async fn insert(tx: &mut Tx, row: &OneTimeRow) -> Result<(), DbError> {
+    sql("INSERT INTO one_time_tokens (id, purpose, subject, recipient, token_hash, code_hash, created_at, expires_at, \
+         code_expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)")
+    .bind(&row.id)
+    .bind(&row.purpose)
+    .bind(&row.subject)
+    .bind(&row.recipient)
+    .bind(row.token_hash.clone())
+    .bind(row.code_hash.clone())
+    .bind(row.created_at)
+    .bind(row.expires_at)
+    .bind(row.code_expires_at)
+    .execute(tx)
+    .await
+    .map(drop)
+}
+
+/// The one with this token's hash.
+pub async fn by_token(on: impl On, purpose: &str, hash: &str) -> Result<Option<Presented>, DbError> {
+    sql("SELECT * FROM one_time_tokens WHERE purpose = $1 AND token_hash = $2")
+        .bind(purpose)
+        .bind(hash)
+        .fetch_optional(on)
+        .await
+}
+
+/// Those of a subject whose code may still be tried, newest first.
+pub async fn with_code(
+    tx: &mut Tx,
+    purpose: &str,
+    subject: &str,
+    tries: i64,
+    now: Timestamp,
+) -> Result<Vec<Presented>, DbError> {
+    sql("SELECT * FROM one_time_tokens WHERE purpose = $1 AND subject = $2 AND used_at IS NULL AND tries < $3 \
+         AND code_expires_at > $4 ORDER BY created_at DESC")
+    .bind(purpose)
+    .bind(subject)
+    .bind(tries)
+    .bind(now)
+    .fetch_all(tx)
+    .await
+}
+
+/// Counts a wrong code.
+pub async fn tried(tx: &mut Tx, id: &str) -> Result<(), DbError> {
+    sql("UPDATE one_time_tokens SET tries = tries + 1 WHERE id = $1").bind(id).execute(tx).await.map(drop)
+}
+
+/// Ends every one of a subject: what is proved is proved once.
+pub async fn end(tx: &mut Tx, purpose: &str, subject: &str, now: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE one_time_tokens SET used_at = $3 WHERE purpose = $1 AND subject = $2 AND used_at IS NULL")
+        .bind(purpose)
+        .bind(subject)
+        .bind(now)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// How many were made for a subject since a time.
+pub async fn since(tx: &mut Tx, purpose: &str, subject: &str, since: Timestamp) -> Result<i64, DbError> {
+    sql("SELECT COUNT(*) FROM one_time_tokens WHERE purpose = $1 AND subject = $2 AND created_at > $3")
+        .bind(purpose)
+        .bind(subject)
+        .bind(since)
+        .fetch_one(tx)
+        .await
+}
+
+/// Removes those that ended before a time.
+pub async fn forget(tx: &mut Tx, before: Timestamp) -> Result<(), DbError> {
+    sql("DELETE FROM one_time_tokens WHERE expires_at < $1").bind(before).execute(tx).await.map(drop)
+}

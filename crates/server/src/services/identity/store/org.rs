@@ -1,0 +1,162 @@
+//! Rows of organizations.
+
+use berth_domain::Timestamp;
+use berth_domain::identity::OrgRole;
+use berth_domain::ids::{OrgId, UserId};
+use berth_domain::page::Page;
+
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
+
+/// An organization, with the role of whoever looks.
+#[derive(Clone, Debug)]
+pub struct OrgRow {
+    /// Id.
+    pub id: OrgId,
+    /// Name.
+    pub name: String,
+    /// Slug.
+    pub slug: String,
+    /// The caller's role; `None` where nobody in particular looks.
+    pub role: Option<OrgRole>,
+    /// When an administrator suspended it.
+    pub suspended_at: Option<Timestamp>,
+    /// Creation.
+    pub created_at: Timestamp,
+    /// Last change.
+    pub updated_at: Timestamp,
+}
+
+impl FromRow for OrgRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.parsed("id")?,
+            name: row.text("name")?,
+            slug: row.text("slug")?,
+            role: row.opt_word("role", OrgRole::parse)?,
+            suspended_at: row.opt_time("suspended_at")?,
+            created_at: row.time("created_at")?,
+            updated_at: row.time("updated_at")?,
+        })
+    }
+}
+
+/// Whether an organization has this slug.
+pub async fn slug_taken(tx: &mut Tx, slug: &str) -> Result<bool, DbError> {
+    let n: i64 = sql("SELECT COUNT(*) FROM orgs WHERE slug = $1").bind(slug).fetch_one(tx).await?;
+    Ok(n > 0)
+}
+
+/// Writes a new organization.
+pub async fn insert(tx: &mut Tx, org: &OrgRow, personal: bool) -> Result<(), DbError> {
+    sql("INSERT INTO orgs (id, name, slug, is_personal, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6)")
+        .bind(org.id)
+        .bind(&org.name)
+        .bind(&org.slug)
+        .bind(personal)
+        .bind(org.created_at)
+        .bind(org.updated_at)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// Writes what may change of an organization.
+pub async fn update(tx: &mut Tx, org: &OrgRow) -> Result<(), DbError> {
+    sql("UPDATE orgs SET name = $2, slug = $3, suspended_at = $4, updated_at = $5 WHERE id = $1")
+        .bind(org.id)
+        .bind(&org.name)
+        .bind(&org.slug)
+        .bind(org.suspended_at)
+        .bind(org.updated_at)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// Marks an organization as gone; its slug is free again.
+pub async fn remove(tx: &mut Tx, id: OrgId, now: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE orgs SET slug = $2, deleted_at = $3, updated_at = $3 WHERE id = $1")
+        .bind(id)
+        .bind(id.to_string())
+        .bind(now)
+        .execute(&mut *tx)
+        .await?;
+    sql("DELETE FROM org_members WHERE org_id = $1").bind(id).execute(&mut *tx).await?;
+    sql("UPDATE invitations SET revoked_at = $2 WHERE org_id = $1 AND accepted_at IS NULL AND revoked_at IS NULL")
+        .bind(id)
+        .bind(now)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// An organization by id, whoever looks.
+pub async fn find(on: impl On, id: OrgId) -> Result<Option<OrgRow>, DbError> {
+    sql("SELECT o.*, NULL AS role FROM orgs o WHERE o.id = $1 AND o.deleted_at IS NULL")
+        .bind(id)
+        .fetch_optional(on)
+        .await
+}
+
+/// An organization as one of its members sees it, by id or slug.
+pub async fn of(on: impl On, user: UserId, name: &str) -> Result<Option<OrgRow>, DbError> {
+    sql("SELECT o.*, m.role AS role FROM orgs o JOIN org_members m ON m.org_id = o.id \
+         WHERE m.user_id = $1 AND (o.id = $2 OR o.slug = $2) AND o.deleted_at IS NULL")
+    .bind(user)
+    .bind(name)
+    .fetch_optional(on)
+    .await
+}
+
+/// A page of the organizations a person belongs to, and how many there are.
+pub async fn list_of(db: &Db, user: UserId, page: Page) -> Result<(Vec<OrgRow>, i64), DbError> {
+    let total = sql("SELECT COUNT(*) FROM org_members WHERE user_id = $1").bind(user).fetch_one(db).await?;
+    let rows = sql("SELECT o.*, m.role AS role FROM orgs o JOIN org_members m ON m.org_id = o.id \
+                    WHERE m.user_id = $1 ORDER BY o.created_at DESC, o.id DESC LIMIT $2 OFFSET $3")
+    .bind(user)
+    .bind(page.limit)
+    .bind(page.offset())
+    .fetch_all(db)
+    .await?;
+    Ok((rows, total))
+}
+
+/// A page of all organizations, newest first, and how many there are.
+pub async fn list(db: &Db, page: Page) -> Result<(Vec<OrgRow>, i64), DbError> {
+    let total = sql("SELECT COUNT(*) FROM orgs WHERE deleted_at IS NULL").fetch_one(db).await?;
+    let rows = sql("SELECT o.*, NULL AS role FROM orgs o WHERE o.deleted_at IS NULL \
+                    ORDER BY o.created_at DESC, o.id DESC LIMIT $1 OFFSET $2")
+    .bind(page.limit)
+    .bind(page.offset())
+    .fetch_all(db)
+    .await?;
+    Ok((rows, total))
+}
+
+/// Organizations of which a person is the only owner.
+pub async fn solely_owned(tx: &mut Tx, user: UserId) -> Result<Vec<OrgRow>, DbError> {
+    sql("SELECT o.*, m.role AS role FROM orgs o JOIN org_members m ON m.org_id = o.id \
+         WHERE m.user_id = $1 AND m.role = 'owner' AND o.deleted_at IS NULL AND NOT EXISTS \
+         (SELECT 1 FROM org_members x WHERE x.org_id = o.id AND x.role = 'owner' AND x.user_id <> $1)")
+    .bind(user)
+    .fetch_all(tx)
+    .await
+}
+
+struct IdRow(OrgId);
+
+impl FromRow for IdRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        row.parsed("id").map(Self)
+    }
+}
+
+/// Organizations that are suspended, or whose owners all are.
+pub async fn suspended(db: &Db) -> Result<Vec<OrgId>, DbError> {
+    let rows: Vec<IdRow> = sql("SELECT o.id FROM orgs o WHERE o.deleted_at IS NULL AND (o.suspended_at IS NOT NULL \
+         OR NOT EXISTS (SELECT 1 FROM org_members m JOIN users u ON u.id = m.user_id \
+         WHERE m.org_id = o.id AND m.role = 'owner' AND u.suspended_at IS NULL))")
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| row.0).collect())
+}

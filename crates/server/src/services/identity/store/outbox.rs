@@ -1,0 +1,99 @@
+//! Rows of the outbox: what is to be told to whom. No row holds a secret; the text is made when it is sent.
+
+use berth_domain::Timestamp;
+use berth_domain::ids::OutboxId;
+
+use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, sql};
+
+/// A mail or a text message on its way.
+#[derive(Clone, Debug)]
+pub struct OutboxRow {
+    /// Id.
+    pub id: OutboxId,
+    /// What is told.
+    pub kind: String,
+    /// Address or phone number.
+    pub recipient: String,
+    /// The id of what it is about.
+    pub subject: Option<String>,
+    /// Attempts so far.
+    pub attempts: i64,
+    /// When the worker is to try.
+    pub work_at: Option<Timestamp>,
+    /// Creation.
+    pub created_at: Timestamp,
+}
+
+impl FromRow for OutboxRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.parsed("id")?,
+            kind: row.text("kind")?,
+            recipient: row.text("recipient")?,
+            subject: row.opt_text("subject")?,
+            attempts: row.int("attempts")?,
+            work_at: row.opt_time("work_at")?,
+            created_at: row.time("created_at")?,
+        })
+    }
+}
+
+/// Puts something into the outbox; its worker is woken by the commit.
+pub async fn put(
+    tx: &mut Tx,
+    kind: &str,
+    recipient: &str,
+    subject: Option<&str>,
+    now: Timestamp,
+) -> Result<(), DbError> {
+    sql("INSERT INTO outbox (id, kind, recipient, subject, work_at, created_at) VALUES ($1, $2, $3, $4, $5, $5)")
+        .bind(OutboxId(uuid::Uuid::now_v7()))
+        .bind(kind)
+        .bind(recipient)
+        .bind(subject)
+        .bind(now)
+        .execute(&mut *tx)
+        .await?;
+    tx.signal(Signal::Work("outbox"));
+    Ok(())
+}
+
+/// What is on its way, by id.
+pub async fn find(on: impl On, id: OutboxId) -> Result<Option<OutboxRow>, DbError> {
+    sql("SELECT * FROM outbox WHERE id = $1").bind(id).fetch_optional(on).await
+}
+
+/// Notes an attempt that failed, and when the next is due.
+pub async fn postpone(tx: &mut Tx, id: OutboxId, message: &str, until: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE outbox SET attempts = attempts + 1, message = $2, work_at = $3 WHERE id = $1 AND work_at IS NOT NULL")
+        .bind(id)
+        .bind(message)
+        .bind(until)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// Notes how it ended: `sent`, `unneeded` or `failed`.
+pub async fn settle(tx: &mut Tx, id: OutboxId, outcome: &str, now: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE outbox SET outcome = $2, settled_at = $3, work_at = NULL WHERE id = $1")
+        .bind(id)
+        .bind(outcome)
+        .bind(now)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// What is due, longest due first, with the time.
+pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(OutboxId, Timestamp)>, DbError> {
+    sql("SELECT id, work_at FROM outbox WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .fetch_all(db)
+        .await
+}
+
+/// Removes what was settled before a time.
+pub async fn forget(tx: &mut Tx, before: Timestamp) -> Result<(), DbError> {
+    sql("DELETE FROM outbox WHERE settled_at < $1").bind(before).execute(tx).await.map(drop)
+}

@@ -1,0 +1,154 @@
+//! Rows of projects.
+
+use berth_domain::Timestamp;
+use berth_domain::identity::ProjectRole;
+use berth_domain::ids::{OrgId, ProjectId, UserId};
+use berth_domain::page::Page;
+
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
+
+/// A project, with the role of whoever looks.
+#[derive(Clone, Debug)]
+pub struct ProjectRow {
+    /// Id.
+    pub id: ProjectId,
+    /// Its organization.
+    pub org: OrgId,
+    /// Name.
+    pub name: String,
+    /// Slug.
+    pub slug: String,
+    /// The caller's role, if it is a member of the project itself.
+    pub role: Option<ProjectRole>,
+    /// Creation.
+    pub created_at: Timestamp,
+    /// Last change.
+    pub updated_at: Timestamp,
+}
+
+impl FromRow for ProjectRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.parsed("id")?,
+            org: row.parsed("org_id")?,
+            name: row.text("name")?,
+            slug: row.text("slug")?,
+            role: row.opt_word("role", ProjectRole::parse)?,
+            created_at: row.time("created_at")?,
+            updated_at: row.time("updated_at")?,
+        })
+    }
+}
+
+/// Whether a project of the organization has this slug.
+pub async fn slug_taken(tx: &mut Tx, org: OrgId, slug: &str) -> Result<bool, DbError> {
+    let n: i64 =
+        sql("SELECT COUNT(*) FROM projects WHERE org_id = $1 AND slug = $2").bind(org).bind(slug).fetch_one(tx).await?;
+    Ok(n > 0)
+}
+
+/// Writes a new project.
+pub async fn insert(tx: &mut Tx, project: &ProjectRow) -> Result<(), DbError> {
+    sql("INSERT INTO projects (id, org_id, name, slug, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6)")
+        .bind(project.id)
+        .bind(project.org)
+        .bind(&project.name)
+        .bind(&project.slug)
+        .bind(project.created_at)
+        .bind(project.updated_at)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// Writes what may change of a project.
+pub async fn update(tx: &mut Tx, project: &ProjectRow) -> Result<(), DbError> {
+    sql("UPDATE projects SET name = $2, slug = $3, updated_at = $4 WHERE id = $1")
+        .bind(project.id)
+        .bind(&project.name)
+        .bind(&project.slug)
+        .bind(project.updated_at)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// Marks a project as gone; its slug is free again, its members and keys are none any more.
+pub async fn remove(tx: &mut Tx, id: ProjectId, now: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE projects SET slug = $2, deleted_at = $3, updated_at = $3 WHERE id = $1")
+        .bind(id)
+        .bind(id.to_string())
+        .bind(now)
+        .execute(&mut *tx)
+        .await?;
+    sql("DELETE FROM project_members WHERE project_id = $1").bind(id).execute(&mut *tx).await?;
+    sql("UPDATE api_keys SET revoked_at = $2 WHERE project_id = $1 AND revoked_at IS NULL")
+        .bind(id)
+        .bind(now)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// A project by id, whoever looks.
+pub async fn find(on: impl On, id: ProjectId) -> Result<Option<ProjectRow>, DbError> {
+    sql("SELECT p.*, NULL AS role FROM projects p WHERE p.id = $1 AND p.deleted_at IS NULL")
+        .bind(id)
+        .fetch_optional(on)
+        .await
+}
+
+/// A project of an organization, by id or slug, with a person's role in it.
+pub async fn of(on: impl On, org: OrgId, user: UserId, name: &str) -> Result<Option<ProjectRow>, DbError> {
+    sql("SELECT p.*, m.role AS role FROM projects p \
+         LEFT JOIN project_members m ON m.project_id = p.id AND m.user_id = $2 \
+         WHERE p.org_id = $1 AND (p.id = $3 OR p.slug = $3) AND p.deleted_at IS NULL")
+    .bind(org)
+    .bind(user)
+    .bind(name)
+    .fetch_optional(on)
+    .await
+}
+
+/// A project by the names in a path, if it is the one with this id.
+pub async fn named(on: impl On, id: ProjectId, org: &str, name: &str) -> Result<Option<ProjectRow>, DbError> {
+    sql("SELECT p.*, NULL AS role FROM projects p JOIN orgs o ON o.id = p.org_id \
+         WHERE p.id = $1 AND (o.id = $2 OR o.slug = $2) AND (p.id = $3 OR p.slug = $3) AND p.deleted_at IS NULL")
+    .bind(id)
+    .bind(org)
+    .bind(name)
+    .fetch_optional(on)
+    .await
+}
+
+/// Every project of an organization.
+pub async fn all_of(tx: &mut Tx, org: OrgId) -> Result<Vec<ProjectRow>, DbError> {
+    sql("SELECT p.*, NULL AS role FROM projects p WHERE p.org_id = $1 AND p.deleted_at IS NULL")
+        .bind(org)
+        .fetch_all(tx)
+        .await
+}
+
+/// A page of an organization's projects: all of them, or only those a person is a member of.
+pub async fn list(db: &Db, org: OrgId, user: UserId, all: bool, page: Page) -> Result<(Vec<ProjectRow>, i64), DbError> {
+    let total = sql("SELECT COUNT(*) FROM projects p \
+         LEFT JOIN project_members m ON m.project_id = p.id AND m.user_id = $2 \
+         WHERE p.org_id = $1 AND p.deleted_at IS NULL AND ($3 = 1 OR m.role IS NOT NULL)")
+    .bind(org)
+    .bind(user)
+    .bind(all)
+    .fetch_one(db)
+    .await?;
+    let rows = sql("SELECT p.*, m.role AS role FROM projects p \
+         LEFT JOIN project_members m ON m.project_id = p.id AND m.user_id = $2 \
+         WHERE p.org_id = $1 AND p.deleted_at IS NULL AND ($3 = 1 OR m.role IS NOT NULL) \
+         ORDER BY p.created_at DESC, p.id DESC LIMIT $4 OFFSET $5")
+    .bind(org)
+    .bind(user)
+    .bind(all)
+    .bind(page.limit)
+    .bind(page.offset())
+    .fetch_all(db)
+    .await?;
+    Ok((rows, total))
+}

@@ -1,0 +1,193 @@
+//! Rows of sessions and of their refresh tokens.
+
+use berth_domain::Timestamp;
+use berth_domain::ids::{SessionId, UserId};
+use berth_domain::page::Page;
+
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
+
+/// A signed-in session.
+#[derive(Clone, Debug)]
+pub struct SessionRow {
+    /// Id.
+    pub id: SessionId,
+    /// Whose.
+    pub user: UserId,
+    /// Whether that person administers the platform.
+    pub is_admin: bool,
+    /// Whether that person is suspended.
+    pub suspended: bool,
+    /// The program that signed in, as it calls itself.
+    pub client: Option<String>,
+    /// Where the sign-in came from.
+    pub address: Option<String>,
+    /// Sign-in.
+    pub created_at: Timestamp,
+    /// Last refresh.
+    pub last_used_at: Timestamp,
+    /// The absolute limit.
+    pub expires_at: Timestamp,
+    /// When it was ended.
+    pub revoked_at: Option<Timestamp>,
+}
+
+impl FromRow for SessionRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.parsed("id")?,
+            user: row.parsed("user_id")?,
+            is_admin: row.flag("is_admin")?,
+            suspended: row.opt_time("suspended_at")?.is_some(),
+            client: row.opt_text("client")?,
+            address: row.opt_text("address")?,
+            created_at: row.time("created_at")?,
+            last_used_at: row.time("last_used_at")?,
+            expires_at: row.time("expires_at")?,
+            revoked_at: row.opt_time("revoked_at")?,
+        })
+    }
+}
+
+const SELECT: &str = "SELECT s.*, u.is_admin AS is_admin, u.suspended_at AS suspended_at FROM sessions s \
+     JOIN users u ON u.id = s.user_id WHERE ";
+
+/// Writes a new session.
+pub async fn insert(tx: &mut Tx, session: &SessionRow) -> Result<(), DbError> {
+    sql("INSERT INTO sessions (id, user_id, client, address, created_at, last_used_at, expires_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7)")
+    .bind(session.id)
+    .bind(session.user)
+    .bind(session.client.clone())
+    .bind(session.address.clone())
+    .bind(session.created_at)
+    .bind(session.last_used_at)
+    .bind(session.expires_at)
+    .execute(tx)
+    .await
+    .map(drop)
+}
+
+/// Notes that a session was refreshed.
+pub async fn used(tx: &mut Tx, id: SessionId, now: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE sessions SET last_used_at = $2 WHERE id = $1").bind(id).bind(now).execute(tx).await.map(drop)
+}
+
+/// A session by id.
+pub async fn find(on: impl On, id: SessionId) -> Result<Option<SessionRow>, DbError> {
+    sql(format!("{SELECT} s.id = $1")).bind(id).fetch_optional(on).await
+}
+
+/// A page of a person's sessions that last, newest first, and how many there are.
+pub async fn list(db: &Db, user: UserId, now: Timestamp, page: Page) -> Result<(Vec<SessionRow>, i64), DbError> {
+    let total = sql("SELECT COUNT(*) FROM sessions WHERE user_id = $1 AND revoked_at IS NULL AND expires_at > $2")
+        .bind(user)
+        .bind(now)
+        .fetch_one(db)
+        .await?;
+    let rows = sql(format!(
+        "{SELECT} s.user_id = $1 AND s.revoked_at IS NULL AND s.expires_at > $2 \
+         ORDER BY s.created_at DESC, s.id DESC LIMIT $3 OFFSET $4"
+    ))
+    .bind(user)
+    .bind(now)
+    .bind(page.limit)
+    .bind(page.offset())
+    .fetch_all(db)
+    .await?;
+    Ok((rows, total))
+}
+
+/// Ends a session.
+pub async fn revoke(tx: &mut Tx, id: SessionId, now: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE sessions SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL")
+        .bind(id)
+        .bind(now)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+struct SessionIdRow(SessionId);
+
+impl FromRow for SessionIdRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        row.parsed("id").map(Self)
+    }
+}
+
+/// Ends every session of a person but one; those that were ended.
+pub async fn revoke_all(
+    tx: &mut Tx,
+    user: UserId,
+    but: Option<SessionId>,
+    now: Timestamp,
+) -> Result<Vec<SessionId>, DbError> {
+    let but = but.map(|id| id.to_string()).unwrap_or_default();
+    let open: Vec<SessionIdRow> = sql("SELECT id FROM sessions WHERE user_id = $1 AND revoked_at IS NULL AND id <> $2")
+        .bind(user)
+        .bind(&but)
+        .fetch_all(&mut *tx)
+        .await?;
+    sql("UPDATE sessions SET revoked_at = $2 WHERE user_id = $1 AND revoked_at IS NULL AND id <> $3")
+        .bind(user)
+        .bind(now)
+        .bind(&but)
+        .execute(tx)
+        .await?;
+    Ok(open.into_iter().map(|row| row.0).collect())
+}
+
+/// A refresh token at rest.
+#[derive(Clone, Debug)]
+pub struct RefreshRow {
+    /// SHA-256 of the token, in hexadecimal.
+    pub hash: String,
+    /// Its session.
+    pub session: SessionId,
+    /// When it ends.
+    pub expires_at: Timestamp,
+    /// When it was used.
+    pub used_at: Option<Timestamp>,
+    /// What it was exchanged for, sealed with a key that only the token yields.
+    pub successor: Option<String>,
+}
+
+impl FromRow for RefreshRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            hash: row.text("hash")?,
+            session: row.parsed("session_id")?,
+            expires_at: row.time("expires_at")?,
+            used_at: row.opt_time("used_at")?,
+            successor: row.opt_text("successor")?,
+        })
+    }
+}
+
+/// Writes a new refresh token.
+pub async fn insert_refresh(tx: &mut Tx, token: &RefreshRow, now: Timestamp) -> Result<(), DbError> {
+    sql("INSERT INTO refresh_tokens (hash, session_id, created_at, expires_at) VALUES ($1, $2, $3, $4)")
+        .bind(&token.hash)
+        .bind(token.session)
+        .bind(now)
+        .bind(token.expires_at)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// A refresh token by its hash.
+pub async fn refresh(tx: &mut Tx, hash: &str) -> Result<Option<RefreshRow>, DbError> {
+    sql("SELECT * FROM refresh_tokens WHERE hash = $1").bind(hash).fetch_optional(tx).await
+}
+
+/// Marks a refresh token as used.
+pub async fn use_refresh(tx: &mut Tx, hash: &str, successor: &str, now: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE refresh_tokens SET used_at = $2, successor = $3 WHERE hash = $1")
+        .bind(hash)
+        .bind(now)
+        .bind(successor)
+        .execute(tx)
+        .await
+        .map(drop)
+}

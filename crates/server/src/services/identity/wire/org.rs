@@ -1,0 +1,50 @@
+//! Organizations.
+
+use berth_domain::Timestamp;
+use berth_domain::identity::OrgRole;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::services::identity::store::org::OrgRow;
+
+/// An organization, as the caller belongs to it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = OrganizationResponse)]
+pub struct OrgView {
+    #[schema(value_type = uuid::Uuid)]
+    id: String,
+    slug: String,
+    name: String,
+    /// The caller's role: `owner`, `admin` or `member`; `null` where the caller is none of them.
+    #[schema(required = true)]
+    role: Option<&'static str>,
+    /// When an administrator of the platform suspended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    suspended_at: Option<Timestamp>,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    updated_at: Timestamp,
+}
+
+impl From<&OrgRow> for OrgView {
+    fn from(row: &OrgRow) -> Self {
+        Self {
+            id: row.id.to_string(),
+            slug: row.slug.clone(),
+            name: row.name.clone(),
+            role: row.role.map(OrgRole::as_str),
+            suspended_at: row.suspended_at,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    }
+}
+
+impl OrgView {
+    /// The path of the organization.
+    pub fn location(&self) -> String {
+        format!("/api/v1/orgs/{}", self.id)
+    }
+}
