@@ -11,5 +11,5 @@ mod service;
 
 pub use body::{key, vm};
 pub use engine::SimulatedEngine;
-pub use platform::{Answer, Caller, Platform};
+pub use platform::{Answer, Caller, Platform, code_in, token_in};
 pub use service::{Service, eventually, images};

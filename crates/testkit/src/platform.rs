@@ -114,6 +114,23 @@ impl Platform {
         self.app().clock.advance(seconds);
     }
 
+    /// Everything that was sent to an address or number, oldest first.
+    pub fn messages(&self, recipient: &str) -> Vec<String> {
+        let folder = self.config.data_dir.join("outbox");
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut files: Vec<_> = entries.map(|e| e.path()).collect();
+        // Named after ids that grow with time.
+        files.sort();
+        let texts = files.iter().filter_map(|file| std::fs::read_to_string(file).ok());
+        texts.filter(|text| text.lines().any(|line| line.trim_end() == format!("To: {recipient}"))).collect()
+    }
+
+    /// Waits for the message with this number to a recipient, and answers it.
+    pub async fn message(&self, recipient: &str, number: usize) -> String {
+        self.admin.until("a message", |_| async { self.messages(recipient).len() >= number }).await;
+        self.messages(recipient).swap_remove(number - 1)
+    }
+
     /// Somebody new, with an organization and a project of their own.
     pub async fn sign_up(&self, email: &str) -> Caller {
         let anybody = self.admin.anonymous();
@@ -170,9 +187,19 @@ impl Caller {
         Self { token: token.into(), ..self.clone() }
     }
 
+    /// The same person in another project, by its path.
+    pub fn in_project(&self, path: &str) -> Self {
+        Self { project: path.into(), ..self.clone() }
+    }
+
+    /// The same person at another address of the service.
+    pub fn at(&self, base: &str) -> Self {
+        Self { base: base.into(), ..self.clone() }
+    }
+
     /// A request to be completed by hand.
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        let path = if path.starts_with("/api") || path.starts_with("/.") {
+        let path = if path.starts_with("/api/") || path.starts_with("/.") {
             path.to_owned()
         } else {
             format!("{}{path}", self.project)
@@ -291,4 +318,16 @@ impl Answer {
     pub fn names(&self, field: &str) -> bool {
         self.body["details"].as_array().is_some_and(|all| all.iter().any(|d| d["field"] == field))
     }
+}
+
+/// The token of a message's link.
+pub fn token_in(message: &str) -> String {
+    let rest = message.split("token=").nth(1).expect("a link");
+    rest.split_whitespace().next().expect("a token").to_owned()
+}
+
+/// The code of a message: six digits that stand alone.
+pub fn code_in(message: &str) -> String {
+    let word = |word: &&str| word.len() == 6 && word.bytes().all(|b| b.is_ascii_digit());
+    message.split_whitespace().find(word).expect("a code").to_owned()
 }

@@ -7,10 +7,12 @@
 
 use std::collections::HashSet;
 use std::hash::Hash;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_domain::{Result, Timestamp};
+use futures::FutureExt;
 use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +26,8 @@ const BATCH: usize = 256;
 const IDLE: Duration = Duration::from_secs(2);
 /// Wait after the database did not answer.
 const BACKOFF: Duration = Duration::from_millis(500);
+/// Wait after the work on a row panicked.
+const AFTER_PANIC: Duration = Duration::from_secs(5);
 
 /// Rows that want work.
 #[derive(Debug)]
@@ -158,13 +162,18 @@ impl<R: Reconciler> Driver<R> {
         let reconciler = self.reconciler.clone();
         let (slots, busy, freed) = (self.slots.clone(), self.busy.clone(), self.freed.clone());
         self.tasks.spawn(async move {
-            let release = Release { key, busy: busy.clone(), freed };
+            let _release = Release(freed);
             let Ok(_slot) = slots.acquire_owned().await else {
                 return;
             };
             loop {
-                reconciler.reconcile(release.key.clone()).await;
-                if !lock(&busy).once_more(&release.key) {
+                let work = AssertUnwindSafe(reconciler.reconcile(key.clone()));
+                if work.catch_unwind().await.is_err() {
+                    // The panic told its place. The row is due still, and is tried again in good time.
+                    tracing::error!(table = R::TABLE, ?key, "the work on a row panicked; trying again");
+                    tokio::time::sleep(AFTER_PANIC).await;
+                }
+                if !lock(&busy).once_more(&key) {
                     break;
                 }
             }
@@ -182,21 +191,12 @@ impl<R: Reconciler> Driver<R> {
     }
 }
 
-/// Tells that a worker is free, and frees the key of one that panicked.
-struct Release<K: Eq + Hash> {
-    key: K,
-    busy: Arc<Mutex<Busy<K>>>,
-    freed: Arc<Notify>,
-}
+/// Tells that a worker is free, whatever became of its work.
+struct Release(Arc<Notify>);
 
-impl<K: Eq + Hash> Drop for Release<K> {
+impl Drop for Release {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let mut busy = lock(&self.busy);
-            busy.running.remove(&self.key);
-            busy.again.remove(&self.key);
-        }
-        self.freed.notify_one();
+        self.0.notify_one();
     }
 }
 

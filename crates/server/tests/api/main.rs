@@ -2,6 +2,9 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
 
+mod account;
+mod admin;
+mod api_key;
 mod disk;
 mod envelope;
 mod event;
@@ -12,6 +15,7 @@ mod image;
 mod life;
 mod list;
 mod openapi;
+mod org;
 mod scale;
 mod tenancy;
 mod vm;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use berth_domain::ids::OutboxId;
-use lettre::message::{Mailbox, header};
+use lettre::message::{Body, Mailbox, header};
 use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
 use serde_json::json;
 
@@ -67,6 +67,19 @@ pub enum Letter {
     EmailChanged,
     /// The password was changed.
     PasswordChanged,
+}
+
+/// The longest line that SMTP carries (RFC 5321).
+const LINE: usize = 998;
+
+/// A body as it is sent. Plain text stays plain: the encoding that the library chooses for lines of more than
+/// 76 characters would tear links apart for whoever reads the file itself.
+fn encoded(text: String) -> Body {
+    if text.is_ascii() && text.lines().all(|line| line.len() <= LINE) {
+        let lines = text.replace('\n', "\r\n").into_bytes();
+        return Body::dangerous_pre_encoded(lines, header::ContentTransferEncoding::SevenBit);
+    }
+    Body::new(text)
 }
 
 /// Who carries messages.
@@ -133,7 +146,7 @@ impl Carrier {
             .subject(subject)
             .message_id(Some(format!("<{id}@berth>")))
             .header(header::ContentType::TEXT_PLAIN)
-            .body(body)
+            .body(encoded(body))
             .map_err(|e| e.to_string())?;
         match &self.smtp {
             Some(smtp) => smtp.send(message).await.map(drop).map_err(|e| e.to_string()),

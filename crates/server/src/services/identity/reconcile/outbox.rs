@@ -63,8 +63,8 @@ impl OutboxReconciler {
     async fn deliver(&self, id: OutboxId) -> Result<()> {
         let inner = &self.identity.inner;
         let found = store::outbox::find(&inner.db, id).await?;
-        let Some(row) = found.filter(|row| row.work_at.is_some()) else { return Ok(()) };
-        let Some(letter) = self.prepare(&row).await? else {
+        let Some(mut row) = found.filter(|row| row.work_at.is_some()) else { return Ok(()) };
+        let Some(letter) = self.prepare(&mut row).await? else {
             return self.settle(id, "unneeded").await;
         };
         crate::fault::point("outbox.send.before").await.map_err(Error::internal)?;
@@ -96,7 +96,7 @@ impl OutboxReconciler {
     }
 
     /// The letter, with a new link or code whose hash is committed; `None` where nobody needs it any more.
-    async fn prepare(&self, row: &OutboxRow) -> Result<Option<Letter>> {
+    async fn prepare(&self, row: &mut OutboxRow) -> Result<Option<Letter>> {
         let mut tx = self.identity.inner.db.begin().await?;
         let letter = match row.kind.as_str() {
             mail::VERIFY_EMAIL | mail::RESET_PASSWORD => self.to_account(&mut tx, row).await?,
@@ -111,9 +111,11 @@ impl OutboxReconciler {
         Ok(letter)
     }
 
-    async fn to_account(&self, tx: &mut Tx, row: &OutboxRow) -> Result<Option<Letter>> {
+    async fn to_account(&self, tx: &mut Tx, row: &mut OutboxRow) -> Result<Option<Letter>> {
         let config = &self.identity.inner.config;
         let Some(user) = store::user::by_email(&mut *tx, &row.recipient).await? else { return Ok(None) };
+        // To the address of the account, however somebody spelt it.
+        row.recipient.clone_from(&user.email);
         let verifies = row.kind == mail::VERIFY_EMAIL;
         let unneeded = if verifies { user.email_verified_at } else { user.suspended_at }.is_some();
         let subject = user.id.to_string();

@@ -1,0 +1,180 @@
+//! Administration of the platform: suspensions, quotas, limits of requests, keys that sign.
+
+use berth_testkit::{Caller, Platform, vm};
+use serde_json::{Value, json};
+
+const PASSWORD: &str = "a quiet harbour at night";
+
+async fn ids(caller: &Caller) -> (String, String) {
+    let project = caller.get("").await.body;
+    (project["org_id"].as_str().expect("an id").to_owned(), project["id"].as_str().expect("an id").to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_organization_is_refused_and_its_machines_stop() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let id = ada.running_vm("web").await;
+    let made = ada.post("/api_keys", json!({"name": "ci", "scopes": ["vm"]})).await;
+    let by_key = ada.with_token(made.body["key"].as_str().expect("a key"));
+    assert_eq!(by_key.get("/vms").await.status, 200);
+    let (org, _) = ids(&ada).await;
+    let path = format!("/api/v1/admin/orgs/{org}/suspend");
+    ada.act(&path).await.refused(403, "forbidden");
+    let suspended = platform.admin.post(&path, json!({"reason": "abuse"})).await;
+    assert_eq!(suspended.status, 200, "{suspended:?}");
+    for caller in [&ada, &by_key] {
+        caller.get("/vms").await.refused(403, "organization_suspended");
+        caller.post("/vms", vm("other")).await.refused(403, "organization_suspended");
+    }
+    ada.get(&format!("/api/v1/orgs/{org}")).await.refused(403, "organization_suspended");
+    assert_eq!(ada.get("/api/v1/users/me").await.status, 200);
+    platform.admin.until("no machine", |_| async { platform.engine.counts().0 == 0 }).await;
+    assert_eq!(platform.admin.act(&format!("/api/v1/admin/orgs/{org}/unsuspend")).await.status, 200);
+    // Its machines wait for somebody to start them.
+    assert_eq!(ada.reaches(&id, "stopped").await["status"], "stopped");
+    assert_eq!(by_key.act(&format!("/vms/{id}/start")).await.status, 202);
+    ada.reaches(&id, "running").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_person_gets_nowhere() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    ada.running_vm("web").await;
+    let id = ada.get("/api/v1/users/me").await.id();
+    let admin = &platform.admin;
+    let suspend = async |verb: &str| admin.act(&format!("/api/v1/admin/users/{id}/{verb}")).await;
+    assert_eq!(suspend("suspend").await.status, 200);
+    ada.get("/vms").await.refused(403, "user_suspended");
+    ada.get("/api/v1/users/me").await.refused(403, "user_suspended");
+    let login = json!({"email": "ada@example.com", "password": PASSWORD});
+    ada.anonymous().post("/api/v1/auth/login", login.clone()).await.refused(403, "user_suspended");
+    let refresh = json!({"refresh_token": ada.refresh_token});
+    ada.anonymous().post("/api/v1/auth/refresh", refresh).await.refused(403, "user_suspended");
+    let wrong = json!({"email": "ada@example.com", "password": "wrong"});
+    ada.anonymous().post("/api/v1/auth/login", wrong).await.refused(401, "invalid_credentials");
+    // Nobody else owns the organization, so its machines stop.
+    admin.until("no machine", |_| async { platform.engine.counts().0 == 0 }).await;
+    let listed = admin.get("/api/v1/admin/users?email=ADA@").await.body;
+    assert_eq!(listed["pagination"]["total_items"], 1);
+    assert!(listed["data"][0]["suspended_at"].is_string());
+    assert_eq!(suspend("unsuspend").await.body["suspended_at"], Value::Null);
+    assert_eq!(ada.get("/vms").await.status, 200);
+    let own = admin.get("/api/v1/users/me").await.id();
+    admin.act(&format!("/api/v1/admin/users/{own}/suspend")).await.refused(409, "conflict");
+    admin.act(&format!("/api/v1/admin/users/{}/suspend", uuid::Uuid::now_v7())).await.refused(404, "not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_bounds_what_is_made() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let (_, project) = ids(&ada).await;
+    let path = format!("/api/v1/admin/projects/{project}/quota");
+    let set = async |caller: &Caller, limits: Value| {
+        caller.send(caller.request(reqwest::Method::PUT, &path).json(&limits)).await
+    };
+    set(&ada, json!({"vms": 100})).await.refused(403, "forbidden");
+    set(&platform.admin, json!({"vms": -1})).await.refused(400, "invalid_request");
+    // A tiny VM has one virtual CPU, 512 MiB, and a root disk of 20 GiB.
+    for (limits, allowed) in [
+        (json!({"vms": 0}), false),
+        (json!({"vms": 1}), true),
+        (json!({"vms": 1}), false),
+        (json!({"vcpu": 1}), false),
+        (json!({"vcpu": 2}), true),
+        (json!({"memory_mb": 1535}), false),
+        (json!({"memory_mb": 1536}), true),
+        (json!({"disks": 3}), false),
+        (json!({"disks": 4}), true),
+        (json!({"disk_gb": 99}), false),
+        (json!({"disk_gb": 100}), true),
+    ] {
+        let answer = set(&platform.admin, limits.clone()).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let made = ada.post("/vms", vm("web")).await;
+        if allowed {
+            assert_eq!(made.status, 201, "{limits}: {made:?}");
+        } else {
+            made.refused(403, "quota_exceeded");
+        }
+    }
+    let quota = ada.get("/quota").await.body;
+    assert_eq!((&quota["vms"]["used"], &quota["vms"]["limit"]), (&json!(5), &Value::Null));
+    assert_eq!((&quota["disk_gb"]["used"], &quota["disk_gb"]["limit"]), (&json!(100), &json!(100)));
+    let disk = json!({"name": "d", "type": "block", "size_gb": 10, "region_id": "local"});
+    ada.post("/disks", disk.clone()).await.refused(403, "quota_exceeded");
+    set(&platform.admin, json!({"disk_gb": 110})).await;
+    assert_eq!(ada.post("/disks", disk).await.status, 201);
+    let unknown = format!("/api/v1/admin/projects/{}/quota", uuid::Uuid::now_v7());
+    platform.admin.get(&unknown).await.refused(404, "project_not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_creations_at_once_the_quota_holds() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let (_, project) = ids(&ada).await;
+    let request = platform.admin.request(reqwest::Method::PUT, &format!("/api/v1/admin/projects/{project}/quota"));
+    platform.admin.send(request.json(&json!({"vms": 3}))).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..12 {
+        let ada = ada.clone();
+        tasks.spawn(async move { ada.post("/vms", vm("web")).await.status });
+    }
+    let statuses = tasks.join_all().await;
+    assert_eq!(statuses.iter().filter(|s| **s == 201).count(), 3, "{statuses:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_a_project_are_limited_and_told() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    assert_eq!(ada.get("/vms").await.header("ratelimit"), None, "nothing is limited unless somebody says so");
+    let (_, project) = ids(&ada).await;
+    let request = platform.admin.request(reqwest::Method::PUT, &format!("/api/v1/admin/projects/{project}/quota"));
+    platform.admin.send(request.json(&json!({"requests_per_minute": 3}))).await;
+    for left in [2, 1, 0] {
+        let answer = ada.get("/vms").await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("ratelimit-policy"), Some("\"project\";q=3;w=60"));
+        assert!(answer.header("ratelimit").is_some_and(|h| h.starts_with(&format!("\"project\";r={left};t="))));
+    }
+    let refused = ada.get("/vms").await;
+    refused.refused(429, "rate_limited");
+    assert!(refused.header("retry-after").is_some_and(|s| s.parse::<u32>().is_ok_and(|s| (1..=20).contains(&s))));
+    assert_eq!(ada.get("/api/v1/users/me").await.status, 200, "the person is not limited");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_a_credential_are_limited() {
+    let platform = Platform::start_with(|c| c.identity.requests_per_minute_per_credential = 10).await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let other = Caller::login(&ada.base, "ada@example.com", PASSWORD).await;
+    let mut refused = 0;
+    for _ in 0..12 {
+        refused += usize::from(ada.get("/api/v1/users/me").await.status == 429);
+    }
+    assert!((4..=5).contains(&refused), "{refused}: two were used to sign in");
+    assert_eq!(other.get("/api/v1/users/me").await.status, 200, "another session has its own");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_key_signs_and_the_old_one_s_tokens_stay() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    ada.act("/api/v1/admin/signing_keys").await.refused(403, "forbidden");
+    let made = platform.admin.act("/api/v1/admin/signing_keys").await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let keys = ada.anonymous().get("/.well-known/jwks.json").await.body;
+    assert_eq!((keys["keys"].as_array().map(Vec::len), &keys["keys"][0]["kid"]), (Some(2), &made.body["kid"]));
+    assert_eq!(ada.get("/vms").await.status, 200);
+    let again = Caller::login(&ada.base, "ada@example.com", PASSWORD).await;
+    let header = jsonwebtoken::decode_header(&again.token).expect("a header");
+    assert_eq!(Some(header.kid.as_deref()), Some(made.body["kid"].as_str()));
+    // After a restart both are known still.
+    let platform = platform.restart().await;
+    let there = |caller: &Caller| caller.at(&platform.admin.base);
+    assert_eq!((there(&ada).get("/vms").await.status, there(&again).get("/vms").await.status), (200, 200));
+}

@@ -1,0 +1,180 @@
+//! API keys: their form, what they are good for, and their end.
+
+use berth_testkit::{Answer, Caller, Platform, vm};
+use serde_json::{Value, json};
+
+async fn make(caller: &Caller, body: Value) -> Answer {
+    caller.post("/api_keys", body).await
+}
+
+async fn key(caller: &Caller, scopes: &[&str]) -> (String, Caller) {
+    let made = make(caller, json!({"name": "ci", "scopes": scopes})).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let text = made.body["key"].as_str().expect("a key");
+    (made.id(), caller.with_token(text))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_has_its_form_and_is_shown_once() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let made = make(admin, json!({"name": "ci", "scopes": ["vm", "sandbox", "vm"]})).await;
+    let text = made.body["key"].as_str().expect("a key").to_owned();
+    let parts: Vec<_> = text.split('_').collect();
+    assert_eq!((parts[0], parts[1].len(), parts[2].len()), ("brt", 12, 49), "{text}");
+    assert_eq!(made.body["scopes"], json!(["vm", "sandbox"]));
+    assert_eq!(made.header("cache-control"), Some("no-store"));
+    let path = format!("/api_keys/{}", made.id());
+    for answer in [admin.get(&path).await, admin.get("/api_keys").await] {
+        assert_eq!(answer.status, 200);
+        assert!(!answer.body.to_string().contains(&text), "{answer:?}");
+        assert!(answer.body.to_string().contains(&format!("brt_{}", parts[1])));
+    }
+    for bad in [
+        json!({"scopes": ["vm"]}),
+        json!({"name": "x"}),
+        json!({"name": "x", "scopes": []}),
+        json!({"name": "x", "scopes": ["root"]}),
+        json!({"name": "x", "scopes": ["vm"], "expires_at": "tomorrow"}),
+        json!({"name": "x", "scopes": ["vm"], "expires_at": "2020-01-01T00:00:00Z"}),
+    ] {
+        make(admin, bad).await.refused(400, "invalid_request");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_does_not_show_the_key() {
+    let platform = Platform::start().await;
+    let post = async || {
+        let request = platform.admin.request(reqwest::Method::POST, "/api_keys").header("idempotency-key", "one");
+        platform.admin.send(request.json(&json!({"name": "ci", "scopes": ["vm"]}))).await
+    };
+    let (first, second) = (post().await, post().await);
+    assert!(first.body["key"].is_string());
+    assert_eq!((second.status, second.header("idempotent-replayed")), (201, Some("true")));
+    assert_eq!((&second.body["id"], &second.body["key"]), (&first.body["id"], &Value::Null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_good_for_its_scope_in_its_project() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let (_, by_vm) = key(admin, &["vm"]).await;
+    let (_, by_inference) = key(admin, &["inference"]).await;
+    assert_eq!(by_vm.get("/vms").await.status, 200);
+    let id = by_vm.create_vm(vm("web")).await;
+    by_vm.reaches(&id, "running").await;
+    by_inference.get("/vms").await.refused(401, "unauthorized");
+    by_inference.post("/vms", vm("web")).await.refused(401, "unauthorized");
+    // Usage, quota and events are for every key; what is on offer, too.
+    for path in ["/quota", "/api/v1/regions", "/api/v1/images", "/api/v1/vm_configs", "/api/v1/plans"] {
+        assert_eq!(by_inference.get(path).await.status, 200, "{path}");
+    }
+    // Identity is for people.
+    for path in ["/api/v1/users/me", "/api/v1/orgs", "", "/members", "/api_keys", "/api/v1/referrals"] {
+        by_vm.get(path).await.refused(401, "unauthorized");
+    }
+    by_vm.post("/api_keys", json!({"name": "x", "scopes": ["vm"]})).await.refused(401, "unauthorized");
+    by_vm.delete("/api/v1/images/micro").await.refused(401, "unauthorized");
+    // Another project is as one that does not exist.
+    let stranger = platform.sign_up("stranger@example.com").await;
+    let missing = by_vm.get("/api/v1/orgs/none/projects/none/vms").await;
+    let theirs = by_vm.get(&format!("{}/vms", stranger.project)).await;
+    assert_eq!((theirs.status, &theirs.body), (404, &missing.body));
+    let sibling = admin.post("/api/v1/orgs/administrator/projects", json!({"name": "Sibling"})).await;
+    let path = sibling.header("location").expect("a path").to_owned();
+    by_vm.get(&format!("{path}/vms")).await.refused(404, "project_not_found");
+    // By its slugs it is the same project.
+    assert_eq!(by_vm.get("/api/v1/orgs/administrator/projects/default/vms").await.status, 200);
+    // Records name the key.
+    let log = admin.get("/api/v1/orgs/administrator/audit_log?action=vm.create").await.body;
+    assert_eq!(log["data"][0]["actor_kind"], "api_key");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_ends_at_once() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let (id, by_key) = key(admin, &["vm"]).await;
+    assert_eq!(by_key.get("/vms").await.status, 200);
+    assert_eq!(admin.delete(&format!("/api_keys/{id}")).await.status, 204);
+    by_key.get("/vms").await.refused(401, "unauthorized");
+    assert_eq!(admin.delete(&format!("/api_keys/{id}")).await.status, 204);
+    assert_eq!(admin.get(&format!("/api_keys/{id}")).await.body["status"], "revoked");
+    admin.patch(&format!("/api_keys/{id}"), json!({"name": "x"})).await.refused(409, "conflict");
+    admin.delete("/api_keys/x").await.refused(400, "invalid_request");
+    admin.delete(&format!("/api_keys/{}", uuid::Uuid::now_v7())).await.refused(404, "not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_changes_and_expires() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let (id, by_key) = key(admin, &["vm"]).await;
+    assert_eq!(by_key.get("/vms").await.status, 200);
+    let path = format!("/api_keys/{id}");
+    assert_eq!(admin.patch(&path, json!({"scopes": ["inference"]})).await.body["scopes"], json!(["inference"]));
+    by_key.get("/vms").await.refused(401, "unauthorized");
+    assert_eq!(admin.patch(&path, json!({"scopes": ["vm"], "name": "other"})).await.body["name"], "other");
+    assert_eq!(by_key.get("/vms").await.status, 200);
+    let soon = platform.app().clock.now().plus_seconds(100);
+    assert_eq!(admin.patch(&path, json!({"expires_at": soon.to_string()})).await.status, 200);
+    assert_eq!(by_key.get("/vms").await.status, 200);
+    platform.advance(101);
+    by_key.get("/vms").await.refused(401, "unauthorized");
+    assert_eq!(admin.get(&path).await.body["status"], "expired");
+    admin.act(&format!("{path}/rotate")).await.refused(409, "conflict");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotation_has_an_overlap() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let (id, old) = key(admin, &["vm"]).await;
+    let rotate = async |id: &str, body: Value| admin.post(&format!("/api_keys/{id}/rotate"), body).await;
+    rotate(&id, json!({"overlap_seconds": -1})).await.refused(400, "invalid_request");
+    rotate(&id, json!({"overlap_seconds": 604_801})).await.refused(400, "invalid_request");
+    let made = rotate(&id, json!({"overlap_seconds": 60})).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let new = admin.with_token(made.body["key"].as_str().expect("a key"));
+    assert_eq!((old.get("/vms").await.status, new.get("/vms").await.status), (200, 200));
+    platform.advance(61);
+    old.get("/vms").await.refused(401, "unauthorized");
+    assert_eq!(new.get("/vms").await.status, 200);
+    // Without an overlap the old one ends with the answer.
+    let last = admin.act(&format!("/api_keys/{}/rotate", made.id())).await;
+    assert_eq!(last.status, 201);
+    new.get("/vms").await.refused(401, "unauthorized");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uses_are_noted_to_the_minute() {
+    let platform = Platform::start().await;
+    let admin = platform.admin.clone();
+    let (id, by_key) = key(&admin, &["vm"]).await;
+    let path = format!("/api_keys/{id}");
+    assert_eq!(admin.get(&path).await.body["last_used_at"], Value::Null);
+    by_key.get("/vms").await;
+    admin
+        .until("the note", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["last_used_at"].is_string() }
+        })
+        .await;
+    let at = admin.get(&path).await.body["last_used_at"].as_str().expect("a time").to_owned();
+    assert!(at.ends_with(":00.000000Z"), "{at}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_key_is_refused() {
+    let platform = Platform::start().await;
+    let (_, by_key) = key(&platform.admin, &["vm"]).await;
+    let good = by_key.token.clone();
+    let mut wrong = good.clone().into_bytes();
+    wrong[20] = if wrong[20] == b'a' { b'b' } else { b'a' };
+    let wrong = String::from_utf8(wrong).expect("ASCII");
+    for bad in ["brt_", "brt_x_y", wrong.as_str(), &good[..good.len() - 1], &format!("{good}0")] {
+        by_key.with_token(bad).get("/vms").await.refused(401, "unauthorized");
+    }
+    assert_eq!(by_key.get("/vms").await.status, 200);
+}
