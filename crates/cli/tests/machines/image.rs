@@ -8,6 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::BERTH;
+use crate::shell::signed_in;
 
 /// A boot sector that writes a line to the serial port through the firmware, and halts.
 fn disk() -> Vec<u8> {
@@ -26,16 +27,9 @@ fn disk() -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_image_is_imported_and_boots_itself() {
-    let service = Service::started(BERTH, &["micro"]);
-    let (email, password) = service.login();
+    let service = signed_in(&["micro"]);
     let file = service.dir.path().join("Foreign_Loader.img");
     std::fs::write(&file, disk()).expect("a file");
-    let login = service
-        .berth(&["login", &service.base, "--email", email])
-        .env("BERTH_PASSWORD", password)
-        .output()
-        .expect("an end");
-    assert!(login.status.success(), "{login:?}");
     let path = file.to_str().expect("a path");
     let wrong = service.berth(&["image", "import", path, "--sha256", &"0".repeat(64)]).output().expect("an end");
     assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");

@@ -7,11 +7,13 @@ use serde_json::Value;
 
 use crate::BERTH;
 
-fn berth(service: &Service, arguments: &[&str]) -> Output {
+/// What a command ended with.
+pub fn berth(service: &Service, arguments: &[&str]) -> Output {
     service.berth(arguments).output().expect("an end")
 }
 
-fn out(output: &Output) -> String {
+/// What it answered.
+pub fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -19,8 +21,9 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn signed_in() -> Service {
-    let service = Service::started(BERTH, &["micro"]);
+/// A service with these images, and its administrator signed in.
+pub fn signed_in(images: &[&str]) -> Service {
+    let service = Service::started(BERTH, images);
     let (email, password) = service.login();
     let output = service.berth(&["login", &service.base, "--email", email]).env("BERTH_PASSWORD", password).output();
     let output = output.expect("an end");
@@ -30,7 +33,7 @@ fn signed_in() -> Service {
 
 #[test]
 fn from_login_to_a_shell_in_the_guest() {
-    let service = signed_in();
+    let service = signed_in(&["micro"]);
     let created = berth(
         &service,
         &["vm", "create", "web", "--image", "micro", "--size", "tiny", "--data", "data:10", "--port", "8080", "--wait"],
@@ -72,7 +75,7 @@ fn from_login_to_a_shell_in_the_guest() {
 
 #[test]
 fn exit_codes_and_words_that_help() {
-    let service = signed_in();
+    let service = signed_in(&["micro"]);
     let cases: [(&[&str], i32, &str); 6] = [
         (&["vm", "get", "nothing"], 4, "berth vm list"),
         (&["vm", "create", "Bad Name", "--no-ssh-key"], 2, "name"),

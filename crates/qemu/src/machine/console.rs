@@ -18,8 +18,6 @@ const CONSOLE_BOUND: u64 = 1 << 20;
 const READY_BOUND: u64 = 64 << 10;
 /// Largest log of QEMU.
 const QEMU_BOUND: u64 = 256 << 10;
-/// Bytes of the ready file that are looked at.
-const READY_READ: u64 = 4096;
 
 /// The console's earlier log.
 fn earlier(dir: &Path) -> std::path::PathBuf {
@@ -28,22 +26,21 @@ fn earlier(dir: &Path) -> std::path::PathBuf {
 
 /// The last bytes of the console.
 pub fn console_tail(dir: &Path, most: usize) -> Result<Vec<u8>> {
-    let mut text = tail(&dir.join(CONSOLE_LOG), most)?;
+    let mut text = tail(&dir.join(CONSOLE_LOG), most as u64)?;
     if text.len() < most {
-        let mut before = tail(&earlier(dir), most - text.len())?;
+        let mut before = tail(&earlier(dir), (most - text.len()) as u64)?;
         before.append(&mut text);
         text = before;
     }
     Ok(text)
 }
 
-fn tail(path: &Path, most: usize) -> Result<Vec<u8>> {
+fn tail(path: &Path, most: u64) -> Result<Vec<u8>> {
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(at("cannot open", path)(e)),
     };
-    let most = most as u64;
     let length = file.metadata().map_err(at("cannot look at", path))?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(most))).map_err(at("cannot read", path))?;
     let mut text = Vec::new();
@@ -57,11 +54,11 @@ pub async fn console_connect(dir: &Path) -> Result<UnixStream> {
 }
 
 /// Whether the guest said that its boot has finished. What it writes is not trusted beyond that line.
+/// UEFI and the boot loaders it starts speak on every serial port, before the line and at its beginning.
 pub fn is_ready(dir: &Path, instance: Uuid) -> bool {
-    let mut text = Vec::new();
-    let read = File::open(dir.join(READY_LOG)).and_then(|file| file.take(READY_READ).read_to_end(&mut text));
     let wanted = format!("berth ready {instance}");
-    read.is_ok() && text.split(|b| *b == b'\n').any(|line| line.trim_ascii() == wanted.as_bytes())
+    tail(&dir.join(READY_LOG), READY_BOUND)
+        .is_ok_and(|text| text.split(|b| *b == b'\n').any(|line| line.trim_ascii().ends_with(wanted.as_bytes())))
 }
 
 /// Keeps a machine's logs within their bounds. QEMU appends, so a file that is emptied goes on from its
@@ -69,7 +66,7 @@ pub fn is_ready(dir: &Path, instance: Uuid) -> bool {
 pub fn bound_logs(dir: &Path) -> Result<()> {
     let console = dir.join(CONSOLE_LOG);
     if length(&console) > CONSOLE_BOUND {
-        let keep = tail(&console, usize::try_from(CONSOLE_BOUND).unwrap_or(usize::MAX))?;
+        let keep = tail(&console, CONSOLE_BOUND)?;
         fs::write(earlier(dir), keep).map_err(at("cannot write", &console))?;
         empty(&console)?;
     }
@@ -119,7 +116,17 @@ mod tests {
         assert!(!is_ready(dir.path(), id));
         fs::write(dir.path().join(READY_LOG), format!("berth ready {}\n", Uuid::now_v7())).unwrap();
         assert!(!is_ready(dir.path(), id));
+        fs::write(dir.path().join(READY_LOG), format!("berth ready {id}0\n")).unwrap();
+        assert!(!is_ready(dir.path(), id));
         fs::write(dir.path().join(READY_LOG), format!("\r\nberth ready {id}\r\n")).unwrap();
+        assert!(is_ready(dir.path(), id));
+    }
+
+    #[test]
+    fn a_loader_that_speaks_before_the_guest_hides_nothing() {
+        let (dir, id) = (tempfile::tempdir().unwrap(), Uuid::now_v7());
+        let menu = "\x1b[0m\x1b[37m\x1b[40mWelcome to GRUB!\n\r".repeat(1000);
+        fs::write(dir.path().join(READY_LOG), format!("{menu}\x1b[0m\x1b[37m\x1b[40mberth ready {id}\r\n")).unwrap();
         assert!(is_ready(dir.path(), id));
     }
 }
