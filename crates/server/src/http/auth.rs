@@ -170,6 +170,9 @@ pub trait Gate: Send + Sync + 'static {
     /// The project named in a path, by ids or slugs; 404 where the caller cannot see it.
     async fn project(&self, caller: Caller, org: &str, project: &str) -> Result<Scope>;
 
+    /// Whether a credential still counts: asked again and again by answers that have no end.
+    async fn counts(&self, who: &Who) -> Result<bool>;
+
     /// Counts a request of a caller, and of the project it goes to: how much is left, or 429.
     fn admit(&self, who: &Who, scope: Option<&Scope>) -> Result<Option<Window>>;
 }
@@ -236,6 +239,27 @@ async fn scope_of(parts: &mut Parts, caller: Caller) -> Result<Scope> {
     let scope = gate(parts)?.project(caller, name("org_id"), name("project_id")).await?;
     admit(parts, &scope.caller.who, Some(&scope))?;
     Ok(scope)
+}
+
+/// Asks whether the credential of a request still counts.
+#[derive(Clone)]
+pub struct StillThere {
+    gate: Arc<dyn Gate>,
+}
+
+impl StillThere {
+    /// Whether the caller's credential counts at this moment. While that cannot be told, it does.
+    pub async fn is(&self, caller: &Caller) -> bool {
+        self.gate.counts(&caller.who).await.unwrap_or(true)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for StillThere {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        Ok(Self { gate: gate(parts)? })
+    }
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Caller {

@@ -1,7 +1,8 @@
 //! The OpenAPI document: made from the handlers, finished here with what all of them share.
 
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{InfoBuilder, OpenApi, PathItem, RefOr, ServerBuilder};
+use utoipa::openapi::{Content, InfoBuilder, OpenApi, PathItem, Ref, RefOr, ResponseBuilder, ServerBuilder};
 use utoipa::{PartialSchema, ToSchema};
 
 /// Adds title, servers and the security scheme, and writes the document as JSON.
@@ -23,6 +24,9 @@ pub fn finish(mut api: OpenApi) -> String {
 fn describe(item: &mut PathItem) {
     let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
     for operation in operations.into_iter().flatten() {
+        if operation.security.is_some() {
+            refuse(operation);
+        }
         for (status, answer) in &mut operation.responses.responses {
             if let RefOr::T(answer) = answer
                 && answer.description.is_empty()
@@ -30,6 +34,15 @@ fn describe(item: &mut PathItem) {
                 answer.description = meaning(status).into();
             }
         }
+    }
+}
+
+/// Whoever needs a credential may be suspended, and may ask too often.
+fn refuse(operation: &mut Operation) {
+    for status in ["403", "429"] {
+        let body = Content::new(Some(Ref::from_schema_name("ErrorResponse")));
+        let answer = ResponseBuilder::new().content("application/json", body).build();
+        operation.responses.responses.entry(status.into()).or_insert(RefOr::T(answer));
     }
 }
 

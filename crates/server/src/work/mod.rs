@@ -239,6 +239,34 @@ mod tests {
         async fn reconcile(&self, _: u32) {}
     }
 
+    struct Panics(AtomicUsize);
+
+    impl Reconciler for Panics {
+        type Key = u32;
+        const TABLE: &'static str = "panics";
+
+        async fn due(&self, _: Timestamp, _: usize) -> Result<Due<u32>> {
+            Ok(Due { now: vec![1], next: None })
+        }
+
+        async fn reconcile(&self, _: u32) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            panic!("on purpose");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_row_that_panics_does_not_spin() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        let panics = Arc::new(Panics(AtomicUsize::new(0)));
+        let (driver, _poker) = Driver::new(panics.clone(), db, Clock::default(), 1);
+        let running = tokio::spawn(driver.run(CancellationToken::new()));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        running.abort();
+        assert_eq!(panics.0.load(Ordering::Relaxed), 1);
+    }
+
     #[tokio::test]
     async fn a_driver_without_work_rests() {
         let dir = tempfile::tempdir().unwrap();

@@ -200,8 +200,8 @@ async fn another_address_needs_the_password_and_is_verified_anew() {
     platform.sign_up("bob@example.com").await;
     let change = async |body| ada.patch("/api/v1/users/me", body).await;
     change(json!({"email": "new@example.com"})).await.refused(400, "wrong_password");
-    let taken = json!({"email": "Bob@example.com", "current_password": PASSWORD});
-    change(taken).await.refused(409, "email_taken");
+    let of_bob = json!({"email": "Bob@example.com", "current_password": PASSWORD});
+    change(of_bob).await.refused(409, "email_taken");
     let good = change(json!({"email": "new@example.com", "current_password": PASSWORD})).await;
     assert_eq!((good.status, good.body["email"].as_str()), (200, Some("new@example.com")));
     assert!(platform.message("ada@example.com", 2).await.contains("another address"));

@@ -178,3 +178,21 @@ async fn a_new_key_signs_and_the_old_one_s_tokens_stay() {
     let there = |caller: &Caller| caller.at(&platform.admin.base);
     assert_eq!((there(&ada).get("/vms").await.status, there(&again).get("/vms").await.status), (200, 200));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn administrators_see_who_has_what() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    ada.running_vm("web").await;
+    let disk = json!({"name": "d", "type": "block", "size_gb": 10, "region_id": "local"});
+    assert_eq!(platform.admin.post("/disks", disk).await.status, 201);
+    let usage = platform.admin.get("/api/v1/admin/usage").await.body;
+    assert_eq!(usage["pagination"]["total_items"], 2);
+    let (org, project) = ids(&ada).await;
+    let first = &usage["data"][0];
+    assert_eq!((first["org_id"].as_str(), first["project_id"].as_str()), (Some(org.as_str()), Some(project.as_str())));
+    let counts = ["vms", "running", "vcpu", "memory_mb", "disks", "disk_gb"].map(|key| first[key].as_i64());
+    assert_eq!(counts, [1, 1, 1, 512, 1, 20].map(Some));
+    assert_eq!((&usage["data"][1]["vms"], &usage["data"][1]["disk_gb"]), (&json!(0), &json!(10)));
+    assert_eq!(platform.admin.get("/api/v1/admin/orgs").await.body["pagination"]["total_items"], 2);
+}

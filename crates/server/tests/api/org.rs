@@ -233,7 +233,7 @@ async fn the_audit_log_tells_who_did_what() {
     assert_eq!(record["actor"], id_of(&ada).await.as_str());
     let all = log("limit=100").await;
     let actions: Vec<_> = all["data"].as_array().expect("a list").iter().map(|r| r["action"].clone()).collect();
-    for action in ["org.create", "project.create", "invitation.create", "vm.create"] {
+    for action in ["org.create", "project.create", "invitation.create", "invitation.accept", "vm.create"] {
         assert!(actions.contains(&json!(action)), "{action}: {actions:?}");
     }
     assert_eq!(log(&format!("actor={}", id_of(&bob).await)).await["pagination"]["total_items"], 0);

@@ -40,6 +40,20 @@ impl Gate for Identity {
         Ok(scope)
     }
 
+    async fn counts(&self, who: &Who) -> Result<bool> {
+        let (db, now) = (&self.inner.db, self.inner.clock.now());
+        Ok(match who {
+            Who::Person { session, .. } => {
+                let found = store::session::find(db, *session).await?;
+                found.is_some_and(|s| s.revoked_at.is_none() && s.expires_at > now && !s.suspended)
+            }
+            Who::Key { id, project, .. } => {
+                let found = store::api_key::find(db, *project, *id).await?;
+                found.is_some_and(|k| k.revoked_at.is_none() && k.expires_at.is_none_or(|at| at > now))
+            }
+        })
+    }
+
     fn admit(&self, who: &Who, scope: Option<&Scope>) -> Result<Option<Window>> {
         let id = match who {
             Who::Person { session, .. } => session.0,

@@ -29,7 +29,7 @@ pub(in crate::services::identity) async fn create(
     }
     refuse_past(new.expires_at, now)?;
     let view = write(&mut tx, scope, new, now).await?;
-    scope.audit("api_key.create", &view.key.id).write(&mut tx, now).await?;
+    Audit { data: view.key.told(), ..scope.audit("api_key.create", &view.key.id) }.write(&mut tx, now).await?;
     // A replay shows no secret.
     keep(key.as_ref(), &mut tx, now, &view.key.location(scope), &view.key).await?;
     tx.commit().await?;
@@ -104,9 +104,10 @@ pub(in crate::services::identity) async fn update(
     row.scopes = change.scopes.unwrap_or(row.scopes);
     row.expires_at = change.expires_at.or(row.expires_at);
     row.updated_at = now;
-    scope.audit("api_key.update", &id.to_string()).write(&mut tx, now).await?;
+    let view = KeyView::of(&row, now);
+    Audit { data: view.told(), ..scope.audit("api_key.update", &view.id) }.write(&mut tx, now).await?;
     commit(identity, tx, &row, now).await?;
-    Ok(KeyView::of(&row, now))
+    Ok(view)
 }
 
 /// Ends a key.
@@ -119,7 +120,8 @@ pub(in crate::services::identity) async fn revoke(identity: &Identity, scope: &S
     }
     row.revoked_at = Some(now);
     row.updated_at = now;
-    scope.audit("api_key.revoke", &id.to_string()).write(&mut tx, now).await?;
+    let view = KeyView::of(&row, now);
+    Audit { data: view.told(), ..scope.audit("api_key.revoke", &view.id) }.write(&mut tx, now).await?;
     commit(identity, tx, &row, now).await
 }
 

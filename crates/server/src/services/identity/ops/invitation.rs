@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{Outcome, invalid_token, keep, replay, verification};
 use crate::config::Secret;
 use crate::db::Tx;
-use crate::db::audit::Audit;
+use crate::db::audit::{Actor, Audit};
 use crate::http::auth::{OrgScope, Person, unauthorized};
 use crate::http::idempotency::Idempotency;
 use crate::services::identity::store::invitation::InvitationRow;
@@ -136,17 +136,20 @@ pub(in crate::services::identity) async fn accept(
     let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin().await?;
     let mut user = store::user::find(&mut tx, person.user).await?.ok_or_else(unauthorized)?;
-    let org = take(&mut tx, &presented.0, &mut user, now).await?;
-    Audit { org: Some(org.id), ..person.caller.audit("invitation.accept", &user.id.to_string()) }
-        .write(&mut tx, now)
-        .await?;
+    let org = take(&mut tx, &presented.0, &mut user, &person.caller.request_id, now).await?;
     tx.commit().await?;
     identity.inner.memory.forget_scopes();
     Ok(OrgView::from(&org))
 }
 
 /// Makes a person a member by an invitation's link. Who has the link reads the address.
-pub(super) async fn take(tx: &mut Tx, presented: &str, user: &mut UserRow, now: Timestamp) -> Result<OrgRow> {
+pub(super) async fn take(
+    tx: &mut Tx,
+    presented: &str,
+    user: &mut UserRow,
+    request_id: &str,
+    now: Timestamp,
+) -> Result<OrgRow> {
     let link = store::one_time::by_token(&mut *tx, mail::INVITATION, &token::hash(presented)).await?;
     let link = link.filter(|link| link.used_at.is_none()).ok_or_else(invalid_token)?;
     let id: InvitationId = link.subject.parse().map_err(Error::internal)?;
@@ -165,6 +168,16 @@ pub(super) async fn take(tx: &mut Tx, presented: &str, user: &mut UserRow, now: 
     store::invitation::update(tx, &invitation).await?;
     store::one_time::end(tx, mail::INVITATION, &link.subject, now).await?;
     verification::verified(tx, user, now).await?;
+    let audit = Audit {
+        org: Some(org.id),
+        project: None,
+        actor: Actor::User(user.id),
+        request_id,
+        action: "invitation.accept",
+        subject: &link.subject,
+        data: json!({"role": role.as_str()}),
+    };
+    audit.write(tx, now).await?;
     Ok(OrgRow { role: Some(role), ..org })
 }
 

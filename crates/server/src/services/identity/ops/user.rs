@@ -96,7 +96,7 @@ pub(in crate::services::identity) async fn sign_up(
     let taken = store::user::by_email(&mut tx, &user.email).await?.is_some();
     let (user, org, project) = if !taken {
         let (org, project) = found(&mut tx, &user, id, now).await?;
-        (welcome(&mut tx, &request, user, now).await?, org, project)
+        (welcome(&mut tx, &request, user, id, now).await?, org, project)
     } else if inner.config.require_verified_email {
         // Only who reads the mail learns that there is an account.
         let (org, project) = own(&mut tx, &user, now).await?;
@@ -115,13 +115,19 @@ pub(in crate::services::identity) async fn sign_up(
 }
 
 /// What a new account brings with it: an invitation, a referral, a mail that verifies the address.
-async fn welcome(tx: &mut Tx, request: &SignUp, mut user: UserRow, now: Timestamp) -> Result<UserRow> {
+async fn welcome(
+    tx: &mut Tx,
+    request: &SignUp,
+    mut user: UserRow,
+    id: &RequestId,
+    now: Timestamp,
+) -> Result<UserRow> {
     if let Some(code) = &request.referral_code {
         referral::record(tx, code, &user, now).await?;
     }
     match &request.invitation_token {
         Some(token) => {
-            invitation::take(tx, &token.0, &mut user, now).await?;
+            invitation::take(tx, &token.0, &mut user, &id.0, now).await?;
         }
         None => store::outbox::put(tx, mail::VERIFY_EMAIL, &user.email, None, now).await?,
     }

@@ -5,7 +5,7 @@ use berth_domain::identity::api_key::PREFIX;
 use berth_domain::identity::{KeyScope, KeyScopes};
 use berth_domain::{Error, Result, Timestamp};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::{time, title};
@@ -125,6 +125,11 @@ impl KeyView {
             expires_at: row.expires_at,
             last_used_at: row.last_used_at,
         }
+    }
+
+    /// What the audit log tells of the key.
+    pub fn told(&self) -> Value {
+        json!({"name": self.name, "scopes": self.scopes, "prefix": self.prefix})
     }
 
     /// The path of the key.

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::db::Signal;
-use crate::http::auth::Onlooker;
+use crate::http::auth::{Onlooker, StillThere};
 use crate::http::envelope::ErrorBody;
 use crate::http::reply::Reply;
 use crate::services::vm::store::Tenant;
@@ -42,6 +42,7 @@ const POLL: Duration = Duration::from_secs(5);
 pub(super) async fn stream_events(
     State(vms): State<Vms>,
     Onlooker(scope): Onlooker,
+    there: StillThere,
     headers: HeaderMap,
 ) -> Reply<Response> {
     let tenant = Tenant::from(&scope);
@@ -79,6 +80,10 @@ pub(super) async fn stream_events(
                 }
             };
             let _ = tokio::time::timeout(POLL, news).await;
+            if !there.is(&scope.caller).await {
+                // Whoever comes back with another credential reads on where this one ended.
+                return;
+            }
         }
     };
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())

@@ -6,6 +6,7 @@ mod disk;
 mod event;
 mod image;
 mod metrics;
+mod usage;
 mod vm;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -34,6 +35,7 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(disk::detach_disk))
         .routes(routes!(event::stream_events))
         .routes(routes!(catalog::get_quota))
+        .routes(routes!(usage::list_usage))
         .routes(routes!(catalog::list_regions))
         .routes(routes!(catalog::list_vm_configs))
         .routes(routes!(catalog::list_plans))

@@ -7,6 +7,7 @@ pub mod disk;
 pub mod event;
 pub mod image;
 pub mod operation;
+pub mod usage;
 pub mod vm;
 
 use berth_domain::ids::{OrgId, ProjectId};

@@ -6,4 +6,5 @@ pub mod catalog;
 pub mod disk;
 pub mod image;
 pub mod requests;
+pub mod usage;
 pub mod vm;

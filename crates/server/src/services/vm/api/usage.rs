@@ -1,0 +1,28 @@
+//! What every project has (administrators, extension).
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::http::auth::Administrator;
+use crate::http::envelope::ErrorBody;
+use crate::http::list::{List, PageParams, Params};
+use crate::http::reply::Reply;
+use crate::services::vm::wire::usage::UsageView;
+use crate::services::vm::{Vms, store};
+
+/// The projects that have anything, those with most memory first.
+#[utoipa::path(get, path = "/api/v1/admin/usage", operation_id = "listUsage", tag = "administration",
+    params(PageParams),
+    responses((status = 200, body = List<UsageView>), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn list_usage(
+    State(vms): State<Vms>,
+    _admin: Administrator,
+    mut params: Params,
+) -> Reply<Json<List<UsageView>>> {
+    let page = params.page();
+    params.finish()?;
+    let (rows, total) = store::usage::list(vms.db(), page).await?;
+    Ok(Json(List::new(rows.into_iter().map(UsageView::from).collect(), page, total)))
+}

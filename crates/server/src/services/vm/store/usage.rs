@@ -1,0 +1,62 @@
+//! What every project has, for administrators of the platform.
+
+use berth_domain::ids::{OrgId, ProjectId};
+use berth_domain::page::Page;
+
+use crate::db::{Db, DbError, FromRow, Row, sql};
+
+/// What a project has.
+#[derive(Clone, Copy, Debug)]
+pub struct UsageRow {
+    /// The organization.
+    pub org: OrgId,
+    /// The project.
+    pub project: ProjectId,
+    /// VMs.
+    pub vms: i64,
+    /// Those of them that run.
+    pub running: i64,
+    /// Virtual CPUs of all VMs.
+    pub vcpu: i64,
+    /// Memory of all VMs, in MiB.
+    pub memory_mb: i64,
+    /// Disks.
+    pub disks: i64,
+    /// Their sizes summed, in GiB.
+    pub disk_gb: i64,
+}
+
+impl FromRow for UsageRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            org: row.parsed("org_id")?,
+            project: row.parsed("project_id")?,
+            vms: row.int("vms")?,
+            running: row.int("running")?,
+            vcpu: row.int("vcpu")?,
+            memory_mb: row.int("memory_mb")?,
+            disks: row.int("disks")?,
+            disk_gb: row.int("disk_gb")?,
+        })
+    }
+}
+
+/// A page of the projects that have anything, those with most memory first, and how many there are.
+pub async fn list(db: &Db, page: Page) -> Result<(Vec<UsageRow>, i64), DbError> {
+    let total = sql("SELECT COUNT(*) FROM (SELECT project_id FROM vms WHERE deleted_at IS NULL \
+         UNION SELECT project_id FROM disks WHERE deleted_at IS NULL) held")
+    .fetch_one(db)
+    .await?;
+    let rows = sql("SELECT org_id, project_id, CAST(SUM(vm) AS BIGINT) AS vms, CAST(SUM(runs) AS BIGINT) AS running, \
+         CAST(SUM(cpus) AS BIGINT) AS vcpu, CAST(SUM(mib) AS BIGINT) AS memory_mb, CAST(SUM(disk) AS BIGINT) AS disks, \
+         CAST(SUM(gib) AS BIGINT) AS disk_gb FROM ( \
+         SELECT org_id, project_id, 1 AS vm, CASE WHEN status = 'running' THEN 1 ELSE 0 END AS runs, vcpu AS cpus, \
+         memory_mb AS mib, 0 AS disk, 0 AS gib FROM vms WHERE deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb FROM disks WHERE deleted_at IS NULL) held \
+         GROUP BY org_id, project_id ORDER BY SUM(mib) DESC, project_id LIMIT $1 OFFSET $2")
+    .bind(page.limit)
+    .bind(page.offset())
+    .fetch_all(db)
+    .await?;
+    Ok((rows, total))
+}

@@ -1,0 +1,36 @@
+//! What every project has, as administrators of the platform see it.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::services::vm::store::usage::UsageRow;
+
+/// What a project has.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AdminUsageResponse)]
+pub struct UsageView {
+    #[schema(value_type = uuid::Uuid)]
+    org_id: String,
+    #[schema(value_type = uuid::Uuid)]
+    project_id: String,
+    /// VMs.
+    vms: i64,
+    /// Those of them that run.
+    running: i64,
+    /// Virtual CPUs of all VMs.
+    vcpu: i64,
+    /// Memory of all VMs, in MiB.
+    memory_mb: i64,
+    /// Disks.
+    disks: i64,
+    /// Their sizes summed, in GiB.
+    disk_gb: i64,
+}
+
+impl From<UsageRow> for UsageView {
+    fn from(row: UsageRow) -> Self {
+        let UsageRow { org, project, vms, running, vcpu, memory_mb, disks, disk_gb } = row;
+        let (org_id, project_id) = (org.to_string(), project.to_string());
+        Self { org_id, project_id, vms, running, vcpu, memory_mb, disks, disk_gb }
+    }
+}
