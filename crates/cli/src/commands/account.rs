@@ -25,7 +25,7 @@ pub async fn sign_up(global: &Global, args: SignupArgs) -> Result<()> {
     let client = Client::new(&url)?;
     let email = email(&args.login)?;
     let password = password(&args.login, "Password (12 to 128 characters): ")?;
-    let request = SignUp { email: email.clone(), password: password.clone(), name: args.name };
+    let request = SignUp { email: email.clone(), password: password.clone(), name: args.name, ..SignUp::default() };
     let made = client.sign_up(&request).await?;
     if made.verification_required {
         println!("A mail was sent to {email}. Follow it, then type: berth login {url}");

@@ -52,8 +52,10 @@ async fn choose(context: &Context, text: &str) -> Result<()> {
 }
 
 fn show_orgs(orgs: &[Organization]) {
-    let rows =
-        orgs.iter().map(|o| [o.slug.clone(), o.name.clone(), o.role.clone(), output::age(&o.created_at), o.id.clone()]);
+    let rows = orgs.iter().map(|o| {
+        let role = output::or_dash(o.role.as_deref());
+        [o.slug.clone(), o.name.clone(), role, output::age(&o.created_at), o.id.clone()]
+    });
     output::table(["SLUG", "NAME", "ROLE", "AGE", "ID"], rows, "No organizations. Make one: berth org create NAME");
 }
 
