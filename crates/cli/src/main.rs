@@ -10,6 +10,7 @@ mod context;
 mod credentials;
 mod failure;
 mod output;
+mod pick;
 mod progress;
 
 use std::process::ExitCode;
