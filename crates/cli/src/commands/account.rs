@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result};
 use berth_client::{Client, Page, SignUp, Tokens};
 
 use crate::cli::{Global, LoginArgs, SignupArgs};
-use crate::context::{Context, DEFAULT_URL};
+use crate::context::{Context, address};
 use crate::credentials::Credentials;
 use crate::failure::Failure;
 use crate::output;
 
 pub async fn login(global: &Global, args: LoginArgs) -> Result<()> {
-    let url = service(global, &args)?;
+    let url = address(global, args.service.as_deref())?;
     let client = Client::new(&url)?;
     let email = email(&args)?;
     let password = password(&args, "Password: ")?;
@@ -21,7 +21,7 @@ pub async fn login(global: &Global, args: LoginArgs) -> Result<()> {
 }
 
 pub async fn sign_up(global: &Global, args: SignupArgs) -> Result<()> {
-    let url = service(global, &args.login)?;
+    let url = address(global, args.login.service.as_deref())?;
     let client = Client::new(&url)?;
     let email = email(&args.login)?;
     let password = password(&args.login, "Password (12 to 128 characters): ")?;
@@ -79,15 +79,6 @@ pub async fn whoami(context: &Context) -> Result<()> {
         ("project", context.project_name().unwrap_or_default().to_owned()),
     ]);
     Ok(())
-}
-
-fn service(global: &Global, args: &LoginArgs) -> Result<String> {
-    let kept = Credentials::load().ok().flatten().map(|k| k.url);
-    let url = args.service.clone().or_else(|| global.url.clone()).or(kept).unwrap_or_else(|| DEFAULT_URL.into());
-    if url.starts_with("http://") || url.starts_with("https://") {
-        return Ok(url.trim_end_matches('/').to_owned());
-    }
-    Err(Failure::usage(format!("'{url}' is no address of a service; it looks like {DEFAULT_URL}")))
 }
 
 fn email(args: &LoginArgs) -> Result<String> {

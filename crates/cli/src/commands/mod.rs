@@ -19,7 +19,7 @@ use crate::context::Context;
 /// Does what was typed.
 pub async fn run(cli: Cli) -> Result<ExitCode> {
     let global = &cli.global;
-    let context = || Context::signed_in(global);
+    let (context, person) = (|| Context::any(global), || Context::person(global));
     match cli.command {
         Command::Serve(args) => return service::serve(&args).await,
         Command::Shutdown(args) => return service::shutdown(&args).await,
@@ -29,10 +29,10 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Login(args) => account::login(global, args).await?,
         Command::Signup(args) => account::sign_up(global, args).await?,
-        Command::Logout { all } => account::logout(&context()?, all).await?,
-        Command::Whoami => account::whoami(&context()?).await?,
-        Command::Org(command) => project::run_org(&context()?, command).await?,
-        Command::Project(command) => project::run(&context()?, command).await?,
+        Command::Logout { all } => account::logout(&person()?, all).await?,
+        Command::Whoami => account::whoami(&person()?).await?,
+        Command::Org(command) => project::run_org(&person()?, command).await?,
+        Command::Project(command) => project::run(&person()?, command).await?,
         Command::Vm(command) => return vm::run(&context()?, command).await,
         Command::Disk(command) => disk::run(&context()?, command).await?,
         Command::Image(command) => image::run(&context()?, command).await?,

@@ -5,8 +5,6 @@ use berth_client::{Organization, Page, Project};
 
 use crate::cli::{OrgCommand, ProjectCommand};
 use crate::context::Context;
-use crate::credentials::Credentials;
-use crate::failure::Failure;
 use crate::output;
 
 pub async fn run_org(context: &Context, command: OrgCommand) -> Result<()> {
@@ -42,12 +40,8 @@ async fn choose(context: &Context, text: &str) -> Result<()> {
         None => (context.org()?, text),
     };
     let found = context.client.get_project(org, project).await?;
-    let mut kept = Credentials::load()?.ok_or_else(Failure::signed_out)?;
-    // The call above may have renewed the tokens.
-    kept.tokens = context.client.tokens().unwrap_or(kept.tokens);
-    (kept.org, kept.project) = (org.to_owned(), found.slug);
-    kept.save()?;
-    println!("Commands now mean the project {}/{}.", kept.org, kept.project);
+    context.choose(org, &found.slug)?;
+    println!("Commands now mean the project {org}/{}.", found.slug);
     Ok(())
 }
 
