@@ -25,6 +25,7 @@ pub struct Context {
     pub json: bool,
     org: Option<String>,
     project: Option<String>,
+    typed_project: Option<String>,
 }
 
 impl Context {
@@ -76,6 +77,7 @@ impl Context {
             json: global.json,
             project: named(&global.project, kept_project),
             org: named(&global.org, kept_org),
+            typed_project: global.project.clone().filter(|_| global.project_typed),
         }
     }
 
@@ -94,6 +96,11 @@ impl Context {
     /// Its name.
     pub fn project_name(&self) -> Option<&str> {
         self.project.as_deref()
+    }
+
+    /// The project, only if it was typed: what is about the organization without it, is about the project with it.
+    pub fn typed_project(&self) -> Option<&str> {
+        self.typed_project.as_deref()
     }
 
     /// Makes commands mean another project by default.

@@ -63,6 +63,11 @@ fn hint(error: &ClientError) {
             "The key in {API_KEY} ended, was revoked or is not for this. Whoever is signed in sees it: berth key list"
         ),
         ClientError::Api { status: 401, code, .. } if code == "unauthorized" => eprintln!("Type: berth login"),
+        ClientError::Api { code, .. } if code == "email_not_verified" => {
+            eprintln!(
+                "The link is in the mail: berth account verify LINK; another mail: berth account verify --email ADDRESS"
+            );
+        }
         ClientError::Api { status: 429, retry_after: Some(seconds), .. } => eprintln!("Try again in {seconds} s."),
         ClientError::Api { status: 500.., request_id, .. } => eprintln!("Request: {request_id}"),
         ClientError::Unreachable { .. } => {

@@ -18,9 +18,22 @@ pub fn only<T>(mut found: Vec<T>, noun: &str, text: &str, list: &str) -> Result<
     }
 }
 
+/// The token of a mail's link, or the token itself.
+pub fn token(text: &str) -> &str {
+    let after = text.split_once("token=").map_or(text, |(_, after)| after);
+    after.split(['&', '#']).next().unwrap_or(after).trim()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_of_links() {
+        assert_eq!(token("http://127.0.0.1:8080/account/verify?token=a-B_1"), "a-B_1");
+        assert_eq!(token("https://example.org/?token=ab&x=1#top"), "ab");
+        assert_eq!(token(" a-B_1\n"), "a-B_1");
+    }
 
     #[test]
     fn one_of_several() {
