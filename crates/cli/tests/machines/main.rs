@@ -8,6 +8,7 @@ mod crash;
 mod debian;
 mod guest;
 mod host;
+mod identity;
 mod image;
 mod schema;
 mod session;
