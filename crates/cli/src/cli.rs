@@ -2,10 +2,14 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use berth_client::Page;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::commands::{disk, image, vm};
+use crate::commands::{
+    account, admin, audit, disk, image, invitation, key, member, org, project, quota, referral, session, vm,
+};
 
 /// A cloud in one binary: virtual machines behind one API.
 #[derive(Parser)]
@@ -32,6 +36,9 @@ pub struct Global {
     /// Print JSON, as the API answers it
     #[arg(long, global = true)]
     pub json: bool,
+    /// Whether the project was typed, and does not come from the environment.
+    #[arg(skip)]
+    pub project_typed: bool,
 }
 
 #[derive(Subcommand)]
@@ -43,9 +50,9 @@ pub enum Command {
     /// Tell what this machine can do and what is missing
     Doctor(ServeArgs),
     /// Sign in
-    Login(LoginArgs),
+    Login(session::LoginArgs),
     /// Make an account and sign in
-    Signup(SignupArgs),
+    Signup(session::SignupArgs),
     /// Sign out
     Logout {
         /// End all sessions of the account
@@ -54,12 +61,36 @@ pub enum Command {
     },
     /// Show who is signed in, where, and in which project
     Whoami,
+    /// Your account: name, address, password, sessions
+    #[command(subcommand)]
+    Account(account::AccountCommand),
     /// Organizations
     #[command(subcommand)]
-    Org(OrgCommand),
+    Org(org::OrgCommand),
+    /// Members of the organization, or with --project of a project
+    #[command(subcommand)]
+    Member(member::MemberCommand),
+    /// Invite somebody to the organization, by mail
+    Invite(invitation::InviteArgs),
+    /// Invitations to the organization, and to you
+    #[command(subcommand)]
+    Invitation(invitation::InvitationCommand),
     /// Projects
     #[command(subcommand)]
-    Project(ProjectCommand),
+    Project(project::ProjectCommand),
+    /// API keys of the project
+    #[command(subcommand)]
+    Key(key::KeyCommand),
+    /// What was done in the organization, by whom
+    Audit(audit::AuditArgs),
+    /// Your referral code, and whom you brought
+    Referral {
+        #[command(subcommand)]
+        command: Option<referral::ReferralCommand>,
+    },
+    /// What administrators of the platform do
+    #[command(subcommand)]
+    Admin(admin::AdminCommand),
     /// Virtual machines
     #[command(subcommand)]
     Vm(vm::VmCommand),
@@ -72,7 +103,10 @@ pub enum Command {
     /// Regions, sizes and plans on offer
     Catalog,
     /// What the project uses and may use
-    Quota,
+    Quota {
+        #[command(subcommand)]
+        command: Option<quota::QuotaCommand>,
+    },
     /// Print completions for a shell: source <(berth completions bash)
     Completions {
         /// Which shell
@@ -87,61 +121,34 @@ pub struct ServeArgs {
     pub config: Option<PathBuf>,
 }
 
-#[derive(Args)]
-pub struct LoginArgs {
-    /// Address of the service, as http://127.0.0.1:8080
-    #[arg(value_name = "URL")]
-    pub service: Option<String>,
-    /// Your address
-    #[arg(long)]
-    pub email: Option<String>,
-    /// Read the password from standard input
-    #[arg(long)]
-    pub password_stdin: bool,
+/// Which page of a list.
+#[derive(Args, Clone, Copy)]
+pub struct PageArgs {
+    /// Page, from 1
+    #[arg(long, default_value_t = 1)]
+    pub page: u32,
+    /// Items on a page, 1 to 100
+    #[arg(long, default_value_t = 100)]
+    pub limit: u32,
 }
 
-#[derive(Args)]
-pub struct SignupArgs {
-    #[command(flatten)]
-    pub login: LoginArgs,
-    /// Your name
-    #[arg(long)]
-    pub name: Option<String>,
+impl From<PageArgs> for Page {
+    fn from(args: PageArgs) -> Self {
+        Self { page: args.page, limit: args.limit }
+    }
 }
 
-#[derive(Subcommand)]
-pub enum OrgCommand {
-    /// List the organizations you belong to
-    #[command(visible_alias = "ls")]
-    List,
-    /// Make an organization
-    Create {
-        /// Name
-        name: String,
-        /// Name in paths; made from the name if absent
-        #[arg(long)]
-        slug: Option<String>,
-    },
-}
+impl Cli {
+    /// What was typed; ends the program where it is not valid.
+    pub fn read() -> Self {
+        Self::of(&Self::command().get_matches()).unwrap_or_else(|error| error.exit())
+    }
 
-#[derive(Subcommand)]
-pub enum ProjectCommand {
-    /// List the projects you see
-    #[command(visible_alias = "ls")]
-    List,
-    /// Make a project
-    Create {
-        /// Name
-        name: String,
-        /// Name in paths; made from the name if absent
-        #[arg(long)]
-        slug: Option<String>,
-    },
-    /// Make a project the one that commands mean
-    Use {
-        /// PROJECT, or ORG/PROJECT
-        project: String,
-    },
+    fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut cli = Self::from_arg_matches(matches)?;
+        cli.global.project_typed = matches.value_source("project") == Some(ValueSource::CommandLine);
+        Ok(cli)
+    }
 }
 
 #[cfg(test)]
@@ -149,8 +156,23 @@ mod tests {
     use super::Cli;
     use clap::CommandFactory;
 
+    fn read(words: &[&str]) -> Cli {
+        Cli::of(&Cli::command().try_get_matches_from(words).unwrap()).unwrap()
+    }
+
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_project_that_was_typed_is_known_as_such() {
+        assert!(!read(&["berth", "member", "list"]).global.project_typed);
+        for words in [["berth", "member", "list", "--project", "web"], ["berth", "--project", "web", "member", "list"]]
+        {
+            let cli = read(&words);
+            assert!(cli.global.project_typed, "{words:?}");
+            assert_eq!(cli.global.project.as_deref(), Some("web"), "{words:?}");
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use berth_client::Error as ClientError;
 
+use crate::context::{API_KEY, api_key};
+
 /// A failure of this side, with its exit code.
 #[derive(Debug)]
 pub struct Failure {
@@ -30,6 +32,11 @@ impl Failure {
         Self { code: 3, text: "You are not signed in. Type: berth login URL".into() }.into()
     }
 
+    /// The credential is not good for this.
+    pub fn not_allowed(text: impl Into<String>) -> anyhow::Error {
+        Self { code: 3, text: text.into() }.into()
+    }
+
     /// There is no such thing.
     pub fn not_found(text: impl Into<String>) -> anyhow::Error {
         Self { code: 4, text: text.into() }.into()
@@ -52,7 +59,15 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 
 fn hint(error: &ClientError) {
     match error {
+        ClientError::Api { status: 401, code, .. } if code == "unauthorized" && api_key().is_some() => eprintln!(
+            "The key in {API_KEY} ended, was revoked or is not for this. Whoever is signed in sees it: berth key list"
+        ),
         ClientError::Api { status: 401, code, .. } if code == "unauthorized" => eprintln!("Type: berth login"),
+        ClientError::Api { code, .. } if code == "email_not_verified" => {
+            eprintln!(
+                "The link is in the mail: berth account verify LINK; another mail: berth account verify --email ADDRESS"
+            );
+        }
         ClientError::Api { status: 429, retry_after: Some(seconds), .. } => eprintln!("Try again in {seconds} s."),
         ClientError::Api { status: 500.., request_id, .. } => eprintln!("Request: {request_id}"),
         ClientError::Unreachable { .. } => {

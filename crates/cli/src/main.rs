@@ -10,16 +10,17 @@ mod context;
 mod credentials;
 mod failure;
 mod output;
+mod pick;
 mod progress;
+mod prompt;
+mod span;
 
 use std::process::ExitCode;
-
-use clap::Parser;
 
 use crate::cli::Cli;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::read();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

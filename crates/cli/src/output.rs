@@ -1,6 +1,7 @@
 //! Tables for people, JSON for programs.
 
 use anyhow::Result;
+use berth_client::List;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -18,6 +19,19 @@ pub fn print<T: Serialize>(as_json: bool, value: &T, people: impl FnOnce(&T)) ->
         return json(value);
     }
     people(value);
+    Ok(())
+}
+
+/// Prints a page of a list, and says if there are more.
+pub fn list<T: Serialize>(as_json: bool, list: &List<T>, people: impl FnOnce(&[T])) -> Result<()> {
+    if as_json {
+        return json(list);
+    }
+    people(&list.data);
+    let page = &list.pagination;
+    if page.current_page < page.total_pages {
+        eprintln!("Page {} of {}. More: --page {}", page.current_page, page.total_pages, page.current_page + 1);
+    }
     Ok(())
 }
 

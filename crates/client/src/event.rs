@@ -26,8 +26,8 @@ pub struct Event {
 impl ProjectClient {
     /// Events from now on, or after the event numbered `after`. The stream ends when the service goes away.
     pub async fn events(&self, after: Option<i64>) -> Result<impl Stream<Item = Result<Event>> + use<>> {
-        // Renews a token that ended.
-        self.client.me().await?;
+        // Renews a token that ended; an API key may ask this, too.
+        self.quota().await?;
         let mut request = self.client.request(Method::GET, &format!("{}/events", self.path));
         request = request.header(header::ACCEPT, "text/event-stream");
         if let Some(after) = after {

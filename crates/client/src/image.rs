@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use tokio_util::io::ReaderStream;
 
 use crate::transport::{query_text, segment};
-use crate::{Client, List, Page, ProjectClient, Result};
+use crate::{Client, List, Page, Result};
 
 /// An image.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -89,30 +89,6 @@ pub struct Plan {
     pub name: String,
 }
 
-/// What a project uses and may use.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Quota {
-    /// VMs.
-    pub vms: QuotaEntry,
-    /// Virtual CPUs.
-    pub vcpu: QuotaEntry,
-    /// Memory in MiB.
-    pub memory_mb: QuotaEntry,
-    /// Disks.
-    pub disks: QuotaEntry,
-    /// Disk in GiB.
-    pub disk_gb: QuotaEntry,
-}
-
-/// One quantity.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct QuotaEntry {
-    /// Used.
-    pub used: i64,
-    /// Allowed, if there is a limit.
-    pub limit: Option<i64>,
-}
-
 impl NewImage {
     fn fields(&self) -> Map<String, Value> {
         let given = [
@@ -177,12 +153,5 @@ impl Client {
     /// Pricing plans.
     pub async fn plans(&self) -> Result<List<Plan>> {
         self.list("/api/v1/plans", &Page::default()).await
-    }
-}
-
-impl ProjectClient {
-    /// What the project uses and may use.
-    pub async fn quota(&self) -> Result<Quota> {
-        self.client.get(&format!("{}/quota", self.path)).await
     }
 }

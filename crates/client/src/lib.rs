@@ -1,8 +1,8 @@
 //! Typed client of Berth's REST API.
 //!
-//! A [`Client`] is a base URL and, once signed in, a pair of tokens. An access token that ended is renewed
-//! by itself, once, and whoever keeps the tokens is told through [`Client::on_tokens`]. Every call is one
-//! request; nothing is retried but reads that could not connect.
+//! A [`Client`] is a base URL and, once signed in, a pair of tokens, or the API key of a project. An access
+//! token that ended is renewed by itself, once, and whoever keeps the tokens is told through
+//! [`Client::on_tokens`]. Every call is one request; nothing is retried but reads that could not connect.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), berth_client::Error> {
@@ -16,22 +16,42 @@
 //! # }
 //! ```
 
+mod admin;
+mod api_key;
+mod audit;
 mod console;
 mod disk;
 mod error;
 mod event;
-mod identity;
 mod image;
+mod invitation;
+mod member;
+mod org;
+mod project;
+mod quota;
+mod referral;
+mod session;
 mod transport;
+mod user;
 mod vm;
 
+pub use admin::{AdminUser, UserFilter};
+pub use api_key::{ApiKey, ChangeApiKey, MadeApiKey, NewApiKey};
+pub use audit::{AuditFilter, AuditRecord};
 pub use console::Console;
 pub use disk::{DataDisk, NewDataDisk, RootDisk};
 pub use error::{Error, FieldError, Result};
 pub use event::Event;
-pub use identity::{Organization, Project, SignUp, SignedUp, Tokens, User};
-pub use image::{Image, ImageSource, NewImage, Plan, Quota, QuotaEntry, Region, VmConfig};
+pub use image::{Image, ImageSource, NewImage, Plan, Region, VmConfig};
+pub use invitation::{Invitation, NewInvitation, ProjectRole};
+pub use member::Member;
+pub use org::{Organization, Rename};
+pub use project::Project;
+pub use quota::{Limits, Quota, QuotaEntry};
+pub use referral::{Referral, ReferralCode};
+pub use session::{Session, Tokens};
 pub use transport::{Client, List, Page, Pagination, ProjectClient};
+pub use user::{ChangeUser, SignUp, SignedUp, User};
 pub use vm::{
     AttachedDisk, ChangeVm, CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, Operation, Port, RootDiskChoice,
     Ssh, Vm, VmFilter,

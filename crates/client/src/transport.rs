@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use http::{Method, StatusCode, header};
+use http::{Method, header};
 use reqwest::{Body, RequestBuilder, Response};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,21 @@ impl Default for Page {
     }
 }
 
+impl Page {
+    /// The items of all pages of a list.
+    pub async fn all<T>(list: impl AsyncFn(Self) -> Result<List<T>>) -> Result<Vec<T>> {
+        let mut found = Vec::new();
+        for page in 1.. {
+            let List { data, pagination } = list(Self { page, ..Self::default() }).await?;
+            found.extend(data);
+            if i64::from(page) >= pagination.total_pages {
+                break;
+            }
+        }
+        Ok(found)
+    }
+}
+
 impl Client {
     /// A client of the service at `base`, as `http://127.0.0.1:8080`.
     pub fn new(base: &str) -> Result<Self> {
@@ -83,6 +98,12 @@ impl Client {
     pub fn with_tokens(self, tokens: Tokens) -> Self {
         self.set_tokens(Some(tokens));
         self
+    }
+
+    /// The same, calling with the API key of a project. A key is never renewed.
+    #[must_use]
+    pub fn with_api_key(self, key: String) -> Self {
+        self.with_tokens(Tokens { access_token: key, refresh_token: String::new() })
     }
 
     /// Calls `listener` with every new pair of tokens, so that it can keep them.
@@ -134,8 +155,25 @@ impl Client {
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<T> {
+        self.call(Method::POST, path, body).await
+    }
+
+    pub(crate) async fn patch<T: DeserializeOwned>(&self, path: &str, body: &(impl Serialize + Sync)) -> Result<T> {
+        self.call(Method::PATCH, path, Some(body)).await
+    }
+
+    pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str, body: &(impl Serialize + Sync)) -> Result<T> {
+        self.call(Method::PUT, path, Some(body)).await
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&(impl Serialize + Sync)>,
+    ) -> Result<T> {
         let body = body.map(serde_json::to_value).transpose().map_err(|e| Error::Protocol(e.to_string()))?;
-        json(self.send(Method::POST, path, body).await?).await
+        json(self.send(method, path, body).await?).await
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Result<()> {
@@ -177,6 +215,9 @@ impl Client {
         if Some(&tokens.access_token) != used.as_ref() {
             return Ok(true);
         }
+        if tokens.refresh_token.is_empty() {
+            return Ok(false);
+        }
         let body = serde_json::json!({ "refresh_token": tokens.refresh_token });
         let request = self.http.post(format!("{}/api/v1/auth/refresh", self.base)).json(&body);
         let renewed = match self.once(request).await {
@@ -204,10 +245,10 @@ impl Client {
 }
 
 pub(crate) async fn json<T: DeserializeOwned>(response: Response) -> Result<T> {
-    if response.status() == StatusCode::NO_CONTENT {
+    let bytes = response.bytes().await.map_err(|e| Error::Protocol(format!("the answer broke off: {e}")))?;
+    if bytes.is_empty() {
         return serde_json::from_value(Value::Null).map_err(|e| Error::Protocol(e.to_string()));
     }
-    let bytes = response.bytes().await.map_err(|e| Error::Protocol(format!("the answer broke off: {e}")))?;
     serde_json::from_slice(&bytes).map_err(|e| Error::Protocol(format!("the answer is not what was expected: {e}")))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use http::Method;
 use serde::{Deserialize, Serialize};
 
-use crate::transport::{json, query_text, segment};
+use crate::transport::{query_text, segment};
 use crate::{Error, List, Page, ProjectClient, Result};
 
 /// A virtual machine.
@@ -254,8 +254,7 @@ impl ProjectClient {
 
     /// Changes a VM.
     pub async fn update_vm(&self, id: &str, change: &ChangeVm) -> Result<Vm> {
-        let body = serde_json::to_value(change).map_err(|e| Error::Protocol(e.to_string()))?;
-        json(self.client.send(Method::PATCH, &self.vm_path(id), Some(body)).await?).await
+        self.client.patch(&self.vm_path(id), change).await
     }
 
     /// Deletes a VM; it goes after the answer.

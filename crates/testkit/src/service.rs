@@ -184,6 +184,23 @@ impl Service {
         (EMAIL, PASSWORD)
     }
 
+    /// The newest mail to an address with this in its text, once it is there.
+    pub fn mail(&self, to: &str, with: &str) -> String {
+        let read = |name: &String| {
+            let text = std::fs::read_to_string(self.dir.path().join("outbox").join(name)).ok()?;
+            // Of what mail programs take away, only line ends and `=` occur in a link.
+            let printable = text.contains("quoted-printable");
+            Some(if printable { text.replace("=\r\n", "").replace("=3D", "=") } else { text })
+        };
+        eventually("the mail", 30, || {
+            let mut names = self.files("outbox");
+            names.retain(|name| name.ends_with(".eml"));
+            names.sort();
+            let fits = |mail: &String| mail.contains(&format!("To: {to}")) && mail.contains(with);
+            names.iter().rev().filter_map(read).find(fits)
+        })
+    }
+
     /// The process of a machine, if it has one.
     pub fn machine(&self, vm: &str) -> Option<Pid> {
         let text = std::fs::read_to_string(self.dir.path().join("machines").join(vm).join("pid")).ok()?;

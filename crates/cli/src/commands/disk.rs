@@ -6,10 +6,11 @@ use anyhow::{Result, bail};
 use berth_client::{DataDisk, NewDataDisk, Page, ProjectClient, RootDisk};
 use clap::{Subcommand, ValueEnum};
 
-use super::vm::{find as find_vm, is_id};
+use super::vm::find as find_vm;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output;
+use crate::pick::{is_id, only};
 
 /// How long `--wait` waits for a disk.
 const LONGEST: Duration = Duration::from_mins(2);
@@ -152,15 +153,9 @@ pub async fn find_data(project: &ProjectClient, text: &str) -> Result<DataDisk> 
     if is_id(text) {
         return Ok(project.disk(text).await?);
     }
-    let mut found = Vec::new();
-    for page in 1.. {
-        let disks = project.disks(Page { page, limit: 100 }).await?;
-        found.extend(disks.data.into_iter().filter(|d| d.name == text));
-        if i64::from(page) >= disks.pagination.total_pages {
-            break;
-        }
-    }
-    only(found, text, "berth disk list")
+    let mut found = Page::all(async |page| project.disks(page).await).await?;
+    found.retain(|disk| disk.name == text);
+    only(found, "disk", text, "berth disk list")
 }
 
 /// The root disk volume of a name or an id.
@@ -168,23 +163,9 @@ pub async fn find_root(project: &ProjectClient, text: &str) -> Result<RootDisk> 
     if is_id(text) {
         return Ok(project.root_disk(text).await?);
     }
-    let mut found = Vec::new();
-    for page in 1.. {
-        let disks = project.root_disks(Page { page, limit: 100 }).await?;
-        found.extend(disks.data.into_iter().filter(|d| d.name == text));
-        if i64::from(page) >= disks.pagination.total_pages {
-            break;
-        }
-    }
-    only(found, text, "berth disk list --root")
-}
-
-fn only<T>(mut found: Vec<T>, text: &str, list: &str) -> Result<T> {
-    match (found.pop(), found.is_empty()) {
-        (Some(disk), true) => Ok(disk),
-        (None, _) => Err(Failure::not_found(format!("There is no disk called '{text}'. List them: {list}"))),
-        (Some(_), false) => Err(Failure::usage(format!("Several disks are called '{text}'; use an id: {list}"))),
-    }
+    let mut found = Page::all(async |page| project.root_disks(page).await).await?;
+    found.retain(|disk| disk.name == text);
+    only(found, "disk", text, "berth disk list --root")
 }
 
 fn one(context: &Context, disk: DataDisk) -> Result<()> {

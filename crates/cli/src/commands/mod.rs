@@ -1,11 +1,20 @@
 //! One module for each noun; here the way to them.
 
-mod account;
+pub mod account;
+pub mod admin;
+pub mod audit;
 pub mod disk;
 pub mod image;
+pub mod invitation;
+pub mod key;
+pub mod member;
 mod offer;
-mod project;
+pub mod org;
+pub mod project;
+pub mod quota;
+pub mod referral;
 mod service;
+pub mod session;
 pub mod vm;
 
 use std::process::ExitCode;
@@ -19,7 +28,7 @@ use crate::context::Context;
 /// Does what was typed.
 pub async fn run(cli: Cli) -> Result<ExitCode> {
     let global = &cli.global;
-    let context = || Context::signed_in(global);
+    let (context, person) = (|| Context::any(global), || Context::person(global));
     match cli.command {
         Command::Serve(args) => return service::serve(&args).await,
         Command::Shutdown(args) => return service::shutdown(&args).await,
@@ -27,17 +36,26 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "berth", &mut std::io::stdout());
         }
-        Command::Login(args) => account::login(global, args).await?,
-        Command::Signup(args) => account::sign_up(global, args).await?,
-        Command::Logout { all } => account::logout(&context()?, all).await?,
-        Command::Whoami => account::whoami(&context()?).await?,
-        Command::Org(command) => project::run_org(&context()?, command).await?,
-        Command::Project(command) => project::run(&context()?, command).await?,
+        Command::Login(args) => session::login(global, args).await?,
+        Command::Signup(args) => session::sign_up(global, args).await?,
+        Command::Logout { all } => session::logout(&person()?, all).await?,
+        Command::Whoami => session::whoami(&person()?).await?,
+        Command::Account(command) => account::run(global, command).await?,
+        Command::Org(command) => org::run(&person()?, command).await?,
+        Command::Member(command) => member::run(&person()?, command).await?,
+        Command::Invite(args) => invitation::invite(&person()?, args).await?,
+        Command::Invitation(command) => invitation::run(&person()?, command).await?,
+        Command::Project(command) => project::run(&person()?, command).await?,
+        Command::Key(command) => key::run(&person()?, command).await?,
+        Command::Audit(args) => audit::run(&person()?, args).await?,
+        Command::Referral { command } => referral::run(&person()?, command).await?,
+        Command::Admin(command) => admin::run(&person()?, command).await?,
         Command::Vm(command) => return vm::run(&context()?, command).await,
         Command::Disk(command) => disk::run(&context()?, command).await?,
         Command::Image(command) => image::run(&context()?, command).await?,
         Command::Catalog => offer::catalog(&context()?).await?,
-        Command::Quota => offer::quota(&context()?).await?,
+        Command::Quota { command: None } => quota::show(&context()?).await?,
+        Command::Quota { command: Some(command) } => quota::run(&person()?, command).await?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! What is on offer and what is used of it.
+//! What is on offer.
 
 use anyhow::Result;
 use serde_json::json;
@@ -24,24 +24,5 @@ pub async fn catalog(context: &Context) -> Result<()> {
     output::table(["REGION", "NAME"], regions.into_iter().map(|r| [r.id, r.name]), "No regions are configured.");
     println!();
     output::table(["PLAN", "NAME"], plans.into_iter().map(|p| [p.id, p.name]), "No plans are configured.");
-    Ok(())
-}
-
-pub async fn quota(context: &Context) -> Result<()> {
-    let quota = context.project()?.quota().await?;
-    if context.json {
-        return output::json(&quota);
-    }
-    let named = [
-        ("VMs", quota.vms),
-        ("vCPUs", quota.vcpu),
-        ("memory (MiB)", quota.memory_mb),
-        ("disks", quota.disks),
-        ("disk (GiB)", quota.disk_gb),
-    ];
-    let rows = named.map(|(name, q)| {
-        [name.to_owned(), q.used.to_string(), q.limit.map_or_else(|| "unlimited".into(), |l| l.to_string())]
-    });
-    output::table(["WHAT", "USED", "LIMIT"], rows, "");
     Ok(())
 }

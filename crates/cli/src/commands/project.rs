@@ -1,60 +1,133 @@
-//! Organizations and projects.
+//! Projects of an organization. One is named by its slug, id or name, or ORG/SLUG.
 
 use anyhow::Result;
-use berth_client::{Organization, Page, Project};
+use berth_client::{Page, Project, Rename};
+use clap::Subcommand;
 
-use crate::cli::{OrgCommand, ProjectCommand};
+use super::org;
+use crate::cli::PageArgs;
 use crate::context::Context;
-use crate::credentials::Credentials;
 use crate::failure::Failure;
-use crate::output;
+use crate::{output, pick};
 
-pub async fn run_org(context: &Context, command: OrgCommand) -> Result<()> {
-    match command {
-        OrgCommand::List => {
-            let orgs = context.client.organizations(Page::default()).await?;
-            output::print(context.json, &orgs, |orgs| show_orgs(&orgs.data))
-        }
-        OrgCommand::Create { name, slug } => {
-            let org = context.client.create_organization(&name, slug.as_deref()).await?;
-            output::print(context.json, &org, |org| show_orgs(std::slice::from_ref(org)))
-        }
-    }
+#[derive(Subcommand)]
+pub enum ProjectCommand {
+    /// List the projects you see
+    #[command(visible_alias = "ls")]
+    List(PageArgs),
+    /// Show one project
+    #[command(visible_alias = "show")]
+    Get {
+        /// Slug, id or name, or ORG/SLUG; by default the one that commands mean
+        project: Option<String>,
+    },
+    /// Make a project
+    Create {
+        /// Name
+        name: String,
+        /// Name in paths; made from the name if absent
+        #[arg(long)]
+        slug: Option<String>,
+    },
+    /// Change name or slug
+    Update {
+        /// Slug, id or name, or ORG/SLUG; by default the one that commands mean
+        project: Option<String>,
+        /// New name
+        #[arg(long, required_unless_present = "slug")]
+        name: Option<String>,
+        /// New name in paths
+        #[arg(long)]
+        slug: Option<String>,
+    },
+    /// Delete a project that owns nothing any more
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// Slug, id or name, or ORG/SLUG
+        project: String,
+    },
+    /// Make a project the one that commands mean
+    Use {
+        /// PROJECT, or ORG/PROJECT
+        project: String,
+    },
 }
 
+/// Does what was typed.
 pub async fn run(context: &Context, command: ProjectCommand) -> Result<()> {
+    let client = &context.client;
     match command {
-        ProjectCommand::List => {
-            let projects = context.client.projects(context.org()?, Page::default()).await?;
-            output::print(context.json, &projects, |projects| show(context, &projects.data))
+        ProjectCommand::List(page) => {
+            let projects = client.projects(context.org()?, page.into()).await?;
+            output::list(context.json, &projects, |projects| show(context, projects))
         }
+        ProjectCommand::Get { project } => one(context, find_or_meant(context, project).await?.1),
         ProjectCommand::Create { name, slug } => {
-            let project = context.client.create_project(context.org()?, &name, slug.as_deref()).await?;
-            output::print(context.json, &project, |project| show(context, std::slice::from_ref(project)))
+            one(context, client.create_project(context.org()?, &name, slug.as_deref()).await?)
         }
+        ProjectCommand::Update { project, name, slug } => {
+            let (org, before) = find_or_meant(context, project).await?;
+            let after = client.update_project(&org, &before.id, &Rename { name, slug }).await?;
+            if before.slug != after.slug {
+                context.keep(|kept| {
+                    if kept.org == org {
+                        org::replace(&mut kept.project, &before.slug, &after.slug);
+                    }
+                })?;
+            }
+            one(context, after)
+        }
+        ProjectCommand::Delete { project } => delete(context, &project).await,
         ProjectCommand::Use { project } => choose(context, &project).await,
     }
 }
 
-async fn choose(context: &Context, text: &str) -> Result<()> {
-    let (org, project) = match text.split_once('/') {
+/// The organization and the project of a slug, an id or a name, or of ORG/SLUG.
+pub async fn find(context: &Context, text: &str) -> Result<(String, Project)> {
+    let (org, name) = match text.split_once('/') {
         Some(pair) => pair,
         None => (context.org()?, text),
     };
-    let found = context.client.get_project(org, project).await?;
-    let mut kept = Credentials::load()?.ok_or_else(Failure::signed_out)?;
-    // The call above may have renewed the tokens.
-    kept.tokens = context.client.tokens().unwrap_or(kept.tokens);
-    (kept.org, kept.project) = (org.to_owned(), found.slug);
-    kept.save()?;
-    println!("Commands now mean the project {}/{}.", kept.org, kept.project);
+    match context.client.get_project(org, name).await {
+        Err(error) if error.status() == Some(404) => {}
+        other => return Ok((org.to_owned(), other?)),
+    }
+    let mut projects = Page::all(async |page| context.client.projects(org, page).await).await?;
+    projects.retain(|project| project.name == name);
+    Ok((org.to_owned(), pick::only(projects, "project", name, "berth project list")?))
+}
+
+async fn find_or_meant(context: &Context, typed: Option<String>) -> Result<(String, Project)> {
+    let meant = || context.project_name().ok_or_else(|| Failure::usage("Name the project: berth project list"));
+    match typed {
+        Some(text) => find(context, &text).await,
+        None => find(context, meant()?).await,
+    }
+}
+
+async fn delete(context: &Context, text: &str) -> Result<()> {
+    let (org, project) = find(context, text).await?;
+    context.client.delete_project(&org, &project.id).await?;
+    context.keep(|kept| {
+        if kept.org == org && kept.project == project.slug {
+            kept.project.clear();
+        }
+    })?;
+    if !context.json {
+        println!("The project {} is deleted.", project.slug);
+    }
     Ok(())
 }
 
-fn show_orgs(orgs: &[Organization]) {
-    let rows =
-        orgs.iter().map(|o| [o.slug.clone(), o.name.clone(), o.role.clone(), output::age(&o.created_at), o.id.clone()]);
-    output::table(["SLUG", "NAME", "ROLE", "AGE", "ID"], rows, "No organizations. Make one: berth org create NAME");
+async fn choose(context: &Context, text: &str) -> Result<()> {
+    let (org, project) = find(context, text).await?;
+    context.choose(&org, &project.slug)?;
+    println!("Commands now mean the project {org}/{}.", project.slug);
+    Ok(())
+}
+
+fn one(context: &Context, project: Project) -> Result<()> {
+    output::print(context.json, &project, |project| show(context, std::slice::from_ref(project)))
 }
 
 fn show(context: &Context, projects: &[Project]) {

@@ -9,6 +9,7 @@ mod crash;
 mod debian;
 mod guest;
 mod host;
+mod identity;
 mod image;
 mod schema;
 mod session;

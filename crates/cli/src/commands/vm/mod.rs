@@ -15,6 +15,7 @@ use clap::{Args, Subcommand};
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::pick::is_id;
 use crate::{output, progress};
 
 #[derive(Subcommand)]
@@ -175,11 +176,6 @@ pub async fn find(project: &ProjectClient, text: &str) -> Result<Vm> {
         (None, _) => Err(Failure::not_found(format!("There is no VM called '{text}'. List them: berth vm list"))),
         (Some(_), _) => Err(Failure::usage(format!("Several VMs are called '{text}'; use an id: berth vm list"))),
     }
-}
-
-/// Whether a text is an id, not a name: names have no more than 20 characters.
-pub fn is_id(text: &str) -> bool {
-    text.len() == 36 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
 }
 
 async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Result<()> {

@@ -1,0 +1,36 @@
+//! Referrals: one's code, and whom one brought.
+
+use anyhow::Result;
+use berth_client::Referral;
+use clap::Subcommand;
+
+use crate::cli::PageArgs;
+use crate::context::Context;
+use crate::output;
+
+#[derive(Subcommand)]
+pub enum ReferralCommand {
+    /// Show your code, and a link that signs up with it
+    Code,
+    /// List whom you brought
+    #[command(visible_alias = "ls")]
+    List(PageArgs),
+}
+
+/// Does what was typed.
+pub async fn run(context: &Context, command: Option<ReferralCommand>) -> Result<()> {
+    match command.unwrap_or(ReferralCommand::Code) {
+        ReferralCommand::Code => {
+            let code = context.client.referral_code().await?;
+            output::print(context.json, &code, |code| {
+                output::fields(&[("code", code.code.clone()), ("link", code.url.clone())]);
+            })
+        }
+        ReferralCommand::List(page) => output::list(context.json, &context.client.referrals(page.into()).await?, show),
+    }
+}
+
+fn show(referrals: &[Referral]) {
+    let rows = referrals.iter().map(|r| [r.email.clone(), r.status.clone(), output::age(&r.created_at), r.id.clone()]);
+    output::table(["ADDRESS", "STATUS", "AGE", "ID"], rows, "Nobody yet. Hand out your link: berth referral code");
+}

@@ -1,0 +1,172 @@
+//! Signing up, in and out.
+
+use anyhow::Result;
+use berth_client::{Client, Organization, Page, SignUp, User};
+use clap::Args;
+
+use crate::cli::Global;
+use crate::context::{Context, address};
+use crate::credentials::Credentials;
+use crate::failure::Failure;
+use crate::{output, pick, prompt};
+
+#[derive(Args)]
+pub struct LoginArgs {
+    /// Address of the service, as http://127.0.0.1:8080
+    #[arg(value_name = "URL")]
+    service: Option<String>,
+    /// Your address
+    #[arg(long)]
+    email: Option<String>,
+    /// Read the password from standard input
+    #[arg(long)]
+    password_stdin: bool,
+}
+
+#[derive(Args)]
+pub struct SignupArgs {
+    #[command(flatten)]
+    login: LoginArgs,
+    /// Your name
+    #[arg(long)]
+    name: Option<String>,
+    /// Your phone number, as +4930123456
+    #[arg(long)]
+    phone: Option<String>,
+    /// Accept an invitation: the link of its mail, or the token in it
+    #[arg(long, value_name = "TOKEN")]
+    invitation: Option<String>,
+    /// Code of who recommended it to you
+    #[arg(long, value_name = "CODE")]
+    referral: Option<String>,
+}
+
+pub async fn login(global: &Global, args: LoginArgs) -> Result<()> {
+    let client = Client::new(&address(global, args.service.as_deref())?)?;
+    let email = email(&args)?;
+    client.login(&email, &password(&args, "Password: ")?).await?;
+    // Whoever signs in again means what they meant before.
+    let before = Credentials::load().ok().flatten().filter(|k| k.url == client.base() && k.email == email);
+    let place = match before {
+        Some(kept) if client.get_project(&kept.org, &kept.project).await.is_ok() => (kept.org, kept.project),
+        _ => place(&client, |_| true).await?,
+    };
+    keep(global, &client, email, place)
+}
+
+pub async fn sign_up(global: &Global, args: SignupArgs) -> Result<()> {
+    let client = Client::new(&address(global, args.login.service.as_deref())?)?;
+    let email = email(&args.login)?;
+    let password = password(&args.login, "Password (12 to 128 characters): ")?;
+    let request = SignUp {
+        email: email.clone(),
+        password: password.clone(),
+        name: args.name,
+        phone: args.phone,
+        referral_code: args.referral,
+        invitation_token: args.invitation.map(|text| pick::token(&text).to_owned()),
+    };
+    let made = client.sign_up(&request).await?;
+    if made.verification_required {
+        println!("A mail was sent to {email}. Type: berth account verify LINK; berth login {}", client.base());
+        return Ok(());
+    }
+    client.login(&email, &password).await?;
+    // Who was invited came for the others.
+    let place = match request.invitation_token {
+        Some(_) => place(&client, |org| org.id != made.organization.id).await?,
+        None => (made.organization.slug, made.project.slug),
+    };
+    keep(global, &client, email.clone(), place)?;
+    if !made.user.email_verified && request.invitation_token.is_none() {
+        println!("A mail was sent to {email}. Type: berth account verify LINK");
+    }
+    Ok(())
+}
+
+/// The organization and the project that commands shall mean: the oldest that there are, those first that are wanted.
+async fn place(client: &Client, wanted: impl Fn(&Organization) -> bool) -> Result<(String, String)> {
+    let mut orgs = Page::all(async |page| client.organizations(page).await).await?;
+    orgs.reverse();
+    orgs.sort_by_key(|org| !wanted(org));
+    for org in &orgs {
+        if let Some(project) = first_project(client, &org.slug).await? {
+            return Ok((org.slug.clone(), project));
+        }
+    }
+    Ok((orgs.into_iter().next().map(|org| org.slug).unwrap_or_default(), String::new()))
+}
+
+/// The slug of the oldest project that the caller sees in an organization.
+pub async fn first_project(client: &Client, org: &str) -> Result<Option<String>> {
+    let projects = Page::all(async |page| client.projects(org, page).await).await?;
+    Ok(projects.into_iter().next_back().map(|project| project.slug))
+}
+
+/// Keeps the sign-in, and what commands mean from now on.
+fn keep(global: &Global, client: &Client, email: String, place: (String, String)) -> Result<()> {
+    let tokens = client.tokens().ok_or_else(Failure::signed_out)?;
+    let org = global.org.clone().unwrap_or(place.0);
+    let project = global.project.clone().unwrap_or(place.1);
+    let place = if project.is_empty() { "no project".into() } else { format!("project {org}/{project}") };
+    println!("Signed in to {} as {email}, {place}.", client.base());
+    Credentials { url: client.base().to_owned(), email, org, project, tokens }.save()
+}
+
+pub async fn logout(context: &Context, all: bool) -> Result<()> {
+    let outcome = context.client.logout(all).await;
+    Credentials::forget()?;
+    match outcome {
+        // The session is over already.
+        Err(error) if error.status() == Some(401) => {}
+        other => other?,
+    }
+    println!("Signed out.");
+    Ok(())
+}
+
+pub async fn whoami(context: &Context) -> Result<()> {
+    let me = context.client.me().await?;
+    if context.json {
+        return output::json(&me);
+    }
+    let (org, project) = roles(context).await;
+    let mut all = vec![("service", context.client.base().to_owned())];
+    all.extend(facts(&me));
+    all.extend([("organization", org), ("project", project)]);
+    output::fields(&all);
+    Ok(())
+}
+
+/// A person, by names and values.
+pub fn facts(user: &User) -> [(&'static str, String); 4] {
+    let verified = |text: &str, is: bool| format!("{text} ({})", if is { "verified" } else { "not verified" });
+    let phone = user.phone.as_deref().map(|phone| verified(phone, user.phone_verified));
+    [
+        ("user", verified(&user.email, user.email_verified)),
+        ("name", user.name.clone().unwrap_or_default()),
+        ("phone", phone.unwrap_or_default()),
+        ("administrator", if user.is_admin { "yes".into() } else { String::new() }),
+    ]
+}
+
+/// The organization and the project that commands mean, with the caller's roles; what is gone is only named.
+async fn roles(context: &Context) -> (String, String) {
+    let (org, project) = (context.org().unwrap_or_default(), context.project_name().unwrap_or_default());
+    let with =
+        |name: &str, role: Option<String>| role.map_or_else(|| name.to_owned(), |role| format!("{name} ({role})"));
+    let org_role = context.client.organization(org).await.ok().and_then(|found| found.role);
+    let project_role = context.client.get_project(org, project).await.ok().and_then(|found| found.role);
+    (with(org, org_role), with(project, project_role))
+}
+
+fn email(args: &LoginArgs) -> Result<String> {
+    if let Some(email) = args.email.clone().or_else(|| std::env::var("BERTH_EMAIL").ok()) {
+        return Ok(email);
+    }
+    prompt::ask("Address: ")?.ok_or_else(|| Failure::usage("Name yourself: --email ADDRESS"))
+}
+
+fn password(args: &LoginArgs, question: &str) -> Result<String> {
+    if args.password_stdin { Ok(prompt::line()?) } else { prompt::password(prompt::PASSWORD, question) }
+}
