@@ -45,7 +45,7 @@ impl Service {
         Caller::login(&self.base, "admin@example.com", "a quiet harbour at night").await
     }
 
-    fn address(&self) -> &str {
+    pub fn address(&self) -> &str {
         self.base.trim_start_matches("http://")
     }
 }

@@ -10,6 +10,8 @@ use tokio::task::JoinSet;
 
 /// Connections at a time.
 const CONNECTIONS: usize = 16;
+/// Between two requests whose time is taken.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Requests per second over `time`, all of them answered with `status`.
 pub async fn rate(address: &str, request: String, status: u16, time: Duration) -> Result<f64> {
@@ -34,6 +36,20 @@ pub async fn rate(address: &str, request: String, status: u16, time: Duration) -
         total += f64::from(count??);
     }
     Ok(total / began.elapsed().as_secs_f64())
+}
+
+/// Milliseconds of one request after another over `time`, with a pause between that leaves the others room.
+pub async fn latencies(address: &str, request: &str, status: u16, time: Duration) -> Result<Vec<f64>> {
+    let mut connection = Connection::open(address).await?;
+    let (began, mut all) = (Instant::now(), Vec::new());
+    while began.elapsed() < time {
+        let asked = Instant::now();
+        let answered = connection.ask(request.as_bytes()).await?;
+        ensure!(answered == status, "answered {answered} instead of {status}");
+        all.push(asked.elapsed().as_secs_f64() * 1e3);
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(all)
 }
 
 /// Sends a number of requests, each made for its number; how many a second.

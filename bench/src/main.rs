@@ -1,6 +1,7 @@
 //! Runs the benchmarks and writes their table.
 
 mod api;
+mod identity;
 mod load;
 mod machines;
 mod process;
@@ -21,21 +22,23 @@ async fn main() -> Result<()> {
     {
         return simulated::serve(Path::new(folder), machines.parse()?).await;
     }
-    let mut report = Report::new();
+    let folder = Path::new("bench/results");
+    let mut report = Report::new(folder);
     for group in groups(&arguments)? {
         match group {
             "api" => api::run(&mut report).await?,
+            "identity" => identity::run(&mut report).await?,
             "service" => service::run(&mut report).await?,
             _ => machines::run(&mut report).await?,
         }
         // What is measured is kept, whatever happens to the next group.
-        report.write(Path::new("bench/results"))?;
+        report.write(folder)?;
     }
     Ok(())
 }
 
 fn groups(arguments: &[String]) -> Result<Vec<&str>> {
-    const ALL: [&str; 3] = ["api", "service", "machines"];
+    const ALL: [&str; 4] = ["api", "identity", "service", "machines"];
     if let Some(unknown) = arguments.iter().find(|a| !ALL.contains(&a.as_str())) {
         bail!("there is no group '{unknown}'; there are {}", ALL.join(", "));
     }

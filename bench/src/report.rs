@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-/// Everything measured in one run.
-#[derive(Serialize)]
+/// The table: what this run measured, over what earlier runs of other groups did.
+#[derive(Serialize, Deserialize)]
 pub struct Report {
     machine: Vec<String>,
     rows: Vec<Row>,
 }
 
 /// One figure.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Row {
     what: String,
     value: f64,
@@ -33,9 +33,13 @@ pub enum Bound {
 }
 
 impl Report {
-    /// An empty report of this machine.
-    pub fn new() -> Self {
-        Self { machine: machine(), rows: Vec::new() }
+    /// A report of this machine, with what was measured on one like it before.
+    pub fn new(folder: &Path) -> Self {
+        let earlier = std::fs::read(folder.join("latest.json")).ok();
+        let earlier: Option<Self> = earlier.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let machine = machine();
+        let rows = earlier.filter(|e| e.machine.first() == machine.first()).map_or_else(Vec::new, |e| e.rows);
+        Self { machine, rows }
     }
 
     /// Adds a figure, and says it at once.
@@ -50,7 +54,10 @@ impl Report {
         });
         let row = Row { what: what.into(), value, unit: unit.into(), bound, holds, detail };
         println!("{}", line(&row));
-        self.rows.push(row);
+        match self.rows.iter_mut().find(|known| known.what == row.what) {
+            Some(known) => *known = row,
+            None => self.rows.push(row),
+        }
     }
 
     /// Writes `latest.json` and `latest.md`.

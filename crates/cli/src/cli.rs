@@ -144,6 +144,11 @@ impl Cli {
         Self::of(&Self::command().get_matches()).unwrap_or_else(|error| error.exit())
     }
 
+    /// Whether this process is the service itself.
+    pub const fn runs_the_service(&self) -> bool {
+        matches!(self.command, Command::Serve(_) | Command::Shutdown(_))
+    }
+
     fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut cli = Self::from_arg_matches(matches)?;
         cli.global.project_typed = matches.value_source("project") == Some(ValueSource::CommandLine);

@@ -21,6 +21,10 @@ use crate::cli::Cli;
 
 fn main() -> ExitCode {
     let cli = Cli::read();
+    if !cli.runs_the_service() {
+        // `berth vm list | head -n 1` ends quietly, as other tools do.
+        sigpipe::reset();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

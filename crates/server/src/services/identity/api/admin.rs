@@ -43,7 +43,7 @@ pub(super) async fn list_users(
 
 /// Suspends a person: everything of theirs is refused at once.
 #[utoipa::path(post, path = "/api/v1/admin/users/{user_id}/suspend", operation_id = "suspendUser",
-    tag = "administration", params(("user_id" = uuid::Uuid, Path)), request_body = SuspendBody,
+    tag = "administration", params(("user_id" = uuid::Uuid, Path)), request_body = Option<SuspendBody>,
     responses((status = 200, body = AdminUserView), (status = 400, body = ErrorBody), (status = 401,
     body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409,
     body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 503,
@@ -94,7 +94,7 @@ pub(super) async fn list_all_orgs(
 
 /// Suspends an organization: everything of it is refused at once, and its machines stop.
 #[utoipa::path(post, path = "/api/v1/admin/orgs/{org_id}/suspend", operation_id = "suspendOrg",
-    tag = "administration", params(("org_id" = uuid::Uuid, Path)), request_body = SuspendBody,
+    tag = "administration", params(("org_id" = uuid::Uuid, Path)), request_body = Option<SuspendBody>,
     responses((status = 200, body = OrgView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
     (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
     (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]

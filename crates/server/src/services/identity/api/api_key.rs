@@ -119,7 +119,7 @@ pub(super) async fn revoke_api_key(
     Path), ("key_id" = uuid::Uuid, Path), ("Idempotency-Key" = Option<String>, Header,
     description = "1 to 255 characters; kept 24 hours",
         min_length = 1, max_length = 255,
-    pattern = "^[ -~]*[!-~][ -~]*$")), request_body = RotateKeyBody, responses((status = 201, body = NewKeyView),
+    pattern = "^[ -~]*[!-~][ -~]*$")), request_body = Option<RotateKeyBody>, responses((status = 201, body = NewKeyView),
     (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody),
     (status = 415, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)),

@@ -61,7 +61,7 @@ fn private(view: TokensView) -> Response {
 
 /// Ends this session, the session of a refresh token, or all sessions of the caller.
 #[utoipa::path(post, path = "/api/v1/auth/logout", operation_id = "logout", tag = "identity",
-    request_body = LogoutBody, responses((status = 204, description = "ended"), (status = 400, body = ErrorBody),
+    request_body = Option<LogoutBody>, responses((status = 204, description = "ended"), (status = 400, body = ErrorBody),
     (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 413, body = ErrorBody),
     (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
 pub(super) async fn logout(State(identity): State<Identity>, person: Person, body: OptionalJson) -> Reply<StatusCode> {
@@ -70,7 +70,7 @@ pub(super) async fn logout(State(identity): State<Identity>, person: Person, bod
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A JSON body that may be absent.
+/// A JSON body that may be absent or null.
 pub(super) struct OptionalJson(pub Option<serde_json::Value>);
 
 impl<S: Send + Sync> FromRequest<S> for OptionalJson {
@@ -79,7 +79,7 @@ impl<S: Send + Sync> FromRequest<S> for OptionalJson {
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         if request.headers().contains_key(header::CONTENT_TYPE) {
             let body::Json(body) = body::Json::from_request(request, state).await?;
-            return Ok(Self(Some(body)));
+            return Ok(Self(Some(body).filter(|body| !body.is_null())));
         }
         let bytes = body::read(request, crate::http::BODY_LIMIT).await?;
         Ok(Self(if bytes.is_empty() { None } else { Some(body::parse(&bytes)?) }))

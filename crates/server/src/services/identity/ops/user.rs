@@ -115,13 +115,7 @@ pub(in crate::services::identity) async fn sign_up(
 }
 
 /// What a new account brings with it: an invitation, a referral, a mail that verifies the address.
-async fn welcome(
-    tx: &mut Tx,
-    request: &SignUp,
-    mut user: UserRow,
-    id: &RequestId,
-    now: Timestamp,
-) -> Result<UserRow> {
+async fn welcome(tx: &mut Tx, request: &SignUp, mut user: UserRow, id: &RequestId, now: Timestamp) -> Result<UserRow> {
     if let Some(code) = &request.referral_code {
         referral::record(tx, code, &user, now).await?;
     }
