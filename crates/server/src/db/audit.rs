@@ -4,7 +4,7 @@ use berth_domain::Timestamp;
 use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
 use serde_json::Value as Json;
 
-use super::{DbError, Tx, sql};
+use super::{DbError, Tx, event, sql};
 
 /// Who does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,14 @@ pub struct Audit<'a> {
 }
 
 impl Audit<'_> {
+    /// Writes the record, and an event of the same name for who watches the project.
+    pub async fn write_and_tell(self, tx: &mut Tx, now: Timestamp) -> Result<(), DbError> {
+        if let Some(project) = self.project {
+            event::emit(tx, project, self.action, self.subject, &self.data, now).await?;
+        }
+        self.write(tx, now).await
+    }
+
     /// Writes the record.
     pub async fn write(self, tx: &mut Tx, now: Timestamp) -> Result<(), DbError> {
         sql("INSERT INTO audit (id, org_id, project_id, actor, actor_kind, action, subject, request_id, data, \

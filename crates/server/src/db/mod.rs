@@ -9,6 +9,7 @@
 //! woken and the watchers told.
 
 pub mod audit;
+pub mod event;
 pub mod idempotency;
 mod migrate;
 mod query;

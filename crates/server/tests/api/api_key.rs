@@ -107,6 +107,20 @@ async fn a_key_ends_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_watches_the_project_hears_of_its_keys() {
+    let platform = Platform::start().await;
+    let (id, _) = key(&platform.admin, &["vm"]).await;
+    platform.admin.delete(&format!("/api_keys/{id}")).await;
+    let request = platform.admin.request(reqwest::Method::GET, "/events").header("last-event-id", "0");
+    let mut stream = request.send().await.expect("a stream");
+    let mut text = String::new();
+    while !text.contains("api_key.revoke") {
+        text.push_str(&String::from_utf8_lossy(&stream.chunk().await.expect("more").expect("bytes")));
+    }
+    assert!(text.contains("event: api_key.create") && text.contains(&id), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_key_changes_and_expires() {
     let platform = Platform::start().await;
     let admin = &platform.admin;

@@ -29,7 +29,7 @@ pub(in crate::services::identity) async fn create(
     }
     refuse_past(new.expires_at, now)?;
     let view = write(&mut tx, scope, new, now).await?;
-    Audit { data: view.key.told(), ..scope.audit("api_key.create", &view.key.id) }.write(&mut tx, now).await?;
+    Audit { data: view.key.told(), ..scope.audit("api_key.create", &view.key.id) }.write_and_tell(&mut tx, now).await?;
     // A replay shows no secret.
     keep(key.as_ref(), &mut tx, now, &view.key.location(scope), &view.key).await?;
     tx.commit().await?;
@@ -105,7 +105,7 @@ pub(in crate::services::identity) async fn update(
     row.expires_at = change.expires_at.or(row.expires_at);
     row.updated_at = now;
     let view = KeyView::of(&row, now);
-    Audit { data: view.told(), ..scope.audit("api_key.update", &view.id) }.write(&mut tx, now).await?;
+    Audit { data: view.told(), ..scope.audit("api_key.update", &view.id) }.write_and_tell(&mut tx, now).await?;
     commit(identity, tx, &row, now).await?;
     Ok(view)
 }
@@ -121,7 +121,7 @@ pub(in crate::services::identity) async fn revoke(identity: &Identity, scope: &S
     row.revoked_at = Some(now);
     row.updated_at = now;
     let view = KeyView::of(&row, now);
-    Audit { data: view.told(), ..scope.audit("api_key.revoke", &view.id) }.write(&mut tx, now).await?;
+    Audit { data: view.told(), ..scope.audit("api_key.revoke", &view.id) }.write_and_tell(&mut tx, now).await?;
     commit(identity, tx, &row, now).await
 }
 
@@ -152,7 +152,7 @@ pub(in crate::services::identity) async fn rotate(
     }
     old.updated_at = now;
     let data = json!({"successor": view.key.id, "overlap_seconds": overlap_seconds});
-    Audit { data, ..scope.audit("api_key.rotate", &id.to_string()) }.write(&mut tx, now).await?;
+    Audit { data, ..scope.audit("api_key.rotate", &id.to_string()) }.write_and_tell(&mut tx, now).await?;
     keep(key.as_ref(), &mut tx, now, &view.key.location(scope), &view.key).await?;
     commit(identity, tx, &old, now).await?;
     Ok(Outcome::Created(view))

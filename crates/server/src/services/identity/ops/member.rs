@@ -98,7 +98,7 @@ pub(in crate::services::identity) async fn add_to_project(
     }
     store::member::put_in_project(&mut tx, scope.project, user, new.role, now).await?;
     let data = json!({"role": new.role.as_str()});
-    Audit { data, ..scope.audit("project_member.add", &user.to_string()) }.write(&mut tx, now).await?;
+    Audit { data, ..scope.audit("project_member.add", &user.to_string()) }.write_and_tell(&mut tx, now).await?;
     let row = store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(|| not_found("member"))?;
     let view = MemberView::from(row);
     keep(key.as_ref(), &mut tx, now, &view.location(scope), &view).await?;
@@ -120,7 +120,7 @@ pub(in crate::services::identity) async fn change_role_in_project(
     store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(find)?;
     store::member::put_in_project(&mut tx, scope.project, user, role, now).await?;
     let data = json!({"role": role.as_str()});
-    Audit { data, ..scope.audit("project_member.role", &user.to_string()) }.write(&mut tx, now).await?;
+    Audit { data, ..scope.audit("project_member.role", &user.to_string()) }.write_and_tell(&mut tx, now).await?;
     let row = store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(find)?;
     tx.commit().await?;
     identity.inner.memory.forget_scopes();
@@ -137,7 +137,7 @@ pub(in crate::services::identity) async fn remove_from_project(
     let mut tx = identity.inner.db.begin().await?;
     store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(|| not_found("member"))?;
     store::member::remove_from_project(&mut tx, scope.project, user).await?;
-    scope.audit("project_member.remove", &user.to_string()).write(&mut tx, now).await?;
+    scope.audit("project_member.remove", &user.to_string()).write_and_tell(&mut tx, now).await?;
     tx.commit().await?;
     identity.inner.memory.forget_scopes();
     Ok(())

@@ -62,7 +62,7 @@ pub(in crate::services::identity) async fn create(
     let project = new(&mut tx, scope.org, &named, now).await?;
     write(&mut tx, &project, scope.person.user).await?;
     let subject = project.id.to_string();
-    Audit { project: Some(project.id), ..scope.audit("project.create", &subject) }.write(&mut tx, now).await?;
+    Audit { project: Some(project.id), ..scope.audit("project.create", &subject) }.write_and_tell(&mut tx, now).await?;
     let view = ProjectView::from(&project);
     keep(key.as_ref(), &mut tx, now, &view.location(scope.org), &view).await?;
     tx.commit().await?;
@@ -87,7 +87,7 @@ pub(in crate::services::identity) async fn update(
     }
     project.updated_at = now;
     store::project::update(&mut tx, &project).await?;
-    scope.audit("project.update", &project.id.to_string()).write(&mut tx, now).await?;
+    scope.audit("project.update", &project.id.to_string()).write_and_tell(&mut tx, now).await?;
     tx.commit().await?;
     identity.inner.memory.forget_scopes();
     Ok(ProjectView::from(&ProjectRow { role: scope.project_role, ..project }))
@@ -104,7 +104,7 @@ pub(in crate::services::identity) async fn delete(identity: &Identity, scope: &S
         ));
     }
     store::project::remove(&mut tx, scope.project, now).await?;
-    scope.audit("project.delete", &scope.project.to_string()).write(&mut tx, now).await?;
+    scope.audit("project.delete", &scope.project.to_string()).write_and_tell(&mut tx, now).await?;
     tx.commit().await?;
     identity.inner.memory.forget_people();
     Ok(())

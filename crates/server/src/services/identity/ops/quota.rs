@@ -28,7 +28,7 @@ pub(in crate::services::identity) async fn set(
             "requests_per_minute": limits.requests_per_minute}),
         ..admin.caller.audit("quota.set", &subject)
     };
-    audit.write(&mut tx, now).await?;
+    audit.write_and_tell(&mut tx, now).await?;
     tx.commit().await?;
     identity.inner.memory.forget_scopes();
     Ok(())

@@ -10,7 +10,7 @@ use super::quota::{self, Wanted};
 use super::vm::{available, new_disk};
 use super::{Outcome, vm_not_found, volume_not_found};
 use crate::db::audit::Audit;
-use crate::db::{Signal, Tx};
+use crate::db::{Signal, Tx, event};
 use crate::http::auth::Scope;
 use crate::http::idempotency::Idempotency;
 use crate::services::vm::Vms;
@@ -131,7 +131,7 @@ async fn record(tx: &mut Tx, scope: &Scope, disk: &DiskRow, action: &str) -> Res
     let audited = format!("disk.{action}");
     Audit { data: data.clone(), ..scope.audit(&audited, &subject) }.write(tx, disk.updated_at).await?;
     let kind = if action == "create" { "disk.created" } else { "disk.status" };
-    store::event::emit(tx, scope.project, kind, &subject, &data, disk.updated_at).await?;
+    event::emit(tx, scope.project, kind, &subject, &data, disk.updated_at).await?;
     tx.signal(Signal::Work("disks"));
     Ok(())
 }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::quota::{self, Wanted};
 use super::{Outcome, vm_not_found};
 use crate::db::audit::{Actor, Audit};
-use crate::db::{Signal, Tx};
+use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
 use crate::http::idempotency::Idempotency;
 use crate::services::vm::Vms;
@@ -45,7 +45,7 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Option<Ide
     let subject = made.vm.id.to_string();
     let data = json!({"name": made.vm.name, "status": made.vm.status.as_str()});
     Audit { data: data.clone(), ..scope.audit("vm.create", &subject) }.write(&mut tx, now).await?;
-    store::event::emit(&mut tx, scope.project, "vm.created", &subject, &data, now).await?;
+    event::emit(&mut tx, scope.project, "vm.created", &subject, &data, now).await?;
     store::operation::begin(&mut tx, made.vm.id, "create", scope.caller.actor(), now).await?;
     let view = VmView::new(&made.vm, &made.disks);
     if let Some(key) = &key {
@@ -384,7 +384,7 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
     let subject = id.to_string();
     let data = json!({"name": vm.name});
     Audit { data: data.clone(), ..scope.audit("vm.update", &subject) }.write(&mut tx, now).await?;
-    store::event::emit(&mut tx, scope.project, "vm.updated", &subject, &data, now).await?;
+    event::emit(&mut tx, scope.project, "vm.updated", &subject, &data, now).await?;
     tx.signal(Signal::Work("vms"));
     tx.signal(Signal::Row("vms", id.0));
     tx.commit().await?;
@@ -427,7 +427,7 @@ async fn record(tx: &mut Tx, by: Option<&Caller>, vm: &VmRow, action: &str, now:
         data: data.clone(),
     };
     audit.write(tx, now).await?;
-    store::event::emit(tx, vm.project, "vm.status", &subject, &data, now).await?;
+    event::emit(tx, vm.project, "vm.status", &subject, &data, now).await?;
     store::operation::begin(tx, vm.id, action, by.map_or(Actor::Platform, Caller::actor), now).await?;
     tx.signal(Signal::Work("vms"));
     tx.signal(Signal::Row("vms", vm.id.0));

@@ -8,6 +8,7 @@ use berth_domain::{Error, Result, Timestamp};
 use serde_json::json;
 
 use super::{StepError, fault};
+use crate::db::event;
 use crate::services::vm::Vms;
 use crate::services::vm::engine::{DiskSource, DiskSpec, EngineError};
 use crate::services::vm::store;
@@ -129,7 +130,7 @@ async fn record(vms: &Vms, id: DiskId, change: impl FnOnce(&mut DiskRow, Timesta
     if disk.status != before.status {
         disk.updated_at = now;
         let data = json!({"name": disk.name, "status": disk.status.as_str(), "message": disk.message});
-        store::event::emit(&mut tx, disk.project, "disk.status", &disk.id.to_string(), &data, now).await?;
+        event::emit(&mut tx, disk.project, "disk.status", &disk.id.to_string(), &data, now).await?;
     }
     store::disk::update(&mut tx, &disk).await?;
     Ok(tx.commit().await?)

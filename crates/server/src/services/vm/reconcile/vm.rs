@@ -17,7 +17,7 @@ use berth_domain::{Error, Result, Timestamp};
 use serde_json::json;
 
 use super::{StepError, fault};
-use crate::db::{Signal, Tx};
+use crate::db::{Signal, Tx, event};
 use crate::services::vm::Vms;
 use crate::services::vm::engine::{Capacity, DataDisk, EngineError, MachineSpec};
 use crate::services::vm::store;
@@ -185,9 +185,9 @@ impl VmReconciler {
         store::vm::update(tx, &vm).await?;
         if told {
             let data = json!({"status": vm.status.as_str(), "message": vm.message});
-            store::event::emit(tx, vm.project, "vm.status", &vm.id.to_string(), &data, now).await?;
+            event::emit(tx, vm.project, "vm.status", &vm.id.to_string(), &data, now).await?;
         } else if vm.guest_ready && !before.guest_ready {
-            store::event::emit(tx, vm.project, "vm.ready", &vm.id.to_string(), &json!({"boot": vm.boot}), now).await?;
+            event::emit(tx, vm.project, "vm.ready", &vm.id.to_string(), &json!({"boot": vm.boot}), now).await?;
         }
         if !vm.status.is_transitional() && vm.status != before.status {
             let failed = vm.status == Status::Failed;

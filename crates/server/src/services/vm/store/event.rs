@@ -1,11 +1,9 @@
-//! Events for watchers.
+//! Events for watchers, read.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::ProjectId;
-use serde_json::Value as Json;
 
 use super::Tenant;
-use crate::db::{Db, DbError, FromRow, Row, Signal, Tx, sql};
+use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
 
 /// An event.
 #[derive(Clone, Debug)]
@@ -32,27 +30,6 @@ impl FromRow for EventRow {
             created_at: row.time("created_at")?,
         })
     }
-}
-
-/// Writes an event; watchers are told on commit.
-pub async fn emit(
-    tx: &mut Tx,
-    project: ProjectId,
-    kind: &str,
-    subject: &str,
-    data: &Json,
-    now: Timestamp,
-) -> Result<(), DbError> {
-    sql("INSERT INTO events (project_id, kind, subject, data, created_at) VALUES ($1, $2, $3, $4, $5)")
-        .bind(project)
-        .bind(kind)
-        .bind(subject)
-        .bind(data.to_string())
-        .bind(now)
-        .execute(tx)
-        .await?;
-    tx.signal(Signal::Event(project.0));
-    Ok(())
 }
 
 /// Events of a project after a number.
