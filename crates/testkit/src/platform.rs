@@ -109,6 +109,17 @@ impl Platform {
         self.app.as_ref().expect("a running service")
     }
 
+    /// Another service on the same database, with a folder and machines of its own; `None` on SQLite, which is
+    /// one service's alone.
+    pub async fn beside(&self) -> Option<Self> {
+        if !self.config.database_url.starts_with("postgres") {
+            return None;
+        }
+        let dir = Arc::new(tempfile::tempdir().expect("a folder"));
+        let config = Config { data_dir: dir.path().to_owned(), ..self.config.clone() };
+        Some(Self::run(config, Arc::default(), dir).await)
+    }
+
     /// Sets the service's clock forward.
     pub fn advance(&self, seconds: i64) {
         self.app().clock.advance(seconds);

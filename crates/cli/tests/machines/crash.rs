@@ -1,6 +1,6 @@
 //! SIGKILL at every step of every operation: nothing is lost, nothing leaks, everything goes on.
 
-use berth_testkit::{Caller, Service, eventually, vm};
+use berth_testkit::{Caller, Service, eventually, token_in, vm};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -264,6 +264,21 @@ async fn a_deadline_that_passed_begins_again() {
         let id = caller.get("/vms").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
         caller.reaches(&id, "running").await;
         leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mail_is_sent_at_least_once() {
+    for point in ["outbox.send.before", "outbox.send.done"] {
+        let mut service = service();
+        let body = json!({"email": "ada@example.com", "password": "five boats in the morning"});
+        let caller = killed_at(&mut service, point, async |caller| {
+            caller.ask(Method::POST, "/api/v1/auth/signup", body, 201).await;
+        })
+        .await;
+        let token = token_in(&service.mail("ada@example.com", "Verify"));
+        let verified = caller.anonymous().post("/api/v1/auth/email/verify", json!({"token": token})).await;
+        assert_eq!(verified.status, 204, "{point}: {verified:?}");
     }
 }
 

@@ -75,6 +75,20 @@ impl<T> List<T> {
     }
 }
 
+/// The page of a list that is asked for nothing else.
+pub struct Asked(pub Page);
+
+impl<S: Send + Sync> FromRequestParts<S> for Asked {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let mut params = Params::from_request_parts(parts, state).await?;
+        let page = params.page();
+        params.finish()?;
+        Ok(Self(page))
+    }
+}
+
 /// The query of a request: decoded pairs, read by name, mistakes collected.
 pub struct Params {
     pairs: Vec<(String, String)>,

@@ -192,3 +192,19 @@ async fn what_is_no_key_is_refused() {
     }
     assert_eq!(by_key.get("/vms").await.status, 200);
 }
+
+/// On PostgreSQL two services share the keys; on SQLite the one there is knows at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revocation_counts_in_every_service_within_a_second() {
+    let platform = Platform::start().await;
+    let (id, by_key) = key(&platform.admin, &["vm"]).await;
+    let other = platform.beside().await;
+    let there = other.as_ref().map_or_else(|| by_key.clone(), |other| by_key.at(&other.admin.base));
+    assert_eq!(there.get("/vms").await.status, 200);
+    assert_eq!(platform.admin.delete(&format!("/api_keys/{id}")).await.status, 204);
+    by_key.get("/vms").await.refused(401, "unauthorized");
+    if let Some(other) = &other {
+        other.advance(1);
+    }
+    there.get("/vms").await.refused(401, "unauthorized");
+}

@@ -8,7 +8,7 @@ use super::session::OptionalJson;
 use crate::http::auth::{Administrator, Limits};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::list::{List, PageParams, Params};
+use crate::http::list::{Asked, List, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::identity::wire::org::OrgView;
@@ -84,10 +84,8 @@ pub(super) async fn unsuspend_user(
 pub(super) async fn list_all_orgs(
     State(identity): State<Identity>,
     _admin: Administrator,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<OrgView>>> {
-    let page = params.page();
-    params.finish()?;
     let (rows, total) = store::org::list(&identity.inner.db, page).await?;
     Ok(Json(List::new(rows.iter().map(OrgView::from).collect(), page, total)))
 }

@@ -10,7 +10,7 @@ use crate::http::auth::{ProjectManager, Scope};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::IdempotencyKey;
-use crate::http::list::{List, PageParams, Params};
+use crate::http::list::{Asked, List, PageParams};
 use crate::http::path::PathText;
 use crate::http::reply::{Created, Reply};
 use crate::services::identity::ops::Outcome;
@@ -28,10 +28,8 @@ use crate::services::identity::{Identity, not_found, ops, store};
 pub(super) async fn list_api_keys(
     State(identity): State<Identity>,
     ProjectManager(scope): ProjectManager,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<KeyView>>> {
-    let page = params.page();
-    params.finish()?;
     let now = identity.inner.clock.now();
     let (rows, total) = store::api_key::list(&identity.inner.db, scope.project, page).await?;
     Ok(Json(List::new(rows.iter().map(|row| KeyView::of(row, now)).collect(), page, total)))

@@ -9,7 +9,7 @@ use crate::http::auth::{OrgManager, Person};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::IdempotencyKey;
-use crate::http::list::{List, PageParams, Params};
+use crate::http::list::{Asked, List, PageParams};
 use crate::http::path::PathText;
 use crate::http::reply::{Created, Reply};
 use crate::services::identity::ops::Outcome;
@@ -25,10 +25,8 @@ use crate::services::identity::{Identity, ops, store};
 pub(super) async fn list_invitations(
     State(identity): State<Identity>,
     OrgManager(scope): OrgManager,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<InvitationView>>> {
-    let page = params.page();
-    params.finish()?;
     let now = identity.inner.clock.now();
     let (rows, total) = store::invitation::list(&identity.inner.db, scope.org, page).await?;
     Ok(Json(List::new(rows.iter().map(|row| InvitationView::of(row, now)).collect(), page, total)))

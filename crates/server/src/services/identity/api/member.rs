@@ -9,7 +9,7 @@ use crate::http::auth::{OrgManager, OrgReader, ProjectManager};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::IdempotencyKey;
-use crate::http::list::{List, PageParams, Params};
+use crate::http::list::{Asked, List, PageParams};
 use crate::http::path::PathText;
 use crate::http::reply::{Created, Reply};
 use crate::services::identity::ops::Outcome;
@@ -26,10 +26,8 @@ use crate::services::identity::{Identity, ops, store};
 pub(super) async fn list_members(
     State(identity): State<Identity>,
     OrgReader(scope): OrgReader,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<MemberView>>> {
-    let page = params.page();
-    params.finish()?;
     let (rows, total) = store::member::list(&identity.inner.db, scope.org, page).await?;
     Ok(Json(List::new(rows.into_iter().map(MemberView::from).collect(), page, total)))
 }
@@ -75,10 +73,8 @@ pub(super) async fn remove_member(
 pub(super) async fn list_project_members(
     State(identity): State<Identity>,
     ProjectManager(scope): ProjectManager,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<MemberView>>> {
-    let page = params.page();
-    params.finish()?;
     let (rows, total) = store::member::list_in_project(&identity.inner.db, scope.project, page).await?;
     Ok(Json(List::new(rows.into_iter().map(MemberView::from).collect(), page, total)))
 }

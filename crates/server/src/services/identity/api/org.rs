@@ -9,7 +9,7 @@ use crate::http::auth::{OrgOwner, OrgReader, Person};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::IdempotencyKey;
-use crate::http::list::{List, PageParams, Params};
+use crate::http::list::{Asked, List, PageParams};
 use crate::http::reply::{Created, Reply};
 use crate::services::identity::ops::Outcome;
 use crate::services::identity::wire::org::OrgView;
@@ -24,10 +24,8 @@ use crate::services::identity::{Identity, ops, org_not_found, store};
 pub(super) async fn list_orgs(
     State(identity): State<Identity>,
     person: Person,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<OrgView>>> {
-    let page = params.page();
-    params.finish()?;
     let (rows, total) = store::org::list_of(&identity.inner.db, person.user, page).await?;
     Ok(Json(List::new(rows.iter().map(OrgView::from).collect(), page, total)))
 }

@@ -10,7 +10,7 @@ use crate::http::auth::{OrgManager, OrgReader, ProjectManager, ProjectOwner, Pro
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::IdempotencyKey;
-use crate::http::list::{List, PageParams, Params};
+use crate::http::list::{Asked, List, PageParams};
 use crate::http::reply::{Created, Reply};
 use crate::services::identity::ops::Outcome;
 use crate::services::identity::store::project::ProjectRow;
@@ -26,10 +26,8 @@ use crate::services::identity::{Identity, ops, project_not_found, store};
 pub(super) async fn list_projects(
     State(identity): State<Identity>,
     OrgReader(scope): OrgReader,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<ProjectView>>> {
-    let page = params.page();
-    params.finish()?;
     let all = may(Some(scope.role), None, Action::ReadProject);
     let (rows, total) = store::project::list(&identity.inner.db, scope.org, scope.person.user, all, page).await?;
     Ok(Json(List::new(rows.iter().map(ProjectView::from).collect(), page, total)))

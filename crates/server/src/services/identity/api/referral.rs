@@ -5,7 +5,7 @@ use axum::extract::State;
 
 use crate::http::auth::Person;
 use crate::http::envelope::ErrorBody;
-use crate::http::list::{List, PageParams, Params};
+use crate::http::list::{Asked, List, PageParams};
 use crate::http::reply::Reply;
 use crate::services::identity::wire::referral::{CodeView, ReferralView};
 use crate::services::identity::{Identity, ops, store};
@@ -28,10 +28,8 @@ pub(super) async fn get_referral_code(State(identity): State<Identity>, person: 
 pub(super) async fn list_referrals(
     State(identity): State<Identity>,
     person: Person,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<ReferralView>>> {
-    let page = params.page();
-    params.finish()?;
     let (rows, total) = store::referral::list(&identity.inner.db, person.user, page).await?;
     Ok(Json(List::new(rows.into_iter().map(ReferralView::from).collect(), page, total)))
 }

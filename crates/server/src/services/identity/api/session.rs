@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use crate::http::auth::Person;
 use crate::http::body;
 use crate::http::envelope::{ApiError, ErrorBody, RequestId};
-use crate::http::list::{List, PageParams, Params};
+use crate::http::list::{Asked, List, PageParams};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::identity::wire::session::{
@@ -101,10 +101,8 @@ pub(super) async fn jwks(State(identity): State<Identity>) -> Response {
 pub(super) async fn list_sessions(
     State(identity): State<Identity>,
     person: Person,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<SessionView>>> {
-    let page = params.page();
-    params.finish()?;
     let now = identity.inner.clock.now();
     let (rows, total) = store::session::list(&identity.inner.db, person.user, now, page).await?;
     Ok(Json(List::new(rows.into_iter().map(|row| SessionView::of(row, person.session)).collect(), page, total)))

@@ -12,7 +12,7 @@ use crate::http::auth::{Editor, Reader};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::IdempotencyKey;
-use crate::http::list::{List, PageParams, Params};
+use crate::http::list::{Asked, List, PageParams};
 use crate::http::path::PathText;
 use crate::http::reply::{Created, Reply};
 use crate::services::vm::ops::{self, Outcome};
@@ -31,10 +31,8 @@ use crate::services::vm::{Vms, store};
 pub(super) async fn list_root_disk_volumes(
     State(vms): State<Vms>,
     Reader(scope): Reader,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<RootDiskView>>> {
-    let page = params.page();
-    params.finish()?;
     let (rows, total) = store::disk::list(vms.db(), (&scope).into(), DiskKind::Root, page).await?;
     Ok(Json(List::new(rows.iter().map(RootDiskView::from).collect(), page, total)))
 }
@@ -84,10 +82,8 @@ pub(super) async fn delete_root_disk_volume(
 pub(super) async fn list_disks(
     State(vms): State<Vms>,
     Reader(scope): Reader,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<DiskView>>> {
-    let page = params.page();
-    params.finish()?;
     let (rows, total) = store::disk::list(vms.db(), (&scope).into(), DiskKind::Data, page).await?;
     Ok(Json(List::new(rows.iter().map(DiskView::from).collect(), page, total)))
 }

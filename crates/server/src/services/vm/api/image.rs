@@ -9,7 +9,7 @@ use crate::http::auth::{Administrator, Caller};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::IdempotencyKey;
-use crate::http::list::{List, PageParams, Params};
+use crate::http::list::{Asked, List, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::{Created, Reply};
 use crate::services::vm::ops::Outcome;
@@ -25,10 +25,8 @@ use crate::services::vm::{Vms, store};
 pub(super) async fn list_images(
     State(vms): State<Vms>,
     _caller: Caller,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<ImageView>>> {
-    let page = params.page();
-    params.finish()?;
     let (rows, total) = store::image::list(vms.db(), page).await?;
     Ok(Json(List::new(rows.into_iter().map(ImageView::from).collect(), page, total)))
 }

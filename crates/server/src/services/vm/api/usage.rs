@@ -5,7 +5,7 @@ use axum::extract::State;
 
 use crate::http::auth::Administrator;
 use crate::http::envelope::ErrorBody;
-use crate::http::list::{List, PageParams, Params};
+use crate::http::list::{Asked, List, PageParams};
 use crate::http::reply::Reply;
 use crate::services::vm::wire::usage::UsageView;
 use crate::services::vm::{Vms, store};
@@ -19,10 +19,8 @@ use crate::services::vm::{Vms, store};
 pub(super) async fn list_usage(
     State(vms): State<Vms>,
     _admin: Administrator,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<UsageView>>> {
-    let page = params.page();
-    params.finish()?;
     let (rows, total) = store::usage::list(vms.db(), page).await?;
     Ok(Json(List::new(rows.into_iter().map(UsageView::from).collect(), page, total)))
 }

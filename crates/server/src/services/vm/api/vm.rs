@@ -18,7 +18,7 @@ use crate::http::auth::{Editor, Reader};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::IdempotencyKey;
-use crate::http::list::{List, PageParams, Params};
+use crate::http::list::{Asked, List, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::{Accepted, Created, Reply};
 use crate::services::vm::ops::vm::VmWithDisks;
@@ -255,11 +255,9 @@ pub(super) async fn list_vm_operations(
     State(vms): State<Vms>,
     Reader(scope): Reader,
     path: PathText,
-    mut params: Params,
+    Asked(page): Asked,
 ) -> Reply<Json<List<OperationView>>> {
     let id: VmId = path.id("vm_id")?;
-    let page = params.page();
-    params.finish()?;
     store::vm::find_ever(vms.db(), (&scope).into(), id).await?.ok_or_else(not_found)?;
     let (rows, total) = store::operation::list(vms.db(), id, page).await?;
     Ok(Json(List::new(rows.into_iter().map(OperationView::from).collect(), page, total)))

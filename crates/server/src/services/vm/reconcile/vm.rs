@@ -4,6 +4,8 @@
 //! the record is dropped and the next look decides anew. Doing is repeatable, so nothing is lost by
 //! that. Failures that may pass are tried again, ever later, until the status' deadline ends them.
 
+mod record;
+
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::{Mutex, PoisonError};
@@ -12,18 +14,18 @@ use std::time::Duration;
 use berth_domain::ids::{DiskId, VmId};
 use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::{self, Deadlines, Disk, Snapshot, Step};
-use berth_domain::vm::{DiskKind, DiskStatus, ExposedPort, Status};
+use berth_domain::vm::{DiskKind, Status};
 use berth_domain::{Error, Result, Timestamp};
-use serde_json::json;
 
 use super::{StepError, fault};
-use crate::db::{Signal, Tx, event};
+use crate::db::Tx;
 use crate::services::vm::Vms;
 use crate::services::vm::engine::{Capacity, DataDisk, EngineError, MachineSpec};
 use crate::services::vm::store;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::vm::VmRow;
 use crate::work::{Due, Reconciler};
+use record::{apply, refused, running, still};
 
 /// Steps of one run: far more than a life needs, so that a defect cannot spin for ever.
 const MAX_STEPS: usize = 100;
@@ -162,60 +164,6 @@ impl VmReconciler {
         }
     }
 
-    /// Writes a change onto the row it was decided for, with its event. A row whose wish changed
-    /// meanwhile is left alone.
-    async fn record(&self, seen: &Seen, change: impl FnOnce(&mut VmRow)) -> Result<(), StepError> {
-        let mut tx = self.vms.db().begin().await?;
-        if let Some(mut vm) = still(&mut tx, seen).await? {
-            change(&mut vm);
-            self.write(&mut tx, &seen.vm, &vm).await?;
-            tx.commit().await?;
-        }
-        Ok(())
-    }
-
-    /// Writes a row; tells of it where an owner would see the difference.
-    async fn write(&self, tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), StepError> {
-        let mut vm = after.clone();
-        let now = self.vms.clock().now();
-        let told = vm.status != before.status || vm.message != before.message;
-        if told || vm.address != before.address || vm.guest_ready != before.guest_ready {
-            vm.updated_at = now;
-        }
-        store::vm::update(tx, &vm).await?;
-        if told {
-            let data = json!({"status": vm.status.as_str(), "message": vm.message});
-            event::emit(tx, vm.project, "vm.status", &vm.id.to_string(), &data, now).await?;
-        } else if vm.guest_ready && !before.guest_ready {
-            event::emit(tx, vm.project, "vm.ready", &vm.id.to_string(), &json!({"boot": vm.boot}), now).await?;
-        }
-        if !vm.status.is_transitional() && vm.status != before.status {
-            let failed = vm.status == Status::Failed;
-            let outcome = if failed { "failed" } else { "done" };
-            let reason = if failed { vm.message.as_deref() } else { None };
-            store::operation::finish(tx, vm.id, outcome, reason, now).await?;
-        }
-        tx.signal(Signal::Row("vms", vm.id.0));
-        Ok(())
-    }
-
-    /// Nothing to do now: remembers when to look again.
-    async fn rest(&self, seen: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
-        if seen.vm.work_at == until {
-            return Ok(());
-        }
-        let mut tx = self.vms.db().begin().await?;
-        // A change that came in meanwhile, whatever it is, wants another look: it set its own time.
-        if let Some(mut vm) = still(&mut tx, seen).await?
-            && vm.updated_at == seen.vm.updated_at
-        {
-            vm.work_at = until;
-            store::vm::update(&mut tx, &vm).await?;
-            tx.commit().await?;
-        }
-        Ok(())
-    }
-
     async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
         let engine = self.vms.engine();
         let capacity = engine.capacity().await?;
@@ -295,61 +243,6 @@ impl VmReconciler {
         .await
     }
 
-    /// Records a failure: nothing is wanted any more, nothing stays reserved, everything made is kept.
-    async fn fail(&self, seen: &Seen, reason: &str) -> Result<(), StepError> {
-        let now = self.vms.clock().now();
-        let mut tx = self.vms.db().begin().await?;
-        let Some(mut vm) = still(&mut tx, seen).await? else {
-            return Ok(());
-        };
-        enter(&mut vm, Status::Failed, Some(reason.to_owned()), now);
-        vm.want = Want::Stop;
-        vm.reserved = false;
-        if reason.starts_with("insufficient_capacity") {
-            vm.address = None;
-            vm.ssh_port = None;
-        }
-        for mut disk in store::disk::of_vm(&mut tx, vm.id).await? {
-            if matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning) {
-                disk.status = DiskStatus::Failed;
-                disk.message = Some(reason.to_owned());
-                disk.updated_at = now;
-                store::disk::update(&mut tx, &disk).await?;
-            }
-        }
-        self.write(&mut tx, &seen.vm, &vm).await?;
-        tracing::warn!(vm = %vm.id, reason, "VM failed");
-        Ok(tx.commit().await?)
-    }
-
-    /// Releases the disks and records that the VM is gone.
-    async fn finish(&self, seen: &Seen) -> Result<(), StepError> {
-        let now = self.vms.clock().now();
-        let mut tx = self.vms.db().begin().await?;
-        let Some(mut vm) = still(&mut tx, seen).await? else {
-            return Ok(());
-        };
-        for mut disk in store::disk::of_vm(&mut tx, vm.id).await? {
-            disk.vm = None;
-            disk.updated_at = now;
-            if goes_with(&vm, &disk) {
-                disk.status = DiskStatus::Deleting;
-                disk.work_at = Some(now);
-                tx.signal(Signal::Work("disks"));
-            }
-            store::disk::update(&mut tx, &disk).await?;
-        }
-        enter(&mut vm, Status::Deleted, None, now);
-        vm.reserved = false;
-        vm.address = None;
-        vm.ssh_port = None;
-        vm.user_data = None;
-        vm.work_at = None;
-        vm.deleted_at = Some(now);
-        self.write(&mut tx, &seen.vm, &vm).await?;
-        Ok(tx.commit().await?)
-    }
-
     /// Tries a failing step again later; a failure that will not pass is recorded.
     async fn postpone(&self, id: VmId, error: StepError) {
         let outcome = match error {
@@ -392,83 +285,6 @@ impl VmReconciler {
         let until = seen.now.plus_seconds(pause);
         self.record(&seen, |vm| vm.work_at = Some(until)).await
     }
-}
-
-/// The row as it is now, if it still wants what it wanted when it was looked at.
-async fn still(tx: &mut Tx, seen: &Seen) -> Result<Option<VmRow>, StepError> {
-    let now = store::vm::load(tx, seen.vm.id).await?;
-    Ok(now.filter(|vm| {
-        let (a, b) = (vm, &seen.vm);
-        a.deleted_at.is_none() && (a.want, a.status, a.status_since) == (b.want, b.status, b.status_since)
-    }))
-}
-
-/// What each step that only records does to the row.
-fn apply(vm: &mut VmRow, step: &Step, now: Timestamp) {
-    match step {
-        Step::Enter(status, message) => enter(vm, *status, Some((*message).to_owned()), now),
-        Step::Running => running(vm, now, None),
-        Step::GuestReady => vm.guest_ready = true,
-        Step::GuestOff => {
-            vm.want = Want::Stop;
-            enter(vm, Status::Stopping, Some("the guest powered itself off".into()), now);
-        }
-        Step::StartAgain { reason, delay } => {
-            let deaths = if *delay == 0 { 1 } else { vm.attempts + 1 };
-            enter(vm, Status::Starting, Some((*reason).to_owned()), now);
-            vm.attempts = deaths;
-            vm.start_after = (*delay > 0).then(|| now.plus_seconds(*delay));
-            vm.ending = true;
-        }
-        Step::Ended => {
-            vm.ending = false;
-            vm.power_off_at = None;
-        }
-        Step::Stopped => {
-            let message = vm.message.take().filter(|m| m.starts_with("the guest"));
-            enter(vm, Status::Stopped, message, now);
-            vm.reserved = false;
-            vm.ending = false;
-        }
-        Step::Retry => {
-            vm.attempts += 1;
-            vm.ending = true;
-            vm.status_since = now;
-            vm.message = Some("it took too long; trying once more".into());
-        }
-        _ => {}
-    }
-}
-
-fn enter(vm: &mut VmRow, status: Status, message: Option<String>, now: Timestamp) {
-    vm.status = status;
-    vm.message = message;
-    vm.status_since = now;
-    vm.work_at = Some(now);
-    vm.power_off_at = None;
-    if !status.is_transitional() {
-        vm.ending = false;
-    }
-}
-
-fn running(vm: &mut VmRow, now: Timestamp, message: Option<String>) {
-    enter(vm, Status::Running, message, now);
-    vm.start_after = None;
-}
-
-/// Exposed ports that could not be bound, as a message for the owner.
-fn refused(ports: &[ExposedPort]) -> Option<String> {
-    let list: Vec<_> = ports.iter().map(|p| format!("{}/{}", p.port, p.protocol)).collect();
-    (!list.is_empty()).then(|| {
-        format!("not reachable from outside, because this service may not bind ports below 1024: {}", list.join(", "))
-    })
-}
-
-/// Whether a disk is removed together with its VM (contract, section 1).
-fn goes_with(vm: &VmRow, disk: &DiskRow) -> bool {
-    let unfinished = matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning);
-    let ordered = disk.kind == DiskKind::Root && vm.root_disk_created && vm.delete_root_disk;
-    ordered || (unfinished && disk.created_with == Some(vm.id))
 }
 
 /// What the host lacks for a VM, as a sentence; sums over rows are the only counters.

@@ -1,0 +1,205 @@
+//! What a step leaves on the row: status, message, events, the end of operations.
+//!
+//! Everything here begins with [`still`]: the row is written only if it wants what it wanted when the step
+//! was decided.
+
+use berth_domain::Timestamp;
+use berth_domain::vm::model::Want;
+use berth_domain::vm::plan::Step;
+use berth_domain::vm::{DiskKind, DiskStatus, ExposedPort, Status};
+use serde_json::json;
+
+use super::{Seen, VmReconciler};
+use crate::db::{Signal, Tx, event};
+use crate::services::vm::reconcile::StepError;
+use crate::services::vm::store;
+use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::vm::VmRow;
+
+impl VmReconciler {
+    /// Writes a change onto the row it was decided for, with its event. A row whose wish changed
+    /// meanwhile is left alone.
+    pub(super) async fn record(&self, seen: &Seen, change: impl FnOnce(&mut VmRow)) -> Result<(), StepError> {
+        let mut tx = self.vms.db().begin().await?;
+        if let Some(mut vm) = still(&mut tx, seen).await? {
+            change(&mut vm);
+            self.write(&mut tx, &seen.vm, &vm).await?;
+            tx.commit().await?;
+        }
+        Ok(())
+    }
+
+    /// Writes a row; tells of it where an owner would see the difference.
+    pub(super) async fn write(&self, tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), StepError> {
+        let mut vm = after.clone();
+        let now = self.vms.clock().now();
+        let told = vm.status != before.status || vm.message != before.message;
+        if told || vm.address != before.address || vm.guest_ready != before.guest_ready {
+            vm.updated_at = now;
+        }
+        store::vm::update(tx, &vm).await?;
+        if told {
+            let data = json!({"status": vm.status.as_str(), "message": vm.message});
+            event::emit(tx, vm.project, "vm.status", &vm.id.to_string(), &data, now).await?;
+        } else if vm.guest_ready && !before.guest_ready {
+            event::emit(tx, vm.project, "vm.ready", &vm.id.to_string(), &json!({"boot": vm.boot}), now).await?;
+        }
+        if !vm.status.is_transitional() && vm.status != before.status {
+            let failed = vm.status == Status::Failed;
+            let outcome = if failed { "failed" } else { "done" };
+            let reason = if failed { vm.message.as_deref() } else { None };
+            store::operation::finish(tx, vm.id, outcome, reason, now).await?;
+        }
+        tx.signal(Signal::Row("vms", vm.id.0));
+        Ok(())
+    }
+
+    /// Nothing to do now: remembers when to look again.
+    pub(super) async fn rest(&self, seen: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
+        if seen.vm.work_at == until {
+            return Ok(());
+        }
+        let mut tx = self.vms.db().begin().await?;
+        // A change that came in meanwhile, whatever it is, wants another look: it set its own time.
+        if let Some(mut vm) = still(&mut tx, seen).await?
+            && vm.updated_at == seen.vm.updated_at
+        {
+            vm.work_at = until;
+            store::vm::update(&mut tx, &vm).await?;
+            tx.commit().await?;
+        }
+        Ok(())
+    }
+
+    /// Records a failure: nothing is wanted any more, nothing stays reserved, everything made is kept.
+    pub(super) async fn fail(&self, seen: &Seen, reason: &str) -> Result<(), StepError> {
+        let now = self.vms.clock().now();
+        let mut tx = self.vms.db().begin().await?;
+        let Some(mut vm) = still(&mut tx, seen).await? else {
+            return Ok(());
+        };
+        enter(&mut vm, Status::Failed, Some(reason.to_owned()), now);
+        vm.want = Want::Stop;
+        vm.reserved = false;
+        if reason.starts_with("insufficient_capacity") {
+            vm.address = None;
+            vm.ssh_port = None;
+        }
+        for mut disk in store::disk::of_vm(&mut tx, vm.id).await? {
+            if matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning) {
+                disk.status = DiskStatus::Failed;
+                disk.message = Some(reason.to_owned());
+                disk.updated_at = now;
+                store::disk::update(&mut tx, &disk).await?;
+            }
+        }
+        self.write(&mut tx, &seen.vm, &vm).await?;
+        tracing::warn!(vm = %vm.id, reason, "VM failed");
+        Ok(tx.commit().await?)
+    }
+
+    /// Releases the disks and records that the VM is gone.
+    pub(super) async fn finish(&self, seen: &Seen) -> Result<(), StepError> {
+        let now = self.vms.clock().now();
+        let mut tx = self.vms.db().begin().await?;
+        let Some(mut vm) = still(&mut tx, seen).await? else {
+            return Ok(());
+        };
+        for mut disk in store::disk::of_vm(&mut tx, vm.id).await? {
+            disk.vm = None;
+            disk.updated_at = now;
+            if goes_with(&vm, &disk) {
+                disk.status = DiskStatus::Deleting;
+                disk.work_at = Some(now);
+                tx.signal(Signal::Work("disks"));
+            }
+            store::disk::update(&mut tx, &disk).await?;
+        }
+        enter(&mut vm, Status::Deleted, None, now);
+        vm.reserved = false;
+        vm.address = None;
+        vm.ssh_port = None;
+        vm.user_data = None;
+        vm.work_at = None;
+        vm.deleted_at = Some(now);
+        self.write(&mut tx, &seen.vm, &vm).await?;
+        Ok(tx.commit().await?)
+    }
+}
+
+/// The row as it is now, if it still wants what it wanted when it was looked at.
+pub(super) async fn still(tx: &mut Tx, seen: &Seen) -> Result<Option<VmRow>, StepError> {
+    let now = store::vm::load(tx, seen.vm.id).await?;
+    Ok(now.filter(|vm| {
+        let (a, b) = (vm, &seen.vm);
+        a.deleted_at.is_none() && (a.want, a.status, a.status_since) == (b.want, b.status, b.status_since)
+    }))
+}
+
+/// What each step that only records does to the row.
+pub(super) fn apply(vm: &mut VmRow, step: &Step, now: Timestamp) {
+    match step {
+        Step::Enter(status, message) => enter(vm, *status, Some((*message).to_owned()), now),
+        Step::Running => running(vm, now, None),
+        Step::GuestReady => vm.guest_ready = true,
+        Step::GuestOff => {
+            vm.want = Want::Stop;
+            enter(vm, Status::Stopping, Some("the guest powered itself off".into()), now);
+        }
+        Step::StartAgain { reason, delay } => {
+            let deaths = if *delay == 0 { 1 } else { vm.attempts + 1 };
+            enter(vm, Status::Starting, Some((*reason).to_owned()), now);
+            vm.attempts = deaths;
+            vm.start_after = (*delay > 0).then(|| now.plus_seconds(*delay));
+            vm.ending = true;
+        }
+        Step::Ended => {
+            vm.ending = false;
+            vm.power_off_at = None;
+        }
+        Step::Stopped => {
+            let message = vm.message.take().filter(|m| m.starts_with("the guest"));
+            enter(vm, Status::Stopped, message, now);
+            vm.reserved = false;
+            vm.ending = false;
+        }
+        Step::Retry => {
+            vm.attempts += 1;
+            vm.ending = true;
+            vm.status_since = now;
+            vm.message = Some("it took too long; trying once more".into());
+        }
+        _ => {}
+    }
+}
+
+fn enter(vm: &mut VmRow, status: Status, message: Option<String>, now: Timestamp) {
+    vm.status = status;
+    vm.message = message;
+    vm.status_since = now;
+    vm.work_at = Some(now);
+    vm.power_off_at = None;
+    if !status.is_transitional() {
+        vm.ending = false;
+    }
+}
+
+pub(super) fn running(vm: &mut VmRow, now: Timestamp, message: Option<String>) {
+    enter(vm, Status::Running, message, now);
+    vm.start_after = None;
+}
+
+/// Exposed ports that could not be bound, as a message for the owner.
+pub(super) fn refused(ports: &[ExposedPort]) -> Option<String> {
+    let list: Vec<_> = ports.iter().map(|p| format!("{}/{}", p.port, p.protocol)).collect();
+    (!list.is_empty()).then(|| {
+        format!("not reachable from outside, because this service may not bind ports below 1024: {}", list.join(", "))
+    })
+}
+
+/// Whether a disk is removed together with its VM (contract, section 1).
+fn goes_with(vm: &VmRow, disk: &DiskRow) -> bool {
+    let unfinished = matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning);
+    let ordered = disk.kind == DiskKind::Root && vm.root_disk_created && vm.delete_root_disk;
+    ordered || (unfinished && disk.created_with == Some(vm.id))
+}
