@@ -68,12 +68,12 @@ fn program(service: &Service, key: &str, org: &str, project: &str, arguments: &[
     command
 }
 
-/// The first line of the events of Acme's project.
-fn first_event(service: &Service, key: &str) -> String {
+/// The first event of a VM that a program reads with the key.
+fn event_of_a_vm(service: &Service, key: &str) -> String {
     let mut command = program(service, key, "acme", "web", &["vm", "events", "--after", "0"]);
     let mut child = command.stdout(Stdio::piped()).spawn().expect("a start");
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+    let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let line = lines.map_while(Result::ok).find(|line| line.contains("vm.")).expect("an event of a VM");
     child.kill().and_then(|()| child.wait()).expect("an end");
     line
 }
@@ -153,7 +153,7 @@ fn by_the_key(service: &Service, key: &str, create: &[&str]) {
         let output = types(command);
         assert!(output.status.success(), "{command:?} {output:?}");
     }
-    assert!(first_event(service, key).contains("vm."), "an event of the VM");
+    assert!(event_of_a_vm(service, key).contains("job"), "it names the VM");
     for command in [&["key", "list"][..], &["whoami"], &["audit"], &["account", "sessions"], &["logout"]] {
         let said = refused(types(command), 3);
         assert!(said.contains("sign-in"), "{command:?} {said}");
