@@ -1,6 +1,5 @@
 //! The routes of identity. A file holds the handlers of one noun.
 
-mod admin;
 mod api_key;
 mod audit;
 mod invitation;
@@ -8,8 +7,11 @@ mod member;
 mod org;
 mod password;
 mod project;
+mod quota;
 mod referral;
 mod session;
+mod signing_key;
+mod suspension;
 mod user;
 mod verification;
 
@@ -25,7 +27,7 @@ pub(super) fn routes() -> OpenApiRouter<Identity> {
         .routes(routes!(session::login))
         .routes(routes!(session::refresh))
         .routes(routes!(session::logout))
-        .routes(routes!(session::jwks))
+        .routes(routes!(signing_key::jwks))
         .routes(routes!(password::forgot_password))
         .routes(routes!(password::reset_password))
         .routes(routes!(password::change_password))
@@ -64,12 +66,12 @@ fn tenancy() -> OpenApiRouter<Identity> {
 
 fn administration() -> OpenApiRouter<Identity> {
     OpenApiRouter::new()
-        .routes(routes!(admin::list_users))
-        .routes(routes!(admin::suspend_user))
-        .routes(routes!(admin::unsuspend_user))
-        .routes(routes!(admin::list_all_orgs))
-        .routes(routes!(admin::suspend_org))
-        .routes(routes!(admin::unsuspend_org))
-        .routes(routes!(admin::get_limits, admin::set_limits))
-        .routes(routes!(admin::rotate_signing_key))
+        .routes(routes!(suspension::list_users))
+        .routes(routes!(suspension::suspend_user))
+        .routes(routes!(suspension::unsuspend_user))
+        .routes(routes!(suspension::list_all_orgs))
+        .routes(routes!(suspension::suspend_org))
+        .routes(routes!(suspension::unsuspend_org))
+        .routes(routes!(quota::get_limits, quota::set_limits))
+        .routes(routes!(signing_key::rotate_signing_key))
 }

@@ -86,13 +86,6 @@ impl<S: Send + Sync> FromRequest<S> for OptionalJson {
     }
 }
 
-/// The keys that access tokens are verified with.
-#[utoipa::path(get, path = "/.well-known/jwks.json", operation_id = "getJWKS", tag = "identity",
-    responses((status = 200, body = serde_json::Value)))]
-pub(super) async fn jwks(State(identity): State<Identity>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], identity.signer().jwks().to_owned()).into_response()
-}
-
 /// The caller's sessions, newest first.
 #[utoipa::path(get, path = "/api/v1/users/me/sessions", operation_id = "listSessions", tag = "identity",
     params(PageParams), responses((status = 200, body = List<SessionView>), (status = 400, body = ErrorBody),

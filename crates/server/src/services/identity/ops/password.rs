@@ -25,12 +25,17 @@ pub(in crate::services::identity) async fn reset(
     id: &RequestId,
 ) -> Result<()> {
     let inner = &identity.inner;
+    let rules = |address: &str| {
+        password::check(&request.new_password.0, address, &inner.config)
+            .map_err(|rule| Error::field("new_password", rule))
+    };
+    // What is wrong with the password alone is told before the link is looked at; its address is known after.
+    rules("")?;
     let hash = token::hash(&request.token.0);
     let find = store::one_time::by_token(&inner.db, mail::RESET_PASSWORD, &hash);
     let open = |p: &store::one_time::Presented| p.used_at.is_none() && p.expires_at > inner.clock.now();
     let presented = find.await?.filter(open).ok_or_else(invalid_token)?;
-    password::check(&request.new_password.0, &presented.recipient, &inner.config)
-        .map_err(|rule| Error::field("new_password", rule))?;
+    rules(&presented.recipient)?;
     let password_hash = inner.hasher.hash(request.new_password.0).await?;
     let now = inner.clock.now();
     let mut tx = inner.db.begin().await?;

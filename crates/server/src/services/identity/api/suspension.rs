@@ -1,28 +1,17 @@
-//! What administrators of the platform see and do (extensions).
+//! People and organizations as administrators of the platform see and suspend them (extensions).
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 
 use super::session::OptionalJson;
-use crate::http::auth::{Administrator, Limits};
-use crate::http::body;
+use crate::http::auth::Administrator;
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{Asked, List, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::identity::wire::org::OrgView;
-use crate::services::identity::wire::quota::LimitsView;
 use crate::services::identity::wire::suspension::{AdminUserView, SuspendBody, reason};
-use crate::services::identity::{Identity, ops, project_not_found, store};
-
-/// A key that signs from now on.
-#[derive(serde::Serialize, utoipa::ToSchema)]
-#[schema(as = SigningKeyResponse)]
-pub(super) struct SigningKeyView {
-    /// Its name in tokens and in the key set.
-    kid: String,
-}
+use crate::services::identity::{Identity, ops, store};
 
 /// Everybody, newest first; `email` is a part of the address.
 #[utoipa::path(get, path = "/api/v1/admin/users", operation_id = "listUsers", tag = "administration",
@@ -119,49 +108,4 @@ pub(super) async fn unsuspend_org(
     path: PathText,
 ) -> Reply<Json<OrgView>> {
     Ok(Json(OrgView::from(&ops::suspension::org(&identity, &admin, path.id("org_id")?, false, None).await?)))
-}
-
-/// What a project may have.
-#[utoipa::path(get, path = "/api/v1/admin/projects/{project_id}/quota", operation_id = "getLimits",
-    tag = "administration", params(("project_id" = uuid::Uuid, Path)), responses((status = 200, body = LimitsView),
-    (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
-    (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
-pub(super) async fn get_limits(
-    State(identity): State<Identity>,
-    _admin: Administrator,
-    path: PathText,
-) -> Reply<Json<LimitsView>> {
-    let project = path.id("project_id")?;
-    store::project::find(&identity.inner.db, project).await?.ok_or_else(project_not_found)?;
-    Ok(Json(store::quota::find(&identity.inner.db, project).await?.into()))
-}
-
-/// Sets what a project may have, all of it; what is there already stays.
-#[utoipa::path(put, path = "/api/v1/admin/projects/{project_id}/quota", operation_id = "setLimits",
-    tag = "administration", params(("project_id" = uuid::Uuid, Path)), request_body = LimitsView,
-    responses((status = 200, body = LimitsView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-    (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
-    (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
-pub(super) async fn set_limits(
-    State(identity): State<Identity>,
-    Administrator(admin): Administrator,
-    path: PathText,
-    body::Json(body): body::Json,
-) -> Reply<Json<LimitsView>> {
-    let (project, limits) = (path.id("project_id")?, Limits::try_from(&body)?);
-    ops::quota::set(&identity, &admin, project, limits).await?;
-    Ok(Json(limits.into()))
-}
-
-/// Signs access tokens with a new key from now on; what older keys signed stays valid until it ends.
-#[utoipa::path(post, path = "/api/v1/admin/signing_keys", operation_id = "rotateSigningKey", tag = "administration",
-    responses((status = 201, body = SigningKeyView), (status = 401, body = ErrorBody), (status = 403,
-    body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
-pub(super) async fn rotate_signing_key(
-    State(identity): State<Identity>,
-    Administrator(admin): Administrator,
-) -> Reply<(StatusCode, [(http::HeaderName, &'static str); 1], Json<SigningKeyView>)> {
-    let kid = ops::signing_key::rotate(&identity, &admin).await?;
-    let location = [(http::header::LOCATION, "/.well-known/jwks.json")];
-    Ok((StatusCode::CREATED, location, Json(SigningKeyView { kid })))
 }
