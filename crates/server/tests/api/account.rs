@@ -235,6 +235,14 @@ async fn verified_addresses_can_be_required() {
     let token = token_in(&platform.message("ada@example.com", 1).await);
     assert_eq!(anybody.post("/api/v1/auth/email/verify", json!({"token": token})).await.status, 204);
     assert_eq!(anybody.post("/api/v1/auth/login", login).await.status, 200);
+    // Who holds an invitation reads the mail, and is told to sign in; a made-up one learns nothing.
+    let invite = json!({"email": "ada@example.com", "role": "member"});
+    let made = platform.admin.post("/api/v1/orgs/administrator/invitations", invite).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let token = token_in(&platform.message("ada@example.com", 3).await);
+    let with = |token: &str| json!({"email": "ada@example.com", "password": PASSWORD, "invitation_token": token});
+    anybody.post("/api/v1/auth/signup", with(&token)).await.refused(409, "email_taken");
+    assert_eq!(anybody.post("/api/v1/auth/signup", with("made-up")).await.status, 201);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -142,6 +142,20 @@ pub(in crate::services::identity) async fn accept(
     Ok(OrgView::from(&org))
 }
 
+/// The open invitation of an address that a link leads to.
+pub(super) async fn open_by(
+    tx: &mut Tx,
+    presented: &str,
+    email: &str,
+    now: Timestamp,
+) -> Result<Option<InvitationRow>> {
+    let link = store::one_time::by_token(&mut *tx, mail::INVITATION, &token::hash(presented)).await?;
+    let Some(link) = link.filter(|link| link.used_at.is_none()) else { return Ok(None) };
+    let id: InvitationId = link.subject.parse().map_err(Error::internal)?;
+    let found = store::invitation::find(tx, id).await?;
+    Ok(found.filter(|i| i.is_open(now) && i.email.eq_ignore_ascii_case(email)))
+}
+
 /// Makes a person a member by an invitation's link. Who has the link reads the address.
 pub(super) async fn take(
     tx: &mut Tx,
@@ -150,12 +164,7 @@ pub(super) async fn take(
     request_id: &str,
     now: Timestamp,
 ) -> Result<OrgRow> {
-    let link = store::one_time::by_token(&mut *tx, mail::INVITATION, &token::hash(presented)).await?;
-    let link = link.filter(|link| link.used_at.is_none()).ok_or_else(invalid_token)?;
-    let id: InvitationId = link.subject.parse().map_err(Error::internal)?;
-    let found = store::invitation::find(&mut *tx, id).await?;
-    let own = |i: &InvitationRow| i.is_open(now) && i.email.eq_ignore_ascii_case(&user.email);
-    let mut invitation = found.filter(own).ok_or_else(invalid_token)?;
+    let mut invitation = open_by(tx, presented, &user.email, now).await?.ok_or_else(invalid_token)?;
     let org = store::org::find(&mut *tx, invitation.org).await?.ok_or_else(org_not_found)?;
     let held = store::member::role(&mut *tx, org.id, user.id).await?;
     let role = held.map_or(invitation.role, |held| held.max(invitation.role));
@@ -166,7 +175,8 @@ pub(super) async fn take(
     }
     invitation.accepted_at = Some(now);
     store::invitation::update(tx, &invitation).await?;
-    store::one_time::end(tx, mail::INVITATION, &link.subject, now).await?;
+    let subject = invitation.id.to_string();
+    store::one_time::end(tx, mail::INVITATION, &subject, now).await?;
     verification::verified(tx, user, now).await?;
     let audit = Audit {
         org: Some(org.id),
@@ -174,7 +184,7 @@ pub(super) async fn take(
         actor: Actor::User(user.id),
         request_id,
         action: "invitation.accept",
-        subject: &link.subject,
+        subject: &subject,
         data: json!({"role": role.as_str()}),
     };
     audit.write(tx, now).await?;

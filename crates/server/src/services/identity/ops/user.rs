@@ -97,7 +97,7 @@ pub(in crate::services::identity) async fn sign_up(
     let (user, org, project) = if !taken {
         let (org, project) = found(&mut tx, &user, id, now).await?;
         (welcome(&mut tx, &request, user, id, now).await?, org, project)
-    } else if inner.config.require_verified_email {
+    } else if inner.config.require_verified_email && !invited(&mut tx, &request, now).await? {
         // Only who reads the mail learns that there is an account.
         let (org, project) = own(&mut tx, &user, now).await?;
         store::outbox::put(&mut tx, mail::EMAIL_TAKEN, &user.email, None, now).await?;
@@ -112,6 +112,14 @@ pub(in crate::services::identity) async fn sign_up(
         organization: OrgView::from(&org),
         project: ProjectView::from(&project),
     })
+}
+
+/// Whether who signs up holds an invitation of the address, and so reads its mail: nothing is hidden from them.
+async fn invited(tx: &mut Tx, request: &SignUp, now: Timestamp) -> Result<bool> {
+    match &request.invitation_token {
+        Some(token) => Ok(invitation::open_by(tx, &token.0, &request.email, now).await?.is_some()),
+        None => Ok(false),
+    }
 }
 
 /// What a new account brings with it: an invitation, a referral, a mail that verifies the address.
