@@ -19,11 +19,23 @@ bootstrap() {
       --include="$packages" --aptopt="$options" "$@" "$suite" "$target" - >&2
 }
 
-# The files of parts that a program needs to run, each on a line.
+# The program loader of parts. The name in lib64 is an absolute link and would
+# lead to the host's.
+loader_of() {
+  echo "$1/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
+}
+
+# The libraries of parts that a program needs, each on a line; never the host's.
 libraries_of() {
-  local parts=$1 program=$2
-  "$parts/lib64/ld-linux-x86-64.so.2" --library-path "$parts/lib/x86_64-linux-gnu:$parts/usr/lib/x86_64-linux-gnu" \
-    --list "$program" | sed -nE 's,.* (/[^ ]+) \(0x.*,\1,p'
+  local parts=$1 program=$2 library
+  "$(loader_of "$parts")" --library-path "$parts/lib/x86_64-linux-gnu:$parts/usr/lib/x86_64-linux-gnu" \
+    --list "$program" | sed -nE 's,.* (/[^ ]+) \(0x.*,\1,p' | while read -r library; do
+    case $library in
+      */ld-linux-x86-64.so.2) ;;
+      "$parts"/*) echo "$library" ;;
+      *) die "$program needs $library, which the packages of the image do not hold." ;;
+    esac
+  done
 }
 
 remove_tree() {

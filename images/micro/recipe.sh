@@ -35,19 +35,20 @@ fill_folders() {
 }
 
 fill_programs() {
-  local parts=$1 tree=$2 program library applet
+  local parts=$1 tree=$2 program libraries library applet
   while read -r applet; do
     mkdir -p "$tree/$(dirname "$applet")"
     ln -sf /bin/busybox "$tree/$applet"
   done < <("$parts/bin/busybox" --list-full)
   cp --remove-destination "$parts/bin/busybox" "$tree/bin/busybox"
   mkdir -p "$tree/lib/x86_64-linux-gnu"
-  cp -L "$parts/lib64/ld-linux-x86-64.so.2" "$tree/lib64/"
+  cp "$(loader_of "$parts")" "$tree/lib64/"
   for program in "${programs[@]}"; do
     install -m 0755 -D "$parts/$program" "$tree/$program"
+    libraries=$(libraries_of "$parts" "$parts/$program")
     while read -r library; do
       cp -Lu "$library" "$tree/lib/x86_64-linux-gnu/"
-    done < <(libraries_of "$parts" "$parts/$program")
+    done <<<"$libraries"
   done
   ln -s mke2fs "$tree/sbin/mkfs.ext4"
   ln -s e2fsck "$tree/sbin/fsck.ext4"
