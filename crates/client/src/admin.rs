@@ -19,7 +19,7 @@ pub struct AdminUser {
 /// Which people to list.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct UserFilter {
-    /// Only this address.
+    /// Only addresses that hold this.
     pub email: Option<String>,
     /// From 1.
     pub page: Option<u32>,

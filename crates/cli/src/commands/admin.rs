@@ -13,7 +13,7 @@ use crate::pick::{is_id, only};
 pub enum AdminCommand {
     /// List everybody
     Users {
-        /// Only this address
+        /// Only addresses that hold this
         #[arg(long)]
         email: Option<String>,
         #[command(flatten)]
@@ -91,8 +91,10 @@ async fn find(context: &Context, target: &Target) -> Result<String> {
         return Ok(text.to_owned());
     }
     if let Kind::User = target.kind {
-        let filter = UserFilter { email: Some(text.to_owned()), ..UserFilter::default() };
-        let found = context.client.all_users(&filter).await?.data;
+        let filter = UserFilter { email: Some(text.to_owned()), page: None, limit: Some(100) };
+        // The service answers every address that holds the text; one of them at most is the address itself.
+        let mut found = context.client.all_users(&filter).await?.data;
+        found.retain(|found| found.user.email.eq_ignore_ascii_case(text));
         return Ok(only(found, "user", text, "berth admin users")?.user.id);
     }
     let mut orgs = Page::all(async |page| context.client.all_organizations(page).await).await?;

@@ -283,6 +283,8 @@ fn administrators(service: &Service, ana: &Person<'_>) {
     admin.types(&["admin", "suspend", "org", "ana", "--reason", "a test"]);
     assert!(ana.refused(&["vm", "list"], 3).contains("suspended"));
     admin.types(&["admin", "unsuspend", "org", "ana"]);
+    // A part of an address is nobody's.
+    admin.refused(&["admin", "suspend", "user", "na@example.com"], 4);
     admin.types(&["admin", "suspend", "user", "ana@example.com"]);
     assert!(ana.refused(&["login"], 3).contains("suspended"));
     admin.types(&["admin", "unsuspend", "user", "ana@example.com"]);

@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::extract::{FromRequestParts, Path};
@@ -26,6 +27,9 @@ use super::envelope::{ApiError, RequestId};
 use super::limit::Window;
 use super::path::storable;
 use crate::db::audit::{Actor, Audit};
+
+/// Between two looks at whether an answer without an end may go on.
+const RECHECK: Duration = Duration::from_secs(5);
 
 /// Somebody with a valid credential.
 #[derive(Clone, Debug)]
@@ -170,8 +174,8 @@ pub trait Gate: Send + Sync + 'static {
     /// The project named in a path, by ids or slugs; 404 where the caller cannot see it.
     async fn project(&self, caller: Caller, org: &str, project: &str) -> Result<Scope>;
 
-    /// Whether a credential still counts: asked again and again by answers that have no end.
-    async fn counts(&self, who: &Who) -> Result<bool>;
+    /// Refuses a credential that does not count any more, by what the database says now.
+    async fn recheck(&self, who: &Who) -> Result<()>;
 
     /// Counts a request of a caller, and of the project it goes to: how much is left, or 429.
     fn admit(&self, who: &Who, scope: Option<&Scope>) -> Result<Option<Window>>;
@@ -241,20 +245,35 @@ async fn scope_of(parts: &mut Parts, caller: Caller) -> Result<Scope> {
     Ok(scope)
 }
 
-/// Asks whether the credential of a request still counts.
+/// Watches over answers that have no end: streams and consoles.
 #[derive(Clone)]
-pub struct StillThere {
+pub struct Watch {
     gate: Arc<dyn Gate>,
 }
 
-impl StillThere {
-    /// Whether the caller's credential counts at this moment. While that cannot be told, it does.
-    pub async fn is(&self, caller: &Caller) -> bool {
-        self.gate.counts(&caller.who).await.unwrap_or(true)
+impl Watch {
+    /// Returns when the caller may not do this any more: the credential ended, a role was taken, somebody was
+    /// suspended. While that cannot be told, the caller may.
+    pub async fn over(&self, scope: &Scope, action: Action) {
+        loop {
+            tokio::time::sleep(RECHECK).await;
+            if !self.allows(scope, action).await {
+                return;
+            }
+        }
+    }
+
+    async fn allows(&self, scope: &Scope, action: Action) -> bool {
+        let (org, project) = (scope.org.to_string(), scope.project.to_string());
+        let seen = async {
+            self.gate.recheck(&scope.caller.who).await?;
+            self.gate.project(scope.caller.clone(), &org, &project).await?.require(action)
+        };
+        seen.await.map_or_else(|refusal| refusal.code.status() >= 500, |()| true)
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for StillThere {
+impl<S: Send + Sync> FromRequestParts<S> for Watch {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {

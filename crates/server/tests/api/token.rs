@@ -1,7 +1,10 @@
 //! What is not one of our access tokens (RFC 8725), and what happens at once.
 
+use std::time::Duration;
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as B64;
+use berth_client::{Client, Tokens};
 use berth_server::db::sql;
 use berth_testkit::{Caller, Platform};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
@@ -105,17 +108,44 @@ async fn two_refreshes_at_once_have_one_successor() {
     assert_eq!(anybody.post("/api/v1/auth/refresh", next).await.status, 200);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stream_ends_with_the_credential_that_opened_it() {
-    let platform = Platform::start().await;
-    let made = platform.admin.post("/api_keys", json!({"name": "k", "scopes": ["inference"]})).await;
-    let by_key = platform.admin.with_token(made.body["key"].as_str().expect("a key"));
-    let stream = by_key.request(reqwest::Method::GET, "/events").send().await.expect("a stream");
+/// Asserts that a stream ends by itself; one that does not would keep the test from its end.
+async fn ends(what: &str, stream: impl Future) {
+    assert!(tokio::time::timeout(Duration::from_mins(1), stream).await.is_ok(), "{what} goes on");
+}
+
+async fn events(caller: &Caller) -> reqwest::Response {
+    let stream = caller.request(reqwest::Method::GET, "/events").send().await.expect("a stream");
     assert_eq!(stream.status().as_u16(), 200);
+    stream
+}
+
+async fn console(caller: &Caller, vm: &str) -> impl Future {
+    let tokens = Tokens { access_token: caller.token.clone(), refresh_token: String::new() };
+    let names: Vec<_> = caller.project.split('/').collect();
+    let client = Client::new(&caller.base).expect("a client").with_tokens(tokens).project(names[4], names[6]);
+    let mut console = client.console(vm).await.expect("a console");
+    async move { while console.read().await.is_ok_and(|bytes| bytes.is_some()) {} }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_no_end_ends_with_the_credential() {
+    let platform = Platform::start().await;
+    let vm = platform.admin.running_vm("web").await;
+    let made = platform.admin.post("/api_keys", json!({"name": "k", "scopes": ["vm"]})).await;
+    let by_key = platform.admin.with_token(made.body["key"].as_str().expect("a key"));
+    let (stream, console) = (events(&by_key).await, console(&by_key, &vm).await);
     assert_eq!(platform.admin.delete(&format!("/api_keys/{}", made.id())).await.status, 204);
-    // It ends by itself; a stream that does not would keep the test from its end.
-    let ended = tokio::time::timeout(std::time::Duration::from_mins(1), stream.text()).await;
-    assert!(ended.is_ok(), "the stream goes on");
+    tokio::join!(ends("the stream", stream.text()), ends("the console", console));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_no_end_ends_with_the_suspension() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let stream = events(&ada).await;
+    let org = ada.get("").await.body["org_id"].as_str().expect("an id").to_owned();
+    assert_eq!(platform.admin.act(&format!("/api/v1/admin/orgs/{org}/suspend")).await.status, 200);
+    ends("the stream", stream.text()).await;
 }
 
 /// Everything that lies in a folder, but for the messages themselves.

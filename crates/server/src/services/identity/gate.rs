@@ -40,18 +40,18 @@ impl Gate for Identity {
         Ok(scope)
     }
 
-    async fn counts(&self, who: &Who) -> Result<bool> {
+    async fn recheck(&self, who: &Who) -> Result<()> {
         let (db, now) = (&self.inner.db, self.inner.clock.now());
-        Ok(match who {
+        match who {
             Who::Person { session, .. } => {
-                let found = store::session::find(db, *session).await?;
-                found.is_some_and(|s| s.revoked_at.is_none() && s.expires_at > now && !s.suspended)
+                let row = store::session::find(db, *session).await?.filter(|row| row.lives(now));
+                if row.ok_or_else(unauthorized)?.suspended { Err(user_suspended()) } else { Ok(()) }
             }
             Who::Key { id, project, .. } => {
-                let found = store::api_key::find(db, *project, *id).await?;
-                found.is_some_and(|k| k.revoked_at.is_none() && k.expires_at.is_none_or(|at| at > now))
+                let row = store::api_key::find(db, *project, *id).await?.filter(|row| row.lives(now));
+                row.map(drop).ok_or_else(unauthorized)
             }
-        })
+        }
     }
 
     fn admit(&self, who: &Who, scope: Option<&Scope>) -> Result<Option<Window>> {

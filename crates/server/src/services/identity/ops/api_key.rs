@@ -139,7 +139,7 @@ pub(in crate::services::identity) async fn rotate(
         return Ok(Outcome::Replayed(replay));
     }
     let mut old = load(&mut tx, scope, id).await?;
-    if old.revoked_at.is_some() || old.expires_at.is_some_and(|at| at <= now) {
+    if !old.lives(now) {
         return Err(Error::new(Code::Conflict, "The key has ended. Make a new one."));
     }
     let new = NewKey { name: old.name.clone(), scopes: old.scopes, expires_at: old.expires_at };

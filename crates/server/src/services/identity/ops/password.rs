@@ -33,7 +33,7 @@ pub(in crate::services::identity) async fn reset(
     rules("")?;
     let hash = token::hash(&request.token.0);
     let find = store::one_time::by_token(&inner.db, mail::RESET_PASSWORD, &hash);
-    let open = |p: &store::one_time::Presented| p.used_at.is_none() && p.expires_at > inner.clock.now();
+    let open = |p: &store::one_time::Presented| p.is_open(inner.clock.now());
     let presented = find.await?.filter(open).ok_or_else(invalid_token)?;
     rules(&presented.recipient)?;
     let password_hash = inner.hasher.hash(request.new_password.0).await?;

@@ -113,7 +113,7 @@ pub(in crate::services::identity) async fn refresh(
     let mut tx = inner.db.begin().await?;
     let row = store::session::refresh(&mut tx, &hash).await?.ok_or_else(bad_refresh)?;
     let session = store::session::find(&mut tx, row.session).await?.ok_or_else(bad_refresh)?;
-    if session.revoked_at.is_some() || session.expires_at <= now || row.expires_at <= now {
+    if !session.lives(now) || row.expires_at <= now {
         return Err(bad_refresh());
     }
     if session.suspended {
@@ -186,7 +186,7 @@ pub(in crate::services::identity) async fn end(identity: &Identity, person: &Per
 
 async fn end_own(tx: &mut Tx, person: &Person, id: SessionId, now: Timestamp) -> Result<Option<SessionId>> {
     let found = store::session::find(&mut *tx, id).await?;
-    if found.is_none_or(|s| s.user != person.user || s.revoked_at.is_some() || s.expires_at <= now) {
+    if found.is_none_or(|s| s.user != person.user || !s.lives(now)) {
         return Ok(None);
     }
     store::session::revoke(tx, id, now).await?;

@@ -60,7 +60,7 @@ pub(super) async fn verified(tx: &mut Tx, user: &mut UserRow, now: Timestamp) ->
 
 async fn by_token(tx: &mut Tx, presented: &Secret, now: Timestamp) -> Result<Option<(UserRow, String)>> {
     let found = store::one_time::by_token(&mut *tx, mail::VERIFY_EMAIL, &token::hash(&presented.0)).await?;
-    match found.filter(|p| p.used_at.is_none() && p.expires_at > now) {
+    match found.filter(|p| p.is_open(now)) {
         Some(found) => Ok(Some((user::of_subject(tx, &found.subject).await?, found.recipient))),
         None => Ok(None),
     }

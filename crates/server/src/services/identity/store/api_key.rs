@@ -38,6 +38,13 @@ pub struct KeyRow {
     pub last_used_at: Option<Timestamp>,
 }
 
+impl KeyRow {
+    /// Whether it counts.
+    pub fn lives(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|at| at > now)
+    }
+}
+
 impl FromRow for KeyRow {
     fn from_row(row: &Row) -> Result<Self, DbError> {
         Ok(Self {

@@ -45,6 +45,13 @@ pub struct Presented {
     pub used_at: Option<Timestamp>,
 }
 
+impl Presented {
+    /// Whether the link is good.
+    pub fn is_open(&self, now: Timestamp) -> bool {
+        self.used_at.is_none() && self.expires_at > now
+    }
+}
+
 impl FromRow for Presented {
     fn from_row(row: &Row) -> Result<Self, DbError> {
         Ok(Self {

@@ -31,6 +31,13 @@ pub struct SessionRow {
     pub revoked_at: Option<Timestamp>,
 }
 
+impl SessionRow {
+    /// Whether it counts.
+    pub fn lives(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.expires_at > now
+    }
+}
+
 impl FromRow for SessionRow {
     fn from_row(row: &Row) -> Result<Self, DbError> {
         Ok(Self {

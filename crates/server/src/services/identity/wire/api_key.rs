@@ -116,8 +116,8 @@ impl KeyView {
             scopes: row.scopes.iter().map(KeyScope::as_str).collect(),
             status: match row.revoked_at {
                 Some(_) => "revoked",
-                None if row.expires_at.is_some_and(|at| at <= now) => "expired",
-                None => "active",
+                None if row.lives(now) => "active",
+                None => "expired",
             },
             created_by: row.created_by.to_string(),
             created_at: row.created_at,

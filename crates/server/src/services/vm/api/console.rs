@@ -4,13 +4,14 @@ use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{FromRequestParts, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use berth_domain::identity::Action;
 use berth_domain::ids::VmId;
 use berth_domain::vm::Status;
 use berth_domain::{Code, Error};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::vm::not_found;
-use crate::http::auth::{Editor, Reader};
+use crate::http::auth::{Editor, Reader, Watch};
 use crate::http::envelope::{ApiError, ErrorBody};
 use crate::http::list::Params;
 use crate::http::path::PathText;
@@ -60,6 +61,7 @@ pub(super) async fn connect_vm_console(
     State(vms): State<Vms>,
     Editor(scope): Editor,
     path: PathText,
+    watch: Watch,
     upgrade: MaybeUpgrade,
 ) -> Reply<Response> {
     let id: VmId = path.id("vm_id")?;
@@ -74,7 +76,9 @@ pub(super) async fn connect_vm_console(
     let upgrade =
         upgrade.0.ok_or_else(|| Error::new(Code::InvalidRequest, "Connect to this route with a WebSocket."))?;
     let console = vms.engine().console(id).await.map_err(engine)?;
-    Ok(upgrade.protocols(["berth"]).on_upgrade(move |socket| relay(socket, console)))
+    Ok(upgrade.protocols(["berth"]).on_upgrade(async move |socket| {
+        relay(socket, console, watch.over(&scope, Action::ChangeResources)).await;
+    }))
 }
 
 /// The upgrade, if the request asks for one: so that authentication is decided first.
@@ -95,11 +99,13 @@ fn engine(error: EngineError) -> Error {
     }
 }
 
-/// Carries bytes both ways until one side ends.
-async fn relay(mut socket: WebSocket, mut console: Box<dyn Console>) {
+/// Carries bytes both ways until one side ends, or the caller may not any more.
+async fn relay(mut socket: WebSocket, mut console: Box<dyn Console>, over: impl Future<Output = ()>) {
     let mut buffer = vec![0; 4096];
+    let mut over = std::pin::pin!(over);
     loop {
         tokio::select! {
+            () = &mut over => break,
             read = console.read(&mut buffer) => match read {
                 Ok(0) | Err(_) => break,
                 Ok(n) => {

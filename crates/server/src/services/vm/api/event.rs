@@ -12,11 +12,12 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use berth_domain::Error;
+use berth_domain::identity::Action;
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::db::Signal;
-use crate::http::auth::{Onlooker, StillThere};
+use crate::http::auth::{Onlooker, Watch};
 use crate::http::envelope::ErrorBody;
 use crate::http::reply::Reply;
 use crate::services::vm::store::Tenant;
@@ -42,7 +43,7 @@ const POLL: Duration = Duration::from_secs(5);
 pub(super) async fn stream_events(
     State(vms): State<Vms>,
     Onlooker(scope): Onlooker,
-    there: StillThere,
+    watch: Watch,
     headers: HeaderMap,
 ) -> Reply<Response> {
     let tenant = Tenant::from(&scope);
@@ -57,6 +58,7 @@ pub(super) async fn stream_events(
             .ok_or_else(|| Error::field("Last-Event-ID", "must be the number of an event"))?,
     };
     let events = stream! {
+        let mut over = std::pin::pin!(watch.over(&scope, Action::ReadProject));
         loop {
             let rows = match store::event::after(vms.db(), tenant, seq, BATCH).await {
                 Ok(rows) => rows,
@@ -79,10 +81,10 @@ pub(super) async fn stream_events(
                     }
                 }
             };
-            let _ = tokio::time::timeout(POLL, news).await;
-            if !there.is(&scope.caller).await {
+            tokio::select! {
+                _ = tokio::time::timeout(POLL, news) => {}
                 // Whoever comes back with another credential reads on where this one ended.
-                return;
+                () = &mut over => return,
             }
         }
     };
