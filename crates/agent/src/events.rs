@@ -13,7 +13,7 @@ use futures_core::Stream;
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Writes one event; `data` has no newline.
-pub fn write(out: &mut Vec<u8>, id: Option<u64>, name: &str, data: &str) {
+pub fn write(out: &mut Vec<u8>, id: Option<&str>, name: &str, data: &str) {
     if let Some(id) = id {
         out.extend_from_slice(format!("id: {id}\n").as_bytes());
     }

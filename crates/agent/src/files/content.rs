@@ -1,7 +1,7 @@
 //! The bytes of a file.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,10 +159,9 @@ impl Upload {
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(self.mode))?;
         rustix::fs::fsync(&self.file)?;
         let (_, name) = self.path.split()?;
-        let temporary = link_temporary(&self.file, &self.above)?;
-        if let Err(error) = rustix::fs::renameat(&self.above, &temporary, &self.above, name) {
-            let _ = rustix::fs::unlinkat(&self.above, &temporary, AtFlags::empty());
-            return Err(error.into());
+        match link(&self.file, &self.above, name) {
+            Err(Errno::EXIST) => self.replace(name)?,
+            other => other?,
         }
         let directory = open(self.above.as_fd(), ".", OFlags::RDONLY | OFlags::DIRECTORY, 0);
         // A directory that may be written and not read cannot be synced; the file is.
@@ -170,6 +169,24 @@ impl Upload {
             rustix::fs::fsync(&directory)?;
         }
         Ok((self.new, entry_at(place, &self.path)?))
+    }
+
+    /// Takes the place of what has the name.
+    fn replace(&self, name: &str) -> Result<()> {
+        let temporary = loop {
+            let mut random = [0; 8];
+            rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+            let temporary = format!(".berth-{:016x}", u64::from_ne_bytes(random));
+            match link(&self.file, &self.above, &temporary) {
+                Ok(()) => break temporary,
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+        rustix::fs::renameat(&self.above, &temporary, &self.above, name).map_err(|error| {
+            let _ = rustix::fs::unlinkat(&self.above, &temporary, AtFlags::empty());
+            error.into()
+        })
     }
 }
 
@@ -206,17 +223,7 @@ fn destination(place: &Place, mut path: Relative) -> Result<(Relative, OwnedFd, 
 }
 
 /// Gives a file without a name one that nobody has.
-fn link_temporary(file: &OwnedFd, above: &OwnedFd) -> Result<String> {
-    use std::os::fd::AsRawFd;
+fn link(file: &OwnedFd, above: &OwnedFd, name: &str) -> rustix::io::Result<()> {
     let source = format!("/proc/self/fd/{}", file.as_raw_fd());
-    loop {
-        let mut random = [0; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let name = format!(".berth-{:016x}", u64::from_ne_bytes(random));
-        match rustix::fs::linkat(CWD, &source, above, &name, AtFlags::SYMLINK_FOLLOW) {
-            Ok(()) => return Ok(name),
-            Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    rustix::fs::linkat(CWD, &source, above, name, AtFlags::SYMLINK_FOLLOW)
 }

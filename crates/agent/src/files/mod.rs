@@ -13,5 +13,5 @@ pub mod list;
 mod pool;
 mod range;
 
-pub use beneath::open_directory;
+pub use beneath::{Relative, open, open_directory};
 pub use pool::Pool;

@@ -34,7 +34,7 @@ use crate::error::{Refusal, Result};
 
 pub use launch::{Launch, base_env, launch};
 pub use log::Log;
-pub use reaper::Reaper;
+pub use reaper::{Ended, Ending, Reaper};
 pub use request::environment as environment_rule;
 pub use signals::{by_name as signal_by_name, name as signal_name};
 

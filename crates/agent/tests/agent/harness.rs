@@ -94,7 +94,7 @@ pub struct Events {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    pub id: Option<u64>,
+    pub id: Option<String>,
     pub name: String,
     pub data: String,
 }
@@ -115,7 +115,7 @@ impl Events {
                 let block = String::from_utf8(self.buffer.drain(..end + 2).collect()).unwrap();
                 let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
                 if let Some(name) = field("event: ") {
-                    let id = field("id: ").map(|id| id.parse().unwrap());
+                    let id = field("id: ");
                     return Some(Event { id, name, data: field("data: ").unwrap() });
                 }
                 continue;
