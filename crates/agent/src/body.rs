@@ -87,7 +87,7 @@ pub fn typed(status: StatusCode, kind: &'static str, body: Body) -> Answer {
 /// What a refusal looks like.
 pub fn refuse(refusal: Refusal) -> Answer {
     let mut answer = reply(refusal.status, &refusal.body());
-    answer.headers_mut().extend(refusal.header);
+    answer.headers_mut().extend(refusal.header.map(|header| *header));
     answer
 }
 

@@ -19,7 +19,7 @@ pub struct Refusal {
     /// Every field that is wrong.
     pub details: Vec<FieldError>,
     /// A header that goes with it.
-    pub header: Option<(HeaderName, HeaderValue)>,
+    pub header: Option<Box<(HeaderName, HeaderValue)>>,
 }
 
 impl Refusal {
@@ -51,7 +51,7 @@ impl Refusal {
     /// Adds a header.
     #[must_use]
     pub fn with(mut self, name: HeaderName, value: impl TryInto<HeaderValue>) -> Self {
-        self.header = value.try_into().ok().map(|value| (name, value));
+        self.header = value.try_into().ok().map(|value| Box::new((name, value)));
         self
     }
 

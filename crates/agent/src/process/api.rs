@@ -184,9 +184,9 @@ async fn spawn(agent: &Arc<Agent>, wanted: &CommandRequest, keep_stdin: bool) ->
     let (stdout, stdout_there) = output()?;
     let (stderr, stderr_there) = output()?;
     let (stdin, stdin_there) = if keep_stdin || wanted.stdin.is_some() { input()? } else { (None, Stdio::null()) };
-    let stdio = [stdin_there, stdout_there, stderr_there];
     let reaper = agent.reaper.clone();
-    let spawned = tokio::task::spawn_blocking(move || launch(&reaper, launched, stdio));
+    let spawned =
+        tokio::task::spawn_blocking(move || launch(&reaper, launched, [stdin_there, stdout_there, stderr_there]));
     let (child, ending) = spawned.await.map_err(Refusal::internal)??;
     let process = Arc::new(Process {
         pid: child.id().cast_signed(),

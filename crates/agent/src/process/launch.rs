@@ -81,8 +81,8 @@ impl Settle {
 }
 
 /// Starts it. Blocks until it runs.
-pub fn launch(reaper: &Reaper, launch: Launch, stdio: [Stdio; 3]) -> Result<(Child, Ending)> {
-    let [stdin, stdout, stderr] = stdio;
+pub fn launch(reaper: &Reaper, launch: Launch, streams: [Stdio; 3]) -> Result<(Child, Ending)> {
+    let [stdin, stdout, stderr] = streams;
     let mut command = Command::new(&launch.program);
     command.args(&launch.arguments).env_clear().envs(&launch.env).stdin(stdin).stdout(stdout).stderr(stderr);
     if let Some(name) = &launch.name {

@@ -67,8 +67,9 @@ pub async fn terminal(mut call: Call) -> Result<Answer> {
     let typing = tokio::spawn(listen(terminal.clone(), call.body, refusals));
     let changes = terminal.changed.subscribe();
     let terminals = agent.terminals.clone();
+    let number = lock(&terminal.readers).add(lock(&terminal.screen).end());
     let attachment =
-        Attachment { terminal, terminals, changes, refused, typing, offset: 0, greeted: false, done: false };
+        Attachment { terminal, terminals, number, changes, refused, typing, offset: 0, greeted: false, done: false };
     let body = Body::Chunks(Box::pin(Feeding::new(attachment)));
     Ok(typed(StatusCode::OK, "application/octet-stream", body))
 }
@@ -122,6 +123,7 @@ fn obey(terminal: &Terminal, text: &str) -> Result<(), String> {
 struct Attachment {
     terminal: Arc<Terminal>,
     terminals: Arc<Terminals>,
+    number: u64,
     changes: watch::Receiver<()>,
     refused: mpsc::Receiver<FromServer>,
     typing: JoinHandle<()>,
@@ -133,6 +135,8 @@ struct Attachment {
 impl Drop for Attachment {
     fn drop(&mut self) {
         self.typing.abort();
+        lock(&self.terminal.readers).remove(self.number);
+        self.terminal.progress.notify_one();
     }
 }
 
@@ -145,7 +149,12 @@ impl Attachment {
         }
         // The order matters: who sees the exit then sees all that was said.
         let exit = *lock(&self.terminal.exit);
-        let bytes = lock(&self.terminal.screen).read(&mut self.offset, CHUNK);
+        let (bytes, end) = {
+            let screen = lock(&self.terminal.screen);
+            (screen.read(&mut self.offset, CHUNK), screen.end())
+        };
+        lock(&self.terminal.readers).moved(self.number, self.offset, end);
+        self.terminal.progress.notify_one();
         if !bytes.is_empty() {
             return [&header(false, bytes.len()), bytes.as_slice()].concat();
         }

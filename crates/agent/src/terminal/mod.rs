@@ -5,6 +5,7 @@
 
 mod attach;
 mod pty;
+mod readers;
 mod screen;
 
 use std::collections::HashMap;
@@ -14,13 +15,14 @@ use std::time::Duration;
 
 use berth_agent_proto::error::code;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::agent::lock;
 use crate::error::{Refusal, Result};
 use crate::process::Ended;
 
 pub use attach::terminal;
+use readers::Readers;
 use screen::Screen;
 
 /// Terminals at once.
@@ -35,6 +37,9 @@ pub struct Terminal {
     /// Its other end is the program's.
     device: AsyncFd<OwnedFd>,
     screen: Mutex<Screen>,
+    readers: Mutex<Readers>,
+    /// Told when a reader moved on.
+    progress: Notify,
     exit: Mutex<Option<Ended>>,
     changed: watch::Sender<()>,
     /// Held while bytes are typed in, so that those of two clients do not mix.

@@ -12,8 +12,8 @@ use rustix::fs::OFlags;
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::agent::{Agent, Place, lock};
 use crate::error::{Refusal, Result};
@@ -23,6 +23,8 @@ use crate::terminal::Terminal;
 
 /// How long output is waited for once the program ended.
 const GRACE: Duration = Duration::from_millis(100);
+/// How long a reader who is far behind is waited for.
+const READING: Duration = Duration::from_secs(1);
 const CHUNK: usize = 16 * 1024;
 
 /// What a new terminal is to be.
@@ -69,6 +71,8 @@ pub async fn open(agent: &Arc<Agent>, wanted: Wanted) -> Result<Arc<Terminal>> {
         pid: child.id().cast_signed(),
         device,
         screen: Mutex::default(),
+        readers: Mutex::default(),
+        progress: Notify::new(),
         exit: Mutex::default(),
         changed: watch::Sender::new(()),
         typing: tokio::sync::Mutex::default(),
@@ -124,9 +128,23 @@ async fn carry(agent: Arc<Agent>, terminal: Arc<Terminal>, mut ending: Ending) {
     agent.terminals.ended(terminal.id.clone());
 }
 
+/// Waits for those who read, but not long for one who does not.
+async fn room(terminal: &Terminal) {
+    loop {
+        let end = lock(&terminal.screen).end();
+        if !lock(&terminal.readers).are_behind(end) {
+            return;
+        }
+        if timeout(READING, terminal.progress.notified()).await.is_err() {
+            lock(&terminal.readers).give_up(end);
+        }
+    }
+}
+
 /// Takes what the program said; says whether there may be more.
 async fn take(terminal: &Terminal, buffer: &mut [u8]) -> bool {
     loop {
+        room(terminal).await;
         let Ok(mut ready) = terminal.device.readable().await else { return false };
         let read = ready.try_io(|device| Ok(rustix::io::read(device.get_ref(), &mut *buffer)?));
         match read {

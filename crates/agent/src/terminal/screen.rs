@@ -22,6 +22,11 @@ impl Screen {
         self.bytes.extend(bytes);
     }
 
+    /// The offset behind the last byte.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
     /// At most `limit` bytes from where a reader is, who moves on. One who fell behind sees what is left.
     pub fn read(&self, offset: &mut u64, limit: usize) -> Vec<u8> {
         let start = self.end - self.bytes.len() as u64;

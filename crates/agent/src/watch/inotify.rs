@@ -119,11 +119,23 @@ impl Watching {
         while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::Tell(change) => lock(&self.watch.ring).change(&change),
+                Effect::TellIfThere(change) => {
+                    if self.is_there(change.path.clone()).await {
+                        lock(&self.watch.ring).change(&change);
+                    }
+                }
                 Effect::Overflow => lock(&self.watch.ring).overflow(),
                 Effect::Leave(descriptor) => drop(inotify::remove_watch(&self.device, descriptor)),
                 Effect::Enter(path) => effects.extend(self.enter(path).await),
             }
         }
+    }
+
+    async fn is_there(&self, path: String) -> bool {
+        let Some(place) = self.agent.place.get() else { return false };
+        let look =
+            move |place: &Place| Ok(open_beneath(place.root.as_fd(), &path, OFlags::PATH | OFlags::NOFOLLOW, 0)?);
+        self.agent.pool.run(place, look).await.is_ok()
     }
 
     /// Watches a new directory, tells what it held already, and gives the directories among that.

@@ -23,6 +23,8 @@ pub struct Raw {
 pub enum Effect {
     /// Readers are told.
     Tell(Change),
+    /// Readers are told, if there is such a path.
+    TellIfThere(Change),
     /// Readers are told that something was missed.
     Overflow,
     /// This directory is to be watched; what is in it already is told by [`Tree::found`].
@@ -120,7 +122,9 @@ impl Tree {
             self.told.remove(&told());
             effects.push(Effect::Tell(change(ChangeKind::Removed, path)));
         } else if raw.flags.intersects(ReadFlags::MODIFY | ReadFlags::ATTRIB) {
-            effects.push(Effect::Tell(change(ChangeKind::Modified, path)));
+            let nameless = is_nameless(name);
+            let change = change(ChangeKind::Modified, path);
+            effects.push(if nameless { Effect::TellIfThere(change) } else { Effect::Tell(change) });
         }
     }
 
@@ -182,6 +186,11 @@ fn join(parent: &str, name: &str) -> String {
 /// What follows `from` in a path that is it or is below it.
 fn below<'a>(path: &'a str, from: &str) -> Option<&'a str> {
     path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether a name may be the kernel's for a file that has none: its number.
+fn is_nameless(name: &str) -> bool {
+    name.strip_prefix('#').is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Whether a path is that of a file on its way to replace another one.

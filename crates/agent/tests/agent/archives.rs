@@ -44,7 +44,8 @@ fn joined(archives: &[Vec<u8>]) -> Vec<u8> {
 async fn a_tree_goes_there_and_back() {
     let (agent, client) = Agent::start().await;
     let long = format!("{}/{}", "d".repeat(120), "f".repeat(200));
-    for (path, content) in [("tree/a", &b"one"[..]), ("tree/sub/b", &[7; 300_000]), (&format!("tree/{long}"), b"long")]
+    for (path, content) in
+        [("tree/a", &b"one"[..]), ("tree/sub/b", &vec![7; 300_000]), (&format!("tree/{long}"), b"long")]
     {
         agent.write(path, content);
     }
