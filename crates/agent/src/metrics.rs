@@ -11,7 +11,7 @@ use crate::server::Call;
 const TICKS: f64 = 100.0;
 
 /// `GET /control/metrics`.
-pub async fn metrics(call: Call) -> Result<Answer> {
+pub fn metrics(call: &Call) -> Result<Answer> {
     let read = |path: &str| std::fs::read_to_string(path).map_err(Refusal::internal);
     let (total, available) = memory(&read("/proc/meminfo")?);
     let agent = &call.agent;

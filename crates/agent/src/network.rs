@@ -115,26 +115,19 @@ impl Kernel {
     }
 
     fn link(&self, index: u32, up: bool, mac: Option<[u8; 6]>) -> io::Result<()> {
-        let mut header = LinkHeader::default();
-        header.index = index;
-        header.change_mask = LinkFlags::Up;
-        header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
+        let flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
         let mut message = LinkMessage::default();
-        message.header = header;
+        message.header = LinkHeader { index, change_mask: LinkFlags::Up, flags, ..LinkHeader::default() };
         message.attributes.extend(mac.map(|mac| LinkAttribute::Address(mac.to_vec())));
         self.ask(RouteNetlinkMessage::SetLink(message), 0)
     }
 
     fn address(&self, index: u32, address: Ipv4Addr, prefix: u8, add: bool) -> io::Result<()> {
-        let mut header = AddressHeader::default();
-        header.family = AddressFamily::Inet;
-        header.prefix_len = prefix;
-        header.scope = AddressScope::Universe;
-        header.index = index;
+        let (family, scope) = (AddressFamily::Inet, AddressScope::Universe);
         let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
         let broadcast = Ipv4Addr::from(u32::from(address) | !mask);
         let mut message = AddressMessage::default();
-        message.header = header;
+        message.header = AddressHeader { family, prefix_len: prefix, scope, index, ..AddressHeader::default() };
         message.attributes = vec![
             AddressAttribute::Address(address.into()),
             AddressAttribute::Local(address.into()),

@@ -24,13 +24,11 @@ impl Query {
 
     /// A parameter that must be there.
     pub fn required(&mut self, name: &str) -> String {
-        match self.text(name) {
-            Some(text) => text.to_owned(),
-            None => {
-                self.fail(name, "is required");
-                String::new()
-            }
+        if let Some(text) = self.text(name) {
+            return text.to_owned();
         }
+        self.fail(name, "is required");
+        String::new()
     }
 
     /// A whole number within a range.

@@ -80,13 +80,11 @@ pub enum Missing {
 pub fn find<'a>(method: &Method, path: &'a str) -> Result<(Route, &'a str), Missing> {
     let matching = TABLE.iter().find_map(|(pattern, methods)| Some((matches(pattern, path)?, methods)));
     let (parameter, methods) = matching.ok_or(Missing::Path)?;
-    match methods.iter().find(|(known, _)| known == method) {
-        Some((_, route)) => Ok((*route, parameter)),
-        None => {
-            let allow = methods.iter().map(|(known, _)| known.as_str()).collect::<Vec<_>>();
-            Err(Missing::Method(allow.join(", ")))
-        }
+    if let Some((_, route)) = methods.iter().find(|(known, _)| known == method) {
+        return Ok((*route, parameter));
     }
+    let allow = methods.iter().map(|(known, _)| known.as_str()).collect::<Vec<_>>();
+    Err(Missing::Method(allow.join(", ")))
 }
 
 fn matches<'a>(pattern: &str, path: &'a str) -> Option<&'a str> {

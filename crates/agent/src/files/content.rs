@@ -196,9 +196,9 @@ fn destination(place: &Place, mut path: Relative) -> Result<(Relative, OwnedFd, 
         if path.as_str().ends_with('/') {
             return Err(Errno::ISDIR.into());
         }
-        let (parent, name) = path.split().or_else(|refusal| match path.shown().as_str() {
-            "." => Err(Errno::ISDIR.into()),
-            _ => Err(refusal),
+        let (parent, name) = path.split().map_err(|refusal| match path.shown().as_str() {
+            "." => Errno::ISDIR.into(),
+            _ => refusal,
         })?;
         let above = make_parents(place.root.as_fd(), &parent)?;
         let stat = match rustix::fs::statat(&above, name, AtFlags::SYMLINK_NOFOLLOW) {

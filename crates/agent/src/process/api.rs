@@ -62,9 +62,9 @@ pub async fn start(call: Call) -> Result<Answer> {
 }
 
 /// `GET processes`.
-pub fn list(call: Call) -> Result<Answer> {
+pub fn list(call: &Call) -> Answer {
     let data = call.agent.processes.all().iter().map(|process| process.view()).collect();
-    Ok(reply(StatusCode::OK, &List { data }))
+    reply(StatusCode::OK, &List { data })
 }
 
 /// `GET processes/{pid}`.

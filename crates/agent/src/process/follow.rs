@@ -51,7 +51,7 @@ pub struct Follow {
     cursor: Cursor,
     which: Which,
     /// Whether it waits for what is to come.
-    follow: bool,
+    waits: bool,
     /// Whether its first event tells the process.
     introduce: bool,
     /// Held, not read: dropping it is what counts.
@@ -64,7 +64,7 @@ impl Follow {
     pub fn new(process: Arc<Process>, offset: u64, which: Which, follow: bool) -> Self {
         let changes = process.changed.subscribe();
         let cursor = Cursor::at(offset);
-        Self { process, changes, cursor, which, follow, introduce: false, _leash: None, done: false }
+        Self { process, changes, cursor, which, waits: follow, introduce: false, _leash: None, done: false }
     }
 
     /// The reader who started a command: from the beginning, with a `start`.
@@ -93,7 +93,7 @@ impl Follow {
                         write(&mut out, &OutputEvent::Exit(exit));
                         self.done = true;
                     }
-                    self.done |= !self.follow;
+                    self.done |= !self.waits;
                     break;
                 }
             }

@@ -1,7 +1,7 @@
 //! Carries a process from its start to its end: its output into the log, its time limit, its end.
 
 use std::cell::RefCell;
-use std::future::{Future, pending};
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,7 +135,7 @@ impl Pump {
         self.processes.ended(&self.process);
         self.process.changed.send_replace(());
         *self.process.stdin.lock().await = None;
-        self.discard().await;
+        self.discard();
     }
 
     async fn until_end(&mut self) -> (Option<Ended>, bool) {
@@ -211,7 +211,7 @@ impl Pump {
     }
 
     /// Lets those who inherited the streams go on: what they say is thrown away, and does not end them.
-    async fn discard(self) {
+    fn discard(self) {
         for Source { pipe, .. } in self.sources {
             let Some(pipe) = pipe else { continue };
             tokio::spawn(async move {
@@ -228,11 +228,9 @@ impl Pump {
     }
 }
 
-fn at(when: Option<Instant>) -> impl Future<Output = ()> {
-    async move {
-        match when {
-            Some(when) => sleep_until(when).await,
-            None => pending().await,
-        }
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => sleep_until(when).await,
+        None => pending().await,
     }
 }

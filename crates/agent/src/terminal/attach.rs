@@ -18,6 +18,7 @@ use crate::body::{Answer, Body, typed};
 use crate::error::Result;
 use crate::events::{Feed, Feeding};
 use crate::process::{signal_by_name, signal_name};
+use crate::query::Query;
 use crate::server::Call;
 use crate::terminal::pty::{Wanted, open, size};
 use crate::terminal::{Terminal, Terminals};
@@ -32,36 +33,21 @@ const REFUSALS: usize = 8;
 /// `POST terminal`.
 pub async fn terminal(mut call: Call) -> Result<Answer> {
     let sized = call.query.text("cols").is_some() || call.query.text("rows").is_some();
-    let cols = call.query.number("cols", SIZES, 80);
-    let rows = call.query.number("rows", SIZES, 24);
-    let size = size(u16::try_from(cols).unwrap_or(80), u16::try_from(rows).unwrap_or(24));
-    let text = |name: &str| call.query.text(name).map(str::to_owned);
-    let (id, cmd, cwd, user) = (text("id"), text("cmd"), text("cwd"), text("user"));
-    if user.as_deref().is_some_and(|user| !matches!(user, "user" | "root")) {
-        call.query.fail("user", "must be user or root");
-    }
-    if cmd.as_deref().is_some_and(|cmd| cmd.contains('\0')) {
-        call.query.fail("cmd", "must not contain the character NUL");
-    }
+    let (id, wanted) = parse(&mut call.query);
     call.query.finish()?;
     let agent = call.agent;
-    let terminal = match id {
-        Some(id) => {
-            let terminal = agent.terminals.get(&id)?;
-            if sized {
-                // One that ended has no size any more.
-                let _ = terminal.resize(size);
-            }
-            terminal
+    let terminal = if let Some(id) = id {
+        let terminal = agent.terminals.get(&id)?;
+        if sized {
+            // One that ended has no size any more.
+            let _ = terminal.resize(wanted.size);
         }
-        None => {
-            // A task of its own: a client that leaves meanwhile must not leave it half made.
-            let opening = tokio::spawn({
-                let agent = agent.clone();
-                async move { open(&agent, Wanted { size, cmd, cwd, user }).await }
-            });
-            opening.await.map_err(crate::error::Refusal::internal)??
-        }
+        terminal
+    } else {
+        let opener = agent.clone();
+        // A task of its own: a client that leaves meanwhile must not leave it half made.
+        let opening = tokio::spawn(async move { open(&opener, wanted).await });
+        opening.await.map_err(crate::error::Refusal::internal)??
     };
     let (refusals, refused) = mpsc::channel(REFUSALS);
     let typing = tokio::spawn(listen(terminal.clone(), call.body, refusals));
@@ -72,6 +58,21 @@ pub async fn terminal(mut call: Call) -> Result<Answer> {
         Attachment { terminal, terminals, number, changes, refused, typing, offset: 0, greeted: false, done: false };
     let body = Body::Chunks(Box::pin(Feeding::new(attachment)));
     Ok(typed(StatusCode::OK, "application/octet-stream", body))
+}
+
+fn parse(query: &mut Query) -> (Option<String>, Wanted) {
+    let cols = query.number("cols", SIZES, 80);
+    let rows = query.number("rows", SIZES, 24);
+    let size = size(u16::try_from(cols).unwrap_or(80), u16::try_from(rows).unwrap_or(24));
+    let text = |name: &str| query.text(name).map(str::to_owned);
+    let (id, cmd, cwd, user) = (text("id"), text("cmd"), text("cwd"), text("user"));
+    if user.as_deref().is_some_and(|user| !matches!(user, "user" | "root")) {
+        query.fail("user", "must be user or root");
+    }
+    if cmd.as_deref().is_some_and(|cmd| cmd.contains('\0')) {
+        query.fail("cmd", "must not contain the character NUL");
+    }
+    (id, Wanted { size, cmd, cwd, user })
 }
 
 /// Takes the client's frames until it ends, or sends what are none.

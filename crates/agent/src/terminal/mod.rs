@@ -28,7 +28,7 @@ use screen::Screen;
 /// Terminals at once.
 const MAX_TERMINALS: usize = 64;
 /// How long one that ended is kept.
-const KEPT: Duration = Duration::from_secs(60);
+const KEPT: Duration = Duration::from_mins(1);
 
 /// A terminal.
 pub struct Terminal {

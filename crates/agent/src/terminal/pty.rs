@@ -83,14 +83,12 @@ pub async fn open(agent: &Arc<Agent>, wanted: Wanted) -> Result<Arc<Terminal>> {
 }
 
 fn program(place: &Place, shell: &str, cmd: Option<String>) -> (OsString, Option<OsString>, Vec<OsString>) {
-    match cmd {
-        Some(cmd) => (place.shell.into(), None, vec!["-c".into(), cmd.into()]),
-        None => {
-            // A shell whose name begins so is a login shell.
-            let name = format!("-{}", shell.rsplit('/').next().unwrap_or(shell));
-            (shell.into(), Some(name.into()), Vec::new())
-        }
+    if let Some(cmd) = cmd {
+        return (place.shell.into(), None, vec!["-c".into(), cmd.into()]);
     }
+    // A shell whose name begins so is a login shell.
+    let name = format!("-{}", shell.rsplit('/').next().unwrap_or(shell));
+    (shell.into(), Some(name.into()), Vec::new())
 }
 
 fn pair(size: Winsize) -> io::Result<(OwnedFd, OwnedFd)> {

@@ -46,14 +46,14 @@ mod tests {
     #[test]
     fn as_much_as_the_limit_is_kept() {
         let mut screen = Screen::default();
-        screen.append(&[1; KEPT]);
-        assert_eq!(screen.read(&mut 0, usize::MAX), [1; KEPT]);
+        screen.append(&vec![1; KEPT]);
+        assert_eq!(screen.read(&mut 0, usize::MAX), vec![1; KEPT]);
         screen.append(&[2]);
         let mut offset = 0;
         let bytes = screen.read(&mut offset, usize::MAX);
         assert_eq!((bytes.len(), bytes[0], bytes[KEPT - 1], offset), (KEPT, 1, 2, KEPT as u64 + 1));
-        screen.append(&[3; 2 * KEPT]);
-        assert_eq!(screen.read(&mut offset, usize::MAX), [3; KEPT]);
+        screen.append(&vec![3; 2 * KEPT]);
+        assert_eq!(screen.read(&mut offset, usize::MAX), vec![3; KEPT]);
     }
 
     proptest! {

@@ -28,7 +28,7 @@ use ring::Ring;
 /// Watches at once.
 const MAX_WATCHES: usize = 64;
 /// How long a watch without readers is kept.
-const KEPT: Duration = Duration::from_secs(60);
+const KEPT: Duration = Duration::from_mins(1);
 /// Bytes of events gathered for one frame.
 const BATCH: usize = 64 * 1024;
 

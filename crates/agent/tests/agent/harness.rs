@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 /// How long anything may take that happens at all.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 pub const TOKEN: &str = "a-token";
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -120,13 +120,11 @@ impl Events {
                 }
                 continue;
             }
-            match self.body.frame().await {
-                Some(frame) => self.buffer.extend_from_slice(&frame.expect("an unbroken stream").into_data().unwrap()),
-                None => {
-                    assert!(self.buffer.is_empty(), "half an event");
-                    return None;
-                }
-            }
+            let Some(frame) = self.body.frame().await else {
+                assert!(self.buffer.is_empty(), "half an event");
+                return None;
+            };
+            self.buffer.extend_from_slice(&frame.expect("an unbroken stream").into_data().unwrap());
         }
     }
 

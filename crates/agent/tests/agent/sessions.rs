@@ -32,7 +32,7 @@ async fn filler_and_repetitions_are_passed_over() {
     let agent = Agent::start_bare(&[]);
     let mut stream = agent.connect().await;
     stream.write_all(&PREFACE).await.unwrap();
-    stream.write_all(&[0xff; 100_000]).await.unwrap();
+    stream.write_all(&vec![0xff; 100_000]).await.unwrap();
     stream.write_all(&marker([1; 16])[..20]).await.unwrap();
     for _ in 0..3 {
         stream.write_all(&marker([2; 16])).await.unwrap();
