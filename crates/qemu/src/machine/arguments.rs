@@ -79,27 +79,29 @@ pub(super) fn rule(forward: &Forward) -> String {
 }
 
 /// A value within an option: its commas doubled.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace(',', ",,")
 }
 
+/// A command line under construction.
 #[derive(Default)]
-struct Args(Vec<OsString>);
+pub(crate) struct Args(pub(crate) Vec<OsString>);
 
 impl Args {
-    fn flags(&mut self, text: &str) -> &mut Self {
+    pub(crate) fn flags(&mut self, text: &str) -> &mut Self {
         self.0.extend(text.split(' ').map(OsString::from));
         self
     }
 
-    fn pair(&mut self, flag: &str, value: impl Into<Value>) -> &mut Self {
+    pub(crate) fn pair(&mut self, flag: &str, value: impl Into<Value>) -> &mut Self {
         self.0.push(flag.into());
         self.0.push(value.into().0);
         self
     }
 }
 
-struct Value(OsString);
+/// What follows a flag.
+pub(crate) struct Value(OsString);
 
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
