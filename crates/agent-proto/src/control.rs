@@ -1,0 +1,139 @@
+//! What the host alone may ask, below `/control`. Bodies are JSON; an answer without a body is 204.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// `POST /control/boot`: take this file system as the root. Answers [`Booted`]; once more changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Boot {
+    /// Its block device, such as `/dev/vda`; ext4.
+    pub root: String,
+    /// Who commands and files belong to, `user` unless said otherwise; made if the image has no such account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The workspace, an absolute path, the user's home unless said otherwise; made if it is not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
+}
+
+/// The answer to [`Boot`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Booted {
+    /// The account's name.
+    pub user: String,
+    /// Its number.
+    pub uid: u32,
+    /// The workspace, an absolute path.
+    pub workspace: String,
+}
+
+/// `PUT /control/identity`: become this sandbox. May come again, and must after a restore.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Identity {
+    /// The sandbox's id.
+    pub sandbox_id: String,
+    /// What every runtime and tunnel request must bear from now on. Not empty.
+    pub token: String,
+    /// The host's name.
+    pub hostname: String,
+    /// 32 hexadecimal digits.
+    pub machine_id: String,
+    /// Random bytes for the kernel's pool, base64; 16 to 2,048 bytes.
+    pub entropy: String,
+    /// The time, in microseconds since 1970.
+    pub unix_micros: i64,
+    /// Environment of every command.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// How the network is set up; none leaves only the loopback.
+    #[serde(default)]
+    pub network: Option<Network>,
+    /// Whether user processes and the file system are let go at the end.
+    #[serde(default)]
+    pub thaw: bool,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").field("sandbox_id", &self.sandbox_id).finish_non_exhaustive()
+    }
+}
+
+/// The first network interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Its hardware address, such as `52:54:00:12:34:56`; kept as it is without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// Its IPv4 address, such as `10.0.2.15`.
+    pub address: String,
+    /// Bits of the network, 1 to 32.
+    pub prefix: u8,
+    /// Where the default route leads.
+    pub gateway: String,
+    /// The resolver.
+    pub dns: String,
+}
+
+/// `POST /control/freeze`. Answers [`Frozen`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freeze {
+    /// Whether user processes stop, too.
+    #[serde(default)]
+    pub processes: bool,
+}
+
+/// What a freeze came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frozen {
+    /// Every user process stands still.
+    pub processes: bool,
+    /// How the root file system was made consistent.
+    pub file_system: Stillness,
+}
+
+/// What keeps a file system consistent on its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stillness {
+    /// The kernel lets nobody write to it.
+    Frozen,
+    /// Everything is on the disk, and who could write stands still.
+    Still,
+    /// Everything written so far is on the disk; later writes are recovered by the journal.
+    Synced,
+}
+
+/// `GET /control/metrics`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Processor time since the machine started, without idling, in seconds.
+    pub cpu_seconds: f64,
+    /// Memory in use, in bytes.
+    pub memory_bytes: u64,
+    /// Memory there is, in bytes.
+    pub memory_total_bytes: u64,
+    /// The root file system's use, in bytes.
+    pub disk_bytes: u64,
+    /// The root file system's size, in bytes.
+    pub disk_total_bytes: u64,
+    /// Processes and threads of the user.
+    pub processes: u64,
+    /// Commands, processes and terminals that run.
+    pub running: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_says_nothing_of_its_secrets() {
+        let text = r#"{"sandbox_id": "a", "token": "geheim", "hostname": "h", "machine_id": "m",
+            "entropy": "geheim", "unix_micros": 0}"#;
+        let identity: Identity = serde_json::from_str(text).unwrap();
+        assert!(!format!("{identity:?}").contains("geheim"));
+        assert!(!identity.thaw && identity.network.is_none() && identity.env.is_empty());
+    }
+}

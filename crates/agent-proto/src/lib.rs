@@ -1,0 +1,24 @@
+//! What the agent in a sandbox and its host say to each other.
+//!
+//! The two are joined by one byte stream. [`marker`] says where a session on it begins; from there it is HTTP/2
+//! without negotiation, the agent being the server. [`control`] is for the host alone, [`runtime`] is the API
+//! that users reach through it, and [`terminal`] cuts the two bodies of a terminal into frames. Nothing here
+//! does I/O.
+
+pub mod control;
+pub mod error;
+pub mod marker;
+pub mod runtime;
+pub mod terminal;
+
+/// The largest HTTP/2 frame that either side takes, in bytes. It is below what the first bytes of
+/// [`marker::MAGIC`] read as, so that a marker amid a session is an error of the protocol.
+pub const MAX_FRAME: u32 = 256 * 1024;
+/// The window of one stream, in bytes.
+pub const STREAM_WINDOW: u32 = 1024 * 1024;
+/// The window of the whole session, in bytes.
+pub const SESSION_WINDOW: u32 = 4 * 1024 * 1024;
+/// The largest list of headers, in bytes.
+pub const MAX_HEADERS: u32 = 64 * 1024;
+/// Requests under way at once in one session.
+pub const MAX_STREAMS: u32 = 256;

@@ -1,0 +1,369 @@
+//! What users ask, below `/runtime`: bodies of requests and answers, and the data of events.
+//!
+//! Events are server-sent: `event: NAME`, `data: JSON`, an empty line. The names are [`OutputEvent::name`]s,
+//! `change` and `overflow`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What a path is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryType {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A device, a pipe or a socket.
+    Other,
+}
+
+/// One thing in the file system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The last part of its path; `.` for the workspace itself.
+    pub name: String,
+    /// Its path from the workspace's root.
+    pub path: String,
+    /// What it is.
+    #[serde(rename = "type")]
+    pub kind: EntryType,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its permissions in octal, four digits, such as `0644`.
+    pub mode: String,
+    /// Its owner's name, or number where it has none.
+    pub owner: String,
+    /// When its content changed last, RFC 3339 in UTC.
+    pub modified_at: String,
+    /// Where a link leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+/// The answer of `files/list`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listing {
+    /// The entries, each directory's sorted by name and followed by what it holds.
+    pub data: Vec<Entry>,
+    /// Whether there were more than the limit.
+    pub truncated: bool,
+}
+
+/// The answer of `files/exists`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exists {
+    /// Whether it does.
+    pub exists: bool,
+}
+
+/// The body of `files/mkdir`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mkdir {
+    /// What to make.
+    pub path: String,
+    /// Whether to make missing parents, and to be content with what is there.
+    #[serde(default)]
+    pub parents: bool,
+}
+
+/// The body of `files/remove`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remove {
+    /// What to remove.
+    pub path: String,
+    /// Whether to remove what it holds, too.
+    #[serde(default)]
+    pub recursive: bool,
+}
+
+/// The body of `files/move`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Move {
+    /// What to move.
+    pub from: String,
+    /// Where to.
+    pub to: String,
+    /// Whether to replace what is there.
+    #[serde(default)]
+    pub overwrite: bool,
+}
+
+/// The body of `files/archive`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Archive {
+    /// What to pack; a directory's entries are named from it.
+    pub path: String,
+}
+
+/// The answer of `files/extract`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extracted {
+    /// How many entries were unpacked.
+    pub entries: u64,
+}
+
+/// Data of an event named `change`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// What happened.
+    pub kind: ChangeKind,
+    /// To what, from the workspace's root.
+    pub path: String,
+    /// Its new path, if it was renamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+}
+
+/// What happened to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// It came to be.
+    Created,
+    /// Its content or its metadata changed.
+    Modified,
+    /// It is gone.
+    Removed,
+    /// It has another path.
+    Renamed,
+}
+
+/// The body of `commands` and `processes`. One of `cmd` and `argv` is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandRequest {
+    /// What a shell runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cmd: Option<String>,
+    /// A program and its arguments, run without a shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub argv: Option<Vec<String>>,
+    /// Where it runs, from the workspace's root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Variables on top of the sandbox's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// `user` or `root`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// When to end it, 1 to 2,592,000 seconds; never without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u64>,
+    /// What it reads; its input ends after that. Without, a command's is empty and a process's stays open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+    /// Whether a command goes on when its client goes away.
+    #[serde(default)]
+    pub detach: bool,
+}
+
+/// The answer of `processes` and `processes/{pid}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number, and its group's.
+    pub pid: i32,
+    /// What it runs; quoted for a shell where it was started by `argv`.
+    pub cmd: String,
+    /// Whether it runs.
+    pub state: ProcessState,
+    /// When it was started, RFC 3339 in UTC.
+    pub started_at: String,
+    /// How it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<Exit>,
+}
+
+/// A list of [`Process`]es, the newest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Processes {
+    /// They.
+    pub data: Vec<Process>,
+}
+
+/// Whether a process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessState {
+    /// It does.
+    Running,
+    /// It ended.
+    Exited,
+}
+
+/// How a process ended: a code or a signal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// What it returned.
+    pub code: Option<i32>,
+    /// The signal that ended it, such as `SIGTERM`.
+    pub signal: Option<String>,
+    /// Whether its time was up.
+    pub timed_out: bool,
+}
+
+/// The body of `processes/{pid}/signal`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignalRequest {
+    /// Its name, such as `SIGINT`.
+    pub signal: String,
+}
+
+/// An event of a command's or a process's stream.
+///
+/// A process has one log, and `offset` counts its bytes since the process was started: of both streams together, in
+/// the order of their events, each event's bytes being contiguous. An event is a line without its newline, or with
+/// `partial` a piece of one: the line is longer than 64 KiB, its stream paused for 100 ms, or it ended. So reading goes
+/// on at `offset` plus the length of the bytes, plus one for the newline unless the event is `partial`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutputEvent {
+    /// `start`, first in a command's stream.
+    Start {
+        /// The process.
+        pid: i32,
+    },
+    /// `truncated`, where older output is gone.
+    Truncated {
+        /// The offset that follows.
+        from: u64,
+    },
+    /// `stdout` or `stderr`.
+    Output {
+        /// Whether it is `stderr`.
+        stderr: bool,
+        /// Its bytes.
+        output: Output,
+    },
+    /// `exit`, last.
+    Exit(Exit),
+    /// `error`, last.
+    Error {
+        /// One of [`crate::error::code`].
+        code: String,
+        /// What to do about it.
+        message: String,
+    },
+}
+
+/// Data of `stdout` and `stderr`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// Its bytes, if they are UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<String>,
+    /// Its bytes in base64, if they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base64: Option<String>,
+    /// Where its first byte stands in the log.
+    pub offset: u64,
+    /// No newline follows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
+}
+
+impl OutputEvent {
+    /// The event's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Start { .. } => "start",
+            Self::Truncated { .. } => "truncated",
+            Self::Output { stderr: false, .. } => "stdout",
+            Self::Output { stderr: true, .. } => "stderr",
+            Self::Exit(_) => "exit",
+            Self::Error { .. } => "error",
+        }
+    }
+
+    /// Whether nothing follows.
+    pub fn is_last(&self) -> bool {
+        matches!(self, Self::Exit(_) | Self::Error { .. })
+    }
+
+    /// The event with a name, from its data.
+    ///
+    /// # Errors
+    /// An unknown name, or data that is not its.
+    pub fn parse(name: &str, data: &str) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Start {
+            pid: i32,
+        }
+        #[derive(Deserialize)]
+        struct Truncated {
+            from: u64,
+        }
+        #[derive(Deserialize)]
+        struct Failure {
+            code: String,
+            message: String,
+        }
+        Ok(match name {
+            "start" => Self::Start { pid: serde_json::from_str::<Start>(data)?.pid },
+            "truncated" => Self::Truncated { from: serde_json::from_str::<Truncated>(data)?.from },
+            "stdout" | "stderr" => Self::Output { stderr: name == "stderr", output: serde_json::from_str(data)? },
+            "exit" => Self::Exit(serde_json::from_str(data)?),
+            "error" => {
+                let Failure { code, message } = serde_json::from_str(data)?;
+                Self::Error { code, message }
+            }
+            other => {
+                let text = format!("unknown event {other:?}");
+                return Err(<serde_json::Error as serde::de::Error>::custom(text));
+            }
+        })
+    }
+
+    /// The event's data.
+    pub fn data(&self) -> String {
+        let json = match self {
+            Self::Start { pid } => serde_json::to_string(&serde_json::json!({ "pid": pid })),
+            Self::Truncated { from } => serde_json::to_string(&serde_json::json!({ "from": from })),
+            Self::Output { output, .. } => serde_json::to_string(output),
+            Self::Exit(exit) => serde_json::to_string(exit),
+            Self::Error { code, message } => {
+                serde_json::to_string(&serde_json::json!({ "code": code, "message": message }))
+            }
+        };
+        json.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn event() -> impl Strategy<Value = OutputEvent> {
+        let output = (any::<Option<String>>(), any::<u64>(), any::<bool>(), any::<bool>());
+        prop_oneof![
+            any::<i32>().prop_map(|pid| OutputEvent::Start { pid }),
+            any::<u64>().prop_map(|from| OutputEvent::Truncated { from }),
+            output.prop_map(|(line, offset, partial, stderr)| {
+                OutputEvent::Output { stderr, output: Output { line, base64: None, offset, partial } }
+            }),
+            (any::<Option<i32>>(), any::<Option<String>>(), any::<bool>())
+                .prop_map(|(code, signal, timed_out)| OutputEvent::Exit(Exit { code, signal, timed_out })),
+            (any::<String>(), any::<String>()).prop_map(|(code, message)| OutputEvent::Error { code, message }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn events_come_out_as_they_went_in(event in event()) {
+            prop_assert!(!event.data().contains('\n'), "one line of data");
+            prop_assert_eq!(OutputEvent::parse(event.name(), &event.data()).unwrap(), event);
+        }
+    }
+
+    #[test]
+    fn data_is_what_the_contract_shows() {
+        let exit = OutputEvent::Exit(Exit { code: None, signal: Some("SIGTERM".into()), timed_out: true });
+        assert_eq!(exit.data(), r#"{"code":null,"signal":"SIGTERM","timed_out":true}"#);
+        let output = Output { line: Some("a".into()), offset: 3, ..Output::default() };
+        assert_eq!(OutputEvent::Output { stderr: true, output }.data(), r#"{"line":"a","offset":3}"#);
+        assert!(OutputEvent::parse("other", "{}").is_err());
+    }
+}
