@@ -153,7 +153,7 @@ pub struct CommandRequest {
     /// When to end it, 1 to 2,592,000 seconds; never without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<u64>,
-    /// What it reads; its input ends after that. Without, a command's is empty and a process's stays open.
+    /// What it reads first. A command's input ends after that; a process's stays open for more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
     /// Whether a command goes on when its client goes away.
