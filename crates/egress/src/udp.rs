@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use smoltcp::wire::Icmpv4DstUnreachable;
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -69,7 +70,11 @@ pub(crate) async fn run(
                 Some(datagram) => socket.send(&datagram).await.map(|_| ()),
                 None => return,
             },
-            readable = socket.readable() => readable.and_then(|()| receive(&flow, &socket, &link, key)),
+            ready = socket.ready(Interest::READABLE | Interest::ERROR) => match ready {
+                Ok(ready) if ready.is_error() => error_of(&socket),
+                Ok(_) => receive(&flow, &socket, &link, key),
+                Err(error) => Err(error),
+            },
             () = idle => {
                 if flow.last().elapsed() >= link.config.limits.udp_idle {
                     return;
@@ -94,6 +99,15 @@ fn receive(flow: &Flow, socket: &UdpSocket, link: &Link, key: Key) -> io::Result
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// What ICMP has said of a datagram. A kernel reports it as an error of the socket that is no end of it.
+fn error_of(socket: &UdpSocket) -> io::Result<()> {
+    let error = socket.take_error()?;
+    match socket.try_io(Interest::ERROR, || Err::<(), _>(io::ErrorKind::WouldBlock.into())) {
+        Err(cleared) if cleared.kind() == io::ErrorKind::WouldBlock => error.map_or(Ok(()), Err),
+        other => other,
     }
 }
 
