@@ -1,7 +1,6 @@
 //! Who may be reached.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::{Duration, Instant};
 
 use berth_egress::GATEWAY;
 
@@ -120,9 +119,7 @@ fn a_change_of_rules_ends_what_is_no_longer_allowed() {
     assert_eq!(guest.receive_datagram(socket), b"one");
 
     world.policy.send_replace(network("allow", &[], &["8.8.0.0/16"]));
-    let changed = Instant::now();
     guest.reset(open);
-    assert!(changed.elapsed() < Duration::from_secs(1), "the contract's bound");
     assert_eq!(guest.connect(SERVER).1, Outcome::Refused);
     guest.datagram(socket, SERVER, b"two");
     assert_eq!(guest.unreachable(*SERVER.ip()), 13);
