@@ -113,7 +113,6 @@ impl QemuSandboxes {
         session.identify(&identity(spec, incarnation, self.clock.now().0)?).await.map_err(agent_failed)?;
         incarnation.identified = true;
         incarnation.write(dir).map_err(transient)?;
-        self.join_network(&live, &spec.network);
         Ok(Started { from_memory: incarnation.from_memory, note: None })
     }
 
@@ -174,6 +173,7 @@ fn incarnation(spec: &StartSpec, before: Option<Incarnation>, booted: bool) -> R
         consumed,
         vcpu: spec.vcpu,
         memory_mb: spec.memory_mb,
+        network: spec.network.clone(),
         identified: false,
     })
 }
@@ -195,10 +195,10 @@ fn identity(spec: &StartSpec, incarnation: &Incarnation, unix_micros: i64) -> Re
         env: environment(spec),
         network: Some(Network {
             mac: Some(Mac::of(spec.id.0).to_string()),
-            address: "10.0.2.15".into(),
-            prefix: 24,
-            gateway: "10.0.2.2".into(),
-            dns: "10.0.2.3".into(),
+            address: berth_egress::GUEST.to_string(),
+            prefix: berth_egress::PREFIX,
+            gateway: berth_egress::GATEWAY.to_string(),
+            dns: berth_egress::RESOLVER.to_string(),
         }),
         thaw: true,
     })
