@@ -3,17 +3,27 @@
 # unpacking would cost an emulated processor more than reading.
 
 make_initrd() {
-  local parts=$1 release=$2 tree=$3 out=$4 files file index=10
+  local parts=$1 release=$2 tree=$3 out=$4
   mkdir -p "$tree"/{bin,dev,proc,sys,run,root,seed,lib/modules}
   cp "$parts/bin/busybox" "$tree/bin/busybox"
   install -m 0755 "$here/lib/initrd/init" "$tree/init"
   install -m 0755 "$here/lib/initrd/seed" "$tree/seed.sh"
+  copy_modules "$parts" "$release" "$tree/lib/modules"
+  pack_initrd "$tree" "$out"
+}
+
+# The boot modules, numbered, so that their order is that of the names.
+copy_modules() {
+  local parts=$1 release=$2 to=$3 files file index=10
   files=$(module_files "$parts" "$release")
-  # Numbered, so that their order is that of the names.
   while read -r file; do
-    cp "$file" "$tree/lib/modules/$index-$(basename "$file")"
+    cp "$file" "$to/$index-$(basename "$file")"
     index=$((index + 1))
   done <<<"$files"
+}
+
+pack_initrd() {
+  local tree=$1 out=$2
   find "$tree" -exec touch -h -d @0 {} +
   (cd "$tree" && find . | LC_ALL=C sort | cpio --quiet --reproducible -o -H newc -R 0:0) >"$out"
 }

@@ -11,12 +11,18 @@ recipe_hash() {
         # Of the mode only what a checkout keeps.
         printf '%s %s %s\n' "$((0$mode >> 6 & 1))" "$file" "${target:-$(sha256sum <"$file")}"
       done
+    recipe_inputs
   } | sha256sum | cut -c 1-16
+}
+
+# What else an image is made from; a recipe that has such a thing prints its hash.
+recipe_inputs() {
+  :
 }
 
 is_current() {
   local out=$1 version=$2
-  [[ -f $out/image.json ]] && grep -q "\"version\": *\"$version\"" "$out/image.json"
+  grep -qs "\"version\": *\"$version\"" "$out"/{image,guest,template}.json
 }
 
 sum_of() {

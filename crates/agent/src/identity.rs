@@ -39,15 +39,18 @@ pub async fn become_sandbox(call: Call) -> Result<Answer> {
         blocking(move || before_files(&first, &entropy)).await?;
         freeze::let_file_system_go(&agent).await?;
         let second = identity.clone();
-        blocking(move || {
+        let had_keys = blocking(move || {
+            // The same machine goes on with what it has.
+            let known = std::fs::read_to_string("/etc/machine-id").is_ok_and(|id| id.trim_end() == second.machine_id);
             files(&second)?;
-            network::set_up(second.network.as_ref())
+            network::set_up(second.network.as_ref())?;
+            if known { Ok(false) } else { forget_host_keys() }
         })
         .await?;
-        tokio::task::spawn_blocking({
+        if had_keys {
             let agent = agent.clone();
-            move || make_host_keys(&agent)
-        });
+            tokio::task::spawn_blocking(move || make_host_keys(&agent));
+        }
     }
     {
         let mut current = lock(&agent.identity);
@@ -60,7 +63,7 @@ pub async fn become_sandbox(call: Call) -> Result<Answer> {
     Ok(nothing())
 }
 
-async fn blocking(work: impl FnOnce() -> std::io::Result<()> + Send + 'static) -> Result<()> {
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await.map_err(Refusal::internal)?;
     done.map_err(|error| Refusal::internal(format!("the identity: {error}")))
 }
@@ -154,12 +157,19 @@ fn files(identity: &Identity) -> std::io::Result<()> {
     if let Some(network) = &identity.network {
         replace("/etc/resolv.conf", format!("nameserver {}\n", network.dns).as_bytes())?;
     }
+    Ok(())
+}
+
+/// Removes the host keys that another machine has, too; whether there were any.
+fn forget_host_keys() -> std::io::Result<bool> {
+    let mut any = false;
     for found in std::fs::read_dir("/etc/ssh").into_iter().flatten().flatten() {
         if found.file_name().as_encoded_bytes().starts_with(b"ssh_host_") {
             std::fs::remove_file(found.path())?;
+            any = true;
         }
     }
-    Ok(())
+    Ok(any)
 }
 
 /// Replaces a file as a whole, also where it is a link to something that is not there.
@@ -195,6 +205,7 @@ fn boot_id() -> std::io::Result<()> {
     Ok(())
 }
 
+/// Making them takes an emulated machine half a minute of its processor: only where there were some.
 fn make_host_keys(agent: &Arc<Agent>) {
     let Some(program) = ["/usr/bin/ssh-keygen", "/bin/ssh-keygen"].into_iter().find(|path| Path::new(path).exists())
     else {

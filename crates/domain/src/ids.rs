@@ -53,6 +53,16 @@ ids! {
     DiskId;
     /// One operation on a VM.
     OperationId;
+    /// A sandbox.
+    SandboxId;
+    /// A captured state of a sandbox.
+    SnapshotId;
+    /// What sandboxes start from.
+    TemplateId;
+    /// One file of the chain that a sandbox's disk is.
+    LayerId;
+    /// A captured memory.
+    MemoryId;
 }
 
 impl DiskId {

@@ -12,6 +12,7 @@ pub mod host;
 pub mod image;
 pub mod machine;
 pub mod qmp;
+pub mod sandbox;
 pub mod seed;
 
 pub use error::{Error, Result};

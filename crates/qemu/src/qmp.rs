@@ -3,12 +3,16 @@
 //! One connection, one command at a time. QEMU serves one client per socket, so a connection is made,
 //! used and let go; events have a socket of their own.
 
-use std::os::fd::AsRawFd;
+use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
@@ -52,8 +56,12 @@ impl Qmp {
     pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let mut line = json!({"execute": command, "arguments": arguments}).to_string();
         line.push('\n');
+        self.writer.write_all(line.as_bytes()).await.map_err(|e| Error::io("cannot speak to QEMU", e))?;
+        self.answer().await
+    }
+
+    async fn answer(&mut self) -> Result<Value> {
         let answer = async {
-            self.writer.write_all(line.as_bytes()).await.map_err(|e| Error::io("cannot speak to QEMU", e))?;
             loop {
                 let mut message = self.read().await?;
                 if let Some(value) = message.get_mut("return") {
@@ -66,6 +74,29 @@ impl Qmp {
             }
         };
         timeout(PATIENCE, answer).await.map_err(|_| Error::Timeout("QEMU"))?
+    }
+
+    /// Gives QEMU an open file under a name, for commands that take `fd:NAME`.
+    pub async fn give(&mut self, name: &str, file: &File) -> Result<()> {
+        self.execute_with("getfd", json!({"fdname": name}), file).await.map(drop)
+    }
+
+    /// Gives QEMU an open file as `/dev/fdset/NUMBER`, wherever it takes the name of a file.
+    pub async fn give_set(&mut self, number: u32, file: &File) -> Result<()> {
+        self.execute_with("add-fd", json!({"fdset-id": number}), file).await.map(drop)
+    }
+
+    /// Executes a command that comes with an open file.
+    async fn execute_with(&mut self, command: &str, arguments: Value, file: &File) -> Result<Value> {
+        let mut line = json!({"execute": command, "arguments": arguments}).to_string();
+        line.push('\n');
+        let socket: &UnixStream = self.writer.as_ref();
+        let sent = socket.async_io(Interest::WRITABLE, || send_with(socket, line.as_bytes(), file)).await;
+        // A line this short goes at once or not at all.
+        match sent.map_err(|e| Error::io("cannot speak to QEMU", e))? {
+            n if n == line.len() => self.answer().await,
+            _ => Err(Error::Qemu("it took a command only in part".into())),
+        }
     }
 
     /// The name of the next event; an error when the connection ended.
@@ -102,4 +133,13 @@ impl Qmp {
             }
         }
     }
+}
+
+/// Sends bytes and, beside them, an open file (unix(7), SCM_RIGHTS).
+fn send_with(socket: &UnixStream, bytes: &[u8], file: &File) -> std::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = [file.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&files));
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }

@@ -11,9 +11,9 @@
 //! can be told from a machine that died. A process is known by what cannot be forged by an old number:
 //! its working directory is the machine's folder and its command line holds the machine's id.
 
-mod arguments;
+pub(crate) mod arguments;
 mod console;
-mod process;
+pub(crate) mod process;
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -165,14 +165,14 @@ pub enum Observed {
 pub async fn start(spec: &Spec) -> Result<()> {
     if find(&spec.dir, spec.id).is_none() {
         clear(&spec.dir)?;
-        let ended = process::spawn(spec)?;
-        return wait_started(spec, ended).await;
+        let ended = process::spawn(&spec.qemu, arguments(spec), &spec.dir)?;
+        return wait_started(&spec.dir, ended).await.map(drop);
     }
     Ok(())
 }
 
 /// Removes what an earlier process of this folder left, so that nothing of it counts for the next.
-fn clear(dir: &Path) -> Result<()> {
+pub(crate) fn clear(dir: &Path) -> Result<()> {
     for name in [COMMANDS, EVENTS, CONSOLE, PID, READY_LOG, QEMU_LOG] {
         let path = dir.join(name);
         match std::fs::remove_file(&path) {
@@ -185,16 +185,17 @@ fn clear(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-async fn wait_started(spec: &Spec, ended: tokio::sync::watch::Receiver<bool>) -> Result<()> {
+/// Waits until a process that was just made answers, and hands over the connection.
+pub(crate) async fn wait_started(dir: &Path, ended: tokio::sync::watch::Receiver<bool>) -> Result<Qmp> {
     let deadline = Instant::now() + START;
     loop {
         if *ended.borrow() {
-            return Err(process::reason(&spec.dir));
+            return Err(process::reason(dir));
         }
-        if let Ok(mut qmp) = Qmp::connect(&spec.dir, COMMANDS).await
+        if let Ok(mut qmp) = Qmp::connect(dir, COMMANDS).await
             && qmp.execute("query-status", json!({})).await.is_ok()
         {
-            return Ok(());
+            return Ok(qmp);
         }
         if Instant::now() > deadline {
             return Err(Error::Timeout("the machine"));

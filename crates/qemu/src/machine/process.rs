@@ -1,5 +1,6 @@
 //! The process of a machine: making, finding, ending.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use tokio::process::Command;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::{PID, QEMU_LOG, Spec, arguments};
+use super::{PID, QEMU_LOG};
 use crate::disk::last_line;
 use crate::error::at;
 use crate::host::QEMU_PACKAGE;
@@ -39,15 +40,15 @@ pub struct Usage {
 
 /// Makes the process, in a session of its own, so that it outlives us and our terminal. The receiver
 /// tells when it ended; somebody waits for it, so that no zombie stays.
-pub(super) fn spawn(spec: &Spec) -> Result<watch::Receiver<bool>> {
-    let log_path = spec.dir.join(QEMU_LOG);
+pub(crate) fn spawn(qemu: &Path, arguments: Vec<OsString>, dir: &Path) -> Result<watch::Receiver<bool>> {
+    let log_path = dir.join(QEMU_LOG);
     let log = fs::File::create(&log_path).map_err(at("cannot create", &log_path))?;
     let err = log.try_clone().map_err(at("cannot open", &log_path))?;
-    let mut command = std::process::Command::new(&spec.qemu);
-    command.args(arguments(spec)).current_dir(&spec.dir).stdin(Stdio::null()).stdout(log).stderr(err);
+    let mut command = std::process::Command::new(qemu);
+    command.args(arguments).current_dir(dir).stdin(Stdio::null()).stdout(log).stderr(err);
     own_session(&mut command);
     let mut child = Command::from(command).kill_on_drop(false).spawn().map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => Error::Missing { tool: spec.qemu.display().to_string(), package: QEMU_PACKAGE },
+        std::io::ErrorKind::NotFound => Error::Missing { tool: qemu.display().to_string(), package: QEMU_PACKAGE },
         _ => Error::io("cannot start QEMU", e),
     })?;
     let (sender, receiver) = watch::channel(false);
@@ -67,7 +68,7 @@ fn own_session(command: &mut std::process::Command) {
 }
 
 /// Why QEMU ended at once, from the last line it wrote.
-pub(super) fn reason(dir: &Path) -> Error {
+pub(crate) fn reason(dir: &Path) -> Error {
     let line = last_line(&fs::read(dir.join(QEMU_LOG)).unwrap_or_default());
     let has = |words: &[&str]| words.iter().any(|word| line.contains(word));
     if has(&["No space left"]) {
@@ -115,7 +116,7 @@ fn same(cwd: &Path, dir: &Path) -> bool {
 }
 
 /// Ends a process by force, by a handle that cannot mean another one.
-pub(super) fn kill(pid: i32) -> Result<()> {
+pub(crate) fn kill(pid: i32) -> Result<()> {
     let Some(pid) = Pid::from_raw(pid) else {
         return Ok(());
     };

@@ -1,0 +1,201 @@
+//! A sandbox's machine: small, in a jail, and copied while it runs.
+//!
+//! Its memory is always a private mapping of a file, so what the guest wrote since its start can be told
+//! from what it began with: the pages that are the process' own (Linux, Documentation/admin-guide/mm/
+//! pagemap.rst, bit 61). A capture is the state of the devices, some 170 KiB, and a memory file with
+//! those pages; a machine that loads it begins exactly there. So every copy costs what was written, not
+//! what the guest has, and it costs the same whether one machine or a hundred map the file.
+//!
+//! ```text
+//!   boot: an empty file ─► runs ─► capture A ─► load A: runs ─► capture B ─► …
+//! ```
+//!
+//! The disk is a chain of layers. A cut makes the top one somebody's base for good and gives the machine
+//! an empty layer on it, without stopping anything.
+//!
+//! The process has nothing but its open files: where the service may, it runs as a user of its own in an
+//! empty root folder; QEMU's seccomp filter keeps it from starting programs.
+
+mod arguments;
+mod capture;
+mod layer;
+mod limits;
+mod memory;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::net::UnixStream;
+use uuid::Uuid;
+
+pub use arguments::arguments;
+pub use capture::{Capture, Report, capture};
+pub use layer::{create as create_layer, node as layer_node, size as layer_size, sync as sync_layer};
+pub use limits::is_possible as can_limit;
+pub use memory::{copy as copy_memory, empty as empty_memory};
+
+use crate::error::at;
+use crate::machine::{Accel, COMMANDS, clear, end, find, process, wait_started};
+use crate::qmp::{Qmp, connect_in};
+use crate::seed::Mac;
+use crate::{Error, Result};
+
+/// Socket of the agent, in the machine's folder.
+const AGENT: &str = "agent.sock";
+/// Socket of the network card.
+const NETWORK: &str = "net.sock";
+/// The memory the machine began with: a link, so that the file lives as long as the machine.
+const MEMORY: &str = "memory";
+
+/// How long QEMU may take to load a capture. Measured: 8 ms.
+const LOAD: Duration = Duration::from_secs(20);
+/// Between two looks at something that takes milliseconds.
+const TICK: Duration = Duration::from_millis(1);
+
+/// How a machine begins.
+#[derive(Clone, Debug)]
+pub enum Begin {
+    /// By booting a kernel whose initrd holds the agent.
+    Boot {
+        /// The unpacked kernel.
+        kernel: PathBuf,
+        /// Its initrd.
+        initrd: PathBuf,
+        /// Its command line.
+        cmdline: String,
+    },
+    /// Where a capture was made.
+    Load {
+        /// The memory's file.
+        memory: PathBuf,
+        /// The state of the devices.
+        state: PathBuf,
+    },
+}
+
+/// A layer of a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Its file.
+    pub path: PathBuf,
+    /// Its id: what QEMU calls it.
+    pub id: Uuid,
+}
+
+/// A machine to start.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Its id.
+    pub id: Uuid,
+    /// Its folder, which must exist.
+    pub dir: PathBuf,
+    /// Virtual CPUs.
+    pub vcpus: u32,
+    /// Memory, in MiB.
+    pub memory_mb: u32,
+    /// Its disk, the top layer first.
+    pub disk: Vec<Layer>,
+    /// Its network card.
+    pub mac: Mac,
+    /// How it begins.
+    pub begin: Begin,
+    /// How its processor is made.
+    pub accel: Accel,
+    /// The user and group that it runs as, where the service may choose.
+    pub jail: Option<u32>,
+    /// QEMU's binary.
+    pub qemu: PathBuf,
+}
+
+/// Starts a machine and lets it run. One that runs already is left as it is.
+pub async fn start(spec: &Spec) -> Result<()> {
+    if find(&spec.dir, spec.id).is_some() {
+        return Ok(());
+    }
+    clear(&spec.dir)?;
+    remove(&spec.dir, &[AGENT, NETWORK, MEMORY])?;
+    let memory = spec.dir.join(MEMORY);
+    match &spec.begin {
+        Begin::Boot { .. } => empty_memory(&memory, spec.memory_mb)?,
+        Begin::Load { memory: from, .. } => std::fs::hard_link(from, &memory).map_err(at("cannot link", from))?,
+    }
+    let ended = process::spawn(&spec.qemu, arguments(spec), &spec.dir)?;
+    let mut qmp = wait_started(&spec.dir, ended).await?;
+    if let Some(pid) = find(&spec.dir, spec.id) {
+        limits::apply(spec.id, pid, spec.memory_mb);
+    }
+    match &spec.begin {
+        Begin::Boot { .. } => Ok(()),
+        Begin::Load { state, .. } => {
+            let outcome = load(&mut qmp, state).await;
+            if outcome.is_err() {
+                // Half loaded is nothing.
+                stop(&spec.dir, spec.id).await?;
+            }
+            outcome
+        }
+    }
+}
+
+async fn load(qmp: &mut Qmp, state: &Path) -> Result<()> {
+    let file = File::open(state).map_err(at("cannot open", state))?;
+    qmp.give("state", &file).await?;
+    qmp.execute("migrate-incoming", json!({"uri": "fd:state"})).await?;
+    let deadline = Instant::now() + LOAD;
+    loop {
+        let status = qmp.execute("query-status", json!({})).await?;
+        match status.get("status").and_then(Value::as_str) {
+            Some("inmigrate") if Instant::now() < deadline => tokio::time::sleep(TICK).await,
+            Some("inmigrate") => return Err(Error::Timeout("the machine's state")),
+            _ => return qmp.execute("cont", json!({})).await.map(drop),
+        }
+    }
+}
+
+/// Ends a machine's process at once. Fine where there is none.
+pub async fn stop(dir: &Path, id: Uuid) -> Result<()> {
+    end(dir, id).await?;
+    limits::release(id);
+    Ok(())
+}
+
+fn remove(dir: &Path, names: &[&str]) -> Result<()> {
+    for name in names {
+        let path = dir.join(name);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(at("cannot remove", &path)(e)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Connects to the agent's end of a running machine. One connection at a time.
+pub async fn connect_agent(dir: &Path) -> Result<UnixStream> {
+    connect_in(dir, AGENT).await
+}
+
+/// Connects to the network card of a running machine. One connection at a time.
+pub async fn connect_network(dir: &Path) -> Result<UnixStream> {
+    connect_in(dir, NETWORK).await
+}
+
+/// The layer a running machine writes to.
+pub async fn top(dir: &Path) -> Result<String> {
+    node_in_use(&mut Qmp::connect(dir, COMMANDS).await?).await
+}
+
+async fn node_in_use(qmp: &mut Qmp) -> Result<String> {
+    let disks = qmp.execute("query-block", json!({})).await?;
+    let node = disks.as_array().into_iter().flatten().find_map(|disk| disk.pointer("/inserted/node-name"));
+    node.and_then(Value::as_str).map(str::to_owned).ok_or_else(|| Error::Qemu("the machine has no disk".into()))
+}
+
+/// The last bytes the guest wrote to its console; QEMU keeps them in a ring.
+pub async fn console(dir: &Path) -> Result<String> {
+    let mut qmp = Qmp::connect(dir, COMMANDS).await?;
+    let text = qmp.execute("ringbuf-read", json!({"device": "console", "size": arguments::CONSOLE_BYTES})).await?;
+    Ok(text.as_str().unwrap_or_default().to_owned())
+}

@@ -1,0 +1,4 @@
+//! Sandboxes: small machines for agents, made, copied and thrown away in a blink.
+
+pub mod agent;
+pub mod engine;
