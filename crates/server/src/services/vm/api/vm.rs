@@ -17,12 +17,12 @@ use crate::db::Signal;
 use crate::http::auth::{Editor, Reader};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::IdempotencyKey;
+use crate::http::idempotency::{IdempotencyKey, Outcome};
 use crate::http::list::{Asked, List, PageParams, Params};
 use crate::http::path::PathText;
-use crate::http::reply::{Accepted, Created, Reply};
+use crate::http::reply::{Accepted, Reply};
+use crate::services::vm::ops;
 use crate::services::vm::ops::vm::VmWithDisks;
-use crate::services::vm::ops::{self, Outcome};
 use crate::services::vm::store::vm::{Filter, Sort};
 use crate::services::vm::wire::requests::{CreateVmBody, UpdateVmBody};
 use crate::services::vm::wire::vm::{OperationView, VmStatus, VmView};
@@ -94,13 +94,10 @@ pub(super) async fn create_vm(
     Editor(scope): Editor,
     key: IdempotencyKey,
     body::Json(body): body::Json,
-) -> Reply<Response> {
+) -> Reply<Outcome<VmView>> {
     let request = CreateVm::try_from(&body)?;
     let key = key.bind(&scope.caller, &body);
-    Ok(match ops::vm::create(&vms, &scope, request, key).await? {
-        Outcome::Created(view) => Created { location: view.location(&scope), body: view }.into_response(),
-        Outcome::Replayed(replay) => replay.into_response(),
-    })
+    Ok(ops::vm::create(&vms, &scope, request, key).await?)
 }
 
 /// One VM.
