@@ -53,6 +53,16 @@ ids! {
     DiskId;
     /// One operation on a VM.
     OperationId;
+    /// A sandbox.
+    SandboxId;
+    /// A template of sandboxes.
+    TemplateId;
+    /// A snapshot of a sandbox.
+    SnapshotId;
+    /// A layer of a sandbox's disk.
+    LayerId;
+    /// A sandbox's memory, kept.
+    MemoryId;
 }
 
 impl DiskId {

@@ -27,7 +27,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use tokio::sync::broadcast;
 
-pub use query::{On, Query, Value, sql};
+pub use query::{On, PageQuery, Query, Value, page_of, sql};
 pub use row::{FromRow, Row};
 
 /// Connections that read at the same time.

@@ -11,7 +11,7 @@ use berth_domain::vm::{ExposedPort, Protocol, RestartPolicy, Status};
 use serde::{Deserialize, Serialize};
 
 use super::Tenant;
-use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, On, PageQuery, Query, Row, Tx, page_of, sql};
 
 /// A VM as its row has it.
 #[derive(Clone, Debug)]
@@ -369,16 +369,8 @@ fn condition(tenant: Tenant, filter: &Filter) -> (String, Vec<crate::db::Value>)
 /// A page of a tenant's VMs, and how many there are.
 pub async fn list(db: &Db, tenant: Tenant, filter: &Filter, page: Page) -> Result<(Vec<VmRow>, i64), DbError> {
     let (condition, args) = condition(tenant, filter);
-    let bind = |query: Query| args.iter().cloned().fold(query, Query::bind);
-    let total: i64 = bind(sql(format!("SELECT COUNT(*) FROM vms WHERE {condition}"))).fetch_one(db).await?;
-    if page.offset() >= total {
-        return Ok((Vec::new(), total));
-    }
-    let n = args.len();
-    let order = filter.sort.order();
-    let text = format!("SELECT * FROM vms WHERE {condition} ORDER BY {order} LIMIT ${} OFFSET ${}", n + 1, n + 2);
-    let rows = bind(sql(text)).bind(page.limit).bind(page.offset()).fetch_all(db).await?;
-    Ok((rows, total))
+    let query = page_of("*", format!("vms WHERE {condition}"), filter.sort.order());
+    args.into_iter().fold(query, PageQuery::bind).fetch(db, page).await
 }
 
 /// VMs that want work, in order, with the time.
