@@ -11,6 +11,7 @@ pub mod identity;
 pub mod ids;
 pub mod names;
 pub mod page;
+pub mod sandbox;
 pub mod time;
 pub mod vm;
 mod words;

@@ -1,0 +1,3 @@
+//! Sandboxes: what they are and what they may do.
+
+pub mod network;
