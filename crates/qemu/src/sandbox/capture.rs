@@ -34,8 +34,9 @@ const RUN: usize = 256;
 /// What is to be captured.
 #[derive(Clone, Debug)]
 pub struct Capture {
-    /// The empty layer that the machine goes on with. Its present one stays as it is from then on.
-    pub next: Layer,
+    /// The empty layer that the machine goes on with, its present one staying as it is from then on; none for
+    /// a machine that ends here.
+    pub next: Option<Layer>,
     /// Where the memory and the devices' state go, if they are wanted.
     pub memory: Option<(PathBuf, PathBuf)>,
     /// Whether the machine goes on.
@@ -51,21 +52,19 @@ pub struct Report {
     pub written: u64,
 }
 
-/// Captures a machine. Repeating it after a crash is fine: a cut that was made is found made.
+/// Captures a machine. Repeating it after a crash is fine: the cut comes last, so where it was made, the
+/// memory is whole, too.
 pub async fn capture(dir: &Path, id: Uuid, capture: &Capture) -> Result<Report> {
     let mut qmp = Qmp::connect(dir, COMMANDS).await?;
-    let next = layer::node(capture.next.id);
-    if node_in_use(&mut qmp).await? == next {
-        // What belongs to the memory of that moment is gone with it.
-        return match capture.memory {
-            None => Ok(Report::default()),
-            Some(_) => Err(Error::Invalid("the disk was cut already, without its memory".into())),
-        };
+    if let Some(next) = &capture.next {
+        if node_in_use(&mut qmp).await? == layer::node(next.id) {
+            return Ok(Report::default());
+        }
+        add_layer(&mut qmp, next).await?;
     }
-    add_layer(&mut qmp, &capture.next).await?;
     match &capture.memory {
         None => {
-            cut(&mut qmp, &next).await?;
+            cut(&mut qmp, capture).await?;
             Ok(Report::default())
         }
         Some((memory, state)) => with_memory(&mut qmp, dir, id, capture, (memory, state)).await,
@@ -91,9 +90,12 @@ async fn add_layer(qmp: &mut Qmp, next: &Layer) -> Result<()> {
     added.map(drop)
 }
 
-async fn cut(qmp: &mut Qmp, next: &str) -> Result<()> {
+async fn cut(qmp: &mut Qmp, capture: &Capture) -> Result<()> {
+    let Some(next) = &capture.next else {
+        return Ok(());
+    };
     let top = node_in_use(qmp).await?;
-    qmp.execute("blockdev-snapshot", json!({"node": top, "overlay": next})).await.map(drop)
+    qmp.execute("blockdev-snapshot", json!({"node": top, "overlay": layer::node(next.id)})).await.map(drop)
 }
 
 async fn with_memory(qmp: &mut Qmp, dir: &Path, id: Uuid, capture: &Capture, to: (&Path, &Path)) -> Result<Report> {
@@ -115,7 +117,7 @@ async fn still(qmp: &mut Qmp, dir: &Path, pid: i32, capture: &Capture, state: &P
     let dir = dir.to_path_buf();
     let written = blocking(move || own_pages(pid, &dir, &copy)).await?;
     // Last, because it is what a later look finds.
-    cut(qmp, &layer::node(capture.next.id)).await?;
+    cut(qmp, capture).await?;
     Ok(written)
 }
 

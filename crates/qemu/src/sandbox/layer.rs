@@ -32,14 +32,15 @@ pub fn node(id: Uuid) -> String {
     format!("l{}", &text[2..])
 }
 
-/// Makes an empty layer of `size_bytes` above the file `below`, which lies in the same folder. A file
-/// that is there already is left as it is: it was written whole, under another name.
+/// Makes an empty layer of `size_bytes` above the file `below`, which lies in the same folder, or above
+/// nothing where the name is empty. A file that is there already is left as it is: it was written whole,
+/// under another name.
 pub fn create(dst: &Path, below: &str, size_bytes: u64) -> Result<()> {
     if dst.exists() {
         return Ok(());
     }
-    if below.is_empty() || below.len() > NAME_LONGEST {
-        return Err(Error::Invalid("a layer needs the name of the one below".into()));
+    if below.len() > NAME_LONGEST {
+        return Err(Error::Invalid("the name of the layer below is too long".into()));
     }
     let tmp = temporary(dst);
     let file = File::create(&tmp).map_err(at("cannot create", &tmp))?;
@@ -71,7 +72,7 @@ fn header(below: &str, size_bytes: u64, entries: u64) -> Vec<u8> {
     let mut put = |part: &[u8]| bytes.extend_from_slice(part);
     put(b"QFI\xfb");
     put(&3u32.to_be_bytes());
-    put(&NAME_AT.to_be_bytes());
+    put(&if below.is_empty() { 0 } else { NAME_AT }.to_be_bytes());
     put(&u32::try_from(below.len()).unwrap_or(0).to_be_bytes());
     put(&CLUSTER_BITS.to_be_bytes());
     put(&size_bytes.to_be_bytes());
@@ -86,9 +87,11 @@ fn header(below: &str, size_bytes: u64, entries: u64) -> Vec<u8> {
     put(&[0; 24]);
     put(&4u32.to_be_bytes());
     put(&HEADER_BYTES.to_be_bytes());
-    put(&BACKING_FORMAT.to_be_bytes());
-    put(&5u32.to_be_bytes());
-    put(b"qcow2\0\0\0");
+    if !below.is_empty() {
+        put(&BACKING_FORMAT.to_be_bytes());
+        put(&5u32.to_be_bytes());
+        put(b"qcow2\0\0\0");
+    }
     put(&[0; 8]);
     bytes
 }
@@ -140,10 +143,18 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_needs_one_below_and_stays_as_it_is() {
+    fn a_layer_may_lie_on_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let lowest = dir.path().join("lowest.qcow2");
+        create(&lowest, "", 1 << 30).unwrap();
+        let check = Command::new("qemu-img").args(["check", "-q", "-f", "qcow2"]).arg(&lowest).output().unwrap();
+        assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
+    }
+
+    #[test]
+    fn a_layer_stays_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().join("top.qcow2");
-        assert!(create(&top, "", 1 << 30).is_err());
         assert!(create(&top, &"x".repeat(1024), 1 << 30).is_err());
         std::fs::write(&top, b"there").unwrap();
         create(&top, "base.qcow2", 1 << 30).unwrap();
