@@ -74,10 +74,22 @@ codes! {
     VmNotFound = "vm_not_found", 404;
     /// There is no such volume in this project.
     VolumeNotFound = "volume_not_found", 404;
+    /// There is no such sandbox in this project.
+    SandboxNotFound = "sandbox_not_found", 404;
+    /// There is no such template that the project can use.
+    TemplateNotFound = "template_not_found", 404;
+    /// There is no such snapshot in this project.
+    SnapshotNotFound = "snapshot_not_found", 404;
     /// The route exists, the method does not.
     MethodNotAllowed = "method_not_allowed", 405;
     /// The request conflicts with the present state.
     Conflict = "conflict", 409;
+    /// The operation is not allowed in the sandbox's current phase.
+    InvalidPhase = "invalid_phase", 409;
+    /// The snapshot is not `Ready`.
+    SnapshotNotReady = "snapshot_not_ready", 409;
+    /// The project has a template of this name.
+    TemplateExists = "template_exists", 409;
     /// The disk is attached to a VM, or reserved by a creation under way.
     DiskInUse = "disk_in_use", 409;
     /// An account with this address exists.

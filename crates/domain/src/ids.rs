@@ -55,13 +55,13 @@ ids! {
     OperationId;
     /// A sandbox.
     SandboxId;
-    /// A template of sandboxes.
-    TemplateId;
-    /// A snapshot of a sandbox.
+    /// A captured state of a sandbox.
     SnapshotId;
-    /// A layer of a sandbox's disk.
+    /// What sandboxes start from.
+    TemplateId;
+    /// One file of the chain that a sandbox's disk is.
     LayerId;
-    /// A sandbox's memory, kept.
+    /// A captured memory.
     MemoryId;
 }
 

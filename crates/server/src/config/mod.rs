@@ -6,6 +6,7 @@
 mod catalog;
 mod identity;
 mod mail;
+mod sandbox;
 mod vm;
 
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ use serde::Deserialize;
 pub use catalog::{Catalog, Plan, Region, VmConfig};
 pub use identity::Identity;
 pub use mail::{Mail, Sms};
+pub use sandbox::Sandbox;
 pub use vm::Vm;
 
 /// How machines are accelerated.
@@ -61,6 +63,8 @@ pub struct Config {
     pub sms: Sms,
     /// Machines.
     pub vm: Vm,
+    /// Sandboxes.
+    pub sandbox: Sandbox,
     /// What is on offer.
     #[serde(flatten)]
     pub catalog: Catalog,
@@ -92,6 +96,7 @@ impl Default for Config {
             mail: Mail::default(),
             sms: Sms::default(),
             vm: Vm::default(),
+            sandbox: Sandbox::default(),
             catalog: Catalog::default(),
         }
     }
@@ -172,6 +177,7 @@ impl Config {
         self.base_url = self.base_url.trim_end_matches('/').to_owned();
         self.catalog.check()?;
         self.vm.check()?;
+        self.sandbox.check()?;
         self.mail.check()?;
         self.sms.check()?;
         self.identity.check()
@@ -230,6 +236,7 @@ mod tests {
             ("lissten = 1", &[][..], "lissten"),
             ("[identity]\nfoo = 1", &[], "foo"),
             ("[vm]\nstop_seconds = 0", &[], "stop_seconds"),
+            ("[sandbox]\nmax_sandboxes = 0", &[], "max_sandboxes"),
             ("", &[("BERTH_ACCEL", "fast")], "BERTH_ACCEL"),
             ("", &[("BERTH_LISTEN", "x")], "BERTH_LISTEN"),
             ("[[vm_configs]]\nid = \"a\"\nvcpu = 0\nmemory_mb = 1\n", &[], "vcpu"),

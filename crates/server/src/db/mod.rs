@@ -11,6 +11,7 @@
 pub mod audit;
 pub mod event;
 pub mod idempotency;
+pub mod json;
 mod migrate;
 mod query;
 mod row;

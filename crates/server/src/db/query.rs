@@ -91,8 +91,24 @@ macro_rules! id_values {
         }
     )*};
 }
-id_values!(UserId, OrgId, ProjectId, SessionId, KeyId, InvitationId, OutboxId, ReferralId, VmId, DiskId, OperationId, SandboxId,
-    TemplateId, SnapshotId, LayerId, MemoryId);
+id_values!(
+    UserId,
+    OrgId,
+    ProjectId,
+    SessionId,
+    KeyId,
+    InvitationId,
+    OutboxId,
+    ReferralId,
+    VmId,
+    DiskId,
+    OperationId,
+    SandboxId,
+    TemplateId,
+    SnapshotId,
+    LayerId,
+    MemoryId
+);
 
 /// Where a statement runs: the database for reading, or a transaction.
 pub trait On {

@@ -27,6 +27,7 @@ use super::envelope::{ApiError, RequestId};
 use super::limit::Window;
 use super::path::storable;
 use crate::db::audit::{Actor, Audit};
+use crate::db::tenant::Tenant;
 
 /// Between two looks at whether an answer without an end may go on.
 const RECHECK: Duration = Duration::from_secs(5);
@@ -321,6 +322,12 @@ impl OrgScope {
     /// Refuses with 403 what the caller's role does not allow.
     pub fn require(&self, action: Action) -> Result<()> {
         if policy::may(Some(self.role), None, action) { Ok(()) } else { Err(forbidden()) }
+    }
+}
+
+impl From<&Scope> for Tenant {
+    fn from(scope: &Scope) -> Self {
+        Self { org: scope.org, project: scope.project }
     }
 }
 

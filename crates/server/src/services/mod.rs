@@ -4,6 +4,8 @@
 //! through the two questions below, which the composition root connects.
 
 pub mod identity;
+pub mod quota;
+pub mod sandbox;
 pub mod vm;
 
 use async_trait::async_trait;

@@ -1,0 +1,3 @@
+//! Sandboxes: small machines for agents, made, copied and thrown away in a blink.
+
+pub mod engine;
