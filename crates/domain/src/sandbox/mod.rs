@@ -18,4 +18,4 @@ pub mod plan;
 pub mod request;
 pub mod state;
 
-pub use model::{MemoryKind, OnTimeout, Phase, SnapshotStatus, SourceKind, TemplateStatus, Wish};
+pub use model::{MemoryKind, OnTimeout, Phase, SnapshotStatus, SourceKind, TemplateStatus, Warm, Wish};

@@ -112,3 +112,15 @@ words! {
         Pause = "pause",
     }
 }
+
+words! {
+    /// Whether a template is booted once, so that its sandboxes go on from there.
+    Warm {
+        /// It is to be.
+        Wanted = "wanted",
+        /// It was.
+        Done = "done",
+        /// It cannot be: its sandboxes start from the disk.
+        Failed = "failed",
+    }
+}

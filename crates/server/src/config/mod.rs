@@ -125,6 +125,11 @@ impl Config {
         Ok(config)
     }
 
+    /// The address people reach the service at, where it is more than the one it listens on.
+    pub fn public_url(&self) -> Option<&str> {
+        (self.base_url != format!("http://{}", self.listen)).then_some(self.base_url.as_str())
+    }
+
     fn parse(text: &str) -> Result<Self> {
         Ok(toml::from_str(text)?)
     }

@@ -14,8 +14,10 @@ pub mod idempotency;
 pub mod json;
 mod migrate;
 mod query;
+pub mod record;
 mod row;
 pub mod tenant;
+pub mod usage;
 
 use std::path::Path;
 use std::str::FromStr;

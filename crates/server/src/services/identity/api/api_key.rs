@@ -5,9 +5,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::session::OptionalJson;
 use crate::http::auth::ProjectManager;
-use crate::http::body;
+use crate::http::body::{self, OptionalJson};
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, Outcome};
 use crate::http::list::{Asked, List, PageParams};
@@ -124,7 +123,7 @@ pub(super) async fn rotate_api_key(
     key: IdempotencyKey,
     body: OptionalJson,
 ) -> Reply<Response> {
-    let body = body.0.unwrap_or_else(|| serde_json::json!({}));
+    let body = body.or_empty();
     let (id, key) = (path.id("key_id")?, key.bind(&scope.caller, &body));
     Ok(shown(ops::api_key::rotate(&identity, &scope, id, overlap(&body)?, key).await?))
 }

@@ -7,7 +7,6 @@ pub mod disk;
 pub mod event;
 pub mod image;
 pub mod operation;
-pub mod usage;
 pub mod vm;
 
 pub use crate::db::tenant::Tenant;
