@@ -97,10 +97,9 @@ pub struct NetworkView {
 }
 
 macro_rules! word_schema {
-    ($($(#[$doc:meta])* $name:ident $rename:literal { $($word:ident),* })*) => {$(
-        $(#[$doc])*
+    ($($(#[$meta:meta])* $name:ident { $($word:ident),* })*) => {$(
         #[derive(ToSchema)]
-        #[serde(rename_all = $rename)]
+        $(#[$meta])*
         #[expect(dead_code, reason = "describes a word of the wire")]
         pub(crate) enum $name { $($word),* }
     )*};
@@ -109,13 +108,13 @@ pub(super) use word_schema;
 
 word_schema! {
     /// Where a sandbox stands. `Deleted` is told only to who waits for it.
-    SandboxPhase "PascalCase" {
-        Pending, Provisioning, Ready, Pausing, Paused, Resuming, Restoring, Deleting, Failed, Deleted
-    }
+    SandboxPhase { Pending, Provisioning, Ready, Pausing, Paused, Resuming, Restoring, Deleting, Failed, Deleted }
     /// What happens to a sandbox whose time is over or that nobody used; default `pause`.
-    OnTimeoutWord "snake_case" { Pause, Delete }
+    #[serde(rename_all = "snake_case")]
+    OnTimeoutWord { Pause, Delete }
     /// What becomes of a connection that no rule speaks of; default `allow`.
-    EgressWord "snake_case" { Allow, Deny }
+    #[serde(rename_all = "snake_case")]
+    EgressWord { Allow, Deny }
 }
 
 impl SandboxView {

@@ -50,9 +50,10 @@ pub struct SnapshotView {
 
 word_schema! {
     /// Where a snapshot stands.
-    SnapshotStatusWord "PascalCase" { Pending, Ready, Failed }
+    SnapshotStatusWord { Pending, Ready, Failed }
     /// What a snapshot keeps.
-    CaptureWord "snake_case" { Disk, Memory }
+    #[serde(rename_all = "snake_case")]
+    CaptureWord { Disk, Memory }
 }
 
 impl From<&SnapshotRow> for SnapshotView {

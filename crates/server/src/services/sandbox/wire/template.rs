@@ -52,9 +52,11 @@ pub struct TemplateView {
 
 word_schema! {
     /// Where a template stands.
-    TemplateStatusWord "snake_case" { Pending, Building, Ready, Failed, Deleting }
+    #[serde(rename_all = "snake_case")]
+    TemplateStatusWord { Pending, Building, Ready, Failed, Deleting }
     /// What a template is made of; `platform`: it came with the platform.
-    TemplateSourceWord "snake_case" { Image, Dockerfile, FromSnapshot, Platform }
+    #[serde(rename_all = "snake_case")]
+    TemplateSourceWord { Image, Dockerfile, FromSnapshot, Platform }
 }
 
 impl From<&TemplateRow> for TemplateView {

@@ -89,16 +89,16 @@ impl SandboxReconciler {
         if before.layer.is_some() {
             return Ok(before.layer);
         }
+        let mut row = before.clone();
         let ground = match (before.source_snapshot, before.source_template) {
             (Some(id), _) => snapshot_ground(&mut tx, id).await?,
             (None, Some(id)) => {
                 let template = store::template::load(&mut tx, id).await?;
-                template.and_then(|t| Some(Ground { layer: t.layer?, memory: t.memory, size: (t.memory_mb, t.vcpu) }))
+                template.and_then(|template| inherit(&mut row, template))
             }
             (None, None) => None,
         };
         let Some(ground) = ground else { return Ok(None) };
-        let mut row = before.clone();
         let id = put_on(&mut tx, &mut row, &ground, seen.now).await?;
         (row.source_snapshot, row.source_template) = (None, None);
         row.message = Some("making its disk".into());
@@ -244,6 +244,16 @@ impl SandboxReconciler {
         tx.commit().await?;
         Ok(Some(id))
     }
+}
+
+/// What a sandbox has of its template: some of it is known only when that is built.
+fn inherit(row: &mut SandboxRow, template: TemplateRow) -> Option<Ground> {
+    let own = std::mem::take(&mut row.env);
+    row.env = template.env.into_iter().chain(own).collect();
+    row.run_user = template.run_user;
+    row.workdir = template.workdir;
+    let size = (template.memory_mb, template.vcpu);
+    Some(Ground { layer: template.layer?, memory: template.memory, size })
 }
 
 async fn snapshot_ground(tx: &mut Tx, id: SnapshotId) -> Result<Option<Ground>, StepError> {
