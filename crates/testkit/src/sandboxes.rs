@@ -126,11 +126,11 @@ impl SimulatedSandboxes {
         let _ = self.happenings.send(sandbox);
     }
 
-    /// The host starts anew: every machine is gone.
+    /// The host starts anew: no machine runs any more, and their traces are there.
     pub fn restart_host(&self) {
         let mut world = self.world();
         world.boot += 1;
-        world.machines.clear();
+        world.machines.values_mut().for_each(|machine| machine.alive = false);
     }
 
     /// Something is written inside a sandbox.

@@ -226,16 +226,17 @@ const SOURCE_POLL: i64 = 5;
 /// The next step.
 pub fn next(s: &Look) -> Step {
     match (s.wish, s.phase) {
-        (_, Phase::Deleted) => at_rest(s),
-        (Wish::Deleted, _) if s.machine != Machine::Absent => Step::End,
-        (Wish::Deleted, _) => Step::Finish,
-        (_, Phase::Failed) => at_rest(s),
-        (Wish::Paused, Phase::Paused) => at_rest(s),
-        (Wish::Paused, _) => put_away(s),
+        (Wish::Deleted, phase) if phase != Phase::Deleted => gone(s),
+        (_, Phase::Deleted | Phase::Failed) | (Wish::Paused, Phase::Paused) => at_rest(s),
         (Wish::Ready, Phase::Ready) => keep(s),
         (Wish::Ready, Phase::Pending) => await_source(s),
         (Wish::Ready, _) => bring_up(s),
+        (Wish::Paused | Wish::Deleted, _) => put_away(s),
     }
+}
+
+fn gone(s: &Look) -> Step {
+    if s.machine == Machine::Absent { Step::Finish } else { Step::End }
 }
 
 /// Deaths that count at this moment.
@@ -277,12 +278,11 @@ fn keep(s: &Look) -> Step {
             _ if s.network_changed => Step::SetNetwork,
             cut => live_on(s, cut),
         },
-        Machine::Ended => died(s),
-        Machine::Absent if s.host_restarted => Step::StartAgain {
+        Machine::Ended | Machine::Absent if s.host_restarted => Step::StartAgain {
             reason: "the host was restarted; it was started again from its disk".into(),
             died: false,
         },
-        Machine::Absent => died(s),
+        Machine::Ended | Machine::Absent => died(s),
     }
 }
 

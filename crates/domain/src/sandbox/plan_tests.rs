@@ -115,16 +115,7 @@ impl World {
                 }
             }
             Step::End => self.s.machine = Machine::Absent,
-            Step::StartAgain { died, .. } => {
-                if died {
-                    let before = deaths(&self.s);
-                    self.s.deaths = before + 1;
-                    if before == 0 {
-                        self.s.deaths_since = Some(self.s.now);
-                    }
-                }
-                self.enter(Phase::Resuming);
-            }
+            Step::StartAgain { died, .. } => self.start_again(died),
             Step::Expire(_) => {
                 self.s.wish = Wish::Paused;
                 self.s.life = Life::default();
@@ -149,6 +140,17 @@ impl World {
             Step::Rest => {}
         }
         self.s.now.0 += 1000;
+    }
+
+    fn start_again(&mut self, died: bool) {
+        if died {
+            let before = deaths(&self.s);
+            self.s.deaths = before + 1;
+            if before == 0 {
+                self.s.deaths_since = Some(self.s.now);
+            }
+        }
+        self.enter(Phase::Resuming);
     }
 
     fn start(&mut self, recorded: bool) {
@@ -351,8 +353,10 @@ fn the_fourth_death_in_ten_minutes_is_the_last() {
     assert!(matches!(at(2, 599), Step::StartAgain { died: true, .. }));
     assert!(matches!(at(3, 599), Step::Fail(_)));
     assert!(matches!(at(3, 600), Step::StartAgain { died: true, .. }));
-    let gone = Look { machine: Machine::Absent, host_restarted: true, deaths: 9, ..world.s.clone() };
-    assert!(matches!(next(&gone), Step::StartAgain { died: false, .. }));
+    for machine in [Machine::Absent, Machine::Ended] {
+        let gone = Look { machine, host_restarted: true, deaths: 9, ..world.s.clone() };
+        assert!(matches!(next(&gone), Step::StartAgain { died: false, .. }));
+    }
 }
 
 #[test]

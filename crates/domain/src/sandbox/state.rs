@@ -48,8 +48,9 @@ impl Verb {
 pub fn on_verb(verb: Verb, phase: Phase) -> Result<Option<Phase>> {
     use Phase::{Failed, Paused, Pausing, Ready, Restoring, Resuming};
     match (verb, phase) {
-        (Verb::Pause, Pausing | Paused) | (Verb::Resume, Resuming | Ready) => Ok(None),
-        (Verb::Fork | Verb::Snapshot, Ready | Paused) => Ok(None),
+        (Verb::Pause, Pausing | Paused)
+        | (Verb::Resume, Resuming | Ready)
+        | (Verb::Fork | Verb::Snapshot, Ready | Paused) => Ok(None),
         (Verb::Pause, Ready) => Ok(Some(Pausing)),
         (Verb::Resume, Paused) => Ok(Some(Resuming)),
         (Verb::Restore, Ready | Paused | Failed) => Ok(Some(Restoring)),
