@@ -23,7 +23,9 @@ use crate::http::base::Configured;
 use crate::http::probes::Probes;
 use crate::services::identity::Identity;
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::{NoEngine, SandboxEngine};
+use crate::services::sandbox::engine::SandboxEngine;
+use crate::services::sandbox::engine::qemu::QemuSandboxes;
+use crate::services::sandbox::runtime::{self, Runtime};
 use crate::services::vm::Vms;
 use crate::services::vm::engine::Engine;
 use crate::services::vm::engine::qemu::QemuEngine;
@@ -61,7 +63,7 @@ impl App {
     /// Makes everything and starts the workers, over the engine that the host has.
     pub async fn start(config: &Config) -> Result<Self> {
         let vm = Arc::new(QemuEngine::open(&config.data_dir, &config.vm, config.accel));
-        let sandbox = Arc::new(NoEngine::new("this build has no engine for them"));
+        let sandbox = Arc::new(QemuSandboxes::open(&config.data_dir, &config.vm, config.accel, Clock::default()));
         Self::start_with(config, Engines { vm, sandbox }).await
     }
 
@@ -76,10 +78,12 @@ impl App {
         let identity = Identity::start(db.clone(), clock.clone(), config, holders).await?;
         vms.prepare().await?;
         sandboxes.prepare().await?;
+        let inside = runtime::routes(Runtime { db: db.clone(), engine: engines.sandbox.clone() });
         let metrics = metrics(vms.clone(), sandboxes.clone());
         let ready = move || engines.vm.ready().and_then(|()| engines.sandbox.ready());
         let probes = Probes { db: db.clone(), engines: Arc::new(ready), metrics };
-        let services = OpenApiRouter::new().merge(identity.routes()).merge(vms.routes()).merge(sandboxes.routes());
+        let managed = identity.routes().merge(vms.routes()).merge(sandboxes.routes());
+        let services = OpenApiRouter::new().merge(managed).merge(inside);
         let base = Configured(config.public_url().map(Arc::from));
         let router = crate::http::router(services, Arc::new(identity.clone()), db.clone(), base, probes);
         let stop = CancellationToken::new();

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use berth_qemu::accel::Request;
 use serde::Deserialize;
 
 pub use catalog::{Catalog, Plan, Region, VmConfig};
@@ -32,6 +33,17 @@ pub enum Acceleration {
     Kvm,
     /// Software emulation.
     Tcg,
+}
+
+impl Acceleration {
+    /// The same as the engine asks for it.
+    pub(crate) const fn request(self) -> Request {
+        match self {
+            Self::Auto => Request::Auto,
+            Self::Kvm => Request::Kvm,
+            Self::Tcg => Request::Tcg,
+        }
+    }
 }
 
 /// Everything the service is told from outside.

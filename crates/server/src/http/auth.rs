@@ -433,6 +433,27 @@ async fn sandbox_caller(parts: &Parts) -> Result<Caller> {
     caller_by(parts, bearer_or_key(parts)).await
 }
 
+/// The caller's view of the project that a sandbox belongs to, for routes that name the sandbox alone; `None`
+/// where there is no such sandbox, or the caller cannot see it.
+pub async fn sandbox_scope(parts: &Parts, place: Option<(OrgId, ProjectId)>) -> Result<Option<Scope>> {
+    let caller = sandbox_caller(parts).await?;
+    let Some((org, project)) = place else {
+        admit(parts, &caller.who, None)?;
+        return Ok(None);
+    };
+    let scope = match gate(parts)?.project(caller.clone(), &org.to_string(), &project.to_string()).await {
+        Ok(scope) => scope,
+        Err(refusal) if refusal.code == Code::ProjectNotFound => {
+            admit(parts, &caller.who, None)?;
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    admit(parts, &scope.caller.who, Some(&scope))?;
+    scope.caller.require_right(KeyScope::Sandbox)?;
+    Ok(Some(scope))
+}
+
 project_extractors! {
     /// A caller who may read the project's machines: a person, or a key of scope `vm`.
     Reader by vm_caller, needs ReadProject;

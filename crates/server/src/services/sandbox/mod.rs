@@ -8,11 +8,13 @@
 //!   ([`store`]), the file before the row.
 //! - What a cut leads to is written before the cut, so that one that was interrupted finds itself.
 
+pub mod agent;
 pub mod api;
 pub mod engine;
 mod metrics;
 pub mod ops;
 pub mod reconcile;
+pub mod runtime;
 pub mod store;
 pub mod wire;
 

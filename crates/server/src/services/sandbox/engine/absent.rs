@@ -5,6 +5,7 @@ use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::network::Network;
 use tokio::sync::broadcast;
 
+use super::super::agent::Connection;
 use super::{
     Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, Observed, Paused, PlatformTemplate, Result,
     Sample, SandboxEngine, StartSpec, Started, Warming,
@@ -102,6 +103,10 @@ impl SandboxEngine for NoEngine {
     }
 
     async fn warm_template(&self, _: &Warming) -> Result<i64> {
+        self.refuse()
+    }
+
+    async fn connect(&self, _: SandboxId) -> Result<Connection> {
         self.refuse()
     }
 

@@ -4,6 +4,7 @@
 //! the ids of their rows, so that a scan of the host finds what no row owns.
 
 mod absent;
+pub mod qemu;
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,7 @@ use tokio::sync::broadcast;
 pub use absent::NoEngine;
 pub use berth_domain::sandbox::plan::Machine as Observed;
 
+use super::agent::Connection;
 pub use crate::services::vm::engine::EngineError;
 
 /// The result of an engine's work.
@@ -269,6 +271,9 @@ pub trait SandboxEngine: Send + Sync + 'static {
     /// Boots a template once and keeps its memory; answers what that takes, in bytes. The machine is gone
     /// afterwards.
     async fn warm_template(&self, warming: &Warming) -> Result<i64>;
+
+    /// Reaches a running machine's agent, for what its users ask of it.
+    async fn connect(&self, id: SandboxId) -> Result<Connection>;
 
     /// How a sandbox is used.
     async fn activity(&self, id: SandboxId) -> Activity;

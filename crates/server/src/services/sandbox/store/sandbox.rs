@@ -247,6 +247,31 @@ pub async fn load(on: impl On, id: SandboxId) -> Result<Option<SandboxRow>, DbEr
     sql("SELECT * FROM sandboxes WHERE id = $1").bind(id).fetch_optional(on).await
 }
 
+/// Where a sandbox that is not gone belongs: for routes that name it alone.
+pub async fn place(db: &Db, id: SandboxId) -> Result<Option<(OrgId, ProjectId)>, DbError> {
+    struct Place(OrgId, ProjectId);
+    impl FromRow for Place {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            Ok(Self(row.parsed("org_id")?, row.parsed("project_id")?))
+        }
+    }
+    let place = sql("SELECT org_id, project_id FROM sandboxes WHERE id = $1 AND deleted_at IS NULL");
+    let place: Option<Place> = place.bind(id).fetch_optional(db).await?;
+    Ok(place.map(|Place(org, project)| (org, project)))
+}
+
+/// The phase of a sandbox that is not gone.
+pub async fn phase(db: &Db, id: SandboxId) -> Result<Option<Phase>, DbError> {
+    struct Standing(Phase);
+    impl FromRow for Standing {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            Ok(Self(row.word("phase", Phase::parse)?))
+        }
+    }
+    let phase = sql("SELECT phase FROM sandboxes WHERE id = $1 AND deleted_at IS NULL").bind(id);
+    Ok(phase.fetch_optional(db).await?.map(|Standing(phase)| phase))
+}
+
 /// What a list is narrowed to.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
