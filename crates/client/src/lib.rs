@@ -30,7 +30,11 @@ mod org;
 mod project;
 mod quota;
 mod referral;
+mod runtime;
+mod sandbox;
 mod session;
+mod snapshot;
+mod template;
 mod transport;
 mod user;
 mod vm;
@@ -49,7 +53,18 @@ pub use org::{Organization, Rename};
 pub use project::Project;
 pub use quota::{Limits, Quota, QuotaEntry};
 pub use referral::{Referral, ReferralCode};
+pub use runtime::{
+    Execution, FileContent, OpenTerminal, Runtime, TerminalEvent, TerminalReader, TerminalWriter, output_bytes,
+};
+pub use sandbox::{ChangeSandbox, CreateSandbox, ForkSandbox, Network, Sandbox, SandboxFilter};
 pub use session::{Session, Tokens};
+pub use snapshot::{NewSnapshot, Snapshot};
+pub use template::{CreateTemplate, Template};
+pub use berth_agent_proto::runtime::{
+    Change, ChangeKind, CommandRequest, Entry, EntryType, Exit, Extracted, Listing, Output, OutputEvent, Process,
+    ProcessState, Processes,
+};
+pub use berth_agent_proto::terminal::FromServer;
 pub use transport::{Client, List, Page, Pagination, ProjectClient};
 pub use user::{ChangeUser, SignUp, SignedUp, User};
 pub use vm::{
