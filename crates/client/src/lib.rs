@@ -42,6 +42,11 @@ mod vm;
 pub use admin::{AdminUser, UserFilter};
 pub use api_key::{ApiKey, ChangeApiKey, MadeApiKey, NewApiKey};
 pub use audit::{AuditFilter, AuditRecord};
+pub use berth_agent_proto::runtime::{
+    Change, ChangeKind, CommandRequest, Entry, EntryType, Exit, Extracted, Listing, Output, OutputEvent, Process,
+    ProcessState, Processes,
+};
+pub use berth_agent_proto::terminal::FromServer;
 pub use console::Console;
 pub use disk::{DataDisk, NewDataDisk, RootDisk};
 pub use error::{Error, FieldError, Result};
@@ -60,11 +65,6 @@ pub use sandbox::{ChangeSandbox, CreateSandbox, ForkSandbox, Network, Sandbox, S
 pub use session::{Session, Tokens};
 pub use snapshot::{NewSnapshot, Snapshot};
 pub use template::{CreateTemplate, Template};
-pub use berth_agent_proto::runtime::{
-    Change, ChangeKind, CommandRequest, Entry, EntryType, Exit, Extracted, Listing, Output, OutputEvent, Process,
-    ProcessState, Processes,
-};
-pub use berth_agent_proto::terminal::FromServer;
 pub use transport::{Client, List, Page, Pagination, ProjectClient};
 pub use user::{ChangeUser, SignUp, SignedUp, User};
 pub use vm::{

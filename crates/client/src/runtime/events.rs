@@ -13,7 +13,7 @@ use tokio::time::timeout;
 /// The longest line of an event, in bytes: the agent's are below 100 KiB.
 const LONGEST: usize = 1 << 20;
 /// A stream says something every 15 s, if only that it is there. One that is silent for this long is gone.
-const SILENCE: Duration = Duration::from_secs(60);
+const SILENCE: Duration = Duration::from_mins(1);
 
 /// Why there are no more events.
 #[derive(Debug, thiserror::Error)]

@@ -50,7 +50,16 @@ impl Execution {
 
     /// Of a process, from an offset on.
     pub(super) fn process(runtime: Runtime, pid: i32, offset: u64, follow: bool) -> Self {
-        Self { runtime, stream: None, pid: Some(pid), offset, follow, over: false, trouble: None, opened: Instant::now() }
+        Self {
+            runtime,
+            stream: None,
+            pid: Some(pid),
+            offset,
+            follow,
+            over: false,
+            trouble: None,
+            opened: Instant::now(),
+        }
     }
 
     /// The process, once it is known.
@@ -61,6 +70,11 @@ impl Execution {
     /// Where reading goes on: bytes since the process was started.
     pub const fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Whether the last event came.
+    pub const fn is_over(&self) -> bool {
+        self.over
     }
 
     /// The next event; `None` after the last one. Nothing is lost when its future is dropped.

@@ -76,7 +76,9 @@ mod tests {
         for fine in ["/", "/a/b?c=../..", "", "/a/../b", "/a//b", "/%2e/x", "/..%2f..%2fcommands"] {
             assert!(runtime.target(8000, fine).is_ok(), "{fine}");
         }
-        for bad in ["/..", "/../commands", "/%2e%2e/../commands", "/a/../../commands", "/.%2E/9000/", "/..\\..\\commands"] {
+        for bad in
+            ["/..", "/../commands", "/%2e%2e/../commands", "/a/../../commands", "/.%2E/9000/", "/..\\..\\commands"]
+        {
             assert!(runtime.target(8000, bad).is_err(), "{bad}");
         }
         assert_eq!(runtime.target(8000, "/a?b").unwrap(), "http://127.0.0.1:8080/sandbox/7/ports/8000/a?b");
