@@ -29,6 +29,20 @@ service_pid() {
   echo "$pid"
 }
 
+# Builds the agent of sandboxes: static, because it runs where there are no libraries.
+build_agent() {
+  local triple=x86_64-unknown-linux-gnu
+  RUSTFLAGS="-C target-feature=+crt-static" cargo build -p berth-agent --profile agent --target "$triple" --locked --quiet
+  export BERTH_AGENT=${CARGO_TARGET_DIR:-$root/target}/$triple/agent/berth-agent
+}
+
+# Builds what sandboxes boot and start from, where it is not there as their recipes say.
+build_sandbox_images() {
+  build_agent
+  images/build guest "$BERTH_DATA_DIR/sandbox/guest"
+  images/build base "$BERTH_DATA_DIR/sandbox/templates/base"
+}
+
 # Builds the images that are not there as their recipes say.
 build_images() {
   local name

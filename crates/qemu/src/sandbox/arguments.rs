@@ -12,6 +12,9 @@ use crate::machine::{Accel, COMMANDS, PID};
 /// What the ring of the console keeps. QEMU wants a power of two.
 pub(super) const CONSOLE_BYTES: u32 = 64 << 10;
 
+/// Emulation keeps at most so many MiB of translated code; QEMU's own default is a GiB.
+const TRANSLATED: &str = "tcg,tb-size=64";
+
 /// Without these an emulated guest is up to three times as fast: it copies memory by words instead of
 /// bytes (erms, fsrm), and neither switches access to user memory on and off (smap, smep, pku) nor walks
 /// a fifth level of tables (la57).
@@ -21,7 +24,7 @@ const EMULATED: &str = "max,-erms,-fsrm,-smap,-smep,-pku,-la57";
 pub fn arguments(spec: &Spec) -> Vec<OsString> {
     let (accel, cpu) = match spec.accel {
         Accel::Kvm => ("kvm", "host,migratable=on"),
-        Accel::Tcg => ("tcg", EMULATED),
+        Accel::Tcg => (TRANSLATED, EMULATED),
     };
     let mut args = Args::default();
     args.flags("-nodefaults -no-user-config -display none -no-reboot -M q35,memory-backend=m0,usb=off");
@@ -54,9 +57,10 @@ pub fn arguments(spec: &Spec) -> Vec<OsString> {
     args.0
 }
 
-/// QEMU opens what it needs, then gives up its user and its root folder; the filter follows it there.
+/// QEMU opens what it needs, then gives up its user and its root folder. It has to be let do so by its filter;
+/// once it is nobody, the kernel refuses what the filter would.
 fn jail(args: &mut Args, user: Option<u32>) {
-    let privileges = if user.is_some() { "children" } else { "deny" };
+    let privileges = if user.is_some() { "allow" } else { "deny" };
     let filter = format!("on,obsolete=deny,elevateprivileges={privileges},spawn=deny,resourcecontrol=deny");
     args.pair("-sandbox", filter);
     if let Some(user) = user {

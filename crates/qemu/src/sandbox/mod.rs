@@ -19,6 +19,7 @@
 mod arguments;
 mod capture;
 mod layer;
+mod limits;
 mod memory;
 
 use std::fs::File;
@@ -32,6 +33,7 @@ use uuid::Uuid;
 pub use arguments::arguments;
 pub use capture::{Capture, Report, capture};
 pub use layer::{create as create_layer, node as layer_node, size as layer_size, sync as sync_layer};
+pub use limits::is_possible as can_limit;
 pub use memory::{copy as copy_memory, empty as empty_memory};
 
 use crate::error::at;
@@ -121,13 +123,16 @@ pub async fn start(spec: &Spec) -> Result<()> {
     }
     let ended = process::spawn(&spec.qemu, arguments(spec), &spec.dir)?;
     let mut qmp = wait_started(&spec.dir, ended).await?;
+    if let Some(pid) = find(&spec.dir, spec.id) {
+        limits::apply(spec.id, pid, spec.memory_mb);
+    }
     match &spec.begin {
         Begin::Boot { .. } => Ok(()),
         Begin::Load { state, .. } => {
             let outcome = load(&mut qmp, state).await;
             if outcome.is_err() {
                 // Half loaded is nothing.
-                end(&spec.dir, spec.id).await?;
+                stop(&spec.dir, spec.id).await?;
             }
             outcome
         }
@@ -147,6 +152,13 @@ async fn load(qmp: &mut Qmp, state: &Path) -> Result<()> {
             _ => return qmp.execute("cont", json!({})).await.map(drop),
         }
     }
+}
+
+/// Ends a machine's process at once. Fine where there is none.
+pub async fn stop(dir: &Path, id: Uuid) -> Result<()> {
+    end(dir, id).await?;
+    limits::release(id);
+    Ok(())
 }
 
 fn remove(dir: &Path, names: &[&str]) -> Result<()> {

@@ -6,17 +6,20 @@
 mod catalog;
 mod identity;
 mod mail;
+mod sandbox;
 mod vm;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use berth_qemu::accel::Request;
 use serde::Deserialize;
 
 pub use catalog::{Catalog, Plan, Region, VmConfig};
 pub use identity::Identity;
 pub use mail::{Mail, Sms};
+pub use sandbox::Sandbox;
 pub use vm::Vm;
 
 /// How machines are accelerated.
@@ -30,6 +33,17 @@ pub enum Acceleration {
     Kvm,
     /// Software emulation.
     Tcg,
+}
+
+impl Acceleration {
+    /// The same as the engine asks for it.
+    pub(crate) const fn request(self) -> Request {
+        match self {
+            Self::Auto => Request::Auto,
+            Self::Kvm => Request::Kvm,
+            Self::Tcg => Request::Tcg,
+        }
+    }
 }
 
 /// Everything the service is told from outside.
@@ -61,6 +75,8 @@ pub struct Config {
     pub sms: Sms,
     /// Machines.
     pub vm: Vm,
+    /// Sandboxes.
+    pub sandbox: Sandbox,
     /// What is on offer.
     #[serde(flatten)]
     pub catalog: Catalog,
@@ -92,6 +108,7 @@ impl Default for Config {
             mail: Mail::default(),
             sms: Sms::default(),
             vm: Vm::default(),
+            sandbox: Sandbox::default(),
             catalog: Catalog::default(),
         }
     }
@@ -118,6 +135,11 @@ impl Config {
         config.apply(&env)?;
         config.complete(&env)?;
         Ok(config)
+    }
+
+    /// The address people reach the service at, where it is more than the one it listens on.
+    pub fn public_url(&self) -> Option<&str> {
+        (self.base_url != format!("http://{}", self.listen)).then_some(self.base_url.as_str())
     }
 
     fn parse(text: &str) -> Result<Self> {
@@ -172,6 +194,7 @@ impl Config {
         self.base_url = self.base_url.trim_end_matches('/').to_owned();
         self.catalog.check()?;
         self.vm.check()?;
+        self.sandbox.check()?;
         self.mail.check()?;
         self.sms.check()?;
         self.identity.check()
@@ -230,6 +253,7 @@ mod tests {
             ("lissten = 1", &[][..], "lissten"),
             ("[identity]\nfoo = 1", &[], "foo"),
             ("[vm]\nstop_seconds = 0", &[], "stop_seconds"),
+            ("[sandbox]\nmax_sandboxes = 0", &[], "max_sandboxes"),
             ("", &[("BERTH_ACCEL", "fast")], "BERTH_ACCEL"),
             ("", &[("BERTH_LISTEN", "x")], "BERTH_LISTEN"),
             ("[[vm_configs]]\nid = \"a\"\nvcpu = 0\nmemory_mb = 1\n", &[], "vcpu"),

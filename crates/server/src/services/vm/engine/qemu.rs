@@ -86,11 +86,7 @@ impl QemuEngine {
         Self {
             data: data.to_path_buf(),
             config: config.clone(),
-            request: match acceleration {
-                Acceleration::Auto => accel::Request::Auto,
-                Acceleration::Kvm => accel::Request::Kvm,
-                Acceleration::Tcg => accel::Request::Tcg,
-            },
+            request: acceleration.request(),
             ssh_port: if host::can_bind_low_ports() { SSH } else { HIGH_SSH },
             happenings: broadcast::channel(HAPPENINGS).0,
             watched: Arc::default(),

@@ -1,0 +1,160 @@
+//! Standing still for the moment of a cut.
+//!
+//! User processes stand still by their cgroup, the agent's own file work by its gate. If both do, everything written is
+//! on the disk after a sync and nobody writes any more. Otherwise the kernel is asked to keep writers off, by the
+//! image's `fsfreeze`; an image that has none is synced only, and the answer says so.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use berth_agent_proto::control::{Freeze, Frozen, Stillness};
+use berth_domain::fields::{Fields, boolean};
+use http::StatusCode;
+use rustix::fs::{Mode, OFlags};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::agent::Agent;
+use crate::body::{Answer, nothing, reply};
+use crate::error::{Refusal, Result};
+use crate::server::Call;
+
+/// How long user processes, and file work, may take to stand still.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(2);
+const PROGRAM: Duration = Duration::from_secs(10);
+
+/// The cgroup of everything users run.
+struct Group {
+    path: PathBuf,
+    procs: Arc<OwnedFd>,
+}
+
+/// What stands still.
+#[derive(Default)]
+pub struct Freezer {
+    group: OnceLock<Group>,
+    /// Whether the file system was frozen; held while anything changes.
+    file_system: tokio::sync::Mutex<bool>,
+}
+
+impl Freezer {
+    /// Makes the cgroup, or takes the one that is there.
+    pub fn set_up(&self, path: &Path) -> std::io::Result<()> {
+        std::fs::create_dir_all(path)?;
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let procs = Arc::new(rustix::fs::open(path.join("cgroup.procs"), flags, Mode::empty())?);
+        let _ = self.group.set(Group { path: path.to_owned(), procs });
+        Ok(())
+    }
+
+    /// What a command writes itself into.
+    pub fn cgroup(&self) -> Option<Arc<OwnedFd>> {
+        self.group.get().map(|group| group.procs.clone())
+    }
+
+    /// Processes and threads in the cgroup, where the kernel counts them.
+    pub fn processes(&self) -> Option<u64> {
+        let path = self.group.get()?.path.join("pids.current");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+
+    async fn stop_processes(&self) -> Result<bool> {
+        let Some(group) = self.group.get() else { return Ok(false) };
+        std::fs::write(group.path.join("cgroup.freeze"), "1").map_err(Refusal::internal)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let events = std::fs::read_to_string(group.path.join("cgroup.events")).map_err(Refusal::internal)?;
+            if events.lines().any(|line| line == "frozen 1") {
+                return Ok(true);
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    fn let_processes_go(&self) -> Result<()> {
+        let Some(group) = self.group.get() else { return Ok(()) };
+        std::fs::write(group.path.join("cgroup.freeze"), "0").map_err(Refusal::internal)
+    }
+}
+
+/// `POST /control/freeze`.
+pub async fn freeze(call: Call) -> Result<Answer> {
+    let agent = call.agent.clone();
+    let body = call.json().await?;
+    let mut fields = Fields::of(&body);
+    let processes = fields.optional("processes", boolean).unwrap_or_default();
+    let wanted = fields.finish(Some(Freeze { processes }))?;
+    Ok(reply(StatusCode::OK, &stop(&agent, wanted).await?))
+}
+
+/// `POST /control/thaw`.
+pub async fn thaw(call: Call) -> Result<Answer> {
+    let_go(&call.agent).await?;
+    Ok(nothing())
+}
+
+async fn stop(agent: &Arc<Agent>, wanted: Freeze) -> Result<Frozen> {
+    agent.place()?;
+    let mut frozen = agent.freezer.file_system.lock().await;
+    let processes = wanted.processes && agent.freezer.stop_processes().await?;
+    if *frozen {
+        return Ok(Frozen { processes, file_system: Stillness::Frozen });
+    }
+    let pool = agent.pool.clone();
+    let place = agent.place()?.clone();
+    let sync = move || {
+        let still = pool.hold(PATIENCE);
+        // A handle that only names the directory cannot be synced.
+        let root = rustix::fs::open(&place.workspace, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::fs::syncfs(&root).map(|()| still)
+    };
+    let still = tokio::task::spawn_blocking(sync).await.map_err(Refusal::internal)?.map_err(Refusal::internal)?;
+    let file_system = if processes && still {
+        Stillness::Still
+    } else if agent.machine && fsfreeze(agent, "--freeze").await {
+        *frozen = true;
+        Stillness::Frozen
+    } else {
+        Stillness::Synced
+    };
+    Ok(Frozen { processes, file_system })
+}
+
+/// Lets the file system be written to again.
+pub async fn let_file_system_go(agent: &Arc<Agent>) -> Result<()> {
+    let mut frozen = agent.freezer.file_system.lock().await;
+    if *frozen {
+        if !fsfreeze(agent, "--unfreeze").await {
+            // The kernel's own way out, for every file system at once.
+            std::fs::write("/proc/sysrq-trigger", "j").map_err(Refusal::internal)?;
+        }
+        *frozen = false;
+    }
+    agent.pool.release();
+    Ok(())
+}
+
+/// Lets everything go on.
+pub async fn let_go(agent: &Arc<Agent>) -> Result<()> {
+    let_file_system_go(agent).await?;
+    agent.freezer.let_processes_go()
+}
+
+/// Runs the image's program on the root; says whether it did what it should.
+async fn fsfreeze(agent: &Arc<Agent>, what: &'static str) -> bool {
+    let reaper = agent.reaper.clone();
+    let start = move || {
+        let program = ["/usr/sbin/fsfreeze", "/sbin/fsfreeze"].into_iter().find(|path| Path::new(path).exists())?;
+        let mut command = Command::new(program);
+        command.args([what, "/"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        reaper.spawn(&mut command).ok()
+    };
+    let Ok(Some((_, ending))) = tokio::task::spawn_blocking(start).await else { return false };
+    matches!(timeout(PROGRAM, ending).await, Ok(Ok(ended)) if ended.code == Some(0))
+}

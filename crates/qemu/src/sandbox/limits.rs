@@ -1,0 +1,117 @@
+//! Limits of a machine's process, where this service may set them: control groups, of version 2 where the
+//! host has them, else of version 1. Elsewhere the machine runs without, and `berth doctor` says so.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+/// Where the kernel shows control groups.
+const GROUPS: &str = "/sys/fs/cgroup";
+/// The folder of ours in each tree.
+const OURS: &str = "berth";
+/// What QEMU needs beside the guest's memory: itself, its buffers, and what an emulated processor's code is
+/// translated to, in MiB.
+const BESIDE_MB: u64 = 256;
+/// Threads of a machine: its processors, its loop, and those that read and write its disk.
+const MOST_THREADS: u32 = 96;
+
+/// What a process may use.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    memory_bytes: u64,
+    threads: u32,
+}
+
+/// Limits a machine's process; whether that was possible.
+pub(super) fn apply(id: Uuid, pid: i32, memory_mb: u32) -> bool {
+    let limits = Limits { memory_bytes: (u64::from(memory_mb) + BESIDE_MB) << 20, threads: MOST_THREADS };
+    let applied = files(Path::new(GROUPS), limits).iter().all(|(folder, settings)| {
+        let group = folder.join(OURS).join(id.to_string());
+        let outcome = fill(&group, settings, pid);
+        if let Err(error) = &outcome {
+            tracing::debug!(group = %group.display(), %error, "a machine runs without limits");
+        }
+        outcome.is_ok()
+    });
+    applied && is_possible()
+}
+
+/// Whether this service may set limits at all.
+pub fn is_possible() -> bool {
+    let root = Path::new(GROUPS);
+    let ours = files(root, Limits { memory_bytes: 0, threads: 0 }).into_iter().map(|(folder, _)| folder.join(OURS));
+    ours.clone().count() > 0 && ours.clone().all(|folder| fs::create_dir_all(folder).is_ok())
+}
+
+/// Removes what limited a process that ended.
+pub(super) fn release(id: Uuid) {
+    for (folder, _) in files(Path::new(GROUPS), Limits { memory_bytes: 0, threads: 0 }) {
+        // One that was never made, or is not empty yet, is no harm.
+        let _ = fs::remove_dir(folder.join(OURS).join(id.to_string()));
+    }
+}
+
+/// The trees that can limit, and what is written in a group of each.
+fn files(root: &Path, limits: Limits) -> Vec<(PathBuf, Vec<(&'static str, String)>)> {
+    let (memory, threads) = (limits.memory_bytes.to_string(), limits.threads.to_string());
+    let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+    if controllers.split_whitespace().any(|name| name == "memory") {
+        // What the tree hands down has to be switched on above first; it usually is.
+        let _ = fs::create_dir_all(root.join(OURS));
+        let _ = fs::write(root.join("cgroup.subtree_control"), "+memory +pids");
+        let _ = fs::write(root.join(OURS).join("cgroup.subtree_control"), "+memory +pids");
+        let settings = vec![("memory.max", memory), ("pids.max", threads)];
+        return vec![(root.to_path_buf(), settings)];
+    }
+    let trees = [("memory", "memory.limit_in_bytes", memory), ("pids", "pids.max", threads)];
+    let there = trees.into_iter().filter(|(tree, ..)| root.join(tree).join("cgroup.procs").exists());
+    there.map(|(tree, file, value)| (root.join(tree), vec![(file, value)])).collect()
+}
+
+fn fill(group: &Path, settings: &[(&str, String)], pid: i32) -> io::Result<()> {
+    fs::create_dir_all(group)?;
+    for (file, value) in settings {
+        fs::write(group.join(file), value)?;
+    }
+    fs::write(group.join("cgroup.procs"), pid.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOME: Limits = Limits { memory_bytes: 512 << 20, threads: 96 };
+
+    #[test]
+    fn version_2_is_preferred() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "cpu memory pids\n").unwrap();
+        fs::create_dir_all(root.path().join("memory")).unwrap();
+        let files = files(root.path(), SOME);
+        assert_eq!(files.len(), 1);
+        assert_eq!(files[0].1[0], ("memory.max", (512u64 << 20).to_string()));
+    }
+
+    #[test]
+    fn version_1_has_a_tree_for_each() {
+        let root = tempfile::tempdir().unwrap();
+        for tree in ["memory", "pids", "cpu"] {
+            fs::create_dir_all(root.path().join(tree)).unwrap();
+            fs::write(root.path().join(tree).join("cgroup.procs"), "").unwrap();
+        }
+        let found = files(root.path(), SOME);
+        let names: Vec<&str> = found.iter().map(|(_, settings)| settings[0].0).collect();
+        assert_eq!(names, ["memory.limit_in_bytes", "pids.max"]);
+        let group = found[0].0.join("berth/x");
+        fill(&group, &found[0].1, 7).unwrap();
+        assert_eq!(fs::read_to_string(group.join("cgroup.procs")).unwrap(), "7");
+    }
+
+    #[test]
+    fn a_host_without_any_has_none() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(files(root.path(), SOME).is_empty());
+    }
+}

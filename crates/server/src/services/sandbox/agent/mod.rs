@@ -1,0 +1,148 @@
+//! The host's side of the agent inside a sandbox.
+//!
+//! One stream, one session of HTTP/2 on it, in which the agent is the server. The guest is hostile: what it
+//! says is bounded in size and time, and nothing it says is believed about anything but itself.
+
+mod session;
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use berth_agent_proto::control::{Boot, Booted, Freeze, Frozen, Identity, Metrics};
+use berth_agent_proto::error::ErrorBody;
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+pub use session::connect;
+
+/// The largest answer of a control route, in bytes.
+const LARGEST: usize = 64 << 10;
+/// How long a control route may take; a freeze writes what is dirty to the disk first.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the agent could not do.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The session ended, or never began.
+    #[error("the sandbox's agent does not answer: {0}")]
+    Gone(String),
+    /// It took too long.
+    #[error("the sandbox's agent did not answer in time")]
+    Timeout,
+    /// It refused.
+    #[error("the sandbox's agent refused ({status}): {message}")]
+    Refused {
+        /// The status of its answer.
+        status: StatusCode,
+        /// Its sentence.
+        message: String,
+    },
+    /// Its answer made no sense.
+    #[error("the sandbox's agent sent an answer that makes no sense")]
+    Nonsense,
+}
+
+/// A session for the sake of a user: while it is held, the sandbox is in use.
+pub struct Connection {
+    /// The session.
+    pub session: Session,
+    /// What requests bear in `Authorization`.
+    pub authorization: String,
+    /// Held until what the user asked for is over.
+    pub in_use: Arc<dyn Any + Send + Sync>,
+}
+
+/// A session with an agent. Clones share it.
+#[derive(Clone)]
+pub struct Session {
+    sender: SendRequest<Body>,
+    ended: watch::Receiver<bool>,
+}
+
+impl Session {
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        *self.ended.borrow() || self.sender.is_closed()
+    }
+
+    /// Returns when it has ended.
+    pub async fn over(&self) {
+        let mut ended = self.ended.clone();
+        // A sender that is gone has ended, too.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    /// Sends a request as it is; its body and that of the answer are streams.
+    pub async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, AgentError> {
+        let mut sender = self.sender.clone();
+        sender.ready().await.map_err(gone)?;
+        sender.send_request(request).await.map_err(gone)
+    }
+
+    /// Gives the machine its root file system.
+    pub async fn boot(&self, boot: &Boot) -> Result<Booted, AgentError> {
+        parse(&self.control(Method::POST, "boot", boot).await?)
+    }
+
+    /// Makes the machine this sandbox.
+    pub async fn identify(&self, identity: &Identity) -> Result<(), AgentError> {
+        self.control(Method::PUT, "identity", identity).await.map(drop)
+    }
+
+    /// Makes the disk consistent, and its users stand still if they should.
+    pub async fn freeze(&self, processes: bool) -> Result<Frozen, AgentError> {
+        parse(&self.control(Method::POST, "freeze", &Freeze { processes }).await?)
+    }
+
+    /// Undoes a freeze.
+    pub async fn thaw(&self) -> Result<(), AgentError> {
+        self.control(Method::POST, "thaw", &serde_json::json!({})).await.map(drop)
+    }
+
+    /// What the sandbox uses.
+    pub async fn metrics(&self) -> Result<Metrics, AgentError> {
+        parse(&self.control(Method::GET, "metrics", &()).await?)
+    }
+
+    async fn control<B: Serialize>(&self, method: Method, name: &str, body: &B) -> Result<Bytes, AgentError> {
+        let body = if method == Method::GET { Vec::new() } else { serde_json::to_vec(body).map_err(nonsense)? };
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("http://agent/control/{name}"))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(body))
+            .map_err(nonsense)?;
+        let answer = async {
+            let response = self.send(request).await?;
+            let status = response.status();
+            let bytes = Limited::new(response.into_body(), LARGEST).collect().await.map_err(gone)?.to_bytes();
+            if status.is_success() { Ok(bytes) } else { Err(refused(status, &bytes)) }
+        };
+        tokio::time::timeout(PATIENCE, answer).await.map_err(|_| AgentError::Timeout)?
+    }
+}
+
+fn gone(error: impl std::fmt::Display) -> AgentError {
+    AgentError::Gone(error.to_string())
+}
+
+fn nonsense(_: impl std::error::Error) -> AgentError {
+    AgentError::Nonsense
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AgentError> {
+    serde_json::from_slice(bytes).map_err(nonsense)
+}
+
+fn refused(status: StatusCode, bytes: &[u8]) -> AgentError {
+    let message = serde_json::from_slice::<ErrorBody>(bytes).map(|body| body.message).unwrap_or_default();
+    AgentError::Refused { status, message: message.chars().take(500).collect() }
+}

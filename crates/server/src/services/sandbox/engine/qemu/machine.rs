@@ -1,0 +1,211 @@
+//! Starting and ending machines of sandboxes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use aws_lc_rs::rand;
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use berth_agent_proto::control::{Boot, Identity, Network};
+use berth_domain::ids::{LayerId, SandboxId};
+use berth_qemu::machine;
+use berth_qemu::sandbox::{self, Layer};
+use berth_qemu::seed::Mac;
+use uuid::Uuid;
+
+use super::captured::{About, agent_failed, begin};
+use super::live::{Incarnation, Live};
+use super::places::Captured;
+use super::{QemuSandboxes, transient};
+use crate::services::sandbox::engine::{From, Observed, Result, StartSpec, Started};
+
+/// Where the guest finds its disk.
+const DISK: &str = "/dev/vda";
+
+/// What a machine begins with, decided.
+struct Origin {
+    captured: Captured,
+    /// Whether it has its root file system already.
+    booted: bool,
+    note: Option<String>,
+}
+
+impl QemuSandboxes {
+    pub(super) async fn start_machine(&self, spec: &StartSpec) -> Result<Started> {
+        let dir = self.places.machine(spec.id);
+        std::fs::create_dir_all(&dir).map_err(transient)?;
+        let before = Incarnation::read(&dir);
+        if machine::find(&dir, spec.id.0).is_some() {
+            match before {
+                Some(mut known) if known.generation == spec.generation => {
+                    return self.identify(spec, &dir, &mut known).await;
+                }
+                _ => self.end_machine(spec.id).await?,
+            }
+        }
+        self.start_anew(spec, &dir, before).await
+    }
+
+    async fn start_anew(&self, spec: &StartSpec, dir: &Path, before: Option<Incarnation>) -> Result<Started> {
+        let origin = self.origin(spec, before.as_ref()).await?;
+        let mut incarnation = incarnation(spec, before, origin.booted)?;
+        // Before anything runs, so that a machine is never loaded twice onto the same disk.
+        incarnation.write(dir).map_err(transient)?;
+        let machine = sandbox::Spec {
+            id: spec.id.0,
+            dir: dir.to_path_buf(),
+            vcpus: u32::try_from(spec.vcpu).unwrap_or(1),
+            memory_mb: u32::try_from(spec.memory_mb).unwrap_or(256),
+            disk: spec.layers.iter().map(|id| self.layer(*id)).collect(),
+            mac: Mac::of(spec.id.0),
+            begin: begin(&origin.captured),
+            accel: self.accel().await?,
+            jail: Self::jail(spec.slot),
+            qemu: self.qemu()?,
+        };
+        sandbox::start(&machine).await?;
+        let mut started = self.identify(spec, dir, &mut incarnation).await?;
+        started.note = origin.note;
+        Ok(started)
+    }
+
+    fn layer(&self, id: LayerId) -> Layer {
+        Layer { path: self.places.layer(id), id: id.0 }
+    }
+
+    /// The memory that was asked for, if it can be had; else the blank.
+    async fn origin(&self, spec: &StartSpec, before: Option<&Incarnation>) -> Result<Origin> {
+        let mut about = self.about(spec).await?;
+        let mut note = None;
+        if let From::Memory(id) = spec.from {
+            about.layer = memory_layer(&self.places.memory(id));
+            let consumed = before.and_then(|known| known.consumed.as_deref()) == Some(&load_key(spec, id.0));
+            match self.fitting(id, &about).filter(|_| !consumed) {
+                Some(captured) => return Ok(Origin { captured, booted: true, note }),
+                None => note = Some("Its memory could not be taken up again; it began from its disk.".into()),
+            }
+        }
+        about.layer = None;
+        Ok(Origin { captured: self.blank(&about).await?, booted: false, note })
+    }
+
+    /// What a capture has to be to load into a machine.
+    pub(super) async fn about(&self, spec: &StartSpec) -> Result<About> {
+        let lowest = spec.layers.first().ok_or_else(|| transient("a sandbox has no disk"))?;
+        Ok(About {
+            fingerprint: self.fingerprint().await?,
+            vcpu: spec.vcpu,
+            memory_mb: spec.memory_mb,
+            disk_bytes: sandbox::layer_size(&self.places.layer(*lowest))?,
+            layer: None,
+        })
+    }
+
+    /// Makes the machine this sandbox. Before that, no program of the user runs.
+    async fn identify(&self, spec: &StartSpec, dir: &Path, incarnation: &mut Incarnation) -> Result<Started> {
+        let live = self.live(spec.id).ok_or_else(|| transient("the machine's folder is gone"))?;
+        let session = live.session().await.map_err(agent_failed)?;
+        if !incarnation.from_memory {
+            let root = Boot { root: DISK.into(), user: Some(spec.user.clone()), workspace: spec.workdir.clone() };
+            session.boot(&root).await.map_err(agent_failed)?;
+        }
+        session.identify(&identity(spec, incarnation, self.clock.now().0)?).await.map_err(agent_failed)?;
+        incarnation.identified = true;
+        incarnation.write(dir).map_err(transient)?;
+        Ok(Started { from_memory: incarnation.from_memory, note: None })
+    }
+
+    /// Ends the process at once.
+    pub(super) async fn end_machine(&self, id: SandboxId) -> Result<()> {
+        self.lives.forget(id);
+        let dir = self.places.machine(id);
+        sandbox::stop(&dir, id.0).await?;
+        // From here on nobody misses it.
+        match Incarnation::read(&dir).filter(|known| known.identified) {
+            Some(known) => Incarnation { identified: false, ..known }.write(&dir).map_err(transient),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn observe_machine(&self, id: SandboxId) -> Observed {
+        let dir = self.places.machine(id);
+        match (machine::find(&dir, id.0), Incarnation::read(&dir)) {
+            (Some(_), Some(known)) if known.identified => Observed::Running { generation: known.generation },
+            (None, Some(known)) if known.identified => Observed::Ended,
+            // Between its start and its identity it is nothing yet: the start is repeated.
+            _ => Observed::Absent,
+        }
+    }
+
+    /// A machine that runs, to be spoken to.
+    pub(super) fn live(&self, id: SandboxId) -> Option<Arc<Live>> {
+        self.lives.of(id, &self.places.machine(id))
+    }
+}
+
+/// The layer that a memory belongs to.
+fn memory_layer(captured: &Captured) -> Option<LayerId> {
+    About::read(captured).and_then(|about| about.layer)
+}
+
+/// A memory on a disk: what may happen once.
+fn load_key(spec: &StartSpec, memory: Uuid) -> String {
+    let top = spec.layers.first().map(ToString::to_string).unwrap_or_default();
+    format!("{memory} on {top}")
+}
+
+fn incarnation(spec: &StartSpec, before: Option<Incarnation>, booted: bool) -> Result<Incarnation> {
+    let (kept, consumed) = before.map(|known| (known.machine_id, known.consumed)).unzip();
+    let kept = kept.filter(|_| !spec.fresh);
+    let consumed = match spec.from {
+        From::Memory(id) if booted => Some(load_key(spec, id.0)),
+        _ => consumed.flatten(),
+    };
+    Ok(Incarnation {
+        generation: spec.generation,
+        token: URL_SAFE_NO_PAD.encode(random::<32>()?),
+        machine_id: match kept {
+            Some(machine_id) => machine_id,
+            None => random::<16>()?.iter().map(|b| format!("{b:02x}")).collect(),
+        },
+        from_memory: booted,
+        consumed,
+        vcpu: spec.vcpu,
+        memory_mb: spec.memory_mb,
+        network: spec.network.clone(),
+        identified: false,
+    })
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    rand::fill(&mut bytes).map_err(transient)?;
+    Ok(bytes)
+}
+
+fn identity(spec: &StartSpec, incarnation: &Incarnation, unix_micros: i64) -> Result<Identity> {
+    Ok(Identity {
+        sandbox_id: spec.id.to_string(),
+        token: incarnation.token.clone(),
+        hostname: spec.hostname.clone(),
+        machine_id: incarnation.machine_id.clone(),
+        entropy: STANDARD.encode(random::<256>()?),
+        unix_micros,
+        env: environment(spec),
+        network: Some(Network {
+            mac: Some(Mac::of(spec.id.0).to_string()),
+            address: berth_egress::GUEST.to_string(),
+            prefix: berth_egress::PREFIX,
+            gateway: berth_egress::GATEWAY.to_string(),
+            dns: berth_egress::RESOLVER.to_string(),
+        }),
+        thaw: true,
+    })
+}
+
+/// What every command finds, beside what the owner set.
+fn environment(spec: &StartSpec) -> BTreeMap<String, String> {
+    let own = [("BERTH_SANDBOX_ID".to_owned(), spec.id.to_string())];
+    own.into_iter().chain(spec.env.clone()).collect()
+}

@@ -1,0 +1,299 @@
+//! QEMU on this machine.
+//!
+//! Everything lies in the folder `sandbox` of the data folder ([`places`]) and is named after its row's id.
+//! A machine is a process that outlives the service; [`live`] is how the service finds it again.
+
+mod captured;
+mod cut;
+mod guest;
+mod live;
+mod machine;
+mod network;
+mod places;
+mod template;
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use berth_domain::ids::{LayerId, MemoryId, SandboxId};
+use berth_domain::sandbox::network::Network;
+use berth_egress::Gateway;
+use berth_qemu::machine::Accel;
+use berth_qemu::{accel, host};
+use tokio::sync::{Mutex as AsyncMutex, OnceCell, broadcast};
+
+use super::{
+    Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, Observed, Paused, PlatformTemplate, Result,
+    Sample, SandboxEngine, StartSpec, Started, Warming,
+};
+use crate::clock::Clock;
+use crate::config::{Acceleration, Vm};
+use crate::services::sandbox::agent::Connection;
+use captured::agent_failed;
+use guest::Guest;
+use live::{Incarnation, Lives};
+use places::Places;
+
+/// Bytes of a GiB.
+const GIB: u64 = 1 << 30;
+/// The first user of the host that machines run as, where the service may choose: far from people's, and from
+/// those that distributions hand to containers.
+const FIRST_USER: u32 = 0x7000_0000;
+/// Users there are.
+const USERS: i64 = 1 << 20;
+/// Happenings kept for a slow watcher before it has to look at every machine.
+const HAPPENINGS: usize = 1024;
+
+/// The engine of this machine.
+pub struct QemuSandboxes {
+    places: Places,
+    data: PathBuf,
+    clock: Clock,
+    config: Vm,
+    request: accel::Request,
+    lives: Lives,
+    making_blank: AsyncMutex<()>,
+    guest: OnceLock<Guest>,
+    host: OnceCell<Host>,
+}
+
+/// What is found out about the host once.
+#[derive(Clone, Debug)]
+struct Host {
+    accel: Accel,
+    fingerprint: String,
+}
+
+fn transient(error: impl std::fmt::Display) -> EngineError {
+    EngineError::Transient(error.to_string())
+}
+
+impl QemuSandboxes {
+    /// The engine over a data folder. What is missing on the host is told by [`SandboxEngine::ready`].
+    pub fn open(data: &Path, config: &Vm, acceleration: Acceleration, clock: Clock) -> Self {
+        Self {
+            places: Places::new(data),
+            data: data.to_path_buf(),
+            clock: clock.clone(),
+            config: config.clone(),
+            request: acceleration.request(),
+            lives: Lives::new(clock, Gateway::new(berth_egress::Config::default()), broadcast::channel(HAPPENINGS).0),
+            making_blank: AsyncMutex::default(),
+            guest: OnceLock::new(),
+            host: OnceCell::new(),
+        }
+    }
+
+    fn qemu(&self) -> Result<PathBuf> {
+        Ok(host::qemu(self.config.qemu.as_deref())?)
+    }
+
+    /// What machines boot. It is read and checked once; another one needs another start of the service.
+    fn guest(&self) -> Result<&Guest> {
+        if let Some(guest) = self.guest.get() {
+            return Ok(guest);
+        }
+        let guest = Guest::load(&self.places.guest())?;
+        Ok(self.guest.get_or_init(|| guest))
+    }
+
+    async fn host(&self) -> Result<&Host> {
+        self.host
+            .get_or_try_init(|| async {
+                let (guest, qemu) = (self.guest()?, self.qemu()?);
+                let probe = accel::Probe { kernel: guest.kernel(), initrd: guest.initrd() };
+                let decision = accel::decide(self.request, Some(&probe), &self.data.join("accel.json"), &qemu).await;
+                let version = host::qemu_version(&qemu).await?;
+                Ok(Host { accel: decision.accel, fingerprint: guest.fingerprint(decision.accel, &version) })
+            })
+            .await
+    }
+
+    async fn accel(&self) -> Result<Accel> {
+        Ok(self.host().await?.accel)
+    }
+
+    /// Names the machines of today: what was captured on others does not load.
+    async fn fingerprint(&self) -> Result<String> {
+        Ok(self.host().await?.fingerprint.clone())
+    }
+
+    /// The user a machine runs as: one of its own, where the service may choose.
+    fn jail(slot: i64) -> Option<u32> {
+        let offset = u32::try_from(slot.rem_euclid(USERS)).unwrap_or(0);
+        rustix::process::geteuid().is_root().then(|| FIRST_USER + offset)
+    }
+
+    fn layers_found(&self) -> Result<Vec<LayerId>> {
+        names(&self.places.layers(), |name| name.strip_suffix(".qcow2")?.parse().ok())
+    }
+}
+
+/// What the names in a folder stand for; nothing where there is no folder.
+fn names<T>(dir: &Path, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
+    match std::fs::read_dir(dir) {
+        Ok(entries) => Ok(entries.flatten().filter_map(|entry| parse(entry.file_name().to_str()?)).collect()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(transient(error)),
+    }
+}
+
+fn ids<T: FromStr>(dir: &Path) -> Result<Vec<T>> {
+    names(dir, |name| name.parse().ok())
+}
+
+/// Removes a file or a folder; fine where there is none.
+async fn remove(path: &Path) -> Result<()> {
+    let removed = match tokio::fs::symlink_metadata(path).await {
+        Ok(meta) if meta.is_dir() => tokio::fs::remove_dir_all(path).await,
+        Ok(_) => tokio::fs::remove_file(path).await,
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
+        _ => Ok(()),
+    }
+}
+
+#[async_trait]
+impl SandboxEngine for QemuSandboxes {
+    fn ready(&self) -> std::result::Result<(), String> {
+        // A host where nobody built them runs none, and is ready for everything else.
+        let is_wanted = self.places.guest().exists();
+        let ready = self.qemu().and_then(|_| if is_wanted { self.guest().map(drop) } else { Ok(()) });
+        ready.map_err(|error| error.to_string())
+    }
+
+    async fn capacity(&self) -> Result<Capacity> {
+        let (_, free) = host::disk(&self.data)?;
+        let reserve = u64::try_from(self.config.disk_reserve_gb).unwrap_or(0) * GIB;
+        let memory = i64::try_from(host::memory_mb()).unwrap_or(i64::MAX) - self.config.memory_reserve_mb;
+        Ok(Capacity { memory_mb: memory.max(0), disk_free: free > reserve })
+    }
+
+    async fn host_boot(&self) -> String {
+        host::boot_id()
+    }
+
+    async fn templates(&self) -> Result<Vec<PlatformTemplate>> {
+        self.platform_templates()
+    }
+
+    async fn adopt_template(&self, name: &str, layer: LayerId) -> Result<()> {
+        self.adopt(name, layer).await
+    }
+
+    async fn make_layer(&self, id: LayerId, parent: LayerId) -> Result<()> {
+        self.make_layer_file(id, parent)
+    }
+
+    async fn remove_layer(&self, id: LayerId) -> Result<()> {
+        remove(&self.places.layer(id)).await
+    }
+
+    async fn layer_bytes(&self, id: LayerId) -> Result<i64> {
+        Ok(cut::taken(&self.places.layer(id)))
+    }
+
+    async fn remove_memory(&self, id: MemoryId) -> Result<()> {
+        remove(&self.places.memory(id).dir).await
+    }
+
+    async fn observe(&self, id: SandboxId) -> Result<Observed> {
+        Ok(self.observe_machine(id))
+    }
+
+    async fn start(&self, spec: &StartSpec) -> Result<Started> {
+        self.start_machine(spec).await
+    }
+
+    async fn cut(&self, cut: &Cut) -> Result<CutDone> {
+        self.cut_live(cut).await
+    }
+
+    async fn cut_cold(&self, cut: &Cut) -> Result<CutDone> {
+        self.cut_without_machine(cut).await
+    }
+
+    async fn pause(&self, id: SandboxId, memory: Option<MemoryId>) -> Result<Paused> {
+        self.pause_machine(id, memory).await
+    }
+
+    async fn end(&self, id: SandboxId) -> Result<()> {
+        self.end_machine(id).await
+    }
+
+    async fn discard(&self, id: SandboxId) -> Result<()> {
+        self.end_machine(id).await?;
+        remove(&self.places.machine(id)).await
+    }
+
+    async fn set_network(&self, id: SandboxId, network: &Network) -> Result<()> {
+        let dir = self.places.machine(id);
+        let (Some(live), Some(known)) = (self.live(id), Incarnation::read(&dir)) else {
+            return Ok(());
+        };
+        Incarnation { network: network.clone(), ..known }.write(&dir).map_err(transient)?;
+        live.link().set(network.clone());
+        Ok(())
+    }
+
+    async fn build_template(&self, _: &Build) -> Result<Built> {
+        Err(EngineError::Permanent("templates are not built from images on this host yet".into()))
+    }
+
+    async fn warm_template(&self, warming: &Warming) -> Result<i64> {
+        self.warm(warming).await
+    }
+
+    async fn connect(&self, id: SandboxId) -> Result<Connection> {
+        let live = self.live(id).ok_or_else(|| transient("the machine is gone"))?;
+        Ok(Connection {
+            session: live.session().await.map_err(agent_failed)?,
+            authorization: live.authorization(),
+            in_use: Arc::new(live.begin_use()),
+        })
+    }
+
+    async fn activity(&self, id: SandboxId) -> Activity {
+        let Some(live) = self.live(id) else {
+            return Activity::default();
+        };
+        let (open, last_used) = live.used();
+        let running = match live.session().await {
+            Ok(session) => session.metrics().await.map_or(0, |metrics| metrics.running),
+            Err(_) => 0,
+        };
+        Activity { open, running: u32::try_from(running).unwrap_or(u32::MAX), last_used: Some(last_used) }
+    }
+
+    async fn sample(&self, id: SandboxId) -> Option<Sample> {
+        let live = self.live(id)?;
+        let metrics = live.session().await.ok()?.metrics().await.ok()?;
+        let (rx_bytes, tx_bytes) = live.link().bytes();
+        let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        Some(Sample {
+            cpu_seconds: metrics.cpu_seconds,
+            memory_bytes: whole(metrics.memory_bytes),
+            disk_bytes: whole(metrics.disk_bytes),
+            rx_bytes: whole(rx_bytes),
+            tx_bytes: whole(tx_bytes),
+            processes: whole(metrics.processes),
+        })
+    }
+
+    async fn scan(&self) -> Result<Found> {
+        self.forget_blanks().await;
+        Ok(Found {
+            sandboxes: ids(&self.places.machines())?,
+            layers: self.layers_found()?,
+            memories: ids(&self.places.memories())?,
+        })
+    }
+
+    fn watch(&self) -> broadcast::Receiver<SandboxId> {
+        self.lives.happenings.subscribe()
+    }
+}

@@ -1,0 +1,139 @@
+//! Templates: the disks that the platform brings along, and machines kept in memory.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use berth_agent_proto::runtime::{CommandRequest, OutputEvent};
+use berth_domain::ids::LayerId;
+use berth_qemu::host;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use serde::Deserialize;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep};
+
+use super::captured::{About, agent_failed, bytes_of};
+use super::{QemuSandboxes, transient};
+use crate::services::sandbox::engine::{EngineError, PlatformTemplate, Result, Warming};
+
+/// The file that describes a platform's template.
+const MANIFEST: &str = "template.json";
+/// How long what a template runs may take to be ready.
+const READY: Duration = Duration::from_mins(10);
+/// Between two questions whether it is.
+const ASK: Duration = Duration::from_millis(500);
+/// What is worth having in memory when a command comes: the shell, and what it needs.
+const USUAL: &str = "bash -c true; ls / >/dev/null; cat /etc/passwd >/dev/null; command -v python3 >/dev/null && python3 -c 'import json, os, re, subprocess, sys'; true";
+
+#[derive(Deserialize)]
+struct Manifest {
+    name: String,
+    version: String,
+    disk: String,
+    virtual_size_bytes: u64,
+    user: String,
+    vcpu: i64,
+    memory_mb: i64,
+}
+
+impl QemuSandboxes {
+    fn manifest(&self, name: &str) -> Result<Manifest> {
+        let bytes = std::fs::read(self.places.templates().join(name).join(MANIFEST)).map_err(transient)?;
+        let manifest: Manifest = serde_json::from_slice(&bytes).map_err(transient)?;
+        let plain = !manifest.disk.contains('/') && manifest.name == name;
+        if plain { Ok(manifest) } else { Err(EngineError::Permanent(format!("the template '{name}' is damaged"))) }
+    }
+
+    pub(super) fn platform_templates(&self) -> Result<Vec<PlatformTemplate>> {
+        let names = super::names(&self.places.templates(), |name| (!name.contains('.')).then(|| name.to_owned()))?;
+        let template = |name: String| {
+            let manifest = self.manifest(&name)?;
+            Ok(PlatformTemplate {
+                name,
+                version: manifest.version,
+                vcpu: manifest.vcpu,
+                memory_mb: manifest.memory_mb,
+                disk_gb: i64::try_from(manifest.virtual_size_bytes.div_ceil(super::GIB)).unwrap_or(i64::MAX),
+                user: manifest.user,
+            })
+        };
+        names.into_iter().map(template).collect()
+    }
+
+    /// Unpacks a template's disk into a layer: what is read again and again should not be unpacked each time.
+    pub(super) async fn adopt(&self, name: &str, layer: LayerId) -> Result<()> {
+        let to = self.places.layer(layer);
+        if to.exists() {
+            return Ok(());
+        }
+        let manifest = self.manifest(name)?;
+        tokio::fs::create_dir_all(self.places.layers()).await.map_err(transient)?;
+        let (from, tmp) = (self.places.templates().join(name).join(manifest.disk), to.with_extension("tmp"));
+        let tool = host::find("qemu-img").ok_or_else(|| transient("qemu-img is missing"))?;
+        let mut command = Command::new(tool);
+        command.args(["convert", "-f", "qcow2", "-O", "qcow2"]).arg(from).arg(&tmp).kill_on_drop(true);
+        let made = command.output().await.map_err(transient)?;
+        if !made.status.success() {
+            return Err(transient(String::from_utf8_lossy(&made.stderr)));
+        }
+        tokio::fs::rename(tmp, to).await.map_err(transient)
+    }
+
+    pub(super) async fn warm(&self, warming: &Warming) -> Result<i64> {
+        let (id, captured) = (warming.machine.id, self.places.memory(warming.memory));
+        if About::read(&captured).is_none() {
+            self.start_machine(&warming.machine).await?;
+            let kept = self.prepare(warming).await;
+            let paused = match kept {
+                Ok(()) => self.pause_machine(id, Some(warming.memory)).await.map(drop),
+                Err(error) => Err(error),
+            };
+            self.end_machine(id).await?;
+            paused?;
+        }
+        super::remove(&self.places.machine(id)).await?;
+        About::read(&captured).map(|_| bytes_of(&captured)).ok_or_else(|| transient("its memory could not be kept"))
+    }
+
+    async fn prepare(&self, warming: &Warming) -> Result<()> {
+        if let Some(start) = &warming.start_command {
+            self.run(warming, "processes", start).await?;
+        }
+        let deadline = Instant::now() + READY;
+        while let Some(ready) = &warming.ready_command
+            && !self.run(warming, "commands", ready).await?
+        {
+            if Instant::now() > deadline {
+                let seconds = READY.as_secs();
+                return Err(EngineError::Permanent(format!("ready_command did not succeed within {seconds} s")));
+            }
+            sleep(ASK).await;
+        }
+        self.run(warming, "commands", USUAL).await.map(drop)
+    }
+
+    /// Runs a command in the machine; whether it returned 0, or was started where nobody waits.
+    async fn run(&self, warming: &Warming, route: &str, command: &str) -> Result<bool> {
+        let live = self.live(warming.machine.id).ok_or_else(|| transient("the machine is gone"))?;
+        let body = CommandRequest { cmd: Some(command.to_owned()), ..CommandRequest::default() };
+        let request = Request::post(format!("http://agent/runtime/{route}"))
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::AUTHORIZATION, live.authorization())
+            .body(Body::from(serde_json::to_vec(&body).map_err(transient)?))
+            .map_err(transient)?;
+        let answer = live.session().await.map_err(agent_failed)?.send(request).await.map_err(agent_failed)?;
+        if answer.status() == StatusCode::CREATED {
+            return Ok(true);
+        }
+        let text = Limited::new(answer.into_body(), 1 << 20).collect().await.map_err(transient)?.to_bytes();
+        Ok(exit_code(&String::from_utf8_lossy(&text)) == Some(0))
+    }
+}
+
+/// The code that a command's stream ends with.
+fn exit_code(text: &str) -> Option<i32> {
+    let last = text.trim_end().rsplit("\n\n").next()?;
+    let (event, data) = last.split_once('\n')?;
+    let event = OutputEvent::parse(event.strip_prefix("event: ")?, data.strip_prefix("data: ")?).ok()?;
+    if let OutputEvent::Exit(exit) = event { exit.code } else { None }
+}
