@@ -48,6 +48,7 @@ struct World {
     boot: u32,
     starts: u32,
     loads_memory: bool,
+    version: u32,
     violations: Vec<String>,
 }
 
@@ -64,6 +65,7 @@ impl Default for SimulatedSandboxes {
             boot: 1,
             starts: 0,
             loads_memory: true,
+            version: 1,
             violations: Vec::new(),
         };
         Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0 }
@@ -110,6 +112,11 @@ impl SimulatedSandboxes {
     /// Whether memories load.
     pub fn set_loads_memory(&self, yes: bool) {
         self.world().loads_memory = yes;
+    }
+
+    /// The image of the platform's template is built anew.
+    pub fn rebuild_base(&self) {
+        self.world().version += 1;
     }
 
     /// How a sandbox is used.
@@ -217,7 +224,7 @@ impl SandboxEngine for SimulatedSandboxes {
     async fn templates(&self) -> Result<Vec<PlatformTemplate>> {
         Ok(vec![PlatformTemplate {
             name: "base".into(),
-            version: "1".into(),
+            version: self.world().version.to_string(),
             vcpu: 1,
             memory_mb: 512,
             disk_gb: 10,

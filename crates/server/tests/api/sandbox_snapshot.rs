@@ -223,3 +223,18 @@ async fn templates_are_made_of_snapshots() {
     caller.sandbox_reaches(&of_it, "Ready").await;
     assert_eq!(engine.read(&of_it), ["tools"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_platform_template_that_is_built_anew_replaces_the_old_one() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.sandboxes);
+    let old = caller.ready_sandbox().await;
+    let ground = |id: &str| *engine.spec(id).expect("a machine").0.layers.last().expect("a layer");
+    engine.rebuild_base();
+    // The old image's two layers stay for the sandbox that builds on them.
+    layers(&platform, (5, 1)).await;
+    let new = caller.ready_sandbox().await;
+    assert_ne!(ground(&old), ground(&new));
+    caller.delete(&format!("/sandboxes/{old}")).await;
+    layers(&platform, (3, 1)).await;
+}

@@ -7,11 +7,13 @@ use berth_domain::ids::SandboxId;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
-use super::StepError;
+use super::{StepError, template};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
 use crate::work::Poker;
 
+/// Between two looks at the templates that the platform brings along.
+const LOOK: Duration = Duration::from_secs(2);
 /// Between two searches for what no row owns.
 const SWEEP: Duration = Duration::from_mins(10);
 /// Wait after a search that failed.
@@ -22,10 +24,17 @@ const RETRY: Duration = Duration::from_secs(2);
 pub async fn watch(sandboxes: Sandboxes, poke: Poker<SandboxId>, stop: CancellationToken) {
     let mut events = sandboxes.engine().watch();
     let mut sweep = tokio::time::interval(SWEEP);
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     adopt(&sandboxes, &poke, &stop).await;
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
+            _ = look.tick() => {
+                if let Err(error) = template::adopt(&sandboxes).await {
+                    tracing::debug!(%error, "the platform's templates cannot be looked at; trying again");
+                }
+            }
             _ = sweep.tick() => {
                 if let Err(error) = clean(&sandboxes).await {
                     tracing::warn!(?error, "the host could not be searched for sandboxes; trying again later");

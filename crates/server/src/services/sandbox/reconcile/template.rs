@@ -326,31 +326,40 @@ const fn layer_of(template: &TemplateRow, id: LayerId, parent: Option<LayerId>, 
     LayerRow { id, parent, org: template.org, project: template.project, frozen: false, made: false, created_at: now }
 }
 
-/// Before the first request: the templates that the platform brings along become rows, and those whose image
-/// changed are made anew.
+/// Before the first request: the templates that the platform brings along become rows, and everything that may be
+/// nobody's is looked at.
 pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
+    adopt(sandboxes).await?;
     let now = sandboxes.clock().now();
-    for found in sandboxes.engine().templates().await.map_err(Error::unavailable)? {
-        let mut tx = sandboxes.db().begin().await?;
-        match store::template::of_platform(&mut tx, &found.name).await? {
-            Some(known) if known.version.as_ref() == Some(&found.version) => continue,
-            Some(before) => {
-                let mut after = ops::template::of_platform(&found, before.id, now);
-                after.created_at = before.created_at;
-                store::template::update(&mut tx, &before, &after, now).await?;
-            }
-            None => {
-                let id = TemplateId(Uuid::now_v7());
-                store::template::insert(&mut tx, &ops::template::of_platform(&found, id, now)).await?;
-            }
-        }
-        tx.commit().await?;
-    }
+    let hidden = store::snapshot::hidden(sandboxes.db()).await?;
     let mut tx = sandboxes.db().begin().await?;
     store::layer::look_at_all(&mut tx, now).await?;
     store::memory::look_at_all(&mut tx, now).await?;
-    for snapshot in store::snapshot::hidden(sandboxes.db()).await? {
+    for snapshot in hidden {
         ops::snapshot::settle(&mut tx, snapshot.id, now).await?;
     }
     Ok(tx.commit().await?)
+}
+
+/// Templates that the platform brings along become rows, and those whose image changed are made anew. They may be
+/// built beside a running service.
+pub async fn adopt(sandboxes: &Sandboxes) -> Result<()> {
+    let now = sandboxes.clock().now();
+    for found in sandboxes.engine().templates().await.map_err(Error::unavailable)? {
+        let known = store::template::of_platform(sandboxes.db(), &found.name).await?;
+        if known.is_some_and(|known| known.version.as_ref() == Some(&found.version)) {
+            continue;
+        }
+        let mut tx = sandboxes.db().begin().await?;
+        if let Some(before) = store::template::of_platform(&mut tx, &found.name).await? {
+            let fresh = ops::template::of_platform(&found, before.id, now);
+            let after = TemplateRow { created_at: before.created_at, ..fresh };
+            store::template::update(&mut tx, &before, &after, now).await?;
+        } else {
+            let id = TemplateId(Uuid::now_v7());
+            store::template::insert(&mut tx, &ops::template::of_platform(&found, id, now)).await?;
+        }
+        tx.commit().await?;
+    }
+    Ok(())
 }

@@ -182,10 +182,10 @@ pub async fn taken(tx: &mut Tx, project: ProjectId, name: &str) -> Result<bool, 
 }
 
 /// One of the platform's.
-pub async fn of_platform(tx: &mut Tx, name: &str) -> Result<Option<TemplateRow>, DbError> {
+pub async fn of_platform(on: impl On, name: &str) -> Result<Option<TemplateRow>, DbError> {
     sql("SELECT * FROM sandbox_templates WHERE project_id IS NULL AND name = $1 AND deleted_at IS NULL")
         .bind(name)
-        .fetch_optional(tx)
+        .fetch_optional(on)
         .await
 }
 
