@@ -130,3 +130,32 @@ impl From<std::io::Error> for Refusal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_errors_have_the_contracts_codes() {
+        let expected = [
+            (Errno::NOENT, 404, "not_found"),
+            (Errno::EXIST, 409, "already_exists"),
+            (Errno::NOTEMPTY, 409, "not_empty"),
+            (Errno::NOTDIR, 400, "not_a_directory"),
+            (Errno::ISDIR, 400, "is_a_directory"),
+            (Errno::ACCESS, 403, "permission_denied"),
+            (Errno::PERM, 403, "permission_denied"),
+            (Errno::NOSPC, 507, "no_space"),
+            (Errno::DQUOT, 507, "no_space"),
+            (Errno::XDEV, 400, "invalid_path"),
+            (Errno::LOOP, 400, "invalid_path"),
+            (Errno::NAMETOOLONG, 400, "invalid_path"),
+            (Errno::AGAIN, 409, "conflict"),
+            (Errno::IO, 500, "internal_error"),
+        ];
+        for (errno, status, code) in expected {
+            let refusal = Refusal::from(errno);
+            assert_eq!((refusal.status.as_u16(), refusal.code), (status, code), "{errno}");
+        }
+    }
+}

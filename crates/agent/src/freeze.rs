@@ -6,7 +6,6 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,7 +13,8 @@ use berth_agent_proto::control::{Freeze, Frozen, Stillness};
 use berth_domain::fields::{Fields, boolean};
 use http::StatusCode;
 use rustix::fs::{Mode, OFlags};
-use tokio::time::{Instant, sleep, timeout};
+use rustix::ioctl::{IntegerSetter, Opcode, ioctl, opcode};
+use tokio::time::{Instant, sleep};
 
 use crate::agent::Agent;
 use crate::body::{Answer, nothing, reply};
@@ -24,7 +24,6 @@ use crate::server::Call;
 /// How long user processes, and file work, may take to stand still.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(2);
-const PROGRAM: Duration = Duration::from_secs(10);
 
 /// The cgroup of everything users run.
 struct Group {
@@ -117,7 +116,7 @@ async fn stop(agent: &Arc<Agent>, wanted: Freeze) -> Result<Frozen> {
     let still = tokio::task::spawn_blocking(sync).await.map_err(Refusal::internal)?.map_err(Refusal::internal)?;
     let file_system = if processes && still {
         Stillness::Still
-    } else if agent.machine && fsfreeze(agent, "--freeze").await {
+    } else if agent.machine && freeze_root(true) {
         *frozen = true;
         Stillness::Frozen
     } else {
@@ -130,7 +129,7 @@ async fn stop(agent: &Arc<Agent>, wanted: Freeze) -> Result<Frozen> {
 pub async fn let_file_system_go(agent: &Arc<Agent>) -> Result<()> {
     let mut frozen = agent.freezer.file_system.lock().await;
     if *frozen {
-        if !fsfreeze(agent, "--unfreeze").await {
+        if !freeze_root(false) {
             // The kernel's own way out, for every file system at once.
             std::fs::write("/proc/sysrq-trigger", "j").map_err(Refusal::internal)?;
         }
@@ -146,15 +145,19 @@ pub async fn let_go(agent: &Arc<Agent>) -> Result<()> {
     agent.freezer.let_processes_go()
 }
 
-/// Runs the image's program on the root; says whether it did what it should.
-async fn fsfreeze(agent: &Arc<Agent>, what: &'static str) -> bool {
-    let reaper = agent.reaper.clone();
-    let start = move || {
-        let program = ["/usr/sbin/fsfreeze", "/sbin/fsfreeze"].into_iter().find(|path| Path::new(path).exists())?;
-        let mut command = Command::new(program);
-        command.args([what, "/"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        reaper.spawn(&mut command).ok()
+/// Stops or lets go of every write to the root file system; whether the kernel did (fsfreeze(8), without a program).
+fn freeze_root(stop: bool) -> bool {
+    const FREEZE: Opcode = opcode::read_write::<i32>(b'X', 119);
+    const THAW: Opcode = opcode::read_write::<i32>(b'X', 120);
+    let Ok(root) = rustix::fs::open("/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
+    #[expect(unsafe_code, reason = "no library offers these two calls")]
+    // SAFETY: neither call reads or writes memory of ours; both act on the file system of an open directory.
+    let done = unsafe {
+        if stop {
+            ioctl(&root, IntegerSetter::<FREEZE>::new_usize(0))
+        } else {
+            ioctl(&root, IntegerSetter::<THAW>::new_usize(0))
+        }
     };
-    let Ok(Some((_, ending))) = tokio::task::spawn_blocking(start).await else { return false };
-    matches!(timeout(PROGRAM, ending).await, Ok(Ok(ended)) if ended.code == Some(0))
+    done.is_ok()
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+/// Files that the agent, and each program it starts, may have open.
+const FILES: u64 = 65_536;
 const MODULES: &str = "/lib/modules";
 /// `MODULE_INIT_COMPRESSED_FILE`: the kernel unpacks it.
 const COMPRESSED: i32 = 4;
@@ -49,8 +51,10 @@ pub fn is_init() -> bool {
 /// Lets the agent, and what it starts, open many files.
 pub fn raise_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let most = getrlimit(Resource::Nofile).maximum.unwrap_or(65_536).min(65_536);
-    let wanted = Rlimit { current: Some(most), maximum: Some(most) };
-    // Fewer files then.
-    let _ = setrlimit(Resource::Nofile, wanted);
+    let wanted = |most: u64| Rlimit { current: Some(most), maximum: Some(most) };
+    if setrlimit(Resource::Nofile, wanted(FILES)).is_err() {
+        // Only root may raise its own limit. Fewer files then.
+        let most = getrlimit(Resource::Nofile).maximum.unwrap_or(FILES).min(FILES);
+        let _ = setrlimit(Resource::Nofile, wanted(most));
+    }
 }

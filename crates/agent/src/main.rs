@@ -53,6 +53,7 @@ const PORT: &str = "berth.agent";
 const PORT_PATIENCE: Duration = Duration::from_secs(10);
 /// Threads for what blocks and must be root: starting programs, syncing.
 const BLOCKING_THREADS: usize = 16;
+const KEEP_THREADS: Duration = Duration::from_hours(24);
 
 fn main() -> ExitCode {
     let served = if kernel::is_init() { as_init() } else { as_test() };
@@ -113,6 +114,8 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_stack_size(512 * 1024)
+        // A captured machine should have them at hand.
+        .thread_keep_alive(KEEP_THREADS)
         .build()
 }
 

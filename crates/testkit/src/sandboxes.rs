@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::network::Network;
+use berth_server::services::sandbox::agent::Connection;
 use berth_server::services::sandbox::engine::{
     Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, From, Observed, Paused, PlatformTemplate,
     Result, Sample, SandboxEngine, StartSpec, Started, Warming,
@@ -358,6 +359,10 @@ impl SandboxEngine for SimulatedSandboxes {
         self.call("warm_template").await?;
         self.world().memories.insert(warming.memory);
         Ok(1 << 20)
+    }
+
+    async fn connect(&self, _: SandboxId) -> Result<Connection> {
+        Err(EngineError::Transient("a simulated machine has no agent".into()))
     }
 
     async fn activity(&self, id: SandboxId) -> Activity {

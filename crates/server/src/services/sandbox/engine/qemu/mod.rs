@@ -21,6 +21,7 @@ use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::network::Network;
 use berth_egress::Gateway;
 use berth_qemu::machine::Accel;
+use berth_qemu::seed::Mac;
 use berth_qemu::{accel, host};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell, broadcast};
 
@@ -43,6 +44,9 @@ const GIB: u64 = 1 << 30;
 const FIRST_USER: u32 = 0x7000_0000;
 /// Users there are.
 const USERS: i64 = 1 << 20;
+/// The card of every machine. Each is alone on its link, so that nobody sees two of them, and a copy has nothing
+/// to change.
+const MAC: Mac = Mac([0x52, 0x54, 0x00, 0xbe, 0x47, 0x01]);
 /// Happenings kept for a slow watcher before it has to look at every machine.
 const HAPPENINGS: usize = 1024;
 
