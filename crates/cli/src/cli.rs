@@ -8,10 +8,11 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use clap_complete::Shell;
 
 use crate::commands::{
-    account, admin, audit, disk, image, invitation, key, member, org, project, quota, referral, session, vm,
+    account, admin, audit, disk, image, invitation, key, member, org, project, quota, referral, sandbox, session,
+    template, vm,
 };
 
-/// A cloud in one binary: virtual machines behind one API.
+/// A cloud in one binary: virtual machines and sandboxes behind one API.
 #[derive(Parser)]
 #[command(name = "berth", version, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
@@ -100,6 +101,12 @@ pub enum Command {
     /// Images that machines boot from
     #[command(subcommand)]
     Image(image::ImageCommand),
+    /// Sandboxes: small machines that are there at once, for programs that nobody has to trust
+    #[command(subcommand)]
+    Sandbox(sandbox::SandboxCommand),
+    /// What sandboxes are made of
+    #[command(subcommand)]
+    Template(template::TemplateCommand),
     /// Regions, sizes and plans on offer
     Catalog,
     /// What the project uses and may use

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use berth_client::{ProjectClient, Vm};
+use berth_client::{ProjectClient, Sandbox, Vm};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::Failure;
@@ -81,5 +81,77 @@ fn step(vm: &Vm) -> String {
     match &vm.message {
         Some(message) => format!("{}: {} ({message})", vm.name, vm.status),
         None => format!("{}: {}", vm.name, vm.status),
+    }
+}
+
+/// How long one request waits for a sandbox, in seconds; then its step is shown again.
+const TURN: u64 = 2;
+
+/// Waits until a sandbox has a phase and shows the steps on the way.
+pub async fn wait_sandbox(
+    project: &ProjectClient,
+    id: &str,
+    phase: &str,
+    seconds: u64,
+    quiet: bool,
+) -> Result<Sandbox> {
+    let mut progress = Progress::new(quiet);
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let sandbox = loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let sandbox = project.wait_sandbox(id, phase, left.as_secs().clamp(1, TURN)).await?;
+        if sandbox.phase == phase || ["Failed", "Deleting"].contains(&sandbox.phase.as_str()) {
+            break sandbox;
+        }
+        if left.is_zero() {
+            let text = format!("{} is still {} after {seconds} s", called(&sandbox), sandbox.phase);
+            return Err(Failure::late(text));
+        }
+        progress.show(match &sandbox.message {
+            Some(message) => format!("{}: {} ({message})", called(&sandbox), sandbox.phase),
+            None => format!("{}: {}", called(&sandbox), sandbox.phase),
+        });
+    };
+    progress.finish();
+    if sandbox.phase == phase {
+        return Ok(sandbox);
+    }
+    bail!("{} is {}: {}", called(&sandbox), sandbox.phase, sandbox.message.as_deref().unwrap_or_default())
+}
+
+/// What a sandbox is called: its name, or its id if it has none.
+pub fn called(sandbox: &Sandbox) -> &str {
+    sandbox.name.as_deref().unwrap_or(&sandbox.id)
+}
+
+/// How many bytes went by: a line on a terminal, and nothing elsewhere.
+pub struct Meter(ProgressBar);
+
+impl Meter {
+    /// Of so many bytes, if that is known.
+    pub fn new(name: &str, bytes: Option<u64>) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self(ProgressBar::hidden());
+        }
+        let (bar, template) = match bytes {
+            Some(bytes) => (ProgressBar::new(bytes), "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}"),
+            None => (ProgressBar::new_spinner(), "{spinner} {msg} {bytes} {bytes_per_sec}"),
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_message(name.to_owned());
+        Self(bar)
+    }
+
+    /// More went by.
+    pub fn add(&self, bytes: usize) {
+        self.0.inc(bytes as u64);
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }

@@ -31,6 +31,8 @@ pub enum Error {
         base: String,
         /// Why not.
         cause: String,
+        /// Whether the request may have arrived all the same.
+        sent: bool,
     },
     /// The answer is not one of Berth's.
     #[error("{0}")]

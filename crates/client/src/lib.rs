@@ -30,7 +30,11 @@ mod org;
 mod project;
 mod quota;
 mod referral;
+mod runtime;
+mod sandbox;
 mod session;
+mod snapshot;
+mod template;
 mod transport;
 mod user;
 mod vm;
@@ -38,6 +42,11 @@ mod vm;
 pub use admin::{AdminUser, UserFilter};
 pub use api_key::{ApiKey, ChangeApiKey, MadeApiKey, NewApiKey};
 pub use audit::{AuditFilter, AuditRecord};
+pub use berth_agent_proto::runtime::{
+    Change, ChangeKind, CommandRequest, Entry, EntryType, Exit, Extracted, Listing, Output, OutputEvent, Process,
+    ProcessState, Processes,
+};
+pub use berth_agent_proto::terminal::FromServer;
 pub use console::Console;
 pub use disk::{DataDisk, NewDataDisk, RootDisk};
 pub use error::{Error, FieldError, Result};
@@ -49,7 +58,13 @@ pub use org::{Organization, Rename};
 pub use project::Project;
 pub use quota::{Limits, Quota, QuotaEntry};
 pub use referral::{Referral, ReferralCode};
+pub use runtime::{
+    Execution, FileContent, OpenTerminal, Runtime, TerminalEvent, TerminalReader, TerminalWriter, output_bytes,
+};
+pub use sandbox::{ChangeSandbox, CreateSandbox, ForkSandbox, Network, Sandbox, SandboxFilter};
 pub use session::{Session, Tokens};
+pub use snapshot::{NewSnapshot, Snapshot};
+pub use template::{CreateTemplate, Template};
 pub use transport::{Client, List, Page, Pagination, ProjectClient};
 pub use user::{ChangeUser, SignUp, SignedUp, User};
 pub use vm::{

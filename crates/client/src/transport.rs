@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use http::{Method, header};
+use http::{Method, StatusCode, header};
 use reqwest::{Body, RequestBuilder, Response};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -182,11 +182,16 @@ impl Client {
 
     /// Sends a request; an access token that ended is renewed and the request sent again.
     pub(crate) async fn send(&self, method: Method, path: &str, body: Option<Value>) -> Result<Response> {
-        let used = self.tokens().map(|t| t.access_token);
-        let build = || {
+        self.send_again(|| {
             let request = self.request(method.clone(), path);
             if let Some(body) = &body { request.json(body) } else { request }
-        };
+        })
+        .await
+    }
+
+    /// Sends what `build` makes, a second time if the access token had ended.
+    pub(crate) async fn send_again(&self, build: impl Fn() -> RequestBuilder) -> Result<Response> {
+        let used = self.tokens().map(|t| t.access_token);
         match self.once(build()).await {
             Err(Error::Api { status: 401, code, .. }) if code == "unauthorized" && self.renew(used).await? => {
                 self.once(build()).await
@@ -195,8 +200,10 @@ impl Client {
         }
     }
 
+    /// A request with the credential; `path` is the service's, or a whole URL.
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let request = self.http.request(method, format!("{}{path}", self.base));
+        let url = if path.starts_with('/') { format!("{}{path}", self.base) } else { path.to_owned() };
+        let request = self.http.request(method, url);
         match self.tokens() {
             Some(tokens) => request.bearer_auth(tokens.access_token),
             None => request,
@@ -205,7 +212,8 @@ impl Client {
 
     pub(crate) async fn once(&self, request: RequestBuilder) -> Result<Response> {
         let response = request.send().await.map_err(|e| self.unreachable(&e))?;
-        if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+        let fine = response.status().is_success() || response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if fine { Ok(response) } else { Err(refusal(response).await) }
     }
 
     /// Renews the tokens, unless somebody else did meanwhile. False where there is nothing to renew.
@@ -234,7 +242,7 @@ impl Client {
         while let Some(inner) = cause.source() {
             cause = inner;
         }
-        Error::Unreachable { base: self.base.clone(), cause: cause.to_string() }
+        Error::Unreachable { base: self.base.clone(), cause: cause.to_string(), sent: !error.is_connect() }
     }
 
     /// Sends bytes as they come.

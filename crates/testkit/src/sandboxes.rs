@@ -4,19 +4,27 @@
 //! a layer that is not there, to write to a frozen one. A platform that ends asserts that nothing was noted.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::network::Network;
-use berth_server::services::sandbox::agent::Connection;
+use berth_agent_proto::control::Identity;
+use berth_server::services::sandbox::agent::{self, Connection};
 use berth_server::services::sandbox::engine::{
     Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, From, Observed, Paused, PlatformTemplate,
     Result, Sample, SandboxEngine, StartSpec, Started, Warming,
 };
+use tokio::net::UnixStream;
 use tokio::sync::broadcast;
+
+/// What an agent is asked with.
+const AGENT_TOKEN: &str = "a-simulated-token";
+/// How long an agent may take to greet.
+const AGENT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The engine.
 pub struct SimulatedSandboxes {
@@ -46,6 +54,7 @@ struct World {
     activity: HashMap<SandboxId, Activity>,
     capacity: Capacity,
     delay: Duration,
+    agent: Option<PathBuf>,
     boot: u32,
     starts: u32,
     loads_memory: bool,
@@ -63,6 +72,7 @@ impl Default for SimulatedSandboxes {
             activity: HashMap::new(),
             capacity: Capacity { memory_mb: 1_000_000, disk_free: true },
             delay: Duration::ZERO,
+            agent: None,
             boot: 1,
             starts: 0,
             loads_memory: true,
@@ -103,6 +113,11 @@ impl SimulatedSandboxes {
     /// How long each call takes.
     pub fn set_delay(&self, delay: Duration) {
         self.world().delay = delay;
+    }
+
+    /// From now on this agent is inside every machine: `berth-agent --socket PATH`.
+    pub fn set_agent(&self, socket: &Path) {
+        self.world().agent = Some(socket.to_owned());
     }
 
     /// What there is to give.
@@ -362,7 +377,14 @@ impl SandboxEngine for SimulatedSandboxes {
     }
 
     async fn connect(&self, _: SandboxId) -> Result<Connection> {
-        Err(EngineError::Transient("a simulated machine has no agent".into()))
+        let Some(socket) = self.world().agent.clone() else {
+            return Err(EngineError::Transient("a simulated machine has no agent".into()));
+        };
+        let gone = |error: String| EngineError::Transient(error);
+        let stream = UnixStream::connect(socket).await.map_err(|e| gone(e.to_string()))?;
+        let session = agent::connect(stream, AGENT_PATIENCE).await.map_err(|e| gone(e.to_string()))?;
+        session.identify(&identity()).await.map_err(|e| gone(e.to_string()))?;
+        Ok(Connection { session, authorization: format!("Bearer {AGENT_TOKEN}"), in_use: Arc::new(()) })
     }
 
     async fn activity(&self, id: SandboxId) -> Activity {
@@ -387,5 +409,19 @@ impl SandboxEngine for SimulatedSandboxes {
 
     fn watch(&self) -> broadcast::Receiver<SandboxId> {
         self.happenings.subscribe()
+    }
+}
+
+fn identity() -> Identity {
+    Identity {
+        sandbox_id: "simulated".into(),
+        token: AGENT_TOKEN.into(),
+        hostname: "simulated".into(),
+        machine_id: "0123456789abcdef0123456789abcdef".into(),
+        entropy: "AAAAAAAAAAAAAAAAAAAAAA==".into(),
+        unix_micros: 0,
+        env: std::collections::BTreeMap::new(),
+        network: None,
+        thaw: false,
     }
 }

@@ -13,8 +13,10 @@ pub mod org;
 pub mod project;
 pub mod quota;
 pub mod referral;
+pub mod sandbox;
 mod service;
 pub mod session;
+pub mod template;
 pub mod vm;
 
 use std::process::ExitCode;
@@ -53,6 +55,8 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Vm(command) => return vm::run(&context()?, command).await,
         Command::Disk(command) => disk::run(&context()?, command).await?,
         Command::Image(command) => image::run(&context()?, command).await?,
+        Command::Sandbox(command) => return sandbox::run(&context()?, command).await,
+        Command::Template(command) => template::run(&context()?, command).await?,
         Command::Catalog => offer::catalog(&context()?).await?,
         Command::Quota { command: None } => quota::show(&context()?).await?,
         Command::Quota { command: Some(command) } => quota::run(&person()?, command).await?,

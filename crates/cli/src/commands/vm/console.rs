@@ -5,10 +5,10 @@ use std::io::{IsTerminal, Write};
 use anyhow::Result;
 use berth_client::ProjectClient;
 use clap::Args;
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::io::AsyncReadExt;
 
 use super::find;
+use crate::keyboard::Raw;
 
 /// Ctrl-] leaves, as in telnet.
 const LEAVE: u8 = 0x1d;
@@ -56,25 +56,9 @@ pub async fn console(project: &ProjectClient, args: ConsoleArgs) -> Result<()> {
             },
         }
     }
+    if raw.is_some() {
+        drop(raw);
+        eprintln!();
+    }
     Ok(())
-}
-
-/// The terminal passes every key on for as long as this lives.
-struct Raw(Termios);
-
-impl Raw {
-    fn enter() -> Result<Self> {
-        let before = tcgetattr(rustix::stdio::stdin())?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        tcsetattr(rustix::stdio::stdin(), OptionalActions::Flush, &raw)?;
-        Ok(Self(before))
-    }
-}
-
-impl Drop for Raw {
-    fn drop(&mut self) {
-        let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Flush, &self.0);
-        eprint!("\r\n");
-    }
 }

@@ -1,0 +1,74 @@
+//! `berth sandbox cp`: files and directories into a sandbox and out of it.
+
+mod download;
+mod pack;
+mod place;
+mod unpack;
+mod upload;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use berth_client::{Entry, EntryType, ProjectClient, Runtime};
+use clap::Args;
+
+use self::place::Place;
+use super::find;
+use crate::failure::Failure;
+
+#[derive(Args)]
+pub struct CopyArgs {
+    /// What: a path, SANDBOX:PATH, or - for standard input
+    from: String,
+    /// Where to: SANDBOX:PATH, a path, or - for standard output; into it, if it is a directory
+    to: String,
+}
+
+pub async fn copy(project: &ProjectClient, args: CopyArgs) -> Result<ExitCode> {
+    let interrupted = tokio::signal::ctrl_c();
+    tokio::select! {
+        // What was written by half goes with it.
+        _ = interrupted => Ok(ExitCode::from(130)),
+        done = between(project, Place::parse(&args.from), Place::parse(&args.to)) => done,
+    }
+}
+
+async fn between(project: &ProjectClient, from: Place, to: Place) -> Result<ExitCode> {
+    match (from, to) {
+        (Place::Inside { sandbox, path }, to @ (Place::Local(_) | Place::Stream)) => {
+            let runtime = project.runtime(&find(project, &sandbox).await?)?;
+            download::download(&runtime, &path, to).await
+        }
+        (from @ (Place::Local(_) | Place::Stream), Place::Inside { sandbox, path }) => {
+            let runtime = project.runtime(&find(project, &sandbox).await?)?;
+            upload::upload(&runtime, from, &path).await?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (Place::Inside { .. }, Place::Inside { .. }) => Err(Failure::usage(
+            "One of the two has to be of this machine. Between sandboxes: \
+             berth sandbox cp A:FILE - | berth sandbox cp - B:FILE",
+        )),
+        (Place::Local(_) | Place::Stream, Place::Local(_) | Place::Stream) => {
+            Err(Failure::usage("One of the two has to be in a sandbox: SANDBOX:PATH, with its name or id"))
+        }
+    }
+}
+
+/// What a path inside is, a link being what it leads to; nothing if it is not there.
+async fn look(runtime: &Runtime, path: &str) -> Result<Option<Entry>> {
+    let found = match runtime.stat(path).await {
+        Err(error) if error.code() == Some("not_found") => return Ok(None),
+        found => found?,
+    };
+    if found.kind != EntryType::Symlink {
+        return Ok(Some(found));
+    }
+    // A list follows the link, if it leads to a directory.
+    Ok(Some(match runtime.list(path, 1, 1).await {
+        Ok(_) => Entry { kind: EntryType::Directory, ..found },
+        Err(error) if matches!(error.code(), Some("not_a_directory" | "not_found")) => {
+            Entry { kind: EntryType::File, mode: "0644".into(), ..found }
+        }
+        Err(error) => return Err(error.into()),
+    }))
+}

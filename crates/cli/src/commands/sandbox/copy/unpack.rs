@@ -1,0 +1,234 @@
+//! A tar stream into a directory of this machine, and not beside it.
+//!
+//! What comes out of a sandbox is somebody's, and may be hostile. The `tar` crate reads headers; where an entry goes
+//! is decided here. A path has ordinary parts only, and is walked from a handle on the directory with
+//! `RESOLVE_BENEATH` and without following links: neither an entry before it nor what lies there already leads it
+//! astray. A link may lead up only in its first parts, and no higher than the directory: its own place is made of
+//! directories, so counting is enough; what comes then are names, which lead to such links at the most.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use tar::{Archive, Entry, EntryType};
+
+/// The deepest path.
+const DEEPEST: usize = 512;
+/// Reasons that are kept for who wants to know.
+const REASONS: usize = 20;
+
+/// What became of an archive.
+#[derive(Debug, Default)]
+pub struct Unpacked {
+    /// How many entries were left out.
+    pub refused: usize,
+    /// Why, of the first ones.
+    pub reasons: Vec<String>,
+}
+
+/// Unpacks a stream into a directory that is there.
+pub fn unpack(stream: impl Read, directory: &Path) -> io::Result<Unpacked> {
+    let root = rustix::fs::openat(CWD, directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut unpacking = Unpacking { root, modes: BTreeMap::new(), done: Unpacked::default() };
+    let mut archive = Archive::new(stream);
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let name = entry.path()?.into_owned();
+        match unpacking.entry(&mut entry, &name) {
+            Err(Trouble::Entry(reason)) => unpacking.refuse(&name, &reason),
+            Err(Trouble::All(error)) => {
+                return Err(io::Error::new(error.kind(), format!("{}: {error}", shown(&name))));
+            }
+            Ok(()) => {}
+        }
+    }
+    unpacking.finish()
+}
+
+/// Why an entry is not there.
+enum Trouble {
+    /// It is refused, and the others may come.
+    Entry(String),
+    /// Nothing more can come.
+    All(io::Error),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::All(error)
+    }
+}
+
+impl From<Errno> for Trouble {
+    fn from(error: Errno) -> Self {
+        match error {
+            Errno::LOOP | Errno::XDEV | Errno::NOTDIR | Errno::EXIST | Errno::ISDIR | Errno::NOTEMPTY => {
+                Self::Entry(format!("something else is in its place ({error})"))
+            }
+            other => Self::All(other.into()),
+        }
+    }
+}
+
+fn refused<T>(reason: &str) -> Result<T, Trouble> {
+    Err(Trouble::Entry(reason.to_owned()))
+}
+
+struct Unpacking {
+    root: OwnedFd,
+    /// Permissions of directories, set when nothing more goes into them.
+    modes: BTreeMap<PathBuf, u32>,
+    done: Unpacked,
+}
+
+impl Unpacking {
+    fn entry(&mut self, entry: &mut Entry<'_, impl Read>, name: &Path) -> Result<(), Trouble> {
+        let parts = parts(name)?;
+        let Some((last, above)) = parts.split_last() else { return Ok(()) };
+        let mode = entry.header().mode().unwrap_or(0o644) & 0o777;
+        let kind = entry.header().entry_type();
+        match kind {
+            EntryType::Directory => {
+                self.directory(&parts)?;
+                self.modes.insert(parts.iter().collect(), mode);
+            }
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                let above = self.directory(above)?;
+                clear(&above, last)?;
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let mut file = File::from(rustix::fs::openat(&above, last, flags, Mode::from_raw_mode(mode))?);
+                io::copy(entry, &mut file)?;
+            }
+            EntryType::Symlink => {
+                let Some(target) = entry.link_name()? else { return refused("it leads nowhere") };
+                if !stays(&target, above.len()) {
+                    return refused(&format!("it leads out of the directory, to {}", shown(&target)));
+                }
+                let above = self.directory(above)?;
+                clear(&above, last)?;
+                rustix::fs::symlinkat(target.as_ref(), &above, last)?;
+            }
+            EntryType::Link => {
+                let Some(target) = entry.link_name()? else { return refused("it leads nowhere") };
+                self.hard_link(&parts_of_target(&target)?, above, last)?;
+            }
+            _ => return refused("it is a device or a pipe"),
+        }
+        Ok(())
+    }
+
+    fn hard_link(&self, target: &[PathBuf], above: &[PathBuf], last: &Path) -> Result<(), Trouble> {
+        let Some((target_last, target_above)) = target.split_last() else { return refused("it leads nowhere") };
+        let from = self.open(target_above)?;
+        // A link is good for the depth it was made in, and nowhere else.
+        let is_file = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !rustix::fs::statat(&from, target_last, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(is_file) {
+            return refused("what it is another name of is no file here");
+        }
+        let above = self.directory(above)?;
+        clear(&above, last)?;
+        match rustix::fs::linkat(&from, target_last, &above, last, AtFlags::empty()) {
+            // It was another name of itself.
+            Err(Errno::NOENT) => refused("what it is another name of is not there"),
+            done => Ok(done?),
+        }
+    }
+
+    /// The directory of a path, made if need be.
+    fn directory(&self, parts: &[PathBuf]) -> Result<OwnedFd, Trouble> {
+        let mut at = self.root.try_clone()?;
+        for part in parts {
+            match rustix::fs::mkdirat(&at, part, Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => at = enter(&at, part)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(at)
+    }
+
+    fn open(&self, parts: &[PathBuf]) -> Result<OwnedFd, Trouble> {
+        parts.iter().try_fold(self.root.try_clone()?, |at, part| Ok(enter(&at, part)?))
+    }
+
+    fn refuse(&mut self, name: &Path, reason: &str) {
+        self.done.refused += 1;
+        if self.done.reasons.len() < REASONS {
+            self.done.reasons.push(format!("{} is left out: {reason}", shown(name)));
+        }
+    }
+
+    fn finish(self) -> io::Result<Unpacked> {
+        // What is deeper comes first: a directory may be closed to its owner.
+        for (path, mode) in self.modes.iter().rev() {
+            let parts: Vec<PathBuf> = path.iter().map(PathBuf::from).collect();
+            // What took its place meanwhile has permissions of its own.
+            if let Ok(directory) = self.open(&parts) {
+                rustix::fs::fchmod(&directory, Mode::from_raw_mode(*mode))?;
+            }
+        }
+        Ok(self.done)
+    }
+}
+
+fn enter(at: &impl AsFd, part: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    match rustix::fs::openat2(at, part, flags, Mode::empty(), resolve) {
+        // Kernels before 5.6: a part is one name, and its links are not followed either.
+        Err(Errno::NOSYS) => rustix::fs::openat(at, part, flags, Mode::empty()),
+        done => done,
+    }
+}
+
+/// Removes what a file or a link takes the place of; a directory stays, and is in the way.
+fn clear(above: &impl AsFd, name: &Path) -> Result<(), Trouble> {
+    match rustix::fs::unlinkat(above, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => refused("a directory is in its place"),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The names of a path.
+fn parts(path: &Path) -> Result<Vec<PathBuf>, Trouble> {
+    let mut parts = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => parts.push(name.into()),
+            Component::CurDir => {}
+            _ => return refused("its path leads out of the directory"),
+        }
+    }
+    if parts.len() > DEEPEST { refused("its path is too deep") } else { Ok(parts) }
+}
+
+fn parts_of_target(target: &Path) -> Result<Vec<PathBuf>, Trouble> {
+    parts(target).or_else(|_| refused(&format!("it leads out of the directory, to {}", shown(target))))
+}
+
+/// Whether a link that lies in a directory of this depth leads to what is below the root.
+fn stays(target: &Path, depth: usize) -> bool {
+    let (mut up, mut down) = (0, false);
+    for component in target.components() {
+        match component {
+            Component::ParentDir if !down => up += 1,
+            Component::Normal(_) => down = true,
+            Component::CurDir => {}
+            _ => return false,
+        }
+    }
+    up <= depth
+}
+
+/// A name for a person's terminal: without what the terminal would obey.
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().chars().flat_map(char::escape_debug).take(300).collect()
+}
+
+#[cfg(test)]
+#[path = "unpack_tests.rs"]
+mod tests;

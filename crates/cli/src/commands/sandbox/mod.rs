@@ -1,0 +1,220 @@
+//! Sandboxes. A sandbox is named by its name or its id everywhere.
+
+mod copy;
+mod create;
+mod exec;
+mod exit;
+mod forward;
+mod life;
+mod port;
+mod process;
+mod run;
+mod show;
+mod sink;
+mod snapshot;
+mod terminal;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use berth_client::{ChangeSandbox, Page, ProjectClient, Sandbox, SandboxFilter};
+use clap::{Args, Subcommand};
+
+use crate::context::Context;
+use crate::pick::{is_id, only};
+use crate::progress::wait_sandbox;
+use crate::{pairs, span};
+
+#[derive(Subcommand)]
+pub enum SandboxCommand {
+    /// Create a sandbox, and wait until it is Ready
+    Create(create::CreateArgs),
+    /// List sandboxes
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Show one sandbox
+    #[command(visible_alias = "get")]
+    Show {
+        /// Name or id
+        sandbox: String,
+    },
+    /// Run a program in a sandbox as if it ran here
+    Exec(exec::ExecArgs),
+    /// Create a sandbox, run a program in it, and delete it
+    Run(run::RunArgs),
+    /// Copy files and directories into a sandbox or out of it
+    Cp(copy::CopyArgs),
+    /// Open a shell in a sandbox
+    Shell(terminal::ShellArgs),
+    /// List the processes that were started in a sandbox
+    Ps {
+        /// Name or id
+        sandbox: String,
+    },
+    /// Show what a process wrote
+    Logs(process::LogsArgs),
+    /// End a process, or send it a signal
+    Kill(process::KillArgs),
+    /// Snapshots
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotCommand),
+    /// Take a sandbox back to a snapshot
+    Restore(life::RestoreArgs),
+    /// Make sandboxes of a sandbox, which goes on
+    Fork(life::ForkArgs),
+    /// Put sandboxes away; they keep everything
+    Pause(life::VerbArgs),
+    /// Go on with paused sandboxes
+    Resume(life::VerbArgs),
+    /// Change timeouts, metadata or network
+    Update(UpdateArgs),
+    /// Tell where a server inside is reached, or answer for it here
+    Port(port::PortArgs),
+    /// Show what a sandbox uses
+    #[command(visible_alias = "metrics")]
+    Stats {
+        /// Name or id
+        sandbox: String,
+        /// How far back, as 30m; at most 30d
+        #[arg(long, default_value = "5m")]
+        window: String,
+        /// Length of a step, as 10s
+        #[arg(long, default_value = "10s")]
+        resolution: String,
+    },
+    /// Wait until a sandbox has a phase
+    Wait {
+        /// Name or id
+        sandbox: String,
+        /// The phase
+        #[arg(long, default_value = "Ready")]
+        phase: String,
+        /// Seconds to wait at most
+        #[arg(long, default_value_t = 300)]
+        timeout: u64,
+    },
+    /// Delete sandboxes for good; their snapshots stay
+    #[command(visible_alias = "rm")]
+    Delete(life::DeleteArgs),
+}
+
+#[derive(Args)]
+pub struct ListArgs {
+    /// Only this phase
+    #[arg(long)]
+    phase: Option<String>,
+    /// Only of this template, by name or id
+    #[arg(long)]
+    template: Option<String>,
+    /// Only with this pair: KEY=VALUE, repeated
+    #[arg(long = "metadata", value_name = "KEY=VALUE")]
+    metadata: Vec<String>,
+    #[command(flatten)]
+    page: crate::cli::PageArgs,
+}
+
+#[derive(Args)]
+pub struct UpdateArgs {
+    /// Name or id
+    sandbox: String,
+    /// How long it lives from now on, as 1h
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<String>,
+    /// How long it may be idle, as 15m
+    #[arg(long, value_name = "TIME")]
+    idle_timeout: Option<String>,
+    /// What happens then
+    #[arg(long, value_enum)]
+    on_timeout: Option<create::OnTimeout>,
+    /// All its metadata from now on: KEY=VALUE, repeated
+    #[arg(long = "metadata", value_name = "KEY=VALUE")]
+    metadata: Vec<String>,
+    /// No metadata from now on
+    #[arg(long, conflicts_with = "metadata")]
+    no_metadata: bool,
+    #[command(flatten, next_help_heading = "All its rules from now on")]
+    network: create::NetworkArgs,
+}
+
+/// Does what was typed.
+pub async fn run(context: &Context, command: SandboxCommand) -> Result<ExitCode> {
+    let project = &context.project()?;
+    match command {
+        SandboxCommand::Create(args) => create::create(context, project, args).await?,
+        SandboxCommand::List(args) => list(context, project, args).await?,
+        SandboxCommand::Show { sandbox } => show::one(context, &find(project, &sandbox).await?)?,
+        SandboxCommand::Exec(args) => return Ok(exec::exec(context, project, args).await),
+        SandboxCommand::Run(args) => return Ok(run::run(context, project, args).await),
+        SandboxCommand::Cp(args) => return copy::copy(project, args).await,
+        SandboxCommand::Shell(args) => return Ok(terminal::shell(project, args).await),
+        SandboxCommand::Ps { sandbox } => process::list(context, project, &sandbox).await?,
+        SandboxCommand::Logs(args) => process::logs(context, project, args).await?,
+        SandboxCommand::Kill(args) => return process::kill(context, project, args).await,
+        SandboxCommand::Snapshot(command) => snapshot::run(context, project, command).await?,
+        SandboxCommand::Restore(args) => life::restore(context, project, args).await?,
+        SandboxCommand::Fork(args) => life::fork(context, project, args).await?,
+        SandboxCommand::Pause(args) => life::verb(context, project, args, "pause", "Paused").await?,
+        SandboxCommand::Resume(args) => life::verb(context, project, args, "resume", "Ready").await?,
+        SandboxCommand::Update(args) => update(context, project, args).await?,
+        SandboxCommand::Port(args) => port::port(context, project, args).await?,
+        SandboxCommand::Stats { sandbox, window, resolution } => {
+            let sandbox = find(project, &sandbox).await?;
+            show::metrics(context, &project.sandbox_metrics(&sandbox.id, &window, &resolution).await?)?;
+        }
+        SandboxCommand::Wait { sandbox, phase, timeout } => {
+            let sandbox = find(project, &sandbox).await?;
+            show::one(context, &wait_sandbox(project, &sandbox.id, &phase, timeout, context.json).await?)?;
+        }
+        SandboxCommand::Delete(args) => life::delete(context, project, args).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The sandbox of a name or an id.
+async fn find(project: &ProjectClient, text: &str) -> Result<Sandbox> {
+    if is_id(text) {
+        return Ok(project.sandbox(text).await?);
+    }
+    let mut found = Page::all(async |Page { page, limit }| {
+        let filter = SandboxFilter {
+            name: Some(text.to_owned()),
+            page: Some(page),
+            limit: Some(limit),
+            ..SandboxFilter::default()
+        };
+        project.sandboxes(&filter).await
+    })
+    .await?;
+    found.retain(|sandbox| sandbox.name.as_deref() == Some(text));
+    only(found, "sandbox", text, "berth sandbox list")
+}
+
+async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Result<()> {
+    let filter = SandboxFilter {
+        page: Some(args.page.page),
+        limit: Some(args.page.limit),
+        phase: args.phase,
+        template: args.template,
+        name: None,
+        metadata: pairs::pairs(&args.metadata, "metadata")?,
+    };
+    show::list(context, &project.sandboxes(&filter).await?)
+}
+
+async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) -> Result<()> {
+    let sandbox = find(project, &args.sandbox).await?;
+    let metadata = pairs::pairs(&args.metadata, "metadata")?;
+    let change = ChangeSandbox {
+        timeout_seconds: args.timeout.as_deref().map(span::seconds).transpose()?,
+        idle_timeout_seconds: args.idle_timeout.as_deref().map(span::seconds).transpose()?,
+        on_timeout: args.on_timeout.map(create::OnTimeout::word),
+        metadata: (args.no_metadata || !metadata.is_empty()).then_some(metadata),
+        network: args.network.network(),
+    };
+    show::one(context, &project.update_sandbox(&sandbox.id, &change).await?)
+}
+
+/// The id of the snapshot of a name or an id.
+pub async fn find_snapshot(project: &ProjectClient, text: &str) -> Result<String> {
+    Ok(snapshot::find(project, text, None).await?.id)
+}

@@ -1,0 +1,66 @@
+//! `berth sandbox run`: a sandbox for one program.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+use berth_client::ProjectClient;
+use clap::Args;
+
+use super::create::{OnTimeout, Origin};
+use super::exec::{How, inside};
+use super::exit;
+use super::forward::Signals;
+use crate::context::Context;
+use crate::progress::{called, wait_sandbox};
+
+/// After so many idle seconds a sandbox goes by itself whose caller is not there to delete it.
+const FORGOTTEN: u64 = 300;
+
+#[derive(Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    how: How,
+    #[command(flatten, next_help_heading = "The sandbox")]
+    origin: Origin,
+    /// Keep the sandbox afterwards
+    #[arg(long)]
+    keep: bool,
+    /// Seconds to wait at most until it is Ready
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    wait_timeout: u64,
+    /// Program and its arguments; a shell's words are sh -c '…'
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+pub async fn run(context: &Context, project: &ProjectClient, args: RunArgs) -> ExitCode {
+    begin(context, project, args).await.unwrap_or_else(|error| exit::failed(&error))
+}
+
+async fn begin(context: &Context, project: &ProjectClient, args: RunArgs) -> Result<ExitCode> {
+    let mut request = args.origin.request(project).await?;
+    if !args.keep {
+        request.idle_timeout_seconds = Some(FORGOTTEN);
+        request.on_timeout = Some(OnTimeout::Delete.word());
+    }
+    let mut signals = Signals::listen()?;
+    let sandbox = project.create_sandbox(&request).await?;
+    let ready = tokio::select! {
+        ready = wait_sandbox(project, &sandbox.id, "Ready", args.wait_timeout, true) => ready,
+        name = signals.next() => Err(anyhow!("{name} came before the sandbox was Ready")),
+    };
+    let done = match ready.and_then(|sandbox| Ok(project.runtime(&sandbox)?)) {
+        Ok(runtime) => inside(context, &runtime, &args.how, args.command, signals).await,
+        Err(error) => Err(error),
+    };
+    if args.keep {
+        eprintln!("berth: the sandbox is kept: berth sandbox exec {} -- …", called(&sandbox));
+    } else if let Err(error) = project.delete_sandbox(&sandbox.id).await {
+        eprintln!(
+            "berth: the sandbox could not be deleted: {error}. It goes after {FORGOTTEN} s, or with: \
+                 berth sandbox delete {}",
+            sandbox.id
+        );
+    }
+    done
+}

@@ -1,0 +1,130 @@
+//! How sandboxes and their snapshots look.
+
+use anyhow::Result;
+use berth_client::{List, Network, Sandbox, Snapshot};
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::output;
+use crate::progress::called;
+
+pub fn list(context: &Context, sandboxes: &List<Sandbox>) -> Result<()> {
+    output::list(context.json, sandboxes, table)
+}
+
+/// Several, one on each line.
+pub fn table(sandboxes: &[Sandbox]) {
+    let rows = sandboxes.iter().map(|sandbox| {
+        [
+            output::or_dash(sandbox.name.as_deref()),
+            sandbox.phase.clone(),
+            origin(sandbox),
+            output::age(&sandbox.created_at),
+            sandbox.id.clone(),
+        ]
+    });
+    output::table(["NAME", "PHASE", "OF", "AGE", "ID"], rows, "No sandboxes. Create one: berth sandbox create");
+}
+
+fn origin(sandbox: &Sandbox) -> String {
+    match (&sandbox.snapshot_id, sandbox.more.get("template_name").and_then(Value::as_str)) {
+        (Some(snapshot), _) => format!("snapshot {snapshot}"),
+        (None, Some(template)) => template.to_owned(),
+        (None, None) => output::or_dash(sandbox.template_id.as_deref()),
+    }
+}
+
+pub fn one(context: &Context, sandbox: &Sandbox) -> Result<()> {
+    output::print(context.json, sandbox, |sandbox| {
+        let metadata = sandbox.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
+        output::fields(&[
+            ("name", sandbox.name.clone().unwrap_or_default()),
+            ("id", sandbox.id.clone()),
+            ("phase", sandbox.phase.clone()),
+            ("message", sandbox.message.clone().unwrap_or_default()),
+            ("template", sandbox.template_id.clone().unwrap_or_default()),
+            ("snapshot", sandbox.snapshot_id.clone().unwrap_or_default()),
+            ("address", sandbox.connect_url.clone()),
+            ("cpus", number(sandbox, "vcpu", "")),
+            ("memory", number(sandbox, "memory_mb", " MiB")),
+            ("disk", number(sandbox, "disk_gb", " GiB")),
+            ("metadata", metadata.join(" ")),
+            ("egress", egress(sandbox)),
+            ("timeout", number(sandbox, "timeout_seconds", " s")),
+            ("idle timeout", number(sandbox, "idle_timeout_seconds", " s")),
+            ("on timeout", word(sandbox, "on_timeout")),
+            ("ends", sandbox.expires_at.clone().unwrap_or_default()),
+            ("was ready", sandbox.running_seconds.as_ref().map(|s| format!("{s} s")).unwrap_or_default()),
+            ("created", sandbox.created_at.clone()),
+            ("changed", sandbox.updated_at.clone()),
+        ]);
+    })
+}
+
+fn number(sandbox: &Sandbox, field: &str, unit: &str) -> String {
+    sandbox.more.get(field).filter(|value| value.is_number()).map(|n| format!("{n}{unit}")).unwrap_or_default()
+}
+
+fn word(sandbox: &Sandbox, field: &str) -> String {
+    sandbox.more.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+fn egress(sandbox: &Sandbox) -> String {
+    let network = sandbox.more.get("network").cloned().unwrap_or_default();
+    let Ok(network) = serde_json::from_value::<Network>(network) else { return String::new() };
+    let but = |word: &str, names: &[String]| match names {
+        [] => String::new(),
+        names => format!(", {word} {}", names.join(" ")),
+    };
+    network.egress.unwrap_or_default() + &but("allow", &network.allow) + &but("deny", &network.deny)
+}
+
+pub fn snapshots(snapshots: &[Snapshot]) {
+    let rows = snapshots.iter().map(|snapshot| {
+        [
+            output::or_dash(snapshot.name.as_deref()),
+            snapshot.status.clone(),
+            snapshot.captures.join("+"),
+            output::age(&snapshot.created_at),
+            output::or_dash(snapshot.message.as_deref()),
+            snapshot.id.clone(),
+        ]
+    });
+    let header = ["NAME", "STATUS", "HOLDS", "AGE", "MESSAGE", "ID"];
+    output::table(header, rows, "No snapshots. Take one: berth sandbox snapshot create SANDBOX");
+}
+
+pub fn metrics(context: &Context, metrics: &Value) -> Result<()> {
+    if context.json {
+        return output::json(metrics);
+    }
+    let series = |name: &str| metrics["series"][name].as_array().cloned().unwrap_or_default();
+    let names = ["memory_bytes", "disk_bytes", "network_rx_bytes", "network_tx_bytes", "processes"];
+    let [memory, disk, received, sent, processes] = names.map(series);
+    let at = |series: &[Value], index: usize, shift: u32| {
+        let value = series.get(index).and_then(|point| point[1].as_f64());
+        value.map_or_else(|| "-".into(), |value| format!("{:.1}", value / f64::from(1_u32 << shift)))
+    };
+    let rows = series("cpu_percent").into_iter().enumerate().map(|(index, point)| {
+        [
+            point[0].as_str().unwrap_or_default().to_owned(),
+            point[1].as_f64().map_or_else(|| "-".into(), |value| format!("{value:.1}")),
+            at(&memory, index, 20),
+            at(&disk, index, 20),
+            at(&received, index, 10),
+            at(&sent, index, 10),
+            processes.get(index).and_then(|p| p[1].as_f64()).map_or_else(|| "-".into(), |n| format!("{n:.0}")),
+        ]
+    });
+    let header = ["TIME", "CPU %", "MEMORY MiB", "DISK MiB", "RECEIVED KiB", "SENT KiB", "PROCESSES"];
+    output::table(header, rows, "No figures yet.");
+    Ok(())
+}
+
+/// What one may type next.
+pub fn next(sandbox: &Sandbox) {
+    let name = called(sandbox);
+    eprintln!("\nRun something:  berth sandbox exec {name} -- python3 -c 'print(6 * 7)'");
+    eprintln!("Look around:    berth sandbox shell {name}");
+    eprintln!("Delete it:      berth sandbox delete {name}");
+}

@@ -1,0 +1,183 @@
+//! Templates that sandboxes are made of. A template is named by its name or its id.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use berth_client::{CreateTemplate, Page, ProjectClient, Template};
+use clap::{ArgGroup, Args, Subcommand};
+
+use super::sandbox::find_snapshot;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::pick::{is_id, only};
+use crate::progress::Progress;
+use crate::{output, pairs};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(Subcommand)]
+pub enum TemplateCommand {
+    /// List templates
+    #[command(visible_alias = "ls")]
+    List,
+    /// Build a template, and wait until it is ready
+    Create(CreateArgs),
+    /// Show one template
+    #[command(visible_alias = "get")]
+    Show {
+        /// Name or id
+        template: String,
+    },
+    /// Delete a template; sandboxes that were made of it stay
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// Name or id
+        template: String,
+    },
+}
+
+#[derive(Args)]
+#[command(group = ArgGroup::new("source").required(true).args(["image", "dockerfile", "from_snapshot"]))]
+pub struct CreateArgs {
+    /// Name: small letters, digits and hyphens, at most 63
+    name: String,
+    /// Of a container image, as docker.io/library/python:3.13
+    #[arg(long)]
+    image: Option<String>,
+    /// Of a Dockerfile
+    #[arg(long, value_name = "FILE")]
+    dockerfile: Option<PathBuf>,
+    /// Of a snapshot, by name or id; sizes are the snapshot's where they are not given
+    #[arg(long, value_name = "SNAPSHOT")]
+    from_snapshot: Option<String>,
+    /// Virtual CPUs, 1 to 8; by default 1
+    #[arg(long)]
+    vcpu: Option<u32>,
+    /// Memory in MiB, 128 to 16384; by default 512
+    #[arg(long, value_name = "MIB")]
+    memory: Option<u64>,
+    /// Disk in GiB, 1 to 100; by default 4
+    #[arg(long, value_name = "GIB")]
+    disk: Option<u64>,
+    /// Variable of its sandboxes' commands: KEY=VALUE, or KEY for this environment's; repeated
+    #[arg(long = "env", short, value_name = "KEY[=VALUE]")]
+    env: Vec<String>,
+    /// What its sandboxes find running
+    #[arg(long, value_name = "COMMAND")]
+    start_command: Option<String>,
+    /// What succeeds once that is ready
+    #[arg(long, value_name = "COMMAND")]
+    ready_command: Option<String>,
+    /// Return at once; otherwise when it is ready
+    #[arg(long)]
+    no_wait: bool,
+    /// Seconds to wait at most
+    #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
+    wait_timeout: u64,
+}
+
+/// Does what was typed.
+pub async fn run(context: &Context, command: TemplateCommand) -> Result<()> {
+    let project = &context.project()?;
+    match command {
+        TemplateCommand::List => output::list(context.json, &project.templates(Page::default()).await?, show),
+        TemplateCommand::Create(args) => create(context, project, args).await,
+        TemplateCommand::Show { template } => one(context, &find(project, &template).await?),
+        TemplateCommand::Delete { template } => {
+            let found = find(project, &template).await?;
+            project.delete_template(&found.id).await?;
+            if !context.json {
+                println!("{} is being deleted", found.name);
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
+    let (no_wait, seconds) = (args.no_wait, args.wait_timeout);
+    let mut template = project.create_template(&request(project, args).await?).await?;
+    if !no_wait {
+        template = ready(project, template, seconds, context.json).await?;
+    }
+    one(context, &template)?;
+    if !context.json && !no_wait {
+        eprintln!("\nUse it: berth sandbox create --template {}", template.name);
+    }
+    Ok(())
+}
+
+async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateTemplate> {
+    let dockerfile = args
+        .dockerfile
+        .map(|file| std::fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display())));
+    let from_snapshot = match &args.from_snapshot {
+        Some(text) => Some(find_snapshot(project, text).await?),
+        None => None,
+    };
+    let sized = from_snapshot.is_none();
+    Ok(CreateTemplate {
+        name: args.name,
+        image: args.image,
+        dockerfile: dockerfile.transpose()?,
+        from_snapshot,
+        vcpu: args.vcpu.or(sized.then_some(1)),
+        memory_mb: args.memory.or(sized.then_some(512)),
+        disk_gb: args.disk.or(sized.then_some(4)),
+        env: pairs::variables(&args.env, pairs::own)?,
+        start_command: args.start_command,
+        ready_command: args.ready_command,
+    })
+}
+
+async fn ready(project: &ProjectClient, mut template: Template, seconds: u64, quiet: bool) -> Result<Template> {
+    let mut progress = Progress::new(quiet);
+    let begun = Instant::now();
+    while template.status != "ready" {
+        if template.status == "failed" {
+            bail!("{} failed: {}", template.name, template.message.unwrap_or_default());
+        }
+        if begun.elapsed() > Duration::from_secs(seconds) {
+            return Err(Failure::late(format!("{} is still {} after {seconds} s", template.name, template.status)));
+        }
+        progress.show(format!("{}: {}", template.name, template.message.as_deref().unwrap_or(&template.status)));
+        tokio::time::sleep(LOOK).await;
+        template = project.template(&template.id).await?;
+    }
+    progress.finish();
+    Ok(template)
+}
+
+/// The template of a name or an id.
+async fn find(project: &ProjectClient, text: &str) -> Result<Template> {
+    if is_id(text) {
+        return Ok(project.template(text).await?);
+    }
+    let mut found = Page::all(async |page| project.templates(page).await).await?;
+    found.retain(|template| template.name == text);
+    only(found, "template", text, "berth template list")
+}
+
+fn one(context: &Context, template: &Template) -> Result<()> {
+    output::print(context.json, template, |template| show(std::slice::from_ref(template)))
+}
+
+fn show(templates: &[Template]) {
+    let size = |number: Option<u64>, unit: &str| number.map_or_else(|| "-".into(), |n| format!("{n}{unit}"));
+    let rows = templates.iter().map(|template| {
+        [
+            template.name.clone(),
+            template.status.clone(),
+            size(template.vcpu.map(u64::from), ""),
+            size(template.memory_mb, " MiB"),
+            size(template.disk_gb, " GiB"),
+            output::age(&template.created_at),
+            output::or_dash(template.message.as_deref()),
+            template.id.clone(),
+        ]
+    });
+    let header = ["NAME", "STATUS", "CPUS", "MEMORY", "DISK", "AGE", "MESSAGE", "ID"];
+    output::table(header, rows, "No templates. Build one: berth template create NAME --image IMAGE");
+}

@@ -1,0 +1,219 @@
+//! A platform with one sandbox, and the command line that knows both.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use berth_testkit::Platform;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Command;
+use tokio::sync::watch;
+
+const BERTH: &str = env!("CARGO_BIN_EXE_berth");
+/// How long anything may take that happens at all.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The sandbox's name.
+pub const BOX: &str = "box";
+
+/// A platform, the agent inside its sandboxes, and a way to it that can be cut.
+pub struct Here {
+    pub platform: Platform,
+    pub way: Way,
+    agent: Agent,
+    home: TempDir,
+}
+
+impl Here {
+    /// One with a sandbox called `box`.
+    pub async fn start() -> Self {
+        let platform = Platform::start().await;
+        let agent = Agent::start();
+        platform.sandboxes.set_agent(&agent.folder.path().join("socket"));
+        let id = platform.admin.create_sandbox(json!({"name": BOX})).await;
+        platform.admin.sandbox_reaches(&id, "Ready").await;
+        let way = Way::to(&platform.admin.base).await;
+        Self { platform, way, agent, home: tempfile::tempdir().expect("a folder") }
+    }
+
+    /// `berth` with these arguments, whose caller is the administrator.
+    pub fn berth(&self, arguments: &[&str]) -> Command {
+        let names: Vec<_> = self.platform.admin.project.split('/').collect();
+        let mut command = Command::new(BERTH);
+        command.args(arguments).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", self.home.path()).env("BERTH_URL", &self.way.url);
+        command.env("BERTH_TOKEN", &self.platform.admin.token).env("BERTH_ORG", names[4]).env("BERTH_PROJECT", names[6]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command
+    }
+
+    /// `berth sandbox` with these arguments, to its end.
+    pub async fn sandbox(&self, arguments: &[&str]) -> Output {
+        ended(self.berth(&[&["sandbox"], arguments].concat())).await
+    }
+
+    /// The same, which has to work; what it wrote.
+    pub async fn fine(&self, arguments: &[&str]) -> String {
+        let output = self.sandbox(arguments).await;
+        assert!(output.status.success(), "{arguments:?} {output:?}");
+        out(&output)
+    }
+
+    /// A program in the sandbox, to its end.
+    pub async fn exec(&self, command: &[&str]) -> Output {
+        self.sandbox(&[&["exec", BOX, "--"], command].concat()).await
+    }
+
+    /// A program in the sandbox that reads this.
+    pub async fn fed(&self, arguments: &[&str], input: &[u8]) -> Output {
+        let mut command = self.berth(&[&["sandbox"], arguments].concat());
+        let mut child = command.stdin(Stdio::piped()).spawn().expect("a process");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        let input = input.to_vec();
+        let fed = tokio::spawn(async move {
+            // Who does not read to the end ends the pipe.
+            let _ = stdin.write_all(&input).await;
+        });
+        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.expect("an end in time");
+        fed.abort();
+        output.expect("an end")
+    }
+
+    /// A path of the sandbox's workspace.
+    pub fn inside(&self, path: &str) -> PathBuf {
+        self.agent.folder.path().join("work").join(path)
+    }
+
+    /// Processes that run in the sandbox.
+    pub async fn running(&self) -> Vec<Value> {
+        let listed: Value = serde_json::from_str(&self.fine(&["ps", BOX, "--json"]).await).expect("JSON");
+        let all = listed["data"].as_array().expect("a list").clone();
+        all.into_iter().filter(|process| process["state"] == "running").collect()
+    }
+
+    /// Waits until nothing runs in the sandbox.
+    pub async fn quiet(&self) {
+        until("the end of all processes", async || self.running().await.is_empty()).await;
+    }
+}
+
+/// A command to its end.
+pub async fn ended(mut command: Command) -> Output {
+    tokio::time::timeout(PATIENCE, command.output()).await.expect("an end in time").expect("an end")
+}
+
+/// Asks again until it is so.
+pub async fn until(what: &str, so: impl AsyncFn() -> bool) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        while !so().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("{what} did not come"));
+}
+
+/// What a command wrote.
+pub fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What it said.
+pub fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// An agent, and the folder that is its sandbox; both go with it.
+struct Agent {
+    process: Child,
+    folder: TempDir,
+}
+
+impl Agent {
+    fn start() -> Self {
+        let folder = tempfile::Builder::new().prefix("berth-sandbox-").tempdir().expect("a folder");
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("permissions");
+        let (user, uid) = account();
+        let workspace = folder.path().join("work");
+        std::fs::create_dir(&workspace).expect("a folder");
+        chown(&workspace, Some(uid), None).expect("an owner");
+        let mut command = std::process::Command::new(binary());
+        command.args(["--user", &user, "--root"]).arg(&workspace);
+        let process = command.arg("--socket").arg(folder.path().join("socket")).spawn().expect("an agent");
+        let agent = Self { process, folder };
+        while !agent.folder.path().join("socket").exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        agent
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.process.id().cast_signed()) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let _ = self.process.wait();
+    }
+}
+
+/// The agent's program, built as this test was.
+fn binary() -> PathBuf {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        let mut cargo = std::process::Command::new(env!("CARGO"));
+        let built = cargo.args(["build", "--quiet", "--package", "berth-agent"]).status();
+        assert!(built.expect("cargo").success(), "the agent is built");
+    });
+    Path::new(BERTH).with_file_name("berth-agent")
+}
+
+/// The account inside: somebody else where the test may be, so that permissions count.
+fn account() -> (String, u32) {
+    let own = rustix::process::geteuid();
+    let passwd = std::fs::read_to_string("/etc/passwd").expect("accounts");
+    let wanted = |fields: &[&str]| match own.is_root() {
+        true => fields[0] == "nobody",
+        false => fields[2] == own.as_raw().to_string(),
+    };
+    let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| wanted(fields));
+    let fields = fields.expect("an account");
+    (fields[0].to_owned(), fields[2].parse().expect("a number"))
+}
+
+/// A way to a service that can be cut: every connection ends at once, and new ones work.
+pub struct Way {
+    pub url: String,
+    cuts: Arc<watch::Sender<u32>>,
+}
+
+impl Way {
+    async fn to(base: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let service = base.trim_start_matches("http://").to_owned();
+        let cuts = Arc::new(watch::Sender::new(0));
+        let told = cuts.clone();
+        tokio::spawn(async move {
+            while let Ok((mut here, _)) = listener.accept().await {
+                let (service, mut cut) = (service.clone(), told.subscribe());
+                tokio::spawn(async move {
+                    let mut there = TcpStream::connect(service).await.expect("the service");
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut here, &mut there) => {}
+                        _ = cut.changed() => {}
+                    }
+                });
+            }
+        });
+        Self { url, cuts }
+    }
+
+    /// Cuts every connection.
+    pub fn cut(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+}

@@ -1,0 +1,104 @@
+//! The life of sandboxes, templates and snapshots from the command line, and the client's names of it.
+
+use berth_client::{Client, ForkSandbox, Page, SandboxFilter, Tokens};
+use serde_json::Value;
+
+use crate::harness::{BOX, Here, ended, err, out, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_creation_to_deletion() {
+    let here = Here::start().await;
+    let created = here.sandbox(&[
+        "create", "--name", "web", "--env", "A=1", "--metadata", "team=blue", "--timeout", "1h", "--idle-timeout",
+        "10m", "--on-timeout", "delete", "--egress", "deny", "--allow", "*.example.org", "--deny", "bad.example.org",
+    ]);
+    let created = created.await;
+    assert!(created.status.success() && err(&created).contains("berth sandbox exec web --"), "{created:?}");
+    let shown = out(&created);
+    for word in ["Ready", "team=blue", "3600 s", "600 s", "delete", "deny, allow *.example.org, deny bad.example.org"] {
+        assert!(shown.contains(word), "{word} {shown}");
+    }
+    let json: Value = serde_json::from_str(&here.fine(&["show", "web", "--json"]).await).unwrap();
+    assert_eq!((json["name"].as_str(), json["network"]["egress"].as_str()), (Some("web"), Some("deny")));
+    let listed = here.fine(&["list", "--metadata", "team=blue", "--phase", "Ready", "--template", "base"]).await;
+    assert!(listed.starts_with("NAME") && listed.contains("web") && !listed.contains(BOX), "{listed}");
+    let changed = here.fine(&["update", "web", "--timeout", "2h", "--metadata", "team=red", "--egress", "allow"]).await;
+    assert!(changed.contains("7200 s") && changed.contains("team=red"), "{changed}");
+    assert_eq!(here.fine(&["pause", "web"]).await, "web Paused\n");
+    assert_eq!(here.fine(&["pause", "web", "--no-wait"]).await, "web Paused\n");
+    assert_eq!(here.fine(&["resume", "web"]).await, "web Ready\n");
+    assert!(here.fine(&["wait", "web"]).await.contains("Ready"));
+    assert!(here.fine(&["stats", "web", "--window", "1m"]).await.contains("MEMORY MiB"));
+    assert_eq!(here.fine(&["delete", "web", "--wait"]).await, "web deleted\n");
+    let gone = here.sandbox(&["show", "web"]).await;
+    assert_eq!(gone.status.code(), Some(4), "{gone:?}");
+    let id = here.fine(&["create", "--quiet"]).await.trim().to_owned();
+    assert_eq!(id.len(), 36);
+    assert_eq!(here.fine(&["show", &id, "--json"]).await.matches(&id).count(), 2, "its id and its address");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_forks_and_restores() {
+    let here = Here::start().await;
+    let made = here.fine(&["snapshot", "create", BOX, "--name", "clean"]).await;
+    assert!(made.contains("clean") && made.contains("Ready") && made.contains("disk"), "{made}");
+    assert!(here.fine(&["snapshot", "list", BOX]).await.contains("clean"));
+    assert_eq!(here.fine(&["restore", BOX, "clean"]).await, format!("{BOX} Ready\n"));
+    let forks = here.fine(&["fork", BOX, "--count", "3", "--name", "copy"]).await;
+    assert_eq!(forks.matches("Ready").count(), 3, "{forks}");
+    assert!(forks.contains("copy-1") && forks.contains("copy-3"), "{forks}");
+    let from = here.fine(&["fork", BOX, "--snapshot", "clean", "--json"]).await;
+    assert!(from.contains("\"phase\": \"Ready\""), "{from}");
+    here.fine(&["create", "--snapshot", "clean", "--name", "again"]).await;
+    let unknown = here.sandbox(&["restore", BOX, "nothing"]).await;
+    assert_eq!(unknown.status.code(), Some(4), "{unknown:?}");
+    assert!(err(&unknown).contains("berth sandbox snapshot list"));
+    assert!(here.fine(&["snapshot", "delete", "clean"]).await.contains("is being deleted"));
+    until("the snapshot's end", async || err(&here.sandbox(&["snapshot", "list"]).await).contains("No snapshots")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn templates() {
+    let here = Here::start().await;
+    here.fine(&["snapshot", "create", BOX, "--name", "clean"]).await;
+    let template = |arguments: &[&str]| ended(here.berth(&[&["template"], arguments].concat()));
+    let made = template(&["create", "mine", "--from-snapshot", "clean", "--env", "A=1"]).await;
+    assert!(out(&made).contains("ready") && err(&made).contains("--template mine"), "{made:?}");
+    let listed = template(&["list"]).await;
+    assert!(out(&listed).contains("mine"), "{listed:?}");
+    here.fine(&["create", "--template", "mine", "--name", "of-mine"]).await;
+    let sourceless = template(&["create", "other"]).await;
+    assert_eq!(sourceless.status.code(), Some(2), "{sourceless:?}");
+    let shown = template(&["show", "mine", "--json"]).await;
+    assert_eq!(serde_json::from_slice::<Value>(&shown.stdout).unwrap()["status"], "ready");
+    assert!(template(&["delete", "mine"]).await.status.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_client_says_what_the_service_understands() {
+    let here = Here::start().await;
+    let caller = &here.platform.admin;
+    let tokens = Tokens { access_token: caller.token.clone(), refresh_token: String::new() };
+    let names: Vec<_> = caller.project.split('/').collect();
+    let project = Client::new(&caller.base).unwrap().with_tokens(tokens).project(names[4], names[6]);
+    let sandbox = project.sandboxes(&SandboxFilter::default()).await.unwrap().data.remove(0);
+    assert_eq!(sandbox.name.as_deref(), Some(BOX));
+    let told = serde_json::to_value(&sandbox).unwrap();
+    assert_eq!(told, caller.get(&format!("/sandboxes/{}", sandbox.id)).await.body, "nothing is lost");
+    let fork = ForkSandbox { count: 1, name: None, include_memory: true, snapshot_id: None };
+    assert_eq!(project.fork_sandbox(&sandbox.id, &fork).await.unwrap().len(), 1);
+    assert_eq!(project.snapshots(Page::default()).await.unwrap().data.len(), 0);
+    let runtime = project.runtime(&sandbox).unwrap();
+    runtime.write_file("a/b", Some("0600"), "content").await.unwrap();
+    runtime.rename("a/b", "a/c", false).await.unwrap();
+    assert!(runtime.exists("a/c").await.unwrap() && !runtime.exists("a/b").await.unwrap());
+    let entry = runtime.stat("a/c").await.unwrap();
+    assert_eq!((entry.size, entry.mode.as_str()), (7, "0600"));
+    assert_eq!(runtime.list("", 2, 100).await.map_err(|e| e.code().map(str::to_owned)).unwrap_or_else(|_| {
+        panic!("a list")
+    }).data.len(), 2);
+    runtime.mkdir("d", false).await.unwrap();
+    assert_eq!(runtime.mkdir("d", false).await.unwrap_err().code(), Some("already_exists"));
+    assert_eq!(runtime.remove("a", false).await.unwrap_err().code(), Some("not_empty"));
+    runtime.remove("a", true).await.unwrap();
+}

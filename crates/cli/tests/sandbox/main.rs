@@ -1,0 +1,11 @@
+//! `berth sandbox` as a person and as a script use it: the real service in this process, and the real agent in a
+//! process of its own, with a folder of this machine for a sandbox. Whatever a machine adds is tested with machines.
+
+#![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may end with a panic")]
+
+mod copy;
+mod exec;
+mod harness;
+mod life;
+mod port;
+mod shell;

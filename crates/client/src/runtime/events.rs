@@ -1,0 +1,64 @@
+//! Server-sent events out of a sandbox, which is somebody's: bounded in size, and never silent for long.
+
+use std::time::Duration;
+
+use async_stream::try_stream;
+use bytes::Bytes;
+use eventsource_stream::{Event, EventStreamError, Eventsource};
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
+use reqwest::Response;
+use tokio::time::timeout;
+
+/// The longest line of an event, in bytes: the agent's are below 100 KiB.
+const LONGEST: usize = 1 << 20;
+/// A stream says something every 15 s, if only that it is there. One that is silent for this long is gone.
+const SILENCE: Duration = Duration::from_mins(1);
+
+/// Why there are no more events.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    /// The connection ended, and another one may do better.
+    #[error("{0}")]
+    Connection(String),
+    /// What came is no event.
+    #[error("what came is no event: {0}")]
+    Nonsense(String),
+}
+
+/// Events as they come.
+pub(super) type Events = BoxStream<'static, Result<Event, Broken>>;
+
+/// The events of an answer.
+pub(super) fn events(response: Response) -> Events {
+    let events = bounded(response.bytes_stream()).eventsource();
+    Box::pin(events.map(|event| {
+        event.map_err(|error| match error {
+            EventStreamError::Transport(broken) => broken,
+            other => Broken::Nonsense(other.to_string()),
+        })
+    }))
+}
+
+fn bounded(
+    bytes: impl Stream<Item = reqwest::Result<Bytes>> + Send,
+) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
+    try_stream! {
+        let mut bytes = std::pin::pin!(bytes);
+        let mut line = 0;
+        loop {
+            let chunk = timeout(SILENCE, bytes.next()).await;
+            let chunk = chunk.map_err(|_| Broken::Connection(format!("silent for {} s", SILENCE.as_secs())))?;
+            let Some(chunk) = chunk else { return };
+            let chunk = chunk.map_err(|error| Broken::Connection(error.to_string()))?;
+            line = match chunk.iter().rposition(|byte| *byte == b'\n') {
+                Some(at) => chunk.len() - at - 1,
+                None => line + chunk.len(),
+            };
+            if line > LONGEST {
+                Err(Broken::Nonsense(format!("a line of more than {LONGEST} bytes")))?;
+            }
+            yield chunk;
+        }
+    }
+}

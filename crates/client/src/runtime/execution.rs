@@ -1,0 +1,233 @@
+//! What a process writes, from its start to its end, over as many connections as it takes.
+
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use berth_agent_proto::runtime::{Output, OutputEvent};
+use eventsource_stream::Event;
+use futures::StreamExt;
+
+use super::Runtime;
+use super::events::{Broken, Events};
+use crate::{Error, Result};
+
+/// How long a connection that broke off is tried again.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Between two tries: from, to.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// A connection that held for this long was none of a series of failures, even if nothing came through it.
+const LIVED: Duration = Duration::from_secs(5);
+
+/// Events of a process. A connection that breaks off is made again where it broke, as often as it takes; only what
+/// the service says ends it, or a minute without an answer.
+pub struct Execution {
+    runtime: Runtime,
+    stream: Option<Events>,
+    pid: Option<i32>,
+    offset: u64,
+    follow: bool,
+    over: bool,
+    /// Set while nothing came since a connection broke off.
+    trouble: Option<Trouble>,
+    /// Since when there is a connection.
+    opened: Instant,
+}
+
+struct Trouble {
+    since: Instant,
+    pause: Duration,
+    reason: String,
+}
+
+impl Execution {
+    /// Of a command: the process is told by the first event.
+    pub(super) fn command(runtime: Runtime, stream: Events) -> Self {
+        let stream = Some(stream);
+        Self { runtime, stream, pid: None, offset: 0, follow: true, over: false, trouble: None, opened: Instant::now() }
+    }
+
+    /// Of a process, from an offset on.
+    pub(super) fn process(runtime: Runtime, pid: i32, offset: u64, follow: bool) -> Self {
+        Self {
+            runtime,
+            stream: None,
+            pid: Some(pid),
+            offset,
+            follow,
+            over: false,
+            trouble: None,
+            opened: Instant::now(),
+        }
+    }
+
+    /// The process, once it is known.
+    pub const fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+
+    /// Where reading goes on: bytes since the process was started.
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Whether the last event came.
+    pub const fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// The next event; `None` after the last one. Nothing is lost when its future is dropped.
+    pub async fn next(&mut self) -> Result<Option<OutputEvent>> {
+        while !self.over {
+            let Some(stream) = &mut self.stream else {
+                self.connect().await?;
+                continue;
+            };
+            match stream.next().await {
+                Some(Ok(event)) => {
+                    if let Some(event) = self.read(&event)? {
+                        return Ok(Some(event));
+                    }
+                }
+                None if !self.follow => self.over = true,
+                None => self.broke_off("it ended early"),
+                Some(Err(Broken::Connection(reason))) => self.broke_off(&reason),
+                Some(Err(nonsense)) => return Err(Error::Protocol(nonsense.to_string())),
+            }
+        }
+        Ok(None)
+    }
+
+    /// What an event tells; nothing if it is one of a later version, or one that another connection may do without.
+    fn read(&mut self, event: &Event) -> Result<Option<OutputEvent>> {
+        if !["start", "truncated", "stdout", "stderr", "exit", "error"].contains(&event.event.as_str()) {
+            return Ok(None);
+        }
+        let read = OutputEvent::parse(&event.event, &event.data);
+        let read = read.map_err(|e| Error::Protocol(format!("an event cannot be read: {e}")))?;
+        let renewable = matches!(&read, OutputEvent::Error { code, .. } if code == "unauthorized");
+        if renewable && self.trouble.is_none() && self.pid.is_some() {
+            // The access token of this stream ended; the next request renews it.
+            self.broke_off("the credential ended");
+            return Ok(None);
+        }
+        match &read {
+            OutputEvent::Start { pid } => self.pid = Some(*pid),
+            OutputEvent::Truncated { from } => self.offset = *from,
+            OutputEvent::Output { output, .. } => self.offset = output.offset + length(output)?,
+            OutputEvent::Exit(_) | OutputEvent::Error { .. } => self.over = true,
+        }
+        self.trouble = None;
+        Ok(Some(read))
+    }
+
+    fn broke_off(&mut self, reason: &str) {
+        let lived = self.stream.take().is_some() && self.opened.elapsed() > LIVED;
+        if lived {
+            self.trouble = None;
+        }
+        let since = Instant::now();
+        let trouble = self.trouble.get_or_insert(Trouble { since, pause: PAUSE.0, reason: String::new() });
+        reason.clone_into(&mut trouble.reason);
+    }
+
+    async fn connect(&mut self) -> Result<()> {
+        let Some(pid) = self.pid else {
+            let reason = self.trouble.as_ref().map_or("", |trouble| trouble.reason.as_str());
+            return Err(Error::Protocol(format!("the connection broke off before the command was started: {reason}")));
+        };
+        loop {
+            if let Some(trouble) = &mut self.trouble {
+                tokio::time::sleep(trouble.pause).await;
+                trouble.pause = (trouble.pause * 2).min(PAUSE.1);
+            }
+            let late = self.trouble.as_ref().is_some_and(|trouble| trouble.since.elapsed() > PATIENCE);
+            match self.runtime.open_logs(pid, self.offset, self.follow).await {
+                Ok(stream) if !late => {
+                    self.stream = Some(stream);
+                    self.opened = Instant::now();
+                    return Ok(());
+                }
+                Ok(_) => {
+                    let reason = self.trouble.as_ref().map_or("", |trouble| trouble.reason.as_str());
+                    let text = format!("the stream of events breaks off again and again: {reason}");
+                    return Err(Error::Protocol(text));
+                }
+                Err(error) if self.trouble.is_some() && passes(&error) && !late => self.broke_off(&error.to_string()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Whether a failure may be over soon: the service restarts, or something before it does.
+fn passes(error: &Error) -> bool {
+    match error {
+        Error::Api { status, .. } => matches!(status, 429 | 500 | 502 | 503 | 504),
+        Error::Unreachable { .. } | Error::Protocol(_) => true,
+        Error::File(_) => false,
+    }
+}
+
+/// The bytes that a process wrote, its newline among them.
+pub fn output_bytes(output: &Output) -> Result<Vec<u8>> {
+    let mut bytes = match (&output.line, &output.base64) {
+        (Some(line), _) => line.clone().into_bytes(),
+        (None, Some(text)) => {
+            BASE64_STANDARD.decode(text).map_err(|e| Error::Protocol(format!("output is no base64: {e}")))?
+        }
+        (None, None) => return Err(Error::Protocol("output has no bytes".into())),
+    };
+    if !output.partial {
+        bytes.push(b'\n');
+    }
+    Ok(bytes)
+}
+
+fn length(output: &Output) -> Result<u64> {
+    Ok(output_bytes(output)?.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The output of an agent: pieces of lines as [`Output`]s.
+    fn outputs(pieces: &[(Vec<u8>, bool)]) -> Vec<Output> {
+        let mut offset = 0;
+        let cut = pieces.iter().map(|(bytes, newline)| {
+            let (line, base64) = match std::str::from_utf8(bytes) {
+                Ok(text) => (Some(text.to_owned()), None),
+                Err(_) => (None, Some(BASE64_STANDARD.encode(bytes))),
+            };
+            let output = Output { line, base64, offset, partial: !newline };
+            offset += bytes.len() as u64 + u64::from(*newline);
+            output
+        });
+        cut.collect()
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_come_out_as_they_were_written(
+            pieces in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 0..12)
+        ) {
+            let written: Vec<u8> =
+                pieces.iter().flat_map(|(b, newline)| b.iter().copied().chain(newline.then_some(b'\n'))).collect();
+            let mut read = Vec::new();
+            for output in outputs(&pieces) {
+                prop_assert_eq!(output.offset, read.len() as u64);
+                read.extend(output_bytes(&output).unwrap());
+            }
+            prop_assert_eq!(read, written);
+        }
+    }
+
+    #[test]
+    fn what_is_no_output_is_refused() {
+        assert!(output_bytes(&Output::default()).is_err());
+        assert!(output_bytes(&Output { base64: Some("%".into()), ..Output::default() }).is_err());
+    }
+}

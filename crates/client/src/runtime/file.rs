@@ -1,0 +1,130 @@
+//! Files of a sandbox. Paths are relative to its workspace.
+
+use berth_agent_proto::runtime::{Archive, Change, Entry, Exists, Extracted, Listing, Mkdir, Move, Remove};
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use http::{Method, header};
+use reqwest::Body;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Runtime;
+use super::events::events;
+use crate::transport::{json as read_json, query_text};
+use crate::{Error, Result};
+
+/// The bytes of a file or an archive as they come.
+pub struct FileContent {
+    response: reqwest::Response,
+}
+
+impl FileContent {
+    /// How many there are, where that is known.
+    pub fn length(&self) -> Option<u64> {
+        self.response.content_length()
+    }
+
+    /// The next bytes; `None` at the end. What ends early is an error.
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        let chunk = self.response.chunk().await;
+        chunk.map_err(|error| Error::Protocol(format!("the content broke off: {error}")))
+    }
+}
+
+impl Runtime {
+    fn file_url(&self, route: &str, query: &Value) -> Result<String> {
+        Ok(self.url(&format!("files/{route}?{}", query_text(query)?)))
+    }
+
+    async fn file_verb(&self, route: &str, body: &(impl Serialize + Sync)) -> Result<reqwest::Response> {
+        let body = serde_json::to_value(body).map_err(|e| Error::Protocol(e.to_string()))?;
+        self.client.send(Method::POST, &self.url(&format!("files/{route}")), Some(body)).await
+    }
+
+    /// The content of a file.
+    pub async fn read_file(&self, path: &str) -> Result<FileContent> {
+        let url = self.file_url("content", &json!({ "path": path }))?;
+        Ok(FileContent { response: self.client.send(Method::GET, &url, None).await? })
+    }
+
+    /// Writes a file, whole or not at all, and makes missing parents. `mode` is octal, as `0644`.
+    pub async fn write_file(&self, path: &str, mode: Option<&str>, content: impl Into<Body>) -> Result<Entry> {
+        let url = self.file_url("content", &json!({ "path": path, "mode": mode }))?;
+        self.upload(Method::PUT, &url, "application/octet-stream", content.into()).await
+    }
+
+    /// What a path is. A link is not followed.
+    pub async fn stat(&self, path: &str) -> Result<Entry> {
+        self.client.get(&self.file_url("stat", &json!({ "path": path }))?).await
+    }
+
+    /// Whether a path is there.
+    pub async fn exists(&self, path: &str) -> Result<bool> {
+        let answer: Exists = self.client.get(&self.file_url("exists", &json!({ "path": path }))?).await?;
+        Ok(answer.exists)
+    }
+
+    /// What a directory holds, to a depth from 1.
+    pub async fn list(&self, path: &str, depth: u32, limit: u32) -> Result<Listing> {
+        self.client.get(&self.file_url("list", &json!({ "path": path, "depth": depth, "limit": limit }))?).await
+    }
+
+    /// Makes a directory; with `parents` also those above it, and one that is there is fine.
+    pub async fn mkdir(&self, path: &str, parents: bool) -> Result<()> {
+        self.file_verb("mkdir", &Mkdir { path: path.into(), parents }).await.map(drop)
+    }
+
+    /// Removes a file, or a directory that is empty or with `recursive` whatever it holds.
+    pub async fn remove(&self, path: &str, recursive: bool) -> Result<()> {
+        self.file_verb("remove", &Remove { path: path.into(), recursive }).await.map(drop)
+    }
+
+    /// Moves a file or a directory.
+    pub async fn rename(&self, from: &str, to: &str, overwrite: bool) -> Result<()> {
+        self.file_verb("move", &Move { from: from.into(), to: to.into(), overwrite }).await.map(drop)
+    }
+
+    /// A directory as tar, its entries named from it; a file as tar of itself.
+    pub async fn archive(&self, path: &str) -> Result<FileContent> {
+        Ok(FileContent { response: self.file_verb("archive", &Archive { path: path.into() }).await? })
+    }
+
+    /// Unpacks a tar into a directory, which is made if need be.
+    pub async fn extract(&self, path: &str, archive: impl Into<Body>) -> Result<Extracted> {
+        let url = self.file_url("extract", &json!({ "path": path }))?;
+        self.upload(Method::POST, &url, "application/x-tar", archive.into()).await
+    }
+
+    /// What happens to a path, or with `recursive` below it, until the connection ends.
+    pub async fn watch(&self, path: &str, recursive: bool) -> Result<impl Stream<Item = Result<Change>> + use<>> {
+        let url = self.file_url("watch", &json!({ "path": path, "recursive": recursive }))?;
+        let response = self.client.send(Method::GET, &url, None).await?;
+        Ok(events(response).filter_map(|event| {
+            let change = match event {
+                Ok(event) if event.event == "change" => {
+                    let read = serde_json::from_str(&event.data);
+                    Some(read.map_err(|e| Error::Protocol(format!("an event cannot be read: {e}"))))
+                }
+                Ok(event) if matches!(event.event.as_str(), "error" | "overflow") => {
+                    Some(Err(Error::Protocol(format!("changes were missed: {}", event.data))))
+                }
+                Ok(_) => None,
+                Err(broken) => Some(Err(Error::Protocol(format!("the stream of changes broke off: {broken}")))),
+            };
+            std::future::ready(change)
+        }))
+    }
+
+    async fn upload<T: serde::de::DeserializeOwned>(
+        &self,
+        method: Method,
+        url: &str,
+        kind: &str,
+        body: Body,
+    ) -> Result<T> {
+        // A stream cannot be sent twice: be sure of the token before.
+        self.exists(".").await?;
+        let request = self.client.request(method, url).header(header::CONTENT_TYPE, kind).body(body);
+        read_json(self.client.once(request).await?).await
+    }
+}

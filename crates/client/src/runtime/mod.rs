@@ -1,0 +1,93 @@
+//! Work inside a sandbox: files, commands, processes, terminals, ports, at its `connect_url`.
+
+mod events;
+mod execution;
+mod file;
+mod port;
+mod process;
+mod terminal;
+
+use reqwest::Url;
+
+use crate::transport::segment;
+use crate::{Client, Error, ProjectClient, Result, Sandbox};
+
+pub use execution::{Execution, output_bytes};
+pub use file::FileContent;
+pub use terminal::{OpenTerminal, TerminalEvent, TerminalReader, TerminalWriter};
+
+/// The inside of one sandbox. Clones share the credential.
+#[derive(Clone)]
+pub struct Runtime {
+    client: Client,
+    base: String,
+}
+
+impl ProjectClient {
+    /// The inside of a sandbox.
+    pub fn runtime(&self, sandbox: &Sandbox) -> Result<Runtime> {
+        let base = address(self.client.base(), &sandbox.connect_url, &sandbox.id)?;
+        Ok(Runtime { client: self.client.clone(), base })
+    }
+}
+
+impl Runtime {
+    /// Its address, without a slash at the end.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}/{path}", self.base)
+    }
+}
+
+/// Where a sandbox's runtime is reached by who reaches its service at `base`.
+///
+/// A service tells its own address, which is not always the one that a client came by: through a tunnel, a proxy or
+/// another interface. So a `connect_url` whose path is the one below the service's address is taken to be below the
+/// address that is known to work. A `connect_url` with a host name of its own is used as it is; a credential that went
+/// encrypted until then never goes plain.
+fn address(base: &str, connect_url: &str, id: &str) -> Result<String> {
+    let read = |text: &str| Url::parse(text).map_err(|e| Error::Protocol(format!("'{text}' is no address: {e}")));
+    let (known, told) = (read(base)?, read(connect_url)?);
+    let told_path = told.path().trim_end_matches('/');
+    let below = format!("{}/sandbox/{}", known.path().trim_end_matches('/'), segment(id));
+    if told_path == below {
+        return Ok(format!("{}/sandbox/{}", base.trim_end_matches('/'), segment(id)));
+    }
+    let encrypted = |url: &Url| matches!(url.scheme(), "https");
+    if !matches!(told.scheme(), "http" | "https") || (encrypted(&known) && !encrypted(&told)) {
+        let text = format!("the sandbox is said to be at {connect_url}, where a credential cannot be sent safely");
+        return Err(Error::Protocol(text));
+    }
+    Ok(connect_url.trim_end_matches('/').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_is_reached_the_way_its_service_is() {
+        let cases = [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080/sandbox/7", "http://127.0.0.1:8080/sandbox/7"),
+            ("http://127.0.0.1:9000", "https://cloud.example.org/sandbox/7", "http://127.0.0.1:9000/sandbox/7"),
+            ("https://a.example.org/x", "http://10.0.0.1/x/sandbox/7/", "https://a.example.org/x/sandbox/7"),
+            ("https://a.example.org", "https://7.box.example.org", "https://7.box.example.org"),
+            ("http://a.example.org", "https://7.box.example.org/", "https://7.box.example.org"),
+            ("https://a.example.org", "https://b.example.org/x/sandbox/7", "https://b.example.org/x/sandbox/7"),
+        ];
+        for (base, told, expected) in cases {
+            assert_eq!(address(base, told, "7").unwrap(), expected, "{base} {told}");
+        }
+    }
+
+    #[test]
+    fn a_credential_goes_nowhere_unsafe() {
+        for told in ["http://7.box.example.org", "ftp://a.example.org/", "sandbox/7", ""] {
+            assert!(address("https://a.example.org", told, "7").is_err(), "{told}");
+        }
+        assert!(address("http://a.example.org", "file:///etc", "7").is_err());
+    }
+}

@@ -1,0 +1,65 @@
+//! Commands and processes.
+
+use berth_agent_proto::runtime::{CommandRequest, Process, Processes};
+use bytes::Bytes;
+use http::{Method, header};
+use serde_json::json;
+
+use super::events::{Events, events};
+use super::{Execution, Runtime};
+use crate::{Error, Result};
+
+impl Runtime {
+    /// Runs a command and follows it. One with `detach` outlives its connection, and is followed over several.
+    pub async fn command(&self, request: &CommandRequest) -> Result<Execution> {
+        let body = serde_json::to_value(request).map_err(|e| Error::Protocol(e.to_string()))?;
+        let response = self.client.send(Method::POST, &self.url("commands"), Some(body)).await?;
+        Ok(Execution::command(self.clone(), events(response)))
+    }
+
+    /// Starts a process, whose input stays open.
+    pub async fn start(&self, request: &CommandRequest) -> Result<Process> {
+        self.client.post(&self.url("processes"), Some(request)).await
+    }
+
+    /// Processes that run or ended lately, the newest first.
+    pub async fn processes(&self) -> Result<Processes> {
+        self.client.get(&self.url("processes")).await
+    }
+
+    /// One process.
+    pub async fn process(&self, pid: i32) -> Result<Process> {
+        self.client.get(&self.url(&format!("processes/{pid}"))).await
+    }
+
+    /// What a process wrote from an offset on; with `follow` to its end.
+    pub fn logs(&self, pid: i32, offset: u64, follow: bool) -> Execution {
+        Execution::process(self.clone(), pid, offset, follow)
+    }
+
+    pub(super) async fn open_logs(&self, pid: i32, offset: u64, follow: bool) -> Result<Events> {
+        let path = format!("processes/{pid}/logs?follow={follow}&offset={offset}");
+        self.client.send(Method::GET, &self.url(&path), None).await.map(events)
+    }
+
+    /// Writes to a process's input; returns when it has taken everything. `eof` closes it.
+    pub async fn write_stdin(&self, pid: i32, bytes: Bytes, eof: bool) -> Result<()> {
+        let url = self.url(&format!("processes/{pid}/stdin?eof={eof}"));
+        let build = || {
+            let request = self.client.request(Method::POST, &url);
+            request.header(header::CONTENT_TYPE, "application/octet-stream").body(bytes.clone())
+        };
+        self.client.send_again(build).await.map(drop)
+    }
+
+    /// Sends a signal, such as `SIGINT`, to a process and its group.
+    pub async fn signal(&self, pid: i32, signal: &str) -> Result<()> {
+        let url = self.url(&format!("processes/{pid}/signal"));
+        self.client.send(Method::POST, &url, Some(json!({ "signal": signal }))).await.map(drop)
+    }
+
+    /// Ends a process: SIGTERM, and SIGKILL after 5 s.
+    pub async fn end_process(&self, pid: i32) -> Result<()> {
+        self.client.delete(&self.url(&format!("processes/{pid}"))).await
+    }
+}
