@@ -63,6 +63,10 @@ fn hint(error: &ClientError) {
             "The key in {API_KEY} ended, was revoked or is not for this. Whoever is signed in sees it: berth key list"
         ),
         ClientError::Api { status: 401, code, .. } if code == "unauthorized" => eprintln!("Type: berth login"),
+        ClientError::Api { code, .. } if code == "sandbox_paused" => eprintln!("Type: berth sandbox resume SANDBOX"),
+        ClientError::Api { code, .. } if code == "sandbox_failed" => {
+            eprintln!("Its message: berth sandbox show SANDBOX; its snapshots: berth sandbox snapshot list SANDBOX");
+        }
         ClientError::Api { code, .. } if code == "email_not_verified" => {
             eprintln!(
                 "The link is in the mail: berth account verify LINK; another mail: berth account verify --email ADDRESS"
@@ -84,7 +88,7 @@ fn code(error: &anyhow::Error) -> u8 {
         return failure.code;
     }
     match error.downcast_ref::<ClientError>() {
-        Some(ClientError::Api { code, .. }) if code == "invalid_status" => 5,
+        Some(ClientError::Api { code, .. }) if code == "invalid_status" || code == "invalid_phase" => 5,
         Some(ClientError::Api { status, .. }) => match status {
             400 | 413 | 415 | 422 => 2,
             401 | 403 => 3,

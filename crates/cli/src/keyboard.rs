@@ -12,14 +12,15 @@ impl Raw {
         let before = tcgetattr(rustix::stdio::stdin())?;
         let mut raw = before.clone();
         raw.make_raw();
-        tcsetattr(rustix::stdio::stdin(), OptionalActions::Flush, &raw)?;
+        // What was typed ahead is not lost.
+        tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &raw)?;
         Ok(Self(before))
     }
 }
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Flush, &self.0);
+        let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &self.0);
     }
 }
 

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_agent_proto::control::Identity;
 use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::network::Network;
-use berth_agent_proto::control::Identity;
 use berth_server::services::sandbox::agent::{self, Connection};
 use berth_server::services::sandbox::engine::{
     Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, From, Observed, Paused, PlatformTemplate,

@@ -15,7 +15,7 @@ async fn files_go_in_and_come_out_as_they_were() {
     let here = Here::start().await;
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tool");
-    let content: Vec<u8> = (0..2_000_000_u32).flat_map(|n| n.to_le_bytes()).collect();
+    let content: Vec<u8> = (0..2_000_000_u32).flat_map(u32::to_le_bytes).collect();
     std::fs::write(&file, &content).unwrap();
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o750)).unwrap();
     here.fine(&["cp", text(&file), "box:a/b/copy"]).await;

@@ -49,7 +49,7 @@ async fn megabytes_come_through_whole() {
 #[tokio::test(flavor = "multi_thread")]
 async fn input_is_sent_on_to_its_end() {
     let here = Here::start().await;
-    let input: Vec<u8> = (0..1_500_000_u32).flat_map(|n| n.to_le_bytes()).collect();
+    let input: Vec<u8> = (0..1_500_000_u32).flat_map(u32::to_le_bytes).collect();
     let output = here.fed(&["exec", BOX, "--", "sha256sum"], &input).await;
     std::fs::write(here.inside("copy"), &input).unwrap();
     assert_eq!(out(&output), out(&here.exec(&["sh", "-c", "sha256sum <copy"]).await), "{output:?}");
@@ -103,10 +103,14 @@ async fn what_berth_could_not_do_has_codes_of_its_own() {
 async fn running(mut command: Command) -> (Child, BufReader<tokio::process::ChildStdout>) {
     let mut child = command.spawn().expect("a process");
     let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+    assert_eq!(line(&mut stdout).await, "up\n");
+    (child, stdout)
+}
+
+async fn line(stdout: &mut BufReader<tokio::process::ChildStdout>) -> String {
     let mut line = String::new();
     tokio::time::timeout(PATIENCE, stdout.read_line(&mut line)).await.expect("a line in time").expect("a line");
-    assert_eq!(line, "up\n");
-    (child, stdout)
+    line
 }
 
 fn tell(child: &Child, signal: Signal) {
@@ -140,13 +144,13 @@ async fn signals_reach_the_whole_group() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_interrupts_in_vain_can_leave() {
     let here = Here::start().await;
-    let script = "trap '' INT; echo up; exec sleep 600";
-    let (mut child, _rest) = running(here.berth(&["sandbox", "exec", BOX, "--", "bash", "-c", script])).await;
-    for _ in 0..3 {
+    let script = "trap 'echo again' INT; echo up; while :; do sleep 0.1; done";
+    let (mut child, mut rest) = running(here.berth(&["sandbox", "exec", BOX, "--", "bash", "-c", script])).await;
+    for _ in 0..2 {
         tell(&child, Signal::INT);
-        // Two at once would be one.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(line(&mut rest).await, "again\n");
     }
+    tell(&child, Signal::INT);
     assert_eq!(code(&mut child).await, Some(130));
     let left = here.running().await;
     assert_eq!(left.len(), 1);
@@ -183,9 +187,9 @@ async fn a_dropped_connection_is_no_end() {
         }
     };
     let (mut stdout, mut stderr) = (String::new(), String::new());
-    let (_, read_out, read_err) =
+    let ((), read_out, read_err) =
         tokio::join!(cutter, rest.read_to_string(&mut stdout), errors.read_to_string(&mut stderr));
-    (read_out.unwrap(), read_err.unwrap());
+    read_out.and(read_err).unwrap();
     assert_eq!(code(&mut child).await, Some(9), "{stderr}");
     assert_eq!(stdout, (1..=40).map(|n| format!("{n}\n")).collect::<String>());
     assert_eq!(stderr, (1..=40).map(|n| format!("e{n}\n")).collect::<String>());

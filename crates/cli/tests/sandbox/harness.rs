@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 const BERTH: &str = env!("CARGO_BIN_EXE_berth");
 /// How long anything may take that happens at all.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 /// The sandbox's name.
 pub const BOX: &str = "box";
 
@@ -46,7 +46,10 @@ impl Here {
         let mut command = Command::new(BERTH);
         command.args(arguments).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.home.path()).env("BERTH_URL", &self.way.url);
-        command.env("BERTH_TOKEN", &self.platform.admin.token).env("BERTH_ORG", names[4]).env("BERTH_PROJECT", names[6]);
+        command
+            .env("BERTH_TOKEN", &self.platform.admin.token)
+            .env("BERTH_ORG", names[4])
+            .env("BERTH_PROJECT", names[6]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command
     }
@@ -175,9 +178,8 @@ fn binary() -> PathBuf {
 fn account() -> (String, u32) {
     let own = rustix::process::geteuid();
     let passwd = std::fs::read_to_string("/etc/passwd").expect("accounts");
-    let wanted = |fields: &[&str]| match own.is_root() {
-        true => fields[0] == "nobody",
-        false => fields[2] == own.as_raw().to_string(),
+    let wanted = |fields: &[&str]| {
+        if own.is_root() { fields[0] == "nobody" } else { fields[2] == own.as_raw().to_string() }
     };
     let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| wanted(fields));
     let fields = fields.expect("an account");

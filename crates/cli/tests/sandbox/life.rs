@@ -9,8 +9,25 @@ use crate::harness::{BOX, Here, ended, err, out, until};
 async fn from_creation_to_deletion() {
     let here = Here::start().await;
     let created = here.sandbox(&[
-        "create", "--name", "web", "--env", "A=1", "--metadata", "team=blue", "--timeout", "1h", "--idle-timeout",
-        "10m", "--on-timeout", "delete", "--egress", "deny", "--allow", "*.example.org", "--deny", "bad.example.org",
+        "create",
+        "--name",
+        "web",
+        "--env",
+        "A=1",
+        "--metadata",
+        "team=blue",
+        "--timeout",
+        "1h",
+        "--idle-timeout",
+        "10m",
+        "--on-timeout",
+        "delete",
+        "--egress",
+        "deny",
+        "--allow",
+        "*.example.org",
+        "--deny",
+        "bad.example.org",
     ]);
     let created = created.await;
     assert!(created.status.success() && err(&created).contains("berth sandbox exec web --"), "{created:?}");
@@ -54,7 +71,8 @@ async fn snapshots_forks_and_restores() {
     assert_eq!(unknown.status.code(), Some(4), "{unknown:?}");
     assert!(err(&unknown).contains("berth sandbox snapshot list"));
     assert!(here.fine(&["snapshot", "delete", "clean"]).await.contains("is being deleted"));
-    until("the snapshot's end", async || err(&here.sandbox(&["snapshot", "list"]).await).contains("No snapshots")).await;
+    until("the snapshot's end", async || err(&here.sandbox(&["snapshot", "list"]).await).contains("No snapshots"))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,9 +112,16 @@ async fn the_client_says_what_the_service_understands() {
     assert!(runtime.exists("a/c").await.unwrap() && !runtime.exists("a/b").await.unwrap());
     let entry = runtime.stat("a/c").await.unwrap();
     assert_eq!((entry.size, entry.mode.as_str()), (7, "0600"));
-    assert_eq!(runtime.list("", 2, 100).await.map_err(|e| e.code().map(str::to_owned)).unwrap_or_else(|_| {
-        panic!("a list")
-    }).data.len(), 2);
+    assert_eq!(
+        runtime
+            .list("", 2, 100)
+            .await
+            .map_err(|e| e.code().map(str::to_owned))
+            .unwrap_or_else(|_| { panic!("a list") })
+            .data
+            .len(),
+        2
+    );
     runtime.mkdir("d", false).await.unwrap();
     assert_eq!(runtime.mkdir("d", false).await.unwrap_err().code(), Some("already_exists"));
     assert_eq!(runtime.remove("a", false).await.unwrap_err().code(), Some("not_empty"));

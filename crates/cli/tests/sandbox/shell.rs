@@ -11,6 +11,9 @@ use tokio::process::Child;
 
 use crate::harness::{BOX, Here, PATIENCE, err, out, until};
 
+/// The account of a test may have no shell.
+const BASH: [&str; 6] = ["exec", "-t", BOX, "--", "bash", "--norc"];
+
 /// Somebody at a terminal.
 struct Person {
     master: OwnedFd,
@@ -78,7 +81,7 @@ fn size(cols: u16, rows: u16) -> Winsize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shell_is_a_terminal() {
     let here = Here::start().await;
-    let mut person = Person::at(&here, &["exec", "-t", BOX, "--", "bash", "--norc"]);
+    let mut person = Person::at(&here, &BASH);
     person.types("echo $((6 * 7)) && stty size\n");
     person.sees("42\r\n").await;
     person.sees("30 100\r\n").await;
@@ -105,7 +108,7 @@ async fn a_shell_is_a_terminal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_survives_its_connection() {
     let here = Here::start().await;
-    let mut person = Person::at(&here, &["shell", BOX]);
+    let mut person = Person::at(&here, &BASH);
     person.types("V=kept; echo at=first=$((1 + 1))\n");
     person.sees("at=first=2").await;
     here.way.cut();
@@ -122,7 +125,7 @@ async fn a_terminal_survives_its_connection() {
 async fn the_terminal_is_given_back_whatever_happens() {
     let here = Here::start().await;
     for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
-        let mut person = Person::at(&here, &["shell", BOX]);
+        let mut person = Person::at(&here, &BASH);
         person.types("echo up=$((1 + 1))\n");
         person.sees("up=2").await;
         assert!(person.is_raw());
@@ -130,7 +133,7 @@ async fn the_terminal_is_given_back_whatever_happens() {
         assert_eq!(person.code().await, Some(code));
         assert!(!person.is_raw());
     }
-    let mut person = Person::at(&here, &["shell", BOX]);
+    let mut person = Person::at(&here, &BASH);
     person.types("echo up=$((1 + 1))\n");
     person.sees("up=2").await;
     here.fine(&["delete", BOX]).await;
@@ -142,7 +145,7 @@ async fn the_terminal_is_given_back_whatever_happens() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shell_reads_a_script() {
     let here = Here::start().await;
-    let output = here.fed(&["shell", BOX], b"echo sum=$((40 + 2))\nexit 6\n").await;
+    let output = here.fed(&BASH, b"echo sum=$((40 + 2))\nexit 6\n").await;
     assert!(out(&output).contains("sum=42"), "{output:?}");
     assert_eq!(output.status.code(), Some(6), "{output:?}");
     let variables = ["exec", "-t", "-e", "A=it's me", BOX, "--", "sh", "-c", "echo [$A]; tty"];

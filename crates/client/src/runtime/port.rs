@@ -7,10 +7,9 @@ use super::Runtime;
 use crate::{Error, Result};
 
 /// Headers that concern one connection only (RFC 9110, section 7.6.1), or who calls.
-const PRIVATE: [HeaderName; 9] = [
+const PRIVATE: [HeaderName; 8] = [
     header::AUTHORIZATION,
     header::CONNECTION,
-    header::CONTENT_LENGTH,
     header::HOST,
     header::PROXY_AUTHORIZATION,
     header::TE,
@@ -44,7 +43,7 @@ impl Runtime {
         }
         if headers.contains_key(header::UPGRADE) {
             request = request.header(header::CONNECTION, "upgrade");
-        } else {
+        } else if headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING) {
             request = request.body(body);
         }
         request.send().await.map_err(|error| self.client.unreachable(&error))

@@ -21,8 +21,17 @@ const LAST: [&str; 2] = ["exit", "error"];
 /// The longest name of an event that is looked at, in bytes.
 const LONGEST_NAME: usize = 64;
 
+/// How a stream ends that nothing broke off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// With an event that nothing follows.
+    Event,
+    /// Where there is no more: a log as it is now.
+    Silence,
+}
+
 /// Relays events as they come, and says so when they end too early.
-pub(super) fn guarded(body: Incoming, inside: Inside) -> Body {
+pub(super) fn guarded(body: Incoming, inside: Inside, ending: Ending) -> Body {
     Body::from_stream(stream! {
         let mut frames = body.into_data_stream();
         let mut names = Names::default();
@@ -37,7 +46,7 @@ pub(super) fn guarded(body: Incoming, inside: Inside) -> Body {
                     names.feed(&bytes);
                     yield Ok::<_, std::convert::Infallible>(bytes);
                 }
-                None if names.ended() => break None,
+                None if names.ended() || ending == Ending::Silence => break None,
                 None | Some(Err(_)) => {
                     break Some(("sandbox_interrupted", "The sandbox was interrupted; what ran there was not told its end."));
                 }

@@ -13,7 +13,7 @@ use futures::TryStreamExt;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
-use super::events;
+use super::events::{self, Ending};
 use super::inside::Inside;
 use crate::http::BODY_LIMIT;
 use crate::http::envelope::ApiError;
@@ -66,8 +66,16 @@ pub(super) async fn forward(inside: Inside, route: &str, request: Request<Body>,
     }
     place(&mut told, &inside);
     make_harmless(&mut told);
-    let body = if streams { events::guarded(body, inside) } else { held(body, inside) };
+    let body =
+        if streams { events::guarded(body, inside, ending(route, parts.uri.query())) } else { held(body, inside) };
     Ok((answered.status, told, body).into_response())
+}
+
+/// A log that is not followed ends where there is no more of it yet.
+fn ending(route: &str, query: Option<&str>) -> Ending {
+    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    let follows = pairs.any(|(name, value)| name == "follow" && ["", "1", "true"].contains(&&*value));
+    if route.ends_with("/logs") && !follows { Ending::Silence } else { Ending::Event }
 }
 
 /// The answer of every route of the runtime.
@@ -147,4 +155,23 @@ pub(super) async fn refusal(status: StatusCode, body: Incoming) -> ApiError {
 pub(super) fn lost(error: AgentError) -> ApiError {
     let message = "The sandbox was interrupted before it answered. Look at its phase, and try again.";
     ApiError(Error { cause: Some(error.to_string()), ..Error::new(Code::SandboxInterrupted, message) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_log_that_is_not_followed_ends_in_silence() {
+        for (route, query, expected) in [
+            ("processes/7/logs", None, Ending::Silence),
+            ("processes/7/logs", Some("offset=1&follow=false"), Ending::Silence),
+            ("processes/7/logs", Some("offset=1&follow=true"), Ending::Event),
+            ("processes/7/logs", Some("follow"), Ending::Event),
+            ("commands", None, Ending::Event),
+            ("files/watch", Some("follow=false"), Ending::Event),
+        ] {
+            assert_eq!(ending(route, query), expected, "{route} {query:?}");
+        }
+    }
 }

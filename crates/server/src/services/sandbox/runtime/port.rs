@@ -22,6 +22,7 @@ use tokio_util::sync::PollSender;
 
 use super::forward::{Reply, lost, make_harmless, refusal};
 use super::inside::Inside;
+use crate::http::envelope::keep_shape;
 use crate::services::sandbox::agent::AgentError;
 
 /// Pieces under way to the guest.
@@ -62,7 +63,8 @@ pub(super) async fn reach(inside: Inside, port: u16, path: &str, mut request: Re
     let body = Body::from_stream(body.into_data_stream().inspect_ok(move |_| {
         let _held = &in_use;
     }));
-    Ok((parts.status, told, body).into_response())
+    // What a server in there refuses is its own to say.
+    Ok(keep_shape((parts.status, told, body).into_response()))
 }
 
 fn broken(error: hyper::Error) -> Error {
