@@ -218,7 +218,6 @@ async fn detached_programs_are_listed_followed_and_ended() {
         out(&logs) == "one\nend=\n" && err(&logs) == "two\n"
     })
     .await;
-    assert_eq!(here.fine(&["logs", BOX, &pid, "--offset", "8"]).await, "end=\n");
     let follow = here.berth(&["sandbox", "logs", "-f", BOX, &pid]);
     let following = tokio::spawn(ended(follow));
     assert_eq!(here.fine(&["kill", BOX, &pid, "--signal", "SIGTERM"]).await, format!("{pid} got SIGTERM\n"));
