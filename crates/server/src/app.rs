@@ -54,6 +54,7 @@ pub struct App {
     /// The first administrator's login, if it was just made up.
     pub first_login: Option<(String, crate::config::Secret)>,
     vms: Vms,
+    sandboxes: Sandboxes,
     tasks: JoinSet<()>,
     stop: CancellationToken,
     _lock: lock::DataDir,
@@ -92,10 +93,10 @@ impl App {
         vms.spawn_workers(&mut tasks, &stop);
         sandboxes.spawn_workers(&mut tasks, &stop);
         if config.identity.suspension_stops_machines {
-            let services: Vec<Arc<dyn Stops>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes)];
+            let services: Vec<Arc<dyn Stops>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
             tasks.spawn(suspension::watch(db.clone(), Arc::new(identity.clone()), services, stop.clone()));
         }
-        Ok(Self { router, clock, db, first_login: identity.first_login(), vms, tasks, stop, _lock: lock })
+        Ok(Self { router, clock, db, first_login: identity.first_login(), vms, sandboxes, tasks, stop, _lock: lock })
     }
 
     /// Ends the workers, letting each finish its step. Machines keep running.
@@ -142,8 +143,11 @@ pub async fn shut_down(config: Config) -> Result<()> {
     let app = App::start(&config).await?;
     let count = app.vms.stop(None, "the platform is shut down").await?;
     println!("Stopping {count} machines; a guest has {} s to answer the power button", config.vm.stop_seconds);
-    let patience = config.vm.stop_seconds + config.vm.stopping_seconds;
-    let stopped = app.vms.all_stopped(Duration::from_secs(patience.unsigned_abs())).await;
+    let paused = app.sandboxes.stop(None, "the platform was shut down").await?;
+    println!("Pausing {paused} sandboxes; their memory is kept");
+    let patience = Duration::from_secs((config.vm.stop_seconds + config.vm.stopping_seconds).unsigned_abs());
+    let (machines, sandboxes) = tokio::join!(app.vms.all_stopped(patience), app.sandboxes.all_paused(patience));
+    let stopped = machines && sandboxes;
     app.stop().await;
     anyhow::ensure!(stopped, "some machines are still stopping; type it again");
     Ok(())

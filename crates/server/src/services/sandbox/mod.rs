@@ -19,10 +19,12 @@ pub mod store;
 pub mod wire;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::Result;
 use berth_domain::ids::{OrgId, ProjectId};
+use berth_domain::sandbox::Phase;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
@@ -36,6 +38,8 @@ use engine::SandboxEngine;
 
 /// Layers and memories that are removed at the same time.
 const REMOVERS: usize = 4;
+/// Between two looks at sandboxes that are being put away.
+const PAUSING_LOOK: Duration = Duration::from_millis(200);
 /// Templates that are built at the same time.
 const BUILDERS: usize = 2;
 
@@ -92,6 +96,17 @@ impl Sandboxes {
         let (driver, poke) = Driver::new(Arc::new(reconciler), db, clock, workers);
         tasks.spawn(driver.run(stop.clone()));
         poke
+    }
+
+    /// Waits until no machine is being put away any more; whether that was so in time.
+    pub async fn all_paused(&self, patience: Duration) -> bool {
+        let paused = async {
+            let pausing = |all: Vec<(String, i64)>| all.iter().any(|(phase, _)| phase == Phase::Pausing.as_str());
+            while store::sandbox::by_phase(self.db()).await.is_ok_and(pausing) {
+                tokio::time::sleep(PAUSING_LOOK).await;
+            }
+        };
+        tokio::time::timeout(patience, paused).await.is_ok()
     }
 
     /// Metrics in Prometheus' text format.
