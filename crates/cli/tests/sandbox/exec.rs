@@ -208,7 +208,7 @@ async fn what_is_interrupted_inside_ends_with_no_code_of_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn detached_programs_are_listed_followed_and_ended() {
     let here = Here::start().await;
-    let script = "echo one; echo two >&2; read x; echo end=$x; exec sleep 600";
+    let script = "echo one; read x; echo end=$x; sleep 0.2; echo two >&2; exec sleep 600";
     let pid = here.fine(&["exec", "--detach", BOX, "--", "sh", "-c", script]).await.trim().to_owned();
     assert!(pid.parse::<i32>().is_ok(), "{pid}");
     let listed = here.fine(&["ps", BOX]).await;
@@ -218,6 +218,7 @@ async fn detached_programs_are_listed_followed_and_ended() {
         out(&logs) == "one\nend=\n" && err(&logs) == "two\n"
     })
     .await;
+    assert_eq!(here.fine(&["logs", BOX, &pid, "--offset", "4"]).await, "end=\n");
     let follow = here.berth(&["sandbox", "logs", "-f", BOX, &pid]);
     let following = tokio::spawn(ended(follow));
     assert_eq!(here.fine(&["kill", BOX, &pid, "--signal", "SIGTERM"]).await, format!("{pid} got SIGTERM\n"));

@@ -125,7 +125,8 @@ pub async fn fork(context: &Context, project: &ProjectClient, args: ForkArgs) ->
             *fork = wait_sandbox(project, &fork.id, "Ready", args.waiting.wait_timeout, context.json).await?;
         }
     }
-    output::print(context.json, &forks, |forks| show::table(forks))
+    let templates = super::templates(context, project).await?;
+    output::print(context.json, &forks, |forks| show::table(forks, &templates))
 }
 
 pub async fn delete(context: &Context, project: &ProjectClient, args: DeleteArgs) -> Result<()> {

@@ -198,7 +198,17 @@ async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Res
         name: None,
         metadata: pairs::pairs(&args.metadata, "metadata")?,
     };
-    show::list(context, &project.sandboxes(&filter).await?)
+    let sandboxes = project.sandboxes(&filter).await?;
+    show::list(context, &sandboxes, &templates(context, project).await?)
+}
+
+/// What templates are called, for people.
+async fn templates(context: &Context, project: &ProjectClient) -> Result<show::Names> {
+    if context.json {
+        return Ok(show::Names::new());
+    }
+    let templates = project.templates(Page::default()).await?;
+    Ok(templates.data.into_iter().map(|template| (template.id, template.name)).collect())
 }
 
 async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) -> Result<()> {

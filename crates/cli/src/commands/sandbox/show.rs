@@ -1,5 +1,7 @@
 //! How sandboxes and their snapshots look.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use berth_client::{List, Network, Sandbox, Snapshot};
 use serde_json::Value;
@@ -8,17 +10,21 @@ use crate::context::Context;
 use crate::output;
 use crate::progress::called;
 
-pub fn list(context: &Context, sandboxes: &List<Sandbox>) -> Result<()> {
-    output::list(context.json, sandboxes, table)
+/// A list, with the names of templates by their ids.
+pub fn list(context: &Context, sandboxes: &List<Sandbox>, templates: &Names) -> Result<()> {
+    output::list(context.json, sandboxes, |sandboxes| table(sandboxes, templates))
 }
 
+/// Names by ids.
+pub type Names = BTreeMap<String, String>;
+
 /// Several, one on each line.
-pub fn table(sandboxes: &[Sandbox]) {
+pub fn table(sandboxes: &[Sandbox], templates: &Names) {
     let rows = sandboxes.iter().map(|sandbox| {
         [
             output::or_dash(sandbox.name.as_deref()),
             sandbox.phase.clone(),
-            origin(sandbox),
+            origin(sandbox, templates),
             output::age(&sandbox.created_at),
             sandbox.id.clone(),
         ]
@@ -26,11 +32,11 @@ pub fn table(sandboxes: &[Sandbox]) {
     output::table(["NAME", "PHASE", "OF", "AGE", "ID"], rows, "No sandboxes. Create one: berth sandbox create");
 }
 
-fn origin(sandbox: &Sandbox) -> String {
-    match (&sandbox.snapshot_id, sandbox.more.get("template_name").and_then(Value::as_str)) {
+fn origin(sandbox: &Sandbox, templates: &Names) -> String {
+    match (&sandbox.snapshot_id, &sandbox.template_id) {
         (Some(snapshot), _) => format!("snapshot {snapshot}"),
-        (None, Some(template)) => template.to_owned(),
-        (None, None) => output::or_dash(sandbox.template_id.as_deref()),
+        (None, Some(template)) => templates.get(template).unwrap_or(template).clone(),
+        (None, None) => "-".into(),
     }
 }
 
@@ -105,7 +111,8 @@ pub fn metrics(context: &Context, metrics: &Value) -> Result<()> {
         let value = series.get(index).and_then(|point| point[1].as_f64());
         value.map_or_else(|| "-".into(), |value| format!("{:.1}", value / f64::from(1_u32 << shift)))
     };
-    let rows = series("cpu_percent").into_iter().enumerate().map(|(index, point)| {
+    let used = series("cpu_percent").into_iter().enumerate().filter(|(_, point)| !point[1].is_null());
+    let rows = used.map(|(index, point)| {
         [
             point[0].as_str().unwrap_or_default().to_owned(),
             point[1].as_f64().map_or_else(|| "-".into(), |value| format!("{value:.1}")),

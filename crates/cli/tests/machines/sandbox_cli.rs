@@ -1,0 +1,54 @@
+//! Sandboxes from the command line on real machines: what the README shows.
+
+use std::process::Stdio;
+
+use crate::BERTH;
+use crate::shell::{berth, out};
+use berth_testkit::Service;
+
+/// A service with sandboxes, and its administrator signed in.
+fn signed_in() -> Service {
+    let mut service = Service::new(BERTH, &["micro"]).with_sandboxes();
+    service.start();
+    let (email, password) = service.login();
+    let output = service.berth(&["login", &service.base, "--email", email]).env("BERTH_PASSWORD", password).output();
+    assert!(output.expect("an end").status.success());
+    service
+}
+
+#[test]
+fn a_sandbox_from_creation_to_deletion() {
+    let service = signed_in();
+    let fine = |arguments: &[&str]| {
+        let output = berth(&service, &[&["sandbox"], arguments].concat());
+        assert!(output.status.success(), "{arguments:?} {output:?}");
+        out(&output)
+    };
+    fine(&["create", "--name", "box", "--env", "GREETING=hello"]);
+    let said = berth(&service, &["sandbox", "exec", "box", "--", "sh", "-c", "echo $GREETING; hostname; exit 3"]);
+    assert_eq!((out(&said).as_str(), said.status.code()), ("hello\nbox\n", Some(3)), "{said:?}");
+    assert_eq!(fine(&["exec", "box", "--", "python3", "-c", "print(6 * 7)"]), "42\n");
+    let mut copy = service.berth(&["sandbox", "cp", "-", "box:notes/a"]);
+    let mut child = copy.stdin(Stdio::piped()).spawn().expect("a process");
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), b"first").expect("writing");
+    assert!(child.wait().expect("an end").success());
+    assert_eq!(fine(&["exec", "box", "--", "cat", "notes/a"]), "first");
+    fine(&["snapshot", "create", "box", "--name", "clean"]);
+    fine(&["exec", "box", "--", "rm", "-r", "notes"]);
+    fine(&["restore", "box", "clean"]);
+    assert_eq!(fine(&["cp", "box:notes/a", "-"]), "first");
+    let forks = fine(&["fork", "box", "--count", "3", "--name", "copy"]);
+    assert_eq!(forks.matches("Ready").count(), 3, "{forks}");
+    assert_eq!(fine(&["exec", "copy-2", "--", "sh", "-c", "hostname; cat notes/a"]), "copy-2\nfirst");
+    fine(&["pause", "copy-1"]);
+    assert_eq!(berth(&service, &["sandbox", "exec", "copy-1", "--", "true"]).status.code(), Some(125));
+    fine(&["resume", "copy-1"]);
+    fine(&["exec", "copy-1", "--", "true"]);
+    let mut shell = service.berth(&["sandbox", "shell", "box"]);
+    let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), b"echo sum=$((40 + 2)); exit 4\n").expect("typing");
+    let ended = child.wait_with_output().expect("an end");
+    assert!(out(&ended).contains("sum=42") && ended.status.code() == Some(4), "{ended:?}");
+    assert_eq!(fine(&["run", "--", "python3", "-c", "print('once')"]), "once\n");
+    fine(&["delete", "--wait", "box", "copy-1", "copy-2", "copy-3"]);
+}
