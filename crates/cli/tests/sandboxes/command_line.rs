@@ -1,14 +1,22 @@
 //! Sandboxes from the command line on real machines: what the README shows.
 
-use std::process::Stdio;
+use std::process::{Output, Stdio};
+
+use berth_testkit::Service;
 
 use crate::BERTH;
-use crate::shell::{berth, out};
-use berth_testkit::Service;
+
+fn berth(service: &Service, arguments: &[&str]) -> Output {
+    service.berth(arguments).output().expect("an end")
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
 
 /// A service with sandboxes, and its administrator signed in.
 fn signed_in() -> Service {
-    let mut service = Service::new(BERTH, &["micro"]).with_sandboxes();
+    let mut service = Service::new(BERTH, &[]).with_sandboxes();
     service.start();
     let (email, password) = service.login();
     let output = service.berth(&["login", &service.base, "--email", email]).env("BERTH_PASSWORD", password).output();
@@ -46,7 +54,8 @@ fn a_sandbox_from_creation_to_deletion() {
     fine(&["exec", "copy-1", "--", "true"]);
     let mut shell = service.berth(&["sandbox", "shell", "box"]);
     let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
-    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), b"echo sum=$((40 + 2)); exit 4\n").expect("typing");
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), b"echo sum=$((40 + 2)); exit 4\n")
+        .expect("typing");
     let ended = child.wait_with_output().expect("an end");
     assert!(out(&ended).contains("sum=42") && ended.status.code() == Some(4), "{ended:?}");
     assert_eq!(fine(&["run", "--", "python3", "-c", "print('once')"]), "once\n");
