@@ -1,6 +1,6 @@
 //! Following a program while the connection to it does not hold, against a service that says what a test wants.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
+#![expect(clippy::expect_used, reason = "a test may end with a panic")]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

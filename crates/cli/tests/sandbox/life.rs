@@ -45,7 +45,8 @@ async fn from_creation_to_deletion() {
     assert_eq!(here.fine(&["pause", "web", "--no-wait"]).await, "web Paused\n");
     assert_eq!(here.fine(&["resume", "web"]).await, "web Ready\n");
     assert!(here.fine(&["wait", "web"]).await.contains("Ready"));
-    assert!(here.fine(&["stats", "web", "--window", "1m"]).await.contains("MEMORY MiB"));
+    assert!(here.fine(&["stats", "web", "--window", "1m", "--json"]).await.contains("memory_bytes"));
+    here.fine(&["stats", "web"]).await;
     assert_eq!(here.fine(&["delete", "web", "--wait"]).await, "web deleted\n");
     let gone = here.sandbox(&["show", "web"]).await;
     assert_eq!(gone.status.code(), Some(4), "{gone:?}");

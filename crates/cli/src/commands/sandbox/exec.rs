@@ -262,14 +262,7 @@ impl Run<'_> {
         }
         match event {
             OutputEvent::Start { .. } => {}
-            OutputEvent::Truncated { from } => {
-                self.flush()?;
-                eprintln!(
-                    "berth: output before byte {from} is lost: a sandbox keeps the last 8 MiB of a program's output, \
-                     and it came faster than it was read. Write it to a file there, and copy that: berth sandbox cp"
-                );
-                self.lost = true;
-            }
+            OutputEvent::Truncated { from } => self.tell_of_loss(from)?,
             OutputEvent::Output { .. } if self.json => {}
             OutputEvent::Output { stderr, output } => self.put(stderr, &output_bytes(&output)?)?,
             OutputEvent::Exit(exit) => {
@@ -279,6 +272,18 @@ impl Run<'_> {
             OutputEvent::Error { message, .. } => bail!(message),
         }
         Ok(None)
+    }
+
+    fn tell_of_loss(&mut self, from: u64) -> Result<()> {
+        self.flush()?;
+        if !self.lost {
+            eprintln!(
+                "berth: output before byte {from} is lost: a sandbox keeps the last 8 MiB of a program's output, and \
+                 it came faster than it was read. Write it to a file there, and copy that: berth sandbox cp"
+            );
+        }
+        self.lost = true;
+        Ok(())
     }
 
     fn put(&mut self, stderr: bool, bytes: &[u8]) -> Result<()> {
