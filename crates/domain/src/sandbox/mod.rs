@@ -1,3 +1,4 @@
 //! Sandboxes: what they are and what they may do.
 
+pub mod dockerfile;
 pub mod network;
