@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use berth_server::app::App;
+use berth_server::app::{App, Engines};
 use berth_server::config::{Config, Secret};
-use berth_testkit::SimulatedEngine;
+use berth_testkit::{SimulatedEngine, SimulatedSandboxes};
 use tokio::net::TcpListener;
 
 /// Serves until its end; says where, and when it has looked at so many machines.
@@ -23,7 +23,9 @@ pub async fn serve(folder: &Path, machines: usize) -> Result<()> {
     config.identity.hash_queue = 10_000;
     let engine = Arc::new(SimulatedEngine::default());
     engine.run_everything(machines > 0);
-    let app = App::start_with(&config, engine.clone()).await?;
+    let app =
+        App::start_with(&config, Engines { vm: engine.clone(), sandbox: Arc::new(SimulatedSandboxes::default()) })
+            .await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("http://{}", listener.local_addr()?);
     tokio::spawn(async move {

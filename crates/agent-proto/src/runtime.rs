@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a path is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EntryType {
     /// A regular file.
@@ -23,6 +24,7 @@ pub enum EntryType {
 
 /// One thing in the file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Entry {
     /// The last part of its path; `.` for the workspace itself.
     pub name: String,
@@ -46,6 +48,7 @@ pub struct Entry {
 
 /// The answer of `files/list`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Listing {
     /// The entries, each directory's sorted by name and followed by what it holds.
     pub data: Vec<Entry>,
@@ -55,6 +58,7 @@ pub struct Listing {
 
 /// The answer of `files/exists`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Exists {
     /// Whether it does.
     pub exists: bool,
@@ -62,6 +66,7 @@ pub struct Exists {
 
 /// The body of `files/mkdir`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Mkdir {
     /// What to make.
     pub path: String,
@@ -72,6 +77,7 @@ pub struct Mkdir {
 
 /// The body of `files/remove`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Remove {
     /// What to remove.
     pub path: String,
@@ -82,6 +88,7 @@ pub struct Remove {
 
 /// The body of `files/move`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Move {
     /// What to move.
     pub from: String,
@@ -94,6 +101,7 @@ pub struct Move {
 
 /// The body of `files/archive`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Archive {
     /// What to pack; a directory's entries are named from it.
     pub path: String,
@@ -101,6 +109,7 @@ pub struct Archive {
 
 /// The answer of `files/extract`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Extracted {
     /// How many entries were unpacked.
     pub entries: u64,
@@ -108,6 +117,7 @@ pub struct Extracted {
 
 /// Data of an event named `change`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Change {
     /// What happened.
     pub kind: ChangeKind,
@@ -120,6 +130,7 @@ pub struct Change {
 
 /// What happened to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
     /// It came to be.
@@ -134,6 +145,7 @@ pub enum ChangeKind {
 
 /// The body of `commands` and `processes`. One of `cmd` and `argv` is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CommandRequest {
     /// What a shell runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -153,7 +165,7 @@ pub struct CommandRequest {
     /// When to end it, 1 to 2,592,000 seconds; never without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<u64>,
-    /// What it reads; its input ends after that. Without, a command's is empty and a process's stays open.
+    /// What it reads first. A command's input ends after that; a process's stays open for more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
     /// Whether a command goes on when its client goes away.
@@ -163,6 +175,7 @@ pub struct CommandRequest {
 
 /// The answer of `processes` and `processes/{pid}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Process {
     /// Its number, and its group's.
     pub pid: i32,
@@ -179,6 +192,7 @@ pub struct Process {
 
 /// A list of [`Process`]es, the newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Processes {
     /// They.
     pub data: Vec<Process>,
@@ -186,6 +200,7 @@ pub struct Processes {
 
 /// Whether a process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessState {
     /// It does.
@@ -196,6 +211,7 @@ pub enum ProcessState {
 
 /// How a process ended: a code or a signal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Exit {
     /// What it returned.
     pub code: Option<i32>,
@@ -207,6 +223,7 @@ pub struct Exit {
 
 /// The body of `processes/{pid}/signal`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SignalRequest {
     /// Its name, such as `SIGINT`.
     pub signal: String,
@@ -250,6 +267,7 @@ pub enum OutputEvent {
 
 /// Data of `stdout` and `stderr`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Output {
     /// Its bytes, if they are UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]

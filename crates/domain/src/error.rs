@@ -42,6 +42,18 @@ codes! {
     InvalidToken = "invalid_token", 400;
     /// The current password given for a change is wrong.
     WrongPassword = "wrong_password", 400;
+    /// A path is absolute, leads out of the workspace, or cannot be one.
+    InvalidPath = "invalid_path", 400;
+    /// A directory is needed and something else is there.
+    NotADirectory = "not_a_directory", 400;
+    /// A directory is there and something else is needed.
+    IsADirectory = "is_a_directory", 400;
+    /// The program of a command does not exist.
+    CommandNotFound = "command_not_found", 400;
+    /// A command could not be started.
+    SpawnFailed = "spawn_failed", 400;
+    /// A body is not the archive it should be, or has an entry that is refused.
+    InvalidArchive = "invalid_archive", 400;
     /// No credential, or one that is not valid.
     Unauthorized = "unauthorized", 401;
     /// Unknown address or wrong password.
@@ -60,6 +72,8 @@ codes! {
     OrganizationSuspended = "organization_suspended", 403;
     /// The API key lacks the scope for this operation.
     MissingScope = "missing_scope", 403;
+    /// The sandbox's file system says no.
+    PermissionDenied = "permission_denied", 403;
     /// There is no such route or resource.
     NotFound = "not_found", 404;
     /// The organization or project does not exist, or the caller cannot see it.
@@ -74,10 +88,22 @@ codes! {
     VmNotFound = "vm_not_found", 404;
     /// There is no such volume in this project.
     VolumeNotFound = "volume_not_found", 404;
+    /// There is no such sandbox in this project.
+    SandboxNotFound = "sandbox_not_found", 404;
+    /// There is no such template that the project can use.
+    TemplateNotFound = "template_not_found", 404;
+    /// There is no such snapshot in this project.
+    SnapshotNotFound = "snapshot_not_found", 404;
     /// The route exists, the method does not.
     MethodNotAllowed = "method_not_allowed", 405;
     /// The request conflicts with the present state.
     Conflict = "conflict", 409;
+    /// The operation is not allowed in the sandbox's current phase.
+    InvalidPhase = "invalid_phase", 409;
+    /// The snapshot is not `Ready`.
+    SnapshotNotReady = "snapshot_not_ready", 409;
+    /// The project has a template of this name.
+    TemplateExists = "template_exists", 409;
     /// The disk is attached to a VM, or reserved by a creation under way.
     DiskInUse = "disk_in_use", 409;
     /// An account with this address exists.
@@ -90,18 +116,38 @@ codes! {
     ImageInUse = "image_in_use", 409;
     /// The last owner cannot leave or be demoted.
     LastOwner = "last_owner", 409;
+    /// Something of that name is there.
+    AlreadyExists = "already_exists", 409;
+    /// A directory holds something.
+    NotEmpty = "not_empty", 409;
+    /// The process has ended, or its input is closed.
+    ProcessEnded = "process_ended", 409;
+    /// The sandbox is paused.
+    SandboxPaused = "sandbox_paused", 409;
+    /// The sandbox has failed; its message tells why.
+    SandboxFailed = "sandbox_failed", 409;
     /// The body is larger than allowed.
     PayloadTooLarge = "payload_too_large", 413;
     /// The body's content type is not accepted here.
     UnsupportedMediaType = "unsupported_media_type", 415;
+    /// The range begins behind the end.
+    RangeNotSatisfiable = "range_not_satisfiable", 416;
     /// The idempotency key was used with another body.
     IdempotencyMismatch = "idempotency_mismatch", 422;
     /// Too many requests; `Retry-After` tells when to come back.
     RateLimited = "rate_limited", 429;
+    /// As many as there may be at once.
+    TooMany = "too_many", 429;
     /// A fault of the service; its log has the request id.
     Internal = "internal_error", 500;
+    /// Nothing answers on the port in the sandbox.
+    PortRefused = "port_refused", 502;
+    /// The sandbox was interrupted before it answered.
+    SandboxInterrupted = "sandbox_interrupted", 503;
     /// The service cannot reach what it needs at the moment.
     Unavailable = "service_unavailable", 503;
+    /// The sandbox's disk is full.
+    NoSpace = "no_space", 507;
 }
 
 /// One field that broke a rule.

@@ -28,6 +28,44 @@ impl fmt::Display for Name {
     }
 }
 
+/// A DNS-1123 label of at most 63 characters: the name of a sandbox, and its host name inside.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostName(String);
+
+impl HostName {
+    /// Most characters of a host name (RFC 1123).
+    pub const MAX: usize = 63;
+
+    /// Parses a host name.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        label(text, Self::MAX)?;
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The name of a template: a host name that cannot be taken for an id.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TemplateName(String);
+
+impl TemplateName {
+    /// Parses a name.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        label(text, HostName::MAX)?;
+        not_an_id(text)?;
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// A short address for an organization or a project, usable in paths instead of its UUID.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Slug(String);
@@ -39,9 +77,7 @@ impl Slug {
     /// Parses a slug: a DNS-1123 label that cannot be taken for a UUID.
     pub fn parse(text: &str) -> Result<Self, String> {
         label(text, Self::MAX)?;
-        if uuid::Uuid::parse_str(text).is_ok() {
-            return Err("must not look like a UUID".into());
-        }
+        not_an_id(text)?;
         Ok(Self(text.to_owned()))
     }
 
@@ -75,6 +111,10 @@ impl Slug {
     }
 }
 
+fn not_an_id(text: &str) -> Result<(), String> {
+    if uuid::Uuid::parse_str(text).is_ok() { Err("must not look like a UUID".into()) } else { Ok(()) }
+}
+
 fn label(text: &str, max: usize) -> Result<(), String> {
     let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let bytes = text.as_bytes();
@@ -102,7 +142,12 @@ mod tests {
         }
         assert!(Slug::parse(&"a".repeat(40)).is_ok());
         assert!(Slug::parse(&"a".repeat(41)).is_err());
-        assert!(Slug::parse("01939f2e-7c00-7abc-8def-0123456789ab").is_err());
+        let id = "01939f2e-7c00-7abc-8def-0123456789ab";
+        assert!(Slug::parse(id).is_err() && TemplateName::parse(id).is_err() && HostName::parse(id).is_ok());
+        for (length, good) in [(63, true), (64, false)] {
+            let text = "a".repeat(length);
+            assert_eq!((HostName::parse(&text).is_ok(), TemplateName::parse(&text).is_ok()), (good, good));
+        }
     }
 
     proptest! {

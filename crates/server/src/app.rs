@@ -19,14 +19,29 @@ pub use doctor::{Finding, Report, doctor};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::Db;
+use crate::http::base::Configured;
 use crate::http::probes::Probes;
 use crate::services::identity::Identity;
+use crate::services::sandbox::Sandboxes;
+use crate::services::sandbox::engine::SandboxEngine;
+use crate::services::sandbox::engine::qemu::QemuSandboxes;
+use crate::services::sandbox::runtime::{self, Runtime};
 use crate::services::vm::Vms;
 use crate::services::vm::engine::Engine;
 use crate::services::vm::engine::qemu::QemuEngine;
+use crate::services::{Holder, Stops, suspension};
 
 /// How long requests under way may take to end after SIGTERM.
 const DRAIN: Duration = Duration::from_secs(10);
+
+/// What runs machines.
+#[derive(Clone)]
+pub struct Engines {
+    /// Virtual machines.
+    pub vm: Arc<dyn Engine>,
+    /// Sandboxes.
+    pub sandbox: Arc<dyn SandboxEngine>,
+}
 
 /// A service that is ready to answer.
 pub struct App {
@@ -47,26 +62,39 @@ pub struct App {
 impl App {
     /// Makes everything and starts the workers, over the engine that the host has.
     pub async fn start(config: &Config) -> Result<Self> {
-        let engine = Arc::new(QemuEngine::open(&config.data_dir, &config.vm, config.accel));
-        Self::start_with(config, engine).await
+        let vm = Arc::new(QemuEngine::open(&config.data_dir, &config.vm, config.accel));
+        let sandbox = Arc::new(QemuSandboxes::open(&config.data_dir, &config.vm, config.accel, Clock::default()));
+        Self::start_with(config, Engines { vm, sandbox }).await
     }
 
-    /// The same over any engine.
-    pub async fn start_with(config: &Config, engine: Arc<dyn Engine>) -> Result<Self> {
+    /// The same over any engines.
+    pub async fn start_with(config: &Config, engines: Engines) -> Result<Self> {
         let lock = lock::DataDir::take(&config.data_dir)?;
         let db = Db::open(&config.database_url).await.context("the database cannot be opened")?;
         let clock = Clock::default();
-        let vms = Vms::new(db.clone(), clock.clone(), config, engine.clone());
-        let identity = Identity::start(db.clone(), clock.clone(), config, vec![Arc::new(vms.clone())]).await?;
+        let vms = Vms::new(db.clone(), clock.clone(), config, engines.vm.clone());
+        let sandboxes = Sandboxes::new(db.clone(), clock.clone(), config, engines.sandbox.clone());
+        let holders: Vec<Arc<dyn Holder>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
+        let identity = Identity::start(db.clone(), clock.clone(), config, holders).await?;
         vms.prepare().await?;
-        let probes =
-            Probes { db: db.clone(), engines: Arc::new(move || engine.ready()), metrics: metrics(vms.clone()) };
-        let services = OpenApiRouter::new().merge(identity.routes()).merge(vms.routes());
-        let router = crate::http::router(services, Arc::new(identity.clone()), db.clone(), probes);
+        sandboxes.prepare().await?;
+        let inside = runtime::routes(Runtime { db: db.clone(), engine: engines.sandbox.clone() });
+        let metrics = metrics(vms.clone(), sandboxes.clone());
+        let ready = move || engines.vm.ready().and_then(|()| engines.sandbox.ready());
+        let probes = Probes { db: db.clone(), engines: Arc::new(ready), metrics };
+        let managed = identity.routes().merge(vms.routes()).merge(sandboxes.routes());
+        let services = OpenApiRouter::new().merge(managed).merge(inside);
+        let base = Configured(config.public_url().map(Arc::from));
+        let router = crate::http::router(services, Arc::new(identity.clone()), db.clone(), base, probes);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         identity.spawn_workers(&mut tasks, &stop);
-        vms.spawn_workers(&mut tasks, &stop, Arc::new(identity.clone()));
+        vms.spawn_workers(&mut tasks, &stop);
+        sandboxes.spawn_workers(&mut tasks, &stop);
+        if config.identity.suspension_stops_machines {
+            let services: Vec<Arc<dyn Stops>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes)];
+            tasks.spawn(suspension::watch(db.clone(), Arc::new(identity.clone()), services, stop.clone()));
+        }
         Ok(Self { router, clock, db, first_login: identity.first_login(), vms, tasks, stop, _lock: lock })
     }
 
@@ -78,10 +106,10 @@ impl App {
     }
 }
 
-fn metrics(vms: Vms) -> crate::http::probes::Metrics {
+fn metrics(vms: Vms, sandboxes: Sandboxes) -> crate::http::probes::Metrics {
     Arc::new(move || {
-        let vms = vms.clone();
-        Box::pin(async move { vms.prometheus().await })
+        let (vms, sandboxes) = (vms.clone(), sandboxes.clone());
+        Box::pin(async move { vms.prometheus().await + &sandboxes.prometheus().await })
     })
 }
 
@@ -112,7 +140,7 @@ pub async fn serve(config: Config) -> Result<()> {
 pub async fn shut_down(config: Config) -> Result<()> {
     init_log(&config.log);
     let app = App::start(&config).await?;
-    let count = app.vms.stop_all(None, "the platform is shut down").await?;
+    let count = app.vms.stop(None, "the platform is shut down").await?;
     println!("Stopping {count} machines; a guest has {} s to answer the power button", config.vm.stop_seconds);
     let patience = config.vm.stop_seconds + config.vm.stopping_seconds;
     let stopped = app.vms.all_stopped(Duration::from_secs(patience.unsigned_abs())).await;

@@ -7,9 +7,11 @@
 mod body;
 mod engine;
 mod platform;
+mod sandboxes;
 mod service;
 
 pub use body::{key, vm};
 pub use engine::SimulatedEngine;
 pub use platform::{Answer, Caller, Platform, code_in, token_in};
+pub use sandboxes::SimulatedSandboxes;
 pub use service::{Service, eventually, images};

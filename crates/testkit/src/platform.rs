@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_server::app::App;
+use berth_server::app::{App, Engines};
 use berth_server::config::{Config, Secret};
 use reqwest::Method;
 use reqwest::header::HeaderMap;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::SimulatedEngine;
+use crate::{SimulatedEngine, SimulatedSandboxes};
 
 const EMAIL: &str = "admin@example.com";
 const PASSWORD: &str = "a quiet harbour at night";
@@ -22,6 +22,8 @@ const PASSWORD: &str = "a quiet harbour at night";
 pub struct Platform {
     /// Its engine.
     pub engine: Arc<SimulatedEngine>,
+    /// Its engine of sandboxes.
+    pub sandboxes: Arc<SimulatedSandboxes>,
     /// Its first administrator.
     pub admin: Caller,
     /// Its configuration.
@@ -75,11 +77,16 @@ impl Platform {
             config.database_url = fresh_database(&server);
         }
         change(&mut config);
-        Self::run(config, Arc::default(), dir).await
+        Self::run(config, (Arc::default(), Arc::default()), dir).await
     }
 
-    async fn run(config: Config, engine: Arc<SimulatedEngine>, dir: Arc<TempDir>) -> Self {
-        let app = App::start_with(&config, engine.clone()).await.expect("the service starts");
+    async fn run(
+        config: Config,
+        (engine, sandboxes): (Arc<SimulatedEngine>, Arc<SimulatedSandboxes>),
+        dir: Arc<TempDir>,
+    ) -> Self {
+        let engines = Engines { vm: engine.clone(), sandbox: sandboxes.clone() };
+        let app = App::start_with(&config, engines).await.expect("the service starts");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let router = app.router.clone().into_make_service_with_connect_info::<SocketAddr>();
@@ -87,13 +94,14 @@ impl Platform {
             axum::serve(listener, router).await.expect("the service answers");
         });
         let admin = Caller::login(&base, EMAIL, PASSWORD).await;
-        Self { engine, admin, config, app: Some(app), server, _dir: dir }
+        Self { engine, sandboxes, admin, config, app: Some(app), server, _dir: dir }
     }
 
     /// Stops the service and starts it again over the same files and the same host.
     pub async fn restart(mut self) -> Self {
         self.stop().await;
-        Self::run(self.config.clone(), self.engine.clone(), self._dir.clone()).await
+        let engines = (self.engine.clone(), self.sandboxes.clone());
+        Self::run(self.config.clone(), engines, self._dir.clone()).await
     }
 
     /// Ends the service as SIGTERM would.
@@ -117,7 +125,7 @@ impl Platform {
         }
         let dir = Arc::new(tempfile::tempdir().expect("a folder"));
         let config = Config { data_dir: dir.path().to_owned(), ..self.config.clone() };
-        Some(Self::run(config, Arc::default(), dir).await)
+        Some(Self::run(config, (Arc::default(), Arc::default()), dir).await)
     }
 
     /// Sets the service's clock forward.
@@ -164,6 +172,9 @@ fn fresh_database(server: &str) -> String {
 impl Drop for Platform {
     fn drop(&mut self) {
         self.server.abort();
+        if !std::thread::panicking() {
+            assert_eq!(self.sandboxes.violations(), Vec::<String>::new());
+        }
     }
 }
 
@@ -275,6 +286,27 @@ impl Caller {
         let answer = self.get(&format!("/vms/{vm}/wait?status={status}&timeout=60")).await;
         assert_eq!((answer.status, answer.body["status"].as_str()), (200, Some(status)), "{answer:?}");
         answer.body
+    }
+
+    /// Creates a sandbox and answers its id.
+    pub async fn create_sandbox(&self, body: Value) -> String {
+        let answer = self.post("/sandboxes", body).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        answer.id()
+    }
+
+    /// Waits until a sandbox has a phase, and answers it.
+    pub async fn sandbox_reaches(&self, sandbox: &str, phase: &str) -> Value {
+        let answer = self.get(&format!("/sandboxes/{sandbox}/wait?phase={phase}&timeout=60")).await;
+        assert_eq!((answer.status, answer.body["phase"].as_str()), (200, Some(phase)), "{answer:?}");
+        answer.body
+    }
+
+    /// A sandbox that can be used; its id.
+    pub async fn ready_sandbox(&self) -> String {
+        let id = self.create_sandbox(json!({})).await;
+        self.sandbox_reaches(&id, "Ready").await;
+        id
     }
 
     /// A VM that runs; its id.

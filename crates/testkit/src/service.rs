@@ -77,6 +77,17 @@ impl Service {
         service
     }
 
+    /// The same with what sandboxes boot and start from.
+    #[must_use]
+    pub fn with_sandboxes(self) -> Self {
+        let built = images().join("../sandbox");
+        assert!(built.join("guest/guest.json").is_file(), "no guest in {}; type: script/test", built.display());
+        for folder in ["guest", "templates/base"] {
+            link(&built.join(folder), &self.dir.path().join("sandbox").join(folder));
+        }
+        self
+    }
+
     /// Sets a variable for the starts to come.
     pub fn set(&mut self, name: &str, value: &str) {
         self.environment.retain(|(n, _)| n != name);
@@ -201,9 +212,18 @@ impl Service {
         })
     }
 
-    /// The process of a machine, if it has one.
+    /// The process of a VM's machine, if it has one.
     pub fn machine(&self, vm: &str) -> Option<Pid> {
-        let text = std::fs::read_to_string(self.dir.path().join("machines").join(vm).join("pid")).ok()?;
+        self.process_in("machines", vm)
+    }
+
+    /// The process of a sandbox's machine, if it has one.
+    pub fn sandbox(&self, id: &str) -> Option<Pid> {
+        self.process_in("sandbox/machines", id)
+    }
+
+    fn process_in(&self, folder: &str, id: &str) -> Option<Pid> {
+        let text = std::fs::read_to_string(self.dir.path().join(folder).join(id).join("pid")).ok()?;
         let pid: i32 = text.trim().parse().ok()?;
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
         program.to_string_lossy().contains("qemu").then(|| Pid::from_raw(pid)).flatten()
@@ -229,8 +249,8 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.kill();
-        for vm in self.files("machines") {
-            if let Some(pid) = self.machine(&vm) {
+        for folder in ["machines", "sandbox/machines", "sandbox/blanks"] {
+            for pid in self.files(folder).iter().filter_map(|id| self.process_in(folder, id)) {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }

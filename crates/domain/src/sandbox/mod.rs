@@ -1,4 +1,22 @@
-//! Sandboxes: what they are and what they may do.
+//! Sandboxes: what they are, which requests are legal, what comes next, and what they may reach.
+//!
+//! ```text
+//!   create, fork ─► Pending ─► Provisioning ─► Ready ◄──────────── Resuming
+//!                      │            │          │ │ ▲ died: again        ▲
+//!                      │            │    pause │ │ └── Restoring ◄──┐   │ resume
+//!                      ▼            ▼          ▼ └─ restore ────────┤   │
+//!                    Failed ◄─── too late   Pausing ─► Paused ──────┴───┘
+//!                      └─ restore ─► Restoring
+//!   any ─ delete ─► Deleting ─► (gone)
+//! ```
+//!
+//! [`state`] decides what a request does to a phase, [`plan`] what the worker does next.
 
 pub mod dockerfile;
+pub mod model;
 pub mod network;
+pub mod plan;
+pub mod request;
+pub mod state;
+
+pub use model::{MemoryKind, OnTimeout, Phase, SnapshotStatus, SourceKind, TemplateStatus, Warm, Wish};

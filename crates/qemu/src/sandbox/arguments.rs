@@ -57,9 +57,10 @@ pub fn arguments(spec: &Spec) -> Vec<OsString> {
     args.0
 }
 
-/// QEMU opens what it needs, then gives up its user and its root folder; the filter follows it there.
+/// QEMU opens what it needs, then gives up its user and its root folder. It has to be let do so by its filter;
+/// once it is nobody, the kernel refuses what the filter would.
 fn jail(args: &mut Args, user: Option<u32>) {
-    let privileges = if user.is_some() { "children" } else { "deny" };
+    let privileges = if user.is_some() { "allow" } else { "deny" };
     let filter = format!("on,obsolete=deny,elevateprivileges={privileges},spawn=deny,resourcecontrol=deny");
     args.pair("-sandbox", filter);
     if let Some(user) = user {

@@ -26,10 +26,11 @@ const NAME_AT: u64 = 256;
 /// Longest name of a layer below, by the format.
 const NAME_LONGEST: usize = 1023;
 
-/// What QEMU calls a layer: at most 31 characters, so the id goes without its first digits (of its time).
+/// What QEMU calls a layer: at most 31 characters, one of them for the file below it, so
+/// the id goes without its first digits (of its time).
 pub fn node(id: Uuid) -> String {
     let text = id.simple().to_string();
-    format!("l{}", &text[2..])
+    format!("l{}", &text[3..])
 }
 
 /// Makes an empty layer of `size_bytes` above the file `below`, which lies in the same folder, or above
@@ -166,6 +167,6 @@ mod tests {
     fn nodes_differ_and_are_short() {
         let (a, b) = (Uuid::now_v7(), Uuid::now_v7());
         assert_ne!(node(a), node(b));
-        assert_eq!(node(a).len(), 31);
+        assert_eq!(node(a).len(), 30);
     }
 }

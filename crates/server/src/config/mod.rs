@@ -6,6 +6,7 @@
 mod catalog;
 mod identity;
 mod mail;
+mod sandbox;
 mod vm;
 
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use serde::Deserialize;
 pub use catalog::{Catalog, Plan, Region, VmConfig};
 pub use identity::Identity;
 pub use mail::{Mail, Sms};
+pub use sandbox::Sandbox;
 pub use vm::Vm;
 
 /// How machines are accelerated.
@@ -73,6 +75,8 @@ pub struct Config {
     pub sms: Sms,
     /// Machines.
     pub vm: Vm,
+    /// Sandboxes.
+    pub sandbox: Sandbox,
     /// What is on offer.
     #[serde(flatten)]
     pub catalog: Catalog,
@@ -104,6 +108,7 @@ impl Default for Config {
             mail: Mail::default(),
             sms: Sms::default(),
             vm: Vm::default(),
+            sandbox: Sandbox::default(),
             catalog: Catalog::default(),
         }
     }
@@ -130,6 +135,11 @@ impl Config {
         config.apply(&env)?;
         config.complete(&env)?;
         Ok(config)
+    }
+
+    /// The address people reach the service at, where it is more than the one it listens on.
+    pub fn public_url(&self) -> Option<&str> {
+        (self.base_url != format!("http://{}", self.listen)).then_some(self.base_url.as_str())
     }
 
     fn parse(text: &str) -> Result<Self> {
@@ -184,6 +194,7 @@ impl Config {
         self.base_url = self.base_url.trim_end_matches('/').to_owned();
         self.catalog.check()?;
         self.vm.check()?;
+        self.sandbox.check()?;
         self.mail.check()?;
         self.sms.check()?;
         self.identity.check()
@@ -242,6 +253,7 @@ mod tests {
             ("lissten = 1", &[][..], "lissten"),
             ("[identity]\nfoo = 1", &[], "foo"),
             ("[vm]\nstop_seconds = 0", &[], "stop_seconds"),
+            ("[sandbox]\nmax_sandboxes = 0", &[], "max_sandboxes"),
             ("", &[("BERTH_ACCEL", "fast")], "BERTH_ACCEL"),
             ("", &[("BERTH_LISTEN", "x")], "BERTH_LISTEN"),
             ("[[vm_configs]]\nid = \"a\"\nvcpu = 0\nmemory_mb = 1\n", &[], "vcpu"),

@@ -11,10 +11,13 @@
 pub mod audit;
 pub mod event;
 pub mod idempotency;
+pub mod json;
 mod migrate;
 mod query;
+pub mod record;
 mod row;
 pub mod tenant;
+pub mod usage;
 
 use std::path::Path;
 use std::str::FromStr;
@@ -27,7 +30,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use tokio::sync::broadcast;
 
-pub use query::{On, Query, Value, sql};
+pub use query::{On, PageQuery, Query, Value, page_of, sql};
 pub use row::{FromRow, Row};
 
 /// Connections that read at the same time.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use berth_domain::page::Page;
 use sqlx::{AssertSqlSafe, Executor};
 
 use super::{Db, DbError, FromRow, Pools, Row, Tx, TxInner};
@@ -90,7 +91,24 @@ macro_rules! id_values {
         }
     )*};
 }
-id_values!(UserId, OrgId, ProjectId, SessionId, KeyId, InvitationId, OutboxId, ReferralId, VmId, DiskId, OperationId);
+id_values!(
+    UserId,
+    OrgId,
+    ProjectId,
+    SessionId,
+    KeyId,
+    InvitationId,
+    OutboxId,
+    ReferralId,
+    VmId,
+    DiskId,
+    OperationId,
+    SandboxId,
+    TemplateId,
+    SnapshotId,
+    LayerId,
+    MemoryId
+);
 
 /// Where a statement runs: the database for reading, or a transaction.
 pub trait On {
@@ -190,6 +208,42 @@ impl Query {
     /// The row, which must be there.
     pub async fn fetch_one<T: FromRow>(self, on: impl On) -> Result<T, DbError> {
         self.fetch_optional(on).await?.ok_or_else(|| DbError::Other("a row was expected".into()))
+    }
+}
+
+/// A page of a list: its rows in order, and how many there are in all.
+#[derive(Clone, Debug)]
+pub struct PageQuery {
+    columns: &'static str,
+    from: Query,
+    order: &'static str,
+}
+
+/// Begins a list: the columns, what stands after `FROM`, and the order.
+pub fn page_of(columns: &'static str, from: impl Into<Cow<'static, str>>, order: &'static str) -> PageQuery {
+    PageQuery { columns, from: sql(from), order }
+}
+
+impl PageQuery {
+    /// The next argument.
+    #[must_use]
+    pub fn bind(mut self, value: impl Into<Value>) -> Self {
+        self.from = self.from.bind(value);
+        self
+    }
+
+    /// The rows of a page, and the total.
+    pub async fn fetch<T: FromRow>(self, db: &Db, page: Page) -> Result<(Vec<T>, i64), DbError> {
+        let Self { columns, from: Query { text, args }, order } = self;
+        let count = Query { text: format!("SELECT COUNT(*) FROM {text}").into(), args: args.clone() };
+        let total: i64 = count.fetch_one(db).await?;
+        if page.offset() >= total {
+            return Ok((Vec::new(), total));
+        }
+        let n = args.len();
+        let rows = format!("SELECT {columns} FROM {text} ORDER BY {order} LIMIT ${} OFFSET ${}", n + 1, n + 2);
+        let rows = Query { text: rows.into(), args }.bind(page.limit).bind(page.offset()).fetch_all(db).await?;
+        Ok((rows, total))
     }
 }
 

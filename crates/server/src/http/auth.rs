@@ -17,7 +17,7 @@ use axum::extract::{FromRequestParts, Path};
 use axum::http::header;
 use axum::http::request::Parts;
 use berth_domain::identity::policy::{self, Action};
-use berth_domain::identity::{KeyScope, KeyScopes, OrgRole, ProjectRole};
+use berth_domain::identity::{KeyScope, KeyScopes, OrgRole, ProjectRole, api_key};
 use berth_domain::ids::{KeyId, OrgId, ProjectId, SessionId, UserId};
 use berth_domain::{Code, Error, Result};
 use serde_json::json;
@@ -27,6 +27,7 @@ use super::envelope::{ApiError, RequestId};
 use super::limit::Window;
 use super::path::storable;
 use crate::db::audit::{Actor, Audit};
+use crate::db::tenant::Tenant;
 
 /// Between two looks at whether an answer without an end may go on.
 const RECHECK: Duration = Duration::from_secs(5);
@@ -90,6 +91,17 @@ impl Caller {
             action,
             subject,
             data: json!({}),
+        }
+    }
+
+    /// Refuses with 403 a key that lacks a scope.
+    fn require_right(&self, needed: KeyScope) -> Result<()> {
+        match self.who {
+            Who::Key { scopes, .. } if !scopes.contains(needed) => Err(Error::new(
+                Code::MissingScope,
+                format!("This API key lacks the scope '{needed}'. Make or change one with POST or PATCH …/api_keys."),
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -204,6 +216,17 @@ fn bearer(parts: &Parts) -> Option<&str> {
     protocols.split(',').find_map(|p| p.trim().strip_prefix("bearer."))
 }
 
+/// The credential of a sandbox's operation: as everywhere, or an API key in `X-API-Key`.
+fn bearer_or_key(parts: &Parts) -> Option<&str> {
+    if parts.headers.contains_key(header::AUTHORIZATION) {
+        return bearer(parts);
+    }
+    match parts.headers.get("x-api-key") {
+        Some(value) => value.to_str().ok().filter(|key| key.starts_with(api_key::PREFIX)),
+        None => bearer(parts),
+    }
+}
+
 async fn path_of(parts: &mut Parts) -> Result<HashMap<String, String>> {
     Path::<HashMap<String, String>>::from_request_parts(parts, &())
         .await
@@ -213,7 +236,11 @@ async fn path_of(parts: &mut Parts) -> Result<HashMap<String, String>> {
 
 /// The caller, not counted yet.
 async fn caller_of(parts: &Parts) -> Result<Caller> {
-    let token = bearer(parts).filter(|t| !t.is_empty()).ok_or_else(unauthorized)?;
+    caller_by(parts, bearer(parts)).await
+}
+
+async fn caller_by(parts: &Parts, token: Option<&str>) -> Result<Caller> {
+    let token = token.filter(|t| !t.is_empty()).ok_or_else(unauthorized)?;
     let who = gate(parts)?.caller(token).await?;
     let request_id = parts.extensions.get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
     Ok(Caller { who, request_id })
@@ -324,6 +351,12 @@ impl OrgScope {
     }
 }
 
+impl From<&Scope> for Tenant {
+    fn from(scope: &Scope) -> Self {
+        Self { org: scope.org, project: scope.project }
+    }
+}
+
 impl Scope {
     /// The audit record of what the caller does in the project.
     pub fn audit<'a>(&'a self, action: &'a str, subject: &'a str) -> Audit<'a> {
@@ -368,7 +401,7 @@ org_extractors! {
 }
 
 macro_rules! project_extractors {
-    ($($(#[$doc:meta])* $name:ident by $caller:expr, needs $action:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident by $caller:expr, needs $action:ident $(and $right:ident)?;)*) => {$(
         $(#[$doc])*
         pub struct $name(pub Scope);
 
@@ -378,6 +411,7 @@ macro_rules! project_extractors {
             async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
                 let caller: Caller = $caller(parts).await?;
                 let scope = scope_of(parts, caller).await?;
+                $(scope.caller.require_right(KeyScope::$right)?;)?
                 scope.require(Action::$action)?;
                 Ok(Self(scope))
             }
@@ -395,11 +429,40 @@ async fn vm_caller(parts: &Parts) -> Result<Caller> {
     Ok(caller)
 }
 
+async fn sandbox_caller(parts: &Parts) -> Result<Caller> {
+    caller_by(parts, bearer_or_key(parts)).await
+}
+
+/// The caller's view of the project that a sandbox belongs to, for routes that name the sandbox alone; `None`
+/// where there is no such sandbox, or the caller cannot see it.
+pub async fn sandbox_scope(parts: &Parts, place: Option<(OrgId, ProjectId)>) -> Result<Option<Scope>> {
+    let caller = sandbox_caller(parts).await?;
+    let Some((org, project)) = place else {
+        admit(parts, &caller.who, None)?;
+        return Ok(None);
+    };
+    let scope = match gate(parts)?.project(caller.clone(), &org.to_string(), &project.to_string()).await {
+        Ok(scope) => scope,
+        Err(refusal) if refusal.code == Code::ProjectNotFound => {
+            admit(parts, &caller.who, None)?;
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    admit(parts, &scope.caller.who, Some(&scope))?;
+    scope.caller.require_right(KeyScope::Sandbox)?;
+    Ok(Some(scope))
+}
+
 project_extractors! {
     /// A caller who may read the project's machines: a person, or a key of scope `vm`.
     Reader by vm_caller, needs ReadProject;
     /// A caller who may change the project's machines: a person, or a key of scope `vm`.
     Editor by vm_caller, needs ChangeResources;
+    /// A caller who may read the project's sandboxes: a person, or a key of scope `sandbox`.
+    SandboxReader by sandbox_caller, needs ReadProject and Sandbox;
+    /// A caller who may change the project's sandboxes: a person, or a key of scope `sandbox`.
+    SandboxEditor by sandbox_caller, needs ChangeResources and Sandbox;
     /// A caller who may read usage, quota and events: a person, or any key of the project.
     Onlooker by caller_of, needs ReadProject;
     /// A person who sees the project.

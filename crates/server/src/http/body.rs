@@ -25,6 +25,29 @@ impl<S: Send + Sync> FromRequest<S> for Json {
     }
 }
 
+/// A JSON body that may be absent or null.
+pub struct OptionalJson(pub Option<Value>);
+
+impl<S: Send + Sync> FromRequest<S> for OptionalJson {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        if request.headers().contains_key(header::CONTENT_TYPE) {
+            let Json(body) = Json::from_request(request, state).await?;
+            return Ok(Self(Some(body).filter(|body| !body.is_null())));
+        }
+        let bytes = read(request, BODY_LIMIT).await?;
+        Ok(Self(if bytes.is_empty() { None } else { Some(parse(&bytes)?) }))
+    }
+}
+
+impl OptionalJson {
+    /// The body; an empty object where there is none.
+    pub fn or_empty(self) -> Value {
+        self.0.unwrap_or_else(|| Value::Object(Map::new()))
+    }
+}
+
 fn require_json(headers: &HeaderMap) -> Result<()> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();

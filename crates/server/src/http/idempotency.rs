@@ -9,13 +9,14 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::{Code, Error, Result, Timestamp};
+use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::auth::Caller;
 use super::envelope::ApiError;
-use super::reply::REPLAYED;
+use super::reply::{Created, REPLAYED};
 use crate::db::Tx;
 use crate::db::idempotency::{Kept, Slot};
 
@@ -45,13 +46,34 @@ impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
     }
 }
 
-/// A key bound to its caller and its body.
+/// A key bound to its caller and its body. Of a request without a key nothing is kept and nothing replayed.
 #[derive(Clone, Debug)]
-pub struct Idempotency {
+pub struct Idempotency(Option<Bound>);
+
+#[derive(Clone, Debug)]
+struct Bound {
     caller: Uuid,
     path: String,
     key: String,
     body_hash: String,
+}
+
+/// What a creation is answered with.
+#[derive(Debug)]
+pub enum Outcome<V> {
+    /// It was made now.
+    Created(Created<V>),
+    /// It was made before, by the same request.
+    Replayed(Replay),
+}
+
+impl<V: Serialize> IntoResponse for Outcome<V> {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Created(created) => created.into_response(),
+            Self::Replayed(replay) => replay.into_response(),
+        }
+    }
 }
 
 /// An answer that was given before.
@@ -74,21 +96,24 @@ impl IntoResponse for Replay {
 }
 
 impl IdempotencyKey {
-    /// Binds the key; `None` where the request has none.
-    pub fn bind(self, caller: &Caller, body: &Value) -> Option<Idempotency> {
-        let body_hash = hex(&Sha256::digest(body.to_string()));
-        Some(Idempotency { caller: caller.id(), path: self.path, key: self.key?, body_hash })
+    /// Binds the key, if the request has one.
+    pub fn bind(self, caller: &Caller, body: &Value) -> Idempotency {
+        let Self { key, path } = self;
+        Idempotency(key.map(|key| {
+            let body_hash = hex(&Sha256::digest(body.to_string()));
+            Bound { caller: caller.id(), path, key, body_hash }
+        }))
     }
 }
 
 impl Idempotency {
     /// The answer given before to the same request, if there is one; 422 if the body differs.
-    pub async fn replay(&self, tx: &mut Tx, now: Timestamp) -> Result<Option<Replay>> {
-        let kept = self.slot().find(tx, now.plus_seconds(-KEPT_SECONDS)).await?;
-        match kept {
+    pub async fn replay<V>(&self, tx: &mut Tx, now: Timestamp) -> Result<Option<Outcome<V>>> {
+        let Some(bound) = &self.0 else { return Ok(None) };
+        match bound.slot().find(tx, now.plus_seconds(-KEPT_SECONDS)).await? {
             None => Ok(None),
-            Some(kept) if kept.body_hash == self.body_hash => {
-                Ok(Some(Replay { location: kept.location, body: kept.body }))
+            Some(kept) if kept.body_hash == bound.body_hash => {
+                Ok(Some(Outcome::Replayed(Replay { location: kept.location, body: kept.body })))
             }
             Some(_) => Err(Error::new(
                 Code::IdempotencyMismatch,
@@ -97,14 +122,28 @@ impl Idempotency {
         }
     }
 
-    /// Keeps the answer beside what it created.
-    pub async fn keep(&self, tx: &mut Tx, now: Timestamp, location: &str, body: &str) -> Result<()> {
-        let since = now.plus_seconds(-KEPT_SECONDS);
-        let kept = Kept { body_hash: self.body_hash.clone(), location: location.to_owned(), body: body.to_owned() };
-        self.slot().put(tx, &kept, now, since).await?;
-        Ok(())
+    /// Keeps an answer beside what it created.
+    pub async fn keep(&self, tx: &mut Tx, now: Timestamp, location: &str, view: &impl Serialize) -> Result<()> {
+        let Some(bound) = &self.0 else { return Ok(()) };
+        let body = serde_json::to_string(view).map_err(Error::internal)?;
+        let kept = Kept { body_hash: bound.body_hash.clone(), location: location.to_owned(), body };
+        Ok(bound.slot().put(tx, &kept, now, now.plus_seconds(-KEPT_SECONDS)).await?)
     }
 
+    /// Keeps the answer and gives it.
+    pub async fn created<V: Serialize>(
+        &self,
+        tx: &mut Tx,
+        now: Timestamp,
+        location: String,
+        view: V,
+    ) -> Result<Outcome<V>> {
+        self.keep(tx, now, &location, &view).await?;
+        Ok(Outcome::Created(Created { location, body: view }))
+    }
+}
+
+impl Bound {
     fn slot(&self) -> Slot<'_> {
         Slot { caller: self.caller, path: &self.path, key: &self.key }
     }

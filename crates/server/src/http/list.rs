@@ -121,6 +121,12 @@ impl Params {
         self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
+    /// The parameters whose name begins with a prefix, without it.
+    pub fn below(&self, prefix: &str) -> Vec<(String, String)> {
+        let named = self.pairs.iter().filter_map(|(name, value)| Some((name.strip_prefix(prefix)?, value)));
+        named.map(|(name, value)| (name.to_owned(), value.clone())).collect()
+    }
+
     /// A parameter read by a rule; a mistake is noted.
     pub fn read<T>(&mut self, name: &str, rule: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         let parsed = rule(self.get(name)?);

@@ -6,6 +6,7 @@
 
 pub mod account;
 pub mod auth;
+pub mod base;
 pub mod body;
 pub mod docs;
 pub mod envelope;
@@ -16,6 +17,8 @@ pub mod openapi;
 pub mod path;
 pub mod probes;
 pub mod reply;
+pub mod series;
+pub mod wait;
 
 use std::sync::Arc;
 
@@ -29,7 +32,13 @@ use auth::Gate;
 pub const BODY_LIMIT: usize = 256 * 1024;
 
 /// Assembles every route of the service.
-pub fn router(services: OpenApiRouter, gate: Arc<dyn Gate>, db: Db, probes: probes::Probes) -> Router {
+pub fn router(
+    services: OpenApiRouter,
+    gate: Arc<dyn Gate>,
+    db: Db,
+    base: base::Configured,
+    probes: probes::Probes,
+) -> Router {
     let (router, api) = services.merge(probes::routes(probes)).split_for_parts();
     let document: Arc<str> = openapi::finish(api).into();
     router
@@ -38,5 +47,6 @@ pub fn router(services: OpenApiRouter, gate: Arc<dyn Gate>, db: Db, probes: prob
         .fallback(envelope::unknown_route)
         .layer(Extension(gate))
         .layer(Extension(db))
+        .layer(Extension(base))
         .layer(middleware::from_fn(envelope::envelope))
 }

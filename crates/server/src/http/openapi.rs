@@ -1,7 +1,7 @@
 //! The OpenAPI document: made from the handlers, finished here with what all of them share.
 
 use utoipa::openapi::path::Operation;
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Content, InfoBuilder, OpenApi, PathItem, Ref, RefOr, ResponseBuilder, ServerBuilder};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -16,6 +16,8 @@ pub fn finish(mut api: OpenApi) -> String {
     let components = api.components.get_or_insert_default();
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build();
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    let key = ApiKeyValue::with_description("X-API-Key", "an API key of scope `sandbox`");
+    components.add_security_scheme("api_key", SecurityScheme::ApiKey(ApiKey::Header(key)));
     api.paths.paths.values_mut().for_each(describe);
     serde_json::to_string_pretty(&api).unwrap_or_default()
 }

@@ -10,6 +10,7 @@ use super::envelope::ApiError;
 pub type Reply<T> = std::result::Result<T, ApiError>;
 
 /// 201 with `Location`.
+#[derive(Debug)]
 pub struct Created<T> {
     /// Where the new thing is.
     pub location: String,

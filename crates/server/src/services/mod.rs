@@ -1,10 +1,13 @@
 //! The services. Each has the same rooms: `mod` is the front door, `api` parses and authorizes, `wire`
 //! knows outside formats, `ops` has one function for each verb and owns the transaction, `store` has
 //! the only SQL, `reconcile` makes the world agree. Services see each other only through `mod`, and
-//! through the two questions below, which the composition root connects.
+//! through the questions below, which the composition root connects.
 
 pub mod identity;
+pub mod quota;
 pub mod sandbox;
+mod step;
+pub mod suspension;
 pub mod vm;
 
 use async_trait::async_trait;
@@ -18,6 +21,14 @@ use crate::db::Tx;
 pub trait Holder: Send + Sync + 'static {
     /// Whether a project holds anything of it, so that it cannot be deleted.
     async fn holds(&self, tx: &mut Tx, project: ProjectId) -> Result<bool>;
+}
+
+/// A service that runs machines.
+#[async_trait]
+pub trait Stops: Send + Sync + 'static {
+    /// Asks every machine to stop, those of one organization or all, and answers how many. It is the platform's
+    /// own wish, and its reason stands in the message of each.
+    async fn stop(&self, org: Option<OrgId>, reason: &str) -> Result<usize>;
 }
 
 /// Who knows which organizations are suspended.

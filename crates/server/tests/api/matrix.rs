@@ -23,6 +23,7 @@ enum Roles {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Keys {
     Vm,
+    Sandbox,
     Any,
     None,
 }
@@ -53,6 +54,8 @@ fn access(method: &str, path: &str) -> Option<Access> {
             ("get", "vms") if rest.ends_with("/console/ws") => Project(Roles::Change, Keys::Vm),
             (_, "vms" | "disks" | "root_disks") if reads => Project(Roles::Read, Keys::Vm),
             (_, "vms" | "disks" | "root_disks") => Project(Roles::Change, Keys::Vm),
+            (_, "sandboxes" | "sandbox_templates" | "snapshots") if reads => Project(Roles::Read, Keys::Sandbox),
+            (_, "sandboxes" | "sandbox_templates" | "snapshots") => Project(Roles::Change, Keys::Sandbox),
             _ => return None,
         });
     }
@@ -99,6 +102,7 @@ enum Kind {
     Owner,
     PlatformAdmin,
     KeyOfVm,
+    KeyOfSandbox,
     KeyOfInference,
     KeyOfOtherProject,
     RevokedKey,
@@ -119,7 +123,7 @@ fn role_allows(kind: Kind, roles: Roles) -> bool {
 #[expect(clippy::match_same_arms, reason = "a line for each rule")]
 /// The status a caller gets, or `None` where it is let in.
 fn refusal(kind: Kind, access: Access) -> Option<u16> {
-    let is_key = matches!(kind, Kind::KeyOfVm | Kind::KeyOfInference | Kind::KeyOfOtherProject);
+    let is_key = matches!(kind, Kind::KeyOfVm | Kind::KeyOfSandbox | Kind::KeyOfInference | Kind::KeyOfOtherProject);
     match (access, kind) {
         (Access::Open, _) => None,
         (_, Kind::None | Kind::Malformed | Kind::Expired | Kind::LoggedOut | Kind::RevokedKey) => Some(401),
@@ -131,8 +135,9 @@ fn refusal(kind: Kind, access: Access) -> Option<u16> {
         (Access::Person, _) => None,
         (Access::Administrator, Kind::PlatformAdmin) => None,
         (Access::Administrator, _) => Some(403),
-        (Access::Project(_, Keys::Vm), Kind::KeyOfInference) => Some(401),
-        (Access::Project(..), Kind::KeyOfVm | Kind::KeyOfInference) => None,
+        (Access::Project(_, Keys::Vm), Kind::KeyOfSandbox | Kind::KeyOfInference) => Some(401),
+        (Access::Project(_, Keys::Sandbox), Kind::KeyOfVm | Kind::KeyOfInference) => Some(403),
+        (Access::Project(..), Kind::KeyOfVm | Kind::KeyOfSandbox | Kind::KeyOfInference) => None,
         (Access::Project(..), Kind::KeyOfOtherProject) => Some(404),
         (Access::Org(_) | Access::Project(..), Kind::OtherOrg | Kind::PlatformAdmin) => Some(404),
         // A member sees only the projects that he belongs to.
@@ -187,6 +192,7 @@ async fn cast() -> Cast {
         callers.push((kind, caller));
     }
     callers.push((Kind::KeyOfVm, key(&owner, shop, "vm").await.1));
+    callers.push((Kind::KeyOfSandbox, key(&owner, shop, "sandbox").await.1));
     callers.push((Kind::KeyOfInference, key(&owner, shop, "inference").await.1));
     callers.push((Kind::KeyOfOtherProject, key(&owner, "/api/v1/orgs/acme/projects/other", "vm").await.1));
     let (id, revoked) = key(&owner, shop, "vm").await;

@@ -124,6 +124,40 @@ async fn answers_to_changes_have_the_promised_shape() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn answers_about_sandboxes_have_the_promised_shape() {
+    let (platform, document, _) = set_up().await;
+    let caller = &platform.admin;
+    let ask = async |method: &str, path: &str, body: Option<Value>| check(&document, caller, method, path, body).await;
+    let body = json!({"timeout_seconds": 60, "network": {"egress": "deny", "allow": ["example.org", "10.0.0.0/8"]}});
+    let made = ask("post", "/sandboxes", Some(body)).await;
+    let id = made["id"].as_str().expect("an id").to_owned();
+    caller.sandbox_reaches(&id, "Ready").await;
+    let taken = ask("post", &format!("/sandboxes/{id}/snapshots"), Some(json!({"include_memory": true}))).await;
+    let taken = taken["id"].as_str().expect("an id").to_owned();
+    for path in ["/sandboxes", "/sandbox_templates", "/sandbox_templates/base", "/sandbox_templates/x", "/snapshots"] {
+        ask("get", path, None).await;
+        ask("get", &format!("{path}?page=0"), None).await;
+    }
+    for path in ["", "/wait", "/snapshots", "/metrics?window=1m", "/metrics?window=x"] {
+        ask("get", &format!("/sandboxes/{id}{path}"), None).await;
+    }
+    ask("get", &format!("/snapshots/{taken}"), None).await;
+    ask("patch", &format!("/sandboxes/{id}"), Some(json!({"metadata": {"a": "b"}}))).await;
+    ask("post", &format!("/sandboxes/{id}/fork"), Some(json!({"count": 2}))).await;
+    ask("post", &format!("/sandboxes/{id}/restore"), Some(json!({"snapshot_id": uuid::Uuid::now_v7()}))).await;
+    ask("post", &format!("/sandboxes/{id}/resume"), None).await;
+    ask("post", &format!("/sandboxes/{id}/pause"), None).await;
+    caller.sandbox_reaches(&id, "Paused").await;
+    ask("post", "/sandbox_templates", Some(json!({"name": "x", "from_snapshot": taken}))).await;
+    ask("post", "/sandbox_templates", Some(json!({"name": "x"}))).await;
+    ask("delete", "/sandbox_templates/base", None).await;
+    ask("delete", "/sandbox_templates/x", None).await;
+    ask("delete", &format!("/snapshots/{taken}"), None).await;
+    ask("delete", &format!("/sandboxes/{id}"), None).await;
+    ask("post", "/sandboxes", Some(json!({"template_id": 1}))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn answers_of_identity_have_the_promised_shape() {
     let (platform, document, _) = set_up().await;
     let (caller, nobody) = (&platform.admin, platform.admin.anonymous());

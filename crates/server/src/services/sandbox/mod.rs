@@ -1,4 +1,138 @@
-//! Sandboxes: small machines for agents, made, copied and thrown away in a blink.
+//! The sandbox service: small machines for agents, made, copied and thrown away in a blink.
+//!
+//! The life of a sandbox is drawn in [`berth_domain::sandbox`]; what the worker does next is decided in
+//! [`berth_domain::sandbox::plan`]. Invariants of this house:
+//!
+//! - A request writes a wish and returns; only [`reconcile`] touches the host.
+//! - A disk is a chain of layers. A layer or memory goes when no row names it any more, decided over rows
+//!   ([`store`]), the file before the row.
+//! - What a cut leads to is written before the cut, so that one that was interrupted finds itself.
 
 pub mod agent;
+pub mod api;
 pub mod engine;
+mod metrics;
+pub mod ops;
+pub mod reconcile;
+pub mod runtime;
+pub mod store;
+pub mod wire;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use berth_domain::Result;
+use berth_domain::ids::{OrgId, ProjectId};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use utoipa_axum::router::OpenApiRouter;
+
+use super::{Holder, Stops};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::db::{Db, Tx};
+use crate::work::{Driver, Poker};
+use engine::SandboxEngine;
+
+/// Layers and memories that are removed at the same time.
+const REMOVERS: usize = 4;
+/// Templates that are built at the same time.
+const BUILDERS: usize = 2;
+
+/// The sandbox service.
+#[derive(Clone)]
+pub struct Sandboxes {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    db: Db,
+    clock: Clock,
+    engine: Arc<dyn SandboxEngine>,
+    config: crate::config::Sandbox,
+}
+
+impl Sandboxes {
+    /// The service over an engine.
+    pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn SandboxEngine>) -> Self {
+        Self { inner: Arc::new(Inner { db, clock, engine, config: config.sandbox.clone() }) }
+    }
+
+    /// Its routes.
+    pub fn routes(&self) -> OpenApiRouter {
+        api::routes().with_state(self.clone())
+    }
+
+    /// What has to be so before the first request is answered.
+    pub async fn prepare(&self) -> Result<()> {
+        reconcile::template::prepare(self).await
+    }
+
+    /// Its workers, until told to stop.
+    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+        let workers = self.inner.config.workers;
+        let poke = self.drive(tasks, stop, reconcile::sandbox::SandboxReconciler::new(self.clone()), workers);
+        self.drive(tasks, stop, reconcile::template::TemplateReconciler(self.clone()), BUILDERS);
+        self.drive(tasks, stop, reconcile::shared::LayerReconciler(self.clone()), REMOVERS);
+        self.drive(tasks, stop, reconcile::shared::MemoryReconciler(self.clone()), REMOVERS);
+        tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
+        let (rounds, to_write) = metrics::channel();
+        tasks.spawn(metrics::sample(self.clone(), rounds, stop.clone()));
+        tasks.spawn(metrics::write(self.clone(), to_write));
+    }
+
+    fn drive<R: crate::work::Reconciler>(
+        &self,
+        tasks: &mut JoinSet<()>,
+        stop: &CancellationToken,
+        reconciler: R,
+        workers: usize,
+    ) -> Poker<R::Key> {
+        let (db, clock) = (self.inner.db.clone(), self.inner.clock.clone());
+        let (driver, poke) = Driver::new(Arc::new(reconciler), db, clock, workers);
+        tasks.spawn(driver.run(stop.clone()));
+        poke
+    }
+
+    /// Metrics in Prometheus' text format.
+    pub async fn prometheus(&self) -> String {
+        let counts = store::sandbox::by_phase(self.db()).await.unwrap_or_default();
+        let mut text = String::from("# HELP berth_sandboxes Sandboxes by phase.\n# TYPE berth_sandboxes gauge\n");
+        for (phase, count) in counts {
+            text.push_str(&format!("berth_sandboxes{{phase=\"{phase}\"}} {count}\n"));
+        }
+        text
+    }
+
+    pub(crate) fn db(&self) -> &Db {
+        &self.inner.db
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    pub(crate) fn engine(&self) -> &dyn SandboxEngine {
+        &*self.inner.engine
+    }
+
+    pub(crate) fn config(&self) -> &crate::config::Sandbox {
+        &self.inner.config
+    }
+}
+
+#[async_trait]
+impl Holder for Sandboxes {
+    async fn holds(&self, tx: &mut Tx, project: ProjectId) -> Result<bool> {
+        let sandboxes = crate::db::usage::sandboxes(&mut *tx, project).await?;
+        let snapshots = store::snapshot::count(&mut *tx, project).await?;
+        Ok(sandboxes + snapshots + store::template::count(tx, project).await? > 0)
+    }
+}
+
+#[async_trait]
+impl Stops for Sandboxes {
+    async fn stop(&self, org: Option<OrgId>, reason: &str) -> Result<usize> {
+        ops::sandbox::pause_all(self, org, reason).await
+    }
+}

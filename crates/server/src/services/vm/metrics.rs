@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::engine::Usage;
 use super::{Vms, store};
+use crate::http::series::Steps;
 
 /// Seconds between two samples.
 pub const INTERVAL: i64 = 10;
@@ -58,17 +59,13 @@ impl Metrics {
         rings.retain(|_, ring| ring.back().is_some_and(|s| s.at >= before));
     }
 
-    /// The series of a machine, one point for each step of `resolution` seconds up to `now`.
-    pub fn series(&self, vm: VmId, window: i64, resolution: i64, now: Timestamp) -> Vec<Point> {
+    /// The series of a machine, one point for each step up to `now`.
+    pub fn series(&self, vm: VmId, steps: Steps, now: Timestamp) -> Vec<Point> {
         let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         let empty = VecDeque::new();
         let ring = rings.get(&vm).unwrap_or(&empty);
-        let end = now.seconds() / resolution * resolution;
-        let begin = end - window / resolution * resolution;
-        (begin..end)
-            .step_by(usize::try_from(resolution).unwrap_or(1))
-            .map(|start| point(ring, Timestamp(start * Timestamp::SECOND), resolution))
-            .collect()
+        let at = |start: i64| point(ring, Timestamp(start * Timestamp::SECOND), steps.resolution);
+        steps.starts(now).map(at).collect()
     }
 }
 
@@ -125,7 +122,7 @@ mod tests {
             let usage = Usage { cpu_seconds: cpu, memory_bytes: 7 };
             metrics.add(vm, Sample { at: Timestamp(second * Timestamp::SECOND), usage });
         }
-        let points = metrics.series(vm, 60, 10, Timestamp(173 * Timestamp::SECOND));
+        let points = metrics.series(vm, Steps { window: 60, resolution: 10 }, Timestamp(173 * Timestamp::SECOND));
         let starts: Vec<_> = points.iter().map(|p| p.at.seconds()).collect();
         assert_eq!(starts, [110, 120, 130, 140, 150, 160]);
         let cpu: Vec<_> = points.iter().map(|p| p.cpu_percent.map(f64::round)).collect();

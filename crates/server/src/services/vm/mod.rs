@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{Holder, Suspensions};
+use super::{Holder, Stops};
 use crate::clock::Clock;
 use crate::config::{Catalog, Config};
 use crate::db::Db;
@@ -51,7 +51,6 @@ struct Inner {
     engine: Arc<dyn Engine>,
     catalog: Catalog,
     config: crate::config::Vm,
-    stop_suspended: bool,
     next_address: AtomicU32,
     metrics: metrics::Metrics,
     views: views::Views,
@@ -66,7 +65,6 @@ impl Vms {
             engine,
             catalog: config.catalog.clone(),
             config: config.vm.clone(),
-            stop_suspended: config.identity.suspension_stops_machines,
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
             views: views::Views::default(),
@@ -85,7 +83,7 @@ impl Vms {
     }
 
     /// Its workers, until told to stop. They first look at every machine that should exist.
-    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, suspensions: Arc<dyn Suspensions>) {
+    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let inner = &self.inner;
         let (vms, poke) = Driver::new(
             Arc::new(reconcile::vm::VmReconciler::new(self.clone())),
@@ -110,16 +108,7 @@ impl Vms {
         tasks.spawn(disks.run(stop.clone()));
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
-        if inner.stop_suspended {
-            tasks.spawn(reconcile::suspension::watch(self.clone(), suspensions, stop.clone()));
-        }
         tasks.spawn(metrics::sample(self.clone(), stop.clone()));
-    }
-
-    /// Asks every machine to stop, those of one organization or all, and answers how many. It is the
-    /// platform's own wish, and its reason stands in the VM's message.
-    pub async fn stop_all(&self, org: Option<OrgId>, reason: &str) -> Result<usize> {
-        ops::vm::stop_all(self, org, reason).await
     }
 
     /// Waits until no machine is stopping any more; whether that was so in time.
@@ -188,5 +177,12 @@ impl Vms {
 impl Holder for Vms {
     async fn holds(&self, tx: &mut Tx, project: ProjectId) -> Result<bool> {
         Ok(store::vm::any(&mut *tx, project).await? || store::disk::any(tx, project).await?)
+    }
+}
+
+#[async_trait]
+impl Stops for Vms {
+    async fn stop(&self, org: Option<OrgId>, reason: &str) -> Result<usize> {
+        ops::vm::stop_all(self, org, reason).await
     }
 }

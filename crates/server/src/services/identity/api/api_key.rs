@@ -5,15 +5,13 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::session::OptionalJson;
-use crate::http::auth::{ProjectManager, Scope};
-use crate::http::body;
+use crate::http::auth::ProjectManager;
+use crate::http::body::{self, OptionalJson};
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::IdempotencyKey;
+use crate::http::idempotency::{IdempotencyKey, Outcome};
 use crate::http::list::{Asked, List, PageParams};
 use crate::http::path::PathText;
-use crate::http::reply::{Created, Reply};
-use crate::services::identity::ops::Outcome;
+use crate::http::reply::Reply;
 use crate::services::identity::wire::api_key::{
     ChangeKey, ChangeKeyBody, KeyView, NewKey, NewKeyBody, NewKeyView, RotateKeyBody, overlap,
 };
@@ -52,16 +50,12 @@ pub(super) async fn create_api_key(
     body::Json(body): body::Json,
 ) -> Reply<Response> {
     let key = key.bind(&scope.caller, &body);
-    Ok(shown(&scope, ops::api_key::create(&identity, &scope, NewKey::try_from(&body)?, key).await?))
+    Ok(shown(ops::api_key::create(&identity, &scope, NewKey::try_from(&body)?, key).await?))
 }
 
 /// An answer with a key: nobody on the way keeps it.
-fn shown(scope: &Scope, outcome: Outcome<NewKeyView>) -> Response {
-    let answer = match outcome {
-        Outcome::Created(view) => Created { location: view.key.location(scope), body: view }.into_response(),
-        Outcome::Replayed(replay) => replay.into_response(),
-    };
-    ([(header::CACHE_CONTROL, "no-store")], answer).into_response()
+fn shown(outcome: Outcome<NewKeyView>) -> Response {
+    ([(header::CACHE_CONTROL, "no-store")], outcome).into_response()
 }
 
 /// One key, without its secret.
@@ -129,7 +123,7 @@ pub(super) async fn rotate_api_key(
     key: IdempotencyKey,
     body: OptionalJson,
 ) -> Reply<Response> {
-    let body = body.0.unwrap_or_else(|| serde_json::json!({}));
+    let body = body.or_empty();
     let (id, key) = (path.id("key_id")?, key.bind(&scope.caller, &body));
-    Ok(shown(&scope, ops::api_key::rotate(&identity, &scope, id, overlap(&body)?, key).await?))
+    Ok(shown(ops::api_key::rotate(&identity, &scope, id, overlap(&body)?, key).await?))
 }

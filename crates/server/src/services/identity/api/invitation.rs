@@ -3,16 +3,14 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 
 use crate::http::auth::{OrgManager, Person};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::IdempotencyKey;
+use crate::http::idempotency::{IdempotencyKey, Outcome};
 use crate::http::list::{Asked, List, PageParams};
 use crate::http::path::PathText;
-use crate::http::reply::{Created, Reply};
-use crate::services::identity::ops::Outcome;
+use crate::http::reply::Reply;
 use crate::services::identity::wire::invitation::{InvitationView, NewInvitation, NewInvitationBody, TokenBody, token};
 use crate::services::identity::wire::org::OrgView;
 use crate::services::identity::{Identity, ops, store};
@@ -47,12 +45,9 @@ pub(super) async fn create_invitation(
     OrgManager(scope): OrgManager,
     key: IdempotencyKey,
     body::Json(body): body::Json,
-) -> Reply<Response> {
+) -> Reply<Outcome<InvitationView>> {
     let key = key.bind(&scope.person.caller, &body);
-    Ok(match ops::invitation::create(&identity, &scope, NewInvitation::try_from(&body)?, key).await? {
-        Outcome::Created(view) => Created { location: view.location(scope.org), body: view }.into_response(),
-        Outcome::Replayed(replay) => replay.into_response(),
-    })
+    Ok(ops::invitation::create(&identity, &scope, NewInvitation::try_from(&body)?, key).await?)
 }
 
 /// Sends the mail again; the invitation is good for its whole time from now on.

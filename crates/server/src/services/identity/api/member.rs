@@ -3,16 +3,14 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 
 use crate::http::auth::{OrgManager, OrgReader, ProjectManager};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::IdempotencyKey;
+use crate::http::idempotency::{IdempotencyKey, Outcome};
 use crate::http::list::{Asked, List, PageParams};
 use crate::http::path::PathText;
-use crate::http::reply::{Created, Reply};
-use crate::services::identity::ops::Outcome;
+use crate::http::reply::Reply;
 use crate::services::identity::wire::member::{
     MemberView, NewMember, NewMemberBody, OrgRoleBody, ProjectRoleBody, org_role, project_role,
 };
@@ -95,12 +93,9 @@ pub(super) async fn add_project_member(
     ProjectManager(scope): ProjectManager,
     key: IdempotencyKey,
     body::Json(body): body::Json,
-) -> Reply<Response> {
+) -> Reply<Outcome<MemberView>> {
     let key = key.bind(&scope.caller, &body);
-    Ok(match ops::member::add_to_project(&identity, &scope, NewMember::try_from(&body)?, key).await? {
-        Outcome::Created(view) => Created { location: view.location(&scope), body: view }.into_response(),
-        Outcome::Replayed(replay) => replay.into_response(),
-    })
+    Ok(ops::member::add_to_project(&identity, &scope, NewMember::try_from(&body)?, key).await?)
 }
 
 /// Changes the role of a member of the project.

@@ -3,15 +3,13 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 
 use crate::http::auth::{OrgOwner, OrgReader, Person};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::IdempotencyKey;
+use crate::http::idempotency::{IdempotencyKey, Outcome};
 use crate::http::list::{Asked, List, PageParams};
-use crate::http::reply::{Created, Reply};
-use crate::services::identity::ops::Outcome;
+use crate::http::reply::Reply;
 use crate::services::identity::wire::org::OrgView;
 use crate::services::identity::wire::user::{Named, NamedBody, Renamed, RenamedBody};
 use crate::services::identity::{Identity, ops, org_not_found, store};
@@ -44,12 +42,9 @@ pub(super) async fn create_org(
     person: Person,
     key: IdempotencyKey,
     body::Json(body): body::Json,
-) -> Reply<Response> {
+) -> Reply<Outcome<OrgView>> {
     let key = key.bind(&person.caller, &body);
-    Ok(match ops::org::create(&identity, &person, Named::try_from(&body)?, key).await? {
-        Outcome::Created(view) => Created { location: view.location(), body: view }.into_response(),
-        Outcome::Replayed(replay) => replay.into_response(),
-    })
+    Ok(ops::org::create(&identity, &person, Named::try_from(&body)?, key).await?)
 }
 
 /// One organization.

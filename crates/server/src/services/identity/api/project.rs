@@ -3,16 +3,14 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use berth_domain::identity::policy::{Action, may};
 
 use crate::http::auth::{OrgManager, OrgReader, ProjectManager, ProjectOwner, ProjectReader};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::IdempotencyKey;
+use crate::http::idempotency::{IdempotencyKey, Outcome};
 use crate::http::list::{Asked, List, PageParams};
-use crate::http::reply::{Created, Reply};
-use crate::services::identity::ops::Outcome;
+use crate::http::reply::Reply;
 use crate::services::identity::store::project::ProjectRow;
 use crate::services::identity::wire::project::ProjectView;
 use crate::services::identity::wire::user::{Named, NamedBody, Renamed, RenamedBody};
@@ -48,12 +46,9 @@ pub(super) async fn create_project(
     OrgManager(scope): OrgManager,
     key: IdempotencyKey,
     body::Json(body): body::Json,
-) -> Reply<Response> {
+) -> Reply<Outcome<ProjectView>> {
     let key = key.bind(&scope.person.caller, &body);
-    Ok(match ops::project::create(&identity, &scope, Named::try_from(&body)?, key).await? {
-        Outcome::Created(view) => Created { location: view.location(scope.org), body: view }.into_response(),
-        Outcome::Replayed(replay) => replay.into_response(),
-    })
+    Ok(ops::project::create(&identity, &scope, Named::try_from(&body)?, key).await?)
 }
 
 /// One project.

@@ -8,8 +8,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::http::auth::Person;
-use crate::http::body;
-use crate::http::envelope::{ApiError, ErrorBody, RequestId};
+use crate::http::body::{self, OptionalJson};
+use crate::http::envelope::{ErrorBody, RequestId};
 use crate::http::list::{Asked, List, PageParams};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
@@ -68,22 +68,6 @@ pub(super) async fn logout(State(identity): State<Identity>, person: Person, bod
     let request = body.0.as_ref().map(Logout::try_from).transpose()?.unwrap_or_default();
     ops::session::logout(&identity, &person, request).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// A JSON body that may be absent or null.
-pub(super) struct OptionalJson(pub Option<serde_json::Value>);
-
-impl<S: Send + Sync> FromRequest<S> for OptionalJson {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        if request.headers().contains_key(header::CONTENT_TYPE) {
-            let body::Json(body) = body::Json::from_request(request, state).await?;
-            return Ok(Self(Some(body).filter(|body| !body.is_null())));
-        }
-        let bytes = body::read(request, crate::http::BODY_LIMIT).await?;
-        Ok(Self(if bytes.is_empty() { None } else { Some(body::parse(&bytes)?) }))
-    }
 }
 
 /// The caller's sessions, newest first.

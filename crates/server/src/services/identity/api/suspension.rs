@@ -3,8 +3,8 @@
 use axum::Json;
 use axum::extract::State;
 
-use super::session::OptionalJson;
 use crate::http::auth::Administrator;
+use crate::http::body::OptionalJson;
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{Asked, List, PageParams, Params};
 use crate::http::path::PathText;

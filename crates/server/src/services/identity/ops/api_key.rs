@@ -5,11 +5,11 @@ use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Outcome, keep, replay};
 use crate::db::Tx;
 use crate::db::audit::Audit;
 use crate::http::auth::{Scope, Who, unauthorized};
-use crate::http::idempotency::Idempotency;
+use crate::http::idempotency::{Idempotency, Outcome};
+use crate::http::reply::Created;
 use crate::services::identity::memory::KeyHash;
 use crate::services::identity::store::api_key::KeyRow;
 use crate::services::identity::wire::api_key::{ChangeKey, KeyView, NewKey, NewKeyView};
@@ -20,20 +20,32 @@ pub(in crate::services::identity) async fn create(
     identity: &Identity,
     scope: &Scope,
     new: NewKey,
-    key: Option<Idempotency>,
+    key: Idempotency,
 ) -> Result<Outcome<NewKeyView>> {
     let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin().await?;
-    if let Some(replay) = replay(key.as_ref(), &mut tx, now).await? {
-        return Ok(Outcome::Replayed(replay));
+    if let Some(replayed) = key.replay(&mut tx, now).await? {
+        return Ok(replayed);
     }
     refuse_past(new.expires_at, now)?;
     let view = write(&mut tx, scope, new, now).await?;
     Audit { data: view.key.told(), ..scope.audit("api_key.create", &view.key.id) }.write_and_tell(&mut tx, now).await?;
-    // A replay shows no secret.
-    keep(key.as_ref(), &mut tx, now, &view.key.location(scope), &view.key).await?;
+    let created = shown_once(scope, &key, &mut tx, view, now).await?;
     tx.commit().await?;
-    Ok(Outcome::Created(view))
+    Ok(created)
+}
+
+/// The answer with the secret; what is kept of it shows none.
+async fn shown_once(
+    scope: &Scope,
+    key: &Idempotency,
+    tx: &mut Tx,
+    view: NewKeyView,
+    now: Timestamp,
+) -> Result<Outcome<NewKeyView>> {
+    let location = view.key.location(scope);
+    key.keep(tx, now, &location, &view.key).await?;
+    Ok(Outcome::Created(Created { location, body: view }))
 }
 
 fn refuse_past(at: Option<Timestamp>, now: Timestamp) -> Result<()> {
@@ -131,12 +143,12 @@ pub(in crate::services::identity) async fn rotate(
     scope: &Scope,
     id: KeyId,
     overlap_seconds: i64,
-    key: Option<Idempotency>,
+    key: Idempotency,
 ) -> Result<Outcome<NewKeyView>> {
     let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin().await?;
-    if let Some(replay) = replay(key.as_ref(), &mut tx, now).await? {
-        return Ok(Outcome::Replayed(replay));
+    if let Some(replayed) = key.replay(&mut tx, now).await? {
+        return Ok(replayed);
     }
     let mut old = load(&mut tx, scope, id).await?;
     if !old.lives(now) {
@@ -153,7 +165,7 @@ pub(in crate::services::identity) async fn rotate(
     old.updated_at = now;
     let data = json!({"successor": view.key.id, "overlap_seconds": overlap_seconds});
     Audit { data, ..scope.audit("api_key.rotate", &id.to_string()) }.write_and_tell(&mut tx, now).await?;
-    keep(key.as_ref(), &mut tx, now, &view.key.location(scope), &view.key).await?;
+    let created = shown_once(scope, &key, &mut tx, view, now).await?;
     commit(identity, tx, &old, now).await?;
-    Ok(Outcome::Created(view))
+    Ok(created)
 }

@@ -6,12 +6,12 @@ use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Outcome, invalid_token, keep, replay, verification};
+use super::{invalid_token, verification};
 use crate::config::Secret;
 use crate::db::Tx;
 use crate::db::audit::{Actor, Audit};
 use crate::http::auth::{OrgScope, Person, unauthorized};
-use crate::http::idempotency::Idempotency;
+use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::store::invitation::InvitationRow;
 use crate::services::identity::store::org::OrgRow;
 use crate::services::identity::store::user::UserRow;
@@ -24,12 +24,12 @@ pub(in crate::services::identity) async fn create(
     identity: &Identity,
     scope: &OrgScope,
     new: NewInvitation,
-    key: Option<Idempotency>,
+    key: Idempotency,
 ) -> Result<Outcome<InvitationView>> {
     let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin().await?;
-    if let Some(replay) = replay(key.as_ref(), &mut tx, now).await? {
-        return Ok(Outcome::Replayed(replay));
+    if let Some(replayed) = key.replay(&mut tx, now).await? {
+        return Ok(replayed);
     }
     if new.role == OrgRole::Owner {
         scope.require(Action::OwnOrganization)?;
@@ -54,9 +54,9 @@ pub(in crate::services::identity) async fn create(
     let data = json!({"email": invitation.email, "role": invitation.role.as_str()});
     Audit { data, ..scope.audit("invitation.create", &subject) }.write(&mut tx, now).await?;
     let view = InvitationView::of(&invitation, now);
-    keep(key.as_ref(), &mut tx, now, &view.location(scope.org), &view).await?;
+    let outcome = key.created(&mut tx, now, view.location(scope.org), view).await?;
     tx.commit().await?;
-    Ok(Outcome::Created(view))
+    Ok(outcome)
 }
 
 async fn check_projects(tx: &mut Tx, org: OrgId, roles: &[ProjectRoleGiven]) -> Result<()> {

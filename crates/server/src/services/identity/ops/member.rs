@@ -5,11 +5,10 @@ use berth_domain::ids::UserId;
 use berth_domain::{Code, Error, Result};
 use serde_json::json;
 
-use super::{Outcome, keep, replay};
 use crate::db::Tx;
 use crate::db::audit::Audit;
 use crate::http::auth::{OrgScope, Scope};
-use crate::http::idempotency::Idempotency;
+use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::wire::member::{MemberView, NewMember, Whom};
 use crate::services::identity::{Identity, not_found, store};
 
@@ -79,12 +78,12 @@ pub(in crate::services::identity) async fn add_to_project(
     identity: &Identity,
     scope: &Scope,
     new: NewMember,
-    key: Option<Idempotency>,
+    key: Idempotency,
 ) -> Result<Outcome<MemberView>> {
     let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin().await?;
-    if let Some(replay) = replay(key.as_ref(), &mut tx, now).await? {
-        return Ok(Outcome::Replayed(replay));
+    if let Some(replayed) = key.replay(&mut tx, now).await? {
+        return Ok(replayed);
     }
     let (field, user) = match new.whom {
         Whom::User(id) => ("user_id", Some(id)),
@@ -101,10 +100,10 @@ pub(in crate::services::identity) async fn add_to_project(
     Audit { data, ..scope.audit("project_member.add", &user.to_string()) }.write_and_tell(&mut tx, now).await?;
     let row = store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(|| not_found("member"))?;
     let view = MemberView::from(row);
-    keep(key.as_ref(), &mut tx, now, &view.location(scope), &view).await?;
+    let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
     tx.commit().await?;
     identity.inner.memory.forget_scopes();
-    Ok(Outcome::Created(view))
+    Ok(outcome)
 }
 
 /// Changes the role of a member of the project.

@@ -16,43 +16,12 @@ pub(super) mod verification;
 
 use berth_domain::ids::UserId;
 use berth_domain::names::Slug;
-use berth_domain::{Code, Error, Result, Timestamp};
+use berth_domain::{Code, Error};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::db::Tx;
 use crate::db::audit::{Actor, Audit};
 use crate::http::envelope::RequestId;
-use crate::http::idempotency::{Idempotency, Replay};
-
-/// What a creation is answered with.
-pub(super) enum Outcome<T> {
-    /// It was made now.
-    Created(T),
-    /// It was made before, by the same request.
-    Replayed(Replay),
-}
-
-/// The answer given before to the same request, if there is one.
-async fn replay(key: Option<&Idempotency>, tx: &mut Tx, now: Timestamp) -> Result<Option<Replay>> {
-    match key {
-        Some(key) => key.replay(tx, now).await,
-        None => Ok(None),
-    }
-}
-
-/// Keeps an answer beside what it created.
-async fn keep(
-    key: Option<&Idempotency>,
-    tx: &mut Tx,
-    now: Timestamp,
-    location: &str,
-    view: &impl serde::Serialize,
-) -> Result<()> {
-    let Some(key) = key else { return Ok(()) };
-    let body = serde_json::to_string(view).map_err(Error::internal)?;
-    key.keep(tx, now, location, &body).await
-}
 
 /// The audit record of what somebody does who is not signed in.
 fn by_themselves<'a>(user: UserId, request: &'a RequestId, action: &'a str, subject: &'a str) -> Audit<'a> {

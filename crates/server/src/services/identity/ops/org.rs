@@ -6,11 +6,11 @@ use berth_domain::names::Slug;
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
 
-use super::{Outcome, keep, project, replay, slug_taken, suffix};
+use super::{project, slug_taken, suffix};
 use crate::db::Tx;
 use crate::db::audit::Audit;
 use crate::http::auth::{OrgScope, Person};
-use crate::http::idempotency::Idempotency;
+use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::store::org::OrgRow;
 use crate::services::identity::wire::org::OrgView;
 use crate::services::identity::wire::user::{Named, Renamed};
@@ -51,21 +51,21 @@ pub(in crate::services::identity) async fn create(
     identity: &Identity,
     person: &Person,
     named: Named,
-    key: Option<Idempotency>,
+    key: Idempotency,
 ) -> Result<Outcome<OrgView>> {
     let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin().await?;
-    if let Some(replay) = replay(key.as_ref(), &mut tx, now).await? {
-        return Ok(Outcome::Replayed(replay));
+    if let Some(replayed) = key.replay(&mut tx, now).await? {
+        return Ok(replayed);
     }
     let org = new(&mut tx, &named, now).await?;
     write(&mut tx, &org, person.user, false).await?;
     Audit { org: Some(org.id), ..person.caller.audit("org.create", &org.id.to_string()) }.write(&mut tx, now).await?;
     let view = OrgView::from(&org);
-    keep(key.as_ref(), &mut tx, now, &view.location(), &view).await?;
+    let outcome = key.created(&mut tx, now, view.location(), view).await?;
     tx.commit().await?;
     identity.inner.memory.forget_scopes();
-    Ok(Outcome::Created(view))
+    Ok(outcome)
 }
 
 /// Changes name or slug.

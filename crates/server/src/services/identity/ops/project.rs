@@ -6,11 +6,11 @@ use berth_domain::names::Slug;
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
 
-use super::{Outcome, keep, replay, slug_taken, suffix};
+use super::{slug_taken, suffix};
 use crate::db::Tx;
 use crate::db::audit::Audit;
 use crate::http::auth::{OrgScope, Scope};
-use crate::http::idempotency::Idempotency;
+use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::store::project::ProjectRow;
 use crate::services::identity::wire::project::ProjectView;
 use crate::services::identity::wire::user::{Named, Renamed};
@@ -52,22 +52,22 @@ pub(in crate::services::identity) async fn create(
     identity: &Identity,
     scope: &OrgScope,
     named: Named,
-    key: Option<Idempotency>,
+    key: Idempotency,
 ) -> Result<Outcome<ProjectView>> {
     let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin().await?;
-    if let Some(replay) = replay(key.as_ref(), &mut tx, now).await? {
-        return Ok(Outcome::Replayed(replay));
+    if let Some(replayed) = key.replay(&mut tx, now).await? {
+        return Ok(replayed);
     }
     let project = new(&mut tx, scope.org, &named, now).await?;
     write(&mut tx, &project, scope.person.user).await?;
     let subject = project.id.to_string();
     Audit { project: Some(project.id), ..scope.audit("project.create", &subject) }.write_and_tell(&mut tx, now).await?;
     let view = ProjectView::from(&project);
-    keep(key.as_ref(), &mut tx, now, &view.location(scope.org), &view).await?;
+    let outcome = key.created(&mut tx, now, view.location(scope.org), view).await?;
     tx.commit().await?;
     identity.inner.memory.forget_scopes();
-    Ok(Outcome::Created(view))
+    Ok(outcome)
 }
 
 /// Changes name or slug.

@@ -5,7 +5,7 @@ use berth_domain::identity::KeyScopes;
 use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
 use berth_domain::page::Page;
 
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// A key.
 #[derive(Clone, Debug)]
@@ -115,14 +115,7 @@ pub async fn find(on: impl On, project: ProjectId, id: KeyId) -> Result<Option<K
 
 /// A page of a project's keys, newest first, and how many there are.
 pub async fn list(db: &Db, project: ProjectId, page: Page) -> Result<(Vec<KeyRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM api_keys WHERE project_id = $1").bind(project).fetch_one(db).await?;
-    let rows = sql("SELECT * FROM api_keys WHERE project_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2 OFFSET $3")
-        .bind(project)
-        .bind(page.limit)
-        .bind(page.offset())
-        .fetch_all(db)
-        .await?;
-    Ok((rows, total))
+    page_of("*", "api_keys WHERE project_id = $1", "created_at DESC, id DESC").bind(project).fetch(db, page).await
 }
 
 /// Notes when a key was used; never sets the time back.

@@ -4,7 +4,7 @@ use berth_domain::Timestamp;
 use berth_domain::ids::OrgId;
 use berth_domain::page::Page;
 
-use crate::db::{Db, DbError, FromRow, Query, Row, Value, sql};
+use crate::db::{Db, DbError, FromRow, PageQuery, Row, Value, page_of};
 
 /// A record.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ const WHERE: &str = "org_id = $1 AND ($2 IS NULL OR action = $2) AND ($3 IS NULL
      AND ($4 IS NULL OR subject = $4) AND ($5 IS NULL OR project_id = $5) AND created_at >= $6 AND created_at < $7";
 
 impl Filter {
-    fn bind(&self, query: Query, org: OrgId) -> Query {
+    fn bind(&self, query: PageQuery, org: OrgId) -> PageQuery {
         query
             .bind(org)
             .bind(self.action.clone())
@@ -80,8 +80,5 @@ impl Filter {
 
 /// A page of the records of an organization, newest first, and how many there are.
 pub async fn list(db: &Db, org: OrgId, filter: &Filter, page: Page) -> Result<(Vec<AuditRow>, i64), DbError> {
-    let total = filter.bind(sql(format!("SELECT COUNT(*) FROM audit WHERE {WHERE}")), org).fetch_one(db).await?;
-    let page_of = format!("SELECT * FROM audit WHERE {WHERE} ORDER BY created_at DESC, id DESC LIMIT $8 OFFSET $9");
-    let rows = filter.bind(sql(page_of), org).bind(page.limit).bind(page.offset()).fetch_all(db).await?;
-    Ok((rows, total))
+    filter.bind(page_of("*", format!("audit WHERE {WHERE}"), "created_at DESC, id DESC"), org).fetch(db, page).await
 }

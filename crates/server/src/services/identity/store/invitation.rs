@@ -5,7 +5,7 @@ use berth_domain::identity::OrgRole;
 use berth_domain::ids::{InvitationId, OrgId, UserId};
 use berth_domain::page::Page;
 
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// An invitation.
 #[derive(Clone, Debug)]
@@ -104,12 +104,5 @@ pub async fn open_for(tx: &mut Tx, org: OrgId, email: &str, now: Timestamp) -> R
 
 /// A page of an organization's invitations, newest first, and how many there are.
 pub async fn list(db: &Db, org: OrgId, page: Page) -> Result<(Vec<InvitationRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM invitations WHERE org_id = $1").bind(org).fetch_one(db).await?;
-    let rows = sql("SELECT * FROM invitations WHERE org_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2 OFFSET $3")
-        .bind(org)
-        .bind(page.limit)
-        .bind(page.offset())
-        .fetch_all(db)
-        .await?;
-    Ok((rows, total))
+    page_of("*", "invitations WHERE org_id = $1", "created_at DESC, id DESC").bind(org).fetch(db, page).await
 }

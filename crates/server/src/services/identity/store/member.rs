@@ -5,7 +5,7 @@ use berth_domain::identity::{OrgRole, ProjectRole};
 use berth_domain::ids::{OrgId, ProjectId, UserId};
 use berth_domain::page::Page;
 
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// A person as others of the organization or project see it.
 #[derive(Clone, Debug)]
@@ -21,6 +21,9 @@ pub struct MemberRow {
     /// Since when.
     pub created_at: Timestamp,
 }
+
+/// Columns of a member.
+const MEMBER: &str = "m.*, u.email AS email, u.name AS name";
 
 impl FromRow for MemberRow {
     fn from_row(row: &Row) -> Result<Self, DbError> {
@@ -95,15 +98,8 @@ pub async fn find(on: impl On, org: OrgId, user: UserId) -> Result<Option<Member
 
 /// A page of an organization's members, newest first, and how many there are.
 pub async fn list(db: &Db, org: OrgId, page: Page) -> Result<(Vec<MemberRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM org_members WHERE org_id = $1").bind(org).fetch_one(db).await?;
-    let rows = sql("SELECT m.*, u.email AS email, u.name AS name FROM org_members m JOIN users u ON u.id = m.user_id \
-         WHERE m.org_id = $1 ORDER BY m.created_at DESC, m.user_id DESC LIMIT $2 OFFSET $3")
-    .bind(org)
-    .bind(page.limit)
-    .bind(page.offset())
-    .fetch_all(db)
-    .await?;
-    Ok((rows, total))
+    let from = "org_members m JOIN users u ON u.id = m.user_id WHERE m.org_id = $1";
+    page_of(MEMBER, from, "m.created_at DESC, m.user_id DESC").bind(org).fetch(db, page).await
 }
 
 /// Makes a person a member of a project, or changes the role.
@@ -147,14 +143,6 @@ pub async fn find_in_project(on: impl On, project: ProjectId, user: UserId) -> R
 
 /// A page of a project's own members, newest first, and how many there are.
 pub async fn list_in_project(db: &Db, project: ProjectId, page: Page) -> Result<(Vec<MemberRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM project_members WHERE project_id = $1").bind(project).fetch_one(db).await?;
-    let rows =
-        sql("SELECT m.*, u.email AS email, u.name AS name FROM project_members m JOIN users u ON u.id = m.user_id \
-         WHERE m.project_id = $1 ORDER BY m.created_at DESC, m.user_id DESC LIMIT $2 OFFSET $3")
-        .bind(project)
-        .bind(page.limit)
-        .bind(page.offset())
-        .fetch_all(db)
-        .await?;
-    Ok((rows, total))
+    let from = "project_members m JOIN users u ON u.id = m.user_id WHERE m.project_id = $1";
+    page_of(MEMBER, from, "m.created_at DESC, m.user_id DESC").bind(project).fetch(db, page).await
 }

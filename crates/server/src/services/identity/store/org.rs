@@ -5,7 +5,7 @@ use berth_domain::identity::OrgRole;
 use berth_domain::ids::{OrgId, UserId};
 use berth_domain::page::Page;
 
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// An organization, with the role of whoever looks.
 #[derive(Clone, Debug)]
@@ -110,27 +110,21 @@ pub async fn of(on: impl On, user: UserId, name: &str) -> Result<Option<OrgRow>,
 
 /// A page of the organizations a person belongs to, and how many there are.
 pub async fn list_of(db: &Db, user: UserId, page: Page) -> Result<(Vec<OrgRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM org_members WHERE user_id = $1").bind(user).fetch_one(db).await?;
-    let rows = sql("SELECT o.*, m.role AS role FROM orgs o JOIN org_members m ON m.org_id = o.id \
-                    WHERE m.user_id = $1 ORDER BY o.created_at DESC, o.id DESC LIMIT $2 OFFSET $3")
+    page_of(
+        "o.*, m.role AS role",
+        "orgs o JOIN org_members m ON m.org_id = o.id WHERE m.user_id = $1",
+        "o.created_at DESC, o.id DESC",
+    )
     .bind(user)
-    .bind(page.limit)
-    .bind(page.offset())
-    .fetch_all(db)
-    .await?;
-    Ok((rows, total))
+    .fetch(db, page)
+    .await
 }
 
 /// A page of all organizations, newest first, and how many there are.
 pub async fn list(db: &Db, page: Page) -> Result<(Vec<OrgRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM orgs WHERE deleted_at IS NULL").fetch_one(db).await?;
-    let rows = sql("SELECT o.*, NULL AS role FROM orgs o WHERE o.deleted_at IS NULL \
-                    ORDER BY o.created_at DESC, o.id DESC LIMIT $1 OFFSET $2")
-    .bind(page.limit)
-    .bind(page.offset())
-    .fetch_all(db)
-    .await?;
-    Ok((rows, total))
+    page_of("o.*, NULL AS role", "orgs o WHERE o.deleted_at IS NULL", "o.created_at DESC, o.id DESC")
+        .fetch(db, page)
+        .await
 }
 
 /// Organizations of which a person is the only owner.

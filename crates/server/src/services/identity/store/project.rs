@@ -5,7 +5,7 @@ use berth_domain::identity::ProjectRole;
 use berth_domain::ids::{OrgId, ProjectId, UserId};
 use berth_domain::page::Page;
 
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// A project, with the role of whoever looks.
 #[derive(Clone, Debug)]
@@ -131,24 +131,15 @@ pub async fn all_of(tx: &mut Tx, org: OrgId) -> Result<Vec<ProjectRow>, DbError>
 
 /// A page of an organization's projects: all of them, or only those a person is a member of.
 pub async fn list(db: &Db, org: OrgId, user: UserId, all: bool, page: Page) -> Result<(Vec<ProjectRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM projects p \
-         LEFT JOIN project_members m ON m.project_id = p.id AND m.user_id = $2 \
-         WHERE p.org_id = $1 AND p.deleted_at IS NULL AND ($3 = 1 OR m.role IS NOT NULL)")
+    page_of(
+        "p.*, m.role AS role",
+        "projects p LEFT JOIN project_members m ON m.project_id = p.id AND m.user_id = $2 \
+         WHERE p.org_id = $1 AND p.deleted_at IS NULL AND ($3 = 1 OR m.role IS NOT NULL)",
+        "p.created_at DESC, p.id DESC",
+    )
     .bind(org)
     .bind(user)
     .bind(all)
-    .fetch_one(db)
-    .await?;
-    let rows = sql("SELECT p.*, m.role AS role FROM projects p \
-         LEFT JOIN project_members m ON m.project_id = p.id AND m.user_id = $2 \
-         WHERE p.org_id = $1 AND p.deleted_at IS NULL AND ($3 = 1 OR m.role IS NOT NULL) \
-         ORDER BY p.created_at DESC, p.id DESC LIMIT $4 OFFSET $5")
-    .bind(org)
-    .bind(user)
-    .bind(all)
-    .bind(page.limit)
-    .bind(page.offset())
-    .fetch_all(db)
-    .await?;
-    Ok((rows, total))
+    .fetch(db, page)
+    .await
 }

@@ -4,7 +4,7 @@ use berth_domain::Timestamp;
 use berth_domain::ids::{ReferralId, UserId};
 use berth_domain::page::Page;
 
-use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, Row, Tx, page_of, sql};
 
 /// A referral as its referrer sees it.
 #[derive(Clone, Debug)]
@@ -67,13 +67,5 @@ pub async fn advance(tx: &mut Tx, referred: UserId, from: [&str; 2], to: &str, n
 
 /// A page of the referrals of a person, newest first, and how many there are.
 pub async fn list(db: &Db, referrer: UserId, page: Page) -> Result<(Vec<ReferralRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM referrals WHERE referrer_id = $1").bind(referrer).fetch_one(db).await?;
-    let rows =
-        sql("SELECT * FROM referrals WHERE referrer_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2 OFFSET $3")
-            .bind(referrer)
-            .bind(page.limit)
-            .bind(page.offset())
-            .fetch_all(db)
-            .await?;
-    Ok((rows, total))
+    page_of("*", "referrals WHERE referrer_id = $1", "created_at DESC, id DESC").bind(referrer).fetch(db, page).await
 }

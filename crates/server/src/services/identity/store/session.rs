@@ -4,7 +4,7 @@ use berth_domain::Timestamp;
 use berth_domain::ids::{SessionId, UserId};
 use berth_domain::page::Page;
 
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// A signed-in session.
 #[derive(Clone, Debug)]
@@ -55,8 +55,7 @@ impl FromRow for SessionRow {
     }
 }
 
-const SELECT: &str = "SELECT s.*, u.is_admin AS is_admin, u.suspended_at AS suspended_at FROM sessions s \
-     JOIN users u ON u.id = s.user_id WHERE ";
+const COLUMNS: &str = "s.*, u.is_admin AS is_admin, u.suspended_at AS suspended_at";
 
 /// Writes a new session.
 pub async fn insert(tx: &mut Tx, session: &SessionRow) -> Result<(), DbError> {
@@ -81,27 +80,17 @@ pub async fn used(tx: &mut Tx, id: SessionId, now: Timestamp) -> Result<(), DbEr
 
 /// A session by id.
 pub async fn find(on: impl On, id: SessionId) -> Result<Option<SessionRow>, DbError> {
-    sql(format!("{SELECT} s.id = $1")).bind(id).fetch_optional(on).await
+    sql(format!("SELECT {COLUMNS} FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.id = $1"))
+        .bind(id)
+        .fetch_optional(on)
+        .await
 }
 
 /// A page of a person's sessions that last, newest first, and how many there are.
 pub async fn list(db: &Db, user: UserId, now: Timestamp, page: Page) -> Result<(Vec<SessionRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM sessions WHERE user_id = $1 AND revoked_at IS NULL AND expires_at > $2")
-        .bind(user)
-        .bind(now)
-        .fetch_one(db)
-        .await?;
-    let rows = sql(format!(
-        "{SELECT} s.user_id = $1 AND s.revoked_at IS NULL AND s.expires_at > $2 \
-         ORDER BY s.created_at DESC, s.id DESC LIMIT $3 OFFSET $4"
-    ))
-    .bind(user)
-    .bind(now)
-    .bind(page.limit)
-    .bind(page.offset())
-    .fetch_all(db)
-    .await?;
-    Ok((rows, total))
+    let from = "sessions s JOIN users u ON u.id = s.user_id \
+         WHERE s.user_id = $1 AND s.revoked_at IS NULL AND s.expires_at > $2";
+    page_of(COLUMNS, from, "s.created_at DESC, s.id DESC").bind(user).bind(now).fetch(db, page).await
 }
 
 /// Ends a session.

@@ -4,7 +4,7 @@ use berth_domain::Timestamp;
 use berth_domain::ids::UserId;
 use berth_domain::page::Page;
 
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// A person.
 #[derive(Clone, Debug)]
@@ -140,16 +140,6 @@ pub async fn count(tx: &mut Tx) -> Result<i64, DbError> {
 /// A page of everybody whose address holds a text, newest first, and how many there are.
 pub async fn list(db: &Db, email: &str, page: Page) -> Result<(Vec<UserRow>, i64), DbError> {
     let like = format!("%{}%", email.to_lowercase().replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"));
-    let total = sql("SELECT COUNT(*) FROM users WHERE deleted_at IS NULL AND email_key LIKE $1 ESCAPE '\\'")
-        .bind(&like)
-        .fetch_one(db)
-        .await?;
-    let rows = sql("SELECT * FROM users WHERE deleted_at IS NULL AND email_key LIKE $1 ESCAPE '\\' \
-                    ORDER BY created_at DESC, id DESC LIMIT $2 OFFSET $3")
-    .bind(&like)
-    .bind(page.limit)
-    .bind(page.offset())
-    .fetch_all(db)
-    .await?;
-    Ok((rows, total))
+    let from = "users WHERE deleted_at IS NULL AND email_key LIKE $1 ESCAPE '\\'";
+    page_of("*", from, "created_at DESC, id DESC").bind(like).fetch(db, page).await
 }

@@ -18,10 +18,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{AgentError, Session, gone};
 
-/// Waiting for the answer to a marker, before it is sent again.
-const AGAIN: Duration = Duration::from_millis(200);
+/// Waiting for the answer to the first marker, before it is sent again; twice as long each time. A guest that
+/// begins anew throws away what came before it noticed.
+const AGAIN: Duration = Duration::from_millis(8);
+/// Longest wait between two markers.
+const SELDOM: Duration = Duration::from_secs(1);
 /// Markers without filler. One that meets the rest of an old frame is swallowed by it.
-const BARE: u32 = 3;
+const BARE: u32 = 7;
 /// While something is under way, a guest that says nothing for this long is asked, and then given up.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -55,7 +58,8 @@ async fn synchronise(stream: &mut UnixStream, deadline: Instant) -> Result<Bytes
     let mut answer = Answer::to(nonce);
     let mut buffer = vec![0; 4096];
     for round in 0u32.. {
-        let until = deadline.min(Instant::now() + AGAIN * (round + 1));
+        let wait = AGAIN.saturating_mul(1 << round.min(16)).min(SELDOM);
+        let until = deadline.min(Instant::now() + wait);
         let sent = timeout_at(deadline, send(stream, nonce, round >= BARE)).await;
         sent.map_err(|_| AgentError::Timeout)?.map_err(gone)?;
         while let Ok(read) = timeout_at(until, stream.read(&mut buffer)).await {

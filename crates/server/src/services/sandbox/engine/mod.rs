@@ -3,6 +3,7 @@
 //! An engine is told, it does not decide. Every call may be repeated after a crash, and names things by
 //! the ids of their rows, so that a scan of the host finds what no row owns.
 
+mod absent;
 pub mod qemu;
 
 use std::collections::BTreeMap;
@@ -13,8 +14,10 @@ use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::network::Network;
 use tokio::sync::broadcast;
 
-use super::agent::Connection;
+pub use absent::NoEngine;
+pub use berth_domain::sandbox::plan::Machine as Observed;
 
+use super::agent::Connection;
 pub use crate::services::vm::engine::EngineError;
 
 /// The result of an engine's work.
@@ -44,20 +47,6 @@ pub struct PlatformTemplate {
     pub disk_gb: i64,
     /// Who its commands run as.
     pub user: String,
-}
-
-/// A machine as it is seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Observed {
-    /// There is no process, and none is missed.
-    Absent,
-    /// It runs.
-    Running {
-        /// What it was started as.
-        generation: i64,
-    },
-    /// It was started and has no process any more.
-    Ended,
 }
 
 /// What a machine begins with.
@@ -255,17 +244,19 @@ pub trait SandboxEngine: Send + Sync + 'static {
     /// loaded onto a disk at most once, and never one that does not fit: then it starts from its disk.
     async fn start(&self, spec: &StartSpec) -> Result<Started>;
 
-    /// Cuts the disk of a running machine, which goes on. A cut that was made already is found made.
+    /// Cuts the disk of a running machine, which goes on. A cut that was made already is found made. After a
+    /// permanent error the machine writes to the old top, and will not go over to the new one.
     async fn cut(&self, cut: &Cut) -> Result<CutDone>;
 
     /// Cuts the disk of a sandbox without a machine. A new layer that is there already is left as it is: the
     /// machine had gone on in it before it ended. A memory is part of the answer only if it was captured then.
     async fn cut_cold(&self, cut: &Cut) -> Result<CutDone>;
 
-    /// Ends a machine in good order, its disk consistent, and keeps its memory if it is wanted.
+    /// Ends a machine in good order, its disk consistent, and keeps its memory if it is wanted. Without a machine
+    /// it answers what was kept before.
     async fn pause(&self, id: SandboxId, memory: Option<MemoryId>) -> Result<Paused>;
 
-    /// Ends a machine's process; fine where there is none.
+    /// Ends a machine's process; fine where there is none. Afterwards none is missed: it is absent.
     async fn end(&self, id: SandboxId) -> Result<()>;
 
     /// Removes everything a sandbox left on the host, but for its layers and memories.

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 
 use crate::config::{Plan, Region, VmConfig};
+use crate::db::usage;
 use crate::http::auth::{Caller, Onlooker};
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{Asked, List, PageParams};
@@ -48,6 +49,7 @@ pub(super) async fn list_plans(State(vms): State<Vms>, _caller: Caller, asked: A
 pub(super) async fn get_quota(State(vms): State<Vms>, Onlooker(scope): Onlooker) -> Reply<Json<QuotaView>> {
     let machines = store::vm::totals(vms.db(), (&scope).into()).await?;
     let (disks, disk_gb) = store::disk::totals(vms.db(), (&scope).into()).await?;
+    let sandboxes = usage::sandboxes(vms.db(), scope.project).await?;
     let limits = scope.limits;
     Ok(Json(QuotaView {
         vms: Quota { used: machines.vms, limit: limits.vms },
@@ -55,6 +57,7 @@ pub(super) async fn get_quota(State(vms): State<Vms>, Onlooker(scope): Onlooker)
         memory_mb: Quota { used: machines.memory_mb, limit: limits.memory_mb },
         disks: Quota { used: disks, limit: limits.disks },
         disk_gb: Quota { used: disk_gb, limit: limits.disk_gb },
+        sandboxes: Quota { used: sandboxes, limit: limits.sandboxes },
         requests_per_minute: limits.requests_per_minute,
     }))
 }

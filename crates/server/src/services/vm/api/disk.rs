@@ -3,7 +3,6 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use berth_domain::ids::DiskId;
 use berth_domain::vm::DiskKind;
 use berth_domain::vm::request::{AttachDisk, CreateDisk};
@@ -11,11 +10,11 @@ use berth_domain::vm::request::{AttachDisk, CreateDisk};
 use crate::http::auth::{Editor, Reader};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::IdempotencyKey;
+use crate::http::idempotency::{IdempotencyKey, Outcome};
 use crate::http::list::{Asked, List, PageParams};
 use crate::http::path::PathText;
-use crate::http::reply::{Created, Reply};
-use crate::services::vm::ops::{self, Outcome};
+use crate::http::reply::Reply;
+use crate::services::vm::ops;
 use crate::services::vm::wire::disk::{DiskView, RootDiskView};
 use crate::services::vm::wire::requests::{AttachBody, CreateDiskBody};
 use crate::services::vm::{Vms, store};
@@ -105,13 +104,10 @@ pub(super) async fn create_disk(
     Editor(scope): Editor,
     key: IdempotencyKey,
     body::Json(body): body::Json,
-) -> Reply<Response> {
+) -> Reply<Outcome<DiskView>> {
     let request = CreateDisk::try_from(&body)?;
     let key = key.bind(&scope.caller, &body);
-    Ok(match ops::disk::create(&vms, &scope, request, key).await? {
-        Outcome::Created(view) => Created { location: view.location(&scope), body: view }.into_response(),
-        Outcome::Replayed(replay) => replay.into_response(),
-    })
+    Ok(ops::disk::create(&vms, &scope, request, key).await?)
 }
 
 /// One data disk (extension).

@@ -3,16 +3,14 @@
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 
 use crate::http::auth::{Administrator, Caller};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::IdempotencyKey;
+use crate::http::idempotency::{IdempotencyKey, Outcome};
 use crate::http::list::{Asked, List, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::{Created, Reply};
-use crate::services::vm::ops::Outcome;
 use crate::services::vm::ops::image;
 use crate::services::vm::wire::image::{ImageView, Import};
 use crate::services::vm::{Vms, store};
@@ -57,12 +55,9 @@ pub(super) async fn import_image(
     Administrator(admin): Administrator,
     key: IdempotencyKey,
     body::Json(body): body::Json,
-) -> Reply<Response> {
+) -> Reply<Outcome<ImageView>> {
     let import = Import::try_from(&body)?;
-    Ok(match image::import(&vms, &admin, import, key.bind(&admin.caller, &body)).await? {
-        Outcome::Created(view) => Created { location: view.location(), body: view }.into_response(),
-        Outcome::Replayed(replay) => replay.into_response(),
-    })
+    Ok(image::import(&vms, &admin, import, key.bind(&admin.caller, &body)).await?)
 }
 
 /// An image to import.

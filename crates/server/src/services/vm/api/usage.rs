@@ -3,12 +3,13 @@
 use axum::Json;
 use axum::extract::State;
 
+use crate::db::usage;
 use crate::http::auth::Administrator;
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{Asked, List, PageParams};
 use crate::http::reply::Reply;
+use crate::services::vm::Vms;
 use crate::services::vm::wire::usage::UsageView;
-use crate::services::vm::{Vms, store};
 
 /// The projects that have anything, those with most memory first.
 #[utoipa::path(get, path = "/api/v1/admin/usage", operation_id = "listUsage", tag = "administration",
@@ -21,6 +22,6 @@ pub(super) async fn list_usage(
     _admin: Administrator,
     Asked(page): Asked,
 ) -> Reply<Json<List<UsageView>>> {
-    let (rows, total) = store::usage::list(vms.db(), page).await?;
+    let (rows, total) = usage::list(vms.db(), page).await?;
     Ok(Json(List::new(rows.into_iter().map(UsageView::from).collect(), page, total)))
 }

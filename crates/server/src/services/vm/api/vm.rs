@@ -1,7 +1,5 @@
 //! VMs: the seven operations of the specification, and change, wait and operations beside them.
 
-use std::time::Duration;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -13,16 +11,15 @@ use berth_domain::vm::request::{CreateVm, UpdateVm};
 use berth_domain::vm::state::Verb;
 use bytes::Bytes;
 
-use crate::db::Signal;
 use crate::http::auth::{Editor, Reader};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::IdempotencyKey;
+use crate::http::idempotency::{IdempotencyKey, Outcome};
 use crate::http::list::{Asked, List, PageParams, Params};
 use crate::http::path::PathText;
-use crate::http::reply::{Accepted, Created, Reply};
-use crate::services::vm::ops::vm::VmWithDisks;
-use crate::services::vm::ops::{self, Outcome};
+use crate::http::reply::{Accepted, Reply};
+use crate::http::wait::{self, Wait};
+use crate::services::vm::ops;
 use crate::services::vm::store::vm::{Filter, Sort};
 use crate::services::vm::wire::requests::{CreateVmBody, UpdateVmBody};
 use crate::services::vm::wire::vm::{OperationView, VmStatus, VmView};
@@ -94,13 +91,10 @@ pub(super) async fn create_vm(
     Editor(scope): Editor,
     key: IdempotencyKey,
     body::Json(body): body::Json,
-) -> Reply<Response> {
+) -> Reply<Outcome<VmView>> {
     let request = CreateVm::try_from(&body)?;
     let key = key.bind(&scope.caller, &body);
-    Ok(match ops::vm::create(&vms, &scope, request, key).await? {
-        Outcome::Created(view) => Created { location: view.location(&scope), body: view }.into_response(),
-        Outcome::Replayed(replay) => replay.into_response(),
-    })
+    Ok(ops::vm::create(&vms, &scope, request, key).await?)
 }
 
 /// One VM.
@@ -217,27 +211,15 @@ pub(super) async fn wait_vm(
     path: PathText,
     mut params: Params,
 ) -> Reply<Json<VmView>> {
-    const LONGEST: i64 = 300;
     let id: VmId = path.id("vm_id")?;
     let status = params.read("status", Status::parse).unwrap_or(Status::Running);
-    let seconds = params.integer("timeout", LONGEST).unwrap_or(60);
+    let seconds = params.integer("timeout", wait::LONGEST).unwrap_or(wait::DEFAULT);
     params.finish()?;
-    let mut signals = vms.db().watch();
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(seconds.unsigned_abs());
+    let mut wait = Wait::begin(vms.db(), "vms", id.0, seconds);
     loop {
-        let found: VmWithDisks = ops::vm::get(&vms, &scope, id, status == Status::Deleted).await?;
-        let settled = found.vm.status == Status::Failed || found.vm.status == Status::Deleted;
-        if found.vm.status == status || settled {
-            return Ok(Json(VmView::from(&found)));
-        }
-        let changed = async {
-            while let Ok(signal) = signals.recv().await {
-                if signal == Signal::Row("vms", id.0) {
-                    return;
-                }
-            }
-        };
-        if tokio::time::timeout_at(deadline, changed).await.is_err() {
+        let found = ops::vm::get(&vms, &scope, id, status == Status::Deleted).await?;
+        let done = [status, Status::Failed, Status::Deleted].contains(&found.vm.status);
+        if done || !wait.changed().await {
             return Ok(Json(VmView::from(&found)));
         }
     }

@@ -8,29 +8,22 @@ use serde_json::json;
 
 use super::quota::{self, Wanted};
 use super::vm::{available, new_disk};
-use super::{Outcome, vm_not_found, volume_not_found};
+use super::{vm_not_found, volume_not_found};
 use crate::db::audit::Audit;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::Scope;
-use crate::http::idempotency::Idempotency;
+use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::vm::Vms;
 use crate::services::vm::store;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::wire::disk::DiskView;
 
 /// Records the wish for a data disk (extension).
-pub async fn create(
-    vms: &Vms,
-    scope: &Scope,
-    request: CreateDisk,
-    key: Option<Idempotency>,
-) -> Result<Outcome<DiskView>> {
+pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempotency) -> Result<Outcome<DiskView>> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
-    if let Some(key) = &key
-        && let Some(replay) = key.replay(&mut tx, now).await?
-    {
-        return Ok(Outcome::Replayed(replay));
+    if let Some(replayed) = key.replay(&mut tx, now).await? {
+        return Ok(replayed);
     }
     if vms.catalog().region(&request.region_id).is_none() {
         return Err(Error::new(Code::RegionNotFound, "There is no such region. GET /api/v1/regions lists them."));
@@ -42,12 +35,9 @@ pub async fn create(
     store::disk::insert(&mut tx, &disk).await?;
     record(&mut tx, scope, &disk, "create").await?;
     let view = DiskView::from(&disk);
-    if let Some(key) = &key {
-        let body = serde_json::to_string(&view).map_err(Error::internal)?;
-        key.keep(&mut tx, now, &view.location(scope), &body).await?;
-    }
+    let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
     tx.commit().await?;
-    Ok(Outcome::Created(view))
+    Ok(outcome)
 }
 
 /// Records the wish to delete a disk of a kind.

@@ -9,11 +9,10 @@ use futures::{Stream, StreamExt};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
-use super::Outcome;
 use crate::db::audit::Audit;
 use crate::db::{Signal, Tx};
 use crate::http::auth::Person;
-use crate::http::idempotency::Idempotency;
+use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::vm::Vms;
 use crate::services::vm::store;
 use crate::services::vm::store::image::ImageRow;
@@ -25,21 +24,16 @@ pub fn not_found() -> Error {
 }
 
 /// Records the wish to import an image.
-pub async fn import(vms: &Vms, admin: &Person, import: Import, key: Option<Idempotency>) -> Result<Outcome<ImageView>> {
+pub async fn import(vms: &Vms, admin: &Person, import: Import, key: Idempotency) -> Result<Outcome<ImageView>> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
-    if let Some(key) = &key
-        && let Some(replay) = key.replay(&mut tx, now).await?
-    {
-        return Ok(Outcome::Replayed(replay));
+    if let Some(replayed) = key.replay(&mut tx, now).await? {
+        return Ok(replayed);
     }
     let view = wish(&mut tx, admin, &import, now).await?;
-    if let Some(key) = &key {
-        let body = serde_json::to_string(&view).map_err(Error::internal)?;
-        key.keep(&mut tx, now, &view.location(), &body).await?;
-    }
+    let outcome = key.created(&mut tx, now, view.location(), view).await?;
     tx.commit().await?;
-    Ok(Outcome::Created(view))
+    Ok(outcome)
 }
 
 async fn wish(tx: &mut Tx, admin: &Person, import: &Import, now: Timestamp) -> Result<ImageView> {

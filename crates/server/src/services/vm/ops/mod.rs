@@ -8,17 +8,6 @@ pub mod vm;
 
 use berth_domain::{Code, Error};
 
-use crate::http::idempotency::Replay;
-
-/// What a creation is answered with.
-#[derive(Debug)]
-pub enum Outcome<T> {
-    /// It was made now.
-    Created(T),
-    /// It was made before, by the same request.
-    Replayed(Replay),
-}
-
 /// The 404 of a VM.
 pub(super) fn vm_not_found() -> Error {
     Error::new(Code::VmNotFound, "There is no such VM in this project.")

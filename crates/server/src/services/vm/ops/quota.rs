@@ -1,9 +1,10 @@
 //! Whether a project may have more: its quota, summed over rows in the transaction that would add to them.
 
-use berth_domain::{Code, Error, Result};
+use berth_domain::Result;
 
-use crate::db::{Tx, tenant};
+use crate::db::Tx;
 use crate::http::auth::Scope;
+use crate::services::quota::{require_project, within};
 use crate::services::vm::store;
 
 /// What would be added.
@@ -23,9 +24,7 @@ pub(super) struct Wanted {
 
 /// Refuses with 403 what would exceed the project's quota, and with 404 a project that was deleted meanwhile.
 pub(super) async fn admit(tx: &mut Tx, scope: &Scope, wanted: Wanted) -> Result<()> {
-    if !tenant::lives(tx, scope.project).await? {
-        return Err(Error::new(Code::ProjectNotFound, "There is no such project, or you do not belong to it."));
-    }
+    require_project(tx, scope).await?;
     let limits = &scope.limits;
     if [limits.vms, limits.vcpu, limits.memory_mb].iter().any(Option::is_some) {
         let used = store::vm::totals(&mut *tx, scope.into()).await?;
@@ -39,17 +38,4 @@ pub(super) async fn admit(tx: &mut Tx, scope: &Scope, wanted: Wanted) -> Result<
         within("GiB of disk", disk_gb, wanted.disk_gb, limits.disk_gb)?;
     }
     Ok(())
-}
-
-fn within(what: &str, used: i64, wanted: i64, limit: Option<i64>) -> Result<()> {
-    match limit {
-        Some(limit) if wanted > 0 && used.saturating_add(wanted) > limit => Err(Error::new(
-            Code::QuotaExceeded,
-            format!(
-                "The project may have {limit} {what}; it has {used} and this needs {wanted} more. \
-                 Delete something, or ask an administrator of the platform for more."
-            ),
-        )),
-        _ => Ok(()),
-    }
 }

@@ -10,11 +10,11 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::quota::{self, Wanted};
-use super::{Outcome, vm_not_found};
+use super::vm_not_found;
 use crate::db::audit::{Actor, Audit};
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
-use crate::http::idempotency::Idempotency;
+use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::vm::Vms;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::image::ImageRow;
@@ -32,13 +32,11 @@ pub struct VmWithDisks {
 }
 
 /// Records the wish for a VM.
-pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Option<Idempotency>) -> Result<Outcome<VmView>> {
+pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Idempotency) -> Result<Outcome<VmView>> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
-    if let Some(key) = &key
-        && let Some(replay) = key.replay(&mut tx, now).await?
-    {
-        return Ok(Outcome::Replayed(replay));
+    if let Some(replayed) = key.replay(&mut tx, now).await? {
+        return Ok(replayed);
     }
     let plan = check(vms, &mut tx, scope, &request).await?;
     let made = write(&mut tx, scope, request, plan, now).await?;
@@ -48,13 +46,10 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Option<Ide
     event::emit(&mut tx, scope.project, "vm.created", &subject, &data, now).await?;
     store::operation::begin(&mut tx, made.vm.id, "create", scope.caller.actor(), now).await?;
     let view = VmView::new(&made.vm, &made.disks);
-    if let Some(key) = &key {
-        let body = serde_json::to_string(&view).map_err(Error::internal)?;
-        key.keep(&mut tx, now, &view.location(scope), &body).await?;
-    }
+    let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
     tx.signal(Signal::Work("vms"));
     tx.commit().await?;
-    Ok(Outcome::Created(view))
+    Ok(outcome)
 }
 
 /// What the references of a request lead to.

@@ -6,7 +6,7 @@ use berth_domain::page::Page;
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 
 use super::Tenant;
-use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, Value, sql};
+use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, Value, page_of, sql};
 
 /// A disk as its row has it.
 #[derive(Clone, Debug)]
@@ -155,20 +155,11 @@ pub async fn load(tx: &mut Tx, id: DiskId) -> Result<Option<DiskRow>, DbError> {
 
 /// A page of a tenant's disks of a kind, and how many there are.
 pub async fn list(db: &Db, tenant: Tenant, kind: DiskKind, page: Page) -> Result<(Vec<DiskRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM disks WHERE project_id = $1 AND kind = $2 AND deleted_at IS NULL")
+    page_of("*", "disks WHERE project_id = $1 AND kind = $2 AND deleted_at IS NULL", "created_at DESC, id DESC")
         .bind(tenant.project)
         .bind(kind.as_str())
-        .fetch_one(db)
-        .await?;
-    let rows = sql("SELECT * FROM disks WHERE project_id = $1 AND kind = $2 AND deleted_at IS NULL \
-                    ORDER BY created_at DESC, id DESC LIMIT $3 OFFSET $4")
-    .bind(tenant.project)
-    .bind(kind.as_str())
-    .bind(page.limit)
-    .bind(page.offset())
-    .fetch_all(db)
-    .await?;
-    Ok((rows, total))
+        .fetch(db, page)
+        .await
 }
 
 /// The disks of a VM, root first.

@@ -4,7 +4,7 @@ use berth_domain::Timestamp;
 use berth_domain::page::Page;
 use berth_domain::vm::ImageStatus;
 
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// An image as its row has it.
 #[derive(Clone, Debug)]
@@ -69,14 +69,7 @@ pub async fn find_ever(on: impl On, id: &str) -> Result<Option<ImageRow>, DbErro
 
 /// A page of images, and how many there are.
 pub async fn list(db: &Db, page: Page) -> Result<(Vec<ImageRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM images WHERE deleted_at IS NULL").fetch_one(db).await?;
-    let rows =
-        sql("SELECT * FROM images WHERE deleted_at IS NULL ORDER BY created_at DESC, id DESC LIMIT $1 OFFSET $2")
-            .bind(page.limit)
-            .bind(page.offset())
-            .fetch_all(db)
-            .await?;
-    Ok((rows, total))
+    page_of("*", "images WHERE deleted_at IS NULL", "created_at DESC, id DESC").fetch(db, page).await
 }
 
 /// Writes an image, new or known.

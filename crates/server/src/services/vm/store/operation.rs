@@ -5,7 +5,7 @@ use berth_domain::ids::{OperationId, VmId};
 use berth_domain::page::Page;
 
 use crate::db::audit::Actor;
-use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, Row, Tx, page_of, sql};
 
 /// An operation.
 #[derive(Clone, Debug)]
@@ -68,12 +68,5 @@ pub async fn finish(tx: &mut Tx, vm: VmId, status: &str, message: Option<&str>, 
 
 /// A page of a VM's operations, and how many there are.
 pub async fn list(db: &Db, vm: VmId, page: Page) -> Result<(Vec<OperationRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM operations WHERE vm_id = $1").bind(vm).fetch_one(db).await?;
-    let rows = sql("SELECT * FROM operations WHERE vm_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2 OFFSET $3")
-        .bind(vm)
-        .bind(page.limit)
-        .bind(page.offset())
-        .fetch_all(db)
-        .await?;
-    Ok((rows, total))
+    page_of("*", "operations WHERE vm_id = $1", "created_at DESC, id DESC").bind(vm).fetch(db, page).await
 }

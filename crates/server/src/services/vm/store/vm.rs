@@ -11,7 +11,7 @@ use berth_domain::vm::{ExposedPort, Protocol, RestartPolicy, Status};
 use serde::{Deserialize, Serialize};
 
 use super::Tenant;
-use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, On, PageQuery, Query, Row, Tx, json, page_of, sql};
 
 /// A VM as its row has it.
 #[derive(Clone, Debug)]
@@ -119,10 +119,6 @@ fn ports_from_row(row: &Row, column: &str) -> Result<Vec<ExposedPort>, DbError> 
         .collect()
 }
 
-fn json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_default()
-}
-
 impl FromRow for VmRow {
     fn from_row(row: &Row) -> Result<Self, DbError> {
         Ok(Self {
@@ -190,10 +186,10 @@ pub async fn insert(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
     .bind(vm.root_disk_id)
     .bind(vm.root_disk_created)
     .bind(vm.delete_root_disk)
-    .bind(json(&vm.ssh_keys))
+    .bind(json::text(&vm.ssh_keys))
     .bind(ports_to_json(&vm.exposed_ports))
     .bind(vm.user_data.clone())
-    .bind(json(&vm.labels))
+    .bind(json::text(&vm.labels))
     .bind(vm.restart_policy.as_str())
     .bind(vm.want.as_str())
     .bind(vm.status.as_str())
@@ -218,7 +214,7 @@ pub async fn update(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
     .bind(vm.id)
     .bind(&vm.name)
     .bind(ports_to_json(&vm.exposed_ports))
-    .bind(json(&vm.labels))
+    .bind(json::text(&vm.labels))
     .bind(vm.restart_policy.as_str())
     .bind(vm.want.as_str())
     .bind(vm.status.as_str())
@@ -341,27 +337,8 @@ fn condition(tenant: Tenant, filter: &Filter) -> (String, Vec<crate::db::Value>)
         and(" AND name = ?", name.into());
     }
     if let Some((key, value)) = &filter.label {
-        // Labels are kept as JSON with sorted keys and no white space, so an entry is a plain text in it.
-        let entry = match value {
-            Some(value) => format!("{}:{}", json(key), json(value)),
-            None => format!("{}:", json(key)),
-        };
-        let (open, next) = (format!("{{{entry}"), format!(",{entry}"));
-        let escape = |t: &str| t.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
-        let end = if value.is_some() { ["}", ","] } else { ["", ""] };
-        let mut patterns = Vec::new();
-        for e in end {
-            patterns.push(format!("{}{e}%", escape(&open)));
-            patterns.push(format!("%{}{e}%", escape(&next)));
-        }
-        let clauses: Vec<_> = patterns
-            .into_iter()
-            .map(|pattern| {
-                args.push(pattern.into());
-                format!("labels LIKE ${} ESCAPE '\\'", args.len())
-            })
-            .collect();
-        text.push_str(&format!(" AND ({})", clauses.join(" OR ")));
+        let clause = json::has_pair("labels", key, value.as_deref(), &mut args);
+        text.push_str(&format!(" AND {clause}"));
     }
     (text, args)
 }
@@ -369,16 +346,8 @@ fn condition(tenant: Tenant, filter: &Filter) -> (String, Vec<crate::db::Value>)
 /// A page of a tenant's VMs, and how many there are.
 pub async fn list(db: &Db, tenant: Tenant, filter: &Filter, page: Page) -> Result<(Vec<VmRow>, i64), DbError> {
     let (condition, args) = condition(tenant, filter);
-    let bind = |query: Query| args.iter().cloned().fold(query, Query::bind);
-    let total: i64 = bind(sql(format!("SELECT COUNT(*) FROM vms WHERE {condition}"))).fetch_one(db).await?;
-    if page.offset() >= total {
-        return Ok((Vec::new(), total));
-    }
-    let n = args.len();
-    let order = filter.sort.order();
-    let text = format!("SELECT * FROM vms WHERE {condition} ORDER BY {order} LIMIT ${} OFFSET ${}", n + 1, n + 2);
-    let rows = bind(sql(text)).bind(page.limit).bind(page.offset()).fetch_all(db).await?;
-    Ok((rows, total))
+    let query = page_of("*", format!("vms WHERE {condition}"), filter.sort.order());
+    args.into_iter().fold(query, PageQuery::bind).fetch(db, page).await
 }
 
 /// VMs that want work, in order, with the time.

@@ -17,6 +17,8 @@ pub struct QuotaView {
     pub disks: Quota,
     /// Disk, in GiB.
     pub disk_gb: Quota,
+    /// Sandboxes.
+    pub sandboxes: Quota,
     /// Requests a minute; `null` is no limit.
     #[schema(required = true)]
     pub requests_per_minute: Option<i64>,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::services::vm::store::usage::UsageRow;
+use crate::db::usage::UsageRow;
 
 /// What a project has.
 #[derive(Debug, Serialize, ToSchema)]
@@ -25,12 +25,14 @@ pub struct UsageView {
     disks: i64,
     /// Their sizes summed, in GiB.
     disk_gb: i64,
+    /// Sandboxes.
+    sandboxes: i64,
 }
 
 impl From<UsageRow> for UsageView {
     fn from(row: UsageRow) -> Self {
-        let UsageRow { org, project, vms, running, vcpu, memory_mb, disks, disk_gb } = row;
+        let UsageRow { org, project, vms, running, vcpu, memory_mb, disks, disk_gb, sandboxes } = row;
         let (org_id, project_id) = (org.to_string(), project.to_string());
-        Self { org_id, project_id, vms, running, vcpu, memory_mb, disks, disk_gb }
+        Self { org_id, project_id, vms, running, vcpu, memory_mb, disks, disk_gb, sandboxes }
     }
 }

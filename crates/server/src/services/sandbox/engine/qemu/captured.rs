@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use berth_domain::ids::{LayerId, MemoryId};
 use berth_qemu::sandbox::{self, Begin, Capture, Layer};
-use berth_qemu::seed::Mac;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::places::Captured;
-use super::{QemuSandboxes, transient};
+use super::{MAC, QemuSandboxes, transient};
 use crate::services::sandbox::agent;
 use crate::services::sandbox::engine::{EngineError, Result};
 
@@ -107,7 +106,7 @@ impl QemuSandboxes {
             vcpus: u32::try_from(about.vcpu).unwrap_or(1),
             memory_mb: u32::try_from(about.memory_mb).unwrap_or(256),
             disk: vec![disk],
-            mac: Mac::of(Uuid::nil()),
+            mac: MAC,
             begin: self.guest()?.begin(accel),
             accel,
             jail: Self::jail(NOBODY),

@@ -76,7 +76,7 @@ impl Guest {
 
 /// What to do where there is no guest.
 pub(super) fn missing() -> EngineError {
-    EngineError::Permanent("sandboxes need their guest; build it with script/bootstrap --sandbox".into())
+    EngineError::Permanent("this host has not built what sandboxes boot; the operator types script/quickstart".into())
 }
 
 fn damaged(what: &str) -> EngineError {

@@ -11,9 +11,12 @@ use std::time::Duration;
 
 use berth_domain::Timestamp;
 use berth_domain::ids::SandboxId;
+use berth_domain::sandbox::network::Network;
+use berth_egress::Gateway;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
 
+use super::network::Link;
 use crate::clock::Clock;
 use crate::services::sandbox::agent::{self, AgentError, Session};
 
@@ -39,6 +42,8 @@ pub(super) struct Incarnation {
     pub vcpu: i64,
     /// Memory, in MiB.
     pub memory_mb: i64,
+    /// What it may reach.
+    pub network: Network,
     /// Whether its agent has taken its identity.
     pub identified: bool,
 }
@@ -67,9 +72,15 @@ pub(super) struct Live {
     last_used: AtomicI64,
     clock: Clock,
     happenings: broadcast::Sender<SandboxId>,
+    link: Link,
 }
 
 impl Live {
+    /// Its link to the network.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
     /// What requests to the agent bear in `Authorization`.
     pub fn authorization(&self) -> String {
         format!("Bearer {}", self.token)
@@ -131,12 +142,13 @@ impl Drop for Use {
 pub(super) struct Lives {
     map: Mutex<HashMap<SandboxId, Arc<Live>>>,
     clock: Clock,
+    gateway: Gateway,
     pub happenings: broadcast::Sender<SandboxId>,
 }
 
 impl Lives {
-    pub(super) fn new(clock: Clock, happenings: broadcast::Sender<SandboxId>) -> Self {
-        Self { map: Mutex::default(), clock, happenings }
+    pub(super) fn new(clock: Clock, gateway: Gateway, happenings: broadcast::Sender<SandboxId>) -> Self {
+        Self { map: Mutex::default(), clock, gateway, happenings }
     }
 
     /// The machine in a folder, as it was started.
@@ -155,6 +167,7 @@ impl Lives {
             last_used: AtomicI64::new(0),
             clock: self.clock.clone(),
             happenings: self.happenings.clone(),
+            link: Link::new(&self.gateway, dir.to_path_buf(), incarnation.network),
         });
         map.insert(id, live.clone());
         Some(live)

@@ -11,13 +11,12 @@ use berth_agent_proto::control::{Boot, Identity, Network};
 use berth_domain::ids::{LayerId, SandboxId};
 use berth_qemu::machine;
 use berth_qemu::sandbox::{self, Layer};
-use berth_qemu::seed::Mac;
 use uuid::Uuid;
 
 use super::captured::{About, agent_failed, begin};
 use super::live::{Incarnation, Live};
 use super::places::Captured;
-use super::{QemuSandboxes, transient};
+use super::{MAC, QemuSandboxes, transient};
 use crate::services::sandbox::engine::{From, Observed, Result, StartSpec, Started};
 
 /// Where the guest finds its disk.
@@ -58,7 +57,7 @@ impl QemuSandboxes {
             vcpus: u32::try_from(spec.vcpu).unwrap_or(1),
             memory_mb: u32::try_from(spec.memory_mb).unwrap_or(256),
             disk: spec.layers.iter().map(|id| self.layer(*id)).collect(),
-            mac: Mac::of(spec.id.0),
+            mac: MAC,
             begin: begin(&origin.captured),
             accel: self.accel().await?,
             jail: Self::jail(spec.slot),
@@ -113,7 +112,6 @@ impl QemuSandboxes {
         session.identify(&identity(spec, incarnation, self.clock.now().0)?).await.map_err(agent_failed)?;
         incarnation.identified = true;
         incarnation.write(dir).map_err(transient)?;
-        self.join_network(&live, &spec.network);
         Ok(Started { from_memory: incarnation.from_memory, note: None })
     }
 
@@ -174,6 +172,7 @@ fn incarnation(spec: &StartSpec, before: Option<Incarnation>, booted: bool) -> R
         consumed,
         vcpu: spec.vcpu,
         memory_mb: spec.memory_mb,
+        network: spec.network.clone(),
         identified: false,
     })
 }
@@ -194,11 +193,11 @@ fn identity(spec: &StartSpec, incarnation: &Incarnation, unix_micros: i64) -> Re
         unix_micros,
         env: environment(spec),
         network: Some(Network {
-            mac: Some(Mac::of(spec.id.0).to_string()),
-            address: "10.0.2.15".into(),
-            prefix: 24,
-            gateway: "10.0.2.2".into(),
-            dns: "10.0.2.3".into(),
+            mac: None,
+            address: berth_egress::GUEST.to_string(),
+            prefix: berth_egress::PREFIX,
+            gateway: berth_egress::GATEWAY.to_string(),
+            dns: berth_egress::RESOLVER.to_string(),
         }),
         thaw: true,
     })

@@ -8,6 +8,7 @@ mod cut;
 mod guest;
 mod live;
 mod machine;
+mod network;
 mod places;
 mod template;
 
@@ -18,7 +19,9 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::network::Network;
+use berth_egress::Gateway;
 use berth_qemu::machine::Accel;
+use berth_qemu::seed::Mac;
 use berth_qemu::{accel, host};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell, broadcast};
 
@@ -31,7 +34,7 @@ use crate::config::{Acceleration, Vm};
 use crate::services::sandbox::agent::Connection;
 use captured::agent_failed;
 use guest::Guest;
-use live::{Live, Lives};
+use live::{Incarnation, Lives};
 use places::Places;
 
 /// Bytes of a GiB.
@@ -41,6 +44,9 @@ const GIB: u64 = 1 << 30;
 const FIRST_USER: u32 = 0x7000_0000;
 /// Users there are.
 const USERS: i64 = 1 << 20;
+/// The card of every machine. Each is alone on its link, so that nobody sees two of them, and a copy has nothing
+/// to change.
+const MAC: Mac = Mac([0x52, 0x54, 0x00, 0xbe, 0x47, 0x01]);
 /// Happenings kept for a slow watcher before it has to look at every machine.
 const HAPPENINGS: usize = 1024;
 
@@ -77,7 +83,7 @@ impl QemuSandboxes {
             clock: clock.clone(),
             config: config.clone(),
             request: acceleration.request(),
-            lives: Lives::new(clock, broadcast::channel(HAPPENINGS).0),
+            lives: Lives::new(clock, Gateway::new(berth_egress::Config::default()), broadcast::channel(HAPPENINGS).0),
             making_blank: AsyncMutex::default(),
             guest: OnceLock::new(),
             host: OnceCell::new(),
@@ -124,8 +130,6 @@ impl QemuSandboxes {
         rustix::process::geteuid().is_root().then(|| FIRST_USER + offset)
     }
 
-    fn join_network(&self, _live: &Live, _network: &Network) {}
-
     fn layers_found(&self) -> Result<Vec<LayerId>> {
         names(&self.places.layers(), |name| name.strip_suffix(".qcow2")?.parse().ok())
     }
@@ -160,7 +164,9 @@ async fn remove(path: &Path) -> Result<()> {
 #[async_trait]
 impl SandboxEngine for QemuSandboxes {
     fn ready(&self) -> std::result::Result<(), String> {
-        let ready = self.qemu().and_then(|_| self.guest().map(drop));
+        // A host where nobody built them runs none, and is ready for everything else.
+        let is_wanted = self.places.guest().exists();
+        let ready = self.qemu().and_then(|_| if is_wanted { self.guest().map(drop) } else { Ok(()) });
         ready.map_err(|error| error.to_string())
     }
 
@@ -229,9 +235,12 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn set_network(&self, id: SandboxId, network: &Network) -> Result<()> {
-        if let Some(live) = self.live(id) {
-            self.join_network(&live, network);
-        }
+        let dir = self.places.machine(id);
+        let (Some(live), Some(known)) = (self.live(id), Incarnation::read(&dir)) else {
+            return Ok(());
+        };
+        Incarnation { network: network.clone(), ..known }.write(&dir).map_err(transient)?;
+        live.link().set(network.clone());
         Ok(())
     }
 
@@ -265,14 +274,16 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn sample(&self, id: SandboxId) -> Option<Sample> {
-        let metrics = self.live(id)?.session().await.ok()?.metrics().await.ok()?;
+        let live = self.live(id)?;
+        let metrics = live.session().await.ok()?.metrics().await.ok()?;
+        let (rx_bytes, tx_bytes) = live.link().bytes();
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         Some(Sample {
             cpu_seconds: metrics.cpu_seconds,
             memory_bytes: whole(metrics.memory_bytes),
             disk_bytes: whole(metrics.disk_bytes),
-            rx_bytes: 0,
-            tx_bytes: 0,
+            rx_bytes: whole(rx_bytes),
+            tx_bytes: whole(tx_bytes),
             processes: whole(metrics.processes),
         })
     }

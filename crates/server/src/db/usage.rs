@@ -1,9 +1,10 @@
-//! What every project has, for administrators of the platform.
+//! What projects have of every service, counted over rows: for quotas and for administrators of the platform. A
+//! page of projects cannot be put together from the lists of several services.
 
 use berth_domain::ids::{OrgId, ProjectId};
 use berth_domain::page::Page;
 
-use crate::db::{Db, DbError, FromRow, Row, sql};
+use super::{Db, DbError, FromRow, On, Row, page_of, sql};
 
 /// What a project has.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,8 @@ pub struct UsageRow {
     pub disks: i64,
     /// Their sizes summed, in GiB.
     pub disk_gb: i64,
+    /// Sandboxes.
+    pub sandboxes: i64,
 }
 
 impl FromRow for UsageRow {
@@ -37,26 +40,30 @@ impl FromRow for UsageRow {
             memory_mb: row.int("memory_mb")?,
             disks: row.int("disks")?,
             disk_gb: row.int("disk_gb")?,
+            sandboxes: row.int("sandboxes")?,
         })
     }
 }
 
 /// A page of the projects that have anything, those with most memory first, and how many there are.
 pub async fn list(db: &Db, page: Page) -> Result<(Vec<UsageRow>, i64), DbError> {
-    let total = sql("SELECT COUNT(*) FROM (SELECT project_id FROM vms WHERE deleted_at IS NULL \
-         UNION SELECT project_id FROM disks WHERE deleted_at IS NULL) held")
-    .fetch_one(db)
-    .await?;
-    let rows = sql("SELECT org_id, project_id, CAST(SUM(vm) AS BIGINT) AS vms, CAST(SUM(runs) AS BIGINT) AS running, \
+    page_of(
+        "*",
+        "(SELECT org_id, project_id, CAST(SUM(vm) AS BIGINT) AS vms, CAST(SUM(runs) AS BIGINT) AS running, \
          CAST(SUM(cpus) AS BIGINT) AS vcpu, CAST(SUM(mib) AS BIGINT) AS memory_mb, CAST(SUM(disk) AS BIGINT) AS disks, \
-         CAST(SUM(gib) AS BIGINT) AS disk_gb FROM ( \
+         CAST(SUM(gib) AS BIGINT) AS disk_gb, CAST(SUM(sandbox) AS BIGINT) AS sandboxes FROM ( \
          SELECT org_id, project_id, 1 AS vm, CASE WHEN status = 'running' THEN 1 ELSE 0 END AS runs, vcpu AS cpus, \
-         memory_mb AS mib, 0 AS disk, 0 AS gib FROM vms WHERE deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb FROM disks WHERE deleted_at IS NULL) held \
-         GROUP BY org_id, project_id ORDER BY SUM(mib) DESC, project_id LIMIT $1 OFFSET $2")
-    .bind(page.limit)
-    .bind(page.offset())
-    .fetch_all(db)
-    .await?;
-    Ok((rows, total))
+         memory_mb AS mib, 0 AS disk, 0 AS gib, 0 AS sandbox FROM vms WHERE deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0 FROM disks WHERE deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 1 FROM sandboxes WHERE deleted_at IS NULL) held \
+         GROUP BY org_id, project_id) projects_with_something",
+        "memory_mb DESC, project_id",
+    )
+    .fetch(db, page)
+    .await
+}
+
+/// How many sandboxes a project has.
+pub async fn sandboxes(on: impl On, project: ProjectId) -> Result<i64, DbError> {
+    sql("SELECT COUNT(*) FROM sandboxes WHERE project_id = $1 AND deleted_at IS NULL").bind(project).fetch_one(on).await
 }

@@ -1,5 +1,5 @@
-//! Stops the machines of suspended organizations, at once and again and again: somebody may have been about
-//! to start one when the suspension came.
+//! Stops what runs of suspended organizations, at once and again and again: somebody may have been about to start
+//! something when the suspension came.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,15 @@ use std::time::Duration;
 use berth_domain::Result;
 use tokio_util::sync::CancellationToken;
 
-use crate::db::Signal;
-use crate::services::Suspensions;
-use crate::services::vm::Vms;
+use super::{Stops, Suspensions};
+use crate::db::{Db, Signal};
 
 /// Longest time between two looks: another service may have been told.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// Runs until told to stop.
-pub async fn watch(vms: Vms, suspensions: Arc<dyn Suspensions>, stop: CancellationToken) {
-    let mut signals = vms.db().watch();
+pub async fn watch(db: Db, suspensions: Arc<dyn Suspensions>, services: Vec<Arc<dyn Stops>>, stop: CancellationToken) {
+    let mut signals = db.watch();
     let mut ticks = tokio::time::interval(LOOK);
     loop {
         tokio::select! {
@@ -28,15 +27,17 @@ pub async fn watch(vms: Vms, suspensions: Arc<dyn Suspensions>, stop: Cancellati
                 }
             }
         }
-        if let Err(error) = stop_suspended(&vms, &*suspensions).await {
+        if let Err(error) = stop_suspended(&*suspensions, &services).await {
             tracing::warn!(%error, "machines of suspended organizations cannot be stopped; trying again");
         }
     }
 }
 
-async fn stop_suspended(vms: &Vms, suspensions: &dyn Suspensions) -> Result<()> {
+async fn stop_suspended(suspensions: &dyn Suspensions, services: &[Arc<dyn Stops>]) -> Result<()> {
     for org in suspensions.suspended().await? {
-        vms.stop_all(Some(org), "the organization is suspended").await?;
+        for service in services {
+            service.stop(Some(org), "the organization is suspended").await?;
+        }
     }
     Ok(())
 }

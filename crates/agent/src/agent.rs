@@ -1,0 +1,85 @@
+//! What the agent knows: the one state that every request shares.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::accounts::Account;
+use crate::error::{Refusal, Result};
+use crate::files::Pool;
+use crate::freeze::Freezer;
+use crate::process::{Processes, Reaper};
+use crate::terminal::Terminals;
+use crate::watch::Watches;
+
+/// Where and as whom users work.
+pub struct Place {
+    /// The workspace, a handle that paths are resolved beneath.
+    pub root: OwnedFd,
+    /// The workspace's absolute path.
+    pub workspace: PathBuf,
+    /// Whose it is.
+    pub account: Account,
+    /// What runs `cmd`.
+    pub shell: &'static str,
+}
+
+/// What the host made of this machine.
+#[derive(Default)]
+pub struct Identity {
+    /// What requests must bear; none before there is an identity.
+    pub token: Option<String>,
+    /// Environment of every command.
+    pub env: BTreeMap<String, String>,
+}
+
+/// The agent.
+pub struct Agent {
+    /// Whether this is the machine's first process, and not a test on somebody's host.
+    pub machine: bool,
+    /// The place, once the root file system is there.
+    pub place: OnceLock<Arc<Place>>,
+    /// The identity.
+    pub identity: Mutex<Identity>,
+    /// Collects what ended.
+    pub reaper: Arc<Reaper>,
+    /// Commands and processes.
+    pub processes: Arc<Processes>,
+    /// Terminals.
+    pub terminals: Arc<Terminals>,
+    /// Watches of files.
+    pub watches: Arc<Watches>,
+    /// Threads that work on files as the user.
+    pub pool: Arc<Pool>,
+    /// What stands still.
+    pub freezer: Freezer,
+}
+
+impl Agent {
+    /// An agent without place and identity.
+    pub fn new(machine: bool) -> Self {
+        Self {
+            machine,
+            place: OnceLock::new(),
+            identity: Mutex::default(),
+            reaper: Arc::new(Reaper::default()),
+            processes: Arc::new(Processes::default()),
+            terminals: Arc::new(Terminals::default()),
+            watches: Arc::new(Watches::default()),
+            pool: Arc::new(Pool::default()),
+            freezer: Freezer::default(),
+        }
+    }
+
+    /// The place, or a refusal while there is none.
+    pub fn place(&self) -> Result<&Arc<Place>> {
+        let missing = "The machine has no root file system yet; the host must boot it first.";
+        self.place.get().ok_or_else(|| Refusal::new(berth_agent_proto::error::code::NOT_BOOTED, missing))
+    }
+}
+
+/// Locks what no code can leave broken: nothing that holds these locks panics.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,69 @@
+//! Server-sent events, and the comments that keep an idle stream alive.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_core::Stream;
+
+/// How long a stream of events is silent at most.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Writes one event; `data` has no newline.
+pub fn write(out: &mut Vec<u8>, id: Option<&str>, name: &str, data: &str) {
+    if let Some(id) = id {
+        out.extend_from_slice(format!("id: {id}\n").as_bytes());
+    }
+    for part in ["event: ", name, "\ndata: ", data, "\n\n"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+/// Where bytes of a body come from, one chunk after the other.
+pub trait Feed: Send + 'static {
+    /// The next chunk; nothing at the end.
+    fn next(&mut self) -> impl Future<Output = Option<io::Result<Bytes>>> + Send;
+
+    /// After what silence a comment is sent, if [`Self::next`] may be dropped and asked again; never without.
+    const KEEP_ALIVE: Option<Duration>;
+}
+
+type Turn<F> = Pin<Box<dyn Future<Output = (F, Option<io::Result<Bytes>>)> + Send>>;
+
+/// A feed as the stream of a body.
+pub struct Feeding<F> {
+    turn: Option<Turn<F>>,
+}
+
+impl<F: Feed> Feeding<F> {
+    /// Begins to feed.
+    pub fn new(feed: F) -> Self {
+        Self { turn: Some(turn(feed)) }
+    }
+}
+
+fn turn<F: Feed>(mut feed: F) -> Turn<F> {
+    Box::pin(async move {
+        let Some(silence) = F::KEEP_ALIVE else {
+            let next = feed.next().await;
+            return (feed, next);
+        };
+        let next = tokio::time::timeout(silence, feed.next()).await;
+        let comment = Bytes::from_static(b": keep-alive\n\n");
+        (feed, next.unwrap_or(Some(Ok(comment))))
+    })
+}
+
+impl<F: Feed> Stream for Feeding<F> {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(current) = &mut self.turn else { return Poll::Ready(None) };
+        let Poll::Ready((feed, next)) = current.as_mut().poll(context) else { return Poll::Pending };
+        self.turn = next.is_some().then(|| turn(feed));
+        Poll::Ready(next)
+    }
+}

@@ -1,0 +1,176 @@
+//! Packs a tree into a tar stream.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use berth_agent_proto::error::code;
+use berth_domain::fields::Fields;
+use bytes::Bytes;
+use futures_core::Stream;
+use http::StatusCode;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use tar::{Builder, EntryType, Header};
+use tokio::sync::mpsc;
+
+use crate::agent::Place;
+use crate::body::{Answer, Body, typed};
+use crate::error::{Refusal, Result};
+use crate::files::beneath::{Relative, open};
+use crate::files::change::path;
+use crate::server::Call;
+
+/// Bytes of one chunk of the body.
+const CHUNK: usize = 128 * 1024;
+/// Chunks that wait for the client.
+const AHEAD: usize = 4;
+/// How deep a tree may be.
+const MAX_DEPTH: usize = 512;
+
+/// `POST files/archive`.
+pub async fn archive(call: Call) -> Result<Answer> {
+    let agent = call.agent.clone();
+    let body = call.json().await?;
+    let mut fields = Fields::of(&body);
+    let wanted = fields.required("path", path);
+    let wanted = fields.finish(wanted)?;
+    let place = agent.place()?;
+    let top = agent.pool.run(place, move |place| Top::open(place, &Relative::parse_required(&wanted)?)).await?;
+    let (chunks, receiver) = mpsc::channel(AHEAD);
+    agent.pool.run_long(place, move |_, _| pack(top, chunks))?;
+    let body = Body::Chunks(Box::pin(Received(receiver)));
+    Ok(typed(StatusCode::OK, "application/x-tar", body))
+}
+
+struct Received(mpsc::Receiver<io::Result<Bytes>>);
+
+impl Stream for Received {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(context)
+    }
+}
+
+/// What is packed.
+struct Top {
+    file: OwnedFd,
+    stat: Stat,
+    name: String,
+}
+
+impl Top {
+    fn open(place: &Place, path: &Relative) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = open(place.root.as_fd(), path.as_str(), flags, 0)?;
+        let stat = rustix::fs::fstat(&file)?;
+        let name = path.shown().rsplit('/').next().unwrap_or_default().to_owned();
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile | FileType::Directory => Ok(Self { file, stat, name }),
+            _ => Err(Refusal::new(code::CONFLICT, "Only files and directories can be packed.")),
+        }
+    }
+}
+
+/// Gathers bytes into chunks; an error once nobody wants them.
+struct Out {
+    chunks: mpsc::Sender<io::Result<Bytes>>,
+    pending: Vec<u8>,
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.pending.extend_from_slice(bytes);
+        if self.pending.len() >= CHUNK {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let chunk = Bytes::from(std::mem::take(&mut self.pending));
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        self.chunks.blocking_send(Ok(chunk)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+fn pack(top: Top, chunks: mpsc::Sender<io::Result<Bytes>>) {
+    let mut builder = Builder::new(Out { chunks: chunks.clone(), pending: Vec::new() });
+    let packed = match FileType::from_raw_mode(top.stat.st_mode) {
+        FileType::Directory => directory(&mut builder, &top.file, Path::new(""), 0),
+        _ => file(&mut builder, top.file, &top.stat, Path::new(&top.name)),
+    };
+    if let Err(error) = packed.and_then(|()| builder.into_inner()?.flush()) {
+        // A client that reads on learns that the archive is not whole.
+        let _ = chunks.blocking_send(Err(error));
+    }
+}
+
+fn directory(builder: &mut Builder<Out>, handle: &OwnedFd, path: &Path, depth: usize) -> io::Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    if depth >= MAX_DEPTH {
+        return Err(io::Error::other("the tree is too deep"));
+    }
+    for found in Dir::read_from(handle)? {
+        let found = found?;
+        let name = found.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        let path = path.join(std::ffi::OsStr::from_bytes(name));
+        entry(builder, handle.as_fd(), name, &path, depth)?;
+    }
+    Ok(())
+}
+
+fn entry(builder: &mut Builder<Out>, above: BorrowedFd<'_>, name: &[u8], path: &Path, depth: usize) -> io::Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    // What went away meanwhile is not packed.
+    let Ok(stat) = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
+    let enter = |flags: OFlags| {
+        let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        rustix::fs::openat(above, name, flags, Mode::empty())
+    };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {
+            let handle = enter(OFlags::empty())?;
+            let stat = rustix::fs::fstat(&handle)?;
+            file(builder, handle, &stat, path)
+        }
+        FileType::Directory => {
+            let mut header = header(&stat, EntryType::Directory, 0);
+            builder.append_data(&mut header, path, io::empty())?;
+            directory(builder, &enter(OFlags::DIRECTORY)?, path, depth + 1)
+        }
+        FileType::Symlink => {
+            let target = rustix::fs::readlinkat(above, name, Vec::new())?;
+            let mut header = header(&stat, EntryType::Symlink, 0);
+            builder.append_link(&mut header, path, std::ffi::OsStr::from_bytes(target.to_bytes()))
+        }
+        // Pipes, sockets and devices have no content.
+        _ => Ok(()),
+    }
+}
+
+fn file(builder: &mut Builder<Out>, handle: OwnedFd, stat: &Stat, path: &Path) -> io::Result<()> {
+    let size = stat.st_size.unsigned_abs();
+    let mut header = header(stat, EntryType::Regular, size);
+    // The header told the size: what grows is cut, what shrinks is filled up.
+    let content = std::fs::File::from(handle).chain(io::repeat(0)).take(size);
+    builder.append_data(&mut header, path, content)
+}
+
+fn header(stat: &Stat, kind: EntryType, size: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(stat.st_mode & 0o7777);
+    header.set_uid(stat.st_uid.into());
+    header.set_gid(stat.st_gid.into());
+    header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
+    header.set_size(size);
+    header
+}

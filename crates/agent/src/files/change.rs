@@ -1,0 +1,166 @@
+//! Making, removing and moving.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use berth_agent_proto::runtime::{Entry, Mkdir, Move, Remove};
+use berth_domain::fields::{Fields, Parsed, boolean};
+use http::StatusCode;
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use serde_json::Value;
+
+use crate::agent::Place;
+use crate::body::{Answer, nothing, reply};
+use crate::error::{Refusal, Result};
+use crate::files::beneath::{Relative, make_parents, open, parent};
+use crate::files::list::entry_at;
+use crate::server::Call;
+
+/// How deep a tree may be that is removed.
+const MAX_DEPTH: usize = 2048;
+
+/// Rule of a field: a string. What is wrong with a path has a code of its own.
+pub fn path(value: &Value) -> Parsed<String> {
+    value.as_str().map(ToOwned::to_owned).ok_or_else(|| "must be a string".to_owned())
+}
+
+/// `POST files/mkdir`.
+pub async fn mkdir(call: Call) -> Result<Answer> {
+    let agent = call.agent.clone();
+    let body = call.json().await?;
+    let mut fields = Fields::of(&body);
+    let parents = fields.optional("parents", boolean).unwrap_or_default();
+    let wanted = fields.required("path", path).map(|path| Mkdir { path, parents });
+    let wanted = fields.finish(wanted)?;
+    let (made, entry) = agent.pool.run(agent.place()?, move |place| make(place, &wanted)).await?;
+    Ok(reply(if made { StatusCode::CREATED } else { StatusCode::OK }, &entry))
+}
+
+fn make(place: &Place, wanted: &Mkdir) -> Result<(bool, Entry)> {
+    let path = Relative::parse_required(&wanted.path)?;
+    let root = place.root.as_fd();
+    if wanted.parents && open(root, path.as_str(), OFlags::PATH | OFlags::DIRECTORY, 0).is_ok() {
+        return Ok((false, entry_at(place, &path)?));
+    }
+    let (above, name) = match path.split() {
+        // The workspace itself is there.
+        Err(_) if path.shown() == "." => return Err(Errno::EXIST.into()),
+        Err(refusal) => return Err(refusal),
+        Ok((above, name)) if wanted.parents => (make_parents(root, &above)?, name),
+        Ok(_) => parent(root, &path)?,
+    };
+    rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o755))?;
+    Ok((true, entry_at(place, &path)?))
+}
+
+/// `POST files/remove`: a link itself, never where it leads.
+pub async fn remove(call: Call) -> Result<Answer> {
+    let agent = call.agent.clone();
+    let body = call.json().await?;
+    let mut fields = Fields::of(&body);
+    let recursive = fields.optional("recursive", boolean).unwrap_or_default();
+    let wanted = fields.required("path", path).map(|path| Remove { path, recursive });
+    let wanted = fields.finish(wanted)?;
+    let work = move |place: &Place| {
+        let path = Relative::parse_required(&wanted.path)?;
+        let (above, name) = parent(place.root.as_fd(), &path)?;
+        remove_at(above.as_fd(), name.as_bytes(), wanted.recursive)
+    };
+    agent.pool.run(agent.place()?, work).await?;
+    Ok(nothing())
+}
+
+/// Removes what has a name in a directory.
+pub fn remove_at(above: BorrowedFd<'_>, name: &[u8], recursive: bool) -> Result<()> {
+    match rustix::fs::unlinkat(above, name, AtFlags::empty()) {
+        Err(Errno::ISDIR) => {}
+        other => return Ok(other?),
+    }
+    match rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOTEMPTY) if recursive => remove_tree(above, name),
+        other => Ok(other?),
+    }
+}
+
+/// Removes a full directory: by handles, so that nothing swapped in meanwhile leads elsewhere.
+fn remove_tree(above: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+    let enter = |above: BorrowedFd<'_>, name: &[u8]| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(above, name, flags, Mode::empty())
+    };
+    let mut stack: Vec<(OwnedFd, Vec<u8>)> = vec![(enter(above, name)?, name.to_vec())];
+    while let Some((directory, _)) = stack.last() {
+        match clear(directory.as_fd())? {
+            Some(below) if stack.len() < MAX_DEPTH => {
+                let entered = enter(directory.as_fd(), &below);
+                match entered {
+                    Ok(handle) => stack.push((handle, below)),
+                    // Gone, or no directory any more: the next look tells.
+                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Some(_) => return Err(Refusal::new("conflict", "The tree is too deep; remove its inner parts first.")),
+            None => {
+                let Some((_, name)) = stack.pop() else { break };
+                let outer = stack.last().map_or(above, |(directory, _)| directory.as_fd());
+                match rustix::fs::unlinkat(outer, &name, AtFlags::REMOVEDIR) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes everything from a directory but full directories, of which it names the first.
+fn clear(directory: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
+    for found in Dir::read_from(directory)? {
+        let found = found?;
+        let name = found.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        match remove_at(directory, name, false) {
+            Ok(()) => {}
+            Err(refusal) if refusal.code == "not_empty" => return Ok(Some(name.to_vec())),
+            Err(refusal) if refusal.code == "not_found" => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(None)
+}
+
+/// `POST files/move`.
+pub async fn rename(call: Call) -> Result<Answer> {
+    let agent = call.agent.clone();
+    let body = call.json().await?;
+    let mut fields = Fields::of(&body);
+    let (from, to) = (fields.required("from", path), fields.required("to", path));
+    let overwrite = fields.optional("overwrite", boolean).unwrap_or_default();
+    let wanted = from.zip(to).map(|(from, to)| Move { from, to, overwrite });
+    let wanted = fields.finish(wanted)?;
+    let entry = agent.pool.run(agent.place()?, move |place| move_entry(place, &wanted)).await?;
+    Ok(reply(StatusCode::OK, &entry))
+}
+
+fn move_entry(place: &Place, wanted: &Move) -> Result<Entry> {
+    let (from, to) = (Relative::parse_required(&wanted.from)?, Relative::parse_required(&wanted.to)?);
+    let (from_above, from_name) = parent(place.root.as_fd(), &from)?;
+    let (to_above, to_name) = parent(place.root.as_fd(), &to)?;
+    let rename = |flags: RenameFlags| rustix::fs::renameat_with(&from_above, from_name, &to_above, to_name, flags);
+    if !wanted.overwrite {
+        rename(RenameFlags::NOREPLACE)?;
+        return entry_at(place, &to);
+    }
+    match rename(RenameFlags::empty()) {
+        // What cannot be replaced directly changes places with it, and is removed then.
+        Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR | Errno::NOTDIR) => {
+            rename(RenameFlags::EXCHANGE)?;
+            remove_at(from_above.as_fd(), from_name.as_bytes(), true)?;
+        }
+        other => other?,
+    }
+    entry_at(place, &to)
+}

@@ -1,0 +1,259 @@
+//! Unpacks a tar stream beneath a directory.
+//!
+//! The `tar` crate reads headers; every path, and every link that an earlier entry left, is resolved by the kernel
+//! beneath the directory, like any other path. Names and headers are bounded, whatever their sizes claim.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+
+use berth_agent_proto::error::code;
+use berth_agent_proto::runtime::Extracted;
+use bytes::Bytes;
+use http::StatusCode;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use tar::{Archive, Entry, EntryType, PaxExtensions};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::agent::Place;
+use crate::body::{Answer, reply};
+use crate::error::{Refusal, Result};
+use crate::files::Pool;
+use crate::files::beneath::{Relative, make_parents, open};
+use crate::server::Call;
+
+/// Chunks of the body that wait for the disk.
+const AHEAD: usize = 4;
+/// The most bytes of a name or of an extended header.
+const MAX_HEADER: u64 = 64 * 1024;
+/// Directories whose permissions are set at the end.
+const MAX_MODES: usize = 100_000;
+
+/// `POST files/extract`.
+pub async fn extract(call: Call) -> Result<Answer> {
+    let path = call.query.text("path").unwrap_or(".").to_owned();
+    call.query.finish()?;
+    let place = call.agent.place()?;
+    let into = move |place: &Place| make_parents(place.root.as_fd(), &Relative::parse(&path)?);
+    let root = call.agent.pool.run(place, into).await?;
+    let (chunks, receiver) = mpsc::channel(AHEAD);
+    let (tell, told) = oneshot::channel();
+    call.agent.pool.run_long(place, move |_, pool| {
+        let reader = In { chunks: receiver, current: Bytes::new() };
+        drop(tell.send(Extraction { root, pool, modes: Vec::new(), names: Names::default() }.run(reader)));
+    })?;
+    feed(call.body, chunks).await;
+    let entries = told.await.unwrap_or_else(|_| Err(Refusal::internal("a worker ended")))?;
+    Ok(reply(StatusCode::OK, &Extracted { entries }))
+}
+
+/// Hands the body over until it ends, or nobody wants the rest.
+async fn feed(mut body: Incoming, chunks: mpsc::Sender<io::Result<Bytes>>) {
+    while let Some(frame) = body.frame().await {
+        let chunk = frame.map(|frame| frame.into_data().unwrap_or_default());
+        let failed = chunk.is_err();
+        if chunks.send(chunk.map_err(io::Error::other)).await.is_err() || failed {
+            return;
+        }
+    }
+}
+
+struct In {
+    chunks: mpsc::Receiver<io::Result<Bytes>>,
+    current: Bytes,
+}
+
+impl Read for In {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.current.is_empty() {
+            match self.chunks.blocking_recv() {
+                Some(chunk) => self.current = chunk?,
+                None => return Ok(0),
+            }
+        }
+        let n = self.current.len().min(buffer.len());
+        buffer[..n].copy_from_slice(&self.current.split_to(n));
+        Ok(n)
+    }
+}
+
+/// What extended headers say of the entry that follows them.
+#[derive(Default)]
+struct Names {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+}
+
+struct Extraction<'a> {
+    root: OwnedFd,
+    pool: &'a Pool,
+    /// Permissions of directories, set when nothing more goes into them.
+    modes: Vec<(Relative, u32)>,
+    names: Names,
+}
+
+fn broken(what: impl std::fmt::Display) -> Refusal {
+    Refusal::new(code::INVALID_ARCHIVE, format!("The body is not a tar archive that can be unpacked: {what}."))
+}
+
+impl Extraction<'_> {
+    fn run(mut self, reader: In) -> Result<u64> {
+        let mut archive = Archive::new(reader);
+        let mut count = 0;
+        for entry in archive.entries().map_err(broken)?.raw(true) {
+            count += u64::from(self.entry(entry.map_err(broken)?)?);
+        }
+        for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
+            let directory = open(self.root.as_fd(), path.as_str(), OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
+            self.pool.pass(|| rustix::fs::fchmod(&directory, Mode::from_raw_mode(mode)))?;
+        }
+        Ok(count)
+    }
+
+    /// Unpacks an entry; says whether it was one, and not a header of another one.
+    fn entry(&mut self, mut entry: Entry<'_, In>) -> Result<bool> {
+        match entry.header().entry_type() {
+            EntryType::GNULongName => self.names.path = Some(until_nul(bounded(&mut entry)?)),
+            EntryType::GNULongLink => self.names.link = Some(until_nul(bounded(&mut entry)?)),
+            EntryType::XHeader => self.extended(&bounded(&mut entry)?)?,
+            EntryType::XGlobalHeader => {}
+            kind => {
+                let names = std::mem::take(&mut self.names);
+                let path = relative(&names.path.unwrap_or_else(|| entry.path_bytes().into_owned()))?;
+                // The directory that is unpacked into is there.
+                if path.shown() != "." {
+                    let link = names.link.or_else(|| entry.link_name_bytes().map(std::borrow::Cow::into_owned));
+                    self.place(kind, &path, link, &mut entry)?;
+                }
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn extended(&mut self, bytes: &[u8]) -> Result<()> {
+        for extension in PaxExtensions::new(bytes) {
+            let extension = extension.map_err(broken)?;
+            match extension.key_bytes() {
+                b"path" => self.names.path = Some(extension.value_bytes().to_vec()),
+                b"linkpath" => self.names.link = Some(extension.value_bytes().to_vec()),
+                b"size" => return Err(broken("it has an entry of 8 GiB or more")),
+                key if key.starts_with(b"GNU.sparse") => return Err(broken("it has a sparse entry")),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn place(
+        &mut self,
+        kind: EntryType,
+        path: &Relative,
+        link: Option<Vec<u8>>,
+        entry: &mut Entry<'_, In>,
+    ) -> Result<()> {
+        let (above, name) = path.split()?;
+        let above = self.pool.pass(|| make_parents(self.root.as_fd(), &above))?;
+        match kind {
+            EntryType::Regular | EntryType::Continuous => self.file(&above, name, entry),
+            EntryType::Directory => self.directory(&above, name, path, entry),
+            EntryType::Symlink => {
+                let target = link.ok_or_else(|| broken("it has a link without a target"))?;
+                self.pool.pass(|| {
+                    clear(&above, name)?;
+                    Ok(rustix::fs::symlinkat(target, &above, name)?)
+                })
+            }
+            EntryType::Link => {
+                let target = relative(&link.ok_or_else(|| broken("it has a link without a target"))?)?;
+                let (target_above, target_name) = target.split()?;
+                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                let target_above = open(self.root.as_fd(), target_above.as_str(), flags, 0)?;
+                self.pool.pass(|| {
+                    clear(&above, name)?;
+                    Ok(rustix::fs::linkat(&target_above, target_name, &above, name, AtFlags::empty())?)
+                })
+            }
+            _ => Err(broken("it has a device, a pipe or an entry of unknown type")),
+        }
+    }
+
+    fn file(&self, above: &OwnedFd, name: &str, entry: &mut Entry<'_, In>) -> Result<()> {
+        let mode = entry.header().mode().map_err(broken)? & 0o7777;
+        let file = self.pool.pass(|| {
+            clear(above, name)?;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            Ok::<_, Refusal>(rustix::fs::openat(above, name, flags, Mode::from_raw_mode(0o600))?)
+        })?;
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let n = entry.read(&mut buffer).map_err(broken)?;
+            if n == 0 {
+                break;
+            }
+            self.pool.pass(|| write_all(&file, &buffer[..n]))?;
+        }
+        let seconds = entry.header().mtime().ok().and_then(|seconds| i64::try_from(seconds).ok()).unwrap_or(0);
+        let time = Timespec { tv_sec: seconds, tv_nsec: 0 };
+        self.pool.pass(|| {
+            rustix::fs::futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
+            Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?)
+        })
+    }
+
+    fn directory(&mut self, above: &OwnedFd, name: &str, path: &Relative, entry: &Entry<'_, In>) -> Result<()> {
+        let mode = entry.header().mode().map_err(broken)? & 0o7777;
+        match self.pool.pass(|| rustix::fs::mkdirat(above, name, Mode::from_raw_mode(0o755))) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => {
+                open(self.root.as_fd(), path.as_str(), OFlags::PATH | OFlags::DIRECTORY, 0)?;
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+        if mode != 0o755 && self.modes.len() < MAX_MODES {
+            self.modes.push((path.clone(), mode));
+        }
+        Ok(())
+    }
+}
+
+/// Removes what a file or a link takes the place of; a directory stays, and is in the way.
+fn clear(above: &OwnedFd, name: &str) -> Result<()> {
+    match rustix::fs::unlinkat(above, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(file, bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn relative(bytes: &[u8]) -> Result<Relative> {
+    let text = std::str::from_utf8(bytes).map_err(|_| broken("it has a name that is not UTF-8"))?;
+    Relative::parse_required(text)
+}
+
+fn bounded(entry: &mut Entry<'_, In>) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    entry.take(MAX_HEADER + 1).read_to_end(&mut bytes).map_err(broken)?;
+    if bytes.len() as u64 > MAX_HEADER {
+        return Err(broken("it has a header that is too long"));
+    }
+    Ok(bytes)
+}
+
+fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(memchr::memchr(0, &bytes).unwrap_or(bytes.len()));
+    bytes
+}

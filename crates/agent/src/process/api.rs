@@ -1,0 +1,274 @@
+//! The routes of commands and processes.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use berth_agent_proto::error::code;
+use berth_agent_proto::runtime::{CommandRequest, Processes as List};
+use berth_domain::fields::{Fields, text};
+use http::{HeaderValue, StatusCode, header};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use rustix::pipe::PipeFlags;
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout};
+
+use crate::accounts::Account;
+use crate::agent::{Agent, lock};
+use crate::body::{Answer, events, nothing, reply};
+use crate::clock;
+use crate::error::{Refusal, Result};
+use crate::events::Feeding;
+use crate::files;
+use crate::process::follow::{Follow, Leash, Which};
+use crate::process::pump::{Pump, Source};
+use crate::process::{Launch, Process, base_env, launch, request, signal_by_name};
+use crate::server::Call;
+
+/// How long `DELETE` waits for the end: TERM, 5 s, KILL and a little.
+const END: Duration = Duration::from_secs(8);
+
+/// `POST commands`.
+pub async fn command(call: Call) -> Result<Answer> {
+    let agent = call.agent.clone();
+    let wanted = request::parse(&call.json().await?)?;
+    let detach = wanted.detach;
+    // A task of its own: a client that leaves meanwhile drops what it returns, and that ends the command.
+    let started = tokio::spawn(async move {
+        let process = run(&agent, wanted, false).await?;
+        let leash = (!detach).then(|| Leash(process.clone()));
+        Ok::<_, Refusal>(Follow::command(process, leash))
+    });
+    let follow = started.await.map_err(Refusal::internal)??;
+    Ok(events(Feeding::new(follow)))
+}
+
+/// `POST processes`.
+pub async fn start(call: Call) -> Result<Answer> {
+    let agent = call.agent.clone();
+    let wanted = request::parse(&call.json().await?)?;
+    let started = tokio::spawn(async move { run(&agent, wanted, true).await });
+    let process = started.await.map_err(Refusal::internal)??;
+    let mut answer = reply(StatusCode::CREATED, &process.view());
+    if let Ok(location) = HeaderValue::try_from(format!("processes/{}", process.pid)) {
+        answer.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(answer)
+}
+
+/// `GET processes`.
+pub fn list(call: &Call) -> Answer {
+    let data = call.agent.processes.all().iter().map(|process| process.view()).collect();
+    reply(StatusCode::OK, &List { data })
+}
+
+/// `GET processes/{pid}`.
+pub fn show(call: Call) -> Result<Answer> {
+    Ok(reply(StatusCode::OK, &call.agent.processes.get(&call.parameter)?.view()))
+}
+
+/// `DELETE processes/{pid}`: ends it, or forgets one that ended.
+pub async fn end(call: Call) -> Result<Answer> {
+    let process = call.agent.processes.get(&call.parameter)?;
+    if !process.runs() {
+        call.agent.processes.forget(process.pid);
+        return Ok(nothing());
+    }
+    process.end.notify_one();
+    // What does not even end by KILL hangs in the kernel, and stays listed.
+    let _ = timeout(END, process.ended()).await;
+    Ok(nothing())
+}
+
+/// `GET processes/{pid}/logs`.
+pub fn logs(mut call: Call) -> Result<Answer> {
+    let process = call.agent.processes.get(&call.parameter)?;
+    let follow = call.query.flag("follow");
+    let offset = call.query.number("offset", 0..=u64::MAX, 0);
+    let which = match call.query.text("stream") {
+        None => Which::Both,
+        Some("stdout") => Which::Stdout,
+        Some("stderr") => Which::Stderr,
+        Some(_) => {
+            call.query.fail("stream", "must be stdout or stderr");
+            Which::Both
+        }
+    };
+    call.query.finish()?;
+    Ok(events(Feeding::new(Follow::new(process, offset, which, follow))))
+}
+
+/// `POST processes/{pid}/stdin`.
+pub async fn stdin(mut call: Call) -> Result<Answer> {
+    let process = call.agent.processes.get(&call.parameter)?;
+    let eof = call.query.flag("eof");
+    call.query.finish()?;
+    tokio::select! {
+        written = type_in(&process, call.body, eof) => written?,
+        () = process.ended() => return Err(ended()),
+    }
+    Ok(nothing())
+}
+
+/// `POST processes/{pid}/signal`.
+pub async fn signal(call: Call) -> Result<Answer> {
+    let agent = call.agent.clone();
+    let process = agent.processes.get(&call.parameter)?;
+    let body = call.json().await?;
+    let mut fields = Fields::of(&body);
+    let signal = fields.required("signal", |value| {
+        signal_by_name(text(value)?).ok_or_else(|| "must be the name of a signal, like SIGINT".to_owned())
+    });
+    let signal = fields.finish(signal)?;
+    if !process.runs() || !agent.reaper.signal_group(process.pid, signal) {
+        return Err(ended());
+    }
+    Ok(nothing())
+}
+
+fn ended() -> Refusal {
+    Refusal::new(code::PROCESS_ENDED, "The process has ended, or its input is closed.")
+}
+
+async fn type_in(process: &Process, mut body: Incoming, eof: bool) -> Result<()> {
+    let mut stdin = process.stdin.lock().await;
+    let pipe = stdin.as_mut().ok_or_else(ended)?;
+    while let Some(frame) = body.frame().await {
+        let message = "The body ended early; what came before was typed in.";
+        let frame = frame.map_err(|_| Refusal::new(code::INVALID_REQUEST, message))?;
+        if let Ok(bytes) = frame.into_data() {
+            pipe.write_all(&bytes).await.map_err(|_| ended())?;
+        }
+    }
+    if eof {
+        *stdin = None;
+    }
+    Ok(())
+}
+
+/// Starts a process and everything that goes with it.
+async fn run(agent: &Arc<Agent>, wanted: CommandRequest, keep_stdin: bool) -> Result<Arc<Process>> {
+    agent.processes.reserve()?;
+    let started = spawn(agent, &wanted, keep_stdin).await;
+    if started.is_err() {
+        agent.processes.give_back();
+    }
+    let (process, pump) = started?;
+    agent.processes.add(process.clone());
+    tokio::spawn(pump.run());
+    if let Some(text) = wanted.stdin {
+        let process = process.clone();
+        tokio::spawn(async move {
+            let mut stdin = process.stdin.lock().await;
+            let Some(pipe) = stdin.as_mut() else { return };
+            // A program that does not read to the end, or ends, does not want the rest.
+            tokio::select! {
+                _ = pipe.write_all(text.as_bytes()) => {}
+                () = process.ended() => {}
+            }
+            if !keep_stdin {
+                *stdin = None;
+            }
+        });
+    }
+    Ok(process)
+}
+
+async fn spawn(agent: &Arc<Agent>, wanted: &CommandRequest, keep_stdin: bool) -> Result<(Arc<Process>, Pump)> {
+    let (cmd, launched) = prepare(agent, wanted).await?;
+    let (stdout, stdout_there) = output()?;
+    let (stderr, stderr_there) = output()?;
+    let (stdin, stdin_there) = if keep_stdin || wanted.stdin.is_some() { input()? } else { (None, Stdio::null()) };
+    let reaper = agent.reaper.clone();
+    let spawned =
+        tokio::task::spawn_blocking(move || launch(&reaper, launched, [stdin_there, stdout_there, stderr_there]));
+    let (child, ending) = spawned.await.map_err(Refusal::internal)??;
+    let process = Arc::new(Process {
+        pid: child.id().cast_signed(),
+        cmd,
+        started_at: clock::now(),
+        log: Mutex::default(),
+        exit: Mutex::default(),
+        changed: watch::Sender::new(()),
+        end: Notify::new(),
+        stdin: tokio::sync::Mutex::new(stdin),
+    });
+    let pump = Pump {
+        process: process.clone(),
+        processes: agent.processes.clone(),
+        reaper: agent.reaper.clone(),
+        sources: [Source::new(stdout, false), Source::new(stderr, true)],
+        ending,
+        deadline: wanted.timeout_seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
+    };
+    Ok((process, pump))
+}
+
+async fn prepare(agent: &Arc<Agent>, wanted: &CommandRequest) -> Result<(String, Launch)> {
+    let place = agent.place()?;
+    let (account, cwd) = settle(agent, wanted.user.as_deref(), wanted.cwd.as_deref()).await?;
+    let argv = match (&wanted.cmd, &wanted.argv) {
+        (Some(cmd), _) => vec![place.shell.to_owned(), "-c".to_owned(), cmd.clone()],
+        (None, argv) => argv.clone().unwrap_or_default(),
+    };
+    let cmd = wanted.cmd.clone().unwrap_or_else(|| request::quoted(&argv));
+    let mut words = argv.into_iter().map(OsString::from);
+    let launch = Launch {
+        program: words.next().unwrap_or_default(),
+        name: None,
+        arguments: words.collect(),
+        env: environment(agent, &account, &wanted.env),
+        cwd,
+        account,
+        cgroup: agent.freezer.cgroup(),
+        terminal: false,
+    };
+    Ok((cmd, launch))
+}
+
+/// The account a command runs as, and the directory it runs in.
+pub async fn settle(
+    agent: &Arc<Agent>,
+    user: Option<&str>,
+    cwd: Option<&str>,
+) -> Result<(Account, std::os::fd::OwnedFd)> {
+    let place = agent.place()?;
+    let cwd = cwd.unwrap_or(".").to_owned();
+    if user != Some("root") {
+        let open = move |place: &crate::agent::Place| {
+            // Groups may have changed since the boot.
+            let account = Account::lookup(std::path::Path::new("/"), &place.account.name);
+            Ok((account.unwrap_or_else(|| place.account.clone()), files::open_directory(place, &cwd)?))
+        };
+        return agent.pool.run(place, open).await;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(Refusal::new(code::PERMISSION_DENIED, "This sandbox has no root user; leave 'user' out."));
+    }
+    let place = place.clone();
+    let open = move || Ok((Account::root(), files::open_directory(&place, &cwd)?));
+    tokio::task::spawn_blocking(open).await.map_err(Refusal::internal)?
+}
+
+/// The environment of a command: the account's, the sandbox's, its own.
+pub fn environment(agent: &Agent, account: &Account, own: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut env = base_env(account);
+    env.extend(lock(&agent.identity).env.clone());
+    env.extend(own.clone());
+    env
+}
+
+fn output() -> Result<(Receiver, Stdio)> {
+    let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(Refusal::internal)?;
+    Ok((Receiver::from_owned_fd(ours).map_err(Refusal::internal)?, theirs.into()))
+}
+
+fn input() -> Result<(Option<Sender>, Stdio)> {
+    let (theirs, ours) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(Refusal::internal)?;
+    Ok((Some(Sender::from_owned_fd(ours).map_err(Refusal::internal)?), theirs.into()))
+}

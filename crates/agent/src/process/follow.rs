@@ -1,0 +1,136 @@
+//! A process's log as server-sent events, at the reader's pace.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use berth_agent_proto::runtime::{Output, OutputEvent};
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::agent::lock;
+use crate::events::{self, Feed};
+use crate::process::Process;
+use crate::process::log::{Cursor, Record};
+
+/// Bytes of events gathered for one frame.
+const BATCH: usize = 64 * 1024;
+
+/// Which of the streams is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Both.
+    Both,
+    /// Output only.
+    Stdout,
+    /// Errors only.
+    Stderr,
+}
+
+impl Which {
+    fn has(self, record: &Record<'_>) -> bool {
+        self == Self::Both || (self == Self::Stderr) == record.stderr
+    }
+}
+
+/// Ends a command when its reader goes away before its end.
+pub struct Leash(pub Arc<Process>);
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        self.0.end.notify_one();
+    }
+}
+
+/// A reader of a log.
+pub struct Follow {
+    process: Arc<Process>,
+    changes: watch::Receiver<()>,
+    cursor: Cursor,
+    which: Which,
+    /// Whether it waits for what is to come.
+    waits: bool,
+    /// Whether its first event tells the process.
+    introduce: bool,
+    /// Held, not read: dropping it is what counts.
+    _leash: Option<Leash>,
+    done: bool,
+}
+
+impl Follow {
+    /// Reads from an offset; with `follow` to the end of the process.
+    pub fn new(process: Arc<Process>, offset: u64, which: Which, follow: bool) -> Self {
+        let changes = process.changed.subscribe();
+        let cursor = Cursor::at(offset);
+        Self { process, changes, cursor, which, waits: follow, introduce: false, _leash: None, done: false }
+    }
+
+    /// The reader who started a command: from the beginning, with a `start`.
+    pub fn command(process: Arc<Process>, leash: Option<Leash>) -> Self {
+        Self { _leash: leash, introduce: true, ..Self::new(process, 0, Which::Both, true) }
+    }
+
+    /// What there is to tell now.
+    fn batch(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        if std::mem::take(&mut self.introduce) {
+            write(&mut out, &OutputEvent::Start { pid: self.process.pid });
+        }
+        // The order matters: who sees the exit then sees the whole log.
+        let exit = lock(&self.process.exit).clone();
+        let log = lock(&self.process.log);
+        if let Some(from) = log.catch_up(&mut self.cursor) {
+            write(&mut out, &OutputEvent::Truncated { from });
+        }
+        while out.len() < BATCH {
+            match log.next(&mut self.cursor) {
+                Some(record) if self.which.has(&record) => write(&mut out, &event(&record)),
+                Some(_) => {}
+                None => {
+                    if let Some(exit) = exit {
+                        write(&mut out, &OutputEvent::Exit(exit));
+                        self.done = true;
+                    }
+                    self.done |= !self.waits;
+                    break;
+                }
+            }
+        }
+        out
+    }
+}
+
+impl Feed for Follow {
+    const KEEP_ALIVE: Option<Duration> = Some(events::KEEP_ALIVE);
+
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        loop {
+            if self.done {
+                return None;
+            }
+            self.changes.mark_unchanged();
+            let batch = self.batch();
+            if !batch.is_empty() {
+                return Some(Ok(batch.into()));
+            }
+            if !self.done && self.changes.changed().await.is_err() {
+                return None;
+            }
+        }
+    }
+}
+
+fn event(record: &Record<'_>) -> OutputEvent {
+    let (line, base64) = match std::str::from_utf8(record.bytes) {
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(_) => (None, Some(BASE64_STANDARD.encode(record.bytes))),
+    };
+    let output = Output { line, base64, offset: record.offset, partial: !record.newline };
+    OutputEvent::Output { stderr: record.stderr, output }
+}
+
+fn write(out: &mut Vec<u8>, event: &OutputEvent) {
+    events::write(out, None, event.name(), &event.data());
+}

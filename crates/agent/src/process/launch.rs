@@ -1,0 +1,122 @@
+//! Starts a program as a user, in a session, a group and a cgroup of its own.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use berth_agent_proto::error::code;
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+
+use crate::accounts::Account;
+use crate::error::{Refusal, Result};
+use crate::process::reaper::{Ending, Reaper};
+
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What is started, and how.
+pub struct Launch {
+    /// The program; looked up in `PATH` where it has no slash.
+    pub program: OsString,
+    /// The name it is told, if another one.
+    pub name: Option<OsString>,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Its whole environment.
+    pub env: BTreeMap<String, String>,
+    /// Where it runs.
+    pub cwd: OwnedFd,
+    /// As whom.
+    pub account: Account,
+    /// The `cgroup.procs` it belongs in.
+    pub cgroup: Option<Arc<OwnedFd>>,
+    /// Whether its input is a terminal that it shall control.
+    pub terminal: bool,
+}
+
+/// The environment every command of an account begins with.
+pub fn base_env(account: &Account) -> BTreeMap<String, String> {
+    let pairs = [
+        ("PATH", PATH),
+        ("HOME", &account.home),
+        ("USER", &account.name),
+        ("LOGNAME", &account.name),
+        ("SHELL", &account.shell),
+        ("LANG", "C.UTF-8"),
+    ];
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// What a child does between fork and exec: system calls on what was prepared before, and nothing else.
+struct Settle {
+    cwd: OwnedFd,
+    cgroup: Option<Arc<OwnedFd>>,
+    terminal: bool,
+    groups: Option<Vec<Gid>>,
+    uid: Uid,
+    gid: Gid,
+}
+
+impl Settle {
+    fn settle(&self) -> io::Result<()> {
+        rustix::process::setsid()?;
+        if self.terminal {
+            rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
+        }
+        if let Some(procs) = &self.cgroup {
+            rustix::io::write(procs.as_fd(), b"0")?;
+        }
+        if let Some(groups) = &self.groups {
+            rustix::thread::set_thread_groups(groups)?;
+            rustix::thread::set_thread_res_gid(self.gid, self.gid, self.gid)?;
+            rustix::thread::set_thread_res_uid(self.uid, self.uid, self.uid)?;
+        }
+        rustix::process::fchdir(&self.cwd)?;
+        Ok(())
+    }
+}
+
+/// Starts it. Blocks until it runs.
+pub fn launch(reaper: &Reaper, launch: Launch, streams: [Stdio; 3]) -> Result<(Child, Ending)> {
+    let [stdin, stdout, stderr] = streams;
+    let mut command = Command::new(&launch.program);
+    command.args(&launch.arguments).env_clear().envs(&launch.env).stdin(stdin).stdout(stdout).stderr(stderr);
+    if let Some(name) = &launch.name {
+        command.arg0(name);
+    }
+    let privileged = rustix::process::geteuid().is_root();
+    let settle = Settle {
+        cwd: launch.cwd,
+        cgroup: launch.cgroup,
+        terminal: launch.terminal,
+        groups: privileged.then(|| launch.account.all_groups()),
+        uid: launch.account.uid(),
+        gid: launch.account.gid(),
+    };
+    #[expect(unsafe_code, reason = "only a child can leave its parent's session, group, account and directory")]
+    // SAFETY: `settle` makes system calls on descriptors and numbers that exist already. It allocates nothing, takes
+    // no lock and touches no other memory, so it is sound in the child of a process with several threads.
+    unsafe {
+        command.pre_exec(move || settle.settle());
+    }
+    reaper.spawn(&mut command).map_err(|error| refusal(&launch.program, &error))
+}
+
+fn refusal(program: &OsString, error: &io::Error) -> Refusal {
+    let program = program.to_string_lossy();
+    match Errno::from_io_error(error) {
+        Some(Errno::NOENT) => {
+            let message = format!("There is no program {program:?}; name one that is installed, or its path.");
+            Refusal::new(code::COMMAND_NOT_FOUND, message)
+        }
+        Some(Errno::ACCESS | Errno::PERM) => {
+            let message = format!("{program:?} may not be run by this user, or not in this directory.");
+            Refusal::new(code::SPAWN_FAILED, message)
+        }
+        _ => Refusal::new(code::SPAWN_FAILED, format!("{program:?} could not be started: {error}.")),
+    }
+}

@@ -1,0 +1,147 @@
+//! Cuts a stream of bytes into lines as they come. Pure.
+
+/// The most bytes of one piece: longer lines come in several.
+pub const MAX_PIECE: usize = 64 * 1024;
+
+/// Bytes that have no newline yet.
+#[derive(Debug, Default)]
+pub struct Lines {
+    pending: Vec<u8>,
+}
+
+impl Lines {
+    /// Takes bytes and emits each line that is whole, without its newline; `true` says that it had one.
+    pub fn feed(&mut self, mut bytes: &[u8], mut emit: impl FnMut(&[u8], bool)) {
+        while let Some(at) = memchr::memchr(b'\n', bytes) {
+            let (line, rest) = (&bytes[..at], &bytes[at + 1..]);
+            if self.pending.is_empty() && line.len() <= MAX_PIECE {
+                emit(line, true);
+            } else {
+                self.pending.extend_from_slice(line);
+                self.cut_long(&mut emit);
+                emit(&self.pending, true);
+                self.pending.clear();
+            }
+            bytes = rest;
+        }
+        self.pending.extend_from_slice(bytes);
+        self.cut_long(&mut emit);
+    }
+
+    /// Emits what there is of a line, but for a character that is not whole.
+    pub fn pause(&mut self, mut emit: impl FnMut(&[u8], bool)) {
+        let whole = whole_characters(&self.pending);
+        if whole > 0 {
+            emit(&self.pending[..whole], false);
+            self.pending.drain(..whole);
+        }
+    }
+
+    /// Emits everything that is left: the stream ended.
+    pub fn finish(&mut self, mut emit: impl FnMut(&[u8], bool)) {
+        if !self.pending.is_empty() {
+            emit(&self.pending, false);
+            self.pending = Vec::new();
+        }
+    }
+
+    /// Whether [`Self::pause`] would emit something.
+    pub fn has_pending(&self) -> bool {
+        whole_characters(&self.pending) > 0
+    }
+
+    fn cut_long(&mut self, emit: &mut impl FnMut(&[u8], bool)) {
+        let mut done = 0;
+        while self.pending.len() - done > MAX_PIECE {
+            let length = whole_characters(&self.pending[done..done + MAX_PIECE]);
+            emit(&self.pending[done..done + length], false);
+            done += length;
+        }
+        self.pending.drain(..done);
+    }
+}
+
+/// How many of these bytes come before a character of UTF-8 that began but is not whole.
+pub fn whole_characters(bytes: &[u8]) -> usize {
+    let tail = bytes.len().saturating_sub(3);
+    for at in (tail..bytes.len()).rev() {
+        let needed = match bytes[at] {
+            0x80..=0xbf => continue,
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf4 => 4,
+            _ => 1,
+        };
+        return if at + needed > bytes.len() { at } else { bytes.len() };
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    type Pieces = Vec<(Vec<u8>, bool)>;
+
+    fn joined(pieces: &Pieces) -> Vec<u8> {
+        pieces.iter().flat_map(|(bytes, newline)| bytes.iter().copied().chain(newline.then_some(b'\n'))).collect()
+    }
+
+    #[test]
+    fn long_lines_are_cut_at_the_limit_and_at_characters() {
+        for (length, pieces) in [(MAX_PIECE, 1), (MAX_PIECE + 1, 2), (2 * MAX_PIECE, 2), (2 * MAX_PIECE + 1, 3)] {
+            let mut out = Pieces::new();
+            let line = [vec![b'a'; length], b"\n".to_vec()].concat();
+            Lines::default().feed(&line, |bytes, newline| out.push((bytes.to_vec(), newline)));
+            assert_eq!((out.len(), joined(&out)), (pieces, line), "{length}");
+        }
+        let mut out = Pieces::new();
+        let mut lines = Lines::default();
+        lines.feed("€".repeat(MAX_PIECE).as_bytes(), |bytes, newline| out.push((bytes.to_vec(), newline)));
+        assert!(out.len() >= 2 && out.iter().all(|(bytes, _)| std::str::from_utf8(bytes).is_ok()));
+    }
+
+    #[test]
+    fn a_pause_keeps_half_a_character_back() {
+        let mut out = Pieces::new();
+        let mut lines = Lines::default();
+        let (before, after) = "a€b".as_bytes().split_at(2);
+        lines.feed(before, |bytes, newline| out.push((bytes.to_vec(), newline)));
+        lines.pause(|bytes, newline| out.push((bytes.to_vec(), newline)));
+        assert!(!lines.has_pending(), "half a character waits for its rest");
+        lines.feed(after, |bytes, newline| out.push((bytes.to_vec(), newline)));
+        lines.finish(|bytes, newline| out.push((bytes.to_vec(), newline)));
+        assert_eq!(out, [(b"a".to_vec(), false), ("€b".into(), false)]);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_added_or_moved(
+            bytes in prop::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..300),
+            step in 1_usize..40, pauses: bool,
+        ) {
+            let mut out = Pieces::new();
+            let mut lines = Lines::default();
+            for chunk in bytes.chunks(step) {
+                lines.feed(chunk, |bytes, newline| out.push((bytes.to_vec(), newline)));
+                if pauses {
+                    lines.pause(|bytes, newline| out.push((bytes.to_vec(), newline)));
+                }
+            }
+            lines.finish(|bytes, newline| out.push((bytes.to_vec(), newline)));
+            prop_assert!(out.iter().all(|(bytes, _)| !bytes.contains(&b'\n')));
+            prop_assert_eq!(joined(&out), bytes);
+        }
+
+        #[test]
+        fn text_never_becomes_bytes(text in "[a€😀ß\n]{0,200}", step in 1_usize..7) {
+            let mut lines = Lines::default();
+            for chunk in text.as_bytes().chunks(step) {
+                lines.feed(chunk, |bytes, _| assert!(std::str::from_utf8(bytes).is_ok()));
+                lines.pause(|bytes, _| assert!(std::str::from_utf8(bytes).is_ok()));
+            }
+            lines.finish(|bytes, _| assert!(std::str::from_utf8(bytes).is_ok()));
+        }
+    }
+}

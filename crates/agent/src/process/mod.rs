@@ -1,0 +1,177 @@
+//! Commands and processes.
+//!
+//! Both are the same thing: a program in a session, a group and the user's cgroup, whose output goes into a bounded
+//! log. A command is a process whose first reader is who started it, and which ends when that reader leaves. Readers
+//! read from the log and never hold a process up.
+//!
+//! ```text
+//!  launch ──► running ──────────────────────────────► exited (kept with its log, the last 256)
+//!               │  time is up, client left, DELETE        ▲
+//!               └──► ending: TERM, after 5 s KILL ────────┘
+//! ```
+
+pub mod api;
+mod follow;
+mod launch;
+mod lines;
+mod log;
+mod pump;
+mod reaper;
+mod request;
+mod signals;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use berth_agent_proto::error::code;
+use berth_agent_proto::runtime::{Exit, Process as View, ProcessState};
+use berth_domain::time::Timestamp;
+use tokio::net::unix::pipe;
+use tokio::sync::{Notify, watch};
+
+use crate::agent::lock;
+use crate::error::{Refusal, Result};
+
+pub use launch::{Launch, base_env, launch};
+pub use log::Log;
+pub use reaper::{Ended, Ending, Reaper};
+pub use request::environment as environment_rule;
+pub use signals::{by_name as signal_by_name, name as signal_name};
+
+/// Commands and processes that run at once.
+const MAX_RUNNING: usize = 1024;
+/// Ended ones that are kept.
+const MAX_ENDED: usize = 256;
+/// Memory that logs of ended ones take together, in bytes.
+const MAX_ENDED_LOGS: usize = 64 * 1024 * 1024;
+
+/// A process, running or not.
+pub struct Process {
+    /// Its number, and its group's.
+    pub pid: i32,
+    /// What it runs.
+    pub cmd: String,
+    /// When it was started.
+    pub started_at: Timestamp,
+    /// What it said.
+    pub log: Mutex<Log>,
+    /// How it ended.
+    pub exit: Mutex<Option<Exit>>,
+    /// Told whenever the log or the exit changes.
+    pub changed: watch::Sender<()>,
+    /// Told when it shall end.
+    pub end: Notify,
+    /// Its input, while it is open.
+    pub stdin: tokio::sync::Mutex<Option<pipe::Sender>>,
+}
+
+impl Process {
+    /// What is shown of it.
+    pub fn view(&self) -> View {
+        let exit = lock(&self.exit).clone();
+        View {
+            pid: self.pid,
+            cmd: self.cmd.clone(),
+            state: if exit.is_some() { ProcessState::Exited } else { ProcessState::Running },
+            started_at: self.started_at.to_string(),
+            exit,
+        }
+    }
+
+    /// Whether it runs.
+    pub fn runs(&self) -> bool {
+        lock(&self.exit).is_none()
+    }
+
+    /// Waits until it ended.
+    pub async fn ended(&self) {
+        let mut changes = self.changed.subscribe();
+        while self.runs() && changes.changed().await.is_ok() {}
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    by_pid: BTreeMap<i32, Arc<Process>>,
+    /// Those that ended, the oldest first.
+    ended: VecDeque<Arc<Process>>,
+    running: usize,
+}
+
+/// All processes.
+#[derive(Default)]
+pub struct Processes {
+    table: Mutex<Table>,
+}
+
+impl Processes {
+    /// Takes a place for one more, or refuses. [`Self::add`] or [`Self::give_back`] must follow.
+    pub fn reserve(&self) -> Result<()> {
+        let mut table = lock(&self.table);
+        if table.running >= MAX_RUNNING {
+            let message = format!("At most {MAX_RUNNING} commands run at once; end some and try again.");
+            return Err(Refusal::new(code::TOO_MANY, message));
+        }
+        table.running += 1;
+        Ok(())
+    }
+
+    /// Gives a place back that was not needed.
+    pub fn give_back(&self) {
+        lock(&self.table).running -= 1;
+    }
+
+    /// Adds a process in its place. One that ended and had the same number is forgotten.
+    pub fn add(&self, process: Arc<Process>) {
+        let mut table = lock(&self.table);
+        if let Some(old) = table.by_pid.insert(process.pid, process) {
+            table.ended.retain(|ended| !Arc::ptr_eq(ended, &old));
+        }
+    }
+
+    /// Notes that a process ended, and forgets the oldest where there are too many.
+    pub fn ended(&self, process: &Arc<Process>) {
+        let mut table = lock(&self.table);
+        table.running -= 1;
+        table.ended.push_back(process.clone());
+        while table.ended.len() > MAX_ENDED {
+            if let Some(old) = table.ended.pop_front() {
+                table.by_pid.remove(&old.pid);
+            }
+        }
+        let mut memory = table.ended.iter().map(|process| lock(&process.log).memory()).sum::<usize>();
+        for old in &table.ended {
+            if memory <= MAX_ENDED_LOGS {
+                break;
+            }
+            memory -= lock(&old.log).memory();
+            lock(&old.log).clear();
+        }
+    }
+
+    /// Forgets a process that ended.
+    pub fn forget(&self, pid: i32) {
+        let mut table = lock(&self.table);
+        if let Some(old) = table.by_pid.remove(&pid) {
+            table.ended.retain(|ended| !Arc::ptr_eq(ended, &old));
+        }
+    }
+
+    /// The process with a number, as it stands in a path.
+    pub fn get(&self, pid: &str) -> Result<Arc<Process>> {
+        let found = pid.parse().ok().and_then(|pid: i32| lock(&self.table).by_pid.get(&pid).cloned());
+        found.ok_or_else(|| Refusal::not_found("There is no such process; 'GET processes' lists those there are."))
+    }
+
+    /// All, the newest first.
+    pub fn all(&self) -> Vec<Arc<Process>> {
+        let mut all = lock(&self.table).by_pid.values().cloned().collect::<Vec<_>>();
+        all.sort_by_key(|process| std::cmp::Reverse((process.started_at, process.pid)));
+        all
+    }
+
+    /// How many run.
+    pub fn running(&self) -> usize {
+        lock(&self.table).running
+    }
+}

@@ -1,0 +1,236 @@
+//! Carries a process from its start to its end: its output into the log, its time limit, its end.
+
+use std::cell::RefCell;
+use std::future::pending;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_agent_proto::runtime::Exit;
+use rustix::process::Signal;
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::{Instant, sleep_until};
+
+use crate::agent::lock;
+use crate::process::lines::Lines;
+use crate::process::reaper::{Ended, Ending, Reaper};
+use crate::process::{Process, Processes, signal_name};
+
+/// How long a stream may pause before what it said of a line is shown.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long output is waited for once the process ended, while others hold its streams.
+const GRACE: Duration = Duration::from_millis(100);
+/// What a process gets between TERM and KILL.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Reads from one stream before the other one and the clock get their turn.
+const TURN: usize = 16;
+
+thread_local! {
+    /// What reads go into; nothing is kept in it between two.
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; 64 * 1024]);
+}
+
+/// One stream of a process.
+pub struct Source {
+    pipe: Option<Receiver>,
+    lines: Lines,
+    stderr: bool,
+}
+
+impl Source {
+    /// The stream behind a pipe.
+    pub fn new(pipe: Receiver, stderr: bool) -> Self {
+        Self { pipe: Some(pipe), lines: Lines::default(), stderr }
+    }
+
+    async fn readable(&self) {
+        match &self.pipe {
+            // An error shows when it is read.
+            Some(pipe) => drop(pipe.readable().await),
+            None => pending().await,
+        }
+    }
+
+    /// Reads what is there into the log. Says whether anything was.
+    fn take(&mut self, process: &Process) -> bool {
+        let mut any = false;
+        for _ in 0..TURN {
+            let Some(pipe) = &self.pipe else { break };
+            let read = BUFFER.with_borrow_mut(|buffer| {
+                let read = pipe.try_read(buffer);
+                if let Ok(n) = read {
+                    let mut log = lock(&process.log);
+                    self.lines.feed(&buffer[..n], |bytes, newline| log.append(self.stderr, bytes, newline));
+                }
+                read
+            });
+            match read {
+                Ok(n) if n > 0 => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Ok(_) | Err(_) => {
+                    self.pipe = None;
+                    self.finish(process);
+                }
+            }
+            any = true;
+        }
+        any
+    }
+
+    fn pause(&mut self, process: &Process) {
+        let mut log = lock(&process.log);
+        self.lines.pause(|bytes, newline| log.append(self.stderr, bytes, newline));
+    }
+
+    fn finish(&mut self, process: &Process) {
+        let mut log = lock(&process.log);
+        self.lines.finish(|bytes, newline| log.append(self.stderr, bytes, newline));
+    }
+}
+
+/// What is still to come for a process that runs.
+pub struct Pump {
+    /// The process.
+    pub process: Arc<Process>,
+    /// Where it is listed.
+    pub processes: Arc<Processes>,
+    /// Who can signal it.
+    pub reaper: Arc<Reaper>,
+    /// Its output and its errors.
+    pub sources: [Source; 2],
+    /// Tells when it ended.
+    pub ending: Ending,
+    /// When its time is up.
+    pub deadline: Option<Instant>,
+}
+
+/// When something is due.
+#[derive(Default)]
+struct Timers {
+    timeout: Option<Instant>,
+    kill: Option<Instant>,
+    flush: Option<Instant>,
+}
+
+impl Timers {
+    fn next(&self) -> Option<Instant> {
+        [self.timeout, self.kill, self.flush].into_iter().flatten().min()
+    }
+}
+
+impl Pump {
+    /// Runs until the process ended, and its streams are closed.
+    pub async fn run(mut self) {
+        let (ended, timed_out) = self.until_end().await;
+        self.drain().await;
+        for source in &mut self.sources {
+            source.finish(&self.process);
+        }
+        let exit = match ended {
+            Some(Ended { code, signal }) => Exit { code, signal: signal.map(signal_name), timed_out },
+            // The reaper lives as long as the agent, so this is not reached.
+            None => Exit { code: None, signal: None, timed_out },
+        };
+        *lock(&self.process.exit) = Some(exit);
+        self.processes.ended(&self.process);
+        self.process.changed.send_replace(());
+        *self.process.stdin.lock().await = None;
+        self.discard();
+    }
+
+    async fn until_end(&mut self) -> (Option<Ended>, bool) {
+        let mut timers = Timers { timeout: self.deadline, ..Timers::default() };
+        let mut timed_out = false;
+        loop {
+            let [out, err] = &self.sources;
+            tokio::select! {
+                ended = &mut self.ending => return (ended.ok(), timed_out),
+                () = out.readable() => self.take(0, &mut timers),
+                () = err.readable() => self.take(1, &mut timers),
+                () = self.process.end.notified() => self.begin_end(&mut timers),
+                () = at(timers.next()) => timed_out |= self.due(&mut timers),
+            }
+        }
+    }
+
+    fn take(&mut self, index: usize, timers: &mut Timers) {
+        if self.sources[index].take(&self.process) {
+            self.process.changed.send_replace(());
+        }
+        let open_line = self.sources.iter().any(|source| source.lines.has_pending());
+        timers.flush = open_line.then(|| Instant::now() + PAUSE);
+    }
+
+    fn begin_end(&self, timers: &mut Timers) {
+        if timers.kill.is_none() {
+            self.reaper.end_group(self.process.pid, Signal::TERM);
+            timers.kill = Some(Instant::now() + PATIENCE);
+        }
+    }
+
+    /// Does what is due, and says whether the time was up.
+    fn due(&mut self, timers: &mut Timers) -> bool {
+        let now = Instant::now();
+        let is_due = |timer: &mut Option<Instant>| timer.take_if(|at| *at <= now).is_some();
+        if is_due(&mut timers.flush) {
+            for source in &mut self.sources {
+                source.pause(&self.process);
+            }
+            self.process.changed.send_replace(());
+        }
+        if is_due(&mut timers.kill) {
+            self.reaper.end_group(self.process.pid, Signal::KILL);
+        }
+        let timed_out = is_due(&mut timers.timeout);
+        if timed_out {
+            self.begin_end(timers);
+        }
+        timed_out
+    }
+
+    /// Takes what was said before the end. Whoever else holds the streams may go on saying something for a moment.
+    async fn drain(&mut self) {
+        let deadline = Instant::now() + GRACE;
+        while self.sources.iter().any(|source| source.pipe.is_some()) && Instant::now() < deadline {
+            let mut any = false;
+            for source in &mut self.sources {
+                any |= source.take(&self.process);
+            }
+            if any {
+                self.process.changed.send_replace(());
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let [out, err] = &self.sources;
+            tokio::select! {
+                () = out.readable() => {}
+                () = err.readable() => {}
+                () = sleep_until(deadline) => {}
+            }
+        }
+    }
+
+    /// Lets those who inherited the streams go on: what they say is thrown away, and does not end them.
+    fn discard(self) {
+        for Source { pipe, .. } in self.sources {
+            let Some(pipe) = pipe else { continue };
+            tokio::spawn(async move {
+                while pipe.readable().await.is_ok() {
+                    let read = BUFFER.with_borrow_mut(|buffer| pipe.try_read(buffer));
+                    match read {
+                        Ok(n) if n > 0 => tokio::task::yield_now().await,
+                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                        Ok(_) | Err(_) => break,
+                    }
+                }
+            });
+        }
+    }
+}
+
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => sleep_until(when).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,127 @@
+//! Collects every process that ends: children with somebody waiting, and orphans, which are ours as the first process.
+//!
+//! There is one place that waits, and it hands codes to who asked. Only while a program is being started it looks at
+//! children it knows, one by one: the standard library waits for a child whose program could not be run.
+
+use std::collections::HashMap;
+use std::io;
+use std::process::{Child, Command};
+use std::sync::Mutex;
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use tokio::sync::oneshot;
+
+use crate::agent::lock;
+
+/// How a process ended: exactly one is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// What it returned.
+    pub code: Option<i32>,
+    /// The number of the signal that ended it.
+    pub signal: Option<i32>,
+}
+
+impl From<WaitStatus> for Ended {
+    fn from(status: WaitStatus) -> Self {
+        Self { code: status.exit_status(), signal: status.terminating_signal() }
+    }
+}
+
+/// Told once when the process ended.
+pub type Ending = oneshot::Receiver<Ended>;
+
+struct Known {
+    tell: oneshot::Sender<Ended>,
+    /// Whether its group is to go with it.
+    whole_group: bool,
+}
+
+#[derive(Default)]
+struct State {
+    children: HashMap<i32, Known>,
+    starting: usize,
+}
+
+/// The one who waits.
+#[derive(Default)]
+pub struct Reaper {
+    state: Mutex<State>,
+}
+
+impl Reaper {
+    /// Starts a program. Blocks until it runs.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<(Child, Ending)> {
+        lock(&self.state).starting += 1;
+        let spawned = command.spawn();
+        let mut state = lock(&self.state);
+        state.starting -= 1;
+        let result = spawned.map(|child| {
+            let (tell, ending) = oneshot::channel();
+            state.children.insert(child.id().cast_signed(), Known { tell, whole_group: false });
+            (child, ending)
+        });
+        collect(&mut state);
+        result
+    }
+
+    /// Collects whatever ended. To be called at every SIGCHLD.
+    pub fn collect(&self) {
+        collect(&mut lock(&self.state));
+    }
+
+    /// Sends a signal to the group of a child that was not collected yet; says whether it was there.
+    pub fn signal_group(&self, pid: i32, signal: Signal) -> bool {
+        let state = lock(&self.state);
+        state.children.contains_key(&pid) && kill_group(pid, signal)
+    }
+
+    /// Asks a child's group to end. What is left of it when the child ends is killed.
+    pub fn end_group(&self, pid: i32, signal: Signal) {
+        let mut state = lock(&self.state);
+        if let Some(known) = state.children.get_mut(&pid) {
+            known.whole_group = true;
+            kill_group(pid, signal);
+        }
+    }
+
+    /// How many children live.
+    pub fn living(&self) -> usize {
+        lock(&self.state).children.len()
+    }
+
+    /// Kills every child's group: the agent of a test ends.
+    pub fn kill_all(&self) {
+        for pid in lock(&self.state).children.keys() {
+            kill_group(*pid, Signal::KILL);
+        }
+    }
+}
+
+fn kill_group(pid: i32, signal: Signal) -> bool {
+    Pid::from_raw(pid).is_some_and(|pid| rustix::process::kill_process_group(pid, signal).is_ok())
+}
+
+fn collect(state: &mut State) {
+    if state.starting > 0 {
+        let known = state.children.keys().copied().collect::<Vec<_>>();
+        for pid in known {
+            if let Ok(Some((_, status))) = rustix::process::waitpid(Pid::from_raw(pid), WaitOptions::NOHANG) {
+                deliver(state, pid, status);
+            }
+        }
+        return;
+    }
+    while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+        deliver(state, pid.as_raw_nonzero().get(), status);
+    }
+}
+
+fn deliver(state: &mut State, pid: i32, status: WaitStatus) {
+    let Some(known) = state.children.remove(&pid) else { return };
+    if known.whole_group {
+        kill_group(pid, Signal::KILL);
+    }
+    // Who no longer waits does not want to know.
+    let _ = known.tell.send(status.into());
+}

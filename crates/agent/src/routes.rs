@@ -1,0 +1,118 @@
+//! Every route, and the methods it has.
+
+use http::Method;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    Boot,
+    Identity,
+    Freeze,
+    Thaw,
+    Metrics,
+    Tunnel,
+    ReadFile,
+    WriteFile,
+    List,
+    Stat,
+    Exists,
+    Mkdir,
+    Remove,
+    Move,
+    Watch,
+    Archive,
+    Extract,
+    Command,
+    StartProcess,
+    Processes,
+    Process,
+    EndProcess,
+    Logs,
+    Stdin,
+    Signal,
+    Terminal,
+}
+
+impl Route {
+    /// Whether only the host asks it, also before there is an identity.
+    pub fn is_control(self) -> bool {
+        matches!(self, Self::Boot | Self::Identity | Self::Freeze | Self::Thaw | Self::Metrics)
+    }
+}
+
+/// `{}` stands for one part of the path.
+const TABLE: &[(&str, &[(Method, Route)])] = &[
+    ("/runtime/commands", &[(Method::POST, Route::Command)]),
+    ("/runtime/files/content", &[(Method::GET, Route::ReadFile), (Method::PUT, Route::WriteFile)]),
+    ("/runtime/files/list", &[(Method::GET, Route::List)]),
+    ("/runtime/files/stat", &[(Method::GET, Route::Stat)]),
+    ("/runtime/files/exists", &[(Method::GET, Route::Exists)]),
+    ("/runtime/files/mkdir", &[(Method::POST, Route::Mkdir)]),
+    ("/runtime/files/remove", &[(Method::POST, Route::Remove)]),
+    ("/runtime/files/move", &[(Method::POST, Route::Move)]),
+    ("/runtime/files/watch", &[(Method::GET, Route::Watch)]),
+    ("/runtime/files/archive", &[(Method::POST, Route::Archive)]),
+    ("/runtime/files/extract", &[(Method::POST, Route::Extract)]),
+    ("/runtime/processes", &[(Method::GET, Route::Processes), (Method::POST, Route::StartProcess)]),
+    ("/runtime/processes/{}", &[(Method::GET, Route::Process), (Method::DELETE, Route::EndProcess)]),
+    ("/runtime/processes/{}/logs", &[(Method::GET, Route::Logs)]),
+    ("/runtime/processes/{}/stdin", &[(Method::POST, Route::Stdin)]),
+    ("/runtime/processes/{}/signal", &[(Method::POST, Route::Signal)]),
+    ("/runtime/terminal", &[(Method::POST, Route::Terminal)]),
+    ("/tunnel/{}", &[(Method::POST, Route::Tunnel)]),
+    ("/control/metrics", &[(Method::GET, Route::Metrics)]),
+    ("/control/identity", &[(Method::PUT, Route::Identity)]),
+    ("/control/freeze", &[(Method::POST, Route::Freeze)]),
+    ("/control/thaw", &[(Method::POST, Route::Thaw)]),
+    ("/control/boot", &[(Method::POST, Route::Boot)]),
+];
+
+/// Why nothing is found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// No such path.
+    Path,
+    /// The path has these methods only, as in `Allow`.
+    Method(String),
+}
+
+/// The route of a request, and what stands for `{}`.
+pub fn find<'a>(method: &Method, path: &'a str) -> Result<(Route, &'a str), Missing> {
+    let matching = TABLE.iter().find_map(|(pattern, methods)| Some((matches(pattern, path)?, methods)));
+    let (parameter, methods) = matching.ok_or(Missing::Path)?;
+    if let Some((_, route)) = methods.iter().find(|(known, _)| known == method) {
+        return Ok((*route, parameter));
+    }
+    let allow = methods.iter().map(|(known, _)| known.as_str()).collect::<Vec<_>>();
+    Err(Missing::Method(allow.join(", ")))
+}
+
+fn matches<'a>(pattern: &str, path: &'a str) -> Option<&'a str> {
+    let Some((before, after)) = pattern.split_once("{}") else { return (pattern == path).then_some("") };
+    let parameter = path.strip_prefix(before)?.strip_suffix(after)?;
+    (!parameter.is_empty() && !parameter.contains('/')).then_some(parameter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_have_one_route_for_each_method() {
+        assert_eq!(find(&Method::GET, "/runtime/processes/7/logs"), Ok((Route::Logs, "7")));
+        assert_eq!(find(&Method::DELETE, "/runtime/processes/7"), Ok((Route::EndProcess, "7")));
+        assert_eq!(find(&Method::POST, "/tunnel/80"), Ok((Route::Tunnel, "80")));
+        for path in ["/", "/runtime", "/runtime/processes/", "/runtime/processes//logs", "/runtime/processes/7/8"] {
+            assert_eq!(find(&Method::GET, path), Err(Missing::Path), "{path}");
+        }
+        assert_eq!(find(&Method::PATCH, "/runtime/files/content"), Err(Missing::Method("GET, PUT".into())));
+    }
+
+    #[test]
+    fn no_pattern_hides_another() {
+        for (index, (pattern, _)) in TABLE.iter().enumerate() {
+            let path = pattern.replace("{}", "1");
+            assert_eq!(TABLE.iter().position(|(other, _)| matches(other, &path).is_some()), Some(index), "{path}");
+        }
+    }
+}

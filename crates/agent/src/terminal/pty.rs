@@ -1,0 +1,184 @@
+//! Opens a terminal, and carries what its program says.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::pty::OpenptFlags;
+use rustix::termios::Winsize;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::agent::{Agent, Place, lock};
+use crate::error::{Refusal, Result};
+use crate::process::api::{environment, settle};
+use crate::process::{Ending, Launch, launch};
+use crate::terminal::Terminal;
+
+/// How long output is waited for once the program ended.
+const GRACE: Duration = Duration::from_millis(100);
+/// How long a reader who is far behind is waited for.
+const READING: Duration = Duration::from_secs(1);
+const CHUNK: usize = 16 * 1024;
+
+/// What a new terminal is to be.
+pub struct Wanted {
+    /// Its size.
+    pub size: Winsize,
+    /// What it runs; the login shell without.
+    pub cmd: Option<String>,
+    /// Where, from the workspace's root.
+    pub cwd: Option<String>,
+    /// As whom: `user` or `root`.
+    pub user: Option<String>,
+}
+
+/// A size in characters.
+pub fn size(cols: u16, rows: u16) -> Winsize {
+    Winsize { ws_col: cols, ws_row: rows, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+/// Opens a terminal and starts its program.
+pub async fn open(agent: &Arc<Agent>, wanted: Wanted) -> Result<Arc<Terminal>> {
+    agent.terminals.make_room()?;
+    let place = agent.place()?;
+    let (account, cwd) = settle(agent, wanted.user.as_deref(), wanted.cwd.as_deref()).await?;
+    let (ours, theirs) = pair(wanted.size).map_err(Refusal::internal)?;
+    if rustix::process::geteuid().is_root() {
+        rustix::fs::fchown(&theirs, Some(account.uid()), None).map_err(Refusal::internal)?;
+    }
+    let own = BTreeMap::from([("TERM".to_owned(), "xterm-256color".to_owned())]);
+    let env = environment(agent, &account, &own);
+    let (program, name, arguments) = program(place, &account.shell, wanted.cmd);
+    let cgroup = agent.freezer.cgroup();
+    let launched = Launch { program, name, arguments, env, cwd, account, cgroup, terminal: true };
+    let reaper = agent.reaper.clone();
+    let start = move || {
+        let copy = || theirs.try_clone().map(Stdio::from).map_err(Refusal::internal);
+        launch(&reaper, launched, [copy()?, copy()?, copy()?])
+    };
+    let (child, ending) = tokio::task::spawn_blocking(start).await.map_err(Refusal::internal)??;
+    #[expect(deprecated, reason = "an owned descriptor stays the same and open, which is all its successor asks")]
+    let device = AsyncFd::new(ours).map_err(Refusal::internal)?;
+    let terminal = Arc::new(Terminal {
+        id: new_id()?,
+        pid: child.id().cast_signed(),
+        device,
+        screen: Mutex::default(),
+        readers: Mutex::default(),
+        progress: Notify::new(),
+        exit: Mutex::default(),
+        changed: watch::Sender::new(()),
+        typing: tokio::sync::Mutex::default(),
+    });
+    agent.terminals.add(terminal.clone());
+    tokio::spawn(carry(agent.clone(), terminal.clone(), ending));
+    Ok(terminal)
+}
+
+fn program(place: &Place, shell: &str, cmd: Option<String>) -> (OsString, Option<OsString>, Vec<OsString>) {
+    if let Some(cmd) = cmd {
+        return (place.shell.into(), None, vec!["-c".into(), cmd.into()]);
+    }
+    // A shell whose name begins so is a login shell.
+    let name = format!("-{}", shell.rsplit('/').next().unwrap_or(shell));
+    (shell.into(), Some(name.into()), Vec::new())
+}
+
+fn pair(size: Winsize) -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let ours = rustix::pty::openpt(flags)?;
+    rustix::pty::unlockpt(&ours)?;
+    let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, flags)?;
+    rustix::termios::tcsetwinsize(&ours, size)?;
+    rustix::fs::fcntl_setfl(&ours, OFlags::RDWR | OFlags::NONBLOCK)?;
+    Ok((ours, theirs))
+}
+
+fn new_id() -> Result<String> {
+    let mut random = [0; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(Refusal::internal)?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(random)))
+}
+
+/// Carries output until the program ended.
+async fn carry(agent: Arc<Agent>, terminal: Arc<Terminal>, mut ending: Ending) {
+    let mut buffer = vec![0; CHUNK];
+    let ended = loop {
+        tokio::select! {
+            ended = &mut ending => break ended.ok(),
+            open = take(&terminal, &mut buffer) => if !open {
+                // Nobody has the other end any more; the program itself may go on.
+                break (&mut ending).await.ok();
+            }
+        }
+    };
+    let deadline = Instant::now() + GRACE;
+    while let Ok(true) = timeout_at(deadline, take(&terminal, &mut buffer)).await {}
+    *lock(&terminal.exit) = Some(ended.unwrap_or(crate::process::Ended { code: None, signal: None }));
+    terminal.changed.send_replace(());
+    agent.terminals.ended(terminal.id.clone());
+}
+
+/// Waits for those who read, but not long for one who does not.
+async fn room(terminal: &Terminal) {
+    loop {
+        let end = lock(&terminal.screen).end();
+        if !lock(&terminal.readers).are_behind(end) {
+            return;
+        }
+        if timeout(READING, terminal.progress.notified()).await.is_err() {
+            lock(&terminal.readers).give_up(end);
+        }
+    }
+}
+
+/// Takes what the program said; says whether there may be more.
+async fn take(terminal: &Terminal, buffer: &mut [u8]) -> bool {
+    loop {
+        room(terminal).await;
+        let Ok(mut ready) = terminal.device.readable().await else { return false };
+        let read = ready.try_io(|device| Ok(rustix::io::read(device.get_ref(), &mut *buffer)?));
+        match read {
+            Ok(Ok(n)) if n > 0 => {
+                lock(&terminal.screen).append(&buffer[..n]);
+                terminal.changed.send_replace(());
+                return true;
+            }
+            Ok(_) => return false,
+            Err(_would_block) => {}
+        }
+    }
+}
+
+impl Terminal {
+    /// Types bytes in.
+    pub async fn type_in(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let _alone = self.typing.lock().await;
+        while !bytes.is_empty() {
+            let mut ready = self.device.writable().await?;
+            match ready.try_io(|device| Ok(rustix::io::write(device.get_ref(), bytes)?)) {
+                Ok(written) => bytes = &bytes[written?..],
+                Err(_would_block) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives its window another size; the program is told.
+    pub fn resize(&self, size: Winsize) -> io::Result<()> {
+        Ok(rustix::termios::tcsetwinsize(self.device.get_ref(), size)?)
+    }
+
+    /// Sends a signal to what runs in the foreground.
+    pub fn signal(&self, signal: rustix::process::Signal) -> io::Result<()> {
+        let group = rustix::termios::tcgetpgrp(self.device.get_ref())?;
+        Ok(rustix::process::kill_process_group(group, signal)?)
+    }
+}

@@ -1,0 +1,217 @@
+//! Asks the kernel for changes, as the user: what may not be read is not watched.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::{Dir, FileType, OFlags};
+use rustix::io::Errno;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch as changes;
+
+use crate::agent::{Agent, Place, lock};
+use crate::error::{Refusal, Result};
+use crate::files::open as open_beneath;
+use crate::watch::ring::Ring;
+use crate::watch::tree::{Effect, Raw, Tree};
+use crate::watch::{Readers, Subject, Watch};
+
+/// Directories of one watch.
+const MAX_DIRECTORIES: usize = 8192;
+/// Events that are read before they are worked on.
+const MAX_EVENTS: usize = 1024;
+/// How long the second half of a move may take.
+const MOVE: Duration = Duration::from_millis(50);
+
+/// A directory that is watched now.
+struct Entered {
+    descriptor: i32,
+    path: String,
+    /// What was in it: names, and whether each is a directory.
+    held: Vec<(String, bool)>,
+}
+
+struct Watching {
+    agent: Arc<Agent>,
+    device: Arc<OwnedFd>,
+    tree: Tree,
+    watch: Arc<Watch>,
+}
+
+/// Begins to watch.
+pub async fn open(agent: &Arc<Agent>, subject: Subject) -> Result<Arc<Watch>> {
+    agent.watches.make_room()?;
+    let device = Arc::new(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(Refusal::internal)?);
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(Refusal::internal)?;
+    let watch = Arc::new(Watch {
+        id: u64::from_ne_bytes(random),
+        subject: subject.clone(),
+        ring: Mutex::new(Ring::default()),
+        changed: changes::Sender::new(()),
+        readers: Mutex::new(Readers::default()),
+    });
+    let tree = Tree::new(subject.recursive);
+    let mut watching = Watching { agent: agent.clone(), device, tree, watch: watch.clone() };
+    watching.enter_first(subject.path).await?;
+    lock(&agent.watches.by_id).insert(watch.id, watch.clone());
+    lock(&watch.readers).task = Some(tokio::spawn(watching.run()).abort_handle());
+    Ok(watch)
+}
+
+impl Watching {
+    async fn enter_first(&mut self, path: String) -> Result<()> {
+        let (device, recursive) = (self.device.clone(), self.watch.subject.recursive);
+        let add = move |place: &Place| {
+            let mut all = vec![add(place, &device, path, false)?];
+            let mut next = 0;
+            while recursive && next < all.len() && all.len() < MAX_DIRECTORIES {
+                for below in directories(&all[next]) {
+                    // What went away meanwhile, or may not be read, is not watched.
+                    all.extend(self::add(place, &device, below, true).ok());
+                }
+                next += 1;
+            }
+            Ok(all)
+        };
+        let place = self.agent.place()?.clone();
+        for entered in self.agent.pool.run(&place, add).await? {
+            self.tree.watched(entered.descriptor, entered.path);
+        }
+        if self.tree.len() >= MAX_DIRECTORIES {
+            lock(&self.watch.ring).overflow();
+        }
+        Ok(())
+    }
+
+    /// Runs until the watch is ended from outside.
+    async fn run(mut self) {
+        #[expect(deprecated, reason = "an owned descriptor stays the same and open, which is all its successor asks")]
+        let Ok(readiness) = AsyncFd::new(self.device.clone()) else { return };
+        loop {
+            let wait = if self.tree.is_moving() { MOVE } else { Duration::MAX };
+            match tokio::time::timeout(wait, readiness.readable()).await {
+                Ok(Ok(mut ready)) => {
+                    let (events, all) = read(&self.device);
+                    if all {
+                        ready.clear_ready();
+                    }
+                    for raw in events {
+                        let effects = self.tree.event(raw);
+                        self.apply(effects).await;
+                    }
+                }
+                Ok(Err(_)) => return,
+                Err(_elapsed) => {
+                    let effects = self.tree.settle();
+                    self.apply(effects).await;
+                }
+            }
+            self.watch.changed.send_replace(());
+        }
+    }
+
+    async fn apply(&mut self, effects: Vec<Effect>) {
+        let mut effects = VecDeque::from(effects);
+        while let Some(effect) = effects.pop_front() {
+            match effect {
+                Effect::Tell(change) => lock(&self.watch.ring).change(&change),
+                Effect::TellIfThere(change) => {
+                    if self.is_there(change.path.clone()).await {
+                        lock(&self.watch.ring).change(&change);
+                    }
+                }
+                Effect::Overflow => lock(&self.watch.ring).overflow(),
+                Effect::Leave(descriptor) => drop(inotify::remove_watch(&self.device, descriptor)),
+                Effect::Enter(path) => effects.extend(self.enter(path).await),
+            }
+        }
+    }
+
+    async fn is_there(&self, path: String) -> bool {
+        let Some(place) = self.agent.place.get() else { return false };
+        let look =
+            move |place: &Place| Ok(open_beneath(place.root.as_fd(), &path, OFlags::PATH | OFlags::NOFOLLOW, 0)?);
+        self.agent.pool.run(place, look).await.is_ok()
+    }
+
+    /// Watches a new directory, tells what it held already, and gives the directories among that.
+    async fn enter(&mut self, path: String) -> Vec<Effect> {
+        if self.tree.len() >= MAX_DIRECTORIES {
+            return vec![Effect::Overflow];
+        }
+        let device = self.device.clone();
+        let Some(place) = self.agent.place.get() else { return Vec::new() };
+        // What went away meanwhile, or may not be read, is not watched.
+        let added = self.agent.pool.run(place, move |place| add(place, &device, path, true)).await;
+        let Ok(Entered { descriptor, path, held }) = added else { return Vec::new() };
+        self.tree.watched(descriptor, path.clone());
+        let mut effects = Vec::new();
+        for (name, directory) in held {
+            let Some(change) = self.tree.found(descriptor, &name) else { continue };
+            let below = change.path.clone();
+            effects.push(Effect::Tell(change));
+            effects.extend(directory.then_some(Effect::Enter(below)));
+        }
+        effects
+    }
+}
+
+fn directories(entered: &Entered) -> Vec<String> {
+    let join = |name: &String| match entered.path.as_str() {
+        "." => name.clone(),
+        path => format!("{path}/{name}"),
+    };
+    entered.held.iter().filter(|(_, directory)| *directory).map(|(name, _)| join(name)).collect()
+}
+
+/// Watches a path, and reads what it holds: in this order, so that nothing falls between.
+fn add(place: &Place, device: &OwnedFd, path: String, directory: bool) -> Result<Entered> {
+    let kind = if directory { OFlags::DIRECTORY | OFlags::NOFOLLOW } else { OFlags::empty() };
+    let handle = open_beneath(place.root.as_fd(), &path, OFlags::PATH | kind, 0)?;
+    let flags = WatchFlags::CREATE
+        | WatchFlags::DELETE
+        | WatchFlags::MODIFY
+        | WatchFlags::ATTRIB
+        | WatchFlags::MOVE
+        | WatchFlags::DELETE_SELF
+        | WatchFlags::MOVE_SELF;
+    // Only the first thing's own end is news: that of the others is told by where they are.
+    let flags = if directory { flags - WatchFlags::DELETE_SELF - WatchFlags::MOVE_SELF } else { flags };
+    // The kernel takes a path: that of the handle, so that nothing can be swapped in between.
+    let named = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    let descriptor = inotify::add_watch(device, named, flags)?;
+    let mut held = Vec::new();
+    if let Ok(directory) = open_beneath(handle.as_fd(), ".", OFlags::RDONLY | OFlags::DIRECTORY, 0) {
+        for found in Dir::read_from(&directory)?.flatten().take(MAX_DIRECTORIES) {
+            let name = found.file_name().to_string_lossy().into_owned();
+            if !matches!(name.as_str(), "." | "..") {
+                held.push((name, found.file_type() == FileType::Directory));
+            }
+        }
+    }
+    Ok(Entered { descriptor, path, held })
+}
+
+/// What the kernel has to tell now, and whether that is all.
+fn read(device: &OwnedFd) -> (Vec<Raw>, bool) {
+    let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
+    let mut reader = inotify::Reader::new(device, &mut buffer);
+    let mut events = Vec::new();
+    while events.len() < MAX_EVENTS {
+        match reader.next() {
+            Ok(event) => events.push(Raw {
+                descriptor: event.wd(),
+                flags: event.events(),
+                cookie: event.cookie(),
+                name: event.file_name().map(|name| name.to_string_lossy().into_owned()),
+            }),
+            Err(Errno::INTR) => {}
+            Err(_nothing_more) => return (events, true),
+        }
+    }
+    (events, false)
+}

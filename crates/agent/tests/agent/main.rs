@@ -1,0 +1,15 @@
+//! The agent, served on a unix socket and asked by a real client.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
+
+mod archives;
+mod commands;
+mod control;
+mod files;
+mod harness;
+mod paths;
+mod processes;
+mod sessions;
+mod terminals;
+mod tunnels;
+mod watches;

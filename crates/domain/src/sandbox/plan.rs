@@ -1,0 +1,381 @@
+//! What the worker does next to bring the world to what a sandbox's row wants.
+//!
+//! [`next`] looks at one snapshot of row and world and names one [`Step`]; the worker does it, records it, looks
+//! again, until the answer is [`Step::Rest`] or [`Step::Wait`]. Each step is safe to repeat.
+//!
+//! Three rules keep disks whole:
+//!
+//! - A machine is known by its generation, which is recorded before it starts. One of another generation is
+//!   ended, never used.
+//! - A cut (a snapshot, a fork) freezes the top layer and puts an empty one on it. Which one is recorded before.
+//!   Once it has begun, the machine may have gone over to the new layer without anybody having noted it. If the
+//!   machine is dead, the new layer is right in both cases: either it has what was written since, or it is empty.
+//!   So a cut that has begun is brought to its end before anything else starts. A snapshot whose time is over is
+//!   told to have failed; its cut ends all the same.
+//! - A restore ends the machine first, then puts a new layer on the snapshot's, and only then is the old one
+//!   nobody's.
+
+use super::model::{Phase, Wish};
+use crate::Timestamp;
+use crate::ids::{LayerId, SnapshotId};
+
+/// How long each transitional phase and a cut may last, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// `Provisioning`.
+    pub provisioning: i64,
+    /// `Pausing`.
+    pub pausing: i64,
+    /// `Resuming`.
+    pub resuming: i64,
+    /// `Restoring`.
+    pub restoring: i64,
+    /// A cut, from its beginning.
+    pub snapshot: i64,
+}
+
+impl Deadlines {
+    /// The deadline of a phase; none for one at rest, and none for deletion, which is never given up.
+    pub const fn of(&self, phase: Phase) -> Option<i64> {
+        match phase {
+            Phase::Provisioning => Some(self.provisioning),
+            Phase::Pausing => Some(self.pausing),
+            Phase::Resuming => Some(self.resuming),
+            Phase::Restoring => Some(self.restoring),
+            _ => None,
+        }
+    }
+}
+
+/// The machine as the host shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// There is no process.
+    Absent,
+    /// It executes.
+    Running {
+        /// Which of the sandbox's machines it is.
+        generation: i64,
+    },
+    /// It was started and ended by itself.
+    Ended,
+}
+
+/// What a sandbox is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// It is there.
+    Ready,
+    /// It will be.
+    Waiting,
+    /// It will not be.
+    Failed(String),
+}
+
+/// The oldest snapshot that waits to be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Which.
+    pub snapshot: SnapshotId,
+    /// When the cut began; `None` before.
+    pub begun: Option<Timestamp>,
+    /// Whether the snapshot has failed or is not wanted any more, and only the cut has to end.
+    pub given_up: bool,
+}
+
+/// When a sandbox's time is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Life {
+    /// End of its life time.
+    pub expires_at: Option<Timestamp>,
+    /// When it will have been idle for too long, as far as can be told now.
+    pub idle_at: Option<Timestamp>,
+}
+
+/// One look at row and world.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// When it was taken.
+    pub now: Timestamp,
+    /// The rules.
+    pub deadlines: Deadlines,
+    /// What the row wants.
+    pub wish: Wish,
+    /// Where it stands.
+    pub phase: Phase,
+    /// Since when.
+    pub since: Timestamp,
+    /// How often its deadline passed already.
+    pub attempts: i64,
+    /// What it is made of; looked at until it has a disk.
+    pub source: Source,
+    /// Whether memory and a slot are reserved.
+    pub reserved: bool,
+    /// The top of its disk.
+    pub layer: Option<LayerId>,
+    /// Whether the top was made.
+    pub layer_made: bool,
+    /// Whether its disk is to be put onto a snapshot's.
+    pub swap: bool,
+    /// The machine that it has or is about to have.
+    pub generation: i64,
+    /// The machine.
+    pub machine: Machine,
+    /// Whether the host itself was restarted since the machine was started.
+    pub host_restarted: bool,
+    /// Deaths since the first one that counts.
+    pub deaths: i64,
+    /// The first death that counts.
+    pub deaths_since: Option<Timestamp>,
+    /// What is to be cut.
+    pub cut: Option<Cut>,
+    /// Whether the running machine has other rules for its network than it should.
+    pub network_changed: bool,
+    /// When its time is over.
+    pub life: Life,
+}
+
+/// Why a sandbox's time is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// It lived as long as it was to.
+    Lifetime,
+    /// Nobody used it.
+    Idle,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Record a phase and what is being done.
+    Enter(Phase, &'static str),
+    /// Reserve memory and a slot.
+    Reserve,
+    /// Make the top layer on its source's.
+    MakeDisk,
+    /// Put a new top layer onto the snapshot's that is restored.
+    Swap,
+    /// Start the machine, or wait until the one that was started answers.
+    Start,
+    /// Cut the disk of the running machine.
+    Cut(SnapshotId),
+    /// Cut the disk while there is no machine.
+    CutCold(SnapshotId),
+    /// Record that a snapshot failed because its cut takes too long.
+    GiveUpCut(SnapshotId),
+    /// Give the running machine its rules for the network.
+    SetNetwork,
+    /// Put the machine away.
+    Pause,
+    /// End the machine's process.
+    End,
+    /// Record that it is to be started again from its disk.
+    StartAgain {
+        /// Why.
+        reason: String,
+        /// Whether it died; a restart of the host is no death.
+        died: bool,
+    },
+    /// Record that its time is over, and what follows from that.
+    Expire(Over),
+    /// Begin again with another machine, because the deadline passed for the first time.
+    Retry,
+    /// Record a failure; no machine is wanted any more, but everything is kept.
+    Fail(String),
+    /// Remove its traces, release its disk, record that it is gone.
+    Finish,
+    /// Look again at this time.
+    Wait(Timestamp),
+    /// Nothing to do until something changes.
+    Rest,
+}
+
+impl Step {
+    /// The step's name, for logs and for the points at which tests make it fail.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Enter(..) => "enter",
+            Self::Reserve => "reserve",
+            Self::MakeDisk => "make_disk",
+            Self::Swap => "swap",
+            Self::Start => "start",
+            Self::Cut(_) => "cut",
+            Self::CutCold(_) => "cut_cold",
+            Self::GiveUpCut(_) => "give_up_cut",
+            Self::SetNetwork => "set_network",
+            Self::Pause => "pause",
+            Self::End => "end",
+            Self::StartAgain { .. } => "start_again",
+            Self::Expire(_) => "expire",
+            Self::Retry => "retry",
+            Self::Fail(_) => "fail",
+            Self::Finish => "finish",
+            Self::Wait(_) => "wait",
+            Self::Rest => "rest",
+        }
+    }
+}
+
+/// Most deaths within [`DEATH_WINDOW`] after which a sandbox is started again.
+pub const MOST_DEATHS: i64 = 3;
+/// Seconds within which deaths count together.
+pub const DEATH_WINDOW: i64 = 600;
+/// Between two looks at what a sandbox is made of, in seconds; it is told, too.
+const SOURCE_POLL: i64 = 5;
+
+/// The next step.
+pub fn next(s: &Look) -> Step {
+    match (s.wish, s.phase) {
+        (Wish::Deleted, phase) if phase != Phase::Deleted => gone(s),
+        (_, Phase::Deleted | Phase::Failed) | (Wish::Paused, Phase::Paused) => at_rest(s),
+        (Wish::Ready, Phase::Ready) => keep(s),
+        (Wish::Ready, Phase::Pending) => await_source(s),
+        (Wish::Ready, _) => bring_up(s),
+        (Wish::Paused | Wish::Deleted, _) => put_away(s),
+    }
+}
+
+fn gone(s: &Look) -> Step {
+    if s.machine == Machine::Absent { Step::Finish } else { Step::End }
+}
+
+/// Deaths that count at this moment.
+pub fn deaths(s: &Look) -> i64 {
+    let counts = s.deaths_since.is_some_and(|at| s.now < at.plus_seconds(DEATH_WINDOW));
+    if counts { s.deaths } else { 0 }
+}
+
+/// Nothing is wanted but what was begun.
+fn at_rest(s: &Look) -> Step {
+    match (&s.machine, s.cut) {
+        (Machine::Absent, Some(cut)) => cold(s, cut),
+        (Machine::Absent, None) => Step::Rest,
+        _ => Step::End,
+    }
+}
+
+fn put_away(s: &Look) -> Step {
+    if overdue(s) {
+        return late(s);
+    }
+    match (is_ours(s), &s.machine, s.cut) {
+        (true, _, Some(cut)) if !cut.given_up => live(s, cut),
+        (true, ..) | (_, Machine::Absent, _) => Step::Pause,
+        _ => Step::End,
+    }
+}
+
+/// Whether the machine that the row means runs.
+fn is_ours(s: &Look) -> bool {
+    s.machine == Machine::Running { generation: s.generation }
+}
+
+fn keep(s: &Look) -> Step {
+    match &s.machine {
+        Machine::Running { .. } if !is_ours(s) => Step::End,
+        Machine::Running { .. } => match s.cut {
+            Some(cut) if !cut.given_up => live(s, cut),
+            _ if s.network_changed => Step::SetNetwork,
+            cut => live_on(s, cut),
+        },
+        Machine::Ended | Machine::Absent if s.host_restarted => Step::StartAgain {
+            reason: "the host was restarted; it was started again from its disk".into(),
+            died: false,
+        },
+        Machine::Ended | Machine::Absent => died(s),
+    }
+}
+
+/// A cut of a running machine.
+fn live(s: &Look, cut: Cut) -> Step {
+    if takes_too_long(s, cut) { Step::GiveUpCut(cut.snapshot) } else { Step::Cut(cut.snapshot) }
+}
+
+/// A cut without a machine.
+fn cold(s: &Look, cut: Cut) -> Step {
+    if takes_too_long(s, cut) { Step::GiveUpCut(cut.snapshot) } else { Step::CutCold(cut.snapshot) }
+}
+
+fn takes_too_long(s: &Look, cut: Cut) -> bool {
+    !cut.given_up && cut.begun.is_some_and(|at| s.now >= at.plus_seconds(s.deadlines.snapshot))
+}
+
+fn live_on(s: &Look, cut: Option<Cut>) -> Step {
+    let Life { expires_at, idle_at } = s.life;
+    let passed = |at: Option<Timestamp>| at.is_some_and(|at| at <= s.now);
+    match expires_at.into_iter().chain(idle_at).min() {
+        _ if passed(expires_at) => Step::Expire(Over::Lifetime),
+        _ if passed(idle_at) => Step::Expire(Over::Idle),
+        _ if cut.is_some() => cut.map_or(Step::Rest, |cut| Step::Cut(cut.snapshot)),
+        Some(at) => Step::Wait(at),
+        None => Step::Rest,
+    }
+}
+
+fn died(s: &Look) -> Step {
+    if deaths(s) >= MOST_DEATHS {
+        let minutes = DEATH_WINDOW / 60;
+        return Step::Fail(format!(
+            "the machine died, more than {MOST_DEATHS} times in {minutes} minutes; \
+             its disk is kept: restore a snapshot, or delete it"
+        ));
+    }
+    Step::StartAgain { reason: "the machine died; it was started again from its disk".into(), died: true }
+}
+
+fn await_source(s: &Look) -> Step {
+    match &s.source {
+        Source::Ready => Step::Enter(Phase::Provisioning, "reserving memory"),
+        Source::Waiting => Step::Wait(s.now.plus_seconds(SOURCE_POLL)),
+        Source::Failed(reason) => Step::Fail(reason.clone()),
+    }
+}
+
+fn bring_up(s: &Look) -> Step {
+    if overdue(s) {
+        return late(s);
+    }
+    if s.swap {
+        return swap(s);
+    }
+    if !s.reserved {
+        return Step::Reserve;
+    }
+    match (&s.source, s.layer, s.layer_made) {
+        (Source::Failed(reason), None, _) => return Step::Fail(reason.clone()),
+        (Source::Waiting, None, _) => return Step::Wait(s.now.plus_seconds(SOURCE_POLL)),
+        (_, None, _) | (_, Some(_), false) => return Step::MakeDisk,
+        _ => {}
+    }
+    match (is_ours(s), &s.machine, s.cut) {
+        (true, ..) | (_, Machine::Absent, None) => Step::Start,
+        (_, Machine::Absent, Some(cut)) => cold(s, cut),
+        _ => Step::End,
+    }
+}
+
+fn swap(s: &Look) -> Step {
+    match (is_ours(s), &s.machine, s.cut) {
+        (true, _, Some(cut)) if !cut.given_up => live(s, cut),
+        (_, Machine::Absent, Some(cut)) => cold(s, cut),
+        (_, Machine::Absent, None) if !s.reserved => Step::Reserve,
+        (_, Machine::Absent, None) => Step::Swap,
+        _ => Step::End,
+    }
+}
+
+fn overdue(s: &Look) -> bool {
+    s.deadlines.of(s.phase).is_some_and(|seconds| s.now >= s.since.plus_seconds(seconds))
+}
+
+fn late(s: &Look) -> Step {
+    let seconds = s.deadlines.of(s.phase).unwrap_or_default();
+    if s.attempts == 0 {
+        return Step::Retry;
+    }
+    Step::Fail(format!("it was still {} after {seconds} seconds, twice; restore a snapshot, or delete it", s.phase))
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

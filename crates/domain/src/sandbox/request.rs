@@ -1,0 +1,348 @@
+//! Requests about sandboxes, parsed once: after this nobody validates again.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::model::{OnTimeout, SourceKind};
+use super::network::Network;
+use crate::error::Result;
+use crate::fields::{Fields, Parsed, boolean, integer, sized, text};
+use crate::ids::SnapshotId;
+use crate::names::{HostName, TemplateName};
+
+/// Bounds of `timeout_seconds` and `idle_timeout_seconds`: 5 s to 30 days.
+pub const TIMEOUT: (i64, i64) = (5, 30 * 86_400);
+/// Bounds of `vcpu`.
+pub const VCPU: (i64, i64) = (1, 8);
+/// Bounds of `memory_mb`.
+pub const MEMORY_MB: (i64, i64) = (128, 16_384);
+/// Bounds of `disk_gb`.
+pub const DISK_GB: (i64, i64) = (1, 100);
+/// Most sandboxes of a fork.
+pub const MAX_FORK: i64 = 100;
+/// Most pairs of metadata.
+pub const MAX_METADATA: usize = 64;
+/// Longest key of metadata.
+pub const MAX_KEY: usize = 64;
+/// Longest value of metadata, in characters.
+pub const MAX_VALUE: usize = 1024;
+/// Largest environment: names, values, and two bytes for each pair.
+pub const MAX_ENV: usize = 32 * 1024;
+/// Longest Dockerfile, in bytes.
+pub const MAX_DOCKERFILE: usize = 64 * 1024;
+/// Longest start or ready command, in characters.
+pub const MAX_COMMAND: usize = 4096;
+
+/// Free pairs that sandboxes are found by.
+pub type Metadata = BTreeMap<String, String>;
+/// Environment of every command.
+pub type Env = BTreeMap<String, String>;
+
+/// What a sandbox is to be made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A template, by id or name.
+    Template(String),
+    /// A snapshot.
+    Snapshot(SnapshotId),
+}
+
+/// A valid request for a sandbox. References are checked against the rows later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateSandbox {
+    /// What it is made of.
+    pub origin: Origin,
+    /// Its name; duplicates are allowed.
+    pub name: Option<HostName>,
+    /// Its metadata.
+    pub metadata: Metadata,
+    /// Its environment, over that of its origin.
+    pub env: Env,
+    /// Seconds it lives while not paused.
+    pub timeout_seconds: Option<i64>,
+    /// Seconds it may be idle.
+    pub idle_timeout_seconds: Option<i64>,
+    /// What happens then.
+    pub on_timeout: OnTimeout,
+    /// What it may reach.
+    pub network: Network,
+}
+
+impl TryFrom<&Value> for CreateSandbox {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let origin = read_origin(&mut f);
+        let request = Self {
+            origin,
+            name: f.optional("name", host_name),
+            metadata: f.optional("metadata", metadata).unwrap_or_default(),
+            env: f.optional("env", env).unwrap_or_default(),
+            timeout_seconds: f.optional("timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
+            idle_timeout_seconds: f.optional("idle_timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
+            on_timeout: f.optional("on_timeout", on_timeout).unwrap_or(OnTimeout::Pause),
+            network: f.object("network", Network::read).unwrap_or_default(),
+        };
+        f.finish(Some(request))
+    }
+}
+
+/// The template that sandboxes are made of where nobody says otherwise.
+pub const BASE: &str = "base";
+
+fn read_origin(f: &mut Fields<'_>) -> Origin {
+    let template = f.optional("template_id", sized(1, 255));
+    let snapshot = f.optional("snapshot_id", snapshot_id);
+    if f.has("template_id") && f.has("snapshot_id") {
+        f.fail("snapshot_id", "give at most one of template_id and snapshot_id");
+    }
+    match (snapshot, template) {
+        (Some(id), _) => Origin::Snapshot(id),
+        (None, Some(name)) => Origin::Template(name),
+        (None, None) => Origin::Template(BASE.to_owned()),
+    }
+}
+
+/// A change of a sandbox; absent fields stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpdateSandbox {
+    /// Seconds it lives from now, while not paused.
+    pub timeout_seconds: Option<i64>,
+    /// Seconds it may be idle.
+    pub idle_timeout_seconds: Option<i64>,
+    /// What happens then.
+    pub on_timeout: Option<OnTimeout>,
+    /// New metadata, replacing all.
+    pub metadata: Option<Metadata>,
+    /// New rules, replacing all.
+    pub network: Option<Network>,
+}
+
+impl TryFrom<&Value> for UpdateSandbox {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let change = Self {
+            timeout_seconds: f.optional("timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
+            idle_timeout_seconds: f.optional("idle_timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
+            on_timeout: f.optional("on_timeout", on_timeout),
+            metadata: f.optional("metadata", metadata),
+            network: f.object("network", Network::read),
+        };
+        f.finish(Some(change))
+    }
+}
+
+/// A request to fork.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// How many are made.
+    pub count: i64,
+    /// Their name; several get `-1`, `-2`, … behind it.
+    pub name: Option<HostName>,
+    /// Whether they go on where the memory was.
+    pub include_memory: bool,
+    /// A snapshot to take instead of the live state.
+    pub snapshot_id: Option<SnapshotId>,
+}
+
+impl TryFrom<&Value> for Fork {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let count = f.optional("count", integer(1, MAX_FORK)).unwrap_or(1);
+        let request = Self {
+            count,
+            name: f.optional("name", |v| {
+                let name = host_name(v)?;
+                numbered(&name, count, count)?;
+                Ok(name)
+            }),
+            include_memory: f.optional("include_memory", boolean).unwrap_or(false),
+            snapshot_id: f.optional("snapshot_id", snapshot_id),
+        };
+        f.finish(Some(request))
+    }
+}
+
+/// The name of one of several.
+pub fn numbered(name: &HostName, number: i64, of: i64) -> Parsed<HostName> {
+    if of == 1 {
+        return Ok(name.clone());
+    }
+    let longest = HostName::MAX - 1 - of.to_string().len();
+    HostName::parse(&format!("{}-{number}", name.as_str()))
+        .map_err(|_| format!("must have at most {longest} characters, because a number is put behind it"))
+}
+
+/// Reads whether a pause keeps the memory: it does unless `memory` is false.
+pub fn pause(body: &Value) -> Result<bool> {
+    let mut f = Fields::of(body);
+    let memory = f.optional("memory", boolean).unwrap_or(true);
+    f.finish(Some(memory))
+}
+
+/// Reads the snapshot that a restore goes back to.
+pub fn restore(body: &Value) -> Result<SnapshotId> {
+    let mut f = Fields::of(body);
+    let id = f.required("snapshot_id", snapshot_id);
+    f.finish(id)
+}
+
+/// A request for a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewSnapshot {
+    /// Its name: free text.
+    pub name: Option<String>,
+    /// Whether the memory is kept, too.
+    pub include_memory: bool,
+}
+
+impl TryFrom<&Value> for NewSnapshot {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let request = Self {
+            name: f.optional("name", title),
+            include_memory: f.optional("include_memory", boolean).unwrap_or(false),
+        };
+        f.finish(Some(request))
+    }
+}
+
+/// A request for a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateTemplate {
+    /// Its name, unique in the project.
+    pub name: TemplateName,
+    /// What kind of thing it is made of.
+    pub kind: SourceKind,
+    /// The thing: a reference, a text, or a snapshot's id.
+    pub source: String,
+    /// Virtual CPUs; a snapshot's where absent.
+    pub vcpu: Option<i64>,
+    /// Memory in MiB; a snapshot's where absent.
+    pub memory_mb: Option<i64>,
+    /// Disk in GiB; what is made from a snapshot has the snapshot's.
+    pub disk_gb: Option<i64>,
+    /// Environment of its sandboxes.
+    pub env: Env,
+    /// What its sandboxes find running.
+    pub start_command: Option<String>,
+    /// What succeeds when that is ready.
+    pub ready_command: Option<String>,
+}
+
+impl TryFrom<&Value> for CreateTemplate {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let request = read_template(&mut f);
+        f.finish(request)
+    }
+}
+
+fn read_template(f: &mut Fields<'_>) -> Option<CreateTemplate> {
+    let name = f.required("name", |v| TemplateName::parse(text(v)?));
+    let image = f.optional("image", sized(1, 1024)).map(|text| (SourceKind::Image, text));
+    let dockerfile = f.optional("dockerfile", dockerfile).map(|text| (SourceKind::Dockerfile, text));
+    let snapshot = f.optional("from_snapshot", snapshot_id).map(|id| (SourceKind::FromSnapshot, id.to_string()));
+    let given = ["image", "dockerfile", "from_snapshot"].into_iter().filter(|field| f.has(field)).count();
+    if given != 1 {
+        f.fail("image", "give exactly one of image, dockerfile and from_snapshot");
+    }
+    let mut sizes = [None; 3];
+    let bounds = [("vcpu", VCPU), ("memory_mb", MEMORY_MB), ("disk_gb", DISK_GB)];
+    for (slot, (field, (least, most))) in sizes.iter_mut().zip(bounds) {
+        let rule = integer(least, most);
+        *slot = if f.has("from_snapshot") { f.optional(field, rule) } else { f.required(field, rule) };
+    }
+    let env = f.optional("env", env).unwrap_or_default();
+    let start_command = f.optional("start_command", sized(1, MAX_COMMAND));
+    let ready_command = f.optional("ready_command", sized(1, MAX_COMMAND));
+    let (kind, source) = image.or(dockerfile).or(snapshot)?;
+    let [vcpu, memory_mb, disk_gb] = sizes;
+    Some(CreateTemplate { name: name?, kind, source, vcpu, memory_mb, disk_gb, env, start_command, ready_command })
+}
+
+fn host_name(value: &Value) -> Parsed<HostName> {
+    HostName::parse(text(value)?)
+}
+
+fn snapshot_id(value: &Value) -> Parsed<SnapshotId> {
+    text(value)?.parse().map_err(|_| "must be a UUID".into())
+}
+
+fn on_timeout(value: &Value) -> Parsed<OnTimeout> {
+    OnTimeout::parse(text(value)?)
+}
+
+/// Rule: free text for people, on one line.
+fn title(value: &Value) -> Parsed<String> {
+    let title = sized(1, 64)(value)?;
+    if title.chars().any(char::is_control) { Err("must not have control characters".into()) } else { Ok(title) }
+}
+
+fn dockerfile(value: &Value) -> Parsed<String> {
+    let text = text(value)?;
+    if (1..=MAX_DOCKERFILE).contains(&text.len()) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("must have 1 to {MAX_DOCKERFILE} bytes"))
+    }
+}
+
+/// Whether a text can be a key of metadata.
+pub fn is_metadata_key(key: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(plain)
+}
+
+fn pairs(value: &Value) -> Parsed<BTreeMap<String, String>> {
+    let object = value.as_object().ok_or("must be an object of strings")?;
+    let pair = |(key, value): (&String, &Value)| {
+        let value = text(value).map_err(|rule| format!("{key}: {rule}"))?;
+        Ok((key.clone(), value.to_owned()))
+    };
+    object.iter().map(pair).collect()
+}
+
+fn metadata(value: &Value) -> Parsed<Metadata> {
+    let pairs = pairs(value)?;
+    if pairs.len() > MAX_METADATA {
+        return Err(format!("must have at most {MAX_METADATA} pairs"));
+    }
+    if !pairs.keys().all(|key| is_metadata_key(key)) {
+        return Err(format!("keys must have 1 to {MAX_KEY} characters of A-Z, a-z, 0-9, '.', '_' and '-'"));
+    }
+    if pairs.values().any(|value| value.chars().count() > MAX_VALUE) {
+        return Err(format!("values must have at most {MAX_VALUE} characters"));
+    }
+    Ok(pairs)
+}
+
+fn env(value: &Value) -> Parsed<Env> {
+    let pairs = pairs(value)?;
+    let name = |name: &String| {
+        let first = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+        first && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    };
+    if !pairs.keys().all(name) {
+        return Err("names must have letters, digits and '_' only, and not begin with a digit".into());
+    }
+    let size: usize = pairs.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    if size > MAX_ENV {
+        return Err(format!("must have at most {MAX_ENV} bytes: names, values, and two for each pair"));
+    }
+    Ok(pairs)
+}
+
+#[cfg(test)]
+#[path = "request_tests.rs"]
+mod tests;

@@ -1,0 +1,88 @@
+//! What a gateway is told: bounds, resolvers, and what the host and the outside are.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::outside::{Outside, RealOutside};
+
+/// The configuration of all gateways of a service.
+#[derive(Clone)]
+pub struct Config {
+    /// Who answers the guests' questions.
+    pub resolvers: Resolvers,
+    /// Which addresses are the host's.
+    pub host: HostAddresses,
+    /// Whether loopback may be reached at all, where a rule allows it; the gateway's address then means 127.0.0.1.
+    pub host_loopback: bool,
+    /// How the outside is reached.
+    pub outside: Arc<dyn Outside>,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            resolvers: Resolvers::System,
+            host: HostAddresses::System,
+            host_loopback: false,
+            outside: Arc::new(RealOutside),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// The platform's resolvers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resolvers {
+    /// Those of `/etc/resolv.conf`, read again for a question when older than a few seconds.
+    System,
+    /// These.
+    Fixed(Vec<SocketAddr>),
+}
+
+/// The host's own addresses, besides loopback.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostAddresses {
+    /// Those of its interfaces, read again for a connection when older than a few seconds.
+    System,
+    /// These.
+    Fixed(Vec<IpAddr>),
+}
+
+/// Bounds of one sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// TCP connections; more are refused.
+    pub tcp_flows: usize,
+    /// TCP connections being made. Further ones are not answered, and a guest asks again within a second.
+    pub half_open: usize,
+    /// UDP flows; the one idle longest gives way.
+    pub udp_flows: usize,
+    /// Questions to the resolver under way; more are dropped.
+    pub queries: usize,
+    /// Pairs of an address and a name that are remembered.
+    pub names: usize,
+    /// After how long without a datagram a UDP flow ends.
+    pub udp_idle: Duration,
+    /// How long the outside may take to accept a connection.
+    pub connect: Duration,
+    /// How long one resolver may take.
+    pub resolver: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            tcp_flows: 1024,
+            half_open: 64,
+            udp_flows: 256,
+            queries: 64,
+            names: 4096,
+            udp_idle: Duration::from_mins(1),
+            connect: Duration::from_secs(30),
+            resolver: Duration::from_secs(2),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The guest's resolver: judges a question by its name, asks the platform's resolvers, and remembers which
+//! addresses the answer names.
+//!
+//! A question is made anew (one question, an id and a port of our own) and an answer must fit it, so that
+//! neither side reaches the other with anything but that. The answer's records are passed on as they are;
+//! addresses in them unlock nothing that the rules do not.
+
+mod message;
+mod resolvers;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+use crate::gateway::Link;
+use message::{Answer, Failure, Question};
+
+/// Over what a question came, and goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// Datagrams.
+    Udp,
+    /// A connection.
+    Tcp,
+}
+
+/// The answer to a question of the guest; `None` where there is nothing to answer.
+pub(crate) async fn answer(link: &Link, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    let question = match Question::parse(query) {
+        Ok(question) => question,
+        Err(failure) => return failure,
+    };
+    let allowed = |link: &Link| question.name().is_some_and(|name| link.policy.borrow().resolves(name));
+    if !allowed(link) {
+        return question.fail(Failure::Refused);
+    }
+    let Some(answer) = resolvers::ask(&link.config, &question, transport).await else {
+        return question.fail(Failure::Unavailable);
+    };
+    remember(link, &answer);
+    Some(answer.into_bytes(&question))
+}
+
+fn remember(link: &Link, answer: &Answer) {
+    let names: Vec<Arc<str>> = answer.names.iter().map(|name| name.as_str().into()).collect();
+    let now = Instant::now();
+    let mut known = link.names();
+    for (address, ttl) in &answer.addresses {
+        for name in &names {
+            known.remember(*address, name, *ttl, now);
+        }
+    }
+}
+
+/// Answers the questions of one connection, one after the other, until it ends.
+pub(crate) async fn serve(link: &Link, mut stream: DuplexStream) {
+    loop {
+        let Ok(len) = stream.read_u16().await else { return };
+        let mut query = vec![0; len.into()];
+        if stream.read_exact(&mut query).await.is_err() {
+            return;
+        }
+        let Some(answer) = answer(link, &query, Transport::Tcp).await else { return };
+        let Ok(len) = u16::try_from(answer.len()) else { return };
+        if stream.write_u16(len).await.is_err() || stream.write_all(&answer).await.is_err() {
+            return;
+        }
+    }
+}

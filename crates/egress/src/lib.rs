@@ -1,0 +1,53 @@
+//! The network of a sandbox: a gateway in user space, without root and without a change to the host's network.
+//!
+//! A sandbox's only network card is a unix socket of its QEMU, over which Ethernet frames go, each preceded by
+//! its length. [`Gateway::attach`] takes that socket and is the whole other end of the link: it answers ARP,
+//! ends the guest's TCP connections, carries its datagrams, and asks the platform's resolvers on its behalf.
+//! What it lets out it makes anew as an ordinary socket of this process, after
+//! [`Network::decide`](berth_domain::sandbox::network::Network::decide) agreed.
+//!
+//! ```text
+//!  guest ══ unix socket ══► frames ─► switch ─┬─ ARP, echo ──────────────► answered here
+//!                             ▲               ├─ TCP ─► decide ─► connect ─► flow (smoltcp) ◄─► TcpStream
+//!                             │               ├─ UDP ─► decide ─────────► flow ◄────────────► UdpSocket
+//!                    wire ◄───┴── packets ────┴─ DNS ─► resolves ──────► the platform's resolvers
+//! ```
+//!
+//! The guest is hostile. Every frame is parsed by types that check it; what does not parse is dropped; every
+//! table, queue and wait is bounded ([`Limits`]). Each sandbox has its own gateway task and its own link, so
+//! that guests never see each other. A link without connections has no timer and is woken by nothing.
+//!
+//! Not carried: IPv6, IP fragments (and with them datagrams above 1,472 bytes), ICMP but for echo to the gateway.
+
+mod config;
+mod counters;
+mod dns;
+mod frame;
+mod gateway;
+mod host;
+mod names;
+mod outside;
+mod packet;
+mod queue;
+mod switch;
+mod tcp;
+mod udp;
+mod wire;
+
+use std::net::Ipv4Addr;
+
+pub use config::{Config, HostAddresses, Limits, Resolvers};
+pub use counters::Counters;
+pub use gateway::Gateway;
+pub use outside::{Connection, Outside, RealOutside};
+
+/// The guest's address.
+pub const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+/// Bits of the network part of the guest's address.
+pub const PREFIX: u8 = 24;
+/// The gateway's address; with [`Config::host_loopback`] and an `allow` rule, the host's loopback.
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+/// The resolver's address.
+pub const RESOLVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
+/// Largest IP packet on the link.
+pub const MTU: usize = 1500;

@@ -1,0 +1,196 @@
+//! What becomes of a frame: the tables of flows, and the judgement over each new one.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Instant;
+
+use berth_domain::sandbox::network::{Destination, Network, Verdict};
+use smoltcp::wire::{Icmpv4DstUnreachable, TcpControl, TcpPacket};
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::gateway::Link;
+use crate::packet::{self, Inbound, Key, Outbound, Quote};
+use crate::{GATEWAY, RESOLVER, dns, tcp, udp};
+
+/// The port of the resolver.
+const DNS: u16 = 53;
+
+/// The flows of one link. Dropping it ends them.
+pub(crate) struct Switch {
+    link: Arc<Link>,
+    network: Arc<Network>,
+    tcp: HashMap<Key, Entry<tcp::Flow>>,
+    udp: HashMap<Key, Entry<udp::Flow>>,
+    owners: HashMap<tokio::task::Id, (Protocol, Key)>,
+    tasks: JoinSet<()>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Tcp,
+    Udp,
+}
+
+struct Entry<F> {
+    flow: Arc<F>,
+    /// As it was when the flow was let out: names that expired since do not end it.
+    destination: Option<Destination>,
+    task: AbortHandle,
+}
+
+/// Where a new flow goes.
+enum Route {
+    /// Out, to this address, which differs from the guest's for the host's loopback.
+    Outside(SocketAddrV4, Destination),
+    /// To the resolver.
+    Resolver,
+    /// Nowhere.
+    Refused,
+}
+
+impl Switch {
+    pub(crate) fn new(link: Arc<Link>) -> Self {
+        let network = Arc::clone(&link.policy.borrow());
+        let (tcp, udp, owners) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { link, network, tcp, udp, owners, tasks: JoinSet::new() }
+    }
+
+    /// Waits for a flow to end, and forgets it. Never ends while there is none.
+    pub(crate) async fn ended(&mut self) {
+        let id = match self.tasks.join_next_with_id().await {
+            Some(Ok((id, ()))) => id,
+            Some(Err(error)) => error.id(),
+            None => return std::future::pending().await,
+        };
+        match self.owners.remove(&id) {
+            Some((Protocol::Tcp, key)) => forget(&mut self.tcp, key, id),
+            Some((Protocol::Udp, key)) => forget(&mut self.udp, key, id),
+            None => {}
+        }
+    }
+
+    /// Takes the newest policy and ends what it does not allow.
+    pub(crate) fn judge_again(&mut self) {
+        self.network = Arc::clone(&self.link.policy.borrow());
+        let network = &self.network;
+        let denied = |to: &Option<Destination>| to.as_ref().is_some_and(|to| network.decide(to) != Verdict::Allow);
+        self.tcp.values().filter(|entry| denied(&entry.destination)).for_each(|entry| entry.flow.revoke());
+        self.udp.values().filter(|entry| denied(&entry.destination)).for_each(|entry| entry.task.abort());
+        self.udp.retain(|_, entry| !denied(&entry.destination));
+    }
+
+    /// Takes a frame of the guest.
+    pub(crate) fn frame(&mut self, frame: &[u8]) {
+        let Some((sender, inbound)) = packet::parse(frame) else { return };
+        self.link.wire.learn(sender);
+        match inbound {
+            Inbound::Arp { wanted, sender } => self.link.wire.send_arp(wanted, sender),
+            Inbound::Echo { to, ident, seq_no, data } => {
+                self.link.wire.send(&Outbound::pong(to, ident, seq_no, data));
+            }
+            Inbound::Tcp { key, segment, packet } => self.segment(key, &segment, packet),
+            Inbound::Udp { key, payload, unicast } => self.datagram(key, payload, unicast),
+        }
+    }
+
+    fn segment(&mut self, key: Key, segment: &TcpPacket<&[u8]>, packet: &[u8]) {
+        if let Some(entry) = self.tcp.get(&key)
+            && !entry.task.is_finished()
+        {
+            entry.flow.segment(segment, packet);
+            return;
+        }
+        let Some(header) = packet::segment(key, segment) else { return };
+        let reset = || Outbound::reset(key, &header).iter().for_each(|reset| self.link.wire.send(reset));
+        if header.control != TcpControl::Syn || header.ack_number.is_some() {
+            return reset();
+        }
+        let route = self.route(key.to);
+        if matches!(route, Route::Refused) || self.tcp.len() >= self.link.config.limits.tcp_flows {
+            return reset();
+        }
+        let Ok(permit) = Arc::clone(&self.link.half_open).try_acquire_owned() else { return };
+        let flow = Arc::new(tcp::Flow::new(key));
+        let opening = tcp::Opening {
+            flow: Arc::clone(&flow),
+            link: Arc::clone(&self.link),
+            syn: packet.to_vec(),
+            quote: Quote::segment(key, segment),
+            permit,
+        };
+        let (task, destination) = match route {
+            Route::Outside(to, destination) => (self.tasks.spawn(opening.outside(to)), Some(destination)),
+            _ => (self.tasks.spawn(opening.resolver()), None),
+        };
+        self.owners.insert(task.id(), (Protocol::Tcp, key));
+        self.tcp.insert(key, Entry { flow, destination, task });
+    }
+
+    fn datagram(&mut self, key: Key, payload: &[u8], unicast: bool) {
+        if let Some(entry) = self.udp.get(&key)
+            && !entry.task.is_finished()
+        {
+            entry.flow.send(payload);
+            return;
+        }
+        match self.route(key.to) {
+            Route::Resolver => self.query(key, payload),
+            Route::Outside(to, destination) => self.open(key, to, destination, payload),
+            // Errors never answer what went to many (RFC 1122, 3.2.2).
+            Route::Refused if unicast => {
+                let quote = Quote::datagram(key, payload.len());
+                self.link.wire.send(&Outbound::unreachable(Icmpv4DstUnreachable::CommProhibited, &quote));
+            }
+            Route::Refused => {}
+        }
+    }
+
+    fn open(&mut self, key: Key, to: SocketAddrV4, destination: Destination, payload: &[u8]) {
+        if self.udp.len() >= self.link.config.limits.udp_flows
+            && let Some(idle) = self.udp.iter().min_by_key(|(_, entry)| entry.flow.last()).map(|(key, _)| *key)
+            && let Some(entry) = self.udp.remove(&idle)
+        {
+            entry.task.abort();
+        }
+        let (flow, datagrams) = udp::Flow::new();
+        let flow = Arc::new(flow);
+        flow.send(payload);
+        let task = self.tasks.spawn(udp::run(Arc::clone(&flow), datagrams, Arc::clone(&self.link), key, to));
+        self.owners.insert(task.id(), (Protocol::Udp, key));
+        self.udp.insert(key, Entry { flow, destination: Some(destination), task });
+    }
+
+    fn query(&mut self, key: Key, payload: &[u8]) {
+        let Ok(permit) = Arc::clone(&self.link.queries).try_acquire_owned() else { return };
+        let (link, query) = (Arc::clone(&self.link), payload.to_vec());
+        self.tasks.spawn(async move {
+            if let Some(answer) = dns::answer(&link, &query, dns::Transport::Udp).await {
+                link.wire.send(&Outbound::datagram(key, &answer));
+            }
+            drop(permit);
+        });
+    }
+
+    fn route(&self, to: SocketAddrV4) -> Route {
+        let address = *to.ip();
+        if address == RESOLVER {
+            return if to.port() == DNS { Route::Resolver } else { Route::Refused };
+        }
+        let loopback = address == GATEWAY || address.is_loopback() || address.is_unspecified();
+        let host = loopback || self.link.host.has(address.into());
+        let names = self.link.names().of(address, Instant::now());
+        let destination = Destination { address: address.into(), names, host };
+        if (loopback && !self.link.config.host_loopback) || self.network.decide(&destination) != Verdict::Allow {
+            return Route::Refused;
+        }
+        let target = if address == GATEWAY { Ipv4Addr::LOCALHOST } else { address };
+        Route::Outside(SocketAddrV4::new(target, to.port()), destination)
+    }
+}
+
+fn forget<F>(flows: &mut HashMap<Key, Entry<F>>, key: Key, id: tokio::task::Id) {
+    if flows.get(&key).is_some_and(|entry| entry.task.id() == id) {
+        flows.remove(&key);
+    }
+}

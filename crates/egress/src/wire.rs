@@ -1,0 +1,98 @@
+//! The way to the guest: packets of all flows, in the form QEMU reads.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use crate::counters::Counters;
+use crate::packet::{ETHERNET, Outbound, hardware};
+use crate::queue::{Queue, Taken};
+
+/// Bytes that may wait for the guest before flows are held back and datagrams are dropped.
+const CAPACITY: usize = 256 * 1024;
+/// Bytes of an ARP packet.
+const ARP: usize = 28;
+
+/// The sending side of a link.
+pub(crate) struct Wire {
+    queue: Queue,
+    guest: AtomicU64,
+    counters: Arc<Counters>,
+}
+
+impl Wire {
+    pub(crate) fn new(counters: Arc<Counters>) -> Self {
+        let everybody = u64::from_be_bytes([0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+        Self { queue: Queue::new(CAPACITY), guest: AtomicU64::new(everybody), counters }
+    }
+
+    /// Learns the guest's link address.
+    pub(crate) fn learn(&self, guest: EthernetAddress) {
+        let EthernetAddress([a, b, c, d, e, f]) = guest;
+        self.guest.store(u64::from_be_bytes([0, 0, a, b, c, d, e, f]), Ordering::Relaxed);
+    }
+
+    /// Sends a packet, or drops it where the guest does not keep up or the link does not carry its size.
+    pub(crate) fn send(&self, packet: &Outbound<'_>) {
+        let Some(len) = packet.len() else { return };
+        let sent =
+            self.queue.push(ETHERNET + len, |frame| self.fill(frame, EthernetProtocol::Ipv4, |b| packet.emit(b)));
+        if sent {
+            self.counters.received(ETHERNET + len);
+        }
+    }
+
+    /// Sends a packet of a flow that has asked for room, or that says its last word.
+    pub(crate) fn send_over<R>(&self, len: usize, emit: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.counters.received(ETHERNET + len);
+        self.queue.push_over(ETHERNET + len, |frame| self.fill(frame, EthernetProtocol::Ipv4, emit))
+    }
+
+    /// Answers who has an address of the gateway.
+    pub(crate) fn send_arp(&self, wanted: Ipv4Addr, to: (EthernetAddress, Ipv4Addr)) {
+        let answer = ArpRepr::EthernetIpv4 {
+            operation: ArpOperation::Reply,
+            source_hardware_addr: hardware(wanted),
+            source_protocol_addr: wanted,
+            target_hardware_addr: to.0,
+            target_protocol_addr: to.1,
+        };
+        let emit = |buffer: &mut [u8]| answer.emit(&mut ArpPacket::new_unchecked(buffer));
+        if self.queue.push(ETHERNET + ARP, |frame| self.fill(frame, EthernetProtocol::Arp, emit)) {
+            self.counters.received(ETHERNET + ARP);
+        }
+    }
+
+    /// Whether there is room now.
+    pub(crate) fn room(&self) -> bool {
+        self.queue.room()
+    }
+
+    /// Whether there is room; if not, the task is woken when there is.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.queue.poll_room(cx)
+    }
+
+    /// Writes what is sent to the stream until the stream fails.
+    pub(crate) async fn pump(&self, mut stream: impl AsyncWrite + Unpin) -> std::io::Result<()> {
+        let mut frames = Vec::new();
+        while std::future::poll_fn(|cx| self.queue.poll_take(cx, &mut frames)).await == Taken::Packets {
+            stream.write_all(&frames).await?;
+            frames.clear();
+        }
+        Ok(())
+    }
+
+    fn fill<R>(&self, frame: &mut [u8], protocol: EthernetProtocol, emit: impl FnOnce(&mut [u8]) -> R) -> R {
+        let [_, _, guest @ ..] = self.guest.load(Ordering::Relaxed).to_be_bytes();
+        let mut frame = EthernetFrame::new_unchecked(frame);
+        frame.set_dst_addr(EthernetAddress(guest));
+        frame.set_src_addr(hardware(crate::GATEWAY));
+        frame.set_ethertype(protocol);
+        emit(frame.payload_mut())
+    }
+}

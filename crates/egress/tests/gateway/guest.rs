@@ -1,0 +1,346 @@
+//! A guest: a TCP/IP stack of its own behind a unix socket with QEMU's framing.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::{tcp, udp};
+use smoltcp::wire::{
+    EthernetAddress, EthernetFrame, EthernetProtocol, HardwareAddress, Icmpv4Message, Icmpv4Packet, IpCidr, IpProtocol,
+    Ipv4Packet,
+};
+
+/// How long anything may take before a test fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The guest's link address.
+pub const MAC: EthernetAddress = EthernetAddress([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+
+/// What a connection came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Connected,
+    Refused,
+}
+
+/// The guest.
+pub struct Guest {
+    pub sockets: SocketSet<'static>,
+    interface: Interface,
+    card: Card,
+    stream: UnixStream,
+    bytes: Vec<u8>,
+    next_port: u16,
+    /// ICMP errors that have come: type, code, and the destination they speak of.
+    pub errors: Vec<(Icmpv4Message, u8, Ipv4Addr)>,
+    /// Frames that have come, counted.
+    pub frames: usize,
+    /// Whether the stream has ended.
+    pub ended: bool,
+}
+
+#[derive(Default)]
+struct Card {
+    received: VecDeque<Vec<u8>>,
+    sent: Vec<u8>,
+}
+
+impl Guest {
+    pub fn new(stream: UnixStream) -> Self {
+        let mut card = Card::default();
+        let mut config = Config::new(HardwareAddress::Ethernet(MAC));
+        config.random_seed = 7;
+        let mut interface = Interface::new(config, &mut card, Instant::now().into());
+        interface
+            .update_ip_addrs(|list| list.push(IpCidr::new(berth_egress::GUEST.into(), berth_egress::PREFIX)).unwrap());
+        interface.routes_mut().add_default_ipv4_route(berth_egress::GATEWAY).unwrap();
+        let sockets = SocketSet::new(Vec::new());
+        Self {
+            sockets,
+            interface,
+            card,
+            stream,
+            bytes: Vec::new(),
+            next_port: 40_000,
+            errors: Vec::new(),
+            frames: 0,
+            ended: false,
+        }
+    }
+
+    /// Lets the guest live until something is so.
+    pub fn until<T>(&mut self, what: &str, mut so: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.step(Duration::from_millis(20));
+            if let Some(result) = so(self) {
+                return result;
+            }
+            assert!(Instant::now() < deadline, "waited in vain: {what}");
+        }
+    }
+
+    /// Sends what there is, waits for frames for at most a while, and takes them.
+    pub fn step(&mut self, wait: Duration) {
+        self.poll();
+        let delay = self.interface.poll_delay(Instant::now().into(), &self.sockets).map(Duration::from);
+        let wait = delay.unwrap_or(wait).min(wait).max(Duration::from_micros(50));
+        self.stream.set_read_timeout(Some(wait)).unwrap();
+        let mut buffer = vec![0; 65536];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => self.ended = true,
+            Ok(count) => self.bytes.extend(&buffer[..count]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(_) => self.ended = true,
+        }
+        let mut at = 0;
+        while let Some((prefix, rest)) = self.bytes[at..].split_first_chunk::<4>() {
+            let len = u32::from_be_bytes(*prefix) as usize;
+            let Some(frame) = rest.get(..len) else { break };
+            self.frames += 1;
+            self.errors.extend(error(frame));
+            self.card.received.push_back(frame.to_vec());
+            at += 4 + len;
+        }
+        self.bytes.drain(..at);
+        self.poll();
+    }
+
+    fn poll(&mut self) {
+        self.interface.poll(Instant::now().into(), &mut self.card, &mut self.sockets);
+        let sent = std::mem::take(&mut self.card.sent);
+        self.write(&sent);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if !self.ended && self.stream.write_all(bytes).is_err() {
+            self.ended = true;
+        }
+    }
+
+    /// Sends a frame as it is.
+    pub fn raw(&mut self, frame: &[u8]) {
+        let len = u32::try_from(frame.len()).unwrap();
+        self.write(&[&len.to_be_bytes(), frame].concat());
+    }
+
+    /// Sends bytes that need not be a frame.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.write(bytes);
+    }
+
+    /// Begins a connection.
+    pub fn dial(&mut self, to: SocketAddrV4) -> SocketHandle {
+        let buffer = || tcp::SocketBuffer::new(vec![0; 128 * 1024]);
+        let mut socket = tcp::Socket::new(buffer(), buffer());
+        socket.set_nagle_enabled(false);
+        self.next_port += 1;
+        socket.connect(self.interface.context(), (*to.ip(), to.port()), self.next_port).unwrap();
+        self.sockets.add(socket)
+    }
+
+    /// What a connection that was begun came to.
+    pub fn outcome(&mut self, handle: SocketHandle) -> Option<Outcome> {
+        match self.tcp(handle).state() {
+            tcp::State::SynSent => None,
+            tcp::State::Closed => Some(Outcome::Refused),
+            _ => Some(Outcome::Connected),
+        }
+    }
+
+    /// Connects, and waits for what comes of it.
+    pub fn connect(&mut self, to: SocketAddrV4) -> (SocketHandle, Outcome) {
+        let handle = self.dial(to);
+        let outcome = self.until(&format!("an answer of {to}"), |guest| guest.outcome(handle));
+        (handle, outcome)
+    }
+
+    /// Connects to what must be there.
+    pub fn connected(&mut self, to: SocketAddrV4) -> SocketHandle {
+        let (handle, outcome) = self.connect(to);
+        assert_eq!(outcome, Outcome::Connected, "{to}");
+        handle
+    }
+
+    pub fn tcp(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
+        self.sockets.get_mut(handle)
+    }
+
+    /// Sends everything.
+    pub fn send(&mut self, handle: SocketHandle, mut bytes: &[u8]) {
+        self.until("room to send", |guest| {
+            while !bytes.is_empty() && guest.tcp(handle).can_send() {
+                let count = guest.tcp(handle).send_slice(bytes).unwrap();
+                bytes = &bytes[count..];
+            }
+            bytes.is_empty().then_some(())
+        });
+    }
+
+    /// Takes what has come.
+    pub fn take(&mut self, handle: SocketHandle, into: &mut Vec<u8>) {
+        while self.tcp(handle).can_recv() {
+            self.tcp(handle)
+                .recv(|bytes| {
+                    into.extend_from_slice(bytes);
+                    (bytes.len(), ())
+                })
+                .unwrap();
+        }
+    }
+
+    /// Receives so many bytes.
+    pub fn receive(&mut self, handle: SocketHandle, count: usize) -> Vec<u8> {
+        let mut got = Vec::new();
+        self.until("bytes", |guest| {
+            guest.take(handle, &mut got);
+            (got.len() >= count).then_some(())
+        });
+        got
+    }
+
+    /// Receives until the other side has ended in order.
+    pub fn receive_all(&mut self, handle: SocketHandle) -> Vec<u8> {
+        let mut got = Vec::new();
+        self.until("the end", |guest| {
+            guest.take(handle, &mut got);
+            let state = guest.tcp(handle).state();
+            assert!(state != tcp::State::Closed, "the connection was reset");
+            (!guest.tcp(handle).may_recv()).then_some(())
+        });
+        got
+    }
+
+    /// Waits for a reset.
+    pub fn reset(&mut self, handle: SocketHandle) {
+        self.until("a reset", |guest| (guest.tcp(handle).state() == tcp::State::Closed).then_some(()));
+    }
+
+    /// A socket for datagrams.
+    pub fn datagrams(&mut self) -> SocketHandle {
+        let buffer = || udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; 64], vec![0; 64 * 1024]);
+        let mut socket = udp::Socket::new(buffer(), buffer());
+        self.next_port += 1;
+        socket.bind(self.next_port).unwrap();
+        self.sockets.add(socket)
+    }
+
+    pub fn udp(&mut self, handle: SocketHandle) -> &mut udp::Socket<'static> {
+        self.sockets.get_mut(handle)
+    }
+
+    /// Sends a datagram.
+    pub fn datagram(&mut self, handle: SocketHandle, to: SocketAddrV4, bytes: &[u8]) {
+        self.udp(handle).send_slice(bytes, (*to.ip(), to.port())).unwrap();
+        self.poll();
+    }
+
+    /// Waits for a datagram.
+    pub fn receive_datagram(&mut self, handle: SocketHandle) -> Vec<u8> {
+        self.until("a datagram", |guest| guest.udp(handle).recv().ok().map(|(bytes, _)| bytes.to_vec()))
+    }
+
+    /// Waits for an ICMP error about an address, and tells its code.
+    pub fn unreachable(&mut self, about: Ipv4Addr) -> u8 {
+        self.until("an ICMP error", |guest| {
+            guest
+                .errors
+                .iter()
+                .find(|(kind, _, to)| *kind == Icmpv4Message::DstUnreachable && *to == about)
+                .map(|e| e.1)
+        })
+    }
+
+    /// Whether the link still works.
+    pub fn assert_alive(&mut self) {
+        let frames = self.frames;
+        self.raw(&ping());
+        self.until("an answer to a ping", |guest| {
+            assert!(!guest.ended, "the link has ended");
+            (guest.frames > frames).then_some(())
+        });
+    }
+
+    /// Ends the stream.
+    pub fn hang_up(self) {
+        drop(self.stream);
+    }
+}
+
+fn error(frame: &[u8]) -> Option<(Icmpv4Message, u8, Ipv4Addr)> {
+    let frame = EthernetFrame::new_checked(frame).ok()?;
+    let ip = (frame.ethertype() == EthernetProtocol::Ipv4).then(|| Ipv4Packet::new_checked(frame.payload()).ok())??;
+    let icmp = (ip.next_header() == IpProtocol::Icmp).then(|| Icmpv4Packet::new_checked(ip.payload()).ok())??;
+    let quoted = Ipv4Packet::new_unchecked(icmp.data());
+    (icmp.msg_type() == Icmpv4Message::DstUnreachable).then(|| (icmp.msg_type(), icmp.msg_code(), quoted.dst_addr()))
+}
+
+/// A packet of the guest in a frame to the gateway.
+pub fn packet(protocol: IpProtocol, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 34 + payload.len()];
+    let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
+    ethernet.set_src_addr(MAC);
+    ethernet.set_dst_addr(EthernetAddress([0x52, 0x55, 10, 0, 2, 2]));
+    ethernet.set_ethertype(EthernetProtocol::Ipv4);
+    let mut ip = Ipv4Packet::new_unchecked(ethernet.payload_mut());
+    ip.set_version(4);
+    ip.set_header_len(20);
+    ip.set_total_len(u16::try_from(20 + payload.len()).unwrap());
+    ip.set_hop_limit(64);
+    ip.set_next_header(protocol);
+    ip.set_src_addr(berth_egress::GUEST);
+    ip.set_dst_addr(to);
+    ip.payload_mut().copy_from_slice(payload);
+    ip.fill_checksum();
+    frame
+}
+
+/// A ping to the gateway.
+pub fn ping() -> Vec<u8> {
+    let mut payload = [8, 0, 0, 0, 0, 1, 0, 2, b'b'];
+    Icmpv4Packet::new_unchecked(&mut payload[..]).fill_checksum();
+    packet(IpProtocol::Icmp, berth_egress::GATEWAY, &payload)
+}
+
+impl Device for Card {
+    type RxToken<'a> = Received;
+    type TxToken<'a> = Sending<'a>;
+
+    fn receive(&mut self, _: smoltcp::time::Instant) -> Option<(Received, Sending<'_>)> {
+        let frame = self.received.pop_front()?;
+        Some((Received(frame), Sending(&mut self.sent)))
+    }
+
+    fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<Sending<'_>> {
+        Some(Sending(&mut self.sent))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = 1514;
+        capabilities
+    }
+}
+
+pub struct Received(Vec<u8>);
+
+impl RxToken for Received {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(&self.0)
+    }
+}
+
+pub struct Sending<'a>(&'a mut Vec<u8>);
+
+impl TxToken for Sending<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        self.0.extend(u32::try_from(len).unwrap().to_be_bytes());
+        let start = self.0.len();
+        self.0.resize(start + len, 0);
+        f(&mut self.0[start..])
+    }
+}

@@ -1,0 +1,14 @@
+//! A gateway between a real guest's stack and real sockets.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may end with a panic")]
+
+mod dns;
+mod guest;
+mod hostile;
+mod limits;
+mod link;
+mod namespace;
+mod rules;
+mod tcp;
+mod udp;
+mod world;

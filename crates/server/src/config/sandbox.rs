@@ -1,0 +1,65 @@
+//! `[sandbox]`: deadlines and capacity of sandboxes.
+
+use anyhow::{Result, ensure};
+use serde::Deserialize;
+
+/// How sandboxes are run on this host.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sandbox {
+    /// Deadline of `Provisioning`.
+    pub provisioning_seconds: i64,
+    /// Deadline of `Pausing`.
+    pub pausing_seconds: i64,
+    /// Deadline of `Resuming`.
+    pub resuming_seconds: i64,
+    /// Deadline of `Restoring`.
+    pub restoring_seconds: i64,
+    /// Deadline of a snapshot, from its cut.
+    pub snapshot_seconds: i64,
+    /// Deadline of building a template.
+    pub template_seconds: i64,
+    /// Memory on offer for each byte of the host's: sandboxes share what they do not write to.
+    pub memory_overcommit: f64,
+    /// Sandboxes that may run at the same time.
+    pub max_sandboxes: i64,
+    /// Sandboxes being worked on at the same time.
+    pub workers: usize,
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self {
+            provisioning_seconds: 120,
+            pausing_seconds: 60,
+            resuming_seconds: 60,
+            restoring_seconds: 120,
+            snapshot_seconds: 120,
+            template_seconds: 3600,
+            memory_overcommit: 4.0,
+            max_sandboxes: 1000,
+            workers: 32,
+        }
+    }
+}
+
+impl Sandbox {
+    pub(super) fn check(&self) -> Result<()> {
+        let deadlines = [
+            ("provisioning_seconds", self.provisioning_seconds),
+            ("pausing_seconds", self.pausing_seconds),
+            ("resuming_seconds", self.resuming_seconds),
+            ("restoring_seconds", self.restoring_seconds),
+            ("snapshot_seconds", self.snapshot_seconds),
+            ("template_seconds", self.template_seconds),
+        ];
+        for (name, value) in deadlines {
+            ensure!((1..=86_400).contains(&value), "sandbox.{name} must be from 1 to 86400");
+        }
+        let overcommit = self.memory_overcommit;
+        ensure!(overcommit > 0.0 && overcommit <= 1000.0, "sandbox.memory_overcommit must be above 0, at most 1000");
+        ensure!((1..=1_000_000).contains(&self.max_sandboxes), "sandbox.max_sandboxes must be from 1 to 1000000");
+        ensure!((1..=256).contains(&self.workers), "sandbox.workers must be from 1 to 256");
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! Windows and resolutions of series: `window=1h&resolution=10s`.
+
+use berth_domain::error::FieldError;
+use berth_domain::{Error, Result, Timestamp};
+
+use super::list::Params;
+
+/// Most points of a series.
+pub const MOST: i64 = 2000;
+
+/// The steps of a series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps {
+    /// Seconds covered.
+    pub window: i64,
+    /// Seconds of a step.
+    pub resolution: i64,
+}
+
+/// What may be asked for, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Finest resolution.
+    pub finest: i64,
+    /// Longest window.
+    pub longest: i64,
+    /// What is covered where nobody says otherwise.
+    pub default: Steps,
+}
+
+impl Steps {
+    /// Reads `window` and `resolution`, and refuses with every mistake of the query.
+    pub fn read(mut params: Params, bounds: Bounds) -> Result<Self> {
+        let Bounds { finest, longest, default } = bounds;
+        let window = params.read("window", |t| duration(t, finest, longest)).unwrap_or(default.window);
+        let resolution = params.read("resolution", |t| duration(t, finest, longest)).unwrap_or(default.resolution);
+        params.finish()?;
+        if window / resolution > MOST || resolution > window {
+            let message = format!("must divide the window into 1 to {MOST} steps");
+            return Err(Error::invalid(vec![FieldError { field: "resolution".into(), message }]));
+        }
+        Ok(Self { window, resolution })
+    }
+
+    /// The beginning of each step, in seconds since 1970, aligned to the resolution; the last one has ended.
+    pub fn starts(self, now: Timestamp) -> impl Iterator<Item = i64> {
+        let end = now.seconds() / self.resolution * self.resolution;
+        let begin = end - self.window / self.resolution * self.resolution;
+        (begin..end).step_by(usize::try_from(self.resolution).unwrap_or(1))
+    }
+}
+
+/// Seconds of a text like `90s`, `5m`, `1h` or `1d`.
+fn duration(text: &str, least: i64, most: i64) -> Result<i64, String> {
+    let rule = || format!("must be a time like 30s, 5m, 1h or 1d, from {least}s to {most}s");
+    let unit = match text.chars().last() {
+        Some('s') => 1,
+        Some('m') => 60,
+        Some('h') => 3600,
+        Some('d') => 86_400,
+        _ => return Err(rule()),
+    };
+    let digits = &text[..text.len() - 1];
+    let number: i64 = digits.parse().map_err(|_| rule())?;
+    number
+        .checked_mul(unit)
+        .filter(|s| (least..=most).contains(s) && digits.bytes().all(|b| b.is_ascii_digit()))
+        .ok_or_else(rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_on_both_sides() {
+        for (text, want) in [("10s", 10), ("5m", 300), ("1h", 3600)] {
+            assert_eq!(duration(text, 10, 3600), Ok(want));
+        }
+        for bad in ["", "s", "9s", "61m", "1", "-1h", "+1h", "1.5h", "1x", "99999999999999999999h", "ä"] {
+            assert!(duration(bad, 10, 3600).is_err(), "{bad}");
+        }
+        assert_eq!(duration("30d", 5, 30 * 86_400), Ok(30 * 86_400));
+    }
+
+    #[test]
+    fn steps_are_aligned_and_bounded() {
+        let steps = Steps { window: 65, resolution: 20 };
+        let starts: Vec<_> = steps.starts(Timestamp(173 * Timestamp::SECOND)).collect();
+        assert_eq!(starts, [100, 120, 140]);
+        let bounds = Bounds { finest: 5, longest: 30 * 86_400, default: Steps { window: 3600, resolution: 10 } };
+        let read = |query: &str| Steps::read(Params::parse(query), bounds);
+        assert_eq!(read("").unwrap(), bounds.default);
+        assert!(read("window=10000s&resolution=5s").is_ok());
+        assert!(read("window=10005s&resolution=5s").is_err());
+        assert!(read("window=5s&resolution=10s").is_err() && read("resolution=4s").is_err());
+        assert!(read("window=31d&resolution=1d").is_err() && read("window=30d&resolution=1d").is_ok());
+    }
+}

@@ -1,0 +1,42 @@
+//! Waiting for a row: looked at again whenever it changes, until it is so or the time is over.
+
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::db::{Db, Signal};
+
+/// Longest wait, in seconds (contract, section 3).
+pub const LONGEST: i64 = 300;
+/// Wait where nobody says otherwise, in seconds.
+pub const DEFAULT: i64 = 60;
+
+/// A wait for a row.
+pub struct Wait {
+    signals: broadcast::Receiver<Signal>,
+    row: Signal,
+    deadline: Instant,
+}
+
+impl Wait {
+    /// Begins to wait; the row has to be looked at after this.
+    pub fn begin(db: &Db, table: &'static str, id: Uuid, seconds: i64) -> Self {
+        let deadline = Instant::now() + Duration::from_secs(seconds.unsigned_abs());
+        Self { signals: db.watch(), row: Signal::Row(table, id), deadline }
+    }
+
+    /// Returns when the row may have changed; whether that was before the time is over.
+    pub async fn changed(&mut self) -> bool {
+        let Self { signals, row, deadline } = self;
+        let changed = async {
+            while let Ok(signal) = signals.recv().await {
+                if signal == *row {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout_at(*deadline, changed).await.is_ok()
+    }
+}

@@ -1,0 +1,66 @@
+//! A machine's link to the network: the gateway's task for it, as long as the machine lives.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use berth_domain::sandbox::network::Network;
+use berth_egress::{Counters, Gateway};
+use berth_qemu::sandbox::connect_network;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// Between two tries to reach a machine's network card.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Tries without success after which the machine is taken for gone.
+const TRIES: u32 = 20;
+
+/// A machine's link. Dropping it ends the machine's connections.
+pub(super) struct Link {
+    policy: watch::Sender<Arc<Network>>,
+    counters: Arc<Counters>,
+    task: AbortHandle,
+}
+
+impl Link {
+    /// Becomes the other end of the network card of the machine in a folder.
+    pub(super) fn new(gateway: &Gateway, dir: PathBuf, network: Network) -> Self {
+        let (policy, rules) = watch::channel(Arc::new(network));
+        let counters = Arc::new(Counters::default());
+        let task = tokio::spawn(keep(gateway.clone(), dir, rules, counters.clone())).abort_handle();
+        Self { policy, counters, task }
+    }
+
+    /// Sets what the machine may reach from now on; connections that are not allowed any more end.
+    pub(super) fn set(&self, network: Network) {
+        self.policy.send_replace(Arc::new(network));
+    }
+
+    /// Bytes received and sent since this service joined the link.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        (self.counters.rx_bytes.load(Ordering::Relaxed), self.counters.tx_bytes.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn keep(gateway: Gateway, dir: PathBuf, rules: watch::Receiver<Arc<Network>>, counters: Arc<Counters>) {
+    let mut failures = 0;
+    while failures < TRIES {
+        match connect_network(&dir).await {
+            Ok(stream) => {
+                failures = 0;
+                if let Err(error) = gateway.attach(stream, rules.clone(), counters.clone()).await {
+                    tracing::debug!(dir = %dir.display(), %error, "a link broke");
+                }
+            }
+            Err(_) => failures += 1,
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}

@@ -1,0 +1,192 @@
+//! What sandboxes use: sampled every 5 s, added to rows of three sizes, read as series.
+//!
+//! Counters are turned into what was used since the last sample of the same machine. A step has a value if the
+//! sandbox ran in it; where a step is smaller than the rows that are left of its time, it has the row's.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use berth_domain::ids::SandboxId;
+use berth_domain::{Result, Timestamp};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::engine::Sample;
+use super::store::metrics::{self, LEVELS, Used};
+use super::{Sandboxes, store};
+use crate::http::series::{Bounds, Steps};
+
+/// Seconds between two samples.
+pub const INTERVAL: i64 = 5;
+/// What may be asked for.
+pub const BOUNDS: Bounds =
+    Bounds { finest: INTERVAL, longest: 30 * 86_400, default: Steps { window: 3600, resolution: 10 } };
+/// Rounds of samples that wait to be written; more are not kept.
+const ROUNDS: usize = 16;
+/// Rounds between two looks at what is old.
+const FORGET_EVERY: u64 = 60;
+
+/// One step of a series.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Beginning of the step.
+    pub at: Timestamp,
+    /// Per cent of one CPU.
+    pub cpu_percent: Option<f64>,
+    /// What was used, if it ran.
+    pub used: Option<Used>,
+}
+
+/// The last sample of a machine.
+struct Last {
+    generation: i64,
+    at: Timestamp,
+    sample: Sample,
+}
+
+type Round = Vec<(SandboxId, Used)>;
+
+/// Samples every sandbox that is ready, until told to stop.
+pub async fn sample(sandboxes: Sandboxes, rounds: mpsc::Sender<Round>, stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(Duration::from_secs(INTERVAL.unsigned_abs()));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut last: HashMap<SandboxId, Last> = HashMap::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let Ok(ready) = store::sandbox::ready(sandboxes.db()).await else { continue };
+        let (mut round, mut seen) = (Round::new(), HashMap::new());
+        for (id, generation) in ready {
+            let Some(sample) = sandboxes.engine().sample(id).await else { continue };
+            let now = Last { generation, at: sandboxes.clock().now(), sample };
+            round.push((id, since(last.get(&id), &now)));
+            seen.insert(id, now);
+        }
+        last = seen;
+        if !round.is_empty() && rounds.try_send(round).is_err() {
+            tracing::warn!("samples of sandboxes cannot be written as fast as they come; a round is lost");
+        }
+    }
+}
+
+/// Writes rounds of samples, until there are no more.
+pub async fn write(sandboxes: Sandboxes, mut rounds: mpsc::Receiver<Round>) {
+    let mut written = 0_u64;
+    while let Some(round) = rounds.recv().await {
+        written += 1;
+        if let Err(error) = write_round(&sandboxes, &round, written.is_multiple_of(FORGET_EVERY)).await {
+            tracing::warn!(%error, "samples of sandboxes cannot be written; a round is lost");
+        }
+    }
+}
+
+/// A way from the sampler to the writer.
+pub fn channel() -> (mpsc::Sender<Round>, mpsc::Receiver<Round>) {
+    mpsc::channel(ROUNDS)
+}
+
+async fn write_round(sandboxes: &Sandboxes, round: &Round, forget: bool) -> Result<()> {
+    let mut tx = sandboxes.db().begin().await?;
+    for (id, used) in round {
+        metrics::add(&mut tx, *id, used).await?;
+    }
+    if forget {
+        metrics::forget(&mut tx, sandboxes.clock().now()).await?;
+    }
+    Ok(tx.commit().await?)
+}
+
+/// What a machine used since its last sample; of a new machine since its start.
+fn since(last: Option<&Last>, now: &Last) -> Used {
+    let before = last.filter(|last| last.generation == now.generation);
+    let counted = |read: fn(&Sample) -> i64| {
+        let value = read(&now.sample);
+        // A counter that began anew counts from zero.
+        before.map(|last| value - read(&last.sample)).filter(|used| *used >= 0).unwrap_or(value)
+    };
+    let whole = INTERVAL * Timestamp::SECOND;
+    let covered = before.map_or(whole, |last| (now.at.0 - last.at.0).clamp(0, 3 * whole));
+    Used {
+        at: now.at.seconds() / INTERVAL * INTERVAL,
+        step: INTERVAL,
+        covered,
+        cpu: counted(|s| micros(s.cpu_seconds)),
+        memory_bytes: now.sample.memory_bytes,
+        disk_bytes: now.sample.disk_bytes,
+        rx_bytes: counted(|s| s.rx_bytes),
+        tx_bytes: counted(|s| s.tx_bytes),
+        processes: now.sample.processes,
+    }
+}
+
+fn micros(seconds: f64) -> i64 {
+    i64::try_from(Duration::try_from_secs_f64(seconds).unwrap_or_default().as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The series of a sandbox, one point for each step up to `now`.
+pub async fn series(sandboxes: &Sandboxes, id: SandboxId, steps: Steps, now: Timestamp) -> Result<Vec<Point>> {
+    let starts: Vec<i64> = steps.starts(now).collect();
+    let Some((first, last)) = starts.first().zip(starts.last()) else { return Ok(Vec::new()) };
+    let oldest = now.seconds() - first;
+    let level = LEVELS.into_iter().find(|(step, kept)| oldest <= *kept && *step <= steps.resolution);
+    let step = level.or_else(|| LEVELS.into_iter().find(|(_, kept)| oldest <= *kept)).map_or(600, |(step, _)| step);
+    let rows = metrics::between(sandboxes.db(), id, step, *first, last + steps.resolution).await?;
+    Ok(starts.into_iter().map(|start| point(&rows, start, steps.resolution)).collect())
+}
+
+fn point(rows: &[Used], start: i64, resolution: i64) -> Point {
+    let begin = rows.partition_point(|row| row.at + row.step <= start);
+    let end = rows.partition_point(|row| row.at < start + resolution);
+    let inside = &rows[begin..end.max(begin)];
+    let used = inside.iter().copied().reduce(|sum, row| Used {
+        at: sum.at,
+        step: sum.step + row.step,
+        covered: sum.covered + row.covered,
+        cpu: sum.cpu + row.cpu,
+        rx_bytes: sum.rx_bytes + row.rx_bytes,
+        tx_bytes: sum.tx_bytes + row.tx_bytes,
+        ..row
+    });
+    #[expect(clippy::cast_precision_loss, reason = "per cent need no more")]
+    let percent = |used: Used| (used.covered > 0).then(|| used.cpu as f64 / used.covered as f64 * 100.0);
+    Point { at: Timestamp(start * Timestamp::SECOND), cpu_percent: used.and_then(percent), used }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(at: i64, cpu: i64) -> Used {
+        Used { at, step: 5, covered: 5_000_000, cpu, memory_bytes: at, rx_bytes: 1, ..Used::default() }
+    }
+
+    #[test]
+    fn steps_sum_what_is_counted_and_take_the_last_of_what_is_measured() {
+        let rows = [row(100, 1_000_000), row(105, 4_000_000), row(120, 5_000_000)];
+        let at = |start| point(&rows, start, 10);
+        assert_eq!(at(90).used, None);
+        let first = at(100);
+        assert_eq!(first.cpu_percent, Some(50.0));
+        assert_eq!(first.used.map(|u| (u.memory_bytes, u.rx_bytes)), Some((105, 2)));
+        assert_eq!(at(110).used, None);
+        assert_eq!(at(120).cpu_percent, Some(100.0));
+        // A row that is larger than the step speaks for each step in it.
+        let coarse = [Used { step: 60, ..row(60, 0) }];
+        assert!(point(&coarse, 90, 10).used.is_some() && point(&coarse, 120, 10).used.is_none());
+    }
+
+    #[test]
+    fn counters_of_another_machine_count_from_zero() {
+        let last = |generation, second: i64, cpu_seconds| Last {
+            generation,
+            at: Timestamp(second * Timestamp::SECOND),
+            sample: Sample { cpu_seconds, rx_bytes: 10, ..Sample::default() },
+        };
+        let used = since(Some(&last(1, 100, 2.0)), &last(1, 106, 5.0));
+        assert_eq!((used.at, used.covered, used.cpu, used.rx_bytes), (105, 6_000_000, 3_000_000, 0));
+        let other = since(Some(&last(1, 100, 9.0)), &last(2, 106, 5.0));
+        assert_eq!((other.covered, other.cpu, other.rx_bytes), (5_000_000, 5_000_000, 10));
+    }
+}

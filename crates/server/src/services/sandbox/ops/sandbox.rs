@@ -1,0 +1,341 @@
+//! Verbs on sandboxes.
+
+use std::collections::BTreeMap;
+
+use berth_domain::ids::{OrgId, SandboxId, SnapshotId};
+use berth_domain::names::HostName;
+use berth_domain::sandbox::request::{CreateSandbox, Env, Origin, UpdateSandbox};
+use berth_domain::sandbox::state::{Verb, on_verb};
+use berth_domain::sandbox::{OnTimeout, Phase, TemplateStatus, Wish};
+use berth_domain::{Code, Error, Result, Timestamp};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{made_up, sandbox_not_found, snapshot, template_not_found};
+use crate::db::audit::{Actor, Audit};
+use crate::db::{Signal, Tx, event, usage};
+use crate::http::auth::{Caller, Scope};
+use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::quota::{require_project, within};
+use crate::services::sandbox::Sandboxes;
+use crate::services::sandbox::reconcile::sandbox::enter;
+use crate::services::sandbox::store;
+use crate::services::sandbox::store::sandbox::SandboxRow;
+use crate::services::sandbox::store::snapshot::SnapshotRow;
+use crate::services::sandbox::store::template::TemplateRow;
+use crate::services::sandbox::wire::sandbox::{SandboxView, Shown};
+
+/// Records the wish for a sandbox.
+pub async fn create(
+    sandboxes: &Sandboxes,
+    scope: &Scope,
+    request: CreateSandbox,
+    base: &str,
+    key: Idempotency,
+) -> Result<Outcome<SandboxView>> {
+    let now = sandboxes.clock().now();
+    let mut tx = sandboxes.db().begin().await?;
+    if let Some(replayed) = key.replay(&mut tx, now).await? {
+        return Ok(replayed);
+    }
+    let mut row = match &request.origin {
+        Origin::Template(name) => of_template(scope, &template(&mut tx, scope, name).await?, now),
+        Origin::Snapshot(id) => {
+            let snapshot = snapshot::ready(&mut tx, scope, *id).await?;
+            SandboxRow { snapshot: Some(*id), ..of_snapshot(scope, &snapshot, now) }
+        }
+    };
+    admit(&mut tx, scope, 1).await?;
+    fill(&mut row, request);
+    store::sandbox::insert(&mut tx, &row).await?;
+    created(&mut tx, scope, &row, "sandbox.create").await?;
+    let view = SandboxView::new(&row, Shown { base, now });
+    let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
+    tx.commit().await?;
+    Ok(outcome)
+}
+
+async fn template(tx: &mut Tx, scope: &Scope, name: &str) -> Result<TemplateRow> {
+    let found = store::template::find(tx, scope.into(), name).await?.ok_or_else(|| template_not_found(name))?;
+    if found.status == TemplateStatus::Failed {
+        let reason = found.message.unwrap_or_default();
+        return Err(Error::new(
+            Code::Conflict,
+            format!("The template {name} could not be built: {reason}. Delete it and make it anew."),
+        ));
+    }
+    Ok(found)
+}
+
+/// Refuses with 403 what the project's quota does not allow.
+pub(super) async fn admit(tx: &mut Tx, scope: &Scope, wanted: i64) -> Result<()> {
+    require_project(tx, scope).await?;
+    let used = usage::sandboxes(&mut *tx, scope.project).await?;
+    within("sandboxes", used, wanted, scope.limits.sandboxes)
+}
+
+fn fill(row: &mut SandboxRow, request: CreateSandbox) {
+    if let Some(name) = request.name {
+        name.as_str().clone_into(&mut row.name);
+    }
+    row.metadata = request.metadata;
+    row.env.extend(request.env);
+    row.timeout_seconds = request.timeout_seconds;
+    row.idle_timeout_seconds = request.idle_timeout_seconds;
+    row.on_timeout = request.on_timeout;
+    row.network = request.network;
+}
+
+fn of_template(scope: &Scope, template: &TemplateRow, now: Timestamp) -> SandboxRow {
+    SandboxRow {
+        template: Some(template.id),
+        source_template: Some(template.id),
+        env: template.env.clone(),
+        vcpu: template.vcpu,
+        memory_mb: template.memory_mb,
+        disk_gb: template.disk_gb,
+        run_user: template.run_user.clone(),
+        workdir: template.workdir.clone(),
+        ..blank(scope, now)
+    }
+}
+
+/// A new sandbox made of a snapshot.
+pub(super) fn of_snapshot(scope: &Scope, snapshot: &SnapshotRow, now: Timestamp) -> SandboxRow {
+    SandboxRow {
+        template: snapshot.template,
+        source_snapshot: Some(snapshot.id),
+        env: snapshot.env.clone(),
+        vcpu: snapshot.vcpu,
+        memory_mb: snapshot.memory_mb,
+        disk_gb: snapshot.disk_gb,
+        run_user: snapshot.run_user.clone(),
+        workdir: snapshot.workdir.clone(),
+        ..blank(scope, now)
+    }
+}
+
+fn blank(scope: &Scope, now: Timestamp) -> SandboxRow {
+    let id = SandboxId(Uuid::now_v7());
+    SandboxRow {
+        id,
+        org: scope.org,
+        project: scope.project,
+        name: made_up("sandbox", id.0),
+        template: None,
+        snapshot: None,
+        forked_from: None,
+        source_template: None,
+        source_snapshot: None,
+        slot: None,
+        phase: Phase::Pending,
+        wish: Wish::Ready,
+        message: Some("waiting for a worker".into()),
+        metadata: BTreeMap::new(),
+        env: Env::new(),
+        vcpu: 1,
+        memory_mb: 0,
+        disk_gb: 0,
+        network: berth_domain::sandbox::network::Network::default(),
+        applied_network: None,
+        run_user: String::new(),
+        workdir: None,
+        timeout_seconds: None,
+        idle_timeout_seconds: None,
+        on_timeout: OnTimeout::Pause,
+        layer: None,
+        memory: None,
+        keep_memory: true,
+        restore: None,
+        fresh: true,
+        reserved: false,
+        generation: 0,
+        host_boot: None,
+        phase_since: now,
+        attempts: 0,
+        deaths: 0,
+        deaths_since: None,
+        again: None,
+        first_ready_at: None,
+        ready_since: None,
+        running_micros: 0,
+        expires_at: None,
+        life_left: None,
+        work_at: Some(now),
+        created_at: now,
+        updated_at: now,
+        deleted_at: None,
+    }
+}
+
+/// A name for a sandbox, if one is given.
+pub(super) fn named(row: &mut SandboxRow, name: Option<HostName>) {
+    if let Some(name) = name {
+        name.as_str().clone_into(&mut row.name);
+    }
+}
+
+/// Audit record and event of a new sandbox.
+pub(super) async fn created(tx: &mut Tx, scope: &Scope, row: &SandboxRow, action: &str) -> Result<()> {
+    let subject = row.id.to_string();
+    let data = json!({"name": row.name, "phase": row.phase.as_str(), "forked_from": row.forked_from});
+    Audit { data: data.clone(), ..scope.audit(action, &subject) }.write(tx, row.created_at).await?;
+    Ok(event::emit(tx, scope.project, "sandbox.created", &subject, &data, row.created_at).await?)
+}
+
+/// A sandbox by its id.
+pub async fn get(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, ever: bool) -> Result<SandboxRow> {
+    let found = if ever {
+        store::sandbox::find_ever(sandboxes.db(), scope.into(), id).await?
+    } else {
+        store::sandbox::find(sandboxes.db(), scope.into(), id).await?
+    };
+    found.ok_or_else(sandbox_not_found)
+}
+
+/// A row about to be changed by a request.
+struct Change<'a> {
+    tx: Tx,
+    scope: &'a Scope,
+    before: SandboxRow,
+    now: Timestamp,
+}
+
+impl<'a> Change<'a> {
+    async fn begin(sandboxes: &Sandboxes, scope: &'a Scope, id: SandboxId) -> Result<Self> {
+        let now = sandboxes.clock().now();
+        let mut tx = sandboxes.db().begin().await?;
+        let before = store::sandbox::find(&mut tx, scope.into(), id).await?.ok_or_else(sandbox_not_found)?;
+        Ok(Self { tx, scope, before, now })
+    }
+
+    /// Writes the wish with its audit record and event, and wakes the worker.
+    async fn commit(mut self, mut row: SandboxRow, action: &str, data: Value) -> Result<SandboxRow> {
+        row.updated_at = self.now;
+        row.work_at = Some(self.now);
+        write(&mut self.tx, Some(&self.scope.caller), &self.before, &row, action, data).await?;
+        self.tx.commit().await?;
+        Ok(row)
+    }
+}
+
+async fn write(
+    tx: &mut Tx,
+    by: Option<&Caller>,
+    before: &SandboxRow,
+    row: &SandboxRow,
+    action: &str,
+    data: Value,
+) -> Result<()> {
+    let now = row.updated_at;
+    store::sandbox::update(tx, before, row, now).await?;
+    let subject = row.id.to_string();
+    let audit = Audit {
+        org: Some(row.org),
+        project: Some(row.project),
+        actor: by.map_or(Actor::Platform, Caller::actor),
+        request_id: by.map_or("", |caller| &caller.request_id),
+        action,
+        subject: &subject,
+        data: data.clone(),
+    };
+    audit.write(tx, now).await?;
+    let kind = if row.phase == before.phase { "sandbox.updated" } else { "sandbox.phase" };
+    let told =
+        if row.phase == before.phase { data } else { json!({"phase": row.phase.as_str(), "message": row.message}) };
+    event::emit(tx, row.project, kind, &subject, &told, now).await?;
+    tx.signal(Signal::Work(store::sandbox::TABLE));
+    Ok(())
+}
+
+/// Records the wish to pause; says nothing new where that is under way or done.
+pub async fn pause(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, memory: bool) -> Result<SandboxRow> {
+    let change = Change::begin(sandboxes, scope, id).await?;
+    let mut row = change.before.clone();
+    let Some(phase) = on_verb(Verb::Pause, row.phase)? else { return Ok(row) };
+    enter(&mut row, phase, Some("waiting for a worker to pause".into()), change.now);
+    row.wish = Wish::Paused;
+    row.keep_memory = memory;
+    change.commit(row, "sandbox.pause", json!({"memory": memory})).await
+}
+
+/// Records the wish to resume; says nothing new where that is under way or done.
+pub async fn resume(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId) -> Result<SandboxRow> {
+    let change = Change::begin(sandboxes, scope, id).await?;
+    let mut row = change.before.clone();
+    let Some(phase) = on_verb(Verb::Resume, row.phase)? else { return Ok(row) };
+    enter(&mut row, phase, Some("waiting for a worker to resume".into()), change.now);
+    row.wish = Wish::Ready;
+    change.commit(row, "sandbox.resume", json!({})).await
+}
+
+/// Records the wish to go back to a snapshot, in place.
+pub async fn restore(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, snapshot: SnapshotId) -> Result<SandboxRow> {
+    let mut change = Change::begin(sandboxes, scope, id).await?;
+    let mut row = change.before.clone();
+    let found = snapshot::ready(&mut change.tx, scope, snapshot).await?;
+    let Some(phase) = on_verb(Verb::Restore, row.phase)? else { return Ok(row) };
+    enter(&mut row, phase, Some("waiting for a worker to restore".into()), change.now);
+    row.wish = Wish::Ready;
+    row.restore = Some(snapshot);
+    row.disk_gb = found.disk_gb;
+    (row.deaths, row.deaths_since) = (0, None);
+    change.commit(row, "sandbox.restore", json!({"snapshot_id": snapshot})).await
+}
+
+/// Records the wish to delete, in any phase.
+pub async fn delete(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId) -> Result<()> {
+    let change = Change::begin(sandboxes, scope, id).await?;
+    if change.before.phase == Phase::Deleting {
+        return Ok(());
+    }
+    let mut row = change.before.clone();
+    enter(&mut row, Phase::Deleting, Some("waiting for a worker to delete".into()), change.now);
+    row.wish = Wish::Deleted;
+    change.commit(row, "sandbox.delete", json!({})).await.map(drop)
+}
+
+/// Changes timeouts, metadata or the rules of the network.
+pub async fn update(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, wanted: UpdateSandbox) -> Result<SandboxRow> {
+    let change = Change::begin(sandboxes, scope, id).await?;
+    let mut row = change.before.clone();
+    if row.wish == Wish::Deleted {
+        return Err(Error::new(Code::InvalidPhase, "The sandbox is being deleted."));
+    }
+    if let Some(seconds) = wanted.timeout_seconds {
+        row.timeout_seconds = Some(seconds);
+        match (row.first_ready_at, row.phase) {
+            // It counts from the first time it is ready.
+            (None, _) => {}
+            (_, Phase::Paused) => row.life_left = Some(seconds * Timestamp::SECOND),
+            _ => row.expires_at = Some(change.now.plus_seconds(seconds)),
+        }
+    }
+    row.idle_timeout_seconds = wanted.idle_timeout_seconds.or(row.idle_timeout_seconds);
+    row.on_timeout = wanted.on_timeout.unwrap_or(row.on_timeout);
+    row.metadata = wanted.metadata.unwrap_or(row.metadata);
+    row.network = wanted.network.unwrap_or(row.network);
+    let data = json!({"name": row.name});
+    change.commit(row, "sandbox.update", data).await
+}
+
+/// Records the platform's own wish to pause what is ready: everything, or what belongs to one organization. How
+/// many sandboxes that are.
+pub async fn pause_all(sandboxes: &Sandboxes, org: Option<OrgId>, reason: &str) -> Result<usize> {
+    let now = sandboxes.clock().now();
+    let mut paused = 0;
+    for id in store::sandbox::with_machine(sandboxes.db()).await? {
+        let mut tx = sandboxes.db().begin().await?;
+        let found = store::sandbox::load(&mut tx, id).await?;
+        let wanted = |row: &SandboxRow| row.phase == Phase::Ready && org.is_none_or(|org| org == row.org);
+        let Some(before) = found.filter(wanted) else { continue };
+        let mut row = before.clone();
+        enter(&mut row, Phase::Pausing, Some(reason.to_owned()), now);
+        row.wish = Wish::Paused;
+        (row.keep_memory, row.updated_at) = (true, now);
+        write(&mut tx, None, &before, &row, "sandbox.pause", json!({"message": reason})).await?;
+        tx.commit().await?;
+        paused += 1;
+    }
+    Ok(paused)
+}

@@ -1,0 +1,93 @@
+//! The host as a whole: adoption at start, and what no row owns.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use berth_domain::ids::SandboxId;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+
+use super::{StepError, template};
+use crate::services::sandbox::Sandboxes;
+use crate::services::sandbox::store;
+use crate::work::Poker;
+
+/// Between two looks at the templates that the platform brings along.
+const LOOK: Duration = Duration::from_secs(2);
+/// Between two searches for what no row owns.
+const SWEEP: Duration = Duration::from_mins(10);
+/// Wait after a search that failed.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Runs until told to stop. At first every sandbox that should have a machine is looked at, which adopts those
+/// that are alive and finds those that died while nobody looked.
+pub async fn watch(sandboxes: Sandboxes, poke: Poker<SandboxId>, stop: CancellationToken) {
+    let mut events = sandboxes.engine().watch();
+    let mut sweep = tokio::time::interval(SWEEP);
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    adopt(&sandboxes, &poke, &stop).await;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = look.tick() => {
+                if let Err(error) = template::adopt(&sandboxes).await {
+                    tracing::debug!(%error, "the platform's templates cannot be looked at; trying again");
+                }
+            }
+            _ = sweep.tick() => {
+                if let Err(error) = clean(&sandboxes).await {
+                    tracing::warn!(?error, "the host could not be searched for sandboxes; trying again later");
+                    sweep.reset_after(RETRY * 30);
+                }
+            }
+            event = events.recv() => match event {
+                Ok(id) => poke.poke(id),
+                Err(RecvError::Lagged(_)) => adopt(&sandboxes, &poke, &stop).await,
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+}
+
+async fn adopt(sandboxes: &Sandboxes, poke: &Poker<SandboxId>, stop: &CancellationToken) {
+    loop {
+        match store::sandbox::with_machine(sandboxes.db()).await {
+            Ok(ids) => {
+                tracing::info!(sandboxes = ids.len(), "looking at every sandbox that should have a machine");
+                return ids.into_iter().for_each(|id| poke.poke(id));
+            }
+            Err(error) => tracing::error!(%error, "the sandboxes cannot be listed; trying again"),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(RETRY) => {}
+        }
+    }
+}
+
+/// Removes what no row owns. A row is older than its thing, so what is found first and has no row then is
+/// nobody's.
+async fn clean(sandboxes: &Sandboxes) -> Result<(), StepError> {
+    let (db, engine) = (sandboxes.db(), sandboxes.engine());
+    let found = engine.scan().await?;
+    let templates = store::template::living(db).await?;
+    let living = store::sandbox::living(db).await?.into_iter().map(|id| id.to_string());
+    let machines: HashSet<String> = living.chain(templates).collect();
+    for id in found.sandboxes.into_iter().filter(|id| !machines.contains(&id.to_string())) {
+        tracing::warn!(sandbox = %id, "removing a sandbox's machine that no row owns");
+        engine.end(id).await?;
+        engine.discard(id).await?;
+    }
+    let layers: HashSet<String> = store::layer::ids(db).await?.into_iter().collect();
+    for id in found.layers.into_iter().filter(|id| !layers.contains(&id.to_string())) {
+        tracing::warn!(layer = %id, "removing a layer that no row owns");
+        engine.remove_layer(id).await?;
+    }
+    let memories: HashSet<String> = store::memory::ids(db).await?.into_iter().collect();
+    for id in found.memories.into_iter().filter(|id| !memories.contains(&id.to_string())) {
+        tracing::warn!(memory = %id, "removing a memory that no row owns");
+        engine.remove_memory(id).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! Making the world agree with the rows: sandboxes and their cuts, templates, what disks and memories nobody
+//! needs, and the host as a whole.
+
+pub mod host;
+pub mod sandbox;
+pub mod shared;
+pub mod template;
+
+pub(super) use crate::services::step::{StepError, fault};
+
+/// Pause between two tries, in seconds.
+const PAUSE: i64 = 3;

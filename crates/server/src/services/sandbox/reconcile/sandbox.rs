@@ -1,0 +1,265 @@
+//! Brings one sandbox to what its row wants: look, plan, step, record, and again.
+//!
+//! A step is recorded only onto the row it was decided for: if a request changed the wish meanwhile, the record
+//! is dropped and the next look decides anew. A cut is the exception: what was cut is recorded whatever is wanted
+//! now. Failures that may pass are tried again, ever later, until the phase's deadline ends them.
+
+mod cut;
+mod machine;
+mod record;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use berth_domain::ids::SandboxId;
+use berth_domain::sandbox::plan::{self, Deadlines, Life, Look, Machine, Source, Step};
+use berth_domain::sandbox::{Phase, SnapshotStatus, TemplateStatus, Wish};
+use berth_domain::{Error, Result, Timestamp};
+
+use super::{StepError, fault};
+use crate::services::sandbox::Sandboxes;
+use crate::services::sandbox::engine::EngineError;
+use crate::services::sandbox::store;
+use crate::services::sandbox::store::sandbox::SandboxRow;
+use crate::services::sandbox::store::snapshot::SnapshotRow;
+use crate::work::{Due, Reconciler};
+pub(in crate::services::sandbox) use record::enter;
+
+/// Steps of one run: far more than a life needs, so that a defect cannot spin for ever.
+const MAX_STEPS: usize = 200;
+/// Longest pause between two tries of a failing step, in seconds.
+const LONGEST_PAUSE: i64 = 15;
+/// Wait when not even the pause could be recorded.
+const BLIND_PAUSE: Duration = Duration::from_millis(500);
+
+/// Reconciles sandboxes.
+pub struct SandboxReconciler {
+    sandboxes: Sandboxes,
+    failures: Mutex<HashMap<SandboxId, u32>>,
+}
+
+/// One look at a sandbox.
+struct Seen {
+    row: SandboxRow,
+    /// The snapshot whose cut is next.
+    cut: Option<SnapshotRow>,
+    machine: Machine,
+    now: Timestamp,
+}
+
+impl Reconciler for SandboxReconciler {
+    type Key = SandboxId;
+    const TABLE: &'static str = store::sandbox::TABLE;
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<SandboxId>> {
+        Ok(Due::at(now, store::sandbox::with_work(self.sandboxes.db(), limit).await?))
+    }
+
+    async fn reconcile(&self, id: SandboxId) {
+        match self.bring_about(id).await {
+            Ok(()) => {
+                self.failures().remove(&id);
+            }
+            Err(error) => self.postpone(id, error).await,
+        }
+    }
+}
+
+impl SandboxReconciler {
+    /// A reconciler for the service's sandboxes.
+    pub fn new(sandboxes: Sandboxes) -> Self {
+        Self { sandboxes, failures: Mutex::default() }
+    }
+
+    fn failures(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, u32>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn bring_about(&self, id: SandboxId) -> Result<(), StepError> {
+        for _ in 0..MAX_STEPS {
+            let Some(seen) = self.look(id).await? else { return Ok(()) };
+            let look = self.plan_from(&seen).await?;
+            match plan::next(&look) {
+                Step::Rest => return self.rest(&seen, None).await,
+                Step::Wait(until) => return self.rest(&seen, Some(until)).await,
+                step => {
+                    let name = step.name();
+                    tracing::debug!(sandbox = %id, step = name, "step");
+                    fault("sandbox", name, "before").await?;
+                    self.perform(&seen, &look, step).await?;
+                    fault("sandbox", name, "after").await?;
+                }
+            }
+        }
+        Err(StepError::Own(Error::internal(format!("no rest after {MAX_STEPS} steps"))))
+    }
+
+    async fn look(&self, id: SandboxId) -> Result<Option<Seen>, StepError> {
+        let db = self.sandboxes.db();
+        let Some(row) = store::sandbox::load(db, id).await? else { return Ok(None) };
+        let cut = store::snapshot::to_cut(db, id).await?.into_iter().next();
+        let machine = self.sandboxes.engine().observe(id).await?;
+        Ok(Some(Seen { row, cut, machine, now: self.sandboxes.clock().now() }))
+    }
+
+    async fn plan_from(&self, seen: &Seen) -> Result<Look, StepError> {
+        let (row, config) = (&seen.row, self.sandboxes.config());
+        let layer = match row.layer {
+            Some(id) => store::layer::find(self.sandboxes.db(), id).await?,
+            None => None,
+        };
+        let ready = row.phase == Phase::Ready;
+        Ok(Look {
+            now: seen.now,
+            deadlines: Deadlines {
+                provisioning: config.provisioning_seconds,
+                pausing: config.pausing_seconds,
+                resuming: config.resuming_seconds,
+                restoring: config.restoring_seconds,
+                snapshot: config.snapshot_seconds,
+            },
+            wish: row.wish,
+            phase: row.phase,
+            since: row.phase_since,
+            attempts: row.attempts,
+            source: self.source(row).await?,
+            reserved: row.reserved,
+            layer: row.layer,
+            layer_made: layer.is_some_and(|layer| layer.made),
+            swap: row.restore.is_some(),
+            generation: row.generation,
+            machine: seen.machine.clone(),
+            host_restarted: match &row.host_boot {
+                Some(boot) => *boot != self.sandboxes.engine().host_boot().await,
+                None => false,
+            },
+            deaths: row.deaths,
+            deaths_since: row.deaths_since,
+            cut: seen.cut.as_ref().map(|snapshot| plan::Cut {
+                snapshot: snapshot.id,
+                begun: snapshot.next_layer.and(snapshot.cut_at),
+                given_up: snapshot.status != SnapshotStatus::Pending,
+            }),
+            network_changed: ready && row.applied_network.as_ref() != Some(&row.network),
+            life: if ready { self.life(row, seen.now).await } else { Life::default() },
+        })
+    }
+
+    /// What a sandbox without a disk is made of.
+    async fn source(&self, row: &SandboxRow) -> Result<Source, StepError> {
+        let db = self.sandboxes.db();
+        if row.layer.is_some() {
+            return Ok(Source::Ready);
+        }
+        if let Some(id) = row.source_snapshot {
+            let found = store::snapshot::load(db, id).await?;
+            return Ok(match found {
+                Some(s) if s.status == SnapshotStatus::Pending => Source::Waiting,
+                Some(s) if s.status != SnapshotStatus::Failed && s.layer.is_some() && s.next_layer.is_none() => {
+                    Source::Ready
+                }
+                Some(s) => Source::Failed(s.message.unwrap_or_else(|| "the snapshot could not be taken".into())),
+                None => Source::Failed("the snapshot was deleted".into()),
+            });
+        }
+        let found = match row.source_template {
+            Some(id) => store::template::load(db, id).await?.filter(|template| template.deleted_at.is_none()),
+            None => None,
+        };
+        Ok(match found {
+            Some(t) if matches!(t.status, TemplateStatus::Pending | TemplateStatus::Building) => Source::Waiting,
+            Some(t) if t.status == TemplateStatus::Failed => {
+                Source::Failed(format!("the template {} is not ready: {}", t.name, t.message.unwrap_or_default()))
+            }
+            Some(t) if t.layer.is_some() => Source::Ready,
+            _ => Source::Failed("the template was deleted".into()),
+        })
+    }
+
+    async fn life(&self, row: &SandboxRow, now: Timestamp) -> Life {
+        let idle_at = match row.idle_timeout_seconds {
+            Some(seconds) => {
+                let activity = self.sandboxes.engine().activity(row.id).await;
+                let busy = activity.open > 0 || activity.running > 0;
+                // The time counts from the last use of this machine.
+                let used = activity.last_used.max(row.ready_since).unwrap_or(now);
+                Some(if busy { now } else { used }.plus_seconds(seconds))
+            }
+            None => None,
+        };
+        Life { expires_at: row.expires_at, idle_at }
+    }
+
+    async fn perform(&self, seen: &Seen, look: &Look, step: Step) -> Result<(), StepError> {
+        let engine = self.sandboxes.engine();
+        match step {
+            Step::Reserve => self.reserve(seen).await,
+            Step::MakeDisk => self.make_disk(seen).await,
+            Step::Swap => self.swap(seen).await,
+            Step::Start => self.start(seen).await,
+            Step::Cut(_) => self.cut(seen, false).await,
+            Step::CutCold(_) => self.cut(seen, true).await,
+            Step::GiveUpCut(_) => self.give_up_cut(seen, look).await,
+            Step::SetNetwork => {
+                engine.set_network(seen.row.id, &seen.row.network).await?;
+                fault("sandbox", "set_network", "done").await?;
+                self.record(seen, |row| row.applied_network = Some(seen.row.network.clone())).await
+            }
+            Step::Pause => self.pause(seen).await,
+            Step::End => Ok(engine.end(seen.row.id).await?),
+            Step::Expire(over) => self.expire(seen, over).await,
+            Step::Fail(reason) => self.fail(seen, &reason).await,
+            Step::Finish => {
+                engine.discard(seen.row.id).await?;
+                fault("sandbox", "finish", "done").await?;
+                self.finish(seen).await
+            }
+            step => self.record(seen, |row| record::apply(row, look, &step)).await,
+        }
+    }
+
+    /// Tries a failing step again later; a failure that will not pass is recorded.
+    async fn postpone(&self, id: SandboxId, error: StepError) {
+        let outcome = match error {
+            StepError::Engine(EngineError::Permanent(reason)) => self.give_up(id, &reason).await,
+            StepError::Engine(EngineError::Transient(reason)) => {
+                tracing::warn!(sandbox = %id, reason, "a step failed; trying again");
+                self.try_later(id).await
+            }
+            StepError::Own(error) => {
+                tracing::error!(sandbox = %id, %error, "a step failed; trying again");
+                self.try_later(id).await
+            }
+        };
+        if let Err(error) = outcome {
+            tracing::error!(sandbox = %id, ?error, "the failure could not be recorded; trying again");
+            tokio::time::sleep(BLIND_PAUSE).await;
+        }
+    }
+
+    async fn give_up(&self, id: SandboxId, reason: &str) -> Result<(), StepError> {
+        match self.look(id).await? {
+            // Deletion is never given up, and what failed already cannot fail more.
+            Some(seen) if seen.row.wish == Wish::Deleted || seen.row.phase == Phase::Failed => self.try_later(id).await,
+            Some(seen) => self.fail(&seen, reason).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn try_later(&self, id: SandboxId) -> Result<(), StepError> {
+        let failures = {
+            let mut all = self.failures();
+            let entry = all.entry(id).or_default();
+            *entry = entry.saturating_add(1);
+            *entry
+        };
+        let pause = 1_i64.checked_shl(failures - 1).unwrap_or(LONGEST_PAUSE).clamp(1, LONGEST_PAUSE);
+        let mut tx = self.sandboxes.db().begin().await?;
+        let Some(before) = store::sandbox::load(&mut tx, id).await? else { return Ok(()) };
+        let now = self.sandboxes.clock().now();
+        let after = SandboxRow { work_at: Some(now.plus_seconds(pause)), ..before.clone() };
+        store::sandbox::update(&mut tx, &before, &after, now).await?;
+        Ok(tx.commit().await?)
+    }
+}

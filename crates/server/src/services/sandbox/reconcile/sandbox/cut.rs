@@ -1,0 +1,163 @@
+//! Cuts: the top layer of a disk becomes a snapshot's, and the sandbox goes on in a new one.
+
+use berth_domain::ids::{LayerId, MemoryId};
+use berth_domain::sandbox::plan::Look;
+use berth_domain::sandbox::{MemoryKind, SnapshotStatus};
+use berth_domain::{Error, Timestamp};
+use uuid::Uuid;
+
+use super::record::drop_cut;
+use super::{SandboxReconciler, Seen};
+use crate::db::Tx;
+use crate::services::sandbox::engine::{Cut, CutDone, EngineError};
+use crate::services::sandbox::ops;
+use crate::services::sandbox::reconcile::{StepError, fault};
+use crate::services::sandbox::store;
+use crate::services::sandbox::store::layer::LayerRow;
+use crate::services::sandbox::store::memory::MemoryRow;
+use crate::services::sandbox::store::sandbox::SandboxRow;
+use crate::services::sandbox::store::snapshot::SnapshotRow;
+
+impl SandboxReconciler {
+    /// Cuts the disk for the next snapshot, of the running machine or without one.
+    pub(super) async fn cut(&self, seen: &Seen, cold: bool) -> Result<(), StepError> {
+        let step = if cold { "cut_cold" } else { "cut" };
+        let Some(snapshot) = self.begin_cut(seen, cold).await? else { return Ok(()) };
+        fault("sandbox", step, "intent").await?;
+        let cut = self.cut_of(&seen.row, &snapshot).await?;
+        let engine = self.sandboxes.engine();
+        let done = if cold { engine.cut_cold(&cut).await } else { engine.cut(&cut).await };
+        let done = match done {
+            Ok(done) => done,
+            Err(EngineError::Permanent(reason)) if !cold => {
+                let mut tx = self.sandboxes.db().begin().await?;
+                drop_cut(&mut tx, &snapshot, &reason, seen.now).await?;
+                return Ok(tx.commit().await?);
+            }
+            // Nobody knows which layer is the newest, so there is no giving up.
+            Err(EngineError::Permanent(reason)) => return Err(EngineError::Transient(reason).into()),
+            Err(error) => return Err(error.into()),
+        };
+        fault("sandbox", step, "done").await?;
+        self.record_cut(&snapshot, &cut, done).await
+    }
+
+    /// Records what the cut leads to, before it is made.
+    async fn begin_cut(&self, seen: &Seen, cold: bool) -> Result<Option<SnapshotRow>, StepError> {
+        let Some(before) = &seen.cut else { return Ok(None) };
+        let mut tx = self.sandboxes.db().begin().await?;
+        let (found, row) =
+            (store::snapshot::load(&mut tx, before.id).await?, store::sandbox::load(&mut tx, seen.row.id).await?);
+        let Some((before, row)) = found.zip(row) else { return Ok(None) };
+        if before.next_layer.is_some() {
+            return Ok(Some(before));
+        }
+        let Some(top) = row.layer.filter(|_| before.status == SnapshotStatus::Pending) else { return Ok(None) };
+        let next = LayerId(Uuid::now_v7());
+        store::layer::insert(&mut tx, &above(&row, next, top, seen.now)).await?;
+        let memory = match (before.include_memory, cold) {
+            // A paused sandbox has kept what it would capture.
+            (true, true) => row.memory,
+            (true, false) => {
+                let id = MemoryId(Uuid::now_v7());
+                let memory = MemoryRow { id, layer: top, kind: MemoryKind::Snapshot, bytes: 0, created_at: seen.now };
+                store::memory::insert(&mut tx, &memory).await?;
+                Some(id)
+            }
+            (false, _) => None,
+        };
+        let after =
+            SnapshotRow { layer: Some(top), next_layer: Some(next), memory, cut_at: Some(seen.now), ..before.clone() };
+        store::snapshot::update(&mut tx, &before, &after, seen.now).await?;
+        tx.commit().await?;
+        Ok(Some(after))
+    }
+
+    async fn cut_of(&self, row: &SandboxRow, snapshot: &SnapshotRow) -> Result<Cut, StepError> {
+        let (Some(top), Some(next)) = (snapshot.layer, snapshot.next_layer) else {
+            return Err(Error::internal("a cut without its layers").into());
+        };
+        // What a pause kept is there already.
+        let memory = match snapshot.memory {
+            Some(id) => store::memory::find(self.sandboxes.db(), id).await?,
+            None => None,
+        };
+        let memory = memory.filter(|memory| memory.kind == MemoryKind::Snapshot).map(|memory| memory.id);
+        Ok(Cut { sandbox: row.id, top, next, memory })
+    }
+
+    async fn record_cut(&self, seen: &SnapshotRow, cut: &Cut, done: CutDone) -> Result<(), StepError> {
+        let now = self.sandboxes.clock().now();
+        let mut tx = self.sandboxes.db().begin().await?;
+        let Some(before) = store::sandbox::load(&mut tx, cut.sandbox).await? else { return Ok(()) };
+        store::layer::made(&mut tx, cut.next).await?;
+        store::layer::freeze(&mut tx, cut.top).await?;
+        self.write(&mut tx, &before, SandboxRow { layer: Some(cut.next), ..before.clone() }).await?;
+        if let Some(before) = store::snapshot::load(&mut tx, seen.id).await? {
+            let after = outcome(&mut tx, &before, cut, done, now).await?;
+            store::snapshot::update(&mut tx, &before, &after, now).await?;
+            if after.status != before.status {
+                ops::snapshot::tell(&mut tx, &after, now).await?;
+            }
+            store::sandbox::wake_those_of_snapshot(&mut tx, after.id, now).await?;
+            ops::snapshot::settle(&mut tx, after.id, now).await?;
+        }
+        Ok(tx.commit().await?)
+    }
+
+    /// Tells that a snapshot failed whose cut takes too long; the cut is brought to its end.
+    pub(super) async fn give_up_cut(&self, seen: &Seen, look: &Look) -> Result<(), StepError> {
+        let Some(cut) = &seen.cut else { return Ok(()) };
+        let mut tx = self.sandboxes.db().begin().await?;
+        let Some(before) = store::snapshot::load(&mut tx, cut.id).await? else { return Ok(()) };
+        let reason = format!("it was not taken within {} seconds", look.deadlines.snapshot);
+        let after = SnapshotRow {
+            status: SnapshotStatus::Failed,
+            message: Some(reason),
+            updated_at: seen.now,
+            ..before.clone()
+        };
+        store::snapshot::update(&mut tx, &before, &after, seen.now).await?;
+        ops::snapshot::tell(&mut tx, &after, seen.now).await?;
+        store::sandbox::wake_those_of_snapshot(&mut tx, after.id, seen.now).await?;
+        Ok(tx.commit().await?)
+    }
+}
+
+/// What a snapshot is after its cut.
+async fn outcome(
+    tx: &mut Tx,
+    before: &SnapshotRow,
+    cut: &Cut,
+    done: CutDone,
+    now: Timestamp,
+) -> Result<SnapshotRow, StepError> {
+    let mut after = SnapshotRow { next_layer: None, updated_at: now, ..before.clone() };
+    if let (Some(id), Some(bytes)) = (cut.memory, done.memory_bytes) {
+        store::memory::set_bytes(tx, id, bytes).await?;
+    }
+    let captured = after.memory.is_some() && (cut.memory.is_none() || done.memory_bytes.is_some());
+    if before.status == SnapshotStatus::Pending {
+        let missing = before.include_memory && !captured;
+        after.status = if missing { SnapshotStatus::Failed } else { SnapshotStatus::Ready };
+        after.message = missing.then(|| "the memory could not be captured; leave out include_memory".into());
+        after.bytes = done.disk_bytes + done.memory_bytes.unwrap_or_default();
+    }
+    if !matches!(after.status, SnapshotStatus::Ready) {
+        (after.layer, after.memory) = (None, None);
+    }
+    Ok(after)
+}
+
+/// A new layer of a sandbox, not yet made.
+pub(super) const fn above(row: &SandboxRow, id: LayerId, parent: LayerId, now: Timestamp) -> LayerRow {
+    LayerRow {
+        id,
+        parent: Some(parent),
+        org: Some(row.org),
+        project: Some(row.project),
+        frozen: false,
+        made: false,
+        created_at: now,
+    }
+}

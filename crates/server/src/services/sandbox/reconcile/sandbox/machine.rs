@@ -1,0 +1,286 @@
+//! The steps that touch the host: room, disk, start, pause.
+
+use berth_domain::ids::{LayerId, MemoryId, SnapshotId};
+use berth_domain::sandbox::plan::Machine;
+use berth_domain::sandbox::{MemoryKind, Phase, Warm, Wish};
+use berth_domain::{Error, Timestamp};
+use uuid::Uuid;
+
+use super::cut::above;
+use super::record::{enter, still};
+use super::{SandboxReconciler, Seen};
+use crate::db::Tx;
+use crate::services::sandbox::engine::{Capacity, EngineError, From, StartSpec, Started};
+use crate::services::sandbox::reconcile::{StepError, fault};
+use crate::services::sandbox::store;
+use crate::services::sandbox::store::memory::MemoryRow;
+use crate::services::sandbox::store::sandbox::SandboxRow;
+use crate::services::sandbox::store::template::TemplateRow;
+
+/// What the disk of a sandbox is put on.
+struct Ground {
+    layer: LayerId,
+    memory: Option<MemoryId>,
+    /// Memory in MiB and virtual CPUs that the memory was captured with.
+    size: (i64, i64),
+}
+
+impl SandboxReconciler {
+    pub(super) async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
+        let capacity = self.sandboxes.engine().capacity().await?;
+        fault("sandbox", "reserve", "done").await?;
+        let mut tx = self.sandboxes.db().begin().await?;
+        let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
+        let mut row = before.clone();
+        if let Some(missing) = self.shortage(&mut tx, &row, capacity).await? {
+            let reason = format!("insufficient_capacity: {missing}");
+            if row.phase != Phase::Resuming {
+                drop(tx);
+                return self.fail(seen, &reason).await;
+            }
+            // Nothing of it is lost: it stays paused.
+            enter(&mut row, Phase::Paused, Some(reason), seen.now);
+            row.wish = Wish::Paused;
+        } else {
+            row.reserved = true;
+            row.slot = Some(match row.slot {
+                Some(slot) => slot,
+                None => store::sandbox::free_slot(&mut tx).await?,
+            });
+        }
+        self.write(&mut tx, &before, row).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// What the host lacks for a sandbox, as a sentence; sums over rows are the only counters.
+    async fn shortage(&self, tx: &mut Tx, row: &SandboxRow, host: Capacity) -> Result<Option<String>, StepError> {
+        let (count, memory_mb) = store::sandbox::reserved(tx).await?;
+        let config = self.sandboxes.config();
+        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "MiB of a host are few")]
+        let offered = (host.memory_mb as f64 * config.memory_overcommit) as i64;
+        let needed = memory_mb + row.memory_mb;
+        Ok(if needed > offered {
+            Some(format!("this host offers {offered} MiB of memory to sandboxes, and {needed} MiB would be needed"))
+        } else if count >= config.max_sandboxes {
+            Some(format!("this host runs at most {} sandboxes", config.max_sandboxes))
+        } else if !host.disk_free {
+            Some("the host's disk is almost full".into())
+        } else {
+            None
+        })
+    }
+
+    pub(super) async fn make_disk(&self, seen: &Seen) -> Result<(), StepError> {
+        let Some(id) = self.name_disk(seen).await? else { return Ok(()) };
+        fault("sandbox", "make_disk", "intent").await?;
+        let layer = store::layer::find(self.sandboxes.db(), id).await?;
+        let parent = layer.and_then(|layer| layer.parent).ok_or_else(|| Error::internal("a layer on nothing"))?;
+        self.sandboxes.engine().make_layer(id, parent).await?;
+        fault("sandbox", "make_disk", "done").await?;
+        let mut tx = self.sandboxes.db().begin().await?;
+        store::layer::made(&mut tx, id).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// The top layer, whose row is written before it is made.
+    async fn name_disk(&self, seen: &Seen) -> Result<Option<LayerId>, StepError> {
+        let mut tx = self.sandboxes.db().begin().await?;
+        let Some(before) = still(&mut tx, seen).await? else { return Ok(None) };
+        if before.layer.is_some() {
+            return Ok(before.layer);
+        }
+        let mut row = before.clone();
+        let ground = match (before.source_snapshot, before.source_template) {
+            (Some(id), _) => snapshot_ground(&mut tx, id).await?,
+            (None, Some(id)) => {
+                let template = store::template::load(&mut tx, id).await?;
+                template.and_then(|template| inherit(&mut row, template))
+            }
+            (None, None) => None,
+        };
+        let Some(ground) = ground else { return Ok(None) };
+        let id = put_on(&mut tx, &mut row, &ground, seen.now).await?;
+        (row.source_snapshot, row.source_template) = (None, None);
+        row.message = Some("making its disk".into());
+        self.write(&mut tx, &before, row).await?;
+        tx.commit().await?;
+        Ok(Some(id))
+    }
+
+    /// Puts the disk onto the snapshot's that is restored. The machine has ended.
+    pub(super) async fn swap(&self, seen: &Seen) -> Result<(), StepError> {
+        let mut tx = self.sandboxes.db().begin().await?;
+        let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
+        let ground = match before.restore {
+            Some(id) => snapshot_ground(&mut tx, id).await?,
+            None => None,
+        };
+        let Some(ground) = ground else {
+            drop(tx);
+            return self.fail(seen, "the snapshot was deleted before it was restored").await;
+        };
+        let mut row = before.clone();
+        put_on(&mut tx, &mut row, &ground, seen.now).await?;
+        row.restore = None;
+        row.fresh = true;
+        self.write(&mut tx, &before, row).await?;
+        Ok(tx.commit().await?)
+    }
+
+    pub(super) async fn start(&self, seen: &Seen) -> Result<(), StepError> {
+        let host = self.sandboxes.engine().host_boot().await;
+        if seen.machine == Machine::Absent {
+            let now = seen.now;
+            self.record(seen, |row| {
+                row.generation = seen.row.generation + 1;
+                row.host_boot = Some(host);
+                // A worker that dies here must find the row again.
+                row.work_at = Some(now);
+            })
+            .await?;
+        }
+        fault("sandbox", "start", "intent").await?;
+        let mut tx = self.sandboxes.db().begin().await?;
+        let Some(row) = still(&mut tx, seen).await? else { return Ok(()) };
+        drop(tx);
+        let spec = self.spec(&row).await?;
+        let started = match self.sandboxes.engine().start(&spec).await {
+            Err(EngineError::Permanent(reason)) if row.memory.is_some() => {
+                let message = format!("its memory could not be loaded ({reason}); it is started from its disk");
+                return self
+                    .record(seen, |row| {
+                        row.memory = None;
+                        row.again = Some(message.clone());
+                        row.message = Some(message);
+                    })
+                    .await;
+            }
+            other => other?,
+        };
+        fault("sandbox", "start", "done").await?;
+        self.record_start(seen, &started, spec).await
+    }
+
+    async fn record_start(&self, seen: &Seen, started: &Started, spec: StartSpec) -> Result<(), StepError> {
+        let now = self.sandboxes.clock().now();
+        let mut tx = self.sandboxes.db().begin().await?;
+        let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
+        let memory = match before.memory {
+            Some(id) if !started.from_memory => store::memory::find(&mut tx, id).await?,
+            _ => None,
+        };
+        let lost = memory
+            .filter(|memory| memory.kind != MemoryKind::Template)
+            .map(|_| "its memory could not be loaded; it was started from its disk".to_owned());
+        if let (Some(memory), Some(id)) = (memory.filter(|m| m.kind == MemoryKind::Template), before.template) {
+            warm_again(&mut tx, id, memory.id, now).await?;
+        }
+        let mut row = before.clone();
+        let again = row.again.take();
+        enter(&mut row, Phase::Ready, started.note.clone().or(lost).or(again), now);
+        row.applied_network = Some(spec.network);
+        row.memory = None;
+        row.fresh = false;
+        self.write(&mut tx, &before, row).await?;
+        Ok(tx.commit().await?)
+    }
+
+    async fn spec(&self, row: &SandboxRow) -> Result<StartSpec, StepError> {
+        let (Some(top), Some(slot)) = (row.layer, row.slot) else {
+            return Err(Error::internal("a start without a disk or a slot").into());
+        };
+        Ok(StartSpec {
+            id: row.id,
+            generation: row.generation,
+            slot,
+            hostname: row.name.clone(),
+            vcpu: row.vcpu,
+            memory_mb: row.memory_mb,
+            layers: store::layer::chain(self.sandboxes.db(), top).await?,
+            from: row.memory.map_or(From::Disk, From::Memory),
+            fresh: row.fresh,
+            env: row.env.clone(),
+            user: row.run_user.clone(),
+            workdir: row.workdir.clone(),
+            network: row.network.clone(),
+        })
+    }
+
+    pub(super) async fn pause(&self, seen: &Seen) -> Result<(), StepError> {
+        let memory = self.name_memory(seen).await?;
+        fault("sandbox", "pause", "intent").await?;
+        let paused = self.sandboxes.engine().pause(seen.row.id, memory).await?;
+        fault("sandbox", "pause", "done").await?;
+        let now = self.sandboxes.clock().now();
+        let mut tx = self.sandboxes.db().begin().await?;
+        let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
+        let mut row = before.clone();
+        match (memory, paused.memory_bytes) {
+            (Some(id), Some(bytes)) => store::memory::set_bytes(&mut tx, id, bytes).await?,
+            _ => row.memory = None,
+        }
+        let lost = row.keep_memory && row.memory.is_none();
+        let reason = row.message.take().filter(|_| row.again.take().is_some());
+        let message = lost.then(|| "its memory could not be kept; it will start from its disk".to_owned()).or(reason);
+        enter(&mut row, Phase::Paused, message, now);
+        row.reserved = false;
+        row.applied_network = None;
+        self.write(&mut tx, &before, row).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// Where the memory goes, if it is to be kept: its row is written first.
+    async fn name_memory(&self, seen: &Seen) -> Result<Option<MemoryId>, StepError> {
+        let mut tx = self.sandboxes.db().begin().await?;
+        let Some(before) = still(&mut tx, seen).await? else { return Ok(None) };
+        let running = matches!(seen.machine, Machine::Running { .. });
+        let (Some(layer), true, true, None) = (before.layer, before.keep_memory, running, before.memory) else {
+            return Ok(before.memory);
+        };
+        let id = MemoryId(Uuid::now_v7());
+        let memory = MemoryRow { id, layer, kind: MemoryKind::Pause, bytes: 0, created_at: seen.now };
+        store::memory::insert(&mut tx, &memory).await?;
+        self.write(&mut tx, &before, SandboxRow { memory: Some(id), ..before.clone() }).await?;
+        tx.commit().await?;
+        Ok(Some(id))
+    }
+}
+
+/// What a sandbox has of its template: some of it is known only when that is built.
+fn inherit(row: &mut SandboxRow, template: TemplateRow) -> Option<Ground> {
+    let own = std::mem::take(&mut row.env);
+    row.env = template.env.into_iter().chain(own).collect();
+    row.run_user = template.run_user;
+    row.workdir = template.workdir;
+    let size = (template.memory_mb, template.vcpu);
+    Some(Ground { layer: template.layer?, memory: template.memory, size })
+}
+
+async fn snapshot_ground(tx: &mut Tx, id: SnapshotId) -> Result<Option<Ground>, StepError> {
+    let found = store::snapshot::load(tx, id).await?.filter(|snapshot| snapshot.next_layer.is_none());
+    Ok(found.and_then(|s| Some(Ground { layer: s.layer?, memory: s.memory, size: (s.memory_mb, s.vcpu) })))
+}
+
+/// A new top layer on somebody else's; the memory comes along where the machine has the same size.
+async fn put_on(tx: &mut Tx, row: &mut SandboxRow, ground: &Ground, now: Timestamp) -> Result<LayerId, StepError> {
+    let id = LayerId(Uuid::now_v7());
+    store::layer::insert(tx, &above(row, id, ground.layer, now)).await?;
+    row.layer = Some(id);
+    row.memory = ground.memory.filter(|_| ground.size == (row.memory_mb, row.vcpu));
+    Ok(id)
+}
+
+/// A template whose memory does not load any more is booted once more, in the background.
+async fn warm_again(
+    tx: &mut Tx,
+    id: berth_domain::ids::TemplateId,
+    memory: MemoryId,
+    now: Timestamp,
+) -> Result<(), StepError> {
+    let found = store::template::load(&mut *tx, id).await?;
+    if let Some(before) = found.filter(|t| t.memory == Some(memory) && t.warm == Warm::Done) {
+        let after = TemplateRow { memory: None, warm: Warm::Wanted, attempts: 0, work_at: Some(now), ..before.clone() };
+        store::template::update(tx, &before, &after, now).await?;
+    }
+    Ok(())
+}

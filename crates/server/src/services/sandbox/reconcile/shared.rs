@@ -1,0 +1,111 @@
+//! Removes layers and memories that nobody needs any more: first the file, then the row.
+//!
+//! A row comes here when something that named it does not any more. Whether anything still does is asked in the
+//! transaction that marks it, and what is marked can be named by nobody: new names come only from rows that have it
+//! already.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use berth_domain::ids::{LayerId, MemoryId};
+use berth_domain::{Result, Timestamp};
+
+use super::{PAUSE, StepError, fault};
+use crate::services::sandbox::Sandboxes;
+use crate::services::sandbox::store::{layer, memory};
+use crate::work::{Due, Reconciler};
+
+/// Wait when not even the pause could be recorded.
+const BLIND_PAUSE: Duration = Duration::from_millis(500);
+
+/// Removes layers.
+pub struct LayerReconciler(pub Sandboxes);
+
+/// Removes memories.
+pub struct MemoryReconciler(pub Sandboxes);
+
+impl Reconciler for LayerReconciler {
+    type Key = LayerId;
+    const TABLE: &'static str = layer::TABLE;
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<LayerId>> {
+        Ok(Due::at(now, layer::with_work(self.0.db(), limit).await?))
+    }
+
+    async fn reconcile(&self, id: LayerId) {
+        if let Err(error) = remove_layer(&self.0, id).await {
+            told("layer", id, &error);
+            let later = self.0.clock().now().plus_seconds(PAUSE);
+            let postponed = async {
+                let mut tx = self.0.db().begin().await?;
+                layer::look_at(&mut tx, id, later).await?;
+                tx.commit().await
+            };
+            if postponed.await.is_err() {
+                tokio::time::sleep(BLIND_PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Reconciler for MemoryReconciler {
+    type Key = MemoryId;
+    const TABLE: &'static str = memory::TABLE;
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<MemoryId>> {
+        Ok(Due::at(now, memory::with_work(self.0.db(), limit).await?))
+    }
+
+    async fn reconcile(&self, id: MemoryId) {
+        if let Err(error) = remove_memory(&self.0, id).await {
+            told("memory", id, &error);
+            let later = self.0.clock().now().plus_seconds(PAUSE);
+            let postponed = async {
+                let mut tx = self.0.db().begin().await?;
+                memory::look_at(&mut tx, id, later).await?;
+                tx.commit().await
+            };
+            if postponed.await.is_err() {
+                tokio::time::sleep(BLIND_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn told(what: &str, id: impl Display, error: &StepError) {
+    tracing::warn!(what, %id, ?error, "what nobody needs could not be removed; trying again");
+}
+
+async fn remove_layer(sandboxes: &Sandboxes, id: LayerId) -> Result<(), StepError> {
+    let mut tx = sandboxes.db().begin().await?;
+    let Some(row) = layer::find(&mut tx, id).await? else { return Ok(()) };
+    if !layer::condemn(&mut tx, id).await? {
+        layer::rest(&mut tx, id).await?;
+        return Ok(tx.commit().await?);
+    }
+    tx.commit().await?;
+    fault("sandbox", "remove_layer", "intent").await?;
+    sandboxes.engine().remove_layer(id).await?;
+    fault("sandbox", "remove_layer", "done").await?;
+    let mut tx = sandboxes.db().begin().await?;
+    layer::remove(&mut tx, &row, sandboxes.clock().now()).await?;
+    Ok(tx.commit().await?)
+}
+
+async fn remove_memory(sandboxes: &Sandboxes, id: MemoryId) -> Result<(), StepError> {
+    let mut tx = sandboxes.db().begin().await?;
+    if memory::find(&mut tx, id).await?.is_none() {
+        return Ok(());
+    }
+    if !memory::condemn(&mut tx, id).await? {
+        memory::rest(&mut tx, id).await?;
+        return Ok(tx.commit().await?);
+    }
+    tx.commit().await?;
+    fault("sandbox", "remove_memory", "intent").await?;
+    sandboxes.engine().remove_memory(id).await?;
+    fault("sandbox", "remove_memory", "done").await?;
+    let mut tx = sandboxes.db().begin().await?;
+    memory::remove(&mut tx, id).await?;
+    Ok(tx.commit().await?)
+}

@@ -1,0 +1,365 @@
+//! Builds templates, boots each once and keeps its memory, and removes those that are deleted.
+//!
+//! ```text
+//!   pending ─► building: make the disk ─► boot it once, keep its memory ─► ready ─► deleting ─► (gone)
+//!                  └─► failed                 └─ not possible: ready without memory
+//! ```
+//!
+//! A boot writes to a layer of its own, so that one that was interrupted is thrown away and made anew.
+
+use std::time::Duration;
+
+use berth_domain::ids::{LayerId, MemoryId, SandboxId, TemplateId};
+use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::{MemoryKind, SourceKind, TemplateStatus, Warm};
+use berth_domain::{Error, Result, Timestamp};
+use uuid::Uuid;
+
+use super::{PAUSE, StepError, fault};
+use crate::db::Tx;
+use crate::services::sandbox::Sandboxes;
+use crate::services::sandbox::engine::{Build, EngineError, From, StartSpec, Warming};
+use crate::services::sandbox::ops;
+use crate::services::sandbox::store;
+use crate::services::sandbox::store::layer::LayerRow;
+use crate::services::sandbox::store::memory::MemoryRow;
+use crate::services::sandbox::store::template::TemplateRow;
+use crate::work::{Due, Reconciler};
+
+/// Steps of one run.
+const MAX_STEPS: usize = 20;
+/// Tries of a boot before a template goes without its memory.
+const BOOTS: i64 = 3;
+/// Wait when not even the pause could be recorded.
+const BLIND_PAUSE: Duration = Duration::from_millis(500);
+
+/// Reconciles templates.
+pub struct TemplateReconciler(pub Sandboxes);
+
+impl Reconciler for TemplateReconciler {
+    type Key = TemplateId;
+    const TABLE: &'static str = store::template::TABLE;
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<TemplateId>> {
+        Ok(Due::at(now, store::template::with_work(self.0.db(), limit).await?))
+    }
+
+    async fn reconcile(&self, id: TemplateId) {
+        let Err(error) = self.bring_about(id).await else { return };
+        let outcome = match error {
+            StepError::Engine(EngineError::Permanent(reason)) => self.fail(id, &reason).await,
+            error => {
+                tracing::warn!(template = %id, ?error, "a step on a template failed; trying again");
+                self.change(id, |t, now| t.work_at = t.work_at.map(|_| now.plus_seconds(PAUSE))).await
+            }
+        };
+        if let Err(error) = outcome {
+            tracing::error!(template = %id, ?error, "the failure could not be recorded; trying again");
+            tokio::time::sleep(BLIND_PAUSE).await;
+        }
+    }
+}
+
+impl TemplateReconciler {
+    async fn bring_about(&self, id: TemplateId) -> Result<(), StepError> {
+        for _ in 0..MAX_STEPS {
+            let Some(template) = store::template::load(self.0.db(), id).await? else { return Ok(()) };
+            if template.deleted_at.is_some() {
+                return self.change(id, |t, _| t.work_at = None).await;
+            }
+            match template.status {
+                TemplateStatus::Deleting => return self.remove(&template).await,
+                TemplateStatus::Failed => return self.change(id, |t, _| t.work_at = None).await,
+                TemplateStatus::Ready if template.warm != Warm::Wanted => {
+                    return self.change(id, |t, _| t.work_at = None).await;
+                }
+                TemplateStatus::Ready => self.warm(&template).await?,
+                TemplateStatus::Pending => {
+                    self.change(id, |t, now| enter(t, TemplateStatus::Building, Some("making its disk".into()), now))
+                        .await?;
+                }
+                TemplateStatus::Building => self.build(&template).await?,
+            }
+        }
+        Err(Error::internal(format!("no rest after {MAX_STEPS} steps")).into())
+    }
+
+    async fn build(&self, template: &TemplateRow) -> Result<(), StepError> {
+        let seconds = self.0.config().template_seconds;
+        if self.0.clock().now() >= template.status_since.plus_seconds(seconds) {
+            return self.fail(template.id, &format!("it was not built within {seconds} seconds")).await;
+        }
+        if template.layer.is_none() {
+            return self.make_disk(template).await;
+        }
+        if template.warm == Warm::Wanted {
+            return self.warm(template).await;
+        }
+        self.change(template.id, |t, now| {
+            let message = t.message.take().filter(|_| t.warm == Warm::Failed);
+            enter(t, TemplateStatus::Ready, message, now);
+        })
+        .await
+    }
+
+    async fn make_disk(&self, template: &TemplateRow) -> Result<(), StepError> {
+        let id = template.id;
+        let Some(layer) = template.base_layer else {
+            let layer = LayerId(Uuid::now_v7());
+            let Some(mut change) = self.begin(id).await? else { return Ok(()) };
+            store::layer::insert(&mut change.tx, &layer_of(&change.after, layer, None, change.now)).await?;
+            change.after.base_layer = Some(layer);
+            return change.commit().await;
+        };
+        fault("sandbox", "make_template", "intent").await?;
+        let engine = self.0.engine();
+        let built = match template.kind {
+            SourceKind::Platform => engine.adopt_template(&template.source, layer).await.map(|()| None)?,
+            SourceKind::FromSnapshot => None,
+            SourceKind::Image | SourceKind::Dockerfile => {
+                let build = Build {
+                    machine: SandboxId(id.0),
+                    kind: template.kind.as_str().into(),
+                    source: template.source.clone(),
+                    layer,
+                    disk_gb: template.disk_gb,
+                };
+                Some(engine.build_template(&build).await?)
+            }
+        };
+        fault("sandbox", "make_template", "done").await?;
+        let Some(mut change) = self.begin(id).await? else { return Ok(()) };
+        store::layer::made(&mut change.tx, layer).await?;
+        store::layer::freeze(&mut change.tx, layer).await?;
+        let t = &mut change.after;
+        t.layer = Some(layer);
+        t.message = Some("booting it once".into());
+        if let Some(built) = built {
+            let own = std::mem::take(&mut t.env);
+            t.env = built.env.into_iter().chain(own).collect();
+            t.run_user = built.user.unwrap_or_else(|| t.run_user.clone());
+            t.workdir = built.workdir.or(t.workdir.take());
+            t.start_command = t.start_command.take().or(built.start_command);
+        }
+        change.commit().await
+    }
+
+    /// Boots it once on a layer of its own, and keeps its memory.
+    async fn warm(&self, template: &TemplateRow) -> Result<(), StepError> {
+        let engine = self.0.engine();
+        let machine = SandboxId(template.id.0);
+        // What an interrupted boot left is thrown away.
+        engine.end(machine).await?;
+        engine.discard(machine).await?;
+        let Some(warming) = self.begin_warm(template).await? else { return Ok(()) };
+        fault("sandbox", "warm", "intent").await?;
+        let [top, base, ..] = warming.machine.layers[..] else {
+            return Err(Error::internal("a boot without its layers").into());
+        };
+        engine.make_layer(top, base).await?;
+        let warmed = engine.warm_template(&warming).await;
+        fault("sandbox", "warm", "done").await?;
+        match warmed {
+            Ok(bytes) => self.record_warm(template.id, &warming, top, bytes).await,
+            Err(EngineError::Transient(reason)) if template.attempts + 1 < BOOTS => {
+                self.change(template.id, |t, _| t.attempts += 1).await?;
+                Err(EngineError::Transient(reason).into())
+            }
+            Err(EngineError::Transient(reason) | EngineError::Permanent(reason)) => {
+                engine.end(machine).await?;
+                self.cannot_be_warm(template, &reason).await
+            }
+        }
+    }
+
+    async fn record_warm(&self, id: TemplateId, warming: &Warming, top: LayerId, bytes: i64) -> Result<(), StepError> {
+        let Some(mut change) = self.begin(id).await? else { return Ok(()) };
+        if change.after.next_layer != Some(top) {
+            return Ok(());
+        }
+        store::layer::made(&mut change.tx, top).await?;
+        store::layer::freeze(&mut change.tx, top).await?;
+        store::memory::set_bytes(&mut change.tx, warming.memory, bytes).await?;
+        let t = &mut change.after;
+        (t.layer, t.memory) = (t.next_layer.take(), t.next_memory.take());
+        (t.warm, t.slot, t.message) = (Warm::Done, None, None);
+        change.commit().await
+    }
+
+    /// A command that its owner gave has to work; without one, sandboxes may start from the disk.
+    async fn cannot_be_warm(&self, template: &TemplateRow, reason: &str) -> Result<(), StepError> {
+        let promised = template.start_command.is_some() && template.status == TemplateStatus::Building;
+        if promised {
+            return Err(EngineError::Permanent(reason.to_owned()).into());
+        }
+        self.change(template.id, |t, _| {
+            (t.next_layer, t.next_memory, t.slot) = (None, None, None);
+            t.warm = Warm::Failed;
+            t.message = Some(format!("its sandboxes start from the disk: {reason}"));
+        })
+        .await
+    }
+
+    async fn begin_warm(&self, template: &TemplateRow) -> Result<Option<Warming>, StepError> {
+        let Some(base) = template.base_layer else {
+            return Err(Error::internal("a template without a disk").into());
+        };
+        let (layer, memory) = (LayerId(Uuid::now_v7()), MemoryId(Uuid::now_v7()));
+        let mut layers = store::layer::chain(self.0.db(), base).await?;
+        layers.insert(0, layer);
+        let Some(mut change) = self.begin(template.id).await? else { return Ok(None) };
+        if !matches!(change.after.status, TemplateStatus::Building | TemplateStatus::Ready) {
+            return Ok(None);
+        }
+        store::layer::insert(&mut change.tx, &layer_of(template, layer, Some(base), change.now)).await?;
+        let kept = MemoryRow { id: memory, layer, kind: MemoryKind::Template, bytes: 0, created_at: change.now };
+        store::memory::insert(&mut change.tx, &kept).await?;
+        let slot = match template.slot {
+            Some(slot) => slot,
+            None => store::sandbox::free_slot(&mut change.tx).await?,
+        };
+        change.after.slot = Some(slot);
+        (change.after.next_layer, change.after.next_memory) = (Some(layer), Some(memory));
+        change.commit().await?;
+        let machine = StartSpec {
+            id: SandboxId(template.id.0),
+            generation: 1,
+            slot,
+            hostname: template.name.clone(),
+            vcpu: template.vcpu,
+            memory_mb: template.memory_mb,
+            layers,
+            from: From::Disk,
+            fresh: true,
+            env: template.env.clone(),
+            user: template.run_user.clone(),
+            workdir: template.workdir.clone(),
+            network: Network::default(),
+        };
+        let (start_command, ready_command) = (template.start_command.clone(), template.ready_command.clone());
+        Ok(Some(Warming { machine, memory, start_command, ready_command }))
+    }
+
+    async fn remove(&self, template: &TemplateRow) -> Result<(), StepError> {
+        let machine = SandboxId(template.id.0);
+        fault("sandbox", "remove_template", "before").await?;
+        self.0.engine().end(machine).await?;
+        self.0.engine().discard(machine).await?;
+        fault("sandbox", "remove_template", "done").await?;
+        let Some(mut change) = self.begin(template.id).await? else { return Ok(()) };
+        let waiting = store::sandbox::waiting_for_template(&mut change.tx, template.id).await?;
+        let (t, now) = (&mut change.after, change.now);
+        if t.layer.is_some() && waiting > 0 {
+            t.work_at = Some(now.plus_seconds(1));
+            return change.commit().await;
+        }
+        (t.base_layer, t.layer, t.next_layer) = (None, None, None);
+        (t.memory, t.next_memory, t.slot, t.work_at) = (None, None, None, None);
+        t.deleted_at = Some(now);
+        change.commit().await
+    }
+
+    async fn fail(&self, id: TemplateId, reason: &str) -> Result<(), StepError> {
+        self.change(id, |t, now| {
+            if t.status == TemplateStatus::Deleting {
+                t.work_at = Some(now.plus_seconds(PAUSE));
+                return;
+            }
+            (t.base_layer, t.layer, t.next_layer) = (None, None, None);
+            (t.memory, t.next_memory, t.slot) = (None, None, None);
+            enter(t, TemplateStatus::Failed, Some(reason.to_owned()), now);
+        })
+        .await
+    }
+
+    async fn change(&self, id: TemplateId, change: impl FnOnce(&mut TemplateRow, Timestamp)) -> Result<(), StepError> {
+        let Some(mut begun) = self.begin(id).await? else { return Ok(()) };
+        change(&mut begun.after, begun.now);
+        begun.commit().await
+    }
+
+    async fn begin(&self, id: TemplateId) -> Result<Option<Change>, StepError> {
+        let now = self.0.clock().now();
+        let mut tx = self.0.db().begin().await?;
+        let before = store::template::load(&mut tx, id).await?;
+        Ok(before.map(|before| Change { tx, after: before.clone(), before, now }))
+    }
+}
+
+/// A row about to be changed.
+struct Change {
+    tx: Tx,
+    before: TemplateRow,
+    after: TemplateRow,
+    now: Timestamp,
+}
+
+impl Change {
+    /// Writes it; tells of a new status, and wakes who waits for it. One that is being deleted is not built.
+    async fn commit(self) -> Result<(), StepError> {
+        let Self { mut tx, before, mut after, now } = self;
+        if before.status == TemplateStatus::Deleting {
+            after.status = TemplateStatus::Deleting;
+            after.work_at = if after.deleted_at.is_some() { None } else { after.work_at.or(Some(now)) };
+        }
+        if after.status != before.status || after.message != before.message {
+            after.updated_at = now;
+        }
+        store::template::update(&mut tx, &before, &after, now).await?;
+        if after.status != before.status {
+            ops::template::tell(&mut tx, &after, now).await?;
+            store::sandbox::wake_those_of_template(&mut tx, after.id, now).await?;
+        }
+        Ok(tx.commit().await?)
+    }
+}
+
+fn enter(template: &mut TemplateRow, status: TemplateStatus, message: Option<String>, now: Timestamp) {
+    template.status = status;
+    template.message = message;
+    template.status_since = now;
+    template.attempts = 0;
+    template.work_at = Some(now);
+}
+
+const fn layer_of(template: &TemplateRow, id: LayerId, parent: Option<LayerId>, now: Timestamp) -> LayerRow {
+    LayerRow { id, parent, org: template.org, project: template.project, frozen: false, made: false, created_at: now }
+}
+
+/// Before the first request: the templates that the platform brings along become rows, and everything that may be
+/// nobody's is looked at.
+pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
+    adopt(sandboxes).await?;
+    let now = sandboxes.clock().now();
+    let hidden = store::snapshot::hidden(sandboxes.db()).await?;
+    let mut tx = sandboxes.db().begin().await?;
+    store::layer::look_at_all(&mut tx, now).await?;
+    store::memory::look_at_all(&mut tx, now).await?;
+    for snapshot in hidden {
+        ops::snapshot::settle(&mut tx, snapshot.id, now).await?;
+    }
+    Ok(tx.commit().await?)
+}
+
+/// Templates that the platform brings along become rows, and those whose image changed are made anew. They may be
+/// built beside a running service.
+pub async fn adopt(sandboxes: &Sandboxes) -> Result<()> {
+    let now = sandboxes.clock().now();
+    for found in sandboxes.engine().templates().await.map_err(Error::unavailable)? {
+        let known = store::template::of_platform(sandboxes.db(), &found.name).await?;
+        if known.is_some_and(|known| known.version.as_ref() == Some(&found.version)) {
+            continue;
+        }
+        let mut tx = sandboxes.db().begin().await?;
+        if let Some(before) = store::template::of_platform(&mut tx, &found.name).await? {
+            let fresh = ops::template::of_platform(&found, before.id, now);
+            let after = TemplateRow { created_at: before.created_at, ..fresh };
+            store::template::update(&mut tx, &before, &after, now).await?;
+        } else {
+            let id = TemplateId(Uuid::now_v7());
+            store::template::insert(&mut tx, &ops::template::of_platform(&found, id, now)).await?;
+        }
+        tx.commit().await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Carrying a request to the agent and its answer back.
+//!
+//! The guest is somebody's, and may be hostile: of its answer only what the route's users need gets through,
+//! and nothing that a browser would take for a page of ours.
+
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use berth_agent_proto::error::ErrorBody;
+use berth_domain::{Code, Error, FieldError};
+use futures::TryStreamExt;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+
+use super::events;
+use super::inside::Inside;
+use crate::http::BODY_LIMIT;
+use crate::http::envelope::ApiError;
+use crate::services::sandbox::agent::AgentError;
+
+/// The largest refusal of an agent that is read, in bytes.
+const LARGEST_REFUSAL: usize = 64 << 10;
+/// Headers of a request that an agent needs.
+const ASKED: [HeaderName; 5] = [
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::RANGE,
+    header::IF_RANGE,
+    HeaderName::from_static("last-event-id"),
+];
+/// Headers of an answer that a user needs.
+const TOLD: [HeaderName; 6] = [
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::CONTENT_RANGE,
+    header::ACCEPT_RANGES,
+    header::LAST_MODIFIED,
+    header::LOCATION,
+];
+
+/// How large a body may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    /// As a request in JSON.
+    Usual,
+    /// As the sandbox's disk.
+    Unlimited,
+}
+
+/// Asks the agent on its route and answers with what it answers.
+pub(super) async fn forward(inside: Inside, route: &str, request: Request<Body>, size: Size) -> Reply {
+    let (parts, body) = request.into_parts();
+    let body = bounded(&parts, body, size)?;
+    let answer = inside.connection.session.send(question(&inside, route, &parts, body)?).await.map_err(lost)?;
+    let (answered, body) = answer.into_parts();
+    if answered.status.is_client_error() || answered.status.is_server_error() {
+        return Ok(refusal(answered.status, body).await.into_response());
+    }
+    let streams = answered.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == events::CONTENT_TYPE);
+    let mut told = HeaderMap::new();
+    for name in TOLD {
+        if let Some(value) = answered.headers.get(&name) {
+            told.insert(name, value.clone());
+        }
+    }
+    place(&mut told, &inside);
+    make_harmless(&mut told);
+    let body = if streams { events::guarded(body, inside) } else { held(body, inside) };
+    Ok((answered.status, told, body).into_response())
+}
+
+/// The answer of every route of the runtime.
+pub(super) type Reply = Result<Response, ApiError>;
+
+fn bounded(parts: &Parts, body: Body, size: Size) -> Result<Body, ApiError> {
+    if size == Size::Unlimited {
+        return Ok(body);
+    }
+    let told = parts.headers.get(header::CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<usize>().ok());
+    if told.is_some_and(|bytes| bytes > BODY_LIMIT) {
+        let message = format!("The body may have {BODY_LIMIT} bytes; send larger content as a file.");
+        return Err(Error::new(Code::PayloadTooLarge, message).into());
+    }
+    Ok(Body::new(Limited::new(body, BODY_LIMIT)))
+}
+
+fn question(inside: &Inside, route: &str, parts: &Parts, body: Body) -> Result<Request<Body>, ApiError> {
+    let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let uri: Uri = format!("http://agent/runtime/{route}{query}")
+        .parse()
+        .map_err(|_| Error::new(Code::InvalidRequest, "The path is not valid."))?;
+    let mut request = Request::new(body);
+    *request.method_mut() = parts.method.clone();
+    *request.uri_mut() = uri;
+    for name in ASKED {
+        if let Some(value) = parts.headers.get(&name) {
+            request.headers_mut().insert(name, value.clone());
+        }
+    }
+    request.headers_mut().insert(header::AUTHORIZATION, inside.authorization()?);
+    Ok(request)
+}
+
+/// The agent knows its own paths only.
+fn place(told: &mut HeaderMap, inside: &Inside) {
+    let inner = told.get(header::LOCATION).and_then(|value| value.to_str().ok()?.strip_prefix("/runtime/"));
+    let outer = inner.and_then(|path| HeaderValue::from_str(&format!("/sandbox/{}/{path}", inside.id)).ok());
+    match outer {
+        Some(location) => told.insert(header::LOCATION, location),
+        None => told.remove(header::LOCATION),
+    };
+}
+
+/// Content of a sandbox is never a page of this host: it runs no script here and reads no cookie.
+pub(super) fn make_harmless(told: &mut HeaderMap) {
+    told.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    told.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
+    told.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+}
+
+/// A body that keeps the sandbox in use until its end. One that breaks off breaks the answer off.
+fn held(body: Incoming, inside: Inside) -> Body {
+    let in_use = inside.connection.in_use;
+    Body::from_stream(body.into_data_stream().inspect_ok(move |_| {
+        let _held = &in_use;
+    }))
+}
+
+/// A refusal of the agent as one of the service, if it makes sense.
+pub(super) async fn refusal(status: StatusCode, body: Incoming) -> ApiError {
+    let bytes = Limited::new(body, LARGEST_REFUSAL).collect().await.map(http_body_util::Collected::to_bytes);
+    let told: Option<ErrorBody> = bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let known = |told: &ErrorBody| Code::ALL.iter().copied().find(|code| code.as_str() == told.code);
+    match told.and_then(|told| Some((known(&told)?, told))) {
+        Some((code, told)) if code.status() == status.as_u16() && status != StatusCode::UNAUTHORIZED => {
+            let field = |d: berth_agent_proto::error::FieldError| FieldError { field: d.field, message: d.message };
+            let mut error = Error::new(code, told.message);
+            error.details = told.details.into_iter().map(field).collect();
+            ApiError(error)
+        }
+        _ => ApiError(Error::unavailable(format!("the agent refused with {status}"))),
+    }
+}
+
+/// A session that ended before the answer began.
+pub(super) fn lost(error: AgentError) -> ApiError {
+    let message = "The sandbox was interrupted before it answered. Look at its phase, and try again.";
+    ApiError(Error { cause: Some(error.to_string()), ..Error::new(Code::SandboxInterrupted, message) })
+}

@@ -1,0 +1,154 @@
+//! Who may work inside which sandbox: the extractors of the runtime.
+//!
+//! The path names the sandbox alone, so its row tells the project, and from there all is as everywhere: 401
+//! before 404 before 403. A sandbox that comes up is waited for, one that cannot be reached says why.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, Path};
+use axum::http::HeaderValue;
+use axum::http::request::Parts;
+use berth_domain::identity::Action;
+use berth_domain::ids::SandboxId;
+use berth_domain::sandbox::Phase;
+use berth_domain::{Code, Error};
+use tokio::time::{Instant, timeout_at};
+
+use super::Runtime;
+use crate::db::Signal;
+use crate::http::auth::{Scope, Watch, sandbox_scope};
+use crate::http::envelope::ApiError;
+use crate::services::sandbox::agent::Connection;
+use crate::services::sandbox::engine::EngineError;
+use crate::services::sandbox::store;
+
+/// How long a sandbox that comes up is waited for (contract, section 3).
+const COMING_UP: Duration = Duration::from_secs(30);
+
+/// A sandbox that a caller works in.
+pub(super) struct Inside {
+    /// Its id.
+    pub id: SandboxId,
+    /// The way to its agent.
+    pub connection: Connection,
+    scope: Scope,
+    watch: Watch,
+    action: Action,
+}
+
+impl Inside {
+    /// What requests to the agent bear.
+    pub(super) fn authorization(&self) -> Result<HeaderValue, ApiError> {
+        let mut value =
+            HeaderValue::from_str(&self.connection.authorization).map_err(|e| Error::internal(e.to_string()))?;
+        value.set_sensitive(true);
+        Ok(value)
+    }
+
+    /// Returns when the caller may not do this any more.
+    pub(super) async fn over(&self) {
+        self.watch.over(&self.scope, self.action).await;
+    }
+
+    async fn enter(parts: &mut Parts, runtime: &Runtime, action: Action) -> Result<Self, ApiError> {
+        let watch = Watch::from_request_parts(parts, runtime).await?;
+        let id = id_of(parts).await;
+        let project = match id {
+            Some(id) => store::sandbox::place(&runtime.db, id).await?,
+            None => None,
+        };
+        let scope = sandbox_scope(parts, project).await?.ok_or_else(not_found)?;
+        scope.require(action)?;
+        let id = id.ok_or_else(not_found)?;
+        let connection = reach(runtime, id).await?;
+        Ok(Self { id, connection, scope, watch, action })
+    }
+}
+
+async fn id_of(parts: &mut Parts) -> Option<SandboxId> {
+    let path = Path::<std::collections::HashMap<String, String>>::from_request_parts(parts, &()).await.ok()?;
+    path.0.get("sandbox_id")?.parse().ok()
+}
+
+fn not_found() -> Error {
+    Error::new(Code::SandboxNotFound, "There is no such sandbox. GET …/sandboxes lists those of a project.")
+}
+
+/// Waits until the sandbox is there, or tells why it will not be.
+async fn reach(runtime: &Runtime, id: SandboxId) -> Result<Connection, Error> {
+    let mut signals = runtime.db.watch();
+    let deadline = Instant::now() + COMING_UP;
+    loop {
+        let phase = store::sandbox::phase(&runtime.db, id).await?.ok_or_else(not_found)?;
+        if arrives(phase)? {
+            match runtime.engine.connect(id).await {
+                Ok(connection) => return Ok(connection),
+                // It may be on its way down: the next look at its row tells.
+                Err(EngineError::Transient(cause)) if Instant::now() >= deadline => {
+                    return Err(Error { cause: Some(cause), ..coming_up(phase) });
+                }
+                Err(EngineError::Transient(_)) => {}
+                Err(EngineError::Permanent(message)) => return Err(Error::new(Code::SandboxInterrupted, message)),
+            }
+        }
+        let changed = async {
+            while let Ok(signal) = signals.recv().await {
+                if signal == Signal::Row("sandboxes", id.0) {
+                    return;
+                }
+            }
+        };
+        if timeout_at(deadline, changed).await.is_err() {
+            return Err(coming_up(phase));
+        }
+    }
+}
+
+/// Whether a sandbox of this phase is there; an error where waiting would not help.
+fn arrives(phase: Phase) -> Result<bool, Error> {
+    match phase {
+        Phase::Ready => Ok(true),
+        Phase::Pending | Phase::Provisioning | Phase::Resuming | Phase::Restoring => Ok(false),
+        Phase::Pausing | Phase::Paused => {
+            Err(Error::new(Code::SandboxPaused, "The sandbox is paused. POST …/sandboxes/{id}/resume wakes it."))
+        }
+        Phase::Failed => Err(Error::new(
+            Code::SandboxFailed,
+            "The sandbox has failed; its message tells why. Restore a snapshot of it, or delete it.",
+        )),
+        Phase::Deleting | Phase::Deleted => Err(not_found()),
+    }
+}
+
+fn coming_up(phase: Phase) -> Error {
+    let seconds = COMING_UP.as_secs();
+    let mut error = Error::new(
+        Code::Unavailable,
+        format!("The sandbox is still {phase} after {seconds} s. Wait for the phase Ready, and try again."),
+    );
+    error.retry_after = Some(5);
+    error
+}
+
+macro_rules! extractors {
+    ($($(#[$doc:meta])* $name:ident needs $action:ident;)*) => {$(
+        $(#[$doc])*
+        pub(super) struct $name(pub Inside);
+
+        impl FromRequestParts<Arc<Runtime>> for $name {
+            type Rejection = ApiError;
+
+            async fn from_request_parts(parts: &mut Parts, runtime: &Arc<Runtime>) -> Result<Self, ApiError> {
+                Ok(Self(Inside::enter(parts, runtime, Action::$action).await?))
+            }
+        }
+    )*};
+}
+
+extractors! {
+    /// A caller who may look into the sandbox.
+    Viewing needs ReadProject;
+    /// A caller who may work in the sandbox.
+    Working needs ChangeResources;
+}

@@ -1,0 +1,169 @@
+//! Servers inside a sandbox, reached by path: `{connect_url}/ports/{port}/…` (extension).
+//!
+//! A request goes through a tunnel of its own to the port on the guest's loopback, as HTTP/1.1; upgrades
+//! (WebSockets) pass. The caller's credential stays here.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use berth_domain::{Code, Error};
+use bytes::Bytes;
+use futures::TryStreamExt;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional};
+use tokio_util::io::{CopyToBytes, SinkWriter, StreamReader};
+use tokio_util::sync::PollSender;
+
+use super::forward::{Reply, lost, make_harmless, refusal};
+use super::inside::Inside;
+use crate::services::sandbox::agent::AgentError;
+
+/// Pieces under way to the guest.
+const UNDER_WAY: usize = 16;
+/// Headers that concern one connection only (RFC 9110, section 7.6.1), and the caller's credentials.
+const PRIVATE: [&str; 9] = [
+    "authorization",
+    "x-api-key",
+    "connection",
+    "keep-alive",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "sec-websocket-protocol",
+];
+
+/// Sends a request to a server in the sandbox.
+pub(super) async fn reach(inside: Inside, port: u16, path: &str, mut request: Request<Body>) -> Reply {
+    let tunnel = tunnel(&inside, port).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tunnel)).await.map_err(broken)?;
+    tokio::spawn(async move {
+        // How it ended is told to whoever reads the answer.
+        let _ = connection.with_upgrades().await;
+    });
+    let upgrade = upgrade_of(request.headers());
+    let outer = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+    let answer = sender.send_request(inner(request, port, path, upgrade.as_ref())?).await.map_err(broken)?;
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(switch(inside, answer, outer));
+    }
+    let (parts, body) = answer.into_parts();
+    let mut told = public(&parts.headers);
+    make_harmless(&mut told);
+    // A page in there may have scripts, but in an origin of its own.
+    told.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox allow-scripts allow-forms"));
+    let in_use = inside.connection.in_use;
+    let body = Body::from_stream(body.into_data_stream().inspect_ok(move |_| {
+        let _held = &in_use;
+    }));
+    Ok((parts.status, told, body).into_response())
+}
+
+fn broken(error: hyper::Error) -> Error {
+    let message = "The server in the sandbox ended the connection before it answered.";
+    Error { cause: Some(error.to_string()), ..Error::new(Code::PortRefused, message) }
+}
+
+fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    let wants = headers.get(header::CONNECTION)?.to_str().ok()?.to_ascii_lowercase().contains("upgrade");
+    headers.get(header::UPGRADE).filter(|_| wants).cloned()
+}
+
+fn inner(request: Request<Body>, port: u16, path: &str, upgrade: Option<&HeaderValue>) -> Result<Request<Body>, Error> {
+    let (parts, body) = request.into_parts();
+    let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let uri: Uri =
+        format!("/{path}{query}").parse().map_err(|_| Error::new(Code::InvalidRequest, "The path is not valid."))?;
+    let mut inner = Request::new(body);
+    *inner.method_mut() = parts.method;
+    *inner.uri_mut() = uri;
+    *inner.headers_mut() = public(&parts.headers);
+    let host = HeaderValue::from_str(&format!("localhost:{port}")).map_err(|e| Error::internal(e.to_string()))?;
+    inner.headers_mut().insert(header::HOST, host);
+    if let Some(upgrade) = upgrade {
+        inner.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        inner.headers_mut().insert(header::UPGRADE, upgrade.clone());
+    }
+    Ok(inner)
+}
+
+fn public(headers: &HeaderMap) -> HeaderMap {
+    let is_private = |name: &HeaderName| PRIVATE.contains(&name.as_str()) || name == header::UPGRADE;
+    let pairs = headers.iter().filter(|(name, _)| !is_private(name));
+    pairs.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// Joins the two upgraded connections until one of them ends.
+fn switch(inside: Inside, mut answer: Response<Incoming>, outer: Option<hyper::upgrade::OnUpgrade>) -> Response {
+    let mut told = public(answer.headers());
+    told.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    if let Some(upgrade) = answer.headers().get(header::UPGRADE) {
+        told.insert(header::UPGRADE, upgrade.clone());
+    }
+    let guest = hyper::upgrade::on(&mut answer);
+    tokio::spawn(async move {
+        let Some(outer) = outer else { return };
+        let (Ok(outer), Ok(guest)) = (outer.await, guest.await) else { return };
+        let (mut outer, mut guest) = (TokioIo::new(outer), TokioIo::new(guest));
+        tokio::select! {
+            () = inside.over() => {}
+            // Whoever ended it knows.
+            _ = copy_bidirectional(&mut outer, &mut guest) => {}
+        }
+        let _ = outer.shutdown().await;
+    });
+    (StatusCode::SWITCHING_PROTOCOLS, told).into_response()
+}
+
+/// A connection to a port on the guest's loopback.
+async fn tunnel(inside: &Inside, port: u16) -> Result<Tunnel, crate::http::envelope::ApiError> {
+    let (sender, body) = tokio::sync::mpsc::channel::<Bytes>(UNDER_WAY);
+    let body = tokio_stream::wrappers::ReceiverStream::new(body);
+    let request = Request::post(format!("http://agent/tunnel/{port}"))
+        .header(header::AUTHORIZATION, inside.authorization()?)
+        .body(Body::from_stream(futures::StreamExt::map(body, Ok::<_, io::Error>)))
+        .map_err(|error| Error::internal(error.to_string()))?;
+    let answer = inside.connection.session.send(request).await.map_err(lost)?;
+    let (parts, body) = answer.into_parts();
+    if !parts.status.is_success() {
+        return Err(refusal(parts.status, body).await);
+    }
+    let bytes = body.into_data_stream().map_err(io::Error::other);
+    let sink = futures::SinkExt::sink_map_err(PollSender::new(sender), |_| {
+        io::Error::other(AgentError::Gone("the tunnel ended".into()))
+    });
+    let writer = SinkWriter::new(CopyToBytes::new(sink));
+    Ok(Tunnel { reader: Box::pin(StreamReader::new(bytes)), writer: Box::pin(writer) })
+}
+
+/// The two directions of a tunnel as one stream.
+struct Tunnel {
+    reader: Pin<Box<dyn AsyncRead + Send>>,
+    writer: Pin<Box<dyn AsyncWrite + Send>>,
+}
+
+impl AsyncRead for Tunnel {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.reader.as_mut().poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Tunnel {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.writer.as_mut().poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer.as_mut().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer.as_mut().poll_shutdown(cx)
+    }
+}

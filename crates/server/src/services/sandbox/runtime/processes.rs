@@ -1,0 +1,109 @@
+//! Commands and processes of a sandbox.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use berth_agent_proto::runtime::{CommandRequest, Process, Processes, SignalRequest};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::forward::{Reply, Size, forward};
+use super::inside::{Viewing, Working};
+use super::{Refused, Runtime};
+use crate::http::path::PathText;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Runtime>> {
+    OpenApiRouter::new()
+        .routes(routes!(run_command))
+        .routes(routes!(list_processes, start_process))
+        .routes(routes!(get_process, stop_process))
+        .routes(routes!(follow_process))
+        .routes(routes!(feed_process))
+        .routes(routes!(signal_process))
+}
+
+/// The agent's route of a process.
+fn route(path: &PathText, below: &str) -> String {
+    // What is no number names no process; the agent says so.
+    let pid = path.text("pid").parse::<u32>().map_or_else(|_| "0".to_owned(), |pid| pid.to_string());
+    format!("processes/{pid}{below}")
+}
+
+/// Runs a command and tells what it writes, line by line, as server-sent events: `start`, `stdout` and `stderr`,
+/// and exactly one of `exit` and `error`. A client that goes away ends the command unless `detach`.
+#[utoipa::path(post, path = "/sandbox/{sandbox_id}/commands", operation_id = "runSandboxCommand", tag = "runtime",
+    params(("sandbox_id" = uuid::Uuid, Path)), request_body = CommandRequest,
+    responses((status = 200, content_type = "text/event-stream", body = String), Refused),
+    security(("bearer" = []), ("api_key" = [])))]
+async fn run_command(Working(inside): Working, request: Request) -> Reply {
+    forward(inside, "commands", request, Size::Usual).await
+}
+
+/// Starts a process that goes on by itself.
+#[utoipa::path(post, path = "/sandbox/{sandbox_id}/processes", operation_id = "startSandboxProcess", tag = "runtime",
+    params(("sandbox_id" = uuid::Uuid, Path)), request_body = CommandRequest,
+    responses((status = 201, body = Process), Refused),
+    security(("bearer" = []), ("api_key" = [])))]
+async fn start_process(Working(inside): Working, request: Request) -> Reply {
+    forward(inside, "processes", request, Size::Usual).await
+}
+
+/// Processes, those that ended lately among them.
+#[utoipa::path(get, path = "/sandbox/{sandbox_id}/processes", operation_id = "listSandboxProcesses", tag = "runtime",
+    params(("sandbox_id" = uuid::Uuid, Path)), responses((status = 200, body = Processes), Refused),
+    security(("bearer" = []), ("api_key" = [])))]
+async fn list_processes(Viewing(inside): Viewing, request: Request) -> Reply {
+    forward(inside, "processes", request, Size::Usual).await
+}
+
+/// One process.
+#[utoipa::path(get, path = "/sandbox/{sandbox_id}/processes/{pid}", operation_id = "getSandboxProcess",
+    tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), ("pid" = i64, Path)),
+    responses((status = 200, body = Process), Refused),
+    security(("bearer" = []), ("api_key" = [])))]
+async fn get_process(Viewing(inside): Viewing, path: PathText, request: Request) -> Reply {
+    forward(inside, &route(&path, ""), request, Size::Usual).await
+}
+
+/// Ends a process: SIGTERM, and SIGKILL after 5 seconds.
+#[utoipa::path(delete, path = "/sandbox/{sandbox_id}/processes/{pid}", operation_id = "stopSandboxProcess",
+    tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), ("pid" = i64, Path)),
+    responses((status = 204, description = "told to end"), Refused),
+    security(("bearer" = []), ("api_key" = [])))]
+async fn stop_process(Working(inside): Working, path: PathText, request: Request) -> Reply {
+    forward(inside, &route(&path, ""), request, Size::Usual).await
+}
+
+/// What a process wrote, as server-sent events, from an offset on; 8 MiB are kept.
+#[utoipa::path(get, path = "/sandbox/{sandbox_id}/processes/{pid}/logs", operation_id = "followSandboxProcess",
+    tag = "runtime",
+    params(("sandbox_id" = uuid::Uuid, Path), ("pid" = i64, Path),
+        ("follow" = Option<bool>, Query, description = "default false"),
+        ("offset" = Option<i64>, Query, description = "default 0", minimum = 0),
+        ("stream" = Option<String>, Query, description = "`stdout` or `stderr`; both by default")),
+    responses((status = 200, content_type = "text/event-stream", body = String), Refused),
+    security(("bearer" = []), ("api_key" = [])))]
+async fn follow_process(Viewing(inside): Viewing, path: PathText, request: Request) -> Reply {
+    forward(inside, &route(&path, "/logs"), request, Size::Usual).await
+}
+
+/// Writes to a process' standard input; `eof` closes it.
+#[utoipa::path(post, path = "/sandbox/{sandbox_id}/processes/{pid}/stdin", operation_id = "feedSandboxProcess",
+    tag = "runtime",
+    params(("sandbox_id" = uuid::Uuid, Path), ("pid" = i64, Path),
+        ("eof" = Option<bool>, Query, description = "default false")),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 204, description = "written"), Refused),
+    security(("bearer" = []), ("api_key" = [])))]
+async fn feed_process(Working(inside): Working, path: PathText, request: Request) -> Reply {
+    forward(inside, &route(&path, "/stdin"), request, Size::Unlimited).await
+}
+
+/// Sends a signal to a process.
+#[utoipa::path(post, path = "/sandbox/{sandbox_id}/processes/{pid}/signal", operation_id = "signalSandboxProcess",
+    tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), ("pid" = i64, Path)), request_body = SignalRequest,
+    responses((status = 204, description = "sent"), Refused),
+    security(("bearer" = []), ("api_key" = [])))]
+async fn signal_process(Working(inside): Working, path: PathText, request: Request) -> Reply {
+    forward(inside, &route(&path, "/signal"), request, Size::Usual).await
+}

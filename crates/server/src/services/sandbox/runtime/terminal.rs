@@ -1,0 +1,115 @@
+//! A terminal: a WebSocket on the user's side, frames in the two bodies of one request on the agent's.
+
+use axum::body::Body;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::http::{Request, Uri, header};
+use axum::response::Response;
+use berth_agent_proto::terminal::{Decoder, Frame, FromServer, MAX_PAYLOAD, encode};
+use berth_domain::{Code, Error};
+use bytes::Bytes;
+use futures::StreamExt;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::forward::{Reply, lost, refusal};
+use super::inside::Inside;
+
+/// Frames under way to the agent: who types faster waits.
+const UNDER_WAY: usize = 64;
+
+/// Opens or takes up a terminal. Without an upgrade, what is wrong with the request is told all the same.
+pub(super) async fn connect(inside: Inside, query: Option<&str>, upgrade: Option<WebSocketUpgrade>) -> Reply {
+    let upgrade = upgrade.ok_or_else(|| Error::new(Code::InvalidRequest, "Connect to this route with a WebSocket."))?;
+    let (typed, body) = mpsc::channel::<Result<Bytes, std::convert::Infallible>>(UNDER_WAY);
+    let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+    let uri: Uri = format!("http://agent/runtime/terminal{query}")
+        .parse()
+        .map_err(|_| Error::new(Code::InvalidRequest, "The query is not valid."))?;
+    let mut request = Request::post(uri)
+        .body(Body::from_stream(ReceiverStream::new(body)))
+        .map_err(|error| Error::internal(error.to_string()))?;
+    request.headers_mut().insert(header::AUTHORIZATION, inside.authorization()?);
+    let answer = inside.connection.session.send(request).await.map_err(lost)?;
+    let (parts, shown) = answer.into_parts();
+    if !parts.status.is_success() {
+        return Err(refusal(parts.status, shown).await);
+    }
+    let upgrade = upgrade.protocols(["berth"]).max_message_size(MAX_PAYLOAD);
+    let response: Response = upgrade.on_upgrade(async move |socket| relay(socket, inside, typed, shown).await);
+    Ok(response)
+}
+
+/// Carries both ways until one side ends, or the caller may not any more.
+async fn relay(
+    mut socket: WebSocket,
+    inside: Inside,
+    typed: mpsc::Sender<Result<Bytes, std::convert::Infallible>>,
+    shown: Incoming,
+) {
+    let mut shown = shown.into_data_stream();
+    let mut decoder = Decoder::default();
+    let mut over = std::pin::pin!(inside.over());
+    let close = loop {
+        tokio::select! {
+            () = &mut over => break (close_code::POLICY, "the credential or the role of this terminal ended"),
+            chunk = shown.next() => {
+                let Some(Ok(bytes)) = chunk else {
+                    break (close_code::AWAY, "the sandbox was interrupted");
+                };
+                match show(&mut socket, &mut decoder, &bytes).await {
+                    Shown::More => {}
+                    Shown::Ended => break (close_code::NORMAL, "the terminal's program ended"),
+                    Shown::Broken => break (close_code::ERROR, "the sandbox sent what is no terminal"),
+                    Shown::Left => return,
+                }
+            }
+            message = socket.recv() => {
+                let frame = match message {
+                    Some(Ok(Message::Binary(bytes))) => Frame::Bytes(bytes.into()),
+                    Some(Ok(Message::Text(text))) => Frame::Text(text.as_str().to_owned()),
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                };
+                if typed.send(Ok(encode(&frame).into())).await.is_err() {
+                    break (close_code::AWAY, "the sandbox was interrupted");
+                }
+            }
+        }
+    };
+    let (code, reason) = close;
+    // The other side may be gone already.
+    let _ = socket.send(Message::Close(Some(CloseFrame { code, reason: reason.into() }))).await;
+}
+
+enum Shown {
+    More,
+    Ended,
+    Broken,
+    Left,
+}
+
+async fn show(socket: &mut WebSocket, decoder: &mut Decoder, bytes: &[u8]) -> Shown {
+    decoder.feed(bytes);
+    loop {
+        let message = match decoder.next() {
+            Err(_) => return Shown::Broken,
+            Ok(None) => return Shown::More,
+            Ok(Some(Frame::Bytes(bytes))) => Message::Binary(bytes.into()),
+            Ok(Some(Frame::Text(text))) => {
+                let last = matches!(serde_json::from_str(&text), Ok(FromServer::Exit { .. }));
+                if socket.send(Message::Text(text.into())).await.is_err() {
+                    return Shown::Left;
+                }
+                if last {
+                    return Shown::Ended;
+                }
+                continue;
+            }
+        };
+        if socket.send(message).await.is_err() {
+            return Shown::Left;
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Rows of layers: the files that disks are chains of.
+
+use berth_domain::Timestamp;
+use berth_domain::ids::{LayerId, OrgId, ProjectId};
+
+use crate::columns;
+use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, record, sql};
+
+/// The table.
+pub const TABLE: &str = "sandbox_layers";
+
+/// A layer as its row has it.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerRow {
+    /// Its id.
+    pub id: LayerId,
+    /// What it lies on.
+    pub parent: Option<LayerId>,
+    /// The organization; none for the platform's.
+    pub org: Option<OrgId>,
+    /// The project.
+    pub project: Option<ProjectId>,
+    /// Whether nobody writes to it any more.
+    pub frozen: bool,
+    /// Whether it was made.
+    pub made: bool,
+    /// Creation.
+    pub created_at: Timestamp,
+}
+
+impl FromRow for LayerRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.parsed("id")?,
+            parent: row.opt_parsed("parent_id")?,
+            org: row.opt_parsed("org_id")?,
+            project: row.opt_parsed("project_id")?,
+            frozen: row.flag("frozen")?,
+            made: row.text("state")? != "making",
+            created_at: row.time("created_at")?,
+        })
+    }
+}
+
+/// Writes a new row.
+pub async fn insert(tx: &mut Tx, layer: &LayerRow) -> Result<(), DbError> {
+    let state = if layer.made { "present" } else { "making" };
+    let columns = columns! {
+        "id": layer.id, "parent_id": layer.parent, "org_id": layer.org, "project_id": layer.project,
+        "frozen": layer.frozen, "state": state, "created_at": layer.created_at,
+    };
+    record::insert(TABLE, columns).execute(tx).await.map(drop)
+}
+
+/// A layer.
+pub async fn find(on: impl On, id: LayerId) -> Result<Option<LayerRow>, DbError> {
+    sql("SELECT * FROM sandbox_layers WHERE id = $1").bind(id).fetch_optional(on).await
+}
+
+/// Records that a layer was made.
+pub async fn made(tx: &mut Tx, id: LayerId) -> Result<(), DbError> {
+    sql("UPDATE sandbox_layers SET state = 'present' WHERE id = $1 AND state = 'making'")
+        .bind(id)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// Records that nobody writes to a layer any more.
+pub async fn freeze(tx: &mut Tx, id: LayerId) -> Result<(), DbError> {
+    sql("UPDATE sandbox_layers SET frozen = 1 WHERE id = $1").bind(id).execute(tx).await.map(drop)
+}
+
+/// The layers of a disk, its top first.
+pub async fn chain(db: &Db, top: LayerId) -> Result<Vec<LayerId>, DbError> {
+    let ids: Vec<String> = sql("WITH RECURSIVE chain (id, parent_id, depth) AS (\
+         SELECT id, parent_id, CAST(0 AS BIGINT) FROM sandbox_layers WHERE id = $1 UNION ALL \
+         SELECT l.id, l.parent_id, c.depth + 1 FROM sandbox_layers l JOIN chain c ON l.id = c.parent_id) \
+         SELECT id FROM chain ORDER BY depth")
+    .bind(top)
+    .fetch_all(db)
+    .await?;
+    ids.iter().map(|id| id.parse().map_err(|e| DbError::Other(format!("id: {e}")))).collect()
+}
+
+/// Has looked whether somebody still needs a layer.
+pub async fn look_at(tx: &mut Tx, id: LayerId, at: Timestamp) -> Result<(), DbError> {
+    tx.signal(Signal::Work(TABLE));
+    sql("UPDATE sandbox_layers SET work_at = $2 WHERE id = $1").bind(id).bind(at).execute(tx).await.map(drop)
+}
+
+/// Has looked whether somebody still needs each of them.
+pub async fn look_at_all(tx: &mut Tx, at: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE sandbox_layers SET work_at = $1").bind(at).execute(tx).await.map(drop)
+}
+
+/// Nobody need look at a layer for now.
+pub async fn rest(tx: &mut Tx, id: LayerId) -> Result<(), DbError> {
+    sql("UPDATE sandbox_layers SET work_at = NULL WHERE id = $1").bind(id).execute(tx).await.map(drop)
+}
+
+/// Marks a layer for removal if no sandbox, snapshot, template or layer names it. Whether it is marked.
+pub async fn condemn(tx: &mut Tx, id: LayerId) -> Result<bool, DbError> {
+    let marked = sql("UPDATE sandbox_layers SET state = 'removing' WHERE id = $1 \
+         AND NOT EXISTS (SELECT 1 FROM sandbox_layers WHERE parent_id = $1) \
+         AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE layer_id = $1) \
+         AND NOT EXISTS (SELECT 1 FROM sandbox_snapshots WHERE layer_id = $1) \
+         AND NOT EXISTS (SELECT 1 FROM sandbox_snapshots WHERE next_layer_id = $1) \
+         AND NOT EXISTS (SELECT 1 FROM sandbox_templates WHERE base_layer_id = $1) \
+         AND NOT EXISTS (SELECT 1 FROM sandbox_templates WHERE layer_id = $1) \
+         AND NOT EXISTS (SELECT 1 FROM sandbox_templates WHERE next_layer_id = $1)")
+    .bind(id)
+    .execute(tx)
+    .await?;
+    Ok(marked > 0)
+}
+
+/// Removes the row of a layer that is gone, and has looked at what it lay on.
+pub async fn remove(tx: &mut Tx, layer: &LayerRow, now: Timestamp) -> Result<(), DbError> {
+    sql("DELETE FROM sandbox_layers WHERE id = $1 AND state = 'removing'").bind(layer.id).execute(tx).await?;
+    match layer.parent {
+        Some(parent) => look_at(tx, parent, now).await,
+        None => Ok(()),
+    }
+}
+
+/// Layers to look at, in order, with the time.
+pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(LayerId, Timestamp)>, DbError> {
+    sql("SELECT id, work_at FROM sandbox_layers WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .fetch_all(db)
+        .await
+}
+
+/// Ids of every layer.
+pub async fn ids(db: &Db) -> Result<Vec<String>, DbError> {
+    sql("SELECT id FROM sandbox_layers").fetch_all(db).await
+}

@@ -1,0 +1,103 @@
+//! Rows of memories that are kept.
+
+use berth_domain::Timestamp;
+use berth_domain::ids::{LayerId, MemoryId};
+use berth_domain::sandbox::MemoryKind;
+
+use crate::columns;
+use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, record, sql};
+
+/// The table.
+pub const TABLE: &str = "sandbox_memories";
+
+/// A memory as its row has it.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryRow {
+    /// Its id.
+    pub id: MemoryId,
+    /// The state of the disk it was kept with.
+    pub layer: LayerId,
+    /// Whose it is.
+    pub kind: MemoryKind,
+    /// What it takes.
+    pub bytes: i64,
+    /// Creation.
+    pub created_at: Timestamp,
+}
+
+impl FromRow for MemoryRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.parsed("id")?,
+            layer: row.parsed("layer_id")?,
+            kind: row.word("kind", MemoryKind::parse)?,
+            bytes: row.int("bytes")?,
+            created_at: row.time("created_at")?,
+        })
+    }
+}
+
+/// Writes a new row; it has to be named by another one in the same transaction.
+pub async fn insert(tx: &mut Tx, memory: &MemoryRow) -> Result<(), DbError> {
+    let columns = columns! {
+        "id": memory.id, "layer_id": memory.layer, "kind": memory.kind.as_str(), "bytes": memory.bytes,
+        "state": "present", "created_at": memory.created_at,
+    };
+    record::insert(TABLE, columns).execute(tx).await.map(drop)
+}
+
+/// A memory.
+pub async fn find(on: impl On, id: MemoryId) -> Result<Option<MemoryRow>, DbError> {
+    sql("SELECT * FROM sandbox_memories WHERE id = $1").bind(id).fetch_optional(on).await
+}
+
+/// Notes what a memory takes.
+pub async fn set_bytes(tx: &mut Tx, id: MemoryId, bytes: i64) -> Result<(), DbError> {
+    sql("UPDATE sandbox_memories SET bytes = $2 WHERE id = $1").bind(id).bind(bytes).execute(tx).await.map(drop)
+}
+
+/// Has looked whether somebody still needs a memory.
+pub async fn look_at(tx: &mut Tx, id: MemoryId, at: Timestamp) -> Result<(), DbError> {
+    tx.signal(Signal::Work(TABLE));
+    sql("UPDATE sandbox_memories SET work_at = $2 WHERE id = $1").bind(id).bind(at).execute(tx).await.map(drop)
+}
+
+/// Has looked whether somebody still needs each of them.
+pub async fn look_at_all(tx: &mut Tx, at: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE sandbox_memories SET work_at = $1").bind(at).execute(tx).await.map(drop)
+}
+
+/// Nobody need look at a memory for now.
+pub async fn rest(tx: &mut Tx, id: MemoryId) -> Result<(), DbError> {
+    sql("UPDATE sandbox_memories SET work_at = NULL WHERE id = $1").bind(id).execute(tx).await.map(drop)
+}
+
+/// Marks a memory for removal if no sandbox, snapshot or template names it. Whether it is marked.
+pub async fn condemn(tx: &mut Tx, id: MemoryId) -> Result<bool, DbError> {
+    let marked = sql("UPDATE sandbox_memories SET state = 'removing' WHERE id = $1 \
+         AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE memory_id = $1) \
+         AND NOT EXISTS (SELECT 1 FROM sandbox_snapshots WHERE memory_id = $1) \
+         AND NOT EXISTS (SELECT 1 FROM sandbox_templates WHERE memory_id = $1 OR next_memory_id = $1)")
+    .bind(id)
+    .execute(tx)
+    .await?;
+    Ok(marked > 0)
+}
+
+/// Removes the row of a memory that is gone.
+pub async fn remove(tx: &mut Tx, id: MemoryId) -> Result<(), DbError> {
+    sql("DELETE FROM sandbox_memories WHERE id = $1 AND state = 'removing'").bind(id).execute(tx).await.map(drop)
+}
+
+/// Memories to look at, in order, with the time.
+pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(MemoryId, Timestamp)>, DbError> {
+    sql("SELECT id, work_at FROM sandbox_memories WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .fetch_all(db)
+        .await
+}
+
+/// Ids of every memory.
+pub async fn ids(db: &Db) -> Result<Vec<String>, DbError> {
+    sql("SELECT id FROM sandbox_memories").fetch_all(db).await
+}

@@ -1,0 +1,96 @@
+//! What sandboxes used, in steps of three sizes.
+
+use berth_domain::Timestamp;
+use berth_domain::ids::SandboxId;
+
+use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
+
+/// Sizes of a step, and how long they are kept, in seconds. A series of 2,000 points reaches back 10,000 s at a
+/// resolution of 5 s, and 33 hours at one of a minute, so each size is there for what is asked of it.
+pub const LEVELS: [(i64, i64); 3] = [(5, 3 * 3600), (60, 2 * 86_400), (600, 31 * 86_400)];
+
+/// What a sandbox used in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Beginning of the step, in seconds since 1970.
+    pub at: i64,
+    /// Size of the step, in seconds.
+    pub step: i64,
+    /// Microseconds it ran, as far as is known.
+    pub covered: i64,
+    /// Microseconds of processor.
+    pub cpu: i64,
+    /// Memory at the end.
+    pub memory_bytes: i64,
+    /// Disk at the end.
+    pub disk_bytes: i64,
+    /// Bytes received.
+    pub rx_bytes: i64,
+    /// Bytes sent.
+    pub tx_bytes: i64,
+    /// Processes at the end.
+    pub processes: i64,
+}
+
+impl FromRow for Used {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            at: row.int("at")?,
+            step: row.int("step")?,
+            covered: row.int("covered")?,
+            cpu: row.int("cpu")?,
+            memory_bytes: row.int("memory_bytes")?,
+            disk_bytes: row.int("disk_bytes")?,
+            rx_bytes: row.int("rx_bytes")?,
+            tx_bytes: row.int("tx_bytes")?,
+            processes: row.int("processes")?,
+        })
+    }
+}
+
+/// Adds what a sandbox used to each size of step.
+pub async fn add(tx: &mut Tx, id: SandboxId, used: &Used) -> Result<(), DbError> {
+    for (step, _) in LEVELS {
+        sql("INSERT INTO sandbox_metrics (sandbox_id, step, at, covered, cpu, memory_bytes, disk_bytes, rx_bytes, \
+             tx_bytes, processes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
+             ON CONFLICT (sandbox_id, step, at) DO UPDATE SET covered = sandbox_metrics.covered + $4, \
+             cpu = sandbox_metrics.cpu + $5, memory_bytes = $6, disk_bytes = $7, \
+             rx_bytes = sandbox_metrics.rx_bytes + $8, tx_bytes = sandbox_metrics.tx_bytes + $9, processes = $10")
+        .bind(id)
+        .bind(step)
+        .bind(used.at / step * step)
+        .bind(used.covered)
+        .bind(used.cpu)
+        .bind(used.memory_bytes)
+        .bind(used.disk_bytes)
+        .bind(used.rx_bytes)
+        .bind(used.tx_bytes)
+        .bind(used.processes)
+        .execute(&mut *tx)
+        .await?;
+    }
+    Ok(())
+}
+
+/// What a sandbox used in steps of a size that overlap with `from..to`, oldest first.
+pub async fn between(db: &Db, id: SandboxId, step: i64, from: i64, to: i64) -> Result<Vec<Used>, DbError> {
+    sql("SELECT * FROM sandbox_metrics WHERE sandbox_id = $1 AND step = $2 AND at > $3 AND at < $4 ORDER BY at")
+        .bind(id)
+        .bind(step)
+        .bind(from - step)
+        .bind(to)
+        .fetch_all(db)
+        .await
+}
+
+/// Removes what was kept long enough.
+pub async fn forget(tx: &mut Tx, now: Timestamp) -> Result<(), DbError> {
+    for (step, kept) in LEVELS {
+        sql("DELETE FROM sandbox_metrics WHERE step = $1 AND at < $2")
+            .bind(step)
+            .bind(now.seconds() - kept)
+            .execute(&mut *tx)
+            .await?;
+    }
+    Ok(())
+}

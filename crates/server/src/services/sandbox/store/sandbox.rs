@@ -1,0 +1,439 @@
+//! Rows of sandboxes.
+
+use berth_domain::Timestamp;
+use berth_domain::ids::{LayerId, MemoryId, OrgId, ProjectId, SandboxId, SnapshotId, TemplateId};
+use berth_domain::page::Page;
+use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::request::{Env, Metadata};
+use berth_domain::sandbox::{OnTimeout, Phase, Wish};
+
+use super::{Holds, Tenant};
+use crate::columns;
+use crate::db::record::{self, Columns};
+use crate::db::{Db, DbError, FromRow, On, PageQuery, Row, Signal, Tx, Value, json, page_of, sql};
+
+/// The table.
+pub const TABLE: &str = "sandboxes";
+
+/// A sandbox as its row has it.
+#[derive(Clone, Debug)]
+pub struct SandboxRow {
+    /// Its id.
+    pub id: SandboxId,
+    /// The organization.
+    pub org: OrgId,
+    /// The project.
+    pub project: ProjectId,
+    /// Its name, and its host name inside.
+    pub name: String,
+    /// What it, or its origin, was made of.
+    pub template: Option<TemplateId>,
+    /// The snapshot it was made of, as its owner named it.
+    pub snapshot: Option<SnapshotId>,
+    /// The sandbox it was forked from.
+    pub forked_from: Option<SandboxId>,
+    /// The template it is made of, until it has a disk.
+    pub source_template: Option<TemplateId>,
+    /// The snapshot it is made of, until it has a disk.
+    pub source_snapshot: Option<SnapshotId>,
+    /// A small number that no other living one has.
+    pub slot: Option<i64>,
+    /// Where it stands.
+    pub phase: Phase,
+    /// What is wanted.
+    pub wish: Wish,
+    /// The step, or the reason of a failure.
+    pub message: Option<String>,
+    /// Free pairs.
+    pub metadata: Metadata,
+    /// Environment of every command.
+    pub env: Env,
+    /// Virtual CPUs.
+    pub vcpu: i64,
+    /// Memory, in MiB.
+    pub memory_mb: i64,
+    /// Disk, in GiB.
+    pub disk_gb: i64,
+    /// What it may reach.
+    pub network: Network,
+    /// What the running machine may reach.
+    pub applied_network: Option<Network>,
+    /// Who commands run as.
+    pub run_user: String,
+    /// The workspace, if it is not the user's home.
+    pub workdir: Option<String>,
+    /// Seconds it lives while not paused.
+    pub timeout_seconds: Option<i64>,
+    /// Seconds it may be idle.
+    pub idle_timeout_seconds: Option<i64>,
+    /// What happens then.
+    pub on_timeout: OnTimeout,
+    /// The top of its disk.
+    pub layer: Option<LayerId>,
+    /// What the next machine begins with.
+    pub memory: Option<MemoryId>,
+    /// Whether the pause under way keeps the memory.
+    pub keep_memory: bool,
+    /// The snapshot that is restored, until its disk is on it.
+    pub restore: Option<SnapshotId>,
+    /// Whether the next machine is somebody new.
+    pub fresh: bool,
+    /// Whether memory is reserved.
+    pub reserved: bool,
+    /// Machines so far.
+    pub generation: i64,
+    /// The host's boot the machine was started in.
+    pub host_boot: Option<String>,
+    /// Since when it stands there.
+    pub phase_since: Timestamp,
+    /// How often the deadline passed in a row.
+    pub attempts: i64,
+    /// Deaths since the first that counts.
+    pub deaths: i64,
+    /// The first death that counts.
+    pub deaths_since: Option<Timestamp>,
+    /// Why it is started again.
+    pub again: Option<String>,
+    /// When it was ready for the first time.
+    pub first_ready_at: Option<Timestamp>,
+    /// Since when it is ready.
+    pub ready_since: Option<Timestamp>,
+    /// Microseconds it was ready before.
+    pub running_micros: i64,
+    /// End of its life time.
+    pub expires_at: Option<Timestamp>,
+    /// Microseconds left of its life time, while it is paused.
+    pub life_left: Option<i64>,
+    /// When the worker is to look again.
+    pub work_at: Option<Timestamp>,
+    /// Creation.
+    pub created_at: Timestamp,
+    /// Last change.
+    pub updated_at: Timestamp,
+    /// Deletion.
+    pub deleted_at: Option<Timestamp>,
+}
+
+impl FromRow for SandboxRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        let applied = row.opt_text("applied_network")?;
+        Ok(Self {
+            id: row.parsed("id")?,
+            org: row.parsed("org_id")?,
+            project: row.parsed("project_id")?,
+            name: row.text("name")?,
+            template: row.opt_parsed("template_id")?,
+            snapshot: row.opt_parsed("snapshot_id")?,
+            forked_from: row.opt_parsed("forked_from")?,
+            source_template: row.opt_parsed("source_template_id")?,
+            source_snapshot: row.opt_parsed("source_snapshot_id")?,
+            slot: row.opt_int("slot")?,
+            phase: row.word("phase", Phase::parse)?,
+            wish: row.word("wish", Wish::parse)?,
+            message: row.opt_text("message")?,
+            metadata: row.json("metadata")?,
+            env: row.json("env")?,
+            vcpu: row.int("vcpu")?,
+            memory_mb: row.int("memory_mb")?,
+            disk_gb: row.int("disk_gb")?,
+            network: row.json("network")?,
+            applied_network: applied.map(|_| row.json("applied_network")).transpose()?,
+            run_user: row.text("run_user")?,
+            workdir: row.opt_text("workdir")?,
+            timeout_seconds: row.opt_int("timeout_seconds")?,
+            idle_timeout_seconds: row.opt_int("idle_timeout_seconds")?,
+            on_timeout: row.word("on_timeout", OnTimeout::parse)?,
+            layer: row.opt_parsed("layer_id")?,
+            memory: row.opt_parsed("memory_id")?,
+            keep_memory: row.flag("keep_memory")?,
+            restore: row.opt_parsed("restore_snapshot_id")?,
+            fresh: row.flag("fresh")?,
+            reserved: row.flag("reserved")?,
+            generation: row.int("generation")?,
+            host_boot: row.opt_text("host_boot")?,
+            phase_since: row.time("phase_since")?,
+            attempts: row.int("attempts")?,
+            deaths: row.int("deaths")?,
+            deaths_since: row.opt_time("deaths_since")?,
+            again: row.opt_text("again")?,
+            first_ready_at: row.opt_time("first_ready_at")?,
+            ready_since: row.opt_time("ready_since")?,
+            running_micros: row.int("running_micros")?,
+            expires_at: row.opt_time("expires_at")?,
+            life_left: row.opt_int("life_left")?,
+            work_at: row.opt_time("work_at")?,
+            created_at: row.time("created_at")?,
+            updated_at: row.time("updated_at")?,
+            deleted_at: row.opt_time("deleted_at")?,
+        })
+    }
+}
+
+fn columns(s: &SandboxRow) -> Columns {
+    columns! {
+        "id": s.id, "org_id": s.org, "project_id": s.project, "name": &s.name, "template_id": s.template,
+        "snapshot_id": s.snapshot, "forked_from": s.forked_from, "source_template_id": s.source_template,
+        "source_snapshot_id": s.source_snapshot, "slot": s.slot, "phase": s.phase.as_str(), "wish": s.wish.as_str(),
+        "message": s.message.clone(), "metadata": json::text(&s.metadata), "env": json::text(&s.env),
+        "vcpu": s.vcpu, "memory_mb": s.memory_mb, "disk_gb": s.disk_gb, "network": json::text(&s.network),
+        "applied_network": s.applied_network.as_ref().map(json::text), "run_user": &s.run_user,
+        "workdir": s.workdir.clone(), "timeout_seconds": s.timeout_seconds,
+        "idle_timeout_seconds": s.idle_timeout_seconds, "on_timeout": s.on_timeout.as_str(), "layer_id": s.layer,
+        "memory_id": s.memory, "keep_memory": s.keep_memory, "restore_snapshot_id": s.restore, "fresh": s.fresh,
+        "reserved": s.reserved, "generation": s.generation, "host_boot": s.host_boot.clone(),
+        "phase_since": s.phase_since, "attempts": s.attempts, "deaths": s.deaths, "deaths_since": s.deaths_since,
+        "again": s.again.clone(), "first_ready_at": s.first_ready_at, "ready_since": s.ready_since,
+        "running_micros": s.running_micros, "expires_at": s.expires_at, "life_left": s.life_left,
+        "work_at": s.work_at, "created_at": s.created_at, "updated_at": s.updated_at, "deleted_at": s.deleted_at,
+    }
+}
+
+impl Holds for SandboxRow {
+    fn layers(&self) -> Vec<LayerId> {
+        self.layer.into_iter().collect()
+    }
+
+    fn memories(&self) -> Vec<MemoryId> {
+        self.memory.into_iter().collect()
+    }
+}
+
+impl SandboxRow {
+    /// Whole seconds it was ready.
+    pub const fn running_seconds(&self, now: Timestamp) -> i64 {
+        let current = match self.ready_since {
+            Some(since) if now.0 > since.0 => now.0 - since.0,
+            _ => 0,
+        };
+        (self.running_micros + current) / Timestamp::SECOND
+    }
+}
+
+/// Writes a new row, and wakes the worker.
+pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow) -> Result<(), DbError> {
+    record::insert(TABLE, columns(sandbox)).execute(tx).await?;
+    tx.signal(Signal::Work(TABLE));
+    Ok(())
+}
+
+/// Writes a row anew, has looked at what it does not hold any more, and tells who waits for it.
+pub async fn update(tx: &mut Tx, before: &SandboxRow, after: &SandboxRow, now: Timestamp) -> Result<(), DbError> {
+    record::update(TABLE, columns(after)).execute(tx).await?;
+    super::release(tx, before, after, now).await?;
+    tx.signal(Signal::Row(TABLE, after.id.0));
+    Ok(())
+}
+
+/// A tenant's sandbox.
+pub async fn find(on: impl On, tenant: Tenant, id: SandboxId) -> Result<Option<SandboxRow>, DbError> {
+    sql("SELECT * FROM sandboxes WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL")
+        .bind(id)
+        .bind(tenant.project)
+        .fetch_optional(on)
+        .await
+}
+
+/// A tenant's sandbox, also when it is gone.
+pub async fn find_ever(on: impl On, tenant: Tenant, id: SandboxId) -> Result<Option<SandboxRow>, DbError> {
+    sql("SELECT * FROM sandboxes WHERE id = $1 AND project_id = $2")
+        .bind(id)
+        .bind(tenant.project)
+        .fetch_optional(on)
+        .await
+}
+
+/// Any sandbox: for the worker.
+pub async fn load(on: impl On, id: SandboxId) -> Result<Option<SandboxRow>, DbError> {
+    sql("SELECT * FROM sandboxes WHERE id = $1").bind(id).fetch_optional(on).await
+}
+
+/// Where a sandbox that is not gone belongs: for routes that name it alone.
+pub async fn place(db: &Db, id: SandboxId) -> Result<Option<(OrgId, ProjectId)>, DbError> {
+    struct Place(OrgId, ProjectId);
+    impl FromRow for Place {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            Ok(Self(row.parsed("org_id")?, row.parsed("project_id")?))
+        }
+    }
+    let place = sql("SELECT org_id, project_id FROM sandboxes WHERE id = $1 AND deleted_at IS NULL");
+    let place: Option<Place> = place.bind(id).fetch_optional(db).await?;
+    Ok(place.map(|Place(org, project)| (org, project)))
+}
+
+/// The phase of a sandbox that is not gone.
+pub async fn phase(db: &Db, id: SandboxId) -> Result<Option<Phase>, DbError> {
+    struct Standing(Phase);
+    impl FromRow for Standing {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            Ok(Self(row.word("phase", Phase::parse)?))
+        }
+    }
+    let phase = sql("SELECT phase FROM sandboxes WHERE id = $1 AND deleted_at IS NULL").bind(id);
+    Ok(phase.fetch_optional(db).await?.map(|Standing(phase)| phase))
+}
+
+/// What a list is narrowed to.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Only this phase.
+    pub phase: Option<Phase>,
+    /// Only those of a template, by id or name.
+    pub template: Option<String>,
+    /// Only those with these pairs.
+    pub metadata: Vec<(String, String)>,
+}
+
+/// A page of a tenant's sandboxes, newest first, and how many there are.
+pub async fn list(db: &Db, tenant: Tenant, filter: &Filter, page: Page) -> Result<(Vec<SandboxRow>, i64), DbError> {
+    let mut text = String::from("sandboxes WHERE project_id = $1 AND deleted_at IS NULL");
+    let mut args: Vec<Value> = vec![tenant.project.into()];
+    if let Some(phase) = filter.phase {
+        args.push(phase.as_str().into());
+        text.push_str(&format!(" AND phase = ${}", args.len()));
+    }
+    if let Some(template) = &filter.template {
+        args.push(template.into());
+        let n = args.len();
+        text.push_str(&format!(
+            " AND (template_id = ${n} OR template_id IN (SELECT id FROM sandbox_templates \
+             WHERE name = ${n} AND (project_id = $1 OR project_id IS NULL)))"
+        ));
+    }
+    for (key, value) in &filter.metadata {
+        let clause = json::has_pair("metadata", key, Some(value), &mut args);
+        text.push_str(&format!(" AND {clause}"));
+    }
+    let query = page_of("*", text, "created_at DESC, id DESC");
+    args.into_iter().fold(query, PageQuery::bind).fetch(db, page).await
+}
+
+/// Sandboxes that want work, in order, with the time.
+pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(SandboxId, Timestamp)>, DbError> {
+    sql("SELECT id, work_at FROM sandboxes WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .fetch_all(db)
+        .await
+}
+
+struct IdRow(SandboxId);
+
+impl FromRow for IdRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        row.parsed("id").map(Self)
+    }
+}
+
+/// Sandboxes that are not gone.
+pub async fn living(db: &Db) -> Result<Vec<SandboxId>, DbError> {
+    let rows: Vec<IdRow> = sql("SELECT id FROM sandboxes WHERE deleted_at IS NULL").fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| row.0).collect())
+}
+
+/// Sandboxes that have a machine, or should have one.
+pub async fn with_machine(db: &Db) -> Result<Vec<SandboxId>, DbError> {
+    let rows: Vec<IdRow> =
+        sql("SELECT id FROM sandboxes WHERE wish = 'ready' AND deleted_at IS NULL").fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| row.0).collect())
+}
+
+/// Sandboxes that can be used, with the machine they have.
+pub async fn ready(db: &Db) -> Result<Vec<(SandboxId, i64)>, DbError> {
+    struct Ready(SandboxId, i64);
+    impl FromRow for Ready {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            Ok(Self(row.parsed("id")?, row.int("generation")?))
+        }
+    }
+    let rows: Vec<Ready> =
+        sql("SELECT id, generation FROM sandboxes WHERE phase = 'Ready' AND deleted_at IS NULL").fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| (row.0, row.1)).collect())
+}
+
+/// Wakes who waits for a snapshot.
+pub async fn wake_those_of_snapshot(tx: &mut Tx, id: SnapshotId, now: Timestamp) -> Result<(), DbError> {
+    tx.signal(Signal::Work(TABLE));
+    sql("UPDATE sandboxes SET work_at = $2 WHERE source_snapshot_id = $1 AND deleted_at IS NULL")
+        .bind(id)
+        .bind(now)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// Wakes who waits for a template.
+pub async fn wake_those_of_template(tx: &mut Tx, id: TemplateId, now: Timestamp) -> Result<(), DbError> {
+    tx.signal(Signal::Work(TABLE));
+    sql("UPDATE sandboxes SET work_at = $2 WHERE source_template_id = $1 AND deleted_at IS NULL")
+        .bind(id)
+        .bind(now)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// Wakes one.
+pub async fn wake(tx: &mut Tx, id: SandboxId, now: Timestamp) -> Result<(), DbError> {
+    tx.signal(Signal::Work(TABLE));
+    sql("UPDATE sandboxes SET work_at = $2 WHERE id = $1 AND deleted_at IS NULL")
+        .bind(id)
+        .bind(now)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// How many sandboxes are made of a template and have no disk yet.
+pub async fn waiting_for_template(tx: &mut Tx, id: TemplateId) -> Result<i64, DbError> {
+    sql("SELECT COUNT(*) FROM sandboxes WHERE source_template_id = $1 AND deleted_at IS NULL")
+        .bind(id)
+        .fetch_one(tx)
+        .await
+}
+
+/// How many sandboxes are made of a snapshot, or go back to it, and are not on its disk yet.
+pub async fn waiting_for_snapshot(tx: &mut Tx, id: SnapshotId) -> Result<i64, DbError> {
+    sql("SELECT COUNT(*) FROM sandboxes \
+         WHERE (source_snapshot_id = $1 OR restore_snapshot_id = $1) AND deleted_at IS NULL")
+    .bind(id)
+    .fetch_one(tx)
+    .await
+}
+
+/// How many sandboxes have memory reserved, and how much, in MiB.
+pub async fn reserved(tx: &mut Tx) -> Result<(i64, i64), DbError> {
+    struct Sums(i64, i64);
+    impl FromRow for Sums {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            Ok(Self(row.int("n")?, row.int("mib")?))
+        }
+    }
+    let Sums(count, memory_mb) = sql("SELECT COUNT(*) AS n, CAST(COALESCE(SUM(memory_mb), 0) AS BIGINT) AS mib \
+         FROM sandboxes WHERE reserved = 1")
+    .fetch_one(tx)
+    .await?;
+    Ok((count, memory_mb))
+}
+
+/// The smallest slot that is free.
+pub async fn free_slot(tx: &mut Tx) -> Result<i64, DbError> {
+    let taken: Vec<i64> = sql("SELECT slot FROM sandboxes WHERE slot IS NOT NULL UNION ALL \
+         SELECT slot FROM sandbox_templates WHERE slot IS NOT NULL ORDER BY slot")
+    .fetch_all(tx)
+    .await?;
+    Ok(taken.into_iter().fold(1, |free, slot| if slot == free { free + 1 } else { free }))
+}
+
+/// How many sandboxes stand where.
+pub async fn by_phase(db: &Db) -> Result<Vec<(String, i64)>, DbError> {
+    struct PhaseCount(String, i64);
+    impl FromRow for PhaseCount {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            Ok(Self(row.text("phase")?, row.int("n")?))
+        }
+    }
+    let rows: Vec<PhaseCount> =
+        sql("SELECT phase, COUNT(*) AS n FROM sandboxes WHERE deleted_at IS NULL GROUP BY phase ORDER BY phase")
+            .fetch_all(db)
+            .await?;
+    Ok(rows.into_iter().map(|row| (row.0, row.1)).collect())
+}

@@ -1,0 +1,185 @@
+//! Rows of snapshots.
+
+use berth_domain::Timestamp;
+use berth_domain::ids::{LayerId, MemoryId, OrgId, ProjectId, SandboxId, SnapshotId, TemplateId};
+use berth_domain::page::Page;
+use berth_domain::sandbox::SnapshotStatus;
+use berth_domain::sandbox::request::Env;
+
+use super::{Holds, Tenant};
+use crate::columns;
+use crate::db::record::{self, Columns};
+use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, json, page_of, sql};
+
+/// The table.
+pub const TABLE: &str = "sandbox_snapshots";
+
+/// A snapshot as its row has it.
+#[derive(Clone, Debug)]
+pub struct SnapshotRow {
+    /// Its id.
+    pub id: SnapshotId,
+    /// The organization.
+    pub org: OrgId,
+    /// The project.
+    pub project: ProjectId,
+    /// The sandbox it was taken of.
+    pub sandbox: SandboxId,
+    /// Its name.
+    pub name: String,
+    /// Where it stands.
+    pub status: SnapshotStatus,
+    /// Why it failed.
+    pub message: Option<String>,
+    /// Whether a fork made it for itself.
+    pub hidden: bool,
+    /// Whether the memory is wanted.
+    pub include_memory: bool,
+    /// The disk.
+    pub layer: Option<LayerId>,
+    /// While a cut is under way: the sandbox's next top layer.
+    pub next_layer: Option<LayerId>,
+    /// The memory.
+    pub memory: Option<MemoryId>,
+    /// When the cut began.
+    pub cut_at: Option<Timestamp>,
+    /// What the sandbox, or its origin, was made of.
+    pub template: Option<TemplateId>,
+    /// Virtual CPUs.
+    pub vcpu: i64,
+    /// Memory, in MiB.
+    pub memory_mb: i64,
+    /// Disk, in GiB.
+    pub disk_gb: i64,
+    /// Environment of every command.
+    pub env: Env,
+    /// Who commands run as.
+    pub run_user: String,
+    /// The workspace, if it is not the user's home.
+    pub workdir: Option<String>,
+    /// What it takes on the host.
+    pub bytes: i64,
+    /// Creation.
+    pub created_at: Timestamp,
+    /// Last change.
+    pub updated_at: Timestamp,
+    /// Deletion.
+    pub deleted_at: Option<Timestamp>,
+}
+
+impl FromRow for SnapshotRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.parsed("id")?,
+            org: row.parsed("org_id")?,
+            project: row.parsed("project_id")?,
+            sandbox: row.parsed("sandbox_id")?,
+            name: row.text("name")?,
+            status: row.word("status", SnapshotStatus::parse)?,
+            message: row.opt_text("message")?,
+            hidden: row.flag("hidden")?,
+            include_memory: row.flag("include_memory")?,
+            layer: row.opt_parsed("layer_id")?,
+            next_layer: row.opt_parsed("next_layer_id")?,
+            memory: row.opt_parsed("memory_id")?,
+            cut_at: row.opt_time("cut_at")?,
+            template: row.opt_parsed("template_id")?,
+            vcpu: row.int("vcpu")?,
+            memory_mb: row.int("memory_mb")?,
+            disk_gb: row.int("disk_gb")?,
+            env: row.json("env")?,
+            run_user: row.text("run_user")?,
+            workdir: row.opt_text("workdir")?,
+            bytes: row.int("bytes")?,
+            created_at: row.time("created_at")?,
+            updated_at: row.time("updated_at")?,
+            deleted_at: row.opt_time("deleted_at")?,
+        })
+    }
+}
+
+fn columns(s: &SnapshotRow) -> Columns {
+    columns! {
+        "id": s.id, "org_id": s.org, "project_id": s.project, "sandbox_id": s.sandbox, "name": &s.name,
+        "status": s.status.as_str(), "message": s.message.clone(), "hidden": s.hidden,
+        "include_memory": s.include_memory, "layer_id": s.layer, "next_layer_id": s.next_layer,
+        "memory_id": s.memory, "cut_at": s.cut_at, "template_id": s.template, "vcpu": s.vcpu,
+        "memory_mb": s.memory_mb, "disk_gb": s.disk_gb, "env": json::text(&s.env), "run_user": &s.run_user,
+        "workdir": s.workdir.clone(), "bytes": s.bytes, "created_at": s.created_at, "updated_at": s.updated_at,
+        "deleted_at": s.deleted_at,
+    }
+}
+
+impl Holds for SnapshotRow {
+    fn layers(&self) -> Vec<LayerId> {
+        self.layer.into_iter().chain(self.next_layer).collect()
+    }
+
+    fn memories(&self) -> Vec<MemoryId> {
+        self.memory.into_iter().collect()
+    }
+}
+
+/// Writes a new row.
+pub async fn insert(tx: &mut Tx, snapshot: &SnapshotRow) -> Result<(), DbError> {
+    record::insert(TABLE, columns(snapshot)).execute(tx).await.map(drop)
+}
+
+/// Writes a row anew, and has looked at what it does not hold any more.
+pub async fn update(tx: &mut Tx, before: &SnapshotRow, after: &SnapshotRow, now: Timestamp) -> Result<(), DbError> {
+    record::update(TABLE, columns(after)).execute(tx).await?;
+    super::release(tx, before, after, now).await?;
+    tx.signal(Signal::Row(TABLE, after.id.0));
+    Ok(())
+}
+
+/// A tenant's snapshot that it can see.
+pub async fn find(on: impl On, tenant: Tenant, id: SnapshotId) -> Result<Option<SnapshotRow>, DbError> {
+    sql("SELECT * FROM sandbox_snapshots \
+         WHERE id = $1 AND project_id = $2 AND hidden = 0 AND status <> 'Deleting' AND deleted_at IS NULL")
+    .bind(id)
+    .bind(tenant.project)
+    .fetch_optional(on)
+    .await
+}
+
+/// Any snapshot that is not gone: for the worker.
+pub async fn load(on: impl On, id: SnapshotId) -> Result<Option<SnapshotRow>, DbError> {
+    sql("SELECT * FROM sandbox_snapshots WHERE id = $1 AND deleted_at IS NULL").bind(id).fetch_optional(on).await
+}
+
+/// A page of a tenant's snapshots, of one sandbox or of all, newest first, and how many there are.
+pub async fn list(
+    db: &Db,
+    tenant: Tenant,
+    sandbox: Option<SandboxId>,
+    page: Page,
+) -> Result<(Vec<SnapshotRow>, i64), DbError> {
+    let text = "sandbox_snapshots WHERE project_id = $1 AND hidden = 0 AND status <> 'Deleting' \
+         AND deleted_at IS NULL AND ($2 IS NULL OR sandbox_id = $2)";
+    page_of("*", text, "created_at DESC, id DESC").bind(tenant.project).bind(sandbox).fetch(db, page).await
+}
+
+/// The snapshots of a sandbox whose cut is under way or to be made, in the order they have to be made in.
+pub async fn to_cut(on: impl On, sandbox: SandboxId) -> Result<Vec<SnapshotRow>, DbError> {
+    sql("SELECT * FROM sandbox_snapshots WHERE sandbox_id = $1 AND deleted_at IS NULL \
+         AND (status = 'Pending' OR next_layer_id IS NOT NULL) \
+         ORDER BY CASE WHEN next_layer_id IS NULL THEN 1 ELSE 0 END, created_at, id")
+    .bind(sandbox)
+    .fetch_all(on)
+    .await
+}
+
+/// How many snapshots a project has.
+pub async fn count(tx: &mut Tx, project: ProjectId) -> Result<i64, DbError> {
+    sql("SELECT COUNT(*) FROM sandbox_snapshots \
+         WHERE project_id = $1 AND hidden = 0 AND status <> 'Deleting' AND deleted_at IS NULL")
+    .bind(project)
+    .fetch_one(tx)
+    .await
+}
+
+/// The oldest fork's snapshots that nobody waits for any more: for the start.
+pub async fn hidden(db: &Db) -> Result<Vec<SnapshotRow>, DbError> {
+    sql("SELECT * FROM sandbox_snapshots WHERE hidden = 1 AND deleted_at IS NULL").fetch_all(db).await
+}

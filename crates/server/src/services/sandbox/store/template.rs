@@ -1,0 +1,223 @@
+//! Rows of templates.
+
+use berth_domain::Timestamp;
+use berth_domain::ids::{LayerId, MemoryId, OrgId, ProjectId, TemplateId};
+use berth_domain::page::Page;
+use berth_domain::sandbox::request::Env;
+use berth_domain::sandbox::{SourceKind, TemplateStatus, Warm};
+
+use super::{Holds, Tenant};
+use crate::columns;
+use crate::db::record::{self, Columns};
+use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, json, page_of, sql};
+
+/// The table.
+pub const TABLE: &str = "sandbox_templates";
+
+/// A template as its row has it.
+#[derive(Clone, Debug)]
+pub struct TemplateRow {
+    /// Its id.
+    pub id: TemplateId,
+    /// The organization; none for the platform's.
+    pub org: Option<OrgId>,
+    /// The project.
+    pub project: Option<ProjectId>,
+    /// Its name.
+    pub name: String,
+    /// Where it stands.
+    pub status: TemplateStatus,
+    /// The step, or the reason of a failure.
+    pub message: Option<String>,
+    /// What kind of thing it is made of.
+    pub kind: SourceKind,
+    /// The thing.
+    pub source: String,
+    /// Of the platform's: what its image was made from.
+    pub version: Option<String>,
+    /// Virtual CPUs.
+    pub vcpu: i64,
+    /// Memory, in MiB.
+    pub memory_mb: i64,
+    /// Disk, in GiB.
+    pub disk_gb: i64,
+    /// Environment of every command.
+    pub env: Env,
+    /// What its sandboxes find running.
+    pub start_command: Option<String>,
+    /// What succeeds when that is ready.
+    pub ready_command: Option<String>,
+    /// Who commands run as.
+    pub run_user: String,
+    /// The workspace, if it is not the user's home.
+    pub workdir: Option<String>,
+    /// While a machine works for it.
+    pub slot: Option<i64>,
+    /// The disk before the first boot.
+    pub base_layer: Option<LayerId>,
+    /// What sandboxes build on.
+    pub layer: Option<LayerId>,
+    /// The disk of the boot under way.
+    pub next_layer: Option<LayerId>,
+    /// The memory sandboxes begin with.
+    pub memory: Option<MemoryId>,
+    /// The memory of the boot under way.
+    pub next_memory: Option<MemoryId>,
+    /// Whether it is to be booted once and its memory kept.
+    pub warm: Warm,
+    /// What its build printed.
+    pub build_log: Option<String>,
+    /// Since when it stands there.
+    pub status_since: Timestamp,
+    /// How often the deadline passed.
+    pub attempts: i64,
+    /// When the worker is to look again.
+    pub work_at: Option<Timestamp>,
+    /// Creation.
+    pub created_at: Timestamp,
+    /// Last change.
+    pub updated_at: Timestamp,
+    /// Deletion.
+    pub deleted_at: Option<Timestamp>,
+}
+
+impl FromRow for TemplateRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.parsed("id")?,
+            org: row.opt_parsed("org_id")?,
+            project: row.opt_parsed("project_id")?,
+            name: row.text("name")?,
+            status: row.word("status", TemplateStatus::parse)?,
+            message: row.opt_text("message")?,
+            kind: row.word("source_kind", SourceKind::parse)?,
+            source: row.text("source")?,
+            version: row.opt_text("version")?,
+            vcpu: row.int("vcpu")?,
+            memory_mb: row.int("memory_mb")?,
+            disk_gb: row.int("disk_gb")?,
+            env: row.json("env")?,
+            start_command: row.opt_text("start_command")?,
+            ready_command: row.opt_text("ready_command")?,
+            run_user: row.text("run_user")?,
+            workdir: row.opt_text("workdir")?,
+            slot: row.opt_int("slot")?,
+            base_layer: row.opt_parsed("base_layer_id")?,
+            layer: row.opt_parsed("layer_id")?,
+            next_layer: row.opt_parsed("next_layer_id")?,
+            memory: row.opt_parsed("memory_id")?,
+            next_memory: row.opt_parsed("next_memory_id")?,
+            warm: row.word("warm", Warm::parse)?,
+            build_log: row.opt_text("build_log")?,
+            status_since: row.time("status_since")?,
+            attempts: row.int("attempts")?,
+            work_at: row.opt_time("work_at")?,
+            created_at: row.time("created_at")?,
+            updated_at: row.time("updated_at")?,
+            deleted_at: row.opt_time("deleted_at")?,
+        })
+    }
+}
+
+fn columns(t: &TemplateRow) -> Columns {
+    columns! {
+        "id": t.id, "org_id": t.org, "project_id": t.project, "name": &t.name, "status": t.status.as_str(),
+        "message": t.message.clone(), "source_kind": t.kind.as_str(), "source": &t.source,
+        "version": t.version.clone(), "vcpu": t.vcpu, "memory_mb": t.memory_mb, "disk_gb": t.disk_gb,
+        "env": json::text(&t.env), "start_command": t.start_command.clone(),
+        "ready_command": t.ready_command.clone(), "run_user": &t.run_user, "workdir": t.workdir.clone(),
+        "slot": t.slot, "base_layer_id": t.base_layer, "layer_id": t.layer, "next_layer_id": t.next_layer,
+        "memory_id": t.memory, "next_memory_id": t.next_memory, "warm": t.warm.as_str(),
+        "build_log": t.build_log.clone(), "status_since": t.status_since, "attempts": t.attempts,
+        "work_at": t.work_at, "created_at": t.created_at, "updated_at": t.updated_at, "deleted_at": t.deleted_at,
+    }
+}
+
+impl Holds for TemplateRow {
+    fn layers(&self) -> Vec<LayerId> {
+        self.base_layer.into_iter().chain(self.layer).chain(self.next_layer).collect()
+    }
+
+    fn memories(&self) -> Vec<MemoryId> {
+        self.memory.into_iter().chain(self.next_memory).collect()
+    }
+}
+
+/// Writes a new row, and wakes the worker.
+pub async fn insert(tx: &mut Tx, template: &TemplateRow) -> Result<(), DbError> {
+    record::insert(TABLE, columns(template)).execute(tx).await?;
+    tx.signal(Signal::Work(TABLE));
+    Ok(())
+}
+
+/// Writes a row anew, and has looked at what it does not hold any more.
+pub async fn update(tx: &mut Tx, before: &TemplateRow, after: &TemplateRow, now: Timestamp) -> Result<(), DbError> {
+    record::update(TABLE, columns(after)).execute(tx).await?;
+    super::release(tx, before, after, now).await?;
+    tx.signal(Signal::Row(TABLE, after.id.0));
+    tx.signal(Signal::Work(TABLE));
+    Ok(())
+}
+
+/// A template that a tenant can use, by id or name; its own before the platform's.
+pub async fn find(on: impl On, tenant: Tenant, name: &str) -> Result<Option<TemplateRow>, DbError> {
+    sql("SELECT * FROM sandbox_templates WHERE (id = $2 OR name = $2) AND (project_id = $1 OR project_id IS NULL) \
+         AND status <> 'deleting' AND deleted_at IS NULL \
+         ORDER BY CASE WHEN project_id IS NULL THEN 1 ELSE 0 END LIMIT 1")
+    .bind(tenant.project)
+    .bind(name)
+    .fetch_optional(on)
+    .await
+}
+
+/// Whether a project has a template of this name, one that is being deleted among them.
+pub async fn taken(tx: &mut Tx, project: ProjectId, name: &str) -> Result<bool, DbError> {
+    let n: i64 =
+        sql("SELECT COUNT(*) FROM sandbox_templates WHERE project_id = $1 AND name = $2 AND deleted_at IS NULL")
+            .bind(project)
+            .bind(name)
+            .fetch_one(tx)
+            .await?;
+    Ok(n > 0)
+}
+
+/// One of the platform's.
+pub async fn of_platform(on: impl On, name: &str) -> Result<Option<TemplateRow>, DbError> {
+    sql("SELECT * FROM sandbox_templates WHERE project_id IS NULL AND name = $1 AND deleted_at IS NULL")
+        .bind(name)
+        .fetch_optional(on)
+        .await
+}
+
+/// Any template: for the worker.
+pub async fn load(on: impl On, id: TemplateId) -> Result<Option<TemplateRow>, DbError> {
+    sql("SELECT * FROM sandbox_templates WHERE id = $1").bind(id).fetch_optional(on).await
+}
+
+/// A page of the templates that a tenant can use, newest first, and how many there are.
+pub async fn list(db: &Db, tenant: Tenant, page: Page) -> Result<(Vec<TemplateRow>, i64), DbError> {
+    let text = "sandbox_templates WHERE (project_id = $1 OR project_id IS NULL) AND status <> 'deleting' \
+         AND deleted_at IS NULL";
+    page_of("*", text, "created_at DESC, id DESC").bind(tenant.project).fetch(db, page).await
+}
+
+/// Templates that want work, in order, with the time.
+pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(TemplateId, Timestamp)>, DbError> {
+    sql("SELECT id, work_at FROM sandbox_templates WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .fetch_all(db)
+        .await
+}
+
+/// Ids of templates that are not gone.
+pub async fn living(db: &Db) -> Result<Vec<String>, DbError> {
+    sql("SELECT id FROM sandbox_templates WHERE deleted_at IS NULL").fetch_all(db).await
+}
+
+/// How many templates a project has.
+pub async fn count(tx: &mut Tx, project: ProjectId) -> Result<i64, DbError> {
+    sql("SELECT COUNT(*) FROM sandbox_templates WHERE project_id = $1 AND deleted_at IS NULL")
+        .bind(project)
+        .fetch_one(tx)
+        .await
+}

@@ -1,0 +1,9 @@
+//! What the sandbox service shows and what it is told, as the OpenAPI document describes it.
+//!
+//! Requests are parsed by the domain, field by field; the request types here only describe them.
+
+pub mod metrics;
+pub mod requests;
+pub mod sandbox;
+pub mod snapshot;
+pub mod template;

@@ -1,0 +1,144 @@
+//! Bodies of requests as the document describes them. The domain parses them; see
+//! [`berth_domain::sandbox::request`].
+
+#![expect(dead_code, reason = "these types describe; the domain parses")]
+
+use std::collections::BTreeMap;
+
+use utoipa::ToSchema;
+
+use super::sandbox::{EgressWord, OnTimeoutWord};
+
+/// A sandbox to create. Of `template_id` and `snapshot_id` at most one; neither means the template `base`.
+#[derive(ToSchema)]
+#[schema(as = CreateSandboxRequest)]
+pub struct CreateSandboxBody {
+    /// Id or name of a template.
+    #[schema(min_length = 1, max_length = 255)]
+    template_id: Option<String>,
+    #[schema(value_type = Option<uuid::Uuid>)]
+    snapshot_id: Option<String>,
+    /// Its name, and its host name inside; made up where absent. Duplicates are allowed.
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 63)]
+    name: Option<String>,
+    /// At most 64 pairs: keys of 1 to 64 characters of `A-Za-z0-9._-`, values of at most 1,024 characters.
+    metadata: Option<BTreeMap<String, String>>,
+    /// Environment of every command: names of letters, digits and `_`, at most 32 KiB in all.
+    env: Option<BTreeMap<String, String>>,
+    /// Seconds it lives, from the first `Ready`, while not paused; for ever where absent.
+    #[schema(minimum = 5, maximum = 2_592_000)]
+    timeout_seconds: Option<i64>,
+    /// Seconds it may be without a request, an open stream or terminal, and a running command.
+    #[schema(minimum = 5, maximum = 2_592_000)]
+    idle_timeout_seconds: Option<i64>,
+    on_timeout: Option<OnTimeoutWord>,
+    network: Option<NetworkBody>,
+}
+
+/// What a sandbox may reach; `deny` wins.
+#[derive(ToSchema)]
+#[schema(as = SandboxNetworkRequest)]
+pub struct NetworkBody {
+    egress: Option<EgressWord>,
+    /// CIDRs, addresses and domain names such as `*.example.org`.
+    #[schema(max_items = 100)]
+    allow: Option<Vec<String>>,
+    #[schema(max_items = 100)]
+    deny: Option<Vec<String>>,
+}
+
+/// A change of a sandbox; absent fields stay as they are.
+#[derive(ToSchema)]
+#[schema(as = UpdateSandboxRequest)]
+pub struct UpdateSandboxBody {
+    /// Sets its life time anew, from now.
+    #[schema(minimum = 5, maximum = 2_592_000)]
+    timeout_seconds: Option<i64>,
+    #[schema(minimum = 5, maximum = 2_592_000)]
+    idle_timeout_seconds: Option<i64>,
+    on_timeout: Option<OnTimeoutWord>,
+    /// Replaces all pairs.
+    metadata: Option<BTreeMap<String, String>>,
+    /// Replaces all rules.
+    network: Option<NetworkBody>,
+}
+
+/// How a sandbox is paused (extension).
+#[derive(ToSchema)]
+#[schema(as = PauseSandboxRequest)]
+pub struct PauseBody {
+    /// Whether its memory is kept, so that processes go on after it is resumed.
+    #[schema(default = true)]
+    memory: Option<bool>,
+}
+
+/// How a sandbox is forked.
+#[derive(ToSchema)]
+#[schema(as = ForkSandboxRequest)]
+pub struct ForkBody {
+    #[schema(minimum = 1, maximum = 100, default = 1)]
+    count: Option<i64>,
+    /// Name of the new ones; several get `-1`, `-2`, … behind it.
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 63)]
+    name: Option<String>,
+    /// Whether processes go on in the new ones (extension).
+    #[schema(default = false)]
+    include_memory: Option<bool>,
+    /// A snapshot to take instead of the live state.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    snapshot_id: Option<String>,
+}
+
+/// What a sandbox goes back to.
+#[derive(ToSchema)]
+#[schema(as = RestoreSandboxRequest)]
+pub struct RestoreBody {
+    #[schema(value_type = uuid::Uuid)]
+    snapshot_id: String,
+}
+
+/// A snapshot to take.
+#[derive(ToSchema)]
+#[schema(as = CreateSnapshotRequest)]
+pub struct CreateSnapshotBody {
+    /// Free text without control characters; made up where absent.
+    #[schema(min_length = 1, max_length = 64)]
+    name: Option<String>,
+    /// Whether the memory is kept, too (extension).
+    #[schema(default = false)]
+    include_memory: Option<bool>,
+}
+
+/// A template to build: exactly one of `image`, `dockerfile` and `from_snapshot`.
+#[derive(ToSchema)]
+#[schema(as = CreateSandboxTemplateRequest)]
+pub struct CreateTemplateBody {
+    /// Unique in the project; not like a UUID.
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 63)]
+    name: String,
+    /// A container image.
+    #[schema(min_length = 1, max_length = 1024)]
+    image: Option<String>,
+    /// The text of a Dockerfile, at most 64 KiB.
+    #[schema(min_length = 1, max_length = 65536)]
+    dockerfile: Option<String>,
+    #[schema(value_type = Option<uuid::Uuid>)]
+    from_snapshot: Option<String>,
+    /// Required but with `from_snapshot`, where the snapshot's is the default.
+    #[schema(minimum = 1, maximum = 8)]
+    vcpu: Option<i64>,
+    /// Required but with `from_snapshot`, where the snapshot's is the default.
+    #[schema(minimum = 128, maximum = 16384)]
+    memory_mb: Option<i64>,
+    /// Required but with `from_snapshot`, whose disk keeps its size.
+    #[schema(minimum = 1, maximum = 100)]
+    disk_gb: Option<i64>,
+    /// Environment of every command in its sandboxes.
+    env: Option<BTreeMap<String, String>>,
+    /// Runs once when the template is built; its sandboxes find it running.
+    #[schema(min_length = 1, max_length = 4096)]
+    start_command: Option<String>,
+    /// Succeeds when what `start_command` runs is ready.
+    #[schema(min_length = 1, max_length = 4096)]
+    ready_command: Option<String>,
+}

@@ -1,0 +1,391 @@
+//! An engine of sandboxes that only remembers: layers with what was written to them, memories, machines.
+//!
+//! It notes whatever no engine may be asked for: to remove a layer that something builds on, to start a machine on
+//! a layer that is not there, to write to a frozen one. A platform that ends asserts that nothing was noted.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_domain::Timestamp;
+use berth_domain::ids::{LayerId, MemoryId, SandboxId};
+use berth_domain::sandbox::network::Network;
+use berth_server::services::sandbox::agent::Connection;
+use berth_server::services::sandbox::engine::{
+    Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, From, Observed, Paused, PlatformTemplate,
+    Result, Sample, SandboxEngine, StartSpec, Started, Warming,
+};
+use tokio::sync::broadcast;
+
+/// The engine.
+pub struct SimulatedSandboxes {
+    world: Mutex<World>,
+    happenings: broadcast::Sender<SandboxId>,
+}
+
+#[derive(Default)]
+struct Layer {
+    parent: Option<LayerId>,
+    frozen: bool,
+    written: BTreeSet<String>,
+}
+
+struct Machine {
+    spec: StartSpec,
+    top: LayerId,
+    alive: bool,
+    from_memory: bool,
+}
+
+struct World {
+    layers: HashMap<LayerId, Layer>,
+    memories: HashSet<MemoryId>,
+    machines: HashMap<SandboxId, Machine>,
+    refusals: HashMap<String, EngineError>,
+    activity: HashMap<SandboxId, Activity>,
+    capacity: Capacity,
+    delay: Duration,
+    boot: u32,
+    starts: u32,
+    loads_memory: bool,
+    version: u32,
+    violations: Vec<String>,
+}
+
+impl Default for SimulatedSandboxes {
+    fn default() -> Self {
+        let world = World {
+            layers: HashMap::new(),
+            memories: HashSet::new(),
+            machines: HashMap::new(),
+            refusals: HashMap::new(),
+            activity: HashMap::new(),
+            capacity: Capacity { memory_mb: 1_000_000, disk_free: true },
+            delay: Duration::ZERO,
+            boot: 1,
+            starts: 0,
+            loads_memory: true,
+            version: 1,
+            violations: Vec::new(),
+        };
+        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0 }
+    }
+}
+
+impl World {
+    fn require(&mut self, good: bool, what: impl FnOnce() -> String) {
+        if !good {
+            self.violations.push(what());
+        }
+    }
+
+    fn chain(&self, top: LayerId) -> Vec<LayerId> {
+        std::iter::successors(Some(top), |id| self.layers.get(id)?.parent).collect()
+    }
+}
+
+impl SimulatedSandboxes {
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on a call of this name is refused.
+    pub fn refuse(&self, call: &str, error: EngineError) {
+        self.world().refusals.insert(call.to_owned(), error);
+    }
+
+    /// From now on a call of this name works again.
+    pub fn allow(&self, call: &str) {
+        self.world().refusals.remove(call);
+    }
+
+    /// How long each call takes.
+    pub fn set_delay(&self, delay: Duration) {
+        self.world().delay = delay;
+    }
+
+    /// What there is to give.
+    pub fn set_capacity(&self, change: impl FnOnce(&mut Capacity)) {
+        change(&mut self.world().capacity);
+    }
+
+    /// Whether memories load.
+    pub fn set_loads_memory(&self, yes: bool) {
+        self.world().loads_memory = yes;
+    }
+
+    /// The image of the platform's template is built anew.
+    pub fn rebuild_base(&self) {
+        self.world().version += 1;
+    }
+
+    /// How a sandbox is used.
+    pub fn set_activity(&self, sandbox: &str, open: u32, last_used: Option<Timestamp>) {
+        self.world().activity.insert(id(sandbox), Activity { open, running: 0, last_used });
+    }
+
+    /// A machine ends by itself.
+    pub fn kill(&self, sandbox: &str) {
+        let sandbox = id(sandbox);
+        if let Some(machine) = self.world().machines.get_mut(&sandbox) {
+            machine.alive = false;
+        }
+        let _ = self.happenings.send(sandbox);
+    }
+
+    /// The host starts anew: no machine runs any more, and their traces are there.
+    pub fn restart_host(&self) {
+        let mut world = self.world();
+        world.boot += 1;
+        world.machines.values_mut().for_each(|machine| machine.alive = false);
+    }
+
+    /// Something is written inside a sandbox.
+    pub fn write(&self, sandbox: &str, text: &str) {
+        let mut world = self.world();
+        let top = world.machines.get(&id(sandbox)).filter(|m| m.alive).expect("a machine").top;
+        let frozen = world.layers[&top].frozen;
+        world.require(!frozen, || format!("{sandbox} writes to a frozen layer"));
+        world.layers.get_mut(&top).expect("a layer").written.insert(text.to_owned());
+    }
+
+    /// Everything that a sandbox's running machine sees on its disk.
+    pub fn read(&self, sandbox: &str) -> Vec<String> {
+        let world = self.world();
+        let top = world.machines.get(&id(sandbox)).filter(|m| m.alive).expect("a machine").top;
+        let texts: BTreeSet<_> = world.chain(top).iter().flat_map(|id| world.layers[id].written.clone()).collect();
+        texts.into_iter().collect()
+    }
+
+    /// What a machine was started with, and whether its memory was loaded.
+    pub fn spec(&self, sandbox: &str) -> Option<(StartSpec, bool)> {
+        self.world().machines.get(&id(sandbox)).map(|m| (m.spec.clone(), m.from_memory))
+    }
+
+    /// Machines that run, layers and memories that exist, and starts so far.
+    pub fn counts(&self) -> (usize, usize, usize, u32) {
+        let world = self.world();
+        let running = world.machines.values().filter(|m| m.alive).count();
+        (running, world.layers.len(), world.memories.len(), world.starts)
+    }
+
+    /// What it was asked for and never may be.
+    pub fn violations(&self) -> Vec<String> {
+        self.world().violations.clone()
+    }
+
+    async fn call(&self, name: &str) -> Result<()> {
+        let delay = self.world().delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        self.world().refusals.get(name).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// The rest of a cut, of a machine or without one.
+    fn advance(&self, cut: &Cut) -> CutDone {
+        let mut world = self.world();
+        world.layers.entry(cut.next).or_insert_with(|| Layer { parent: Some(cut.top), ..Layer::default() });
+        let known = world.layers.contains_key(&cut.top);
+        world.require(known, || format!("{} is cut at a layer that is not there", cut.sandbox));
+        if let Some(top) = world.layers.get_mut(&cut.top) {
+            top.frozen = true;
+        }
+        if let Some(machine) = world.machines.get_mut(&cut.sandbox) {
+            machine.top = cut.next;
+        }
+        let memory_bytes = cut.memory.map(|memory| {
+            world.memories.insert(memory);
+            1 << 20
+        });
+        CutDone { disk_bytes: 1 << 10, memory_bytes }
+    }
+}
+
+fn id(sandbox: &str) -> SandboxId {
+    sandbox.parse().expect("an id")
+}
+
+#[async_trait]
+impl SandboxEngine for SimulatedSandboxes {
+    fn ready(&self) -> std::result::Result<(), String> {
+        self.world().refusals.get("ready").map_or(Ok(()), |error| Err(error.to_string()))
+    }
+
+    async fn capacity(&self) -> Result<Capacity> {
+        self.call("capacity").await?;
+        Ok(self.world().capacity)
+    }
+
+    async fn host_boot(&self) -> String {
+        self.world().boot.to_string()
+    }
+
+    async fn templates(&self) -> Result<Vec<PlatformTemplate>> {
+        Ok(vec![PlatformTemplate {
+            name: "base".into(),
+            version: self.world().version.to_string(),
+            vcpu: 1,
+            memory_mb: 512,
+            disk_gb: 10,
+            user: "user".into(),
+        }])
+    }
+
+    async fn adopt_template(&self, _: &str, layer: LayerId) -> Result<()> {
+        self.call("adopt_template").await?;
+        self.world().layers.entry(layer).or_default();
+        Ok(())
+    }
+
+    async fn make_layer(&self, id: LayerId, parent: LayerId) -> Result<()> {
+        self.call("make_layer").await?;
+        let mut world = self.world();
+        let known = world.layers.contains_key(&parent);
+        world.require(known, || format!("the layer {id} is made on one that is not there"));
+        world.layers.entry(id).or_insert_with(|| Layer { parent: Some(parent), ..Layer::default() });
+        Ok(())
+    }
+
+    async fn remove_layer(&self, id: LayerId) -> Result<()> {
+        self.call("remove_layer").await?;
+        let mut world = self.world();
+        let built_on = world.layers.values().any(|layer| layer.parent == Some(id));
+        world.require(!built_on, || format!("the layer {id} is removed, and others build on it"));
+        let used = world.machines.values().any(|m| m.alive && m.top == id);
+        world.require(!used, || format!("the layer {id} is removed, and a machine writes to it"));
+        world.layers.remove(&id);
+        Ok(())
+    }
+
+    async fn layer_bytes(&self, _: LayerId) -> Result<i64> {
+        Ok(1 << 10)
+    }
+
+    async fn remove_memory(&self, id: MemoryId) -> Result<()> {
+        self.call("remove_memory").await?;
+        self.world().memories.remove(&id);
+        Ok(())
+    }
+
+    async fn observe(&self, id: SandboxId) -> Result<Observed> {
+        self.call("observe").await?;
+        Ok(match self.world().machines.get(&id) {
+            None => Observed::Absent,
+            Some(machine) if machine.alive => Observed::Running { generation: machine.spec.generation },
+            Some(_) => Observed::Ended,
+        })
+    }
+
+    async fn start(&self, spec: &StartSpec) -> Result<Started> {
+        self.call("start").await?;
+        let mut world = self.world();
+        if let Some(machine) = world.machines.get(&spec.id).filter(|m| m.alive) {
+            let from_memory = machine.from_memory;
+            let same = machine.spec.generation == spec.generation;
+            world.require(same, || format!("{} is started over another machine", spec.id));
+            return Ok(Started { from_memory, note: None });
+        }
+        let top = spec.layers[0];
+        let whole = world.layers.contains_key(&top) && world.chain(top) == spec.layers;
+        world.require(whole, || format!("{} is started on a disk that is not there", spec.id));
+        let frozen = world.layers.get(&top).is_some_and(|layer| layer.frozen);
+        world.require(!frozen, || format!("{} is started on a frozen layer", spec.id));
+        let shared = world.machines.values().any(|m| m.alive && m.top == top);
+        world.require(!shared, || format!("{} is started on a layer that another writes to", spec.id));
+        let from_memory = match spec.from {
+            From::Memory(memory) => world.memories.contains(&memory) && world.loads_memory,
+            From::Disk => false,
+        };
+        world.starts += 1;
+        world.machines.insert(spec.id, Machine { spec: spec.clone(), top, alive: true, from_memory });
+        Ok(Started { from_memory, note: None })
+    }
+
+    async fn cut(&self, cut: &Cut) -> Result<CutDone> {
+        self.call("cut").await?;
+        if !self.world().machines.get(&cut.sandbox).is_some_and(|m| m.alive) {
+            return Err(EngineError::Transient("there is no machine".into()));
+        }
+        Ok(self.advance(cut))
+    }
+
+    async fn cut_cold(&self, cut: &Cut) -> Result<CutDone> {
+        self.call("cut_cold").await?;
+        Ok(CutDone { memory_bytes: None, ..self.advance(&Cut { memory: None, ..cut.clone() }) })
+    }
+
+    async fn pause(&self, id: SandboxId, memory: Option<MemoryId>) -> Result<Paused> {
+        self.call("pause").await?;
+        let mut world = self.world();
+        let ran = world.machines.remove(&id).is_some_and(|m| m.alive);
+        if let Some(memory) = memory.filter(|_| ran) {
+            world.memories.insert(memory);
+        }
+        let kept = memory.filter(|memory| world.memories.contains(memory));
+        Ok(Paused { memory_bytes: kept.map(|_| 1 << 20) })
+    }
+
+    async fn end(&self, id: SandboxId) -> Result<()> {
+        self.call("end").await?;
+        self.world().machines.remove(&id);
+        Ok(())
+    }
+
+    async fn discard(&self, id: SandboxId) -> Result<()> {
+        self.call("discard").await?;
+        let mut world = self.world();
+        let runs = world.machines.remove(&id).is_some_and(|m| m.alive);
+        world.require(!runs, || format!("{id} is discarded while it runs"));
+        Ok(())
+    }
+
+    async fn set_network(&self, id: SandboxId, network: &Network) -> Result<()> {
+        self.call("set_network").await?;
+        if let Some(machine) = self.world().machines.get_mut(&id) {
+            machine.spec.network = network.clone();
+        }
+        Ok(())
+    }
+
+    async fn build_template(&self, build: &Build) -> Result<Built> {
+        self.call("build_template").await?;
+        self.world().layers.entry(build.layer).or_default();
+        Ok(Built { env: [("FROM_IMAGE".to_owned(), "1".to_owned())].into(), ..Built::default() })
+    }
+
+    async fn warm_template(&self, warming: &Warming) -> Result<i64> {
+        self.call("warm_template").await?;
+        self.world().memories.insert(warming.memory);
+        Ok(1 << 20)
+    }
+
+    async fn connect(&self, _: SandboxId) -> Result<Connection> {
+        Err(EngineError::Transient("a simulated machine has no agent".into()))
+    }
+
+    async fn activity(&self, id: SandboxId) -> Activity {
+        self.world().activity.get(&id).copied().unwrap_or_default()
+    }
+
+    async fn sample(&self, id: SandboxId) -> Option<Sample> {
+        let runs = self.world().machines.get(&id).is_some_and(|m| m.alive);
+        let sample =
+            Sample { cpu_seconds: 1.0, memory_bytes: 1 << 20, disk_bytes: 1, rx_bytes: 2, tx_bytes: 3, processes: 4 };
+        runs.then_some(sample)
+    }
+
+    async fn scan(&self) -> Result<Found> {
+        let world = self.world();
+        Ok(Found {
+            sandboxes: world.machines.keys().copied().collect(),
+            layers: world.layers.keys().copied().collect(),
+            memories: world.memories.iter().copied().collect(),
+        })
+    }
+
+    fn watch(&self) -> broadcast::Receiver<SandboxId> {
+        self.happenings.subscribe()
+    }
+}
