@@ -64,6 +64,16 @@ impl Pattern {
         Some(self.0.iter().map(name).collect::<Option<Vec<String>>>()?.join("/"))
     }
 
+    /// The directory that everything it stands for lies in, and how deep below at most; any depth with `**`.
+    pub fn within(&self) -> (String, Option<usize>) {
+        let plain =
+            |part: &&Part| matches!(part, Part::Name(items) if items.iter().all(|i| matches!(i, Item::Char(_))));
+        let count = self.0.iter().take_while(plain).count();
+        let above = Self(self.0[..count].to_vec()).literal().unwrap_or_default();
+        let depth = if self.0.contains(&Part::Any) { None } else { Some(self.0.len() - count) };
+        (above, depth)
+    }
+
     /// Whether a path, relative and without `.` or empty parts, is what the pattern stands for.
     pub fn matches(&self, path: &str) -> bool {
         self.walk(path).last() == Some(&true)
@@ -270,6 +280,8 @@ mod tests {
         assert!(Pattern::parse(&"a".repeat(MAX_PATTERN + 1)).is_err());
         assert_eq!(Pattern::parse("a/./b").unwrap().literal().as_deref(), Some("a/b"));
         assert_eq!(Pattern::parse("a/*").unwrap().literal(), None);
+        assert_eq!(Pattern::parse("a/b/*/c*").unwrap().within(), ("a/b".into(), Some(2)));
+        assert_eq!(Pattern::parse("a/**/c*").unwrap().within(), ("a".into(), None));
     }
 
     #[test]
