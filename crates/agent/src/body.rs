@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use berth_agent_proto::error::code;
+use berth_agent_proto::runtime::Entry;
 use bytes::Bytes;
 use futures_core::Stream;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -55,6 +56,16 @@ impl HttpBody for Body {
 
 /// An answer.
 pub type Answer = Response<Body>;
+
+/// The answer to what made or replaced a file: 201 with its place, or 200.
+pub fn placed(made: bool, route: &str, entry: &Entry) -> Answer {
+    let mut answer = reply(if made { StatusCode::CREATED } else { StatusCode::OK }, entry);
+    let path: String = form_urlencoded::byte_serialize(entry.path.as_bytes()).collect();
+    if made && let Ok(location) = HeaderValue::try_from(format!("{route}?path={path}")) {
+        answer.headers_mut().insert(header::LOCATION, location);
+    }
+    answer
+}
 
 /// An answer with JSON.
 pub fn reply(status: StatusCode, value: &impl Serialize) -> Answer {

@@ -214,6 +214,16 @@ impl Caller {
         Self { project: path.into(), ..self.clone() }
     }
 
+    /// The service's address.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// The credential.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
     /// The same person at another address of the service.
     pub fn at(&self, base: &str) -> Self {
         Self { base: base.into(), ..self.clone() }
@@ -221,7 +231,7 @@ impl Caller {
 
     /// A request to be completed by hand.
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        let path = if path.starts_with("/api/") || path.starts_with("/.") {
+        let path = if ["/api/", "/sandbox/", "/."].iter().any(|root| path.starts_with(root)) {
             path.to_owned()
         } else {
             format!("{}{path}", self.project)

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::agent::Place;
-use crate::body::{Answer, nothing, reply};
+use crate::body::{Answer, nothing, placed, reply};
 use crate::error::{Refusal, Result};
 use crate::files::beneath::{Relative, make_parents, open, parent};
 use crate::files::list::entry_at;
@@ -33,7 +33,7 @@ pub async fn mkdir(call: Call) -> Result<Answer> {
     let wanted = fields.required("path", path).map(|path| Mkdir { path, parents });
     let wanted = fields.finish(wanted)?;
     let (made, entry) = agent.pool.run(agent.place()?, move |place| make(place, &wanted)).await?;
-    Ok(reply(if made { StatusCode::CREATED } else { StatusCode::OK }, &entry))
+    Ok(placed(made, "files/stat", &entry))
 }
 
 fn make(place: &Place, wanted: &Mkdir) -> Result<(bool, Entry)> {

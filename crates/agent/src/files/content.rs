@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::agent::{Agent, Place};
-use crate::body::{Answer, Body, reply, typed};
+use crate::body::{Answer, Body, placed, typed};
 use crate::error::{Refusal, Result};
 use crate::events::{Feed, Feeding};
 use crate::files::beneath::{Relative, make_parents, open};
@@ -123,7 +123,7 @@ pub async fn write(mut call: Call) -> Result<Answer> {
     }
     let finish = move |place: &Place| upload.append(&pending)?.finish(place);
     let (new, entry) = agent.pool.run(&place, finish).await?;
-    Ok(reply(if new { StatusCode::CREATED } else { StatusCode::OK }, &entry))
+    Ok(placed(new, "files/content", &entry))
 }
 
 /// A file that has no name until it is whole.

@@ -69,13 +69,17 @@ fn jail(args: &mut Args, user: Option<u32>) {
 }
 
 /// The layers from the lowest up, since each names the one below. The guest's flushes reach the host's
-/// memory, so that they survive the death of QEMU; a cut is what makes them survive that of the host.
+/// memory, so that they survive the death of QEMU; a cut is what makes them survive that of the host. QEMU's locks
+/// are off: a machine that wrote to a layer keeps its lock on it when it becomes others' base.
 fn disk(args: &mut Args, layers: &[Layer]) {
     let mut below = None;
     for (index, layer) in layers.iter().enumerate().rev() {
         let (node, path) = (layer::node(layer.id), escape(&layer.path.to_string_lossy()));
         let access = if index == 0 { "discard=unmap" } else { "read-only=on" };
-        args.pair("-blockdev", format!("driver=file,filename={path},node-name=f{node},cache.no-flush=on,{access}"));
+        args.pair(
+            "-blockdev",
+            format!("driver=file,filename={path},node-name=f{node},cache.no-flush=on,locking=off,{access}"),
+        );
         let backing = below.map_or_else(String::new, |below| format!(",backing={below}"));
         args.pair("-blockdev", format!("driver=qcow2,file=f{node},node-name={node},{access}{backing}"));
         below = Some(node);

@@ -81,7 +81,7 @@ async fn add_layer(qmp: &mut Qmp, next: &Layer) -> Result<()> {
         "driver": "qcow2", "node-name": node, "discard": "unmap", "backing": null,
         "file": {
             "driver": "file", "filename": format!("/dev/fdset/{LAYER_SET}"), "node-name": format!("f{node}"),
-            "discard": "unmap", "cache": {"direct": false, "no-flush": true},
+            "discard": "unmap", "locking": "off", "cache": {"direct": false, "no-flush": true},
         },
     });
     let added = qmp.execute("blockdev-add", arguments).await;

@@ -31,13 +31,15 @@ pub struct OptionalJson(pub Option<Value>);
 impl<S: Send + Sync> FromRequest<S> for OptionalJson {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        if request.headers().contains_key(header::CONTENT_TYPE) {
-            let Json(body) = Json::from_request(request, state).await?;
-            return Ok(Self(Some(body).filter(|body| !body.is_null())));
-        }
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let declared = request.headers().get(header::CONTENT_TYPE).is_some().then(|| require_json(request.headers()));
         let bytes = read(request, BODY_LIMIT).await?;
-        Ok(Self(if bytes.is_empty() { None } else { Some(parse(&bytes)?) }))
+        // Many clients declare JSON and send nothing.
+        if bytes.is_empty() {
+            return Ok(Self(None));
+        }
+        declared.transpose()?;
+        Ok(Self(Some(parse(&bytes)?).filter(|body| !body.is_null())))
     }
 }
 

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 const PASSWORD: &str = "a quiet harbour at night";
 const ORG: &str = "/api/v1/orgs/{org_id}";
 const PROJECT: &str = "/api/v1/orgs/{org_id}/projects/{project_id}";
+const NOTHING: &str = "01900000-0000-7000-8000-000000000000";
+const SANDBOX: &str = "/sandbox/{sandbox_id}";
 
 /// Who may, as the contract's table has it: viewer, editor, project admin, org member, org admin, owner.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,6 +58,16 @@ fn access(method: &str, path: &str) -> Option<Access> {
             (_, "vms" | "disks" | "root_disks") => Project(Roles::Change, Keys::Vm),
             (_, "sandboxes" | "sandbox_templates" | "snapshots") if reads => Project(Roles::Read, Keys::Sandbox),
             (_, "sandboxes" | "sandbox_templates" | "snapshots") => Project(Roles::Change, Keys::Sandbox),
+            _ => return None,
+        });
+    }
+    if let Some(rest) = path.strip_prefix(SANDBOX) {
+        return Some(match (method, rest.split('/').nth(1).unwrap_or_default()) {
+            // Who types there changes things; what is packed is only read.
+            ("get", "terminal") => Project(Roles::Change, Keys::Sandbox),
+            ("post", "files") if rest.ends_with("/archive") => Project(Roles::Read, Keys::Sandbox),
+            ("get", "files" | "processes") => Project(Roles::Read, Keys::Sandbox),
+            (_, "files" | "processes" | "commands") => Project(Roles::Change, Keys::Sandbox),
             _ => return None,
         });
     }
@@ -147,9 +159,10 @@ fn refusal(kind: Kind, access: Access) -> Option<u16> {
     }
 }
 
-/// The platform, and everybody of `acme`, whose project `shop` has a VM.
+/// The platform, and everybody of `acme`, whose project `shop` has a VM and a paused sandbox.
 struct Cast {
     platform: Platform,
+    sandbox: String,
     callers: Vec<(Kind, Caller)>,
 }
 
@@ -177,6 +190,9 @@ async fn cast() -> Cast {
     let shop = "/api/v1/orgs/acme/projects/shop";
     let owner = owner.in_project(shop);
     assert_eq!(owner.post("/vms", vm("web")).await.status, 201);
+    let sandbox = owner.ready_sandbox().await;
+    assert_eq!(owner.act(&format!("/sandboxes/{sandbox}/pause")).await.status, 202);
+    owner.sandbox_reaches(&sandbox, "Paused").await;
     let mut callers = vec![
         (Kind::None, owner.anonymous()),
         (Kind::Malformed, owner.with_token("not.a.token")),
@@ -206,12 +222,16 @@ async fn cast() -> Cast {
     assert_eq!(platform.admin.act(&format!("/api/v1/admin/users/{id}/suspend")).await.status, 200);
     callers.push((Kind::Suspended, suspended));
     callers.push((Kind::Owner, owner));
-    Cast { platform, callers }
+    Cast { platform, sandbox, callers }
 }
 
-/// The path of a route in `acme`'s `shop`, or below another organization; everything else is an id of nothing.
-fn path_of(template: &str, org: &str, project: &str) -> String {
+/// The path of a route in `acme`'s `shop` or inside its sandbox, or below another organization; everything else is
+/// an id of nothing.
+fn path_of(template: &str, org: &str, project: &str, sandbox: &str) -> String {
     let mut path = template.replace("{org_id}", org).replace("{project_id}", project);
+    if template.starts_with(SANDBOX) {
+        path = template.replace("{sandbox_id}", sandbox);
+    }
     if template.contains("/admin/") {
         path = template.replace("{org_id}", "{x}").replace("{project_id}", "{x}");
     }
@@ -242,7 +262,7 @@ fn ends_the_caller(method: &str, path: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_for_every_kind_of_caller() {
-    let Cast { platform, callers } = cast().await;
+    let Cast { platform, sandbox, callers } = cast().await;
     let document = reqwest::get(format!("{}/openapi.json", platform.admin.base)).await.expect("an answer");
     let document: Value = document.json().await.expect("JSON");
     let mut wrong = Vec::new();
@@ -262,8 +282,10 @@ async fn every_route_for_every_kind_of_caller() {
                     continue;
                 }
                 tried += 1;
-                let (status, body) = ask(caller, method, &path_of(template, "acme", "shop")).await;
-                let gate = ["project_not_found", "organization_not_found"].iter().any(|code| body["code"] == *code);
+                let (status, body) = ask(caller, method, &path_of(template, "acme", "shop", &sandbox)).await;
+                let gates = ["project_not_found", "organization_not_found", "sandbox_not_found"];
+                let gate =
+                    gates[..if template.starts_with(SANDBOX) { 3 } else { 2 }].iter().any(|code| body["code"] == *code);
                 let good = match expected {
                     Some(404) => status == 404 && gate,
                     Some(expected) => status == expected,
@@ -278,7 +300,7 @@ async fn every_route_for_every_kind_of_caller() {
                 }
                 // Byte for byte what a project that does not exist answers.
                 if expected == Some(404) {
-                    let nothing = ask(caller, method, &path_of(template, "nothing", "nothing")).await;
+                    let nothing = ask(caller, method, &path_of(template, "nothing", "nothing", NOTHING)).await;
                     if nothing != (status, body.clone()) {
                         wrong.push(format!("{method} {template} as {kind:?}: {body} differs from {nothing:?}"));
                     }
@@ -300,7 +322,7 @@ async fn an_expired_token_gets_nowhere() {
     for (template, item) in document["paths"].as_object().expect("paths") {
         for method in item.as_object().expect("operations").keys() {
             let access = access(method, template).expect("an expectation");
-            let (status, body) = ask(&admin, method, &path_of(template, "administrator", "default")).await;
+            let (status, body) = ask(&admin, method, &path_of(template, "administrator", "default", NOTHING)).await;
             assert_eq!(status == 401, refusal(Kind::Expired, access) == Some(401), "{method} {template}: {body}");
         }
     }

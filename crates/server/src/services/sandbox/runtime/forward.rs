@@ -102,9 +102,9 @@ fn question(inside: &Inside, route: &str, parts: &Parts, body: Body) -> Result<R
     Ok(request)
 }
 
-/// The agent knows its own paths only.
+/// The agent knows its own paths only, relative to its root.
 fn place(told: &mut HeaderMap, inside: &Inside) {
-    let inner = told.get(header::LOCATION).and_then(|value| value.to_str().ok()?.strip_prefix("/runtime/"));
+    let inner = told.get(header::LOCATION).and_then(|value| value.to_str().ok());
     let outer = inner.and_then(|path| HeaderValue::from_str(&format!("/sandbox/{}/{path}", inside.id)).ok());
     match outer {
         Some(location) => told.insert(header::LOCATION, location),

@@ -1,0 +1,92 @@
+//! Snapshots, restores and forks.
+
+use std::collections::HashSet;
+
+use serde_json::json;
+
+use crate::harness::{act, content, delete, fork, put, service, shell, snapshot, there};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_is_restored_forked_and_made_into_others() {
+    let (service, caller) = service().await;
+    let id = caller.ready_sandbox().await;
+    put(&caller, &id, "work.txt", b"good".to_vec()).await;
+    let kept = snapshot(&caller, &id, json!({"name": "good"})).await;
+    let identity = shell(&caller, &id, "cat /etc/machine-id").await;
+    put(&caller, &id, "work.txt", b"broken".to_vec()).await;
+    act(&caller, &id, "restore", json!({"snapshot_id": kept})).await;
+    caller.sandbox_reaches(&id, "Ready").await;
+    assert_eq!(content(&caller, &id, "work.txt").await, b"good");
+    assert_ne!(shell(&caller, &id, "cat /etc/machine-id").await, identity, "a restored machine is another one");
+
+    let made = caller.create_sandbox(json!({"snapshot_id": kept})).await;
+    caller.sandbox_reaches(&made, "Ready").await;
+    assert_eq!(content(&caller, &made, "work.txt").await, b"good");
+    put(&caller, &id, "work.txt", b"changed".to_vec()).await;
+    let named = fork(&caller, &id, json!({"count": 1, "snapshot_id": kept})).await;
+    assert_eq!(content(&caller, &named[0], "work.txt").await, b"good");
+
+    // A snapshot goes at once; what builds on it keeps its layer.
+    assert_eq!(caller.delete(&format!("/snapshots/{kept}")).await.status, 202);
+    caller
+        .until("the snapshot's end", |c| {
+            let path = format!("/snapshots/{kept}");
+            async move { c.get(&path).await.status == 404 }
+        })
+        .await;
+    delete(&caller, &id).await;
+    assert_eq!(content(&caller, &made, "work.txt").await, b"good");
+    delete(&caller, &made).await;
+    delete(&caller, &named[0]).await;
+    berth_testkit::eventually("the layers' end", 20, || (service.files("sandbox/layers").len() == 2).then_some(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_go_on_from_the_live_state_and_are_others() {
+    let (_service, caller) = service().await;
+    let id = caller.ready_sandbox().await;
+    put(&caller, &id, "state.txt", b"live".to_vec()).await;
+    let started = json!({"cmd": "i=0; while :; do i=$((i+1)); echo $i >count; sleep 0.1; done"});
+    let counter = caller.post(&format!("/sandbox/{id}/processes"), started).await.body["pid"].clone();
+    there(&caller, &id, "count").await;
+
+    let forks = fork(&caller, &id, json!({"count": 3})).await;
+    let with_memory = fork(&caller, &id, json!({"count": 2, "include_memory": true})).await;
+    let mut seen = HashSet::new();
+    for one in forks.iter().chain(&with_memory).chain([&id]) {
+        assert_eq!(content(&caller, one, "state.txt").await, b"live");
+        let line = "cat /etc/machine-id /proc/sys/kernel/random/boot_id; head -c 16 /dev/urandom | od -An -tx1";
+        let told = shell(&caller, one, line).await;
+        assert!(told.lines().all(|line| seen.insert(line.to_owned())), "{told} is another's, too");
+    }
+    for one in &with_memory {
+        assert_eq!(caller.get(&format!("/sandbox/{one}/processes/{counter}")).await.body["state"], "running");
+    }
+    for one in &forks {
+        assert_eq!(caller.get(&format!("/sandbox/{one}/processes/{counter}")).await.status, 404);
+    }
+    assert_eq!(caller.get(&format!("/sandbox/{id}/processes/{counter}")).await.body["state"], "running");
+
+    // Nobody's writing is anybody else's.
+    put(&caller, &forks[0], "state.txt", b"mine".to_vec()).await;
+    assert_eq!(content(&caller, &id, "state.txt").await, b"live");
+    assert_eq!(content(&caller, &with_memory[0], "state.txt").await, b"live");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_with_memory_keeps_its_processes() {
+    let (_service, caller) = service().await;
+    let id = caller.ready_sandbox().await;
+    let started = json!({"cmd": "x=secret; while read line; do echo $x; done"});
+    let pid = caller.post(&format!("/sandbox/{id}/processes"), started).await.body["pid"].clone();
+    let kept = snapshot(&caller, &id, json!({"include_memory": true})).await;
+    assert_eq!(caller.get(&format!("/snapshots/{kept}")).await.body["captures"], json!(["disk", "memory"]));
+    delete(&caller, &id).await;
+    let made = caller.create_sandbox(json!({"snapshot_id": kept})).await;
+    caller.sandbox_reaches(&made, "Ready").await;
+    let process = format!("/sandbox/{made}/processes/{pid}");
+    let request = caller.request(reqwest::Method::POST, &format!("{process}/stdin?eof=true")).body("go\n");
+    assert_eq!(caller.send(request).await.status, 204);
+    let log = caller.get(&format!("{process}/logs?follow=true")).await.body;
+    assert!(log.as_str().is_some_and(|text| text.contains("\"secret\"")), "{log}");
+}

@@ -1,0 +1,141 @@
+//! A service with sandboxes, and working inside one.
+
+use berth_testkit::{Answer, Caller, Service};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::BERTH;
+
+/// A service whose `base` is ready.
+pub async fn service() -> (Service, Caller) {
+    let mut service = Service::new(BERTH, &[]).with_sandboxes();
+    service.start();
+    let caller = service.admin().await;
+    base_ready(&caller).await;
+    (service, caller)
+}
+
+pub async fn base_ready(caller: &Caller) {
+    caller
+        .until("the template", |c| async move { c.get("/sandbox_templates/base").await.body["status"] == "ready" })
+        .await;
+}
+
+/// What a command came to.
+#[derive(Debug, PartialEq)]
+pub struct Outcome {
+    pub stdout: String,
+    pub stderr: String,
+    pub last: (String, Value),
+}
+
+/// Events of a stream: names and data.
+pub fn events(text: &str) -> Vec<(String, Value)> {
+    let event = |block: &str| {
+        let name = block.lines().find_map(|line| line.strip_prefix("event: "))?;
+        let data = block.lines().find_map(|line| line.strip_prefix("data: "))?;
+        Some((name.to_owned(), serde_json::from_str(data).expect("data in JSON")))
+    };
+    text.split("\n\n").filter_map(event).collect()
+}
+
+fn joined(events: &[(String, Value)], stream: &str) -> String {
+    let lines = events.iter().filter(|(name, _)| name == stream);
+    lines
+        .map(|(_, data)| {
+            let end = if data["partial"] == true { "" } else { "\n" };
+            format!("{}{end}", data["line"].as_str().expect("a line"))
+        })
+        .collect()
+}
+
+/// Runs a command to its end.
+pub async fn run(caller: &Caller, sandbox: &str, body: Value) -> Outcome {
+    let answer = caller.post(&format!("/sandbox/{sandbox}/commands"), body).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let events = events(answer.body.as_str().expect("a stream"));
+    assert_eq!(events[0].0, "start", "{events:?}");
+    let ends = events.iter().filter(|(name, _)| name == "exit" || name == "error").count();
+    assert_eq!(ends, 1, "{events:?}");
+    let last = events.last().expect("an end").clone();
+    Outcome { stdout: joined(&events, "stdout"), stderr: joined(&events, "stderr"), last }
+}
+
+/// Runs a line of shell that has to succeed; what it printed.
+pub async fn shell(caller: &Caller, sandbox: &str, line: &str) -> String {
+    let outcome = run(caller, sandbox, json!({"cmd": line})).await;
+    assert_eq!((outcome.last.0.as_str(), &outcome.last.1["code"]), ("exit", &json!(0)), "{line}: {outcome:?}");
+    outcome.stdout
+}
+
+pub async fn put(caller: &Caller, sandbox: &str, path: &str, content: Vec<u8>) -> Answer {
+    let request = caller.request(Method::PUT, &format!("/sandbox/{sandbox}/files/content?path={path}"));
+    caller.send(request.body(content)).await
+}
+
+pub async fn content(caller: &Caller, sandbox: &str, path: &str) -> Vec<u8> {
+    let request = caller.request(Method::GET, &format!("/sandbox/{sandbox}/files/content?path={path}"));
+    let answer = request.send().await.expect("an answer");
+    let status = answer.status();
+    assert_eq!(status, 200, "{path}: {:?}", answer.text().await);
+    answer.bytes().await.expect("a body").to_vec()
+}
+
+/// Waits until a file is there.
+pub async fn there(caller: &Caller, sandbox: &str, path: &str) {
+    let path = format!("/sandbox/{sandbox}/files/exists?path={path}");
+    caller
+        .until("the file", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["exists"] == true }
+        })
+        .await;
+}
+
+/// Does something to a sandbox that answers 202.
+pub async fn act(caller: &Caller, sandbox: &str, verb: &str, body: Value) {
+    let answer = caller.post(&format!("/sandboxes/{sandbox}/{verb}"), body).await;
+    assert_eq!(answer.status, 202, "{verb}: {answer:?}");
+}
+
+/// Takes a snapshot and waits until it is there; its id.
+pub async fn snapshot(caller: &Caller, sandbox: &str, body: Value) -> String {
+    let answer = caller.post(&format!("/sandboxes/{sandbox}/snapshots"), body).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    let path = format!("/snapshots/{}", answer.id());
+    caller
+        .until("the snapshot", |c| {
+            let path = path.clone();
+            async move {
+                let snapshot = c.get(&path).await.body;
+                assert_ne!(snapshot["status"], "Failed", "{snapshot}");
+                snapshot["status"] == "Ready"
+            }
+        })
+        .await;
+    answer.id()
+}
+
+/// Forks a sandbox; the ids of the forks, all ready.
+pub async fn fork(caller: &Caller, sandbox: &str, body: Value) -> Vec<String> {
+    let answer = caller.post(&format!("/sandboxes/{sandbox}/fork"), body).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    let made = answer.body["data"].as_array().expect("a list").clone();
+    let ids: Vec<String> = made.iter().map(|fork| fork["id"].as_str().expect("an id").to_owned()).collect();
+    for id in &ids {
+        caller.sandbox_reaches(id, "Ready").await;
+    }
+    ids
+}
+
+/// Deletes a sandbox and waits until it is gone.
+pub async fn delete(caller: &Caller, sandbox: &str) {
+    let path = format!("/sandboxes/{sandbox}");
+    assert_eq!(caller.delete(&path).await.status, 202);
+    caller
+        .until("its end", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.status == 404 }
+        })
+        .await;
+}

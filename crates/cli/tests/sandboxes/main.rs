@@ -1,0 +1,15 @@
+//! Real sandboxes: QEMU runs them, the agent answers inside, SIGKILL ends what it likes.
+//!
+//! Wants what sandboxes boot and start from (`script/test` builds it) and the feature `faults`.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
+
+mod copies;
+mod crash;
+mod harness;
+mod inside;
+mod life;
+mod network;
+
+/// The program under test.
+const BERTH: &str = env!("CARGO_BIN_EXE_berth");
