@@ -15,6 +15,9 @@ pub struct Boot {
     /// The workspace, an absolute path, the user's home unless said otherwise; made if it is not there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
+    /// Whether the file system is one that is being built: no account and no workspace is made in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bare: bool,
 }
 
 /// The answer to [`Boot`].
@@ -104,6 +107,65 @@ pub enum Stillness {
     /// Everything written so far is on the disk; later writes are recovered by the journal.
     Synced,
 }
+
+/// The answer to `POST /control/unpack?path=/&keep&owner=app:app&mode=0755`, whose body is a tar archive.
+///
+/// It is unpacked as root beneath `path`, every link being resolved as if `/` were all there is, and with owners,
+/// permissions, times, and the extended attributes `user.*` and `security.capability`. What would lie on another file
+/// system, such as `/proc`, and devices and pipes are passed over.
+///
+/// Without `keep` it is a layer of an image: it takes the place of what is there, and `.wh.NAME` and `.wh..wh..opq`
+/// take away. With `keep` it is a copy: directories that are there stay as they are, and are not replaced. `owner`
+/// (`name[:group]` or numbers) and `mode` hold for everything, instead of what the archive says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unpacked {
+    /// How many entries were unpacked.
+    pub entries: u64,
+    /// How many were passed over.
+    pub skipped: u64,
+}
+
+/// `POST /control/pack`: answers a tar archive of what a copy takes. Its members are named after where they go,
+/// relative to `/`, and keep owners, permissions and times.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pack {
+    /// Patterns of what is taken, from `/`. Of a directory it is the content.
+    pub sources: Vec<String>,
+    /// Where it goes, an absolute path.
+    pub to: String,
+    /// Whether that is a directory. A file goes there with its own name then, and else with that of `to`.
+    pub into: bool,
+}
+
+/// `POST /control/run`: runs a program on a disk that is being built. Answers the events of a command; a client that
+/// leaves ends it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// Its whole environment, but for `PATH` and `HOME` where they are not in it.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Where it runs, an absolute path; made if it is not there.
+    pub cwd: String,
+    /// As whom, `name[:group]` or numbers; root without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Whether it has a network.
+    pub network: bool,
+    /// When to end it, in seconds.
+    pub timeout_seconds: u64,
+}
+
+/// The answer to `GET /control/stat?path=/app`, links followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// Whether a directory is there, and not something else.
+    pub directory: bool,
+}
+
+/// Most bytes of the body of [`Run`]: its environment and a script.
+pub const MAX_RUN: usize = 1024 * 1024;
 
 /// `GET /control/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -45,6 +45,39 @@ impl Account {
         })
     }
 
+    /// Reads `name[:group]`, where both may be numbers. A number needs no account; a group that is named is the only
+    /// one.
+    pub fn resolve(passwd: &str, group: &str, text: &str) -> Result<Self, String> {
+        let (name, wanted) = text.split_once(':').map_or((text, None), |(name, group)| (name, Some(group)));
+        let number = name.parse::<u32>().ok();
+        let known = match number {
+            Some(uid) => names(passwd).find(|(_, id)| *id == uid).map(|(name, _)| name),
+            None => Some(name),
+        };
+        let found = known.and_then(|name| Self::find(passwd, group, name));
+        let mut account = match (found, number) {
+            (Some(found), _) => found,
+            (None, Some(uid)) => Self { uid, gid: 0, groups: vec![0], name: name.into(), ..Self::nobody() },
+            (None, None) if name == "root" => Self { name: name.into(), home: "/root".into(), ..Self::nobody() },
+            (None, None) => {
+                return Err(format!("there is no user {name:?} on the disk; make it first, as with useradd"));
+            }
+        };
+        if let Some(wanted) = wanted {
+            let known = names(group).find(|(known, _)| *known == wanted).map(|(_, id)| id);
+            let gid = known.or_else(|| wanted.parse().ok());
+            account.gid = gid.ok_or_else(|| format!("there is no group {wanted:?} on the disk; make it first"))?;
+            account.groups = vec![account.gid];
+        }
+        Ok(account)
+    }
+
+    /// What is known of an account that no file tells of.
+    fn nobody() -> Self {
+        let (name, home, shell) = (String::new(), "/".to_owned(), "/bin/sh".to_owned());
+        Self { name, uid: 0, gid: 0, groups: vec![0], home, shell }
+    }
+
     /// Looks an account up below a root, `/` for the own one.
     pub fn lookup(root: &Path, name: &str) -> Option<Self> {
         let read = |file: &str| std::fs::read(root.join(file)).unwrap_or_default();
@@ -141,6 +174,24 @@ mod tests {
         assert_eq!((user.home.as_str(), user.shell.as_str()), ("/home/user", "/bin/sh"));
         assert_eq!(Account::find(PASSWD, GROUP, "broken"), None);
         assert_eq!(Account::find(PASSWD, GROUP, "nobody"), None);
+    }
+
+    #[test]
+    fn users_and_groups_have_names_and_numbers() {
+        let resolved = |text: &str| {
+            Account::resolve(PASSWD, GROUP, text).map(|a| (a.uid, a.gid, a.groups, a.home)).map_err(|error| {
+                assert!(error.contains("make it first"));
+            })
+        };
+        assert_eq!(resolved("user"), Ok((1000, 1001, vec![27, 1001], "/home/user".into())));
+        assert_eq!(resolved("1000"), resolved("user"));
+        assert_eq!(resolved("user:sudo"), Ok((1000, 27, vec![27], "/home/user".into())));
+        assert_eq!(resolved("user:5"), Ok((1000, 5, vec![5], "/home/user".into())));
+        assert_eq!(resolved("7"), Ok((7, 0, vec![0], "/".into())));
+        assert_eq!(resolved("7:user"), Ok((7, 1001, vec![1001], "/".into())));
+        assert_eq!((resolved("none"), resolved("user:none"), resolved("")), (Err(()), Err(()), Err(())));
+        let root = Account::resolve("", "", "root").unwrap();
+        assert_eq!((root.uid, root.home.as_str()), (0, "/root"));
     }
 
     #[test]

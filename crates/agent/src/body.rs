@@ -104,16 +104,21 @@ pub fn refuse(refusal: Refusal) -> Answer {
 
 /// Reads a body of JSON.
 pub async fn read_json(headers: &HeaderMap, body: Incoming) -> Result<Value> {
+    read_json_up_to(LIMIT, headers, body).await
+}
+
+/// Reads a body of JSON that may have so many bytes.
+pub async fn read_json_up_to(most: usize, headers: &HeaderMap, body: Incoming) -> Result<Value> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
     if !essence.eq_ignore_ascii_case("application/json") {
         let message = "Send the body as JSON, with 'Content-Type: application/json'.";
         return Err(Refusal::new(code::UNSUPPORTED_MEDIA_TYPE, message));
     }
-    let bytes = match Limited::new(body, LIMIT).collect().await {
+    let bytes = match Limited::new(body, most).collect().await {
         Ok(body) => body.to_bytes(),
         Err(e) if e.is::<http_body_util::LengthLimitError>() => {
-            return Err(Refusal::new(code::PAYLOAD_TOO_LARGE, format!("The body may have at most {LIMIT} bytes.")));
+            return Err(Refusal::new(code::PAYLOAD_TOO_LARGE, format!("The body may have at most {most} bytes.")));
         }
         Err(e) => return Err(Refusal::new(code::INVALID_REQUEST, format!("The body could not be read: {e}."))),
     };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_agent_proto::control::{Boot, Booted};
-use berth_domain::fields::{Fields, Parsed, text};
+use berth_domain::fields::{Fields, Parsed, boolean, text};
 use http::StatusCode;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -63,7 +63,8 @@ fn parse(body: &Value) -> Result<Boot> {
     let mut fields = Fields::of(body);
     let root = fields.required("root", absolute);
     let (user, workspace) = (fields.optional("user", name), fields.optional("workspace", absolute));
-    Ok(fields.finish(root.map(|root| Boot { root, user, workspace }))?)
+    let bare = fields.optional("bare", boolean).unwrap_or_default();
+    Ok(fields.finish(root.map(|root| Boot { root, user, workspace, bare }))?)
 }
 
 /// Mounts what the kernel offers; called first of all.
@@ -121,6 +122,9 @@ fn enter(agent: &Agent, wanted: &Boot) -> io::Result<Place> {
     // Without the count, metrics tell what the agent started itself.
     let _ = std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+pids");
     agent.freezer.set_up(Path::new(USER_CGROUP))?;
+    if wanted.bare {
+        return place(Account::root(), PathBuf::from("/"));
+    }
     let name = wanted.user.as_deref().unwrap_or("user");
     let account = Account::lookup(Path::new("/"), name).map_or_else(|| make_account(name), Ok)?;
     let workspace = PathBuf::from(wanted.workspace.as_ref().unwrap_or(&account.home));

@@ -145,6 +145,8 @@ fn before_files(identity: &Identity, entropy: &[u8]) -> std::io::Result<()> {
 }
 
 fn files(identity: &Identity) -> std::io::Result<()> {
+    // A disk that is built from nothing has none yet.
+    std::fs::create_dir_all("/etc")?;
     replace("/etc/hostname", format!("{}\n", identity.hostname).as_bytes())?;
     let old = std::fs::read("/etc/hosts").unwrap_or_default();
     replace("/etc/hosts", hosts(&String::from_utf8_lossy(&old), &identity.hostname).as_bytes())?;

@@ -12,6 +12,7 @@ mod accounts;
 mod agent;
 mod body;
 mod boot;
+mod build;
 mod channel;
 mod clock;
 mod error;

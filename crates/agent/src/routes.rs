@@ -10,6 +10,10 @@ pub enum Route {
     Freeze,
     Thaw,
     Metrics,
+    Unpack,
+    Pack,
+    Run,
+    StatRoot,
     Tunnel,
     ReadFile,
     WriteFile,
@@ -36,7 +40,18 @@ pub enum Route {
 impl Route {
     /// Whether only the host asks it, also before there is an identity.
     pub fn is_control(self) -> bool {
-        matches!(self, Self::Boot | Self::Identity | Self::Freeze | Self::Thaw | Self::Metrics)
+        matches!(
+            self,
+            Self::Boot
+                | Self::Identity
+                | Self::Freeze
+                | Self::Thaw
+                | Self::Metrics
+                | Self::Unpack
+                | Self::Pack
+                | Self::Run
+                | Self::StatRoot
+        )
     }
 }
 
@@ -65,6 +80,10 @@ const TABLE: &[(&str, &[(Method, Route)])] = &[
     ("/control/freeze", &[(Method::POST, Route::Freeze)]),
     ("/control/thaw", &[(Method::POST, Route::Thaw)]),
     ("/control/boot", &[(Method::POST, Route::Boot)]),
+    ("/control/unpack", &[(Method::POST, Route::Unpack)]),
+    ("/control/pack", &[(Method::POST, Route::Pack)]),
+    ("/control/run", &[(Method::POST, Route::Run)]),
+    ("/control/stat", &[(Method::GET, Route::StatRoot)]),
 ];
 
 /// Why nothing is found.

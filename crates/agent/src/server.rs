@@ -14,7 +14,7 @@ use crate::body::{Answer, refuse};
 use crate::error::{Refusal, Result};
 use crate::query::Query;
 use crate::routes::{Missing, Route, find};
-use crate::{boot, files, freeze, identity, metrics, process, terminal, tunnel, watch};
+use crate::{boot, build, files, freeze, identity, metrics, process, terminal, tunnel, watch};
 
 /// A request on its way to who answers it.
 pub struct Call {
@@ -84,6 +84,10 @@ async fn dispatch(route: Route, call: Call) -> Result<Answer> {
         Route::Freeze => freeze::freeze(call).await,
         Route::Thaw => freeze::thaw(call).await,
         Route::Metrics => metrics::metrics(&call),
+        Route::Unpack => build::unpack::unpack(call).await,
+        Route::Pack => build::pack::pack(call).await,
+        Route::Run => build::run::run(call).await,
+        Route::StatRoot => build::stat(call).await,
         Route::Tunnel => tunnel::tunnel(call).await,
         Route::ReadFile => files::content::read(call).await,
         Route::WriteFile => files::content::write(call).await,

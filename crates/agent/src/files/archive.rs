@@ -38,10 +38,31 @@ pub async fn archive(call: Call) -> Result<Answer> {
     let wanted = fields.finish(wanted)?;
     let place = agent.place()?;
     let top = agent.pool.run(place, move |place| Top::open(place, &Relative::parse_required(&wanted)?)).await?;
+    let (packing, answer) = packing();
+    agent.pool.run_long(place, move |_, _| packing.run(|builder| top.write(builder)))?;
+    Ok(answer)
+}
+
+/// Who writes an archive, and the answer that carries it.
+pub fn packing() -> (Packing, Answer) {
     let (chunks, receiver) = mpsc::channel(AHEAD);
-    agent.pool.run_long(place, move |_, _| pack(top, chunks))?;
     let body = Body::Chunks(Box::pin(Received(receiver)));
-    Ok(typed(StatusCode::OK, "application/x-tar", body))
+    (Packing(chunks), typed(StatusCode::OK, "application/x-tar", body))
+}
+
+/// Who writes an archive.
+pub struct Packing(mpsc::Sender<io::Result<Bytes>>);
+
+impl Packing {
+    /// Writes it. Blocks while nobody reads.
+    pub fn run(self, write: impl FnOnce(&mut Builder<Out>) -> io::Result<()>) {
+        let mut builder = Builder::new(Out { chunks: self.0.clone(), pending: Vec::new() });
+        let written = write(&mut builder).and_then(|()| builder.into_inner()?.flush());
+        if let Err(error) = written {
+            // A client that reads on learns that the archive is not whole.
+            let _ = self.0.blocking_send(Err(error));
+        }
+    }
 }
 
 struct Received(mpsc::Receiver<io::Result<Bytes>>);
@@ -72,10 +93,17 @@ impl Top {
             _ => Err(Refusal::new(code::CONFLICT, "Only files and directories can be packed.")),
         }
     }
+
+    fn write(self, builder: &mut Builder<Out>) -> io::Result<()> {
+        match FileType::from_raw_mode(self.stat.st_mode) {
+            FileType::Directory => directory(builder, &self.file, Path::new(""), 0),
+            _ => file(builder, self.file, &self.stat, Path::new(&self.name)),
+        }
+    }
 }
 
 /// Gathers bytes into chunks; an error once nobody wants them.
-struct Out {
+pub struct Out {
     chunks: mpsc::Sender<io::Result<Bytes>>,
     pending: Vec<u8>,
 }
@@ -95,18 +123,6 @@ impl Write for Out {
             return Ok(());
         }
         self.chunks.blocking_send(Ok(chunk)).map_err(|_| io::ErrorKind::BrokenPipe.into())
-    }
-}
-
-fn pack(top: Top, chunks: mpsc::Sender<io::Result<Bytes>>) {
-    let mut builder = Builder::new(Out { chunks: chunks.clone(), pending: Vec::new() });
-    let packed = match FileType::from_raw_mode(top.stat.st_mode) {
-        FileType::Directory => directory(&mut builder, &top.file, Path::new(""), 0),
-        _ => file(&mut builder, top.file, &top.stat, Path::new(&top.name)),
-    };
-    if let Err(error) = packed.and_then(|()| builder.into_inner()?.flush()) {
-        // A client that reads on learns that the archive is not whole.
-        let _ = chunks.blocking_send(Err(error));
     }
 }
 
@@ -156,7 +172,8 @@ fn entry(builder: &mut Builder<Out>, above: BorrowedFd<'_>, name: &[u8], path: &
     }
 }
 
-fn file(builder: &mut Builder<Out>, handle: OwnedFd, stat: &Stat, path: &Path) -> io::Result<()> {
+/// Packs a file.
+pub fn file(builder: &mut Builder<Out>, handle: OwnedFd, stat: &Stat, path: &Path) -> io::Result<()> {
     let size = stat.st_size.unsigned_abs();
     let mut header = header(stat, EntryType::Regular, size);
     // The header told the size: what grows is cut, what shrinks is filled up.
@@ -164,7 +181,8 @@ fn file(builder: &mut Builder<Out>, handle: OwnedFd, stat: &Stat, path: &Path) -
     builder.append_data(&mut header, path, content)
 }
 
-fn header(stat: &Stat, kind: EntryType, size: u64) -> Header {
+/// The header of what has such properties.
+pub fn header(stat: &Stat, kind: EntryType, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
     header.set_mode(stat.st_mode & 0o7777);

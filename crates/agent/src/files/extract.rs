@@ -25,7 +25,7 @@ use crate::files::beneath::{Relative, make_parents, open};
 use crate::server::Call;
 
 /// Chunks of the body that wait for the disk.
-const AHEAD: usize = 4;
+pub const AHEAD: usize = 4;
 /// The most bytes of a name or of an extended header.
 const MAX_HEADER: u64 = 64 * 1024;
 /// Directories whose permissions are set at the end.
@@ -50,7 +50,7 @@ pub async fn extract(call: Call) -> Result<Answer> {
 }
 
 /// Hands the body over until it ends, or nobody wants the rest.
-async fn feed(mut body: Incoming, chunks: mpsc::Sender<io::Result<Bytes>>) {
+pub async fn feed(mut body: Incoming, chunks: mpsc::Sender<io::Result<Bytes>>) {
     while let Some(frame) = body.frame().await {
         let chunk = frame.map(|frame| frame.into_data().unwrap_or_default());
         let failed = chunk.is_err();
@@ -60,9 +60,12 @@ async fn feed(mut body: Incoming, chunks: mpsc::Sender<io::Result<Bytes>>) {
     }
 }
 
-struct In {
-    chunks: mpsc::Receiver<io::Result<Bytes>>,
-    current: Bytes,
+/// A body that is read in a thread.
+pub struct In {
+    /// Chunks as they come.
+    pub chunks: mpsc::Receiver<io::Result<Bytes>>,
+    /// What is left of the last one.
+    pub current: Bytes,
 }
 
 impl Read for In {
@@ -94,7 +97,8 @@ struct Extraction<'a> {
     names: Names,
 }
 
-fn broken(what: impl std::fmt::Display) -> Refusal {
+/// That an archive cannot be unpacked.
+pub fn broken(what: impl std::fmt::Display) -> Refusal {
     Refusal::new(code::INVALID_ARCHIVE, format!("The body is not a tar archive that can be unpacked: {what}."))
 }
 
@@ -228,7 +232,8 @@ fn clear(above: &OwnedFd, name: &str) -> Result<()> {
     }
 }
 
-fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
+/// Writes everything.
+pub fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(file, bytes) {
             Ok(n) => bytes = &bytes[n..],
@@ -244,7 +249,8 @@ fn relative(bytes: &[u8]) -> Result<Relative> {
     Relative::parse_required(text)
 }
 
-fn bounded(entry: &mut Entry<'_, In>) -> Result<Vec<u8>> {
+/// The content of an entry that is about another one.
+pub fn bounded(entry: &mut Entry<'_, In>) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     entry.take(MAX_HEADER + 1).read_to_end(&mut bytes).map_err(broken)?;
     if bytes.len() as u64 > MAX_HEADER {
@@ -253,7 +259,8 @@ fn bounded(entry: &mut Entry<'_, In>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
+/// What stands before the first NUL.
+pub fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(memchr::memchr(0, &bytes).unwrap_or(bytes.len()));
     bytes
 }

@@ -153,14 +153,8 @@ async fn type_in(process: &Process, mut body: Incoming, eof: bool) -> Result<()>
 
 /// Starts a process and everything that goes with it.
 async fn run(agent: &Arc<Agent>, wanted: CommandRequest, keep_stdin: bool) -> Result<Arc<Process>> {
-    agent.processes.reserve()?;
-    let started = spawn(agent, &wanted, keep_stdin).await;
-    if started.is_err() {
-        agent.processes.give_back();
-    }
-    let (process, pump) = started?;
-    agent.processes.add(process.clone());
-    tokio::spawn(pump.run());
+    let stdin = keep_stdin || wanted.stdin.is_some();
+    let process = begin(agent, prepare(agent, &wanted), stdin, wanted.timeout_seconds).await?;
     if let Some(text) = wanted.stdin {
         let process = process.clone();
         tokio::spawn(async move {
@@ -179,11 +173,38 @@ async fn run(agent: &Arc<Agent>, wanted: CommandRequest, keep_stdin: bool) -> Re
     Ok(process)
 }
 
-async fn spawn(agent: &Arc<Agent>, wanted: &CommandRequest, keep_stdin: bool) -> Result<(Arc<Process>, Pump)> {
-    let (cmd, launched) = prepare(agent, wanted).await?;
+/// Starts what is prepared, and counts it as running; `timeout` is in seconds.
+pub async fn begin(
+    agent: &Arc<Agent>,
+    prepared: impl Future<Output = Result<(String, Launch)>>,
+    stdin: bool,
+    timeout: Option<u64>,
+) -> Result<Arc<Process>> {
+    agent.processes.reserve()?;
+    let started = async {
+        let (cmd, launched) = prepared.await?;
+        spawn(agent, cmd, launched, stdin, timeout).await
+    };
+    let started = started.await;
+    if started.is_err() {
+        agent.processes.give_back();
+    }
+    let (process, pump) = started?;
+    agent.processes.add(process.clone());
+    tokio::spawn(pump.run());
+    Ok(process)
+}
+
+async fn spawn(
+    agent: &Arc<Agent>,
+    cmd: String,
+    launched: Launch,
+    stdin: bool,
+    timeout: Option<u64>,
+) -> Result<(Arc<Process>, Pump)> {
     let (stdout, stdout_there) = output()?;
     let (stderr, stderr_there) = output()?;
-    let (stdin, stdin_there) = if keep_stdin || wanted.stdin.is_some() { input()? } else { (None, Stdio::null()) };
+    let (stdin, stdin_there) = if stdin { input()? } else { (None, Stdio::null()) };
     let reaper = agent.reaper.clone();
     let spawned =
         tokio::task::spawn_blocking(move || launch(&reaper, launched, [stdin_there, stdout_there, stderr_there]));
@@ -204,7 +225,7 @@ async fn spawn(agent: &Arc<Agent>, wanted: &CommandRequest, keep_stdin: bool) ->
         reaper: agent.reaper.clone(),
         sources: [Source::new(stdout, false), Source::new(stderr, true)],
         ending,
-        deadline: wanted.timeout_seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
+        deadline: timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
     };
     Ok((process, pump))
 }
@@ -227,6 +248,7 @@ async fn prepare(agent: &Arc<Agent>, wanted: &CommandRequest) -> Result<(String,
         account,
         cgroup: agent.freezer.cgroup(),
         terminal: false,
+        isolated: false,
     };
     Ok((cmd, launch))
 }

@@ -16,7 +16,8 @@ use crate::accounts::Account;
 use crate::error::{Refusal, Result};
 use crate::process::reaper::{Ending, Reaper};
 
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where programs are looked for.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What is started, and how.
 pub struct Launch {
@@ -36,6 +37,8 @@ pub struct Launch {
     pub cgroup: Option<Arc<OwnedFd>>,
     /// Whether its input is a terminal that it shall control.
     pub terminal: bool,
+    /// Whether it has no network, not even the machine's own.
+    pub isolated: bool,
 }
 
 /// The environment every command of an account begins with.
@@ -56,6 +59,7 @@ struct Settle {
     cwd: OwnedFd,
     cgroup: Option<Arc<OwnedFd>>,
     terminal: bool,
+    isolated: bool,
     groups: Option<Vec<Gid>>,
     uid: Uid,
     gid: Gid,
@@ -69,6 +73,13 @@ impl Settle {
         }
         if let Some(procs) = &self.cgroup {
             rustix::io::write(procs.as_fd(), b"0")?;
+        }
+        if self.isolated {
+            #[expect(unsafe_code, reason = "one process leaves the machine's network; nothing else is unshared")]
+            // SAFETY: a new network namespace changes neither memory nor descriptors that are open.
+            unsafe {
+                rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET)?;
+            }
         }
         if let Some(groups) = &self.groups {
             rustix::thread::set_thread_groups(groups)?;
@@ -93,6 +104,7 @@ pub fn launch(reaper: &Reaper, launch: Launch, streams: [Stdio; 3]) -> Result<(C
         cwd: launch.cwd,
         cgroup: launch.cgroup,
         terminal: launch.terminal,
+        isolated: launch.isolated,
         groups: privileged.then(|| launch.account.all_groups()),
         uid: launch.account.uid(),
         gid: launch.account.gid(),

@@ -32,10 +32,11 @@ use tokio::sync::{Notify, watch};
 use crate::agent::lock;
 use crate::error::{Refusal, Result};
 
-pub use launch::{Launch, base_env, launch};
+pub use follow::{Follow, Leash};
+pub use launch::{Launch, PATH, base_env, launch};
 pub use log::Log;
 pub use reaper::{Ended, Ending, Reaper};
-pub use request::environment as environment_rule;
+pub use request::{environment as environment_rule, quoted};
 pub use signals::{by_name as signal_by_name, name as signal_name};
 
 /// Commands and processes that run at once.

@@ -57,7 +57,7 @@ pub async fn open(agent: &Arc<Agent>, wanted: Wanted) -> Result<Arc<Terminal>> {
     let env = environment(agent, &account, &own);
     let (program, name, arguments) = program(place, &account.shell, wanted.cmd);
     let cgroup = agent.freezer.cgroup();
-    let launched = Launch { program, name, arguments, env, cwd, account, cgroup, terminal: true };
+    let launched = Launch { program, name, arguments, env, cwd, account, cgroup, terminal: true, isolated: false };
     let reaper = agent.reaper.clone();
     let start = move || {
         let copy = || theirs.try_clone().map(Stdio::from).map_err(Refusal::internal);

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
 
 mod archives;
+mod builds;
 mod commands;
 mod control;
 mod files;

@@ -12,6 +12,7 @@
 //!
 //! [`state`] decides what a request does to a phase, [`plan`] what the worker does next.
 
+pub mod dockerfile;
 pub mod model;
 pub mod network;
 pub mod plan;

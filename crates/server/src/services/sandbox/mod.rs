@@ -10,6 +10,7 @@
 
 pub mod agent;
 pub mod api;
+pub mod build;
 pub mod engine;
 mod metrics;
 pub mod ops;

@@ -126,7 +126,7 @@ async fn pack_files(Viewing(inside): Viewing, request: Request) -> Reply {
 /// Unpacks a tar into a directory (extension). No entry leaves the workspace.
 #[utoipa::path(post, path = "/sandbox/{sandbox_id}/files/extract", operation_id = "unpackSandboxFiles",
     tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), ("path" = Option<String>, Query)),
-    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "a tar archive"),
     responses((status = 200, body = Extracted), Refused),
     security(("bearer" = []), ("api_key" = [])))]
 async fn unpack_files(Working(inside): Working, request: Request) -> Reply {

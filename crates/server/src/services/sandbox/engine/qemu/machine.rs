@@ -106,7 +106,8 @@ impl QemuSandboxes {
         let live = self.live(spec.id).ok_or_else(|| transient("the machine's folder is gone"))?;
         let session = live.session().await.map_err(agent_failed)?;
         if !incarnation.from_memory {
-            let root = Boot { root: DISK.into(), user: Some(spec.user.clone()), workspace: spec.workdir.clone() };
+            let root =
+                Boot { root: DISK.into(), user: Some(spec.user.clone()), workspace: spec.workdir.clone(), bare: false };
             session.boot(&root).await.map_err(agent_failed)?;
         }
         session.identify(&identity(spec, incarnation, self.clock.now().0)?).await.map_err(agent_failed)?;

@@ -1,0 +1,35 @@
+//! A disk that is being built: layers and copies unpacked onto it, programs run on it, and what others copy from it.
+//!
+//! All of it is the host's to ask and root's to do. The disk belongs to somebody who may put any link anywhere, so
+//! every path is resolved by the kernel as if the disk were all there is ([`root`]), and nothing reaches what is
+//! mounted over it.
+
+pub mod pack;
+mod remove;
+mod root;
+pub mod run;
+pub mod unpack;
+
+use berth_agent_proto::control::Found;
+use http::StatusCode;
+use rustix::fs::{FileType, OFlags};
+
+use crate::body::{Answer, reply};
+use crate::error::{Refusal, Result};
+use crate::server::Call;
+use root::Root;
+
+/// `GET /control/stat`.
+pub async fn stat(mut call: Call) -> Result<Answer> {
+    let path = call.query.required("path");
+    call.query.finish()?;
+    let agent = call.agent.clone();
+    let look = move || {
+        let root = Root::of(&agent)?;
+        let found = root.open(path.as_bytes(), OFlags::PATH)?;
+        let stat = rustix::fs::fstat(&found)?;
+        Ok::<_, Refusal>(Found { directory: FileType::from_raw_mode(stat.st_mode) == FileType::Directory })
+    };
+    let found = tokio::task::spawn_blocking(look).await.map_err(Refusal::internal)??;
+    Ok(reply(StatusCode::OK, &found))
+}

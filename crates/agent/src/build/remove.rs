@@ -1,0 +1,69 @@
+//! Removing a tree, and all but what is to be kept of it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::error::{Refusal, Result};
+
+/// How deep a tree may be that is removed.
+const MAX_DEPTH: usize = 256;
+
+/// Says of a path whether it is kept.
+pub type Kept<'a> = &'a dyn Fn(&[u8]) -> bool;
+
+/// Removes what has a name in a directory, with everything in it. What is mounted there stays.
+pub fn remove(above: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+    remove_but(above, name, &[], &|_| false, 0).map(drop)
+}
+
+/// Removes everything in a directory but what is kept; `path` is its path, for [`Kept`].
+pub fn clear(directory: &OwnedFd, path: &[u8], kept: Kept<'_>) -> Result<()> {
+    children(directory, path, kept, 0).map(drop)
+}
+
+/// Whether nothing is left of it.
+fn remove_but(above: BorrowedFd<'_>, name: &[u8], path: &[u8], kept: Kept<'_>, depth: usize) -> Result<bool> {
+    if depth == MAX_DEPTH {
+        return Err(Refusal::internal("a tree that is removed is too deep"));
+    }
+    let Ok(stat) = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(true) };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        if !kept(path) {
+            rustix::fs::unlinkat(above, name, AtFlags::empty())?;
+        }
+        return Ok(!kept(path));
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
+    let directory = match rustix::fs::openat2(above, name, flags, Mode::empty(), resolve) {
+        Ok(directory) => directory,
+        // Mounted over, such as /proc.
+        Err(Errno::XDEV) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    let empty = children(&directory, path, kept, depth + 1)?;
+    if empty && !kept(path) {
+        rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR)?;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+fn children(directory: &OwnedFd, path: &[u8], kept: Kept<'_>, depth: usize) -> Result<bool> {
+    let mut empty = true;
+    // All names first: what is removed while a directory is read may hide others.
+    let mut names = Vec::new();
+    for found in Dir::read_from(directory)? {
+        let found = found?;
+        if !matches!(found.file_name().to_bytes(), b"." | b"..") {
+            names.push(found.file_name().to_bytes().to_vec());
+        }
+    }
+    for name in names {
+        let below = [path, if path.is_empty() { b"" } else { b"/" }, &name].concat();
+        empty &= remove_but(directory.as_fd(), &name, &below, kept, depth)?;
+    }
+    Ok(empty)
+}

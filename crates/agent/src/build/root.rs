@@ -1,0 +1,91 @@
+//! Paths on the disk, resolved as if it were all there is.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::accounts::Account;
+use crate::agent::Agent;
+use crate::error::{Refusal, Result};
+
+/// How often a path is tried again that was changed while it was resolved.
+const TRIES: usize = 64;
+/// The most bytes of `/etc/passwd` and `/etc/group` that are read.
+const MAX_ACCOUNTS: usize = 1024 * 1024;
+
+/// The disk's root directory.
+pub struct Root(OwnedFd);
+
+impl Root {
+    /// The disk of a machine; of a test, the workspace.
+    pub fn of(agent: &Agent) -> Result<Self> {
+        let place = agent.place()?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = if agent.machine {
+            rustix::fs::open("/", flags, Mode::empty())?
+        } else {
+            rustix::fs::openat(&place.root, ".", flags, Mode::empty())?
+        };
+        Ok(Self(root))
+    }
+
+    /// Opens a path; links lead to places on the disk, and not onto another file system.
+    pub fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        let path = if path.is_empty() { b"." } else { path };
+        for _ in 0..TRIES {
+            match rustix::fs::openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                other => return other,
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// Opens a directory, and makes it and those above it where they are missing; each that is made is shown.
+    pub fn make(&self, path: &[u8], made: &mut dyn FnMut(&OwnedFd) -> Result<()>) -> Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        match self.open(path, flags) {
+            Err(Errno::NOENT) => {}
+            other => return Ok(other?),
+        }
+        let mut done = Vec::new();
+        for part in parts(path) {
+            let above = self.open(&done, flags)?;
+            let fresh = match rustix::fs::mkdirat(&above, part, Mode::from_raw_mode(0o755)) {
+                Ok(()) => true,
+                Err(Errno::EXIST) => false,
+                Err(error) => return Err(error.into()),
+            };
+            done.extend_from_slice(if done.is_empty() { b"" } else { b"/" });
+            done.extend_from_slice(part);
+            if fresh {
+                made(&self.open(&done, flags)?)?;
+            }
+        }
+        Ok(self.open(path, flags)?)
+    }
+
+    /// An account of the disk: `name[:group]` or numbers.
+    pub fn account(&self, text: &str) -> Result<Account> {
+        let (passwd, group) = (self.text(b"etc/passwd"), self.text(b"etc/group"));
+        Account::resolve(&passwd, &group, text).map_err(|message| Refusal::field("user", message))
+    }
+
+    fn text(&self, path: &[u8]) -> String {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let Ok(file) = self.open(path, flags) else { return String::new() };
+        let mut bytes = vec![0; MAX_ACCOUNTS];
+        let mut have = 0;
+        while let Ok(n @ 1..) = rustix::io::read(file.as_fd(), &mut bytes[have..]) {
+            have += n;
+        }
+        String::from_utf8_lossy(&bytes[..have]).into_owned()
+    }
+}
+
+/// The parts of a path that say something.
+pub fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."))
+}

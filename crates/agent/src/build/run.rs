@@ -1,0 +1,82 @@
+//! Running a program on the disk, as an account of the disk.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use berth_agent_proto::control::{MAX_RUN, Run};
+use berth_domain::fields::{Fields, boolean, integer, text};
+use serde_json::Value;
+
+use super::root::Root;
+use crate::agent::Agent;
+use crate::body::{Answer, events, read_json_up_to};
+use crate::error::{Refusal, Result};
+use crate::events::Feeding;
+use crate::process::api::begin;
+use crate::process::{Follow, Launch, Leash, PATH, environment_rule, quoted};
+use crate::server::Call;
+
+/// The longest time a program may take, in seconds.
+const MAX_TIMEOUT: i64 = 24 * 3600;
+const MAX_ARGUMENTS: usize = 4096;
+
+/// `POST /control/run`.
+pub async fn run(call: Call) -> Result<Answer> {
+    let agent = call.agent.clone();
+    let wanted = parse(&read_json_up_to(MAX_RUN, &call.headers, call.body).await?)?;
+    // A task of its own: a client that leaves meanwhile drops what it returns, and that ends the program.
+    let started = tokio::spawn(async move {
+        let timeout = Some(wanted.timeout_seconds);
+        let process = begin(&agent, prepare(&agent, wanted), false, timeout).await?;
+        Ok::<_, Refusal>(Follow::command(process.clone(), Some(Leash(process))))
+    });
+    let follow = started.await.map_err(Refusal::internal)??;
+    Ok(events(Feeding::new(follow)))
+}
+
+fn parse(body: &Value) -> Result<Run> {
+    let owned = |value: &Value| text(value).map(ToOwned::to_owned);
+    let mut fields = Fields::of(body);
+    let argv = fields.list("argv", MAX_ARGUMENTS, owned).unwrap_or_default();
+    if argv.first().is_none_or(String::is_empty) && !fields.failed() {
+        fields.fail("argv", "must begin with a program");
+    }
+    let cwd = fields.required("cwd", |value| match text(value)? {
+        path if path.starts_with('/') => Ok(path.to_owned()),
+        _ => Err("must be an absolute path".to_owned()),
+    });
+    let env = fields.optional("env", environment_rule).unwrap_or_default();
+    let user = fields.optional("user", owned);
+    let network = fields.required("network", boolean).unwrap_or_default();
+    let seconds = fields.required("timeout_seconds", integer(1, MAX_TIMEOUT)).unwrap_or_default();
+    let timeout_seconds = seconds.unsigned_abs();
+    Ok(fields.finish(cwd.map(|cwd| Run { argv, env, cwd, user, network, timeout_seconds }))?)
+}
+
+async fn prepare(agent: &Arc<Agent>, wanted: Run) -> Result<(String, Launch)> {
+    let cmd = quoted(&wanted.argv);
+    let cgroup = agent.freezer.cgroup();
+    let agent = agent.clone();
+    let look = move || {
+        let root = Root::of(&agent)?;
+        let account = root.account(wanted.user.as_deref().unwrap_or("0"))?;
+        let cwd = root.make(wanted.cwd.as_bytes(), &mut |_| Ok(()))?;
+        let mut env = wanted.env;
+        env.entry("PATH".to_owned()).or_insert_with(|| PATH.to_owned());
+        env.entry("HOME".to_owned()).or_insert_with(|| account.home.clone());
+        let mut words = wanted.argv.into_iter().map(OsString::from);
+        Ok::<_, Refusal>(Launch {
+            program: words.next().unwrap_or_default(),
+            name: None,
+            arguments: words.collect(),
+            env,
+            cwd,
+            account,
+            cgroup,
+            terminal: false,
+            isolated: !wanted.network,
+        })
+    };
+    let launch = tokio::task::spawn_blocking(look).await.map_err(Refusal::internal)??;
+    Ok((cmd, launch))
+}

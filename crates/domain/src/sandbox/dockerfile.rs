@@ -1,0 +1,164 @@
+//! Dockerfiles: what they say, and the steps that come of it.
+//!
+//! ```text
+//!   text ─ lines ─► logical lines ─ instruction ─► Dockerfile ─ plan(arguments, bases) ─► Plan ─ keys ─► cache keys
+//! ```
+//!
+//! Parsing needs nothing but the text and finds every mistake that the text alone has. Planning needs to know what
+//! the bases bring (their environment, user, working directory), because `ENV PATH=/opt/bin:$PATH` does; it gives
+//! steps in which nothing is left to look up. Neither runs anything.
+//!
+//! Understood is what people use daily. What cannot be done here is refused with what to write instead, and what
+//! means nothing for a sandbox is passed over with a [`Note`].
+
+pub mod config;
+mod copy;
+mod expand;
+pub mod instruction;
+pub mod key;
+mod lines;
+pub mod pattern;
+pub mod plan;
+mod scope;
+mod stages;
+
+use std::fmt;
+
+use crate::error::Error;
+pub use config::ImageConfig;
+pub use instruction::Instruction;
+pub use plan::{Action, Base, Plan, Stage, Step};
+
+/// Most bytes of a Dockerfile. The body of a request has 256 KiB, and JSON may double what it quotes.
+pub const MAX_TEXT: usize = 64 * 1024;
+/// Most instructions of a Dockerfile.
+pub const MAX_INSTRUCTIONS: usize = 200;
+/// Most stages of a Dockerfile: each is a machine of its own while it is built.
+pub const MAX_STAGES: usize = 16;
+/// Mistakes that are told at once.
+const MAX_MISTAKES: usize = 20;
+
+/// What is wrong in one place of a Dockerfile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// The line its instruction begins at, from 1.
+    pub line: usize,
+    /// What is wrong, and what to write instead.
+    pub message: String,
+}
+
+/// Something in a Dockerfile that has no effect.
+pub type Note = Mistake;
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.message)
+    }
+}
+
+/// Everything that was found wrong; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistakes(pub Vec<Mistake>);
+
+impl Mistakes {
+    fn one(line: usize, message: impl Into<String>) -> Self {
+        Self(vec![Mistake { line, message: message.into() }])
+    }
+}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, mistake) in self.0.iter().enumerate() {
+            write!(f, "{}{mistake}", if index == 0 { "" } else { " " })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+impl From<Mistakes> for Error {
+    fn from(mistakes: Mistakes) -> Self {
+        Self::field("dockerfile", mistakes.to_string())
+    }
+}
+
+/// An instruction and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// The line it begins at, from 1.
+    pub line: usize,
+    /// Its text on one line, without heredocs.
+    pub text: String,
+    /// What it says.
+    pub instruction: Instruction,
+}
+
+/// A Dockerfile that was understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dockerfile {
+    /// The character that continues lines and escapes.
+    pub escape: char,
+    /// Its instructions, the first of them `ARG` or `FROM`.
+    pub instructions: Vec<Located>,
+    /// What will have no effect.
+    pub notes: Vec<Note>,
+}
+
+impl Dockerfile {
+    /// Reads a Dockerfile.
+    ///
+    /// # Errors
+    /// Every mistake that the text alone has.
+    pub fn parse(text: &str) -> Result<Self, Mistakes> {
+        if text.len() > MAX_TEXT {
+            let message = format!("the Dockerfile has {} bytes; it may have {MAX_TEXT} at most", text.len());
+            return Err(Mistakes::one(1, message));
+        }
+        let read = lines::read(text)?;
+        if read.lines.len() > MAX_INSTRUCTIONS {
+            let line = read.lines.get(MAX_INSTRUCTIONS).map_or(1, |line| line.number);
+            let message = format!("a Dockerfile may have {MAX_INSTRUCTIONS} instructions at most; join RUNs with '&&'");
+            return Err(Mistakes::one(line, message));
+        }
+        let (mut instructions, mut notes, mut mistakes) = (Vec::new(), Vec::new(), Vec::new());
+        for line in read.lines {
+            let number = line.number;
+            match instruction::parse(&line, read.escape, &mut notes) {
+                Ok(instruction) => instructions.push(Located { line: number, text: line.text, instruction }),
+                Err(message) if mistakes.len() < MAX_MISTAKES => mistakes.push(Mistake { line: number, message }),
+                Err(_) => {}
+            }
+        }
+        if mistakes.is_empty() {
+            mistakes.extend(order(&instructions));
+        }
+        if mistakes.is_empty() {
+            Ok(Self { escape: read.escape, instructions, notes })
+        } else {
+            Err(Mistakes(mistakes))
+        }
+    }
+}
+
+/// What is wrong about the order of instructions.
+fn order(instructions: &[Located]) -> Option<Mistake> {
+    let mistake = |line, message: String| Some(Mistake { line, message });
+    let is_from = |located: &&Located| matches!(located.instruction, Instruction::From { .. });
+    let Some(first) = instructions.iter().find(is_from) else {
+        return mistake(1, "a Dockerfile needs a FROM; begin it with one, such as 'FROM base'".to_owned());
+    };
+    let early = instructions.iter().take_while(|located| located.line != first.line);
+    if let Some(early) = early.into_iter().find(|located| !matches!(located.instruction, Instruction::Arg(_))) {
+        return mistake(early.line, "only ARG may stand before the first FROM; move this below it".to_owned());
+    }
+    let stages = instructions.iter().filter(is_from).count();
+    if stages > MAX_STAGES {
+        return mistake(first.line, format!("a Dockerfile may have {MAX_STAGES} stages at most, not {stages}"));
+    }
+    None
+}
+
+#[cfg(test)]
+#[path = "dockerfile_tests.rs"]
+mod tests;

@@ -1,0 +1,301 @@
+//! From a Dockerfile to steps in which nothing is left to look up.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::config::ImageConfig;
+use super::instruction::{Command, Instruction};
+use super::scope::Scope;
+use super::stages::{self, Draft, Given};
+use super::{Dockerfile, Located, MAX_MISTAKES, Mistake, Mistakes, Note, copy};
+
+/// What a build does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The stages that are needed, in order; the last is what is built.
+    pub stages: Vec<Stage>,
+    /// What has no effect.
+    pub notes: Vec<Note>,
+}
+
+impl Plan {
+    /// What is known of the programs in what is built.
+    pub fn config(&self) -> ImageConfig {
+        self.stages.last().map(|stage| stage.config.clone()).unwrap_or_default()
+    }
+}
+
+/// One stage: a disk of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// The line of its `FROM`.
+    pub line: usize,
+    /// Its name.
+    pub name: Option<String>,
+    /// What it begins with.
+    pub base: Base,
+    /// What is done to it.
+    pub steps: Vec<Step>,
+    /// What is known of the programs in it at its end.
+    pub config: ImageConfig,
+}
+
+/// What a stage begins with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Base {
+    /// Nothing.
+    Scratch,
+    /// The end of an earlier stage of the plan.
+    Stage(usize),
+    /// A template, an uploaded archive or an image of a registry.
+    Image(String),
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The line it stands at.
+    pub line: usize,
+    /// Its text, for the log.
+    pub text: String,
+    /// What it is.
+    pub action: Action,
+}
+
+/// What a step does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Action {
+    /// Runs a program.
+    Run(Run),
+    /// Copies files.
+    Copy(Copy),
+    /// Makes a directory, and those above it, unless it is there.
+    MakeDirectory(String),
+}
+
+/// A program that is run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Run {
+    /// It and its arguments.
+    pub argv: Vec<String>,
+    /// Its environment, besides `PATH` and `HOME` where they are not in it.
+    pub env: BTreeMap<String, String>,
+    /// Where it runs, an absolute path.
+    pub cwd: String,
+    /// As whom, `name[:group]` or numbers; root without.
+    pub user: Option<String>,
+    /// Whether it has a network.
+    pub network: bool,
+}
+
+/// Files that are copied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Copy {
+    /// Where from.
+    pub origin: Origin,
+    /// Patterns of what is copied, relative to the origin's root.
+    pub sources: Vec<String>,
+    /// Files that stand in the Dockerfile itself.
+    pub inline: Vec<Inline>,
+    /// Where to, an absolute path.
+    pub to: String,
+    /// Whether that is a directory, also if nothing is there.
+    pub into: bool,
+    /// Whose the copies are, `name[:group]` or numbers. Without, those of a context are root's and others stay.
+    pub owner: Option<String>,
+    /// Their permissions, if not those of the origin.
+    pub mode: Option<u32>,
+    /// Whether archives of a context are unpacked.
+    pub extract: bool,
+}
+
+/// Where files are copied from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Origin {
+    /// The files that were sent with the Dockerfile.
+    Context,
+    /// A stage or an image.
+    Base(Base),
+}
+
+/// A file that stands in the Dockerfile itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Inline {
+    /// Its name.
+    pub name: String,
+    /// What it holds.
+    pub content: String,
+}
+
+impl Dockerfile {
+    /// The images that a build needs, in the order they are named, each once: those that stages begin with, whose
+    /// configuration [`Self::plan`] asks for, and those that are only copied from.
+    ///
+    /// # Errors
+    /// What is wrong with a `FROM` or a `COPY --from`.
+    pub fn images(&self, given: &Given, target: Option<&str>) -> Result<Vec<String>, Mistakes> {
+        let mut scope = Scope::new(self.escape, given);
+        let drafts = stages::read(self, &mut scope)?;
+        let mut images = Vec::new();
+        for index in stages::needed(&drafts, stages::target(&drafts, target)?)? {
+            for base in stages::bases(&drafts, index)? {
+                if let Base::Image(image) = base
+                    && !images.contains(&image)
+                {
+                    images.push(image);
+                }
+            }
+        }
+        Ok(images)
+    }
+
+    /// The steps of a build.
+    ///
+    /// `given` are the build's arguments, `target` the stage to build (the last without), and `config` what an image
+    /// says about its programs. With a `config` that always answers the default it checks what can be checked before
+    /// any image is there.
+    ///
+    /// # Errors
+    /// Every mistake that was found.
+    pub fn plan(
+        &self,
+        given: &Given,
+        target: Option<&str>,
+        config: &dyn Fn(&str) -> ImageConfig,
+    ) -> Result<Plan, Mistakes> {
+        let mut scope = Scope::new(self.escape, given);
+        let drafts = stages::read(self, &mut scope)?;
+        let needed = stages::needed(&drafts, stages::target(&drafts, target)?)?;
+        let mut planner = Planner { drafts: &drafts, needed: &needed, scope, mistakes: Vec::new() };
+        let mut stages: Vec<Stage> = Vec::new();
+        for index in &needed {
+            let draft = &drafts[*index];
+            let base = planner.renumbered(draft.base.clone());
+            planner.scope.begin(match &base {
+                Base::Scratch => ImageConfig::default(),
+                Base::Stage(stage) => stages.get(*stage).map(|stage| stage.config.clone()).unwrap_or_default(),
+                Base::Image(image) => config(image),
+            });
+            let steps = planner.steps(*index);
+            let config = planner.scope.config.clone();
+            stages.push(Stage { line: draft.line, name: draft.name.clone(), base, steps, config });
+        }
+        if !planner.mistakes.is_empty() {
+            planner.mistakes.truncate(MAX_MISTAKES);
+            return Err(Mistakes(planner.mistakes));
+        }
+        let mut notes = self.notes.clone();
+        let unused = given.keys().filter(|name| !stages::declares(self, name));
+        notes.extend(unused.map(|name| Note { line: 1, message: format!("no ARG asks for the argument '{name}'") }));
+        Ok(Plan { stages, notes })
+    }
+}
+
+struct Planner<'a> {
+    drafts: &'a [Draft<'a>],
+    needed: &'a [usize],
+    scope: Scope<'a>,
+    mistakes: Vec<Mistake>,
+}
+
+impl Planner<'_> {
+    /// A base by its place in the plan, from which stages that are not needed are gone.
+    fn renumbered(&self, base: Base) -> Base {
+        match base {
+            Base::Stage(stage) => Base::Stage(self.needed.binary_search(&stage).unwrap_or_default()),
+            other => other,
+        }
+    }
+
+    fn steps(&mut self, index: usize) -> Vec<Step> {
+        let mut steps = Vec::new();
+        // A CMD counts only with the entry point it was written for.
+        let mut own_cmd = false;
+        for located in self.drafts[index].body {
+            own_cmd |= matches!(located.instruction, Instruction::Cmd(_));
+            match self.step(index, located, own_cmd) {
+                Ok(Some(action)) => steps.push(Step { line: located.line, text: located.text.clone(), action }),
+                Ok(None) => {}
+                Err(message) => self.mistakes.push(Mistake { line: located.line, message }),
+            }
+        }
+        steps
+    }
+
+    fn step(&mut self, index: usize, located: &Located, own_cmd: bool) -> Result<Option<Action>, String> {
+        match &located.instruction {
+            Instruction::Run { command, network } => return Ok(Some(self.run(command, *network))),
+            Instruction::Copy(transfer) => {
+                let origin = match &transfer.from {
+                    None => Origin::Context,
+                    Some(from) => {
+                        let base = stages::source(from, &self.drafts[..index])?;
+                        Origin::Base(self.renumbered(base))
+                    }
+                };
+                return Ok(Some(Action::Copy(copy::resolve(transfer, origin, &mut self.scope)?)));
+            }
+            Instruction::Workdir(text) => {
+                let path = self.scope.word(text)?;
+                if path.is_empty() {
+                    return Err("the directory is empty; a variable in it has no value".to_owned());
+                }
+                let path = copy::absolute(&path, self.scope.config.directory())?;
+                self.scope.config.workdir = Some(path.clone());
+                return Ok(Some(Action::MakeDirectory(path)));
+            }
+            Instruction::User(text) => {
+                let user = self.scope.word(text)?;
+                copy::account(&user).map_err(|why| format!("USER {why}"))?;
+                self.scope.config.user = Some(user);
+            }
+            Instruction::Env(pairs) => self.scope.set(pairs)?,
+            Instruction::Arg(arguments) => {
+                for (name, default) in arguments {
+                    self.scope.argument(name, default.as_deref())?;
+                }
+            }
+            Instruction::Cmd(command) => self.scope.config.cmd = Some(self.argv(command)),
+            Instruction::Entrypoint(command) => {
+                self.scope.config.entrypoint = Some(self.argv(command));
+                if !own_cmd {
+                    self.scope.config.cmd = None;
+                }
+            }
+            Instruction::Shell(words) => self.scope.config.shell = Some(words.clone()),
+            Instruction::From { .. } | Instruction::Nothing => {}
+        }
+        Ok(None)
+    }
+
+    fn argv(&self, command: &Command) -> Vec<String> {
+        match command {
+            Command::Exec(words) => words.clone(),
+            Command::Shell(text) => [self.scope.config.shell(), vec![text.clone()]].concat(),
+            Command::Script(text) => script(text, self.scope.config.shell()),
+        }
+    }
+
+    fn run(&self, command: &Command, network: bool) -> Action {
+        Action::Run(Run {
+            argv: self.argv(command),
+            env: self.scope.environment(),
+            cwd: self.scope.config.directory().to_owned(),
+            user: self.scope.config.user.clone(),
+            network,
+        })
+    }
+}
+
+/// Writes a script to a place that is no part of any disk, runs it, and removes it.
+const RUN_SCRIPT: &str = "f=$(mktemp /dev/shm/run.XXXXXX) && printf %s \"$1\" >\"$f\" && chmod 700 \"$f\" || exit 125; \
+                          \"$f\"; s=$?; rm -f \"$f\"; exit $s";
+
+/// A script runs in the shell, or in what its first line names.
+fn script(text: &str, shell: Vec<String>) -> Vec<String> {
+    if text.starts_with("#!") {
+        return ["/bin/sh", "-c", RUN_SCRIPT, "run", text].map(ToOwned::to_owned).into();
+    }
+    [shell, vec![text.to_owned()]].concat()
+}

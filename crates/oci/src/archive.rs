@@ -1,0 +1,112 @@
+//! A tar archive on disk whose members are read in any order.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::compression::{Compression, Decoder, MAGIC};
+use crate::members::{Kind, each};
+use crate::{Error, Result};
+
+/// How many links are followed from one name.
+const MAX_HOPS: usize = 16;
+
+/// The archive.
+pub struct Archive {
+    file: Arc<File>,
+    members: BTreeMap<String, Place>,
+}
+
+enum Place {
+    Content { at: u64, size: u64 },
+    Link(String),
+}
+
+impl Archive {
+    /// Opens an archive. One that is compressed is written without its compression to a file of its own in `scratch`,
+    /// which has no name and goes away with the archive; it may have `most` bytes.
+    pub fn open(path: &Path, scratch: &Path, most: u64) -> Result<Self> {
+        let mut file = File::open(path)?;
+        let mut start = Vec::new();
+        file.by_ref().take(MAGIC as u64).read_to_end(&mut start)?;
+        file.seek(SeekFrom::Start(0))?;
+        let compression = Compression::of(&start);
+        if compression != Compression::None {
+            file = expand(compression, file, scratch, most)?;
+        }
+        let mut members = BTreeMap::new();
+        let mut archive = tar::Archive::new(&file);
+        each(archive.entries_with_seek()?, |member, _| {
+            let place = match member.kind {
+                Kind::File => Place::Content { at: member.offset, size: member.size },
+                Kind::Symlink(target) => Place::Link(beside(&member.path, &target)),
+                Kind::Link(target) => Place::Link(target),
+                Kind::Directory | Kind::Other => return Ok(()),
+            };
+            members.insert(member.path, place);
+            Ok(())
+        })?;
+        Ok(Self { file: Arc::new(file), members })
+    }
+
+    /// The content of a member and its length.
+    pub fn member(&self, name: &str) -> Option<(Section, u64)> {
+        let mut name = name;
+        for _ in 0..MAX_HOPS {
+            match self.members.get(name)? {
+                Place::Content { at, size } => {
+                    let section = Section { file: self.file.clone(), at: *at, end: at.saturating_add(*size) };
+                    return Some((section, *size));
+                }
+                Place::Link(target) => name = target,
+            }
+        }
+        None
+    }
+}
+
+fn expand(compression: Compression, file: File, scratch: &Path, most: u64) -> Result<File> {
+    let mut out = tempfile::tempfile_in(scratch)?;
+    let decoder = Decoder::new(compression, BufReader::new(file)).map_err(Error::from_stream)?;
+    let written = io::copy(&mut decoder.take(most.saturating_add(1)), &mut out).map_err(Error::from_stream)?;
+    if written > most {
+        let message = format!("The archive has more than {most} bytes without its compression; give a larger disk_gb.");
+        return Err(Error::TooLarge(message));
+    }
+    out.seek(SeekFrom::Start(0))?;
+    Ok(out)
+}
+
+/// Where a symbolic link leads; what leads out of the archive names nothing in it.
+fn beside(path: &str, target: &str) -> String {
+    let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+    let mut parts: Vec<&str> = Vec::new();
+    for part in above.split('/').chain(target.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// Part of a file. Sections of one file do not disturb each other.
+pub struct Section {
+    file: Arc<File>,
+    at: u64,
+    end: u64,
+}
+
+impl Read for Section {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        let most = left.min(buffer.len());
+        let n = self.file.read_at(&mut buffer[..most], self.at)?;
+        self.at += n as u64;
+        Ok(n)
+    }
+}

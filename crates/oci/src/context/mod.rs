@@ -1,0 +1,149 @@
+//! The files that were sent with a Dockerfile, and what a `COPY` takes of them.
+//!
+//! The archive is read through once to learn what is in it, and once more for each `COPY`, which writes the members
+//! it takes to a new archive, named after where they go. No member ever becomes a file on this machine.
+
+mod nested;
+mod select;
+mod tree;
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use berth_domain::sandbox::dockerfile::pattern::Ignore;
+use berth_domain::sandbox::dockerfile::plan::Copy;
+use sha2::{Digest, Sha256};
+
+use crate::blobs::Sha;
+use crate::compression::Decoder;
+use crate::members::{Kind, Member, each};
+use crate::{Budget, Error, Result};
+use tree::{Content, Tree};
+
+/// Most bytes of a `.dockerignore`.
+const MAX_IGNORE: u64 = 256 * 1024;
+/// Bytes of a file that tell whether it is an archive.
+const START: usize = 16 * 1024;
+
+/// The files that were sent with a Dockerfile.
+pub struct Context {
+    archive: Option<PathBuf>,
+    tree: Tree,
+    most: u64,
+}
+
+impl Context {
+    /// No files.
+    pub fn empty() -> Self {
+        Self { archive: None, tree: Tree::default(), most: 0 }
+    }
+
+    /// Reads an archive, which may be compressed with gzip or zstd, and leaves out what its `.dockerignore` says. It
+    /// may have `most` bytes without its compression.
+    ///
+    /// # Errors
+    /// It is no tar archive, damaged, or too large; a member's path is absolute or has `..`.
+    pub fn open(archive: &Path, most: u64) -> Result<Self> {
+        let budget = Budget::new(most);
+        let mut tree = Tree::default();
+        let mut ignore = None;
+        read(archive, &budget, |member, content| {
+            if member.path == ".dockerignore" && member.kind == Kind::File {
+                let mut text = Vec::new();
+                content.take(MAX_IGNORE + 1).read_to_end(&mut text)?;
+                ignore = Some(rules(&text)?);
+                tree.add(file(&member, &text), member);
+                return Ok(());
+            }
+            let content = match &member.kind {
+                Kind::File => scan(&member, content)?,
+                Kind::Directory => Content::Directory,
+                Kind::Symlink(target) => Content::Symlink(target.clone()),
+                Kind::Link(target) => tree.file(target).ok_or_else(|| {
+                    Error::invalid(format!("The link {:?} in the archive leads nowhere.", member.path))
+                })?,
+                Kind::Other => return Ok(()),
+            };
+            tree.add(content, member);
+            Ok(())
+        })?;
+        if let Some(ignore) = ignore {
+            tree.leave_out(&ignore);
+        }
+        Ok(Self { archive: Some(archive.to_owned()), tree, most })
+    }
+
+    /// A digest of everything that a `COPY` takes: equal where it would write the same.
+    ///
+    /// # Errors
+    /// As for [`Self::select`].
+    pub fn digest(&self, copy: &Copy) -> Result<String> {
+        let selection = select::resolve(&self.tree, copy, true)?;
+        Ok(selection.digest())
+    }
+
+    /// Writes an archive of what a `COPY` takes, each member named after where it goes, relative to `/`. `directory`
+    /// says whether the destination is a directory already. Owners are root's and permissions the context's:
+    /// `--chown` and `--chmod` are for whoever unpacks it, who knows the accounts.
+    ///
+    /// # Errors
+    /// Something is named that is not there, or several files would go to one that is no directory.
+    pub fn select(&self, copy: &Copy, directory: bool, out: &mut dyn std::io::Write) -> Result<()> {
+        let selection = select::resolve(&self.tree, copy, directory)?;
+        let (budget, into) = (Budget::new(self.most), select::is_directory(copy, directory));
+        select::Writer::new(out, &budget).write(copy, into, selection, self.archive.as_deref())
+    }
+}
+
+/// Calls a function with every member of an archive.
+fn read(archive: &Path, budget: &Budget, visit: impl FnMut(Member, &mut dyn Read) -> Result<()>) -> Result<()> {
+    let decoder = Decoder::sniff(BufReader::new(File::open(archive)?)).map_err(Error::from_stream)?;
+    let mut archive = tar::Archive::new(Spending { reader: decoder, budget });
+    let entries = archive.entries()?;
+    each(entries, visit)
+}
+
+/// A reader that spends a budget.
+struct Spending<'a, R> {
+    reader: R,
+    budget: &'a Budget,
+}
+
+impl<R: Read> Read for Spending<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.reader.read(buffer)?;
+        self.budget.spend(n as u64).map_err(Error::into_stream)?;
+        Ok(n)
+    }
+}
+
+fn rules(text: &[u8]) -> Result<Ignore> {
+    if text.len() as u64 > MAX_IGNORE {
+        return Err(Error::TooLarge(format!("A .dockerignore may have {MAX_IGNORE} bytes at most.")));
+    }
+    let text = std::str::from_utf8(text).map_err(|_| Error::invalid("The .dockerignore is not UTF-8."))?;
+    Ignore::parse(text).map_err(Error::invalid)
+}
+
+fn file(member: &Member, bytes: &[u8]) -> Content {
+    Content::File { ordinal: member.ordinal, size: member.size, sha: Sha::of(bytes).0, packed: false }
+}
+
+/// Reads a file's content once: its digest, and whether it is an archive.
+fn scan(member: &Member, content: &mut dyn Read) -> Result<Content> {
+    let mut hasher = Sha256::new();
+    let mut start = Vec::with_capacity(START);
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let n = content.read(&mut buffer).map_err(Error::from_stream)?;
+        if n == 0 {
+            break;
+        }
+        hasher.update(&buffer[..n]);
+        let wanted = (START - start.len()).min(n);
+        start.extend_from_slice(&buffer[..wanted]);
+    }
+    let packed = nested::is_archive(&start);
+    Ok(Content::File { ordinal: member.ordinal, size: member.size, sha: Sha::finished(hasher).0, packed })
+}

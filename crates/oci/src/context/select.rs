@@ -1,0 +1,225 @@
+//! What a `COPY` takes, and the archive of it.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use berth_domain::sandbox::dockerfile::pattern::Pattern;
+use berth_domain::sandbox::dockerfile::plan::Copy;
+use sha2::{Digest, Sha256};
+use tar::{Builder, EntryType, Header};
+
+use super::nested::each_member;
+use super::tree::{Content, Node, Tree};
+use super::{Spending, read};
+use crate::blobs::Sha;
+use crate::members::{Kind, Member};
+use crate::{Budget, Error, Result};
+
+/// What goes where.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// What comes to be at each path, relative to `/`.
+    at: BTreeMap<String, Node>,
+}
+
+/// What a `COPY` takes from a tree.
+pub fn resolve(tree: &Tree, copy: &Copy, directory: bool) -> Result<Selection> {
+    let mut selection = Selection::default();
+    let to = copy.to.trim_matches('/');
+    let into = is_directory(copy, directory);
+    let mut files = copy.inline.len();
+    for source in &copy.sources {
+        let pattern = Pattern::parse(source).map_err(Error::invalid)?;
+        let found = tree.matching(&pattern);
+        if found.is_empty() {
+            return Err(missing(source));
+        }
+        for path in found {
+            let real = tree.resolve(&path).ok_or_else(|| missing(&path))?;
+            match tree.get(&real) {
+                Some(node) if node.content != Content::Directory => {
+                    files += 1;
+                    let unpacked = copy.extract && matches!(node.content, Content::File { packed: true, .. });
+                    let name = path.rsplit('/').next().unwrap_or_default();
+                    let target = if into || unpacked { join(to, name) } else { to.to_owned() };
+                    selection.at.insert(target, node.clone());
+                }
+                _ => selection.directory(tree, &real, to),
+            }
+        }
+    }
+    if files > 1 && !into {
+        let message = format!("Several files are copied to one; write '{}/', so that it is a directory.", copy.to);
+        return Err(Error::Invalid(message));
+    }
+    Ok(selection)
+}
+
+/// Whether what is copied goes into a directory, and not to a path of its own.
+pub fn is_directory(copy: &Copy, directory: bool) -> bool {
+    copy.into || directory || copy.to == "/"
+}
+
+fn missing(source: &str) -> Error {
+    Error::NotFound(format!(
+        "There is no '{source}' among the files that were sent; send it, or take it out of .dockerignore."
+    ))
+}
+
+fn join(directory: &str, name: &str) -> String {
+    if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
+}
+
+impl Selection {
+    /// A directory's content goes, not the directory.
+    fn directory(&mut self, tree: &Tree, real: &str, to: &str) {
+        if !to.is_empty() {
+            let itself = Node { content: Content::Directory, mode: 0o755, mtime: 0 };
+            self.at.entry(to.to_owned()).or_insert(itself);
+        }
+        for (path, node) in tree.below(real) {
+            self.at.insert(join(to, path), node.clone());
+        }
+    }
+
+    /// A digest of it; times do not count.
+    pub fn digest(&self) -> String {
+        let mut hasher = Sha256::new();
+        let mut add = |text: &str| {
+            hasher.update((text.len() as u64).to_be_bytes());
+            hasher.update(text);
+        };
+        for (path, node) in &self.at {
+            add(path);
+            add(&format!("{:o}", node.mode));
+            match &node.content {
+                Content::File { sha, .. } => add(&format!("file {sha}")),
+                Content::Directory => add("directory"),
+                Content::Symlink(target) => add(&format!("link {target}")),
+            }
+        }
+        Sha::finished(hasher).0
+    }
+}
+
+/// Writes the archive.
+pub struct Writer<'a> {
+    builder: Builder<&'a mut dyn Write>,
+    budget: &'a Budget,
+}
+
+impl<'a> Writer<'a> {
+    /// A writer whose files may have as many bytes as the budget.
+    pub fn new(out: &'a mut dyn Write, budget: &'a Budget) -> Self {
+        Self { builder: Builder::new(out), budget }
+    }
+
+    /// Writes directories, links and what stands in the Dockerfile first, then files as the archive has them.
+    pub fn write(mut self, copy: &Copy, into: bool, selection: Selection, archive: Option<&Path>) -> Result<()> {
+        let mut wanted: BTreeMap<usize, Vec<(String, Node)>> = BTreeMap::new();
+        for (to, node) in selection.at {
+            match &node.content {
+                Content::Directory => self.member(EntryType::Directory, &to, &node, 0, &mut io::empty())?,
+                Content::Symlink(target) => self.link(EntryType::Symlink, &to, target, &node)?,
+                Content::File { ordinal, .. } => wanted.entry(*ordinal).or_default().push((to, node)),
+            }
+        }
+        self.inline(copy, into)?;
+        let count = |wanted: &BTreeMap<usize, Vec<(String, Node)>>| wanted.values().map(Vec::len).sum::<usize>();
+        // A file that goes to two places is written in two rounds.
+        while let (left @ 1.., Some(archive)) = (count(&wanted), archive) {
+            // What was read before within its budget is so again.
+            read(archive, &Budget::new(u64::MAX), |member, content| {
+                match wanted.get_mut(&member.ordinal).and_then(Vec::pop) {
+                    Some((to, node)) => self.file(copy, &to, &node, content),
+                    None => Ok(()),
+                }
+            })?;
+            if count(&wanted) == left {
+                return Err(Error::invalid("The archive changed while it was read; send it again."));
+            }
+        }
+        Ok(self.builder.into_inner()?.flush()?)
+    }
+
+    fn inline(&mut self, copy: &Copy, into: bool) -> Result<()> {
+        let to = copy.to.trim_matches('/');
+        for file in &copy.inline {
+            let path = if into { join(to, &file.name) } else { to.to_owned() };
+            let node = Node { content: Content::Directory, mode: 0o644, mtime: 0 };
+            let bytes = file.content.as_bytes();
+            self.member(EntryType::Regular, &path, &node, bytes.len() as u64, &mut &bytes[..])?;
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, copy: &Copy, to: &str, node: &Node, content: &mut dyn Read) -> Result<()> {
+        let Content::File { size, packed, .. } = &node.content else { return Ok(()) };
+        if copy.extract && *packed {
+            let name = to.rsplit('/').next().unwrap_or_default().to_owned();
+            let root = copy.to.trim_matches('/').to_owned();
+            return each_member(&name, content, |member, content| self.unpacked(&root, member, content));
+        }
+        self.budget.spend(*size)?;
+        self.member(EntryType::Regular, to, node, *size, content)
+    }
+
+    /// A member of an archive that is unpacked keeps its owner.
+    fn unpacked(&mut self, root: &str, member: Member, content: &mut dyn Read) -> Result<()> {
+        if member.path.is_empty() {
+            return Ok(());
+        }
+        let path = join(root, &member.path);
+        let mut header = header(EntryType::Regular, member.mode, member.mtime, 0);
+        header.set_uid(member.owner.0);
+        header.set_gid(member.owner.1);
+        match member.kind {
+            Kind::File => {
+                header.set_size(member.size);
+                let mut content = Spending { reader: content, budget: self.budget };
+                self.append(&mut header, &path, &mut content)
+            }
+            Kind::Directory => {
+                header.set_entry_type(EntryType::Directory);
+                self.append(&mut header, &path, &mut io::empty())
+            }
+            Kind::Symlink(target) => {
+                header.set_entry_type(EntryType::Symlink);
+                self.append_link(&mut header, &path, &target)
+            }
+            Kind::Link(target) => {
+                header.set_entry_type(EntryType::Link);
+                self.append_link(&mut header, &path, &join(root, &target))
+            }
+            Kind::Other => Ok(()),
+        }
+    }
+
+    fn link(&mut self, kind: EntryType, to: &str, target: &str, node: &Node) -> Result<()> {
+        self.append_link(&mut header(kind, node.mode, node.mtime, 0), to, target)
+    }
+
+    fn member(&mut self, kind: EntryType, to: &str, node: &Node, size: u64, content: &mut dyn Read) -> Result<()> {
+        self.append(&mut header(kind, node.mode, node.mtime, size), to, content)
+    }
+
+    fn append(&mut self, header: &mut Header, path: &str, content: &mut dyn Read) -> Result<()> {
+        self.builder.append_data(header, path, content).map_err(Error::from_stream)
+    }
+
+    fn append_link(&mut self, header: &mut Header, path: &str, target: &str) -> Result<()> {
+        self.builder.append_link(header, path, target).map_err(Error::from_stream)
+    }
+}
+
+fn header(kind: EntryType, mode: u32, mtime: u64, size: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_mtime(mtime);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_size(size);
+    header
+}

@@ -1,0 +1,216 @@
+//! A site inside a machine, reached through its agent.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::body::Body;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use berth_agent_proto::control::{self, Found, Identity, Pack};
+use berth_agent_proto::error::{ErrorBody, code};
+use berth_agent_proto::runtime::{Exit, OutputEvent};
+use berth_domain::sandbox::dockerfile::plan::Run;
+use bytes::Bytes;
+use form_urlencoded::Serializer;
+use futures::{StreamExt, TryStreamExt};
+use http::{Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use serde::Serialize;
+
+use super::BuildError;
+use super::site::{Lines, Site, Tar, Unpack};
+use crate::services::sandbox::agent::{AgentError, Session};
+
+/// The largest answer that is not a stream, in bytes.
+const LARGEST: usize = 64 << 10;
+/// The largest event of a program's output: a line of 64 KiB as JSON.
+const LARGEST_EVENT: usize = 1 << 20;
+/// How long an answer may take that needs no work.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How much later than a program's end its last event may come.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// A site inside a machine that booted a bare disk.
+pub struct AgentSite {
+    session: Session,
+    /// What the machine becomes before programs run: its clock, its network. None leaves it as it is.
+    identity: Option<Identity>,
+    /// Held as long as the site: dropping it may end the machine.
+    _held: Box<dyn Send + Sync>,
+}
+
+impl AgentSite {
+    /// A site of a session whose machine was booted with `bare`. What is `held` goes with it.
+    pub fn new(session: Session, identity: Option<Identity>, held: impl Send + Sync + 'static) -> Self {
+        Self { session, identity, _held: Box::new(held) }
+    }
+
+    /// The session, for what comes after the build: freezing the disk.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    async fn json<B: Serialize>(&self, route: &str, body: &B) -> Result<Response<Incoming>, BuildError> {
+        let body = serde_json::to_vec(body).map_err(|_| AgentError::Nonsense)?;
+        let request = Request::post(format!("http://agent/control/{route}"))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(body))
+            .map_err(|_| AgentError::Nonsense)?;
+        self.granted(request).await
+    }
+
+    /// Sends a request, and gives its answer if it is no refusal.
+    async fn granted(&self, request: Request<Body>) -> Result<Response<Incoming>, BuildError> {
+        let response = self.session.send(request).await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let bytes = small(response).await.unwrap_or_default();
+        Err(refused(status, &bytes).into())
+    }
+}
+
+async fn small(response: Response<Incoming>) -> Result<Bytes, AgentError> {
+    let collected = tokio::time::timeout(PATIENCE, Limited::new(response.into_body(), LARGEST).collect()).await;
+    Ok(collected.map_err(|_| AgentError::Timeout)?.map_err(|error| AgentError::Gone(error.to_string()))?.to_bytes())
+}
+
+fn refused(status: StatusCode, bytes: &[u8]) -> AgentError {
+    let body = serde_json::from_slice::<ErrorBody>(bytes).ok();
+    let full = body.as_ref().is_some_and(|body| body.code == code::NO_SPACE);
+    let message = match body {
+        _ if full => "the disk is full; give the template a larger disk_gb".to_owned(),
+        Some(body) => body.message.chars().filter(|c| !c.is_control()).take(500).collect(),
+        None => "the machine refused without a reason".to_owned(),
+    };
+    AgentError::Refused { status, message }
+}
+
+fn query_of(how: &Unpack) -> String {
+    let mut query = Serializer::new(String::new());
+    query.append_pair("path", how.path.as_deref().unwrap_or("/"));
+    if how.keep {
+        query.append_pair("keep", "true");
+    }
+    if let Some(owner) = &how.owner {
+        query.append_pair("owner", owner);
+    }
+    if let Some(mode) = how.mode {
+        query.append_pair("mode", &format!("{mode:04o}"));
+    }
+    query.finish()
+}
+
+fn gone(error: impl std::fmt::Display) -> BuildError {
+    AgentError::Gone(error.to_string()).into()
+}
+
+async fn soon<T>(work: impl Future<Output = Result<T, BuildError>>) -> Result<T, BuildError> {
+    tokio::time::timeout(PATIENCE, work).await.map_err(|_| AgentError::Timeout)?
+}
+
+#[async_trait]
+impl Site for AgentSite {
+    async fn unpack(&mut self, tar: Tar, how: Unpack) -> Result<(), BuildError> {
+        let request = Request::post(format!("http://agent/control/unpack?{}", query_of(&how)))
+            .header(header::CONTENT_TYPE, "application/x-tar")
+            .body(Body::from_stream(tar))
+            .map_err(|_| AgentError::Nonsense)?;
+        let bytes = small(self.granted(request).await?).await?;
+        serde_json::from_slice::<control::Unpacked>(&bytes).map(drop).map_err(|_| AgentError::Nonsense.into())
+    }
+
+    async fn pack(&mut self, what: Pack) -> Result<Tar, BuildError> {
+        let response = soon(self.json("pack", &what)).await?;
+        Ok(response.into_body().into_data_stream().map_err(std::io::Error::other).boxed())
+    }
+
+    async fn is_directory(&mut self, path: &str) -> Result<bool, BuildError> {
+        let query = Serializer::new(String::new()).append_pair("path", path).finish();
+        let request = Request::get(format!("http://agent/control/stat?{query}"))
+            .body(Body::empty())
+            .map_err(|_| AgentError::Nonsense)?;
+        let found = async { Ok::<_, BuildError>(small(self.granted(request).await?).await?) };
+        match soon(found).await {
+            Ok(bytes) => {
+                let found = serde_json::from_slice::<Found>(&bytes).map_err(|_| AgentError::Nonsense)?;
+                Ok(found.directory)
+            }
+            // Nothing there, or a file on the way: what is copied will tell.
+            Err(BuildError::Agent(AgentError::Refused { status, .. })) if status.is_client_error() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn furnish(&mut self) -> Result<(), BuildError> {
+        match &self.identity {
+            Some(identity) => Ok(self.session.identify(identity).await?),
+            None => Ok(()),
+        }
+    }
+
+    async fn run(&mut self, run: &Run, patience: Duration, line: &mut Lines<'_>) -> Result<Exit, BuildError> {
+        let wanted = control::Run {
+            argv: run.argv.clone(),
+            env: run.env.clone(),
+            cwd: run.cwd.clone(),
+            user: run.user.clone(),
+            network: run.network,
+            timeout_seconds: patience.as_secs().max(1),
+        };
+        let work = async {
+            let response = soon(self.json("run", &wanted)).await?;
+            follow(response.into_body(), line).await
+        };
+        tokio::time::timeout(patience.saturating_add(GRACE), work).await.map_err(|_| AgentError::Timeout)?
+    }
+}
+
+/// Tells lines until the end of a program.
+async fn follow(mut body: Incoming, line: &mut Lines<'_>) -> Result<Exit, BuildError> {
+    let mut buffer = Vec::new();
+    let mut partial = String::new();
+    while let Some(frame) = body.frame().await {
+        buffer.extend_from_slice(&frame.map_err(gone)?.into_data().unwrap_or_default());
+        while let Some(event) = next_event(&mut buffer)? {
+            match event {
+                OutputEvent::Output { output, .. } => {
+                    let decoded = output.base64.as_deref().and_then(|text| STANDARD.decode(text).ok());
+                    let bytes = decoded.as_deref().map(String::from_utf8_lossy);
+                    partial.push_str(output.line.as_deref().unwrap_or(bytes.as_deref().unwrap_or_default()));
+                    // A line in pieces is one line of the log, unless it never ends.
+                    if !output.partial || partial.len() > LARGEST {
+                        line(&std::mem::take(&mut partial));
+                    }
+                }
+                OutputEvent::Truncated { .. } => line("… some output is lost: it came faster than it could be read"),
+                OutputEvent::Start { .. } => {}
+                OutputEvent::Exit(exit) => {
+                    if !partial.is_empty() {
+                        line(&partial);
+                    }
+                    return Ok(exit);
+                }
+                OutputEvent::Error { message, .. } => return Err(gone(message)),
+            }
+        }
+    }
+    Err(gone("a program's output ended before the program"))
+}
+
+/// Takes the first whole event out of a buffer. What is none, such as a comment, is passed over.
+fn next_event(buffer: &mut Vec<u8>) -> Result<Option<OutputEvent>, BuildError> {
+    loop {
+        let Some(end) = buffer.windows(2).position(|two| two == b"\n\n") else {
+            return if buffer.len() > LARGEST_EVENT { Err(AgentError::Nonsense.into()) } else { Ok(None) };
+        };
+        let block = buffer.drain(..end + 2).collect::<Vec<_>>();
+        let block = String::from_utf8_lossy(&block);
+        let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name));
+        if let (Some(name), Some(data)) = (field("event: "), field("data: ")) {
+            return OutputEvent::parse(name, data).map(Some).map_err(|_| AgentError::Nonsense.into());
+        }
+    }
+}

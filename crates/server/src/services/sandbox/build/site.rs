@@ -1,0 +1,106 @@
+//! Where something is built, and who makes such places.
+
+use std::io;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_agent_proto::control::Pack;
+use berth_agent_proto::runtime::Exit;
+use berth_domain::sandbox::dockerfile::ImageConfig;
+use berth_domain::sandbox::dockerfile::plan::Run;
+use berth_oci::Layer;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+
+use super::BuildError;
+
+/// A tar archive as it comes.
+pub type Tar = BoxStream<'static, io::Result<Bytes>>;
+
+/// Told each line of a program's output.
+pub type Lines<'a> = dyn FnMut(&str) + Send + 'a;
+
+/// How an archive is unpacked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unpack {
+    /// Beneath which directory, which is made if it is not there; the root without.
+    pub path: Option<String>,
+    /// Whether it is a copy, which leaves directories as they are, and not a layer, which replaces and takes away.
+    pub keep: bool,
+    /// Whose everything becomes, `name[:group]` or numbers of the disk's accounts.
+    pub owner: Option<String>,
+    /// Permissions that everything gets.
+    pub mode: Option<u32>,
+}
+
+/// A disk that is being built. Dropping it ends what runs in it.
+#[async_trait]
+pub trait Site: Send {
+    /// Unpacks an archive onto it.
+    async fn unpack(&mut self, tar: Tar, how: Unpack) -> Result<(), BuildError>;
+
+    /// Packs what a copy takes.
+    async fn pack(&mut self, what: Pack) -> Result<Tar, BuildError>;
+
+    /// Whether a directory is at a path, links followed.
+    async fn is_directory(&mut self, path: &str) -> Result<bool, BuildError>;
+
+    /// Makes it ready for programs, once its base is on it: what they need to find of the machine, such as a
+    /// resolver.
+    async fn furnish(&mut self) -> Result<(), BuildError> {
+        Ok(())
+    }
+
+    /// Runs a program, and tells each line of its output.
+    async fn run(&mut self, run: &Run, patience: Duration, line: &mut Lines<'_>) -> Result<Exit, BuildError>;
+
+    /// Told after each step: a place that a later build may begin at, by the key of everything up to here.
+    async fn checkpoint(&mut self, key: &str) -> Result<(), BuildError> {
+        let _ = key;
+        Ok(())
+    }
+}
+
+/// What is known of an image before anything is built from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inspected {
+    /// What it says about its programs.
+    pub config: ImageConfig,
+    /// What it holds: equal digests, equal content.
+    pub digest: String,
+}
+
+/// What a site begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beginning<'a> {
+    /// Nothing.
+    Empty,
+    /// An image that was inspected before.
+    Image(&'a str),
+    /// What an earlier build had reached, by its key.
+    Checkpoint(&'a str),
+}
+
+/// A site, and what has to be unpacked onto it first.
+pub struct Opened {
+    /// The site.
+    pub site: Box<dyn Site>,
+    /// Layers, the lowest first; none where the disk has everything already.
+    pub layers: Vec<Layer>,
+}
+
+/// Who makes sites.
+#[async_trait]
+pub trait Workshop: Send {
+    /// Finds an image: a template, an uploaded archive, or one of a registry, which is fetched.
+    async fn inspect(&mut self, name: &str) -> Result<Inspected, BuildError>;
+
+    /// Makes a site.
+    async fn open(&mut self, beginning: Beginning<'_>) -> Result<Opened, BuildError>;
+
+    /// The furthest of these keys, by its index, that [`Self::open`] can begin at.
+    async fn reached(&mut self, keys: &[String]) -> Result<Option<usize>, BuildError> {
+        let _ = keys;
+        Ok(None)
+    }
+}

@@ -1,0 +1,5 @@
+//! Builds on disks that are maps of names, and a site whose agent is played.
+
+mod agent;
+mod builds;
+mod world;
