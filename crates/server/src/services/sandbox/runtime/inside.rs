@@ -46,6 +46,11 @@ impl Inside {
         Ok(value)
     }
 
+    /// That the caller may change what goes on inside, too.
+    pub(super) fn require_change(&self) -> Result<(), ApiError> {
+        Ok(self.scope.require(Action::ChangeResources)?)
+    }
+
     /// Returns when the caller may not do this any more.
     pub(super) async fn over(&self) {
         self.watch.over(&self.scope, self.action).await;
