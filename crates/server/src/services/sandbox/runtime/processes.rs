@@ -7,8 +7,8 @@ use berth_agent_proto::runtime::{CommandRequest, Process, Processes, SignalReque
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::forward::{Reply, Size, asks, forward};
-use super::inside::{Viewing, Working};
+use super::forward::{Reply, Size, forward};
+use super::inside::{Following, Viewing, Working};
 use super::{Refused, Runtime};
 use crate::http::path::PathText;
 
@@ -86,11 +86,7 @@ async fn stop_process(Working(inside): Working, path: PathText, request: Request
         ("hold" = Option<bool>, Query, description = "default false; needs the role of who may start processes")),
     responses((status = 200, content_type = "text/event-stream", body = String), Refused),
     security(("bearer" = []), ("api_key" = [])))]
-async fn follow_process(Viewing(inside): Viewing, path: PathText, request: Request) -> Reply {
-    if asks(request.uri().query(), "hold") {
-        // Who only looks holds nobody up.
-        inside.require_change()?;
-    }
+async fn follow_process(Following(inside): Following, path: PathText, request: Request) -> Reply {
     forward(inside, &route(&path, "/logs"), request, Size::Usual).await
 }
 
