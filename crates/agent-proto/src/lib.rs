@@ -15,9 +15,9 @@ pub mod terminal;
 /// [`marker::MAGIC`] read as, so that a marker amid a session is an error of the protocol.
 pub const MAX_FRAME: u32 = 256 * 1024;
 /// The window of one stream, in bytes.
-pub const STREAM_WINDOW: u32 = 1024 * 1024;
-/// The window of the whole session, in bytes.
-pub const SESSION_WINDOW: u32 = 4 * 1024 * 1024;
+pub const STREAM_WINDOW: u32 = 256 * 1024;
+/// The window of the whole session, in bytes: room for every stream, so that one which nobody reads holds up itself alone.
+pub const SESSION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
 /// The largest list of headers, in bytes.
 pub const MAX_HEADERS: u32 = 64 * 1024;
 /// Requests under way at once in one session.

@@ -171,6 +171,10 @@ pub struct CommandRequest {
     /// Whether a command goes on when its client goes away.
     #[serde(default)]
     pub detach: bool,
+    /// Whether it waits for who reads its output, and none is lost: a command that is not detached always does. Its reader
+    /// is a command's own stream, or one of `logs` with `hold`. One who is away for a minute is waited for no more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
 }
 
 /// The answer of `processes` and `processes/{pid}`.

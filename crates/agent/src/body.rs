@@ -14,7 +14,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{Refusal, Result};
-use crate::json;
 
 /// The most bytes of a body of JSON.
 const LIMIT: usize = 256 * 1024;
@@ -122,5 +121,5 @@ pub async fn read_json_up_to(most: usize, headers: &HeaderMap, body: Incoming) -
         }
         Err(e) => return Err(Refusal::new(code::INVALID_REQUEST, format!("The body could not be read: {e}."))),
     };
-    json::parse(&bytes)
+    Ok(berth_domain::json::parse(&bytes)?)
 }

@@ -20,7 +20,6 @@ mod events;
 mod files;
 mod freeze;
 mod identity;
-mod json;
 mod kernel;
 mod metrics;
 mod network;

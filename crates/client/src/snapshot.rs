@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::transport::segment;
+use crate::transport::{Named, segment};
 use crate::{List, Page, ProjectClient, Result};
 
 /// A snapshot.
@@ -60,6 +60,11 @@ impl ProjectClient {
     /// Snapshots of the project, newest first.
     pub async fn snapshots(&self, page: Page) -> Result<List<Snapshot>> {
         self.client.list(&format!("{}/snapshots", self.path), &page).await
+    }
+
+    /// Snapshots of the project that have this name, newest first.
+    pub async fn snapshots_named(&self, name: &str, page: Page) -> Result<List<Snapshot>> {
+        self.client.list(&format!("{}/snapshots", self.path), &Named::new(name, page)).await
     }
 
     /// One snapshot.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::transport::segment;
+use crate::transport::{Named, segment};
 use crate::{List, Page, ProjectClient, Result};
 
 /// A template.
@@ -78,6 +78,11 @@ impl ProjectClient {
     /// Templates, newest first.
     pub async fn templates(&self, page: Page) -> Result<List<Template>> {
         self.client.list(&format!("{}/sandbox_templates", self.path), &page).await
+    }
+
+    /// Templates that have this name: the project's own and the platform's.
+    pub async fn templates_named(&self, name: &str, page: Page) -> Result<List<Template>> {
+        self.client.list(&format!("{}/sandbox_templates", self.path), &Named::new(name, page)).await
     }
 
     /// One template.

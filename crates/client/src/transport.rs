@@ -60,6 +60,20 @@ pub struct Page {
     pub limit: u32,
 }
 
+/// A page of what has a name.
+#[derive(Debug, Serialize)]
+pub(crate) struct Named<'a> {
+    name: &'a str,
+    page: u32,
+    limit: u32,
+}
+
+impl<'a> Named<'a> {
+    pub(crate) const fn new(name: &'a str, Page { page, limit }: Page) -> Self {
+        Self { name, page, limit }
+    }
+}
+
 impl Default for Page {
     fn default() -> Self {
         Self { page: 1, limit: 100 }
@@ -313,6 +327,8 @@ mod tests {
     #[test]
     fn segments_are_escaped() {
         assert_eq!(segment("a/b ä?"), "a%2Fb%20%C3%A4%3F");
-        assert_eq!(query_text(&Page { page: 2, limit: 5 }).unwrap(), "limit=5&page=2");
+        let page = Page { page: 2, limit: 5 };
+        assert_eq!(query_text(&page).unwrap(), "limit=5&page=2");
+        assert_eq!(query_text(&Named::new("a b", page)).unwrap(), "limit=5&name=a%20b&page=2");
     }
 }

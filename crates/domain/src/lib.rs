@@ -9,6 +9,7 @@ pub mod error;
 pub mod fields;
 pub mod identity;
 pub mod ids;
+pub mod json;
 pub mod names;
 pub mod page;
 pub mod sandbox;

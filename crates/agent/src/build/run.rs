@@ -13,7 +13,7 @@ use crate::body::{Answer, events, read_json_up_to};
 use crate::error::{Refusal, Result};
 use crate::events::Feeding;
 use crate::process::api::begin;
-use crate::process::{Follow, Launch, Leash, PATH, environment_rule, quoted};
+use crate::process::{Follow, How, Launch, Leash, PATH, environment_rule, quoted};
 use crate::server::Call;
 
 /// The longest time a program may take, in seconds.
@@ -26,8 +26,8 @@ pub async fn run(call: Call) -> Result<Answer> {
     let wanted = parse(&read_json_up_to(MAX_RUN, &call.headers, call.body).await?)?;
     // A task of its own: a client that leaves meanwhile drops what it returns, and that ends the program.
     let started = tokio::spawn(async move {
-        let timeout = Some(wanted.timeout_seconds);
-        let process = begin(&agent, prepare(&agent, wanted), false, timeout).await?;
+        let how = How { stdin: false, timeout: Some(wanted.timeout_seconds), held: true };
+        let process = begin(&agent, prepare(&agent, wanted), how).await?;
         Ok::<_, Refusal>(Follow::command(process.clone(), Some(Leash(process))))
     });
     let follow = started.await.map_err(Refusal::internal)??;

@@ -26,6 +26,7 @@ use crate::error::{Refusal, Result};
 use crate::events::Feeding;
 use crate::files;
 use crate::process::follow::{Follow, Leash, Which};
+use crate::process::hold::Hold;
 use crate::process::pump::{Pump, Source};
 use crate::process::{Launch, Process, base_env, launch, request, signal_by_name};
 use crate::server::Call;
@@ -40,7 +41,8 @@ pub async fn command(call: Call) -> Result<Answer> {
     let detach = wanted.detach;
     // A task of its own: a client that leaves meanwhile drops what it returns, and that ends the command.
     let started = tokio::spawn(async move {
-        let process = run(&agent, wanted, false).await?;
+        let held = wanted.hold || !detach;
+        let process = run(&agent, wanted, false, held).await?;
         let leash = (!detach).then(|| Leash(process.clone()));
         Ok::<_, Refusal>(Follow::command(process, leash))
     });
@@ -52,7 +54,10 @@ pub async fn command(call: Call) -> Result<Answer> {
 pub async fn start(call: Call) -> Result<Answer> {
     let agent = call.agent.clone();
     let wanted = request::parse(&call.json().await?)?;
-    let started = tokio::spawn(async move { run(&agent, wanted, true).await });
+    let started = tokio::spawn(async move {
+        let held = wanted.hold;
+        run(&agent, wanted, true, held).await
+    });
     let process = started.await.map_err(Refusal::internal)??;
     let mut answer = reply(StatusCode::CREATED, &process.view());
     if let Ok(location) = HeaderValue::try_from(format!("processes/{}", process.pid)) {
@@ -89,6 +94,7 @@ pub async fn end(call: Call) -> Result<Answer> {
 pub fn logs(mut call: Call) -> Result<Answer> {
     let process = call.agent.processes.get(&call.parameter)?;
     let follow = call.query.flag("follow");
+    let hold = call.query.flag("hold");
     let offset = call.query.number("offset", 0..=u64::MAX, 0);
     let which = match call.query.text("stream") {
         None => Which::Both,
@@ -100,7 +106,8 @@ pub fn logs(mut call: Call) -> Result<Answer> {
         }
     };
     call.query.finish()?;
-    Ok(events(Feeding::new(Follow::new(process, offset, which, follow))))
+    let reader = Follow::new(process, offset, which, follow);
+    Ok(events(Feeding::new(if hold { reader.holding() } else { reader })))
 }
 
 /// `POST processes/{pid}/stdin`.
@@ -152,9 +159,9 @@ async fn type_in(process: &Process, mut body: Incoming, eof: bool) -> Result<()>
 }
 
 /// Starts a process and everything that goes with it.
-async fn run(agent: &Arc<Agent>, wanted: CommandRequest, keep_stdin: bool) -> Result<Arc<Process>> {
-    let stdin = keep_stdin || wanted.stdin.is_some();
-    let process = begin(agent, prepare(agent, &wanted), stdin, wanted.timeout_seconds).await?;
+async fn run(agent: &Arc<Agent>, wanted: CommandRequest, keep_stdin: bool, held: bool) -> Result<Arc<Process>> {
+    let how = How { stdin: keep_stdin || wanted.stdin.is_some(), timeout: wanted.timeout_seconds, held };
+    let process = begin(agent, prepare(agent, &wanted), how).await?;
     if let Some(text) = wanted.stdin {
         let process = process.clone();
         tokio::spawn(async move {
@@ -173,17 +180,27 @@ async fn run(agent: &Arc<Agent>, wanted: CommandRequest, keep_stdin: bool) -> Re
     Ok(process)
 }
 
-/// Starts what is prepared, and counts it as running; `timeout` is in seconds.
+/// What goes with a process that is started.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// Whether it has an input.
+    pub stdin: bool,
+    /// When its time is up, in seconds.
+    pub timeout: Option<u64>,
+    /// Whether it waits for who reads what it says.
+    pub held: bool,
+}
+
+/// Starts what is prepared, and counts it as running.
 pub async fn begin(
     agent: &Arc<Agent>,
     prepared: impl Future<Output = Result<(String, Launch)>>,
-    stdin: bool,
-    timeout: Option<u64>,
+    how: How,
 ) -> Result<Arc<Process>> {
     agent.processes.reserve()?;
     let started = async {
         let (cmd, launched) = prepared.await?;
-        spawn(agent, cmd, launched, stdin, timeout).await
+        spawn(agent, cmd, launched, how).await
     };
     let started = started.await;
     if started.is_err() {
@@ -195,16 +212,10 @@ pub async fn begin(
     Ok(process)
 }
 
-async fn spawn(
-    agent: &Arc<Agent>,
-    cmd: String,
-    launched: Launch,
-    stdin: bool,
-    timeout: Option<u64>,
-) -> Result<(Arc<Process>, Pump)> {
+async fn spawn(agent: &Arc<Agent>, cmd: String, launched: Launch, how: How) -> Result<(Arc<Process>, Pump)> {
     let (stdout, stdout_there) = output()?;
     let (stderr, stderr_there) = output()?;
-    let (stdin, stdin_there) = if stdin { input()? } else { (None, Stdio::null()) };
+    let (stdin, stdin_there) = if how.stdin { input()? } else { (None, Stdio::null()) };
     let reaper = agent.reaper.clone();
     let spawned =
         tokio::task::spawn_blocking(move || launch(&reaper, launched, [stdin_there, stdout_there, stderr_there]));
@@ -214,6 +225,8 @@ async fn spawn(
         cmd,
         started_at: clock::now(),
         log: Mutex::default(),
+        hold: Mutex::new(if how.held { Hold::from_start() } else { Hold::default() }),
+        progress: Notify::new(),
         exit: Mutex::default(),
         changed: watch::Sender::new(()),
         end: Notify::new(),
@@ -225,7 +238,7 @@ async fn spawn(
         reaper: agent.reaper.clone(),
         sources: [Source::new(stdout, false), Source::new(stderr, true)],
         ending,
-        deadline: timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
+        deadline: how.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
     };
     Ok((process, pump))
 }

@@ -40,7 +40,36 @@ pub struct Leash(pub Arc<Process>);
 
 impl Drop for Leash {
     fn drop(&mut self) {
+        self.0.release();
         self.0.end.notify_one();
+    }
+}
+
+/// A place among those whom a process waits for.
+struct Seat {
+    process: Arc<Process>,
+    number: u64,
+}
+
+impl Seat {
+    fn take(process: &Arc<Process>, offset: u64) -> Self {
+        let number = lock(&process.hold).attach(offset);
+        process.progress.notify_one();
+        Self { process: process.clone(), number }
+    }
+
+    fn moved(&self, offset: u64) {
+        let end = lock(&self.process.log).end();
+        if lock(&self.process.hold).moved(self.number, offset, end) {
+            self.process.progress.notify_one();
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        lock(&self.process.hold).leave(self.number);
+        self.process.progress.notify_one();
     }
 }
 
@@ -54,6 +83,8 @@ pub struct Follow {
     waits: bool,
     /// Whether its first event tells the process.
     introduce: bool,
+    /// Where it is waited for.
+    seat: Option<Seat>,
     /// Held, not read: dropping it is what counts.
     _leash: Option<Leash>,
     done: bool,
@@ -64,12 +95,20 @@ impl Follow {
     pub fn new(process: Arc<Process>, offset: u64, which: Which, follow: bool) -> Self {
         let changes = process.changed.subscribe();
         let cursor = Cursor::at(offset);
-        Self { process, changes, cursor, which, waits: follow, introduce: false, _leash: None, done: false }
+        let (waits, introduce, done) = (follow, false, false);
+        Self { process, changes, cursor, which, waits, introduce, seat: None, _leash: None, done }
+    }
+
+    /// Becomes the reader whom the process waits for, if it was started to wait for one.
+    pub fn holding(mut self) -> Self {
+        // The one before it leaves only then.
+        self.seat = Some(Seat::take(&self.process, self.cursor.offset));
+        self
     }
 
     /// The reader who started a command: from the beginning, with a `start`.
     pub fn command(process: Arc<Process>, leash: Option<Leash>) -> Self {
-        Self { _leash: leash, introduce: true, ..Self::new(process, 0, Which::Both, true) }
+        Self { _leash: leash, introduce: true, ..Self::new(process, 0, Which::Both, true).holding() }
     }
 
     /// What there is to tell now.
@@ -112,6 +151,9 @@ impl Feed for Follow {
             }
             self.changes.mark_unchanged();
             let batch = self.batch();
+            if let Some(seat) = &self.seat {
+                seat.moved(self.cursor.offset);
+            }
             if !batch.is_empty() {
                 return Some(Ok(batch.into()));
             }

@@ -80,6 +80,11 @@ impl Log {
         self.chunks.front().map_or(self.end, |chunk| chunk.start)
     }
 
+    /// The offset behind the last byte.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
     /// Bytes of memory it takes.
     pub fn memory(&self) -> usize {
         self.memory

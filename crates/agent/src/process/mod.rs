@@ -1,8 +1,8 @@
 //! Commands and processes.
 //!
 //! Both are the same thing: a program in a session, a group and the user's cgroup, whose output goes into a bounded
-//! log. A command is a process whose first reader is who started it, and which ends when that reader leaves. Readers
-//! read from the log and never hold a process up.
+//! log. A command is a process whose first reader is who started it, and which ends when that reader leaves. It waits
+//! for that reader, as does a process that was started to be held; no other reader holds a process up.
 //!
 //! ```text
 //!  launch ──► running ──────────────────────────────► exited (kept with its log, the last 256)
@@ -12,6 +12,7 @@
 
 pub mod api;
 mod follow;
+mod hold;
 mod launch;
 mod lines;
 mod log;
@@ -32,7 +33,9 @@ use tokio::sync::{Notify, watch};
 use crate::agent::lock;
 use crate::error::{Refusal, Result};
 
+pub use api::How;
 pub use follow::{Follow, Leash};
+use hold::Hold;
 pub use launch::{Launch, PATH, base_env, launch};
 pub use log::Log;
 pub use reaper::{Ended, Ending, Reaper};
@@ -56,6 +59,10 @@ pub struct Process {
     pub started_at: Timestamp,
     /// What it said.
     pub log: Mutex<Log>,
+    /// Whom it waits for.
+    pub hold: Mutex<Hold>,
+    /// Told when it need not wait any more, or who it waits for changed.
+    pub progress: Notify,
     /// How it ended.
     pub exit: Mutex<Option<Exit>>,
     /// Told whenever the log or the exit changes.
@@ -82,6 +89,18 @@ impl Process {
     /// Whether it runs.
     pub fn runs(&self) -> bool {
         lock(&self.exit).is_none()
+    }
+
+    /// Whether its reader is more than so many bytes behind.
+    pub fn waits(&self, ahead: u64) -> bool {
+        let end = lock(&self.log).end();
+        lock(&self.hold).is_behind(end, ahead)
+    }
+
+    /// Makes it wait for nobody.
+    pub fn release(&self) {
+        lock(&self.hold).release();
+        self.progress.notify_one();
     }
 
     /// Waits until it ended.

@@ -12,6 +12,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::time::{Instant, sleep_until};
 
 use crate::agent::lock;
+use crate::process::hold::{AHEAD, LAST};
 use crate::process::lines::Lines;
 use crate::process::reaper::{Ended, Ending, Reaper};
 use crate::process::{Process, Processes, signal_name};
@@ -22,6 +23,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_millis(100);
 /// What a process gets between TERM and KILL.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a process waits for a reader who left, or has not come yet.
+const AWAY: Duration = Duration::from_mins(1);
 /// Reads from one stream before the other one and the clock get their turn.
 const TURN: usize = 16;
 
@@ -51,11 +54,11 @@ impl Source {
         }
     }
 
-    /// Reads what is there into the log. Says whether anything was.
-    fn take(&mut self, process: &Process) -> bool {
+    /// Reads what is there into the log, until the reader is more than so many bytes behind. Says whether anything was.
+    fn take(&mut self, process: &Process, ahead: u64) -> bool {
         let mut any = false;
         for _ in 0..TURN {
-            let Some(pipe) = &self.pipe else { break };
+            let Some(pipe) = self.pipe.as_ref().filter(|_| !process.waits(ahead)) else { break };
             let read = BUFFER.with_borrow_mut(|buffer| {
                 let read = pipe.try_read(buffer);
                 if let Ok(n) = read {
@@ -110,11 +113,12 @@ struct Timers {
     timeout: Option<Instant>,
     kill: Option<Instant>,
     flush: Option<Instant>,
+    release: Option<Instant>,
 }
 
 impl Timers {
     fn next(&self) -> Option<Instant> {
-        [self.timeout, self.kill, self.flush].into_iter().flatten().min()
+        [self.timeout, self.kill, self.flush, self.release].into_iter().flatten().min()
     }
 }
 
@@ -142,11 +146,15 @@ impl Pump {
         let mut timers = Timers { timeout: self.deadline, ..Timers::default() };
         let mut timed_out = false;
         loop {
+            let waits = self.process.waits(AHEAD);
+            let away = lock(&self.process.hold).is_away();
+            timers.release = away.then(|| timers.release.unwrap_or_else(|| Instant::now() + AWAY));
             let [out, err] = &self.sources;
             tokio::select! {
                 ended = &mut self.ending => return (ended.ok(), timed_out),
-                () = out.readable() => self.take(0, &mut timers),
-                () = err.readable() => self.take(1, &mut timers),
+                () = out.readable(), if !waits => self.take(0, &mut timers),
+                () = err.readable(), if !waits => self.take(1, &mut timers),
+                () = self.process.progress.notified() => {}
                 () = self.process.end.notified() => self.begin_end(&mut timers),
                 () = at(timers.next()) => timed_out |= self.due(&mut timers),
             }
@@ -154,7 +162,7 @@ impl Pump {
     }
 
     fn take(&mut self, index: usize, timers: &mut Timers) {
-        if self.sources[index].take(&self.process) {
+        if self.sources[index].take(&self.process, AHEAD) {
             self.process.changed.send_replace(());
         }
         let open_line = self.sources.iter().any(|source| source.lines.has_pending());
@@ -178,6 +186,9 @@ impl Pump {
             }
             self.process.changed.send_replace(());
         }
+        if is_due(&mut timers.release) {
+            lock(&self.process.hold).release();
+        }
         if is_due(&mut timers.kill) {
             self.reaper.end_group(self.process.pid, Signal::KILL);
         }
@@ -188,13 +199,15 @@ impl Pump {
         timed_out
     }
 
-    /// Takes what was said before the end. Whoever else holds the streams may go on saying something for a moment.
+    /// Takes what was said before the end. Whoever else holds the streams may go on saying something for a moment, and no
+    /// more than a reader who is waited for can still read.
     async fn drain(&mut self) {
         let deadline = Instant::now() + GRACE;
-        while self.sources.iter().any(|source| source.pipe.is_some()) && Instant::now() < deadline {
+        let open = |sources: &[Source]| sources.iter().any(|source| source.pipe.is_some());
+        while open(&self.sources) && !self.process.waits(LAST) && Instant::now() < deadline {
             let mut any = false;
             for source in &mut self.sources {
-                any |= source.take(&self.process);
+                any |= source.take(&self.process, LAST);
             }
             if any {
                 self.process.changed.send_replace(());

@@ -34,6 +34,7 @@ pub fn parse(body: &Value) -> Result<CommandRequest> {
         timeout_seconds: fields.optional("timeout_seconds", integer(1, MAX_TIMEOUT)).map(i64::unsigned_abs),
         stdin: fields.optional("stdin", |value| value.as_str().map(ToOwned::to_owned).ok_or("must be a string".into())),
         detach: fields.optional("detach", boolean).unwrap_or_default(),
+        hold: fields.optional("hold", boolean).unwrap_or_default(),
     };
     Ok(fields.finish(Some(request))?)
 }
@@ -85,8 +86,8 @@ mod tests {
     #[test]
     fn every_wrong_field_is_named() {
         let body = json!({"cmd": 1, "cwd": "", "env": {"a=b": "c"}, "user": "me", "timeout_seconds": 0, "stdin": 1,
-            "detach": "x"});
-        assert_eq!(wrong(&body), ["cmd", "cwd", "env", "user", "timeout_seconds", "stdin", "detach"]);
+            "detach": "x", "hold": 1});
+        assert_eq!(wrong(&body), ["cmd", "cwd", "env", "user", "timeout_seconds", "stdin", "detach", "hold"]);
         assert_eq!(wrong(&json!({})), ["cmd"]);
         assert_eq!(wrong(&json!([])), ["body"]);
         assert_eq!(wrong(&json!({"cmd": "a", "argv": ["a"]})), ["argv"]);

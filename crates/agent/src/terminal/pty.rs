@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::agent::{Agent, Place, lock};
+use crate::agent::{Agent, lock};
 use crate::error::{Refusal, Result};
 use crate::process::api::{environment, settle};
 use crate::process::{Ending, Launch, launch};
@@ -26,6 +26,8 @@ const GRACE: Duration = Duration::from_millis(100);
 /// How long a reader who is far behind is waited for.
 const READING: Duration = Duration::from_secs(1);
 const CHUNK: usize = 16 * 1024;
+/// What a terminal is taken to be, unless the sandbox says otherwise.
+const TERM: &str = "xterm-256color";
 
 /// What a new terminal is to be.
 pub struct Wanted {
@@ -53,9 +55,10 @@ pub async fn open(agent: &Arc<Agent>, wanted: Wanted) -> Result<Arc<Terminal>> {
     if rustix::process::geteuid().is_root() {
         rustix::fs::fchown(&theirs, Some(account.uid()), None).map_err(Refusal::internal)?;
     }
-    let own = BTreeMap::from([("TERM".to_owned(), "xterm-256color".to_owned())]);
-    let env = environment(agent, &account, &own);
-    let (program, name, arguments) = program(place, &account.shell, wanted.cmd);
+    let mut env = environment(agent, &account, &BTreeMap::new());
+    env.entry("TERM".to_owned()).or_insert_with(|| TERM.to_owned());
+    let has_path = lock(&agent.identity).env.contains_key("PATH");
+    let (program, name, arguments) = program(place.shell, &account.shell, wanted.cmd, has_path);
     let cgroup = agent.freezer.cgroup();
     let launched = Launch { program, name, arguments, env, cwd, account, cgroup, terminal: true, isolated: false };
     let reaper = agent.reaper.clone();
@@ -82,13 +85,16 @@ pub async fn open(agent: &Arc<Agent>, wanted: Wanted) -> Result<Arc<Terminal>> {
     Ok(terminal)
 }
 
-fn program(place: &Place, shell: &str, cmd: Option<String>) -> (OsString, Option<OsString>, Vec<OsString>) {
+/// What runs, the name it is told, and its arguments.
+type Program = (OsString, Option<OsString>, Vec<OsString>);
+
+fn program(runner: &str, shell: &str, cmd: Option<String>, has_path: bool) -> Program {
     if let Some(cmd) = cmd {
-        return (place.shell.into(), None, vec!["-c".into(), cmd.into()]);
+        return (runner.into(), None, vec!["-c".into(), cmd.into()]);
     }
-    // A shell whose name begins so is a login shell.
-    let name = format!("-{}", shell.rsplit('/').next().unwrap_or(shell));
-    (shell.into(), Some(name.into()), Vec::new())
+    // A shell whose name begins so is a login shell, whose profile sets `PATH`: not where the sandbox has one of its own.
+    let name = (!has_path).then(|| format!("-{}", shell.rsplit('/').next().unwrap_or(shell)).into());
+    (shell.into(), name, Vec::new())
 }
 
 fn pair(size: Winsize) -> io::Result<(OwnedFd, OwnedFd)> {
@@ -180,5 +186,18 @@ impl Terminal {
     pub fn signal(&self, signal: rustix::process::Signal) -> io::Result<()> {
         let group = rustix::termios::tcgetpgrp(self.device.get_ref())?;
         Ok(rustix::process::kill_process_group(group, signal)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profile_replaces_no_path_of_the_sandbox() {
+        let run = |cmd: Option<&str>, has_path| program("/bin/sh", "/bin/bash", cmd.map(str::to_owned), has_path);
+        assert_eq!(run(None, false), ("/bin/bash".into(), Some("-bash".into()), Vec::new()));
+        assert_eq!(run(None, true), ("/bin/bash".into(), None, Vec::new()));
+        assert_eq!(run(Some("top"), true), ("/bin/sh".into(), None, vec!["-c".into(), "top".into()]));
     }
 }

@@ -174,6 +174,7 @@ impl Client {
     pub async fn begin(stream: UnixStream) -> Self {
         let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(berth_agent_proto::STREAM_WINDOW)
+            .initial_connection_window_size(berth_agent_proto::SESSION_WINDOW)
             .handshake(TokioIo::new(stream))
             .await
             .unwrap();
@@ -370,8 +371,13 @@ impl Drop for Agent {
 
 /// Waits until something holds that nobody announces.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    until_async(what, async || holds()).await;
+}
+
+/// The same, where it has to be asked for.
+pub async fn until_async(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
-        while !holds() {
+        while !holds().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

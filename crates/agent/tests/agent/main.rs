@@ -8,6 +8,7 @@ mod commands;
 mod control;
 mod files;
 mod harness;
+mod held;
 mod paths;
 mod processes;
 mod sessions;

@@ -1,5 +1,6 @@
 //! Terminals: what is typed and shown, sizes, attachments, the end.
 
+use berth_agent_proto::runtime::OutputEvent;
 use berth_agent_proto::terminal::{Decoder, Frame, FromServer, encode};
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -103,6 +104,35 @@ async fn the_login_shell_is_the_accounts() {
     } else {
         seat.types("echo $0\n").await;
         seat.shows(&format!("-{}", line.rsplit('/').next().unwrap())).await;
+    }
+}
+
+#[tokio::test]
+async fn it_has_the_environment_that_commands_have() {
+    let (agent, client) = Agent::start().await;
+    let ask = "env | grep -E '^(A|B|HOME|LANG|LOGNAME|PATH|SHELL|TERM|USER)=' | sort";
+    for env in [json!({"A": "a b", "B": ""}), json!({"A": "x", "PATH": "/opt:/usr/bin:/bin", "TERM": "dumb"})] {
+        client.identify(json!({ "env": env })).await.ok();
+        let events = client.run(ask).await;
+        let line = |event: &OutputEvent| match event {
+            OutputEvent::Output { output, .. } => output.line.clone(),
+            _ => None,
+        };
+        let mut expected: Vec<String> = events.iter().filter_map(line).collect();
+        assert!(expected.contains(&format!("USER={}", agent.user)) && expected.contains(&"LANG=C.UTF-8".to_owned()));
+        if !expected.contains(&"TERM=dumb".to_owned()) {
+            expected.push("TERM=xterm-256color".to_owned());
+            expected.sort();
+        }
+        let mut seat = Seat::take(&client, "?cmd=exec+sh").await;
+        seat.types(&format!("stty -echo -opost; PS1=; echo be''gin; {ask}; echo e''nd\n")).await;
+        seat.shows("begin\n").await;
+        seat.shows("end\n").await;
+        let seen = String::from_utf8(seat.seen).unwrap();
+        let said = seen.split_once("begin\n").unwrap().1.split_once("end\n").unwrap().0;
+        let mut said: Vec<_> = said.lines().collect();
+        said.sort_unstable();
+        assert_eq!(said, expected);
     }
 }
 

@@ -155,9 +155,8 @@ async fn find(project: &ProjectClient, text: &str) -> Result<Template> {
     if is_id(text) {
         return Ok(project.template(text).await?);
     }
-    let mut found = Page::all(async |page| project.templates(page).await).await?;
-    found.retain(|template| template.name == text);
-    only(found, "template", text, "berth template list")
+    let two = Page { page: 1, limit: 2 };
+    only(project.templates_named(text, two).await?.data, "template", text, "berth template list")
 }
 
 fn one(context: &Context, template: &Template) -> Result<()> {

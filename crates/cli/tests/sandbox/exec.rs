@@ -46,6 +46,47 @@ async fn megabytes_come_through_whole() {
     assert!(output.stdout.starts_with(lines.as_bytes()) && output.stdout.len() == lines.len() + 3_000_000);
 }
 
+/// Counts what comes, without keeping it.
+async fn counted(
+    mut reader: impl tokio::io::AsyncRead + Unpin,
+    pause_at: usize,
+    pause: impl Future<Output = ()>,
+) -> u64 {
+    let (mut buffer, mut sum, mut read, mut pause) = (vec![0; 64 * 1024], 0, 0, Some(pause));
+    loop {
+        match reader.read(&mut buffer).await.expect("output") {
+            0 => return sum,
+            n => {
+                read += n;
+                sum += buffer[..n].iter().map(|byte| u64::from(*byte)).sum::<u64>();
+            }
+        }
+        if read >= pause_at
+            && let Some(pause) = pause.take()
+        {
+            pause.await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_loses_nothing() {
+    let here = Here::start().await;
+    for stdin in ["--no-stdin", "--interactive"] {
+        let script = "head -c 67108864 /dev/zero | tr '\\0' '\\001' | fold -w 1023; echo $? >done";
+        let mut command = here.berth(&["sandbox", "exec", stdin, BOX, "--", "sh", "-c", script]);
+        let mut child = command.spawn().expect("a process");
+        let stdout = child.stdout.take().expect("a pipe");
+        // Nobody reads until the program has been caught waiting; another one is served meanwhile.
+        let other = async { assert!(here.exec(&["test", "!", "-e", "done"]).await.status.success()) };
+        let sum = tokio::time::timeout(PATIENCE, counted(stdout, 1, other)).await.expect("an end in time");
+        let newlines = 67_108_864_u64.div_ceil(1023) - 1;
+        assert_eq!(sum, 67_108_864 + 10 * newlines, "{stdin}");
+        assert_eq!(code(&mut child).await, Some(0), "{stdin}");
+        std::fs::remove_file(here.inside("done")).expect("a mark");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn input_is_sent_on_to_its_end() {
     let here = Here::start().await;

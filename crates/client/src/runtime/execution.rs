@@ -28,6 +28,8 @@ pub struct Execution {
     pid: Option<i32>,
     offset: u64,
     follow: bool,
+    /// Whether the process waits for this reader.
+    hold: bool,
     over: bool,
     /// Set while nothing came since a connection broke off.
     trouble: Option<Trouble>,
@@ -43,9 +45,8 @@ struct Trouble {
 
 impl Execution {
     /// Of a command: the process is told by the first event.
-    pub(super) fn command(runtime: Runtime, stream: Events) -> Self {
-        let stream = Some(stream);
-        Self { runtime, stream, pid: None, offset: 0, follow: true, over: false, trouble: None, opened: Instant::now() }
+    pub(super) fn command(runtime: Runtime, stream: Events, hold: bool) -> Self {
+        Self { stream: Some(stream), pid: None, hold, ..Self::process(runtime, 0, 0, true) }
     }
 
     /// Of a process, from an offset on.
@@ -56,10 +57,16 @@ impl Execution {
             pid: Some(pid),
             offset,
             follow,
+            hold: false,
             over: false,
             trouble: None,
             opened: Instant::now(),
         }
+    }
+
+    /// Makes the process wait for this reader.
+    pub(super) fn holding(self) -> Self {
+        Self { hold: true, ..self }
     }
 
     /// The process, once it is known.
@@ -143,7 +150,7 @@ impl Execution {
                 trouble.pause = (trouble.pause * 2).min(PAUSE.1);
             }
             let late = self.trouble.as_ref().is_some_and(|trouble| trouble.since.elapsed() > PATIENCE);
-            match self.runtime.open_logs(pid, self.offset, self.follow).await {
+            match self.runtime.open_logs(pid, self.offset, self.follow, self.hold).await {
                 Ok(stream) if !late => {
                     self.stream = Some(stream);
                     self.opened = Instant::now();

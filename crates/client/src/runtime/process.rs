@@ -14,7 +14,7 @@ impl Runtime {
     pub async fn command(&self, request: &CommandRequest) -> Result<Execution> {
         let body = serde_json::to_value(request).map_err(|e| Error::Protocol(e.to_string()))?;
         let response = self.client.send(Method::POST, &self.url("commands"), Some(body)).await?;
-        Ok(Execution::command(self.clone(), events(response)))
+        Ok(Execution::command(self.clone(), events(response), request.hold))
     }
 
     /// Starts a process, whose input stays open.
@@ -37,8 +37,13 @@ impl Runtime {
         Execution::process(self.clone(), pid, offset, follow)
     }
 
-    pub(super) async fn open_logs(&self, pid: i32, offset: u64, follow: bool) -> Result<Events> {
-        let path = format!("processes/{pid}/logs?follow={follow}&offset={offset}");
+    /// Follows a process that was started with `hold` to its end; it waits for this reader.
+    pub fn output(&self, pid: i32) -> Execution {
+        Execution::process(self.clone(), pid, 0, true).holding()
+    }
+
+    pub(super) async fn open_logs(&self, pid: i32, offset: u64, follow: bool, hold: bool) -> Result<Events> {
+        let path = format!("processes/{pid}/logs?follow={follow}&offset={offset}&hold={hold}");
         self.client.send(Method::GET, &self.url(&path), None).await.map(events)
     }
 

@@ -313,6 +313,23 @@ async fn every_route_for_every_kind_of_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_only_looks_holds_no_process_up() {
+    let Cast { platform: _platform, sandbox, callers } = cast().await;
+    for (kind, hold, expected) in [
+        (Kind::Viewer, "hold=true", 403),
+        (Kind::Viewer, "hold", 403),
+        // Whom the role lets in is told that the sandbox is paused.
+        (Kind::Viewer, "hold=false", 409),
+        (Kind::Viewer, "follow=true", 409),
+        (Kind::Editor, "hold=true", 409),
+    ] {
+        let caller = &callers.iter().find(|(known, _)| *known == kind).expect("a caller").1;
+        let (status, body) = ask(caller, "get", &format!("/sandbox/{sandbox}/processes/7/logs?{hold}")).await;
+        assert_eq!(status, expected, "{kind:?} {hold} {body}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_expired_token_gets_nowhere() {
     let platform = Platform::start().await;
     let admin = platform.admin.clone();

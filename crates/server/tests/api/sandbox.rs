@@ -96,6 +96,45 @@ async fn lists_and_filters() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_has_a_name_is_found_by_it() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let mut ids = Vec::new();
+    for name in ["one", "two", "two"] {
+        let id = caller.create_sandbox(json!({ "name": name })).await;
+        caller.sandbox_reaches(&id, "Ready").await;
+        let snapshot = caller.post(&format!("/sandboxes/{id}/snapshots"), json!({ "name": name })).await;
+        assert_eq!(snapshot.status, 201, "{snapshot:?}");
+        ids.push(id);
+    }
+    caller.post("/sandboxes", json!({})).await;
+    let sizes = json!({"name": "two", "image": "debian", "vcpu": 1, "memory_mb": 512, "disk_gb": 10});
+    assert_eq!(caller.post("/sandbox_templates", sizes).await.status, 201);
+    let own = format!("/sandboxes/{}/snapshots", ids[1]);
+    for (list, name, count) in [
+        ("/sandboxes", "one", 1),
+        ("/sandboxes", "two", 2),
+        ("/sandboxes", "ONE", 0),
+        ("/sandboxes", "", 0),
+        ("/snapshots", "one", 1),
+        ("/snapshots", "two", 2),
+        ("/snapshots", "tw%25", 0),
+        (&own, "two", 1),
+        (&own, "one", 0),
+        ("/sandbox_templates", "two", 1),
+        ("/sandbox_templates", "base", 1),
+        ("/sandbox_templates", "one", 0),
+    ] {
+        let answer = caller.get(&format!("{list}?name={name}&limit=1")).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(answer.body["pagination"]["total_items"], count, "{list} {name}");
+        let data = answer.body["data"].as_array().expect("a list");
+        assert!(data.len() == count.min(1) && data.iter().all(|one| one["name"] == name), "{data:?}");
+    }
+    caller.get("/snapshots?name=one&page=0").await.refused(400, "invalid_request");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn changes_take_effect_and_replace() {
     let platform = Platform::start().await;
     let caller = &platform.admin;

@@ -131,7 +131,7 @@ pub async fn inside(
     if how.tty {
         return terminal::run(runtime, how.terminal(command)?, signals).await;
     }
-    let request = how.request(command)?;
+    let request = CommandRequest { hold: true, ..how.request(command)? };
     forward::outlive_broken_pipes()?;
     let sends_stdin = how.sends_stdin();
     let started = match started(runtime, request, sends_stdin, &mut signals).await? {
@@ -156,7 +156,7 @@ async fn detached(context: &Context, runtime: &Runtime, request: CommandRequest)
 async fn begun(runtime: &Runtime, mut request: CommandRequest, stdin: bool) -> Result<(i32, Execution)> {
     if stdin {
         let process = runtime.start(&request).await?;
-        return Ok((process.pid, runtime.logs(process.pid, 0, true)));
+        return Ok((process.pid, runtime.output(process.pid)));
     }
     request.detach = true;
     let mut execution = runtime.command(&request).await?;
@@ -278,8 +278,8 @@ impl Run<'_> {
         self.flush()?;
         if !self.lost {
             eprintln!(
-                "berth: output before byte {from} is lost: a sandbox keeps the last 8 MiB of a program's output, and \
-                 it came faster than it was read. Write it to a file there, and copy that: berth sandbox cp"
+                "berth: output before byte {from} is lost: the connection was away for too long, and a sandbox keeps the \
+                 last 8 MiB of a program's output. Write it to a file there, and copy that: berth sandbox cp"
             );
         }
         self.lost = true;

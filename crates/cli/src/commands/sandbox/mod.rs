@@ -175,18 +175,8 @@ async fn find(project: &ProjectClient, text: &str) -> Result<Sandbox> {
     if is_id(text) {
         return Ok(project.sandbox(text).await?);
     }
-    let mut found = Page::all(async |Page { page, limit }| {
-        let filter = SandboxFilter {
-            name: Some(text.to_owned()),
-            page: Some(page),
-            limit: Some(limit),
-            ..SandboxFilter::default()
-        };
-        project.sandboxes(&filter).await
-    })
-    .await?;
-    found.retain(|sandbox| sandbox.name.as_deref() == Some(text));
-    only(found, "sandbox", text, "berth sandbox list")
+    let filter = SandboxFilter { name: Some(text.to_owned()), limit: Some(2), ..SandboxFilter::default() };
+    only(project.sandboxes(&filter).await?.data, "sandbox", text, "berth sandbox list")
 }
 
 async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Result<()> {

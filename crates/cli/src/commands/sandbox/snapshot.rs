@@ -124,8 +124,7 @@ pub async fn find(project: &ProjectClient, text: &str, sandbox: Option<&str>) ->
     if is_id(text) {
         return Ok(project.snapshot(text).await?);
     }
-    let mut found = Page::all(async |page| project.snapshots(page).await).await?;
-    found.retain(|snapshot| snapshot.name.as_deref() == Some(text));
+    let mut found = Page::all(async |page| project.snapshots_named(text, page).await).await?;
     let own = |snapshot: &Snapshot| sandbox.is_some() && snapshot.sandbox_id.as_deref() == sandbox;
     if found.iter().any(own) {
         found.retain(own);

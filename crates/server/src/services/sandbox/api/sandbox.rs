@@ -27,6 +27,7 @@ use crate::services::sandbox::{Sandboxes, ops, store};
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes", operation_id = "listSandboxes",
     tag = "sandboxes", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams,
         ("phase" = Option<SandboxPhase>, Query, description = "only this phase"),
+        ("name" = Option<String>, Query, description = "only this name (extension)"),
         ("template" = Option<String>, Query, description = "only those of a template, by id or name"),
         ("metadata.{key}" = Option<String>, Query,
             description = "only those whose metadata has this value under the key; may stand for several keys")),
@@ -41,6 +42,7 @@ pub(super) async fn list_sandboxes(
     let page = params.page();
     let filter = Filter {
         phase: params.read("phase", Phase::parse),
+        name: params.get("name").map(str::to_owned),
         template: params.get("template").map(str::to_owned),
         metadata: params.below("metadata."),
     };

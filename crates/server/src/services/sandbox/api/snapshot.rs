@@ -10,7 +10,7 @@ use crate::http::auth::{SandboxEditor, SandboxReader};
 use crate::http::body::OptionalJson;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{Asked, List, PageParams};
+use crate::http::list::{List, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::sandbox::wire::requests::CreateSnapshotBody;
@@ -19,32 +19,40 @@ use crate::services::sandbox::{Sandboxes, ops, store};
 
 /// Snapshots of a project, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/snapshots", operation_id = "listSnapshots",
-    tag = "snapshots", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams),
+    tag = "snapshots", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams,
+        ("name" = Option<String>, Query, description = "only this name (extension)")),
     responses((status = 200, body = List<SnapshotView>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn list_snapshots(
     State(sandboxes): State<Sandboxes>,
     SandboxReader(scope): SandboxReader,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<SnapshotView>>> {
-    let (rows, total) = store::snapshot::list(sandboxes.db(), (&scope).into(), None, page).await?;
+    let page = params.page();
+    let name = params.get("name").map(str::to_owned);
+    params.finish()?;
+    let (rows, total) = store::snapshot::list(sandboxes.db(), (&scope).into(), None, name.as_deref(), page).await?;
     Ok(Json(List::new(rows.iter().map(SnapshotView::from).collect(), page, total)))
 }
 
 /// Snapshots of a sandbox, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes/{sandbox_id}/snapshots", operation_id = "listSandboxSnapshots",
-    tag = "snapshots", params(("org_id" = String, Path), ("project_id" = String, Path), ("sandbox_id" = uuid::Uuid, Path), PageParams),
+    tag = "snapshots", params(("org_id" = String, Path), ("project_id" = String, Path), ("sandbox_id" = uuid::Uuid, Path), PageParams,
+        ("name" = Option<String>, Query, description = "only this name (extension)")),
     responses((status = 200, body = List<SnapshotView>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn list_sandbox_snapshots(
     State(sandboxes): State<Sandboxes>,
     SandboxReader(scope): SandboxReader,
     path: PathText,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<SnapshotView>>> {
     let id: SandboxId = path.id("sandbox_id")?;
+    let page = params.page();
+    let name = params.get("name").map(str::to_owned);
+    params.finish()?;
     ops::sandbox::get(&sandboxes, &scope, id, false).await?;
-    let (rows, total) = store::snapshot::list(sandboxes.db(), (&scope).into(), Some(id), page).await?;
+    let (rows, total) = store::snapshot::list(sandboxes.db(), (&scope).into(), Some(id), name.as_deref(), page).await?;
     Ok(Json(List::new(rows.iter().map(SnapshotView::from).collect(), page, total)))
 }
 

@@ -9,7 +9,7 @@ use crate::http::auth::{SandboxEditor, SandboxReader};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{Asked, List, PageParams};
+use crate::http::list::{List, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::sandbox::wire::requests::CreateTemplateBody;
@@ -18,15 +18,19 @@ use crate::services::sandbox::{Sandboxes, ops, store};
 
 /// Templates that a project can use, its own and the platform's, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandbox_templates", operation_id = "listSandboxTemplates",
-    tag = "sandbox_templates", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams),
+    tag = "sandbox_templates", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams,
+        ("name" = Option<String>, Query, description = "only this name (extension)")),
     responses((status = 200, body = List<TemplateView>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn list_templates(
     State(sandboxes): State<Sandboxes>,
     SandboxReader(scope): SandboxReader,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<TemplateView>>> {
-    let (rows, total) = store::template::list(sandboxes.db(), (&scope).into(), page).await?;
+    let page = params.page();
+    let name = params.get("name").map(str::to_owned);
+    params.finish()?;
+    let (rows, total) = store::template::list(sandboxes.db(), (&scope).into(), name.as_deref(), page).await?;
     Ok(Json(List::new(rows.iter().map(TemplateView::from).collect(), page, total)))
 }
 

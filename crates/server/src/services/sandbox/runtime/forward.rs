@@ -73,9 +73,13 @@ pub(super) async fn forward(inside: Inside, route: &str, request: Request<Body>,
 
 /// A log that is not followed ends where there is no more of it yet.
 fn ending(route: &str, query: Option<&str>) -> Ending {
+    if route.ends_with("/logs") && !asks(query, "follow") { Ending::Silence } else { Ending::Event }
+}
+
+/// Whether a query sets a flag, as the agent reads it.
+pub(super) fn asks(query: Option<&str>, flag: &str) -> bool {
     let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-    let follows = pairs.any(|(name, value)| name == "follow" && ["", "1", "true"].contains(&&*value));
-    if route.ends_with("/logs") && !follows { Ending::Silence } else { Ending::Event }
+    pairs.any(|(name, value)| name == flag && ["", "1", "true"].contains(&&*value))
 }
 
 /// The answer of every route of the runtime.

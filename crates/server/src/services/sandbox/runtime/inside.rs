@@ -16,6 +16,7 @@ use berth_domain::{Code, Error};
 use tokio::time::{Instant, timeout_at};
 
 use super::Runtime;
+use super::forward::asks;
 use crate::db::Signal;
 use crate::http::auth::{Scope, Watch, sandbox_scope};
 use crate::http::envelope::ApiError;
@@ -129,6 +130,19 @@ fn coming_up(phase: Phase) -> Error {
     );
     error.retry_after = Some(5);
     error
+}
+
+/// A caller who may read what a process writes; with `hold`, who may work in the sandbox: who only looks holds nobody up.
+pub(super) struct Following(pub Inside);
+
+impl FromRequestParts<Arc<Runtime>> for Following {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, runtime: &Arc<Runtime>) -> Result<Self, ApiError> {
+        let holds = asks(parts.uri.query(), "hold");
+        let action = if holds { Action::ChangeResources } else { Action::ReadProject };
+        Ok(Self(Inside::enter(parts, runtime, action).await?))
+    }
 }
 
 macro_rules! extractors {

@@ -8,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::forward::{Reply, Size, forward};
-use super::inside::{Viewing, Working};
+use super::inside::{Following, Viewing, Working};
 use super::{Refused, Runtime};
 use crate::http::path::PathText;
 
@@ -30,7 +30,8 @@ fn route(path: &PathText, below: &str) -> String {
 }
 
 /// Runs a command and tells what it writes, line by line, as server-sent events: `start`, `stdout` and `stderr`,
-/// and exactly one of `exit` and `error`. A client that goes away ends the command unless `detach`.
+/// and exactly one of `exit` and `error`. A client that goes away ends the command unless `detach`. Without `detach`,
+/// or with `hold`, the command waits for a client that reads more slowly than it writes.
 #[utoipa::path(post, path = "/sandbox/{sandbox_id}/commands", operation_id = "runSandboxCommand", tag = "runtime",
     params(("sandbox_id" = uuid::Uuid, Path)), request_body = CommandRequest,
     responses((status = 200, content_type = "text/event-stream", body = String), Refused),
@@ -74,16 +75,18 @@ async fn stop_process(Working(inside): Working, path: PathText, request: Request
     forward(inside, &route(&path, ""), request, Size::Usual).await
 }
 
-/// What a process wrote, as server-sent events, from an offset on; 8 MiB are kept.
+/// What a process wrote, as server-sent events, from an offset on; 8 MiB are kept. With `hold`, a process that was
+/// started with `hold` waits for this reader, who takes over from the one before.
 #[utoipa::path(get, path = "/sandbox/{sandbox_id}/processes/{pid}/logs", operation_id = "followSandboxProcess",
     tag = "runtime",
     params(("sandbox_id" = uuid::Uuid, Path), ("pid" = i64, Path),
         ("follow" = Option<bool>, Query, description = "default false"),
         ("offset" = Option<i64>, Query, description = "default 0", minimum = 0),
-        ("stream" = Option<String>, Query, description = "`stdout` or `stderr`; both by default")),
+        ("stream" = Option<String>, Query, description = "`stdout` or `stderr`; both by default"),
+        ("hold" = Option<bool>, Query, description = "default false; needs the role of who may start processes")),
     responses((status = 200, content_type = "text/event-stream", body = String), Refused),
     security(("bearer" = []), ("api_key" = [])))]
-async fn follow_process(Viewing(inside): Viewing, path: PathText, request: Request) -> Reply {
+async fn follow_process(Following(inside): Following, path: PathText, request: Request) -> Reply {
     forward(inside, &route(&path, "/logs"), request, Size::Usual).await
 }
 

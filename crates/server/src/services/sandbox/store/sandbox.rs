@@ -277,6 +277,8 @@ pub async fn phase(db: &Db, id: SandboxId) -> Result<Option<Phase>, DbError> {
 pub struct Filter {
     /// Only this phase.
     pub phase: Option<Phase>,
+    /// Only this name.
+    pub name: Option<String>,
     /// Only those of a template, by id or name.
     pub template: Option<String>,
     /// Only those with these pairs.
@@ -290,6 +292,10 @@ pub async fn list(db: &Db, tenant: Tenant, filter: &Filter, page: Page) -> Resul
     if let Some(phase) = filter.phase {
         args.push(phase.as_str().into());
         text.push_str(&format!(" AND phase = ${}", args.len()));
+    }
+    if let Some(name) = &filter.name {
+        args.push(name.into());
+        text.push_str(&format!(" AND name = ${}", args.len()));
     }
     if let Some(template) = &filter.template {
         args.push(template.into());

@@ -153,11 +153,13 @@ pub async fn list(
     db: &Db,
     tenant: Tenant,
     sandbox: Option<SandboxId>,
+    name: Option<&str>,
     page: Page,
 ) -> Result<(Vec<SnapshotRow>, i64), DbError> {
     let text = "sandbox_snapshots WHERE project_id = $1 AND hidden = 0 AND status <> 'Deleting' \
-         AND deleted_at IS NULL AND ($2 IS NULL OR sandbox_id = $2)";
-    page_of("*", text, "created_at DESC, id DESC").bind(tenant.project).bind(sandbox).fetch(db, page).await
+         AND deleted_at IS NULL AND ($2 IS NULL OR sandbox_id = $2) AND ($3 IS NULL OR name = $3)";
+    let query = page_of("*", text, "created_at DESC, id DESC").bind(tenant.project);
+    query.bind(sandbox).bind(name.map(str::to_owned)).fetch(db, page).await
 }
 
 /// The snapshots of a sandbox whose cut is under way or to be made, in the order they have to be made in.

@@ -195,10 +195,11 @@ pub async fn load(on: impl On, id: TemplateId) -> Result<Option<TemplateRow>, Db
 }
 
 /// A page of the templates that a tenant can use, newest first, and how many there are.
-pub async fn list(db: &Db, tenant: Tenant, page: Page) -> Result<(Vec<TemplateRow>, i64), DbError> {
+pub async fn list(db: &Db, tenant: Tenant, name: Option<&str>, page: Page) -> Result<(Vec<TemplateRow>, i64), DbError> {
     let text = "sandbox_templates WHERE (project_id = $1 OR project_id IS NULL) AND status <> 'deleting' \
-         AND deleted_at IS NULL";
-    page_of("*", text, "created_at DESC, id DESC").bind(tenant.project).fetch(db, page).await
+         AND deleted_at IS NULL AND ($2 IS NULL OR name = $2)";
+    let query = page_of("*", text, "created_at DESC, id DESC").bind(tenant.project);
+    query.bind(name.map(str::to_owned)).fetch(db, page).await
 }
 
 /// Templates that want work, in order, with the time.
