@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::api::Service;
 use crate::load::{latencies, rate, request};
-use crate::process::median;
+use crate::process::{median, percentile};
 use crate::report::{Bound, Report};
 
 const PASSWORD: &str = "a quiet harbour at night";
@@ -76,19 +76,6 @@ async fn logins(report: &mut Report, service: &Service, admin: &Caller) -> Resul
     let slow = percentile(&beside?, 0.99);
     report.add("another route beside them, 99th percentile", slow, "ms", Some(Bound::Most(10.0)), detail);
     Ok(())
-}
-
-fn percentile(millis: &[f64], part: f64) -> f64 {
-    let mut sorted = millis.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "an index"
-    )]
-    let index = (sorted.len() as f64 * part) as usize;
-    sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
 /// Whether the time of a login tells that there is an account. Taken in turns, so that noise is shared.

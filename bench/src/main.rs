@@ -6,6 +6,7 @@ mod load;
 mod machines;
 mod process;
 mod report;
+mod sandboxes;
 mod service;
 mod simulated;
 
@@ -28,6 +29,7 @@ async fn main() -> Result<()> {
         match group {
             "api" => api::run(&mut report).await?,
             "identity" => identity::run(&mut report).await?,
+            "sandboxes" => sandboxes::run(&mut report).await?,
             "service" => service::run(&mut report).await?,
             _ => machines::run(&mut report).await?,
         }
@@ -38,7 +40,7 @@ async fn main() -> Result<()> {
 }
 
 fn groups(arguments: &[String]) -> Result<Vec<&str>> {
-    const ALL: [&str; 4] = ["api", "identity", "service", "machines"];
+    const ALL: [&str; 5] = ["api", "identity", "service", "sandboxes", "machines"];
     if let Some(unknown) = arguments.iter().find(|a| !ALL.contains(&a.as_str())) {
         bail!("there is no group '{unknown}'; there are {}", ALL.join(", "));
     }

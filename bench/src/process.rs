@@ -18,10 +18,7 @@ impl Drop for Running {
 impl Running {
     /// CPU seconds so far.
     pub fn cpu(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
-        let after = stat.rsplit(')').next().unwrap_or_default();
-        let ticks: u32 = after.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u32>().ok()).sum();
-        f64::from(ticks) / 100.0
+        cpu(self.0.id().cast_signed())
     }
 
     /// Resident memory now, in MB (10^6 bytes).
@@ -48,4 +45,34 @@ pub async fn until(began: Instant, what: &str, mut check: impl AsyncFnMut() -> b
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or_default()
+}
+
+/// CPU seconds of a process so far.
+pub fn cpu(process: i32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: u32 = after.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u32>().ok()).sum();
+    f64::from(ticks) / 100.0
+}
+
+/// A process' share of memory, in MiB: pages that several map count for each with its part.
+pub fn pss(process: i32) -> Result<f64> {
+    let rollup = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
+    let line = rollup.lines().find_map(|l| l.strip_prefix("Pss:")).context("Pss")?;
+    let kib: u32 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(f64::from(kib) / 1024.0)
+}
+
+/// The figure that a part of all does not exceed.
+pub fn percentile(figures: &[f64], part: f64) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "an index"
+    )]
+    let index = (sorted.len() as f64 * part) as usize;
+    sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }

@@ -1,0 +1,235 @@
+//! Sandboxes on real machines, as somebody with an API key sees them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use berth_testkit::{Caller, Service};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::process::{cpu, median, percentile, pss};
+use crate::report::{Bound, Report};
+use crate::service::program;
+
+/// One after another.
+const ROUNDS: usize = 30;
+/// At the same moment.
+const BURST: usize = 30;
+/// Alive beside each other.
+const ALIVE: usize = 100;
+/// What is moved into a sandbox and out of it.
+const FILE: u32 = 64 << 20;
+
+pub async fn run(report: &mut Report) -> Result<()> {
+    let program = program()?;
+    let service = Service::new(program.to_str().context("a path")?, &[]).with_sandboxes();
+    let bench = Bench::start(service).await?;
+    creation(report, &bench).await?;
+    burst(report, &bench).await?;
+    one(report, &bench).await?;
+    forks(report, &bench).await?;
+    crowd(report, &bench).await
+}
+
+struct Bench {
+    service: Service,
+    caller: Caller,
+}
+
+/// Runs a program again and again, and tells what it took in the middle, in milliseconds.
+const INSIDE: &str = "import subprocess, time
+times = []
+for _ in range(40):
+    began = time.perf_counter()
+    subprocess.run(['/bin/true'])
+    times.append((time.perf_counter() - began) * 1000)
+print(sorted(times)[20])";
+/// Writes a line each few milliseconds, for a second.
+const TICKING: &str = "import time
+for number in range(300):
+    print(number, flush=True)
+    time.sleep(0.003)";
+
+impl Bench {
+    async fn start(mut service: Service) -> Result<Self> {
+        service.start();
+        let caller = service.admin().await;
+        // The first one boots the template, which is done once.
+        caller
+            .until("the template", |c| async move { c.get("/sandbox_templates/base").await.body["status"] == "ready" })
+            .await;
+        let bench = Self { service, caller };
+        let first = bench.create().await?;
+        bench.delete(&first).await;
+        Ok(bench)
+    }
+
+    /// A sandbox that has answered its first command.
+    async fn create(&self) -> Result<String> {
+        let id = self.caller.create_sandbox(json!({})).await;
+        self.caller.sandbox_reaches(&id, "Ready").await;
+        self.command(&id, json!({"cmd": "true"})).await?;
+        Ok(id)
+    }
+
+    async fn delete(&self, id: &str) {
+        self.caller.delete(&format!("/sandboxes/{id}")).await;
+        self.caller
+            .until("the end", |c| {
+                let path = format!("/sandboxes/{id}");
+                async move { c.get(&path).await.status == 404 }
+            })
+            .await;
+    }
+
+    /// What a command took as its caller saw it, in milliseconds.
+    async fn command(&self, id: &str, body: Value) -> Result<f64> {
+        let began = Instant::now();
+        let text = self.request(Method::POST, id, "commands").json(&body).send().await?.text().await?;
+        ensure!(text.contains("\"code\":0"), "a command ended with {text}");
+        Ok(began.elapsed().as_secs_f64() * 1e3)
+    }
+
+    /// What the same takes for a program inside.
+    async fn inside(&self, id: &str) -> Result<f64> {
+        let body = json!({"argv": ["python3", "-c", INSIDE]});
+        let text = self.request(Method::POST, id, "commands").json(&body).send().await?.text().await?;
+        let line = text.split("\"line\":\"").nth(1).and_then(|rest| rest.split(['\\', '"']).next());
+        Ok(line.context("a line of output")?.parse()?)
+    }
+
+    fn request(&self, method: Method, id: &str, path: &str) -> reqwest::RequestBuilder {
+        self.caller.request(method, &format!("/sandbox/{id}/{path}"))
+    }
+
+    fn process(&self, id: &str) -> Result<i32> {
+        Ok(self.service.sandbox(id).context("a machine")?.as_raw_pid())
+    }
+}
+
+async fn creation(report: &mut Report, bench: &Bench) -> Result<()> {
+    let mut times = Vec::new();
+    let mut ready = Vec::new();
+    for _ in 0..ROUNDS {
+        let began = Instant::now();
+        let id = bench.caller.create_sandbox(json!({})).await;
+        bench.caller.sandbox_reaches(&id, "Ready").await;
+        ready.push(began.elapsed().as_secs_f64() * 1e3);
+        bench.command(&id, json!({"cmd": "true"})).await?;
+        times.push(began.elapsed().as_secs_f64() * 1e3);
+        bench.delete(&id).await;
+    }
+    let detail = format!("{:.0} ms of it to Ready; {ROUNDS} one after another", median(ready));
+    let worst = percentile(&times, 0.99);
+    report.add("sandbox: create to its first answer, median", median(times), "ms", Some(Bound::Most(250.0)), detail);
+    report.add("the same, 99th percentile", worst, "ms", Some(Bound::Most(500.0)), String::new());
+    Ok(())
+}
+
+async fn burst(report: &mut Report, bench: &Bench) -> Result<()> {
+    let began = Instant::now();
+    let all = (0..BURST).map(|_| bench.create());
+    let ids = futures::future::try_join_all(all).await?;
+    let seconds = began.elapsed().as_secs_f64();
+    report.add("30 sandboxes at once, each answered", seconds, "s", Some(Bound::Most(5.0)), String::new());
+    futures::future::join_all(ids.iter().map(|id| bench.delete(id))).await;
+    Ok(())
+}
+
+async fn one(report: &mut Report, bench: &Bench) -> Result<()> {
+    let id = bench.create().await?;
+    let mut whole = Vec::new();
+    for _ in 0..ROUNDS {
+        whole.push(bench.command(&id, json!({"argv": ["/bin/true"]})).await?);
+    }
+    let (outside, inside) = (median(whole), bench.inside(&id).await?);
+    let detail = format!("{outside:.1} ms beside {inside:.1} ms for the same from a program inside");
+    report.add("sandbox: a command above its time inside", outside - inside, "ms", Some(Bound::Most(5.0)), detail);
+    files(report, bench, &id).await?;
+    let process = bench.process(&id)?;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let (before, seconds) = (cpu(process), 20.0);
+    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+    let used = (cpu(process) - before) / seconds * 100.0;
+    report.add("sandbox: an idle one", used, "% of a core", Some(Bound::Most(1.0)), String::new());
+    bench.delete(&id).await;
+    Ok(())
+}
+
+async fn files(report: &mut Report, bench: &Bench, id: &str) -> Result<()> {
+    let began = Instant::now();
+    let put =
+        bench.request(Method::PUT, id, "files/content?path=big").body(vec![0x5a_u8; FILE as usize]).send().await?;
+    ensure!(put.status().is_success(), "a file was refused: {}", put.status());
+    let megabytes = f64::from(FILE) / 1e6;
+    let there = megabytes / began.elapsed().as_secs_f64();
+    let began = Instant::now();
+    let back = bench.request(Method::GET, id, "files/content?path=big").send().await?.bytes().await?;
+    ensure!(back.len() == FILE as usize, "{} bytes came back", back.len());
+    let here = megabytes / began.elapsed().as_secs_f64();
+    report.add("sandbox: a file in", there, "MB/s", Some(Bound::Least(30.0)), "64 MiB".into());
+    report.add("sandbox: a file out", here, "MB/s", Some(Bound::Least(30.0)), "64 MiB".into());
+    Ok(())
+}
+
+/// The longest silence of something that writes all the time, while the sandbox is forked and while it is not.
+async fn forks(report: &mut Report, bench: &Bench) -> Result<()> {
+    let id = bench.create().await?;
+    for (name, memory, bound) in [("its disk", false, 20.0), ("its memory", true, 60.0)] {
+        let mut gaps = Vec::new();
+        let mut quiet = Vec::new();
+        for _ in 0..5 {
+            quiet.push(silence(bench, &id, None).await?);
+            gaps.push(silence(bench, &id, Some(memory)).await?);
+        }
+        let detail = format!("{:.0} ms without a fork", median(quiet));
+        let what = format!("sandbox: longest silence of its output during a fork with {name}");
+        report.add(&what, median(gaps), "ms", Some(Bound::Most(bound)), detail);
+    }
+    bench.delete(&id).await;
+    Ok(())
+}
+
+/// The longest silence, in milliseconds.
+async fn silence(bench: &Bench, id: &str, fork: Option<bool>) -> Result<f64> {
+    let ticking = json!({"argv": ["python3", "-c", TICKING]});
+    let mut answer = bench.request(Method::POST, id, "commands").json(&ticking).send().await?;
+    let began = Instant::now();
+    let forking = async {
+        let Some(include_memory) = fork else { return };
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let wanted = json!({"count": 1, "include_memory": include_memory});
+        let forked = bench.caller.post(&format!("/sandboxes/{id}/fork"), wanted).await;
+        let copy = forked.body["data"][0]["id"].as_str().unwrap_or_default().to_owned();
+        bench.caller.sandbox_reaches(&copy, "Ready").await;
+        bench.delete(&copy).await;
+    };
+    let listening = async {
+        let (mut longest, mut last) = (0.0_f64, None::<Instant>);
+        while let Some(chunk) = answer.chunk().await? {
+            // A program's first lines are slow by themselves.
+            if began.elapsed() > Duration::from_millis(400) && !chunk.starts_with(b":") {
+                let gap = last.map_or(0.0, |last| last.elapsed().as_secs_f64() * 1e3);
+                (longest, last) = (longest.max(gap), Some(Instant::now()));
+            }
+        }
+        anyhow::Ok(longest)
+    };
+    tokio::join!(listening, forking).0
+}
+
+async fn crowd(report: &mut Report, bench: &Bench) -> Result<()> {
+    let mut ids = Vec::new();
+    while ids.len() < ALIVE {
+        let some = (0..10).map(|_| bench.create());
+        ids.extend(futures::future::try_join_all(some).await?);
+    }
+    let sizes = ids.iter().map(|id| pss(bench.process(id)?)).collect::<Result<Vec<_>>>()?;
+    let answers = futures::future::try_join_all(ids.iter().map(|id| bench.command(id, json!({"cmd": "true"})))).await?;
+    let detail = format!("{ALIVE} of 256 MiB beside each other, {} of which answer", answers.len());
+    report.add("sandbox: memory of an idle one (PSS)", median(sizes), "MiB", Some(Bound::Most(45.0)), detail);
+    for some in ids.chunks(10) {
+        futures::future::join_all(some.iter().map(|id| bench.delete(id))).await;
+    }
+    Ok(())
+}

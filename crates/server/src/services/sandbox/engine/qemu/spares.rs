@@ -1,0 +1,215 @@
+//! Machines set aside: started from a template's memory before anybody asks for them.
+//!
+//! A copy of a memory costs most when it does something for the first time, since an emulator translates what it has
+//! not run yet: identity and first shell together are four fifths of a creation. A spare has done both. Whoever
+//! creates a sandbox takes its machine and its disk over; all that is left is to make it that sandbox.
+//!
+//! Spares are nobody's and known to nobody but this process: a service that died leaves machines that no row owns,
+//! and those are removed like all others. They are kept for templates that were asked for lately.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_domain::ids::{LayerId, MemoryId, SandboxId};
+use berth_domain::sandbox::network::Network;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::captured::agent_failed;
+use super::machine::identity;
+use super::{QemuSandboxes, USERS, remove, transient};
+use crate::services::sandbox::engine::{From, Result, Spare, StartSpec};
+
+/// How long a template's spares are kept after the last request for one.
+const WANTED: Duration = Duration::from_mins(10);
+/// How long it may take until a taken spare's row is there.
+const TAKEN: Duration = Duration::from_mins(1);
+/// Wait after a spare that could not be made.
+const AGAIN: Duration = Duration::from_secs(30);
+/// What a spare has run before it is one: the path of every command.
+const REHEARSAL: &str = "true";
+
+/// The machines set aside.
+#[derive(Default)]
+pub(super) struct Spares {
+    kinds: Mutex<HashMap<MemoryId, Kind>>,
+    taken: Mutex<HashMap<SandboxId, (LayerId, Instant)>>,
+    made: AtomicI64,
+    wanted: Notify,
+}
+
+/// What spares of one memory look like, and those there are.
+struct Kind {
+    asked: Instant,
+    /// What the last sandbox of this memory was started as, without its top layer.
+    model: Option<StartSpec>,
+    ready: Vec<Spare>,
+    making: Option<Spare>,
+    not_before: Option<Instant>,
+}
+
+impl Spares {
+    fn kinds(&self) -> MutexGuard<'_, HashMap<MemoryId, Kind>> {
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn taken(&self) -> MutexGuard<'_, HashMap<SandboxId, (LayerId, Instant)>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One for a new sandbox of this memory, if there is one.
+    pub(super) fn take(&self, memory: MemoryId) -> Option<Spare> {
+        let now = Instant::now();
+        let mut kinds = self.kinds();
+        let new = || Kind { asked: now, model: None, ready: Vec::new(), making: None, not_before: None };
+        let kind = kinds.entry(memory).or_insert_with(new);
+        kind.asked = now;
+        let spare = kind.ready.pop()?;
+        self.taken().insert(spare.machine, (spare.layer, now));
+        self.wanted.notify_one();
+        Some(spare)
+    }
+
+    /// Learns how spares of a memory are made, from a sandbox that was.
+    pub(super) fn learn(&self, spec: &StartSpec) {
+        self.taken().remove(&spec.id);
+        if let From::Memory(memory) = spec.from
+            && let Some(kind) = self.kinds().get_mut(&memory)
+            && kind.model.is_none()
+        {
+            kind.model = Some(StartSpec { layers: spec.layers.iter().skip(1).copied().collect(), ..spec.clone() });
+            self.wanted.notify_one();
+        }
+    }
+
+    /// What the next spare is to be, if one is wanted.
+    fn next(&self, target: usize) -> Option<StartSpec> {
+        let now = Instant::now();
+        let mut kinds = self.kinds();
+        let lacks = |kind: &&mut Kind| {
+            let late = kind.not_before.is_none_or(|time| time <= now);
+            kind.model.is_some() && kind.ready.len() < target && late && now.duration_since(kind.asked) < WANTED
+        };
+        let kind = kinds.values_mut().filter(lacks).max_by_key(|kind| kind.asked)?;
+        let spare = Spare { machine: SandboxId(Uuid::now_v7()), layer: LayerId(Uuid::now_v7()) };
+        kind.making = Some(spare);
+        let model = kind.model.as_ref()?;
+        let layers = std::iter::once(spare.layer).chain(model.layers.iter().copied()).collect();
+        // Beyond the slots of sandboxes: each runs as a user of its own, and stays that until it is paused.
+        let slot = USERS + self.made.fetch_add(1, Ordering::Relaxed) % USERS;
+        let own = StartSpec { id: spare.machine, generation: 1, slot, hostname: "spare".into(), layers, ..model.clone() };
+        Some(StartSpec { env: BTreeMap::new(), network: Network::default(), fresh: true, ..own })
+    }
+
+    fn finish(&self, memory: MemoryId, is_made: bool) {
+        if let Some(kind) = self.kinds().get_mut(&memory)
+            && let Some(spare) = kind.making.take()
+        {
+            if is_made {
+                kind.ready.push(spare);
+            } else {
+                kind.not_before = Some(Instant::now() + AGAIN);
+            }
+        }
+    }
+
+    /// Removes those of some memories from the list: what is left to end.
+    fn drain(&self, is_over: impl Fn(MemoryId, &Kind) -> bool) -> Vec<Spare> {
+        let mut gone = Vec::new();
+        self.kinds().retain(|memory, kind| {
+            let over = is_over(*memory, kind);
+            if over {
+                gone.append(&mut kind.ready);
+                gone.extend(kind.making.take());
+            }
+            !over
+        });
+        gone
+    }
+
+    /// Machines and layers that are spares, or are about to have a row.
+    pub(super) fn known(&self) -> (Vec<SandboxId>, Vec<LayerId>) {
+        let kinds = self.kinds();
+        let mut taken = self.taken();
+        taken.retain(|_, (_, since)| since.elapsed() < TAKEN);
+        let spares = kinds.values().flat_map(|kind| kind.ready.iter().chain(&kind.making));
+        let spares = spares.map(|spare| (spare.machine, spare.layer));
+        spares.chain(taken.iter().map(|(machine, (layer, _))| (*machine, *layer))).unzip()
+    }
+}
+
+impl QemuSandboxes {
+    /// Keeps spares until told to stop, and ends them then.
+    pub(super) async fn keep_spares(&self, target: usize, stop: CancellationToken) {
+        let mut tick = tokio::time::interval(AGAIN);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.spares.wanted.notified() => {}
+                _ = tick.tick() => self.end_spares(|_, kind| kind.asked.elapsed() > WANTED).await,
+            }
+            while let Some(spec) = self.spares.next(target) {
+                tokio::select! {
+                    () = stop.cancelled() => break,
+                    () = self.add_spare(&spec) => {}
+                }
+            }
+        }
+        self.end_spares(|_, _| true).await;
+    }
+
+    async fn add_spare(&self, spec: &StartSpec) {
+        let From::Memory(memory) = spec.from else { return };
+        let made = self.make_spare(spec).await;
+        if let Err(error) = &made {
+            tracing::debug!(%error, "no spare machine could be made");
+            self.discard_spare(Spare { machine: spec.id, layer: spec.layers[0] }).await;
+        }
+        self.spares.finish(memory, made.is_ok());
+    }
+
+    async fn make_spare(&self, spec: &StartSpec) -> Result<()> {
+        let [top, base, ..] = spec.layers[..] else { return Err(transient("a template without a disk")) };
+        self.make_layer_file(top, base)?;
+        let (incarnation, _) = self.launch(spec, None).await?;
+        if !incarnation.from_memory {
+            return Err(transient("the template has no memory that loads"));
+        }
+        let live = self.live(spec.id).ok_or_else(|| transient("the machine is gone"))?;
+        let session = live.session().await.map_err(agent_failed)?;
+        // Programs of the template go on only as somebody.
+        let is_alone = session.metrics().await.map_err(agent_failed)?.processes == 0;
+        let mut first = identity(spec, &incarnation, self.clock.now().0)?;
+        first.thaw = is_alone;
+        session.identify(&first).await.map_err(agent_failed)?;
+        if is_alone {
+            self.run_in(spec.id, "commands", REHEARSAL).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn forget_spares_of_layer(&self, layer: LayerId) {
+        let names = |kind: &Kind| kind.model.as_ref().is_some_and(|model| model.layers.contains(&layer));
+        self.end_spares(|_, kind| names(kind)).await;
+    }
+
+    pub(super) async fn forget_spares_of_memory(&self, memory: MemoryId) {
+        self.end_spares(|id, _| id == memory).await;
+    }
+
+    async fn end_spares(&self, is_over: impl Fn(MemoryId, &Kind) -> bool) {
+        for spare in self.spares.drain(is_over) {
+            self.discard_spare(spare).await;
+        }
+    }
+
+    /// What cannot be removed now is found when the host is searched.
+    async fn discard_spare(&self, spare: Spare) {
+        let _ = self.end_machine(spare.machine).await;
+        let _ = remove(&self.places.machine(spare.machine)).await;
+        let _ = remove(&self.places.layer(spare.layer)).await;
+    }
+}
