@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::Router;
+use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -64,7 +65,7 @@ impl App {
     /// Makes everything and starts the workers, over the engine that the host has.
     pub async fn start(config: &Config) -> Result<Self> {
         let vm = Arc::new(QemuEngine::open(&config.data_dir, &config.vm, config.accel));
-        let sandbox = Arc::new(QemuSandboxes::open(&config.data_dir, &config.vm, config.accel, Clock::default()));
+        let sandbox = Arc::new(QemuSandboxes::open(config, Clock::default()));
         Self::start_with(config, Engines { vm, sandbox }).await
     }
 
@@ -126,6 +127,12 @@ pub async fn serve(config: Config) -> Result<()> {
     announce(&config, &app, listener.local_addr()?);
     let router = app.router.clone().into_make_service_with_connect_info::<SocketAddr>();
     let ending = CancellationToken::new();
+    // What is sent piece by piece, as output is, must not wait for the receipt of the piece before.
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection ended before it began");
+        }
+    });
     let graceful = axum::serve(listener, router).with_graceful_shutdown(ending.clone().cancelled_owned());
     let server = tokio::spawn(graceful.into_future());
     signalled().await;
