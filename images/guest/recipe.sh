@@ -4,7 +4,7 @@
 
 # The agent's binary, static: made by script/lib.sh's build_agent.
 agent=${BERTH_AGENT-}
-cmdline="console=ttyS0 quiet panic=-1 cryptomgr.notests"
+cmdline="console=ttyS0 quiet panic=-1 cryptomgr.notests nowatchdog"
 
 # The random source is seeded by the agent; the power button is not pressed.
 boot_modules=(virtio_pci virtio_console virtio_blk virtio_net)

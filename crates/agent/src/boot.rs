@@ -82,7 +82,8 @@ pub fn mount_kernel_file_systems() -> io::Result<()> {
             Some(c"mode=0620,gid=5,ptmxmode=0666"),
         ),
         ("tmpfs", "/dev/shm", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=1777")),
-        ("cgroup2", "/sys/fs/cgroup", "cgroup2", plain, None),
+        // Every command is moved into a group; without the option each move waits for all processors (cgroups(7)).
+        ("cgroup2", "/sys/fs/cgroup", "cgroup2", plain, Some(c"favordynmods")),
         ("tmpfs", "/run", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=0755")),
     ];
     for (source, target, kind, flags, options) in systems {

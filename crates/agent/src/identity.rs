@@ -4,6 +4,7 @@
 //! here, in an order that lets no user process see the old: the processes are let go last. Only what writes files needs
 //! the file system, so that is let go right before.
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -35,8 +36,7 @@ pub async fn become_sandbox(call: Call) -> Result<Answer> {
     let (identity, entropy) = parse(&body)?;
     agent.place()?;
     if agent.machine {
-        let first = identity.clone();
-        blocking(move || before_files(&first, &entropy)).await?;
+        before_files(&identity, &entropy).map_err(failed)?;
         freeze::let_file_system_go(&agent).await?;
         let second = identity.clone();
         let had_keys = blocking(move || {
@@ -64,8 +64,11 @@ pub async fn become_sandbox(call: Call) -> Result<Answer> {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await.map_err(Refusal::internal)?;
-    done.map_err(|error| Refusal::internal(format!("the identity: {error}")))
+    tokio::task::spawn_blocking(work).await.map_err(Refusal::internal)?.map_err(failed)
+}
+
+fn failed(error: std::io::Error) -> Refusal {
+    Refusal::internal(format!("the identity: {error}"))
 }
 
 fn parse(body: &Value) -> Result<(Identity, Vec<u8>)> {
@@ -134,7 +137,7 @@ fn machine_id(value: &Value) -> Parsed<String> {
     Err("must be 32 hexadecimal digits".to_owned())
 }
 
-/// Clock, random pool and name: nothing of it is on the disk.
+/// Clock, random pool and name: nothing of it is on the disk, and nothing of it waits.
 fn before_files(identity: &Identity, entropy: &[u8]) -> std::io::Result<()> {
     clock::set(identity.unix_micros)?;
     let bits = u32::try_from(entropy.len() * 8).unwrap_or(0);
@@ -174,8 +177,15 @@ fn forget_host_keys() -> std::io::Result<bool> {
     Ok(any)
 }
 
-/// Replaces a file as a whole, also where it is a link to something that is not there.
+/// Gives a file its content. One that is there is written in place, since nobody reads it now and a new one would have
+/// to reach the disk before it takes the old one's name; a link, also to something that is not there, is replaced.
 fn replace(path: &str, content: &[u8]) -> std::io::Result<()> {
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        let mut file = std::fs::OpenOptions::new().write(true).open(path)?;
+        file.write_all(content)?;
+        let length = content.len() as u64;
+        return if file.metadata()?.len() > length { file.set_len(length) } else { Ok(()) };
+    }
     let temporary = format!("{path}.berth");
     std::fs::write(&temporary, content)?;
     std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o644))?;

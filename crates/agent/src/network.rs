@@ -50,6 +50,7 @@ pub fn set_up(wanted: Option<&Network>) -> io::Result<()> {
 
 fn make(wanted: Option<&Network>) -> io::Result<()> {
     let kernel = Kernel::open()?;
+    only_ipv4();
     kernel.link(index("lo")?, true, None)?;
     let interface = first_interface()?;
     let (Some(network), Some(interface)) = (wanted, interface) else {
@@ -76,6 +77,16 @@ fn make(wanted: Option<&Network>) -> io::Result<()> {
     kernel.address(interface, own, network.prefix, true)?;
     *last = Some(now);
     kernel.default_route(interface, gateway)
+}
+
+/// The way out is IPv4's alone: the kernel need not look for IPv6 neighbours there. The loopback keeps both.
+fn only_ipv4() {
+    for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten() {
+        if !matches!(entry.file_name().to_str(), Some("all" | "lo")) {
+            // Without IPv6 in the kernel there is nothing to switch off.
+            let _ = std::fs::write(entry.path().join("disable_ipv6"), "1");
+        }
+    }
 }
 
 fn index(name: &str) -> io::Result<u32> {

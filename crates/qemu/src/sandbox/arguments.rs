@@ -44,8 +44,9 @@ pub fn arguments(spec: &Spec) -> Vec<OsString> {
     args.flags("-device virtio-serial-pci,id=serial");
     args.pair("-chardev", format!("socket,id=agent,path={AGENT},server=on,wait=off"));
     args.flags("-device virtserialport,bus=serial.0,chardev=agent,name=berth.agent");
+    // The card does not tell whether its other end is there: that would be news to every copy.
     args.pair("-netdev", format!("stream,id=n0,server=on,addr.type=unix,addr.path={NETWORK}"));
-    args.pair("-device", format!("virtio-net-pci,netdev=n0,mac={},romfile=", spec.mac));
+    args.pair("-device", format!("virtio-net-pci,netdev=n0,mac={},romfile=,status=off", spec.mac));
     match &spec.begin {
         Begin::Boot { kernel, initrd, cmdline } => {
             args.pair("-kernel", kernel).pair("-initrd", initrd).pair("-append", cmdline.as_str());
