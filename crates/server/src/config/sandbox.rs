@@ -23,6 +23,8 @@ pub struct Sandbox {
     pub memory_overcommit: f64,
     /// Sandboxes that may run at the same time.
     pub max_sandboxes: i64,
+    /// Machines that are kept ready for each template that was asked for lately.
+    pub spares: usize,
     /// Sandboxes being worked on at the same time.
     pub workers: usize,
 }
@@ -38,6 +40,7 @@ impl Default for Sandbox {
             template_seconds: 3600,
             memory_overcommit: 4.0,
             max_sandboxes: 1000,
+            spares: 2,
             workers: 32,
         }
     }
@@ -59,6 +62,7 @@ impl Sandbox {
         let overcommit = self.memory_overcommit;
         ensure!(overcommit > 0.0 && overcommit <= 1000.0, "sandbox.memory_overcommit must be above 0, at most 1000");
         ensure!((1..=1_000_000).contains(&self.max_sandboxes), "sandbox.max_sandboxes must be from 1 to 1000000");
+        ensure!(self.spares <= 64, "sandbox.spares must be at most 64");
         ensure!((1..=256).contains(&self.workers), "sandbox.workers must be from 1 to 256");
         Ok(())
     }

@@ -80,6 +80,8 @@ impl Sandboxes {
         self.drive(tasks, stop, reconcile::template::TemplateReconciler(self.clone()), BUILDERS);
         self.drive(tasks, stop, reconcile::shared::LayerReconciler(self.clone()), REMOVERS);
         self.drive(tasks, stop, reconcile::shared::MemoryReconciler(self.clone()), REMOVERS);
+        let (engine, ending) = (self.inner.engine.clone(), stop.clone());
+        tasks.spawn(async move { engine.tend(ending).await });
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         let (rounds, to_write) = metrics::channel();
         tasks.spawn(metrics::sample(self.clone(), rounds, stop.clone()));

@@ -13,6 +13,7 @@ use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::network::Network;
 use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
 
 pub use absent::NoEngine;
 pub use berth_domain::sandbox::plan::Machine as Observed;
@@ -87,6 +88,16 @@ pub struct StartSpec {
     pub workdir: Option<String>,
     /// What it may reach.
     pub network: Network,
+}
+
+/// A machine that runs already and is nobody's: the first machine of a sandbox with its id, on a disk with that layer
+/// on top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spare {
+    /// The machine.
+    pub machine: SandboxId,
+    /// The top layer of its disk.
+    pub layer: LayerId,
 }
 
 /// How a start went.
@@ -283,6 +294,17 @@ pub trait SandboxEngine: Send + Sync + 'static {
 
     /// What the host has of sandboxes.
     async fn scan(&self) -> Result<Found>;
+
+    /// A machine that was set aside for sandboxes of a template's memory; it is the caller's now.
+    fn spare(&self, memory: MemoryId) -> Option<Spare> {
+        let _ = memory;
+        None
+    }
+
+    /// What it does of its own accord, until told to stop.
+    async fn tend(&self, stop: CancellationToken) {
+        stop.cancelled().await;
+    }
 
     /// Sandboxes that something happened to.
     fn watch(&self) -> broadcast::Receiver<SandboxId>;

@@ -39,13 +39,17 @@ pub async fn create(
         return Ok(replayed);
     }
     let mut row = match &request.origin {
-        Origin::Template(name) => of_template(scope, &template(&mut tx, scope, name).await?, now),
+        Origin::Template(name) => {
+            let template = template(&mut tx, scope, name).await?;
+            admit(&mut tx, scope, 1).await?;
+            with_spare(&mut tx, sandboxes, of_template(scope, &template, now), &template).await?
+        }
         Origin::Snapshot(id) => {
             let snapshot = snapshot::ready(&mut tx, scope, *id).await?;
+            admit(&mut tx, scope, 1).await?;
             SandboxRow { snapshot: Some(*id), ..of_snapshot(scope, &snapshot, now) }
         }
     };
-    admit(&mut tx, scope, 1).await?;
     fill(&mut row, request);
     store::sandbox::insert(&mut tx, &row).await?;
     created(&mut tx, scope, &row, "sandbox.create").await?;
@@ -53,6 +57,18 @@ pub async fn create(
     let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
     tx.commit().await?;
     Ok(outcome)
+}
+
+/// Gives a new sandbox a machine that was set aside for its template, if there is one.
+async fn with_spare(tx: &mut Tx, sandboxes: &Sandboxes, row: SandboxRow, template: &TemplateRow) -> Result<SandboxRow> {
+    let (TemplateStatus::Ready, Some(base), Some(memory)) = (template.status, template.layer, template.memory) else {
+        return Ok(row);
+    };
+    let Some(spare) = sandboxes.engine().spare(memory) else { return Ok(row) };
+    store::layer::insert(tx, &store::layer::above(&row, spare.layer, base, row.created_at)).await?;
+    let name = made_up("sandbox", spare.machine.0);
+    let (layer, memory) = (Some(spare.layer), Some(memory));
+    Ok(SandboxRow { id: spare.machine, name, layer, memory, source_template: None, ..row })
 }
 
 async fn template(tx: &mut Tx, scope: &Scope, name: &str) -> Result<TemplateRow> {

@@ -3,6 +3,7 @@
 use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, OrgId, ProjectId};
 
+use super::sandbox::SandboxRow;
 use crate::columns;
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, record, sql};
 
@@ -39,6 +40,19 @@ impl FromRow for LayerRow {
             made: row.text("state")? != "making",
             created_at: row.time("created_at")?,
         })
+    }
+}
+
+/// A new layer of a sandbox on another one, not yet made.
+pub const fn above(row: &SandboxRow, id: LayerId, parent: LayerId, now: Timestamp) -> LayerRow {
+    LayerRow {
+        id,
+        parent: Some(parent),
+        org: Some(row.org),
+        project: Some(row.project),
+        frozen: false,
+        made: false,
+        created_at: now,
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_domain::Timestamp;
-use berth_domain::ids::SandboxId;
+use berth_domain::ids::{LayerId, SandboxId};
 use berth_domain::sandbox::network::Network;
 use berth_egress::Gateway;
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,8 @@ pub(super) struct Incarnation {
     pub machine_id: String,
     /// Whether it began with a captured memory of its own, and so has its file system already.
     pub from_memory: bool,
+    /// The top layer of its disk when it was started.
+    pub top: Option<LayerId>,
     /// The memory and the disk that were brought together last: once, since the disk goes on.
     pub consumed: Option<String>,
     /// Virtual CPUs.

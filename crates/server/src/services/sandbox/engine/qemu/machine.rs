@@ -33,12 +33,11 @@ struct Origin {
 impl QemuSandboxes {
     pub(super) async fn start_machine(&self, spec: &StartSpec) -> Result<Started> {
         let dir = self.places.machine(spec.id);
-        std::fs::create_dir_all(&dir).map_err(transient)?;
         let before = Incarnation::read(&dir);
         if machine::find(&dir, spec.id.0).is_some() {
             match before {
-                Some(mut known) if known.generation == spec.generation => {
-                    return self.identify(spec, &dir, &mut known).await;
+                Some(known) if known.generation == spec.generation && known.top == spec.layers.first().copied() => {
+                    return self.take_over(spec, &dir, known).await;
                 }
                 _ => self.end_machine(spec.id).await?,
             }
@@ -47,13 +46,39 @@ impl QemuSandboxes {
     }
 
     async fn start_anew(&self, spec: &StartSpec, dir: &Path, before: Option<Incarnation>) -> Result<Started> {
+        let (mut incarnation, note) = self.launch(spec, before).await?;
+        let started = self.identify(spec, dir, &mut incarnation).await?;
+        self.spares.learn(spec);
+        Ok(Started { note, ..started })
+    }
+
+    /// A machine that runs and is not this sandbox yet: what an interrupted start left, or a spare.
+    async fn take_over(&self, spec: &StartSpec, dir: &Path, mut known: Incarnation) -> Result<Started> {
+        known.network = spec.network.clone();
+        known.write(dir).map_err(transient)?;
+        if let Some(live) = self.live(spec.id) {
+            live.link().set(spec.network.clone());
+        }
+        let started = self.identify(spec, dir, &mut known).await?;
+        self.spares.learn(spec);
+        Ok(started)
+    }
+
+    /// Starts the process. What runs is nobody yet.
+    pub(super) async fn launch(
+        &self,
+        spec: &StartSpec,
+        before: Option<Incarnation>,
+    ) -> Result<(Incarnation, Option<String>)> {
+        let dir = &self.places.machine(spec.id);
+        std::fs::create_dir_all(dir).map_err(transient)?;
         let origin = self.origin(spec, before.as_ref()).await?;
-        let mut incarnation = incarnation(spec, before, origin.booted)?;
+        let incarnation = incarnation(spec, before, origin.booted)?;
         // Before anything runs, so that a machine is never loaded twice onto the same disk.
         incarnation.write(dir).map_err(transient)?;
         let machine = sandbox::Spec {
             id: spec.id.0,
-            dir: dir.to_path_buf(),
+            dir: dir.clone(),
             vcpus: u32::try_from(spec.vcpu).unwrap_or(1),
             memory_mb: u32::try_from(spec.memory_mb).unwrap_or(256),
             disk: spec.layers.iter().map(|id| self.layer(*id)).collect(),
@@ -64,9 +89,7 @@ impl QemuSandboxes {
             qemu: self.qemu()?,
         };
         sandbox::start(&machine).await?;
-        let mut started = self.identify(spec, dir, &mut incarnation).await?;
-        started.note = origin.note;
-        Ok(started)
+        Ok((incarnation, origin.note))
     }
 
     fn layer(&self, id: LayerId) -> Layer {
@@ -170,6 +193,7 @@ fn incarnation(spec: &StartSpec, before: Option<Incarnation>, booted: bool) -> R
             None => random::<16>()?.iter().map(|b| format!("{b:02x}")).collect(),
         },
         from_memory: booted,
+        top: spec.layers.first().copied(),
         consumed,
         vcpu: spec.vcpu,
         memory_mb: spec.memory_mb,
@@ -184,7 +208,7 @@ fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-fn identity(spec: &StartSpec, incarnation: &Incarnation, unix_micros: i64) -> Result<Identity> {
+pub(super) fn identity(spec: &StartSpec, incarnation: &Incarnation, unix_micros: i64) -> Result<Identity> {
     Ok(Identity {
         sandbox_id: spec.id.to_string(),
         token: incarnation.token.clone(),

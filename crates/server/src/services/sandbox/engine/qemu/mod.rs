@@ -10,6 +10,7 @@ mod live;
 mod machine;
 mod network;
 mod places;
+mod spares;
 mod template;
 
 use std::path::{Path, PathBuf};
@@ -24,18 +25,20 @@ use berth_qemu::machine::Accel;
 use berth_qemu::seed::Mac;
 use berth_qemu::{accel, host};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell, broadcast};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, Observed, Paused, PlatformTemplate, Result,
-    Sample, SandboxEngine, StartSpec, Started, Warming,
+    Sample, SandboxEngine, Spare, StartSpec, Started, Warming,
 };
 use crate::clock::Clock;
-use crate::config::{Acceleration, Vm};
+use crate::config::{Config, Vm};
 use crate::services::sandbox::agent::Connection;
 use captured::agent_failed;
 use guest::Guest;
 use live::{Incarnation, Lives};
 use places::Places;
+use spares::Spares;
 
 /// Bytes of a GiB.
 const GIB: u64 = 1 << 30;
@@ -58,6 +61,8 @@ pub struct QemuSandboxes {
     config: Vm,
     request: accel::Request,
     lives: Lives,
+    spares: Spares,
+    spares_kept: usize,
     making_blank: AsyncMutex<()>,
     guest: OnceLock<Guest>,
     host: OnceCell<Host>,
@@ -76,14 +81,17 @@ fn transient(error: impl std::fmt::Display) -> EngineError {
 
 impl QemuSandboxes {
     /// The engine over a data folder. What is missing on the host is told by [`SandboxEngine::ready`].
-    pub fn open(data: &Path, config: &Vm, acceleration: Acceleration, clock: Clock) -> Self {
+    pub fn open(config: &Config, clock: Clock) -> Self {
+        let data = &config.data_dir;
         Self {
             places: Places::new(data),
-            data: data.to_path_buf(),
+            data: data.clone(),
             clock: clock.clone(),
-            config: config.clone(),
-            request: acceleration.request(),
+            config: config.vm.clone(),
+            request: config.accel.request(),
             lives: Lives::new(clock, Gateway::new(berth_egress::Config::default()), broadcast::channel(HAPPENINGS).0),
+            spares: Spares::default(),
+            spares_kept: config.sandbox.spares,
             making_blank: AsyncMutex::default(),
             guest: OnceLock::new(),
             host: OnceCell::new(),
@@ -194,6 +202,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn remove_layer(&self, id: LayerId) -> Result<()> {
+        self.forget_spares_of_layer(id).await;
         remove(&self.places.layer(id)).await
     }
 
@@ -202,6 +211,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn remove_memory(&self, id: MemoryId) -> Result<()> {
+        self.forget_spares_of_memory(id).await;
         remove(&self.places.memory(id).dir).await
     }
 
@@ -290,11 +300,20 @@ impl SandboxEngine for QemuSandboxes {
 
     async fn scan(&self) -> Result<Found> {
         self.forget_blanks().await;
-        Ok(Found {
-            sandboxes: ids(&self.places.machines())?,
-            layers: self.layers_found()?,
-            memories: ids(&self.places.memories())?,
-        })
+        let mut sandboxes: Vec<SandboxId> = ids(&self.places.machines())?;
+        let (mut layers, memories) = (self.layers_found()?, ids(&self.places.memories())?);
+        let (machines, theirs) = self.spares.known();
+        sandboxes.retain(|id| !machines.contains(id));
+        layers.retain(|id| !theirs.contains(id));
+        Ok(Found { sandboxes, layers, memories })
+    }
+
+    fn spare(&self, memory: MemoryId) -> Option<Spare> {
+        if self.spares_kept == 0 { None } else { self.spares.take(memory) }
+    }
+
+    async fn tend(&self, stop: CancellationToken) {
+        self.keep_spares(self.spares_kept, stop).await;
     }
 
     fn watch(&self) -> broadcast::Receiver<SandboxId> {

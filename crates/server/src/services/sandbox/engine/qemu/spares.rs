@@ -100,7 +100,8 @@ impl Spares {
         let layers = std::iter::once(spare.layer).chain(model.layers.iter().copied()).collect();
         // Beyond the slots of sandboxes: each runs as a user of its own, and stays that until it is paused.
         let slot = USERS + self.made.fetch_add(1, Ordering::Relaxed) % USERS;
-        let own = StartSpec { id: spare.machine, generation: 1, slot, hostname: "spare".into(), layers, ..model.clone() };
+        let own =
+            StartSpec { id: spare.machine, generation: 1, slot, hostname: "spare".into(), layers, ..model.clone() };
         Some(StartSpec { env: BTreeMap::new(), network: Network::default(), fresh: true, ..own })
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use berth_agent_proto::runtime::{CommandRequest, OutputEvent};
-use berth_domain::ids::LayerId;
+use berth_domain::ids::{LayerId, SandboxId};
 use berth_qemu::host;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
@@ -97,11 +97,11 @@ impl QemuSandboxes {
 
     async fn prepare(&self, warming: &Warming) -> Result<()> {
         if let Some(start) = &warming.start_command {
-            self.run(warming, "processes", start).await?;
+            self.run_in(warming.machine.id, "processes", start).await?;
         }
         let deadline = Instant::now() + READY;
         while let Some(ready) = &warming.ready_command
-            && !self.run(warming, "commands", ready).await?
+            && !self.run_in(warming.machine.id, "commands", ready).await?
         {
             if Instant::now() > deadline {
                 let seconds = READY.as_secs();
@@ -109,12 +109,12 @@ impl QemuSandboxes {
             }
             sleep(ASK).await;
         }
-        self.run(warming, "commands", USUAL).await.map(drop)
+        self.run_in(warming.machine.id, "commands", USUAL).await.map(drop)
     }
 
     /// Runs a command in the machine; whether it returned 0, or was started where nobody waits.
-    async fn run(&self, warming: &Warming, route: &str, command: &str) -> Result<bool> {
-        let live = self.live(warming.machine.id).ok_or_else(|| transient("the machine is gone"))?;
+    pub(super) async fn run_in(&self, id: SandboxId, route: &str, command: &str) -> Result<bool> {
+        let live = self.live(id).ok_or_else(|| transient("the machine is gone"))?;
         let body = CommandRequest { cmd: Some(command.to_owned()), ..CommandRequest::default() };
         let request = Request::post(format!("http://agent/runtime/{route}"))
             .header(header::CONTENT_TYPE, "application/json")

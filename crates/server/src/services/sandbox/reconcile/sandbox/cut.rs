@@ -13,7 +13,6 @@ use crate::services::sandbox::engine::{Cut, CutDone, EngineError};
 use crate::services::sandbox::ops;
 use crate::services::sandbox::reconcile::{StepError, fault};
 use crate::services::sandbox::store;
-use crate::services::sandbox::store::layer::LayerRow;
 use crate::services::sandbox::store::memory::MemoryRow;
 use crate::services::sandbox::store::sandbox::SandboxRow;
 use crate::services::sandbox::store::snapshot::SnapshotRow;
@@ -54,7 +53,7 @@ impl SandboxReconciler {
         }
         let Some(top) = row.layer.filter(|_| before.status == SnapshotStatus::Pending) else { return Ok(None) };
         let next = LayerId(Uuid::now_v7());
-        store::layer::insert(&mut tx, &above(&row, next, top, seen.now)).await?;
+        store::layer::insert(&mut tx, &store::layer::above(&row, next, top, seen.now)).await?;
         let memory = match (before.include_memory, cold) {
             // A paused sandbox has kept what it would capture.
             (true, true) => row.memory,
@@ -147,17 +146,4 @@ async fn outcome(
         (after.layer, after.memory) = (None, None);
     }
     Ok(after)
-}
-
-/// A new layer of a sandbox, not yet made.
-pub(super) const fn above(row: &SandboxRow, id: LayerId, parent: LayerId, now: Timestamp) -> LayerRow {
-    LayerRow {
-        id,
-        parent: Some(parent),
-        org: Some(row.org),
-        project: Some(row.project),
-        frozen: false,
-        made: false,
-        created_at: now,
-    }
 }

@@ -6,7 +6,6 @@ use berth_domain::sandbox::{MemoryKind, Phase, Warm, Wish};
 use berth_domain::{Error, Timestamp};
 use uuid::Uuid;
 
-use super::cut::above;
 use super::record::{enter, still};
 use super::{SandboxReconciler, Seen};
 use crate::db::Tx;
@@ -264,7 +263,7 @@ async fn snapshot_ground(tx: &mut Tx, id: SnapshotId) -> Result<Option<Ground>, 
 /// A new top layer on somebody else's; the memory comes along where the machine has the same size.
 async fn put_on(tx: &mut Tx, row: &mut SandboxRow, ground: &Ground, now: Timestamp) -> Result<LayerId, StepError> {
     let id = LayerId(Uuid::now_v7());
-    store::layer::insert(tx, &above(row, id, ground.layer, now)).await?;
+    store::layer::insert(tx, &store::layer::above(row, id, ground.layer, now)).await?;
     row.layer = Some(id);
     row.memory = ground.memory.filter(|_| ground.size == (row.memory_mb, row.vcpu));
     Ok(id)
