@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use serde_json::json;
 
-use crate::harness::{act, content, delete, fork, put, service, shell, snapshot, there};
+use crate::harness::{act, content, delete, fork, put, service, service_without_spares, shell, snapshot, there};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_is_restored_forked_and_made_into_others() {
-    let (service, caller) = service().await;
+    let (service, caller) = service_without_spares().await;
     let id = caller.ready_sandbox().await;
     put(&caller, &id, "work.txt", b"good".to_vec()).await;
     let kept = snapshot(&caller, &id, json!({"name": "good"})).await;

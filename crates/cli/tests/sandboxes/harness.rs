@@ -8,7 +8,17 @@ use crate::BERTH;
 
 /// A service whose `base` is ready.
 pub async fn service() -> (Service, Caller) {
-    let mut service = Service::new(BERTH, &[]).with_sandboxes();
+    started(Service::new(BERTH, &[]).with_sandboxes()).await
+}
+
+/// The same where every file on the host is a sandbox's or a template's, to be counted.
+pub async fn service_without_spares() -> (Service, Caller) {
+    let service = Service::new(BERTH, &[]).with_sandboxes();
+    service.configure("[sandbox]\nspares = 0\n");
+    started(service).await
+}
+
+async fn started(mut service: Service) -> (Service, Caller) {
     service.start();
     let caller = service.admin().await;
     base_ready(&caller).await;

@@ -23,7 +23,7 @@ pub struct Sandbox {
     pub memory_overcommit: f64,
     /// Sandboxes that may run at the same time.
     pub max_sandboxes: i64,
-    /// Machines that are kept ready for each template that was asked for lately.
+    /// Machines that are kept ready for each template that was asked for lately, some 45 MiB each; 0 for none.
     pub spares: usize,
     /// Sandboxes being worked on at the same time.
     pub workers: usize,
@@ -40,7 +40,7 @@ impl Default for Sandbox {
             template_seconds: 3600,
             memory_overcommit: 4.0,
             max_sandboxes: 1000,
-            spares: 2,
+            spares: 4,
             workers: 32,
         }
     }
