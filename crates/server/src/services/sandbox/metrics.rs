@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use berth_domain::ids::SandboxId;
 use berth_domain::{Result, Timestamp};
+use futures::{StreamExt, future};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +22,10 @@ pub const INTERVAL: i64 = 5;
 /// What may be asked for.
 pub const BOUNDS: Bounds =
     Bounds { finest: INTERVAL, longest: 30 * 86_400, default: Steps { window: 3600, resolution: 10 } };
+/// How long a machine may take to tell what it uses.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Machines that are asked at the same time.
+const AT_ONCE: usize = 16;
 /// Rounds of samples that wait to be written; more are not kept.
 const ROUNDS: usize = 16;
 /// Rounds between two looks at what is old.
@@ -57,18 +62,20 @@ pub async fn sample(sandboxes: Sandboxes, rounds: mpsc::Sender<Round>, stop: Can
             _ = ticks.tick() => {}
         }
         let Ok(ready) = store::sandbox::ready(sandboxes.db()).await else { continue };
-        let (mut round, mut seen) = (Round::new(), HashMap::new());
-        for (id, generation) in ready {
-            let Some(sample) = sandboxes.engine().sample(id).await else { continue };
-            let now = Last { generation, at: sandboxes.clock().now(), sample };
-            round.push((id, since(last.get(&id), &now)));
-            seen.insert(id, now);
-        }
+        let asked = futures::stream::iter(ready).map(|(id, generation)| ask(&sandboxes, id, generation));
+        let seen: HashMap<SandboxId, Last> = asked.buffer_unordered(AT_ONCE).filter_map(future::ready).collect().await;
+        let round: Round = seen.iter().map(|(id, now)| (*id, since(last.get(id), now))).collect();
         last = seen;
         if !round.is_empty() && rounds.try_send(round).is_err() {
             tracing::warn!("samples of sandboxes cannot be written as fast as they come; a round is lost");
         }
     }
+}
+
+/// One sample, if the machine gives it in time: a guest that hangs keeps none of the others waiting.
+async fn ask(sandboxes: &Sandboxes, id: SandboxId, generation: i64) -> Option<(SandboxId, Last)> {
+    let sample = tokio::time::timeout(PATIENCE, sandboxes.engine().sample(id)).await.ok().flatten()?;
+    Some((id, Last { generation, at: sandboxes.clock().now(), sample }))
 }
 
 /// Writes rounds of samples, until there are no more.
