@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::Router;
+use berth_oci::Registries;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -64,7 +65,10 @@ impl App {
     /// Makes everything and starts the workers, over the engine that the host has.
     pub async fn start(config: &Config) -> Result<Self> {
         let vm = Arc::new(QemuEngine::open(&config.data_dir, &config.vm, config.accel));
-        let sandbox = Arc::new(QemuSandboxes::open(&config.data_dir, &config.vm, config.accel, Clock::default()));
+        let sandbox = QemuSandboxes::open(&config.data_dir, &config.vm, config.accel, Clock::default());
+        let own = &config.sandbox;
+        let registries = Registries::default().trusting(&own.registries, &own.plain_registries);
+        let sandbox = Arc::new(sandbox.with_registries(registries));
         Self::start_with(config, Engines { vm, sandbox }).await
     }
 

@@ -11,13 +11,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_agent_proto::control::Identity;
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, MemoryId, SandboxId};
+use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
 use berth_domain::sandbox::network::Network;
 use berth_server::services::sandbox::agent::{self, Connection};
 use berth_server::services::sandbox::engine::{
     Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, From, Observed, Paused, PlatformTemplate,
     Result, Sample, SandboxEngine, StartSpec, Started, Warming,
 };
+use tempfile::TempDir;
 use tokio::net::UnixStream;
 use tokio::sync::broadcast;
 
@@ -30,6 +31,7 @@ const AGENT_PATIENCE: Duration = Duration::from_secs(60);
 pub struct SimulatedSandboxes {
     world: Mutex<World>,
     happenings: broadcast::Sender<SandboxId>,
+    uploads: TempDir,
 }
 
 #[derive(Default)]
@@ -79,7 +81,8 @@ impl Default for SimulatedSandboxes {
             version: 1,
             violations: Vec::new(),
         };
-        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0 }
+        let uploads = TempDir::new().expect("a folder");
+        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0, uploads }
     }
 }
 
@@ -364,10 +367,29 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(())
     }
 
+    async fn upload(&self, id: UploadId) -> Result<PathBuf> {
+        self.call("upload").await?;
+        Ok(self.uploads.path().join(id.to_string()))
+    }
+
+    async fn remove_upload(&self, id: UploadId) -> Result<()> {
+        self.call("remove_upload").await?;
+        let _ = std::fs::remove_file(self.uploads.path().join(id.to_string()));
+        Ok(())
+    }
+
     async fn build_template(&self, build: &Build) -> Result<Built> {
         self.call("build_template").await?;
         self.world().layers.entry(build.layer).or_default();
-        Ok(Built { env: [("FROM_IMAGE".to_owned(), "1".to_owned())].into(), ..Built::default() })
+        build.log.line("simulated");
+        Ok(Built {
+            env: [("FROM_IMAGE".to_owned(), "1".to_owned())].into(),
+            user: "user".into(),
+            workdir: None,
+            start_command: None,
+            parent: None,
+            disk_gb: build.disk_gb,
+        })
     }
 
     async fn warm_template(&self, warming: &Warming) -> Result<i64> {
@@ -404,6 +426,7 @@ impl SandboxEngine for SimulatedSandboxes {
             sandboxes: world.machines.keys().copied().collect(),
             layers: world.layers.keys().copied().collect(),
             memories: world.memories.iter().copied().collect(),
+            uploads: Vec::new(),
         })
     }
 

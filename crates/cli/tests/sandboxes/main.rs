@@ -11,6 +11,7 @@ mod harness;
 mod inside;
 mod life;
 mod network;
+mod templates;
 
 /// The program under test.
 const BERTH: &str = env!("CARGO_BIN_EXE_berth");

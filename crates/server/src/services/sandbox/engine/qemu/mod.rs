@@ -3,6 +3,7 @@
 //! Everything lies in the folder `sandbox` of the data folder ([`places`]) and is named after its row's id.
 //! A machine is a process that outlives the service; [`live`] is how the service finds it again.
 
+mod build;
 mod captured;
 mod cut;
 mod guest;
@@ -10,16 +11,19 @@ mod live;
 mod machine;
 mod network;
 mod places;
+mod site;
 mod template;
+mod workshop;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use berth_domain::ids::{LayerId, MemoryId, SandboxId};
+use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
 use berth_domain::sandbox::network::Network;
 use berth_egress::Gateway;
+use berth_oci::Registries;
 use berth_qemu::machine::Accel;
 use berth_qemu::seed::Mac;
 use berth_qemu::{accel, host};
@@ -57,6 +61,7 @@ pub struct QemuSandboxes {
     clock: Clock,
     config: Vm,
     request: accel::Request,
+    registries: Registries,
     lives: Lives,
     making_blank: AsyncMutex<()>,
     guest: OnceLock<Guest>,
@@ -83,11 +88,19 @@ impl QemuSandboxes {
             clock: clock.clone(),
             config: config.clone(),
             request: acceleration.request(),
+            registries: Registries::default(),
             lives: Lives::new(clock, Gateway::new(berth_egress::Config::default()), broadcast::channel(HAPPENINGS).0),
             making_blank: AsyncMutex::default(),
             guest: OnceLock::new(),
             host: OnceCell::new(),
         }
+    }
+
+    /// The same, with an operator's choice of the registries that images are pulled from.
+    #[must_use]
+    pub fn with_registries(mut self, registries: Registries) -> Self {
+        self.registries = registries;
+        self
     }
 
     fn qemu(&self) -> Result<PathBuf> {
@@ -231,6 +244,7 @@ impl SandboxEngine for QemuSandboxes {
 
     async fn discard(&self, id: SandboxId) -> Result<()> {
         self.end_machine(id).await?;
+        self.clear_build(id).await?;
         remove(&self.places.machine(id)).await
     }
 
@@ -244,8 +258,17 @@ impl SandboxEngine for QemuSandboxes {
         Ok(())
     }
 
-    async fn build_template(&self, _: &Build) -> Result<Built> {
-        Err(EngineError::Permanent("templates are not built from images on this host yet".into()))
+    async fn upload(&self, id: UploadId) -> Result<PathBuf> {
+        tokio::fs::create_dir_all(self.places.uploads()).await.map_err(transient)?;
+        Ok(self.places.upload(id))
+    }
+
+    async fn remove_upload(&self, id: UploadId) -> Result<()> {
+        remove(&self.places.upload(id)).await
+    }
+
+    async fn build_template(&self, build: &Build) -> Result<Built> {
+        self.build(build).await
     }
 
     async fn warm_template(&self, warming: &Warming) -> Result<i64> {
@@ -291,9 +314,10 @@ impl SandboxEngine for QemuSandboxes {
     async fn scan(&self) -> Result<Found> {
         self.forget_blanks().await;
         Ok(Found {
-            sandboxes: ids(&self.places.machines())?,
+            sandboxes: [ids(&self.places.machines())?, ids(&self.places.builds())?].concat(),
             layers: self.layers_found()?,
             memories: ids(&self.places.memories())?,
+            uploads: ids(&self.places.uploads())?,
         })
     }
 

@@ -1,0 +1,183 @@
+//! Building templates: a workshop of machines, and what becomes of the disk that was built.
+//!
+//! A build that was interrupted is thrown away and begun anew. Everything of it lies in one folder, and the disk leaves
+//! that folder, as the template's layer, by a rename.
+
+use std::any::Any;
+use std::path::Path;
+use std::sync::Arc;
+
+use berth_agent_proto::control::Pack;
+use berth_domain::ids::SandboxId;
+use berth_domain::sandbox::dockerfile::ImageConfig;
+use berth_domain::sandbox::dockerfile::config::DEFAULT_PATH;
+use berth_domain::sandbox::dockerfile::plan::Run;
+use berth_oci::Context;
+use berth_qemu::sandbox;
+use futures::TryStreamExt;
+
+use super::cut::blocking;
+use super::site::QemuSite;
+use super::workshop::QemuWorkshop;
+use super::{GIB, QemuSandboxes, remove, transient};
+use crate::services::sandbox::build::{BuildError, Builder, Finished, Limits, Site};
+use crate::services::sandbox::engine::{Build, Built, EngineError, Named};
+
+/// Most bytes of the accounts of a disk that are looked at.
+const MAX_ACCOUNTS: usize = 1 << 20;
+/// The result of a step on the host.
+type Result<T, E = EngineError> = std::result::Result<T, E>;
+
+/// Who commands run as in an image that says nothing of it, as everywhere.
+const ROOT: &str = "root";
+
+impl QemuSandboxes {
+    pub(super) async fn build(&self, build: &Build) -> Result<Built> {
+        self.clear_build(build.id).await?;
+        let dir = self.places.build(build.id);
+        tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
+        let mut workshop = QemuWorkshop::new(self, build, dir);
+        let built = self.build_with(&mut workshop, build).await;
+        workshop.settle().await;
+        self.clear_build(build.id).await?;
+        built.map_err(told)
+    }
+
+    /// Ends what is left of a build, and removes it.
+    pub(super) async fn clear_build(&self, id: SandboxId) -> Result<()> {
+        let dir = self.places.build(id);
+        for bench in super::ids(&dir)? {
+            sandbox::stop(&dir.join(uuid::Uuid::to_string(&bench)), bench).await?;
+        }
+        remove(&dir).await
+    }
+
+    async fn build_with(&self, workshop: &mut QemuWorkshop<'_>, build: &Build) -> Result<Built, BuildError> {
+        let bytes = u64::try_from(build.disk_gb).unwrap_or(1) * GIB;
+        let context = match build.context {
+            Some(id) => open_context(&self.places.upload(id), bytes).await?,
+            None => Context::empty(),
+        };
+        let builder = Builder {
+            workshop,
+            context: Arc::new(context),
+            log: build.log.clone(),
+            limits: Limits { step: build.patience, whole: build.patience, bytes },
+            cancel: build.cancel.clone(),
+        };
+        let Finished { site, config, origin } = builder.build(&build.dockerfile, &Default::default(), None).await?;
+        let site: Box<dyn Any> = site;
+        let foreign = |_| BuildError::Host("a site that is not this engine's".into());
+        let mut site = site.downcast::<QemuSite>().map_err(foreign)?;
+        let user = self.settle_user(build, &mut site, &config, origin.as_deref()).await?;
+        self.keep(build, &site).await.map_err(|error| BuildError::Host(error.to_string()))?;
+        let bench = site.held();
+        Ok(Built {
+            // What every command has anyway need not be said.
+            env: config.env.iter().filter(|(name, value)| name != "PATH" || value != DEFAULT_PATH).cloned().collect(),
+            user,
+            workdir: config.workdir.clone(),
+            start_command: config.start_command(),
+            parent: bench.parent(),
+            disk_gb: i64::try_from(bench.bytes().div_ceil(GIB)).unwrap_or(i64::MAX),
+        })
+    }
+
+    /// Makes a disk that was built the template's layer.
+    async fn keep(&self, build: &Build, site: &QemuSite) -> Result<()> {
+        // What the guest still holds is written, and so is what QEMU does.
+        site.session().freeze(true).await.map_err(super::agent_failed)?;
+        let disk = site.held().finish().await?;
+        let layer = self.places.layer(build.layer);
+        tokio::fs::create_dir_all(self.places.layers()).await.map_err(transient)?;
+        let from = disk.clone();
+        blocking(move || sandbox::sync_layer(&from)).await?;
+        tokio::fs::rename(disk, layer).await.map_err(transient)
+    }
+
+    /// Who commands of the template's sandboxes run as. An image says so; a template that is built on does, too, and
+    /// else it is root. The directory that was chosen for it becomes a template's user's.
+    async fn settle_user(
+        &self,
+        build: &Build,
+        site: &mut QemuSite,
+        config: &ImageConfig,
+        origin: Option<&str>,
+    ) -> Result<String, BuildError> {
+        if let Some(user) = &config.user {
+            return account(site, user).await;
+        }
+        let Some(Named::Template { user, config: before, .. }) = origin.and_then(|name| build.images.get(name)) else {
+            return Ok(ROOT.to_owned());
+        };
+        if let Some(workdir) = config.workdir.as_ref().filter(|dir| before.workdir.as_ref() != Some(dir)) {
+            let argv = ["chown", "--", user, workdir].map(ToOwned::to_owned).into();
+            let run = Run { argv, env: Default::default(), cwd: "/".into(), user: None, network: false };
+            let log = build.log.clone();
+            site.run(&run, build.patience, &mut |line| log.line(line)).await?;
+        }
+        Ok(user.clone())
+    }
+}
+
+/// A build's failure, as the engine tells it.
+fn told(error: BuildError) -> EngineError {
+    if error.is_transient() || matches!(error, BuildError::Cancelled) {
+        EngineError::Transient(error.to_string())
+    } else {
+        EngineError::Permanent(error.to_string())
+    }
+}
+
+async fn open_context(path: &Path, bytes: u64) -> Result<Context, BuildError> {
+    if !path.exists() {
+        return Err(berth_oci::Error::NotFound("The context is gone; send it again.".into()).into());
+    }
+    let path = path.to_owned();
+    let opened = tokio::task::spawn_blocking(move || Context::open(&path, bytes)).await;
+    Ok(opened.map_err(|error| BuildError::Host(error.to_string()))??)
+}
+
+/// The name of the account that an image names, `name[:group]` or numbers.
+async fn account(site: &mut QemuSite, user: &str) -> Result<String, BuildError> {
+    let name = user.split(':').next().unwrap_or_default();
+    let Ok(number) = name.parse::<u32>() else { return Ok(name.to_owned()) };
+    if number == 0 {
+        return Ok(ROOT.to_owned());
+    }
+    let accounts = Pack { sources: vec!["etc/passwd".into()], to: "/passwd".into(), into: false };
+    let mut archive = Vec::new();
+    let mut tar = site.pack(accounts).await?;
+    while let Some(chunk) = tar.try_next().await.map_err(|error| BuildError::Host(error.to_string()))? {
+        archive.extend_from_slice(&chunk);
+        if archive.len() > MAX_ACCOUNTS {
+            break;
+        }
+    }
+    let known = String::from_utf8_lossy(&archive).lines().find_map(|line| named(line, number));
+    known.ok_or_else(|| {
+        let reason = format!("USER {user}: no account has this number; make one by 'RUN useradd -u {number} app'");
+        BuildError::Image(berth_oci::Error::NotFound(reason))
+    })
+}
+
+/// The name of the account in a line of `/etc/passwd`, if it has a number.
+fn named(line: &str, number: u32) -> Option<String> {
+    let mut fields = line.split(':');
+    let (name, _, found) = (fields.next()?, fields.next()?, fields.next()?);
+    // The first line stands behind the header of the archive.
+    let name = name.rsplit('\0').next()?;
+    (found.parse() == Ok(number)).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_is_found_by_its_number() {
+        let line = "header\0\0app:x:1000:1000::/home/app:/bin/sh";
+        assert_eq!(named(line, 1000).as_deref(), Some("app"));
+        assert_eq!((named(line, 100), named("app:x", 1), named("", 0)), (None, None, None));
+    }
+}
