@@ -3,8 +3,9 @@
 use berth_testkit::{Answer, Caller, Service, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
-use crate::harness::{events, service, shell};
+use crate::harness::{content, delete, events, service, shell};
 
 /// A template of this name, of a Dockerfile or an image.
 fn wish(name: &str, source: &Value) -> Value {
@@ -98,4 +99,172 @@ async fn a_dockerfile_becomes_a_template() {
     eventually("nothing left of the build", 20, || {
         (service.files("sandbox/builds").is_empty() && service.files("sandbox/machines").len() == 1).then_some(())
     });
+}
+
+/// An image as `docker save` writes it: of layers, and what it says about its programs.
+fn saved(layers: &[Vec<u8>], config: Value) -> Vec<u8> {
+    let sha = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let ids = layers.iter().map(|layer| format!("sha256:{}", sha(layer))).collect::<Vec<_>>();
+    let config = json!({"architecture": "amd64", "os": "linux", "config": config,
+        "rootfs": {"type": "layers", "diff_ids": ids}})
+    .to_string();
+    let names = (0..layers.len()).map(|number| format!("{number}/layer.tar")).collect::<Vec<_>>();
+    let manifest = json!([{"Config": "config.json", "RepoTags": ["small:1"], "Layers": names}]).to_string();
+    let mut files = vec![("manifest.json", manifest.as_bytes(), 0o644), ("config.json", config.as_bytes(), 0o644)];
+    files.extend(names.iter().zip(layers).map(|(name, layer)| (name.as_str(), layer.as_slice(), 0o644)));
+    tar(&files)
+}
+
+/// A layer with a shell and what it needs, out of `base`.
+async fn shell_layer(caller: &Caller) -> Vec<u8> {
+    let id = caller.ready_sandbox().await;
+    let libraries = "lib64/ld-linux-x86-64.so.2 lib/x86_64-linux-gnu/libc.so.6";
+    shell(caller, &id, &format!("tar -chf layer.tar -C / bin/sh bin/cat {libraries}")).await;
+    let layer = content(caller, &id, "layer.tar").await;
+    delete(caller, &id).await;
+    layer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_fails_says_where_and_leaves_nothing() {
+    let (service, caller) = service().await;
+    let dockerfile = "FROM base\nRUN echo fine\n# a comment\nRUN echo on the way; exit 3\nRUN echo never\n";
+    let (failed, log) = build(&caller, "bad", json!({"dockerfile": dockerfile})).await;
+    let message = failed["message"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(failed["status"], "failed", "{failed}");
+    assert!(message.starts_with("line 4: RUN echo on the way; exit 3: it ended with exit code 3"), "{message}");
+    assert!(log.contains("    on the way\n") && log.contains("ERROR: line 4") && !log.contains("never"), "{log}");
+    // What was told stays, from any place on.
+    assert_eq!(self::log(&caller, "bad", false).await, log);
+    let rest = caller.get(&format!("/sandbox_templates/bad/logs?offset={}", log.len() - 5)).await;
+    assert!(rest.body.as_str().is_some_and(|text| text.starts_with("event: log\n")), "{rest:?}");
+    caller.get("/sandbox_templates/bad/logs?offset=-1").await.refused(400, "invalid_request");
+    // A sandbox of it fails, too, and says why.
+    let made = caller.post("/sandboxes", json!({"template_id": "bad"})).await;
+    made.refused(409, "conflict");
+    nothing_left(&service);
+    assert_eq!(caller.delete("/sandbox_templates/bad").await.status, 204);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mistakes_are_told_at_once() {
+    let (_service, caller) = service().await;
+    for (dockerfile, what) in [
+        ("FROM base\nRUNN true\n", "line 2"),
+        ("FROM base\nRUN true\nCOPY . .\n", "line 3: there are no files to copy from"),
+        ("FROM base\nWORKDIR $NONE\n", "line 2"),
+        ("RUN true\n", "FROM"),
+    ] {
+        let answer = caller.post("/sandbox_templates", wish("x", &json!({"dockerfile": dockerfile}))).await;
+        answer.refused(400, "invalid_request");
+        assert!(answer.names("dockerfile") && answer.body.to_string().contains(what), "{answer:?}");
+    }
+    for image in ["a b", "base\nRUN true", "$x", ""] {
+        let answer = caller.post("/sandbox_templates", wish("x", &json!({"image": image}))).await;
+        answer.refused(400, "invalid_request");
+    }
+    // Nobody is made to reach what lies within.
+    for image in ["127.0.0.1:5000/x", "169.254.169.254/x", "upload:01939f2e-7c00-7abc-8def-0123456789ab"] {
+        let name = format!("no-{}", image.len());
+        let (failed, _) = build(&caller, &name, json!({"image": image})).await;
+        assert_eq!(failed["status"], "failed", "{failed}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_was_sent_becomes_a_template() {
+    let (service, caller) = service().await;
+    let passwd = b"root:x:0:0::/root:/bin/sh\nweb:x:77:77::/srv:/bin/sh\n";
+    let second = tar(&[("gone.txt", b"gone", 0o644), ("etc/passwd", b"", 0o644)]);
+    let third = tar(&[(".wh.gone.txt", b"", 0o644), ("etc/passwd", passwd, 0o644)]);
+    let config = json!({"Env": ["PATH=/bin", "FROM_IMAGE=yes"], "User": "77", "WorkingDir": "/srv", "Cmd": ["sh"]});
+    let sent = upload(&caller, saved(&[shell_layer(&caller).await, second, third], config)).await;
+    assert_eq!(sent.status, 201, "{sent:?}");
+    let (built, log) = build(&caller, "small", json!({"image": sent.body["image"]})).await;
+    assert_eq!((&built["status"], &built["disk_gb"]), (&json!("ready"), &json!(1)), "{built}\n{log}");
+    let id = caller.create_sandbox(json!({"template_id": "small"})).await;
+    caller.sandbox_reaches(&id, "Ready").await;
+    let told = shell(&caller, &id, "pwd; echo $FROM_IMAGE; echo /*; cat /proc/self/status").await;
+    assert!(told.starts_with("/srv\nyes\n/bin /dev /etc ") && !told.contains("gone"), "{told}");
+    assert!(told.contains("\nUid:\t77\t"), "{told}");
+    // It is a beginning like any other.
+    let dockerfile = "FROM small\nUSER root\nRUN echo more >/more\nFROM scratch\nCOPY --from=0 /bin /bin\nCOPY --from=0 /lib /lib\n\
+        COPY --from=small /lib64 /lib64\nCOPY --from=0 /more /\n";
+    let (built, log) = build(&caller, "smaller", json!({"dockerfile": dockerfile})).await;
+    assert_eq!(built["status"], "ready", "{built}\n{log}");
+    let id = caller.create_sandbox(json!({"template_id": "smaller"})).await;
+    caller.sandbox_reaches(&id, "Ready").await;
+    assert_eq!(shell(&caller, &id, "echo $HOME; cat /more").await, "/root\nmore\n");
+    nothing_left(&service);
+    assert_eq!(caller.get("/sandbox_uploads").await.body["pagination"]["total_items"], 1);
+    assert_eq!(caller.delete(&format!("/sandbox_uploads/{}", sent.id())).await.status, 204);
+    assert!(service.files("sandbox/uploads").is_empty());
+}
+
+/// Nothing is left of builds but what templates are.
+fn nothing_left(service: &Service) {
+    eventually("nothing left of the build", 20, || service.files("sandbox/builds").is_empty().then_some(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_is_deleted_is_built_no_further() {
+    let (service, caller) = service().await;
+    let layers = service.files("sandbox/layers").len();
+    let dockerfile = "FROM base\nRUN echo begun; sleep 1000\n";
+    assert_eq!(caller.post("/sandbox_templates", wish("slow", &json!({"dockerfile": dockerfile}))).await.status, 201);
+    caller.until("its beginning", |c| async move { log(&c, "slow", false).await.contains("    begun\n") }).await;
+    assert_eq!(service.files("sandbox/builds").len(), 1);
+    assert_eq!(caller.delete("/sandbox_templates/slow").await.status, 204);
+    nothing_left(&service);
+    eventually("its layer's end", 20, || (service.files("sandbox/layers").len() == layers).then_some(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_survives_the_service() {
+    let (mut service, caller) = service().await;
+    let dockerfile = "FROM base\nRUN echo one >/one\nRUN echo two >/two\n";
+    for (number, point) in
+        ["sandbox.make_template.intent", "sandbox.build_step.done", "sandbox.make_template.done", "sandbox.warm.done"]
+            .into_iter()
+            .enumerate()
+    {
+        service.stop();
+        service.set("BERTH_FAULT", &format!("{point}=kill"));
+        service.start();
+        let name = format!("t{number}");
+        let made =
+            caller.request(Method::POST, "/sandbox_templates").json(&wish(&name, &json!({"dockerfile": dockerfile})));
+        // It may die before it answers.
+        let _ = made.send().await;
+        service.died();
+        assert!(service.log().contains(point), "{point} was not reached");
+        service.set("BERTH_FAULT", "");
+        service.start();
+        caller
+            .until("the template", |c| {
+                let name = name.clone();
+                async move { template(&c, &name).await["status"] == "ready" }
+            })
+            .await;
+        let id = caller.create_sandbox(json!({"template_id": name})).await;
+        caller.sandbox_reaches(&id, "Ready").await;
+        assert_eq!(shell(&caller, &id, "cat /one /two").await, "one\ntwo\n");
+        delete(&caller, &id).await;
+        assert_eq!(caller.delete(&format!("/sandbox_templates/{name}")).await.status, 204);
+    }
+    nothing_left(&service);
+    eventually("nothing left", 20, || {
+        (service.files("sandbox/machines").is_empty() && service.files("sandbox/layers").len() == 2).then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_of_the_service_interrupts_a_build() {
+    let (mut service, caller) = service().await;
+    let dockerfile = "FROM base\nRUN echo begun; test -e /dev/shm/x || sleep 8\n";
+    assert_eq!(caller.post("/sandbox_templates", wish("slow", &json!({"dockerfile": dockerfile}))).await.status, 201);
+    caller.until("its beginning", |c| async move { log(&c, "slow", false).await.contains("    begun\n") }).await;
+    assert_eq!(service.stop(), Some(0));
+    service.start();
+    caller.until("the template", |c| async move { template(&c, "slow").await["status"] == "ready" }).await;
 }
