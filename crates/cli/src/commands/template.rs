@@ -102,7 +102,7 @@ pub async fn run(context: &Context, command: TemplateCommand) -> Result<()> {
         TemplateCommand::Create(args) => create(context, project, args).await,
         TemplateCommand::Show { template } => one(context, &find(project, &template).await?),
         TemplateCommand::Logs { template, follow } => {
-            build::show(project, &find(project, &template).await?, follow, None).await
+            build::show(project, &find(project, &template).await?, follow, None, &mut |text| print!("{text}")).await
         }
         TemplateCommand::Delete { template } => {
             let found = find(project, &template).await?;
@@ -122,7 +122,7 @@ async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) ->
     if !no_wait {
         let until = Instant::now() + Duration::from_secs(seconds);
         if is_built && !context.json {
-            build::show(project, &template, true, Some(until)).await?;
+            build::show(project, &template, true, Some(until), &mut |text| eprint!("{text}")).await?;
         }
         template = ready(project, template, until, seconds, context.json).await?;
     }

@@ -8,6 +8,7 @@ mod command_line;
 mod copies;
 mod crash;
 mod harness;
+mod images;
 mod inside;
 mod life;
 mod network;

@@ -3,9 +3,8 @@
 use berth_testkit::{Answer, Caller, Service, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
-use crate::harness::{content, delete, events, service, shell};
+use crate::harness::{delete, events, service, shell};
 
 /// A template of this name, of a Dockerfile or an image.
 fn wish(name: &str, source: &Value) -> Value {
@@ -21,7 +20,7 @@ async fn template(caller: &Caller, name: &str) -> Value {
 }
 
 /// Builds a template to its end; `ready` or `failed`, and its log.
-async fn build(caller: &Caller, name: &str, source: Value) -> (Value, String) {
+pub async fn build(caller: &Caller, name: &str, source: Value) -> (Value, String) {
     let made = caller.post("/sandbox_templates", wish(name, &source)).await;
     assert_eq!(made.status, 201, "{made:?}");
     let log = log(caller, name, true).await;
@@ -45,12 +44,12 @@ async fn log(caller: &Caller, name: &str, follow: bool) -> String {
 }
 
 /// Sends an archive; the answer.
-async fn upload(caller: &Caller, archive: Vec<u8>) -> Answer {
+pub async fn upload(caller: &Caller, archive: Vec<u8>) -> Answer {
     caller.send(caller.request(Method::POST, "/sandbox_uploads").body(archive)).await
 }
 
 /// An archive of files: path, content, permissions.
-fn tar(files: &[(&str, &[u8], u32)]) -> Vec<u8> {
+pub fn tar(files: &[(&str, &[u8], u32)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (path, content, mode) in files {
         let mut header = tar::Header::new_gnu();
@@ -101,30 +100,6 @@ async fn a_dockerfile_becomes_a_template() {
     });
 }
 
-/// An image as `docker save` writes it: of layers, and what it says about its programs.
-fn saved(layers: &[Vec<u8>], config: Value) -> Vec<u8> {
-    let sha = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let ids = layers.iter().map(|layer| format!("sha256:{}", sha(layer))).collect::<Vec<_>>();
-    let config = json!({"architecture": "amd64", "os": "linux", "config": config,
-        "rootfs": {"type": "layers", "diff_ids": ids}})
-    .to_string();
-    let names = (0..layers.len()).map(|number| format!("{number}/layer.tar")).collect::<Vec<_>>();
-    let manifest = json!([{"Config": "config.json", "RepoTags": ["small:1"], "Layers": names}]).to_string();
-    let mut files = vec![("manifest.json", manifest.as_bytes(), 0o644), ("config.json", config.as_bytes(), 0o644)];
-    files.extend(names.iter().zip(layers).map(|(name, layer)| (name.as_str(), layer.as_slice(), 0o644)));
-    tar(&files)
-}
-
-/// A layer with a shell and what it needs, out of `base`.
-async fn shell_layer(caller: &Caller) -> Vec<u8> {
-    let id = caller.ready_sandbox().await;
-    let libraries = "lib64/ld-linux-x86-64.so.2 lib/x86_64-linux-gnu/libc.so.6";
-    shell(caller, &id, &format!("tar -chf layer.tar -C / bin/sh bin/cat {libraries}")).await;
-    let layer = content(caller, &id, "layer.tar").await;
-    delete(caller, &id).await;
-    layer
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_that_fails_says_where_and_leaves_nothing() {
     let (service, caller) = service().await;
@@ -171,38 +146,8 @@ async fn mistakes_are_told_at_once() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_was_sent_becomes_a_template() {
-    let (service, caller) = service().await;
-    let passwd = b"root:x:0:0::/root:/bin/sh\nweb:x:77:77::/srv:/bin/sh\n";
-    let second = tar(&[("gone.txt", b"gone", 0o644), ("etc/passwd", b"", 0o644)]);
-    let third = tar(&[(".wh.gone.txt", b"", 0o644), ("etc/passwd", passwd, 0o644)]);
-    let config = json!({"Env": ["PATH=/bin", "FROM_IMAGE=yes"], "User": "77", "WorkingDir": "/srv", "Cmd": ["sh"]});
-    let sent = upload(&caller, saved(&[shell_layer(&caller).await, second, third], config)).await;
-    assert_eq!(sent.status, 201, "{sent:?}");
-    let (built, log) = build(&caller, "small", json!({"image": sent.body["image"]})).await;
-    assert_eq!((&built["status"], &built["disk_gb"]), (&json!("ready"), &json!(1)), "{built}\n{log}");
-    let id = caller.create_sandbox(json!({"template_id": "small"})).await;
-    caller.sandbox_reaches(&id, "Ready").await;
-    let told = shell(&caller, &id, "pwd; echo $FROM_IMAGE; echo /*; cat /proc/self/status").await;
-    assert!(told.starts_with("/srv\nyes\n/bin /dev /etc ") && !told.contains("gone"), "{told}");
-    assert!(told.contains("\nUid:\t77\t"), "{told}");
-    // It is a beginning like any other.
-    let dockerfile = "FROM small\nUSER root\nRUN echo more >/more\nFROM scratch\nCOPY --from=0 /bin /bin\nCOPY --from=0 /lib /lib\n\
-        COPY --from=small /lib64 /lib64\nCOPY --from=0 /more /\n";
-    let (built, log) = build(&caller, "smaller", json!({"dockerfile": dockerfile})).await;
-    assert_eq!(built["status"], "ready", "{built}\n{log}");
-    let id = caller.create_sandbox(json!({"template_id": "smaller"})).await;
-    caller.sandbox_reaches(&id, "Ready").await;
-    assert_eq!(shell(&caller, &id, "echo $HOME; cat /more").await, "/root\nmore\n");
-    nothing_left(&service);
-    assert_eq!(caller.get("/sandbox_uploads").await.body["pagination"]["total_items"], 1);
-    assert_eq!(caller.delete(&format!("/sandbox_uploads/{}", sent.id())).await.status, 204);
-    assert!(service.files("sandbox/uploads").is_empty());
-}
-
 /// Nothing is left of builds but what templates are.
-fn nothing_left(service: &Service) {
+pub fn nothing_left(service: &Service) {
     eventually("nothing left of the build", 20, || service.files("sandbox/builds").is_empty().then_some(()));
 }
 
@@ -267,4 +212,19 @@ async fn a_stop_of_the_service_interrupts_a_build() {
     assert_eq!(service.stop(), Some(0));
     service.start();
     caller.until("the template", |c| async move { template(&c, "slow").await["status"] == "ready" }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_is_as_large_as_was_asked() {
+    let (_service, caller) = service().await;
+    let source = json!({"dockerfile": "FROM base\nRUN df -BG --output=size / >/size", "disk_gb": 30});
+    let (built, log) = build(&caller, "large", source).await;
+    assert_eq!((&built["status"], &built["disk_gb"]), (&json!("ready"), &json!(30)), "{built}\n{log}");
+    let id = caller.create_sandbox(json!({"template_id": "large"})).await;
+    caller.sandbox_reaches(&id, "Ready").await;
+    for line in ["cat /size", "df -BG --output=size /"] {
+        let size = shell(&caller, &id, line).await;
+        let size = size.lines().last().and_then(|line| line.trim().trim_end_matches('G').parse::<u32>().ok());
+        assert!(size.is_some_and(|size| (28..=30).contains(&size)), "{line}: {size:?}");
+    }
 }

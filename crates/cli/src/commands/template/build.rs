@@ -58,9 +58,14 @@ fn ignored(directory: &Path) -> Result<Ignore> {
 }
 
 /// Shows what a build tells, as it comes, until it is over or the time is.
-pub async fn show(project: &ProjectClient, template: &Template, follow: bool, until: Option<Instant>) -> Result<()> {
-    let mut tell = |text: &str| eprint!("{text}");
-    let shown = follow_log(project, &template.id, follow, &mut tell);
+pub async fn show(
+    project: &ProjectClient,
+    template: &Template,
+    follow: bool,
+    until: Option<Instant>,
+    tell: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let shown = follow_log(project, &template.id, follow, tell);
     let Some(until) = until else { return shown.await };
     // Whoever waits for the template says that it is late.
     tokio::time::timeout_at(until.into(), shown).await.unwrap_or(Ok(()))
