@@ -262,6 +262,7 @@ impl TemplateReconciler {
         self.sandboxes.engine().end(machine).await?;
         self.sandboxes.engine().discard(machine).await?;
         fault("sandbox", "remove_template", "done").await?;
+        self.sandboxes.builds().end(template.id);
         let Some(mut change) = self.begin(template.id).await? else { return Ok(()) };
         let waiting = store::sandbox::waiting_for_template(&mut change.tx, template.id).await?;
         let (t, now) = (&mut change.after, change.now);
@@ -277,6 +278,7 @@ impl TemplateReconciler {
     }
 
     async fn fail(&self, id: TemplateId, reason: &str) -> Result<(), StepError> {
+        self.keep_log(id).await?;
         self.change(id, |t, now| {
             if t.status == TemplateStatus::Deleting {
                 t.work_at = Some(now.plus_seconds(PAUSE));

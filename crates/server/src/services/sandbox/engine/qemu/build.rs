@@ -4,32 +4,26 @@
 //! that folder, as the template's layer, by a rename.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use berth_agent_proto::control::Pack;
 use berth_domain::ids::SandboxId;
 use berth_domain::sandbox::dockerfile::ImageConfig;
 use berth_domain::sandbox::dockerfile::config::DEFAULT_PATH;
 use berth_domain::sandbox::dockerfile::plan::Run;
 use berth_oci::Context;
 use berth_qemu::sandbox;
-use futures::TryStreamExt;
 
 use super::cut::blocking;
 use super::site::QemuSite;
 use super::workshop::QemuWorkshop;
-use super::{GIB, QemuSandboxes, remove, transient};
+use super::{GIB, QemuSandboxes, account, remove, transient};
 use crate::services::sandbox::build::{BuildError, Builder, Finished, Limits, Site};
 use crate::services::sandbox::engine::{Build, Built, EngineError, Named};
 
-/// Most bytes of the accounts of a disk that are looked at.
-const MAX_ACCOUNTS: usize = 1 << 20;
 /// The result of a step on the host.
 type Result<T, E = EngineError> = std::result::Result<T, E>;
-
-/// Who commands run as in an image that says nothing of it, as everywhere.
-const ROOT: &str = "root";
 
 impl QemuSandboxes {
     pub(super) async fn build(&self, build: &Build) -> Result<Built> {
@@ -37,10 +31,10 @@ impl QemuSandboxes {
         let dir = self.places.build(build.id);
         tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
         let mut workshop = QemuWorkshop::new(self, build, dir);
-        let built = self.build_with(&mut workshop, build).await;
+        let outcome = self.build_with(&mut workshop, build).await;
         workshop.settle().await;
         self.clear_build(build.id).await?;
-        built.map_err(told)
+        outcome.map_err(told)
     }
 
     /// Ends what is left of a build, and removes it.
@@ -65,7 +59,7 @@ impl QemuSandboxes {
             limits: Limits { step: build.patience, whole: build.patience, bytes },
             cancel: build.cancel.clone(),
         };
-        let Finished { site, config, origin } = builder.build(&build.dockerfile, &Default::default(), None).await?;
+        let Finished { site, config, origin } = builder.build(&build.dockerfile, &BTreeMap::new(), None).await?;
         let site: Box<dyn Any> = site;
         let foreign = |_| BuildError::Host("a site that is not this engine's".into());
         let mut site = site.downcast::<QemuSite>().map_err(foreign)?;
@@ -105,14 +99,14 @@ impl QemuSandboxes {
         origin: Option<&str>,
     ) -> Result<String, BuildError> {
         if let Some(user) = &config.user {
-            return account(site, user).await;
+            return account::settle(site, user).await;
         }
         let Some(Named::Template { user, config: before, .. }) = origin.and_then(|name| build.images.get(name)) else {
-            return Ok(ROOT.to_owned());
+            return Ok(account::ROOT.to_owned());
         };
         if let Some(workdir) = config.workdir.as_ref().filter(|dir| before.workdir.as_ref() != Some(dir)) {
             let argv = ["chown", "--", user, workdir].map(ToOwned::to_owned).into();
-            let run = Run { argv, env: Default::default(), cwd: "/".into(), user: None, network: false };
+            let run = Run { argv, env: BTreeMap::new(), cwd: "/".into(), user: None, network: false };
             let log = build.log.clone();
             site.run(&run, build.patience, &mut |line| log.line(line)).await?;
         }
@@ -136,48 +130,4 @@ async fn open_context(path: &Path, bytes: u64) -> Result<Context, BuildError> {
     let path = path.to_owned();
     let opened = tokio::task::spawn_blocking(move || Context::open(&path, bytes)).await;
     Ok(opened.map_err(|error| BuildError::Host(error.to_string()))??)
-}
-
-/// The name of the account that an image names, `name[:group]` or numbers.
-async fn account(site: &mut QemuSite, user: &str) -> Result<String, BuildError> {
-    let name = user.split(':').next().unwrap_or_default();
-    let Ok(number) = name.parse::<u32>() else { return Ok(name.to_owned()) };
-    if number == 0 {
-        return Ok(ROOT.to_owned());
-    }
-    let accounts = Pack { sources: vec!["etc/passwd".into()], to: "/passwd".into(), into: false };
-    let mut archive = Vec::new();
-    let mut tar = site.pack(accounts).await?;
-    while let Some(chunk) = tar.try_next().await.map_err(|error| BuildError::Host(error.to_string()))? {
-        archive.extend_from_slice(&chunk);
-        if archive.len() > MAX_ACCOUNTS {
-            break;
-        }
-    }
-    let known = String::from_utf8_lossy(&archive).lines().find_map(|line| named(line, number));
-    known.ok_or_else(|| {
-        let reason = format!("USER {user}: no account has this number; make one by 'RUN useradd -u {number} app'");
-        BuildError::Image(berth_oci::Error::NotFound(reason))
-    })
-}
-
-/// The name of the account in a line of `/etc/passwd`, if it has a number.
-fn named(line: &str, number: u32) -> Option<String> {
-    let mut fields = line.split(':');
-    let (name, _, found) = (fields.next()?, fields.next()?, fields.next()?);
-    // The first line stands behind the header of the archive.
-    let name = name.rsplit('\0').next()?;
-    (found.parse() == Ok(number)).then(|| name.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_account_is_found_by_its_number() {
-        let line = "header\0\0app:x:1000:1000::/home/app:/bin/sh";
-        assert_eq!(named(line, 1000).as_deref(), Some("app"));
-        assert_eq!((named(line, 100), named("app:x", 1), named("", 0)), (None, None, None));
-    }
 }

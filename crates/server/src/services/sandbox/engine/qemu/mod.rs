@@ -3,6 +3,7 @@
 //! Everything lies in the folder `sandbox` of the data folder ([`places`]) and is named after its row's id.
 //! A machine is a process that outlives the service; [`live`] is how the service finds it again.
 
+mod account;
 mod build;
 mod captured;
 mod cut;

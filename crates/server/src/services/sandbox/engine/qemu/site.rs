@@ -88,16 +88,13 @@ impl QemuSandboxes {
         tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
         let wanted = u64::try_from(build.disk_gb).unwrap_or(1) * super::GIB;
         let (parent, disk) = (below.first().copied(), disk_of(&dir));
-        let bytes = match parent {
-            Some(top) => {
-                let bytes = sandbox::layer_size(&self.places.layer(top))?.max(wanted);
-                sandbox::create_layer(&disk, &layer_file(top), bytes)?;
-                bytes
-            }
-            None => {
-                empty_disk(&dir.join("disk.raw"), &disk, wanted).await?;
-                wanted
-            }
+        let bytes = if let Some(top) = parent {
+            let bytes = sandbox::layer_size(&self.places.layer(top))?.max(wanted);
+            sandbox::create_layer(&disk, &layer_file(top), bytes)?;
+            bytes
+        } else {
+            empty_disk(&dir.join("disk.raw"), &disk, wanted).await?;
+            wanted
         };
         // From here on it ends with its guard.
         let link = self.lives.link(&dir, Network::default());

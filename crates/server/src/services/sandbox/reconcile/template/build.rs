@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_domain::ids::{LayerId, SandboxId, UploadId};
+use berth_domain::ids::{LayerId, SandboxId, TemplateId, UploadId};
 use berth_domain::sandbox::dockerfile::config::DEFAULT_PATH;
 use berth_domain::sandbox::dockerfile::{Dockerfile, ImageConfig};
 use berth_domain::sandbox::request::UPLOAD;
@@ -69,8 +69,8 @@ impl TemplateReconciler {
             log: self.sandboxes.builds().begin(template.id),
             cancel: CancellationToken::new(),
         };
-        let built = self.watched(&build, template).await;
-        self.conclude(template, &build.log, built).await
+        let outcome = self.watched(&build, template).await;
+        self.conclude(template, &build.log, outcome).await
     }
 
     /// Builds, and calls it off once nobody wants it any more or the service stops.
@@ -90,7 +90,7 @@ impl TemplateReconciler {
             std::future::pending().await
         };
         tokio::select! {
-            built = self.sandboxes.engine().build_template(build) => built,
+            outcome = self.sandboxes.engine().build_template(build) => outcome,
             never = call_off => never,
         }
     }
@@ -99,35 +99,49 @@ impl TemplateReconciler {
         &self,
         template: &TemplateRow,
         log: &Log,
-        built: Result<Built, EngineError>,
+        outcome: Result<Built, EngineError>,
     ) -> Result<Option<Built>, StepError> {
-        if let (Err(_), true) = (&built, log_is_called_off(self, template).await) {
+        if outcome.is_err() && self.is_called_off(template).await {
             self.sandboxes.builds().end(template.id);
             return Ok(None);
         }
-        if let Err(EngineError::Transient(reason)) = &built
+        if let Err(EngineError::Transient(reason)) = &outcome
             && template.attempts + 1 < TRIES
         {
             log.line(&format!("trying again: {reason}"));
             self.change(template.id, |t, _| t.attempts += 1).await?;
             return Err(EngineError::Transient(reason.clone()).into());
         }
-        let kept = log.read(0);
-        let kept = BuildLog { starts_at: i64::try_from(kept.from).unwrap_or(i64::MAX), text: kept.text };
-        let now = self.sandboxes.clock().now();
-        let mut tx = self.sandboxes.db().begin().await?;
-        store::build_log::put(&mut tx, template.id, &kept).await?;
+        self.keep_log(template.id).await?;
         if let Some(context) = template.context {
-            store::upload::expire(&mut tx, context, now).await?;
+            let mut tx = self.sandboxes.db().begin().await?;
+            store::upload::expire(&mut tx, context, self.sandboxes.clock().now()).await?;
+            tx.commit().await?;
         }
-        tx.commit().await?;
-        self.sandboxes.builds().end(template.id);
-        match built {
+        match outcome {
             Ok(built) => Ok(Some(built)),
             Err(EngineError::Transient(reason) | EngineError::Permanent(reason)) => {
                 Err(EngineError::Permanent(reason).into())
             }
         }
+    }
+
+    /// Writes down what a build told, which is over.
+    pub(super) async fn keep_log(&self, id: TemplateId) -> Result<(), StepError> {
+        let Some(log) = self.sandboxes.builds().log(id) else { return Ok(()) };
+        let told = log.read(0);
+        let log = BuildLog { starts_at: i64::try_from(told.from).unwrap_or(i64::MAX), text: told.text };
+        let mut tx = self.sandboxes.db().begin().await?;
+        store::build_log::put(&mut tx, id, &log).await?;
+        tx.commit().await?;
+        self.sandboxes.builds().end(id);
+        Ok(())
+    }
+
+    /// Whether a build ended because nobody wants it.
+    async fn is_called_off(&self, template: &TemplateRow) -> bool {
+        let row = store::template::load(self.sandboxes.db(), template.id).await;
+        self.stop.is_cancelled() || row.is_ok_and(|row| row.is_none_or(|row| row.status != TemplateStatus::Building))
     }
 
     async fn later(&self, template: &TemplateRow, reason: &str) -> Result<Option<Built>, StepError> {
@@ -168,13 +182,13 @@ impl TemplateReconciler {
         let tenant = Tenant { org, project };
         let mut images = BTreeMap::new();
         for name in names {
-            let named = match name.strip_prefix(UPLOAD) {
+            let meaning = match name.strip_prefix(UPLOAD) {
                 Some(id) => self.upload(tenant, id).await?,
                 None => self.template(tenant, template, &name).await?,
             };
-            match named {
+            match meaning {
                 Ok(None) => {}
-                Ok(Some(named)) => drop(images.insert(name, named)),
+                Ok(Some(known)) => drop(images.insert(name, known)),
                 Err(not) => return Ok(Err(not)),
             }
         }
@@ -212,12 +226,6 @@ impl TemplateReconciler {
             _ => Ok(Err(Not::Yet(format!("waiting for the template '{name}'")))),
         }
     }
-}
-
-/// Whether a build ended because nobody wanted it.
-async fn log_is_called_off(reconciler: &TemplateReconciler, template: &TemplateRow) -> bool {
-    let row = store::template::load(reconciler.sandboxes.db(), template.id).await;
-    reconciler.stop.is_cancelled() || row.is_ok_and(|row| row.is_none_or(|row| row.status != TemplateStatus::Building))
 }
 
 /// What is to be done for a template.
