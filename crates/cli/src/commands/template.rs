@@ -123,6 +123,7 @@ async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) ->
         let until = Instant::now() + Duration::from_secs(seconds);
         if is_built && !context.json {
             build::show(project, &template, true, Some(until), &mut |text| eprint!("{text}")).await?;
+            template = project.template(&template.id).await?;
         }
         template = ready(project, template, until, seconds, context.json).await?;
     }

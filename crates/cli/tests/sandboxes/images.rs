@@ -71,6 +71,16 @@ async fn an_image_that_was_sent_becomes_a_template() {
     let id = caller.create_sandbox(json!({"template_id": "smaller"})).await;
     caller.sandbox_reaches(&id, "Ready").await;
     assert_eq!(shell(&caller, &id, "echo $HOME; cat /more").await, "/root\nmore\n");
+    // A user may be a number that no account has.
+    let (built, log) = build(&caller, "numbered", json!({"dockerfile": "FROM small\nUSER 1001:7\n"})).await;
+    assert_eq!(built["status"], "ready", "{built}\n{log}");
+    let id = caller.create_sandbox(json!({"template_id": "numbered"})).await;
+    caller.sandbox_reaches(&id, "Ready").await;
+    let told = shell(&caller, &id, "echo $HOME; cat /proc/self/status").await;
+    assert!(
+        told.starts_with("/home/user\n") && told.contains("\nUid:\t1001\t") && told.contains("\nGid:\t7\t"),
+        "{told}"
+    );
     nothing_left(&service);
     assert_eq!(caller.get("/sandbox_uploads").await.body["pagination"]["total_items"], 1);
     assert_eq!(caller.delete(&format!("/sandbox_uploads/{}", sent.id())).await.status, 204);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use berth_oci::pull::{Credentials, Progress};
-use berth_oci::{Image, Puller};
+use berth_oci::{Error, Image, Puller};
 use tokio_util::task::TaskTracker;
 
 use super::QemuSandboxes;
@@ -52,7 +52,7 @@ impl<'a> QemuWorkshop<'a> {
 
     async fn upload(&self, path: PathBuf) -> Result<Image, BuildError> {
         if !path.exists() {
-            return Err(berth_oci::Error::NotFound("The upload is gone; send it again.".into()).into());
+            return Err(Error::NotFound("The upload is gone; send it again.".into()).into());
         }
         let (scratch, most) = (self.dir.clone(), self.most());
         Ok(blocking(move || Image::open(&path, None, &scratch, most)).await??)
@@ -67,8 +67,20 @@ impl<'a> QemuWorkshop<'a> {
                 log.line(&format!("    pulling {digest}, {} MiB", size.div_ceil(1 << 20)));
             }
         };
-        let manifest = puller.pull(name, &store, self.most(), &told).await?;
+        let pulled = puller.pull(name, &store, self.most(), &told).await;
+        let manifest = pulled.map_err(|error| if name.contains('/') { error } else { no_template(error) })?;
         Ok(blocking(move || Image::in_store(&store, &manifest)).await??)
+    }
+}
+
+/// A name that has no registry in it may have been meant for a template's.
+fn no_template(error: Error) -> Error {
+    let both = |why: String| format!("{why} The project has no template of this name either.");
+    match error {
+        Error::Unreachable(why) => Error::Unreachable(both(why)),
+        Error::Refused(why) => Error::Refused(both(why)),
+        Error::NotFound(why) => Error::NotFound(both(why)),
+        other => other,
     }
 }
 
