@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use berth_testkit::{Caller, Service};
+use berth_testkit::{Caller, Service, eventually};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -84,7 +84,7 @@ async fn an_image_that_was_sent_becomes_a_template() {
     nothing_left(&service);
     assert_eq!(caller.get("/sandbox_uploads").await.body["pagination"]["total_items"], 1);
     assert_eq!(caller.delete(&format!("/sandbox_uploads/{}", sent.id())).await.status, 204);
-    assert!(service.files("sandbox/uploads").is_empty());
+    eventually("its end", 20, || service.files("sandbox/uploads").is_empty().then_some(()));
 }
 
 /// A registry on the loopback that has one image, `small:1`.

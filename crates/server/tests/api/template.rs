@@ -78,7 +78,8 @@ async fn uploads_are_bounded_and_go() {
     stranger.delete(&path).await.refused(404, "not_found");
     assert_eq!(caller.delete(&path).await.status, 204);
     caller.delete(&path).await.refused(404, "not_found");
-    assert_eq!(platform.sandboxes.uploads(), 15);
+    // What is refused or removed goes; the rest stays.
+    eventually("one upload's end", 30, || (platform.sandboxes.uploads() == 15).then_some(()));
     // A template is built of what its own project sent, and of nothing else.
     let mine = caller.get("/sandbox_uploads").await.body["data"][0]["image"].clone();
     let body = json!({"name": "stolen", "image": mine, "vcpu": 1, "memory_mb": 128, "disk_gb": 1});
@@ -90,6 +91,39 @@ async fn uploads_are_bounded_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_upload_is_kept_for_a_day() {
+    let platform = Platform::start().await;
+    let made = platform.admin.post("/api_keys", json!({"name": "k", "scopes": ["sandbox"]})).await;
+    let caller = &platform.admin.with_token(made.body["key"].as_str().expect("a key"));
+    let id = upload(caller, vec![1]).await.id();
+    platform.advance(86_390);
+    // Whatever is done meanwhile, it is there.
+    assert_eq!(upload(caller, vec![1]).await.status, 201);
+    assert_eq!(caller.get("/sandbox_uploads").await.body["pagination"]["total_items"], 2);
+    platform.advance(10);
+    caller
+        .until("its end", |c| async move { c.get("/sandbox_uploads").await.body["pagination"]["total_items"] == 1 })
+        .await;
+    caller.delete(&format!("/sandbox_uploads/{id}")).await.refused(404, "not_found");
+    assert_eq!(platform.sandboxes.uploads(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_breaks_off_goes() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Vec<u8>, std::io::Error>>(1);
+    let body = futures::stream::unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver)));
+    let request = caller.request(Method::POST, "/sandbox_uploads").body(reqwest::Body::wrap_stream(body));
+    let sent = tokio::spawn(request.send());
+    sender.send(Ok(vec![1; 1000])).await.expect("it is sent");
+    eventually("its beginning", 30, || (platform.sandboxes.uploads() == 1).then_some(()));
+    sender.send(Err(std::io::Error::other("broken"))).await.expect("it is sent");
+    assert!(sent.await.expect("an end").is_err());
+    eventually("its end", 30, || (platform.sandboxes.uploads() == 0).then_some(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_context_serves_one_build() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
@@ -98,8 +132,6 @@ async fn a_context_serves_one_build() {
     body["context_id"] = json!(sent);
     assert_eq!(caller.post("/sandbox_templates", body).await.status, 201);
     reaches(caller, "app", "ready").await;
-    // It is over, and goes with the next search of the host.
-    let platform = platform.restart().await;
     eventually("the context's end", 30, || (platform.sandboxes.uploads() == 0).then_some(()));
 }
 

@@ -86,6 +86,7 @@ impl Sandboxes {
         self.drive(tasks, stop, reconcile::template::TemplateReconciler::new(self.clone(), stop.clone()), KEEPERS);
         self.drive(tasks, stop, reconcile::shared::LayerReconciler(self.clone()), REMOVERS);
         self.drive(tasks, stop, reconcile::shared::MemoryReconciler(self.clone()), REMOVERS);
+        self.drive(tasks, stop, reconcile::shared::UploadReconciler(self.clone()), REMOVERS);
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         let (rounds, to_write) = metrics::channel();
         tasks.spawn(metrics::sample(self.clone(), rounds, stop.clone()));

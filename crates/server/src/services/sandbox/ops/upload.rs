@@ -42,17 +42,9 @@ pub async fn create<E: std::fmt::Display>(
 ) -> Result<UploadView> {
     let mut row = begin(sandboxes, scope).await?;
     let most = u64::try_from(sandboxes.config().upload_mb).unwrap_or(0).saturating_mul(MIB);
-    let received = async {
-        let file = sandboxes.engine().upload(row.id).await.map_err(Error::unavailable)?;
-        receive(&file, body, most).await
-    };
-    row.bytes = match received.await {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            remove(sandboxes, row.id).await?;
-            return Err(error);
-        }
-    };
+    let mut unfinished = Unfinished { sandboxes: sandboxes.clone(), id: Some(row.id) };
+    let file = sandboxes.engine().upload(row.id).await.map_err(Error::unavailable)?;
+    row.bytes = receive(&file, body, most).await?;
     let now = sandboxes.clock().now();
     row.expires_at = now.plus_seconds(KEPT);
     let mut tx = sandboxes.db().begin().await?;
@@ -63,14 +55,35 @@ pub async fn create<E: std::fmt::Display>(
     let data = json!({"bytes": row.bytes});
     Audit { data, ..scope.audit("upload.create", &subject) }.write(&mut tx, now).await?;
     tx.commit().await?;
+    unfinished.id = None;
     Ok(UploadView::from(&row))
 }
 
-async fn begin(sandboxes: &Sandboxes, scope: &Scope) -> Result<UploadRow> {
-    let capacity = sandboxes.engine().capacity().await.map_err(Error::unavailable)?;
-    if !capacity.disk_free {
-        return Err(Error::unavailable("the host has no room for uploads"));
+/// An upload that is removed where nobody finishes it, also when the request is dropped half way.
+struct Unfinished {
+    sandboxes: Sandboxes,
+    id: Option<UploadId>,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let Some(id) = self.id else { return };
+        let sandboxes = self.sandboxes.clone();
+        tokio::spawn(async move {
+            if let Err(error) = dismiss(&sandboxes, id).await {
+                tracing::warn!(%id, %error, "an upload that broke off is removed later");
+            }
+        });
     }
+}
+
+async fn dismiss(sandboxes: &Sandboxes, id: UploadId) -> Result<()> {
+    let mut tx = sandboxes.db().begin().await?;
+    store::upload::dismiss(&mut tx, id, sandboxes.clock().now()).await?;
+    Ok(tx.commit().await?)
+}
+
+async fn begin(sandboxes: &Sandboxes, scope: &Scope) -> Result<UploadRow> {
     let now = sandboxes.clock().now();
     let mut tx = sandboxes.db().begin().await?;
     require_project(&mut tx, scope).await?;
@@ -118,22 +131,12 @@ async fn receive<E: std::fmt::Display>(
     i64::try_from(bytes).map_err(Error::internal)
 }
 
-/// Removes an upload of a project. A build that reads it already reads on.
+/// Records the wish to remove an upload. A build that reads it already reads on.
 pub async fn delete(sandboxes: &Sandboxes, scope: &Scope, id: UploadId) -> Result<()> {
     let now = sandboxes.clock().now();
     let mut tx = sandboxes.db().begin().await?;
     store::upload::find(&mut tx, scope.into(), id).await?.ok_or_else(not_found)?;
     scope.audit("upload.delete", &id.to_string()).write(&mut tx, now).await?;
-    // Nobody sees it from now on; its file goes with its row.
-    store::upload::remove(&mut tx, id).await?;
-    tx.commit().await?;
-    sandboxes.engine().remove_upload(id).await.map_err(Error::unavailable)
-}
-
-/// Removes an upload: the file before the row.
-pub(in crate::services::sandbox) async fn remove(sandboxes: &Sandboxes, id: UploadId) -> Result<()> {
-    sandboxes.engine().remove_upload(id).await.map_err(Error::unavailable)?;
-    let mut tx = sandboxes.db().begin().await?;
-    store::upload::remove(&mut tx, id).await?;
+    store::upload::dismiss(&mut tx, id, now).await?;
     Ok(tx.commit().await?)
 }

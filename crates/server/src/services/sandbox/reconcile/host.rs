@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use berth_domain::ids::{SandboxId, UploadId};
+use berth_domain::ids::SandboxId;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, template};
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::{ops, store};
+use crate::services::sandbox::store;
 use crate::work::Poker;
 
 /// Between two looks at the templates that the platform brings along.
@@ -79,7 +79,11 @@ async fn clean(sandboxes: &Sandboxes) -> Result<(), StepError> {
         engine.end(id).await?;
         engine.discard(id).await?;
     }
-    remove_uploads(sandboxes, found.uploads).await?;
+    let uploads: HashSet<String> = store::upload::ids(db).await?.into_iter().collect();
+    for id in found.uploads.into_iter().filter(|id| !uploads.contains(&id.to_string())) {
+        tracing::warn!(upload = %id, "removing an upload that no row owns");
+        engine.remove_upload(id).await?;
+    }
     let layers: HashSet<String> = store::layer::ids(db).await?.into_iter().collect();
     for id in found.layers.into_iter().filter(|id| !layers.contains(&id.to_string())) {
         tracing::warn!(layer = %id, "removing a layer that no row owns");
@@ -89,20 +93,6 @@ async fn clean(sandboxes: &Sandboxes) -> Result<(), StepError> {
     for id in found.memories.into_iter().filter(|id| !memories.contains(&id.to_string())) {
         tracing::warn!(memory = %id, "removing a memory that no row owns");
         engine.remove_memory(id).await?;
-    }
-    Ok(())
-}
-
-/// Removes uploads whose time is over, and what no row owns.
-async fn remove_uploads(sandboxes: &Sandboxes, found: Vec<UploadId>) -> Result<(), StepError> {
-    let (db, engine) = (sandboxes.db(), sandboxes.engine());
-    for id in store::upload::expired(db, sandboxes.clock().now()).await? {
-        ops::upload::remove(sandboxes, id).await?;
-    }
-    let uploads: HashSet<String> = store::upload::ids(db).await?.into_iter().collect();
-    for id in found.into_iter().filter(|id| !uploads.contains(&id.to_string())) {
-        tracing::warn!(upload = %id, "removing an upload that no row owns");
-        engine.remove_upload(id).await?;
     }
     Ok(())
 }

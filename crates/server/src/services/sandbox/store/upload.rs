@@ -1,4 +1,4 @@
-//! Rows of uploads: archives that templates are built of. A row is older than its file.
+//! Rows of uploads: archives that templates are built of. A row is older than its file, and goes after it.
 
 use berth_domain::Timestamp;
 use berth_domain::ids::{OrgId, ProjectId, UploadId};
@@ -6,7 +6,7 @@ use berth_domain::page::Page;
 
 use super::Tenant;
 use crate::columns;
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, record, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, page_of, record, sql};
 
 /// The table.
 pub const TABLE: &str = "sandbox_uploads";
@@ -56,12 +56,13 @@ pub async fn insert(tx: &mut Tx, upload: &UploadRow) -> Result<(), DbError> {
 
 /// Records that all of it was received. Whether it is still wanted.
 pub async fn received(tx: &mut Tx, id: UploadId, bytes: i64, expires_at: Timestamp) -> Result<bool, DbError> {
-    let changed = sql("UPDATE sandbox_uploads SET state = 'present', bytes = $2, expires_at = $3 WHERE id = $1")
-        .bind(id)
-        .bind(bytes)
-        .bind(expires_at)
-        .execute(tx)
-        .await?;
+    let changed = sql("UPDATE sandbox_uploads SET state = 'present', bytes = $2, expires_at = $3 \
+         WHERE id = $1 AND state = 'receiving'")
+    .bind(id)
+    .bind(bytes)
+    .bind(expires_at)
+    .execute(tx)
+    .await?;
     Ok(changed > 0)
 }
 
@@ -82,23 +83,34 @@ pub async fn list(db: &Db, tenant: Tenant, page: Page) -> Result<(Vec<UploadRow>
 
 /// How many uploads a tenant has, those on their way among them.
 pub async fn count(tx: &mut Tx, tenant: Tenant) -> Result<i64, DbError> {
-    sql("SELECT COUNT(*) FROM sandbox_uploads WHERE project_id = $1").bind(tenant.project).fetch_one(tx).await
+    sql("SELECT COUNT(*) FROM sandbox_uploads WHERE project_id = $1 AND state <> 'removing'")
+        .bind(tenant.project)
+        .fetch_one(tx)
+        .await
 }
 
-/// Has one removed at a time, if it is not removed earlier.
-pub async fn expire(tx: &mut Tx, id: UploadId, at: Timestamp) -> Result<(), DbError> {
-    sql("UPDATE sandbox_uploads SET expires_at = $2 WHERE id = $1 AND expires_at > $2")
+/// Has one removed now. Nobody sees it any more.
+pub async fn dismiss(tx: &mut Tx, id: UploadId, now: Timestamp) -> Result<(), DbError> {
+    tx.signal(Signal::Work(TABLE));
+    sql("UPDATE sandbox_uploads SET state = 'removing', expires_at = $2 WHERE id = $1")
         .bind(id)
-        .bind(at)
+        .bind(now)
         .execute(tx)
         .await
         .map(drop)
 }
 
-/// Uploads whose time is over.
-pub async fn expired(db: &Db, now: Timestamp) -> Result<Vec<UploadId>, DbError> {
-    let ids: Vec<String> = sql("SELECT id FROM sandbox_uploads WHERE expires_at <= $1").bind(now).fetch_all(db).await?;
-    ids.iter().map(|id| id.parse().map_err(|e| DbError::Other(format!("id: {e}")))).collect()
+/// Has it looked at again at a time.
+pub async fn look_at(tx: &mut Tx, id: UploadId, at: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE sandbox_uploads SET expires_at = $2 WHERE id = $1").bind(id).bind(at).execute(tx).await.map(drop)
+}
+
+/// Uploads in the order in which their time is over, with that time.
+pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(UploadId, Timestamp)>, DbError> {
+    sql("SELECT id, expires_at AS work_at FROM sandbox_uploads ORDER BY expires_at LIMIT $1")
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .fetch_all(db)
+        .await
 }
 
 /// Removes the row of one that is gone.

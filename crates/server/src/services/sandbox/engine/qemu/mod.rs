@@ -260,6 +260,9 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn upload(&self, id: UploadId) -> Result<PathBuf> {
+        if !self.capacity().await?.disk_free {
+            return Err(transient("the host has no room for uploads"));
+        }
         tokio::fs::create_dir_all(self.places.uploads()).await.map_err(transient)?;
         Ok(self.places.upload(id))
     }

@@ -115,7 +115,7 @@ impl TemplateReconciler {
         self.keep_log(template.id).await?;
         if let Some(context) = template.context {
             let mut tx = self.sandboxes.db().begin().await?;
-            store::upload::expire(&mut tx, context, self.sandboxes.clock().now()).await?;
+            store::upload::dismiss(&mut tx, context, self.sandboxes.clock().now()).await?;
             tx.commit().await?;
         }
         match outcome {
