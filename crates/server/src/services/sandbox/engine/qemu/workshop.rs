@@ -67,8 +67,8 @@ impl<'a> QemuWorkshop<'a> {
                 log.line(&format!("    pulling {digest}, {} MiB", size.div_ceil(1 << 20)));
             }
         };
-        let pulled = puller.pull(name, &store, self.most(), &told).await;
-        let manifest = pulled.map_err(|error| if name.contains('/') { error } else { no_template(error) })?;
+        let outcome = puller.pull(name, &store, self.most(), &told).await;
+        let manifest = outcome.map_err(|error| if name.contains('/') { error } else { no_template(error) })?;
         Ok(blocking(move || Image::in_store(&store, &manifest)).await??)
     }
 }
