@@ -19,6 +19,7 @@ use crate::accounts::{Account, NewAccount};
 use crate::agent::{Agent, Place};
 use crate::body::{Answer, reply};
 use crate::error::{Refusal, Result};
+use crate::grow::grow;
 use crate::server::Call;
 
 /// How long the disk may take to appear.
@@ -107,6 +108,10 @@ fn enter(agent: &Agent, wanted: &Boot) -> io::Result<Place> {
     std::fs::create_dir_all(new)?;
     wait_for(Path::new(&wanted.root))?;
     mount(wanted.root.as_str(), new, "ext4", MountFlags::NOATIME, Some(c"noinit_itable"))?;
+    if let Err(error) = grow(Path::new(&wanted.root), new) {
+        // It is as large as it was, and fine otherwise.
+        eprintln!("berth-agent: the root file system could not be grown: {error}");
+    }
     for name in ["dev", "proc", "sys", "run"] {
         std::fs::create_dir_all(new.join(name))?;
         mount_move(Path::new("/").join(name), new.join(name))?;

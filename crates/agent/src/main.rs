@@ -19,6 +19,7 @@ mod error;
 mod events;
 mod files;
 mod freeze;
+mod grow;
 mod identity;
 mod kernel;
 mod metrics;

@@ -64,7 +64,7 @@ pub use runtime::{
 pub use sandbox::{ChangeSandbox, CreateSandbox, ForkSandbox, Network, Sandbox, SandboxFilter};
 pub use session::{Session, Tokens};
 pub use snapshot::{NewSnapshot, Snapshot};
-pub use template::{CreateTemplate, Template};
+pub use template::{BuildEvent, CreateTemplate, Template, Upload};
 pub use transport::{Client, List, Page, Pagination, ProjectClient};
 pub use user::{ChangeUser, SignUp, SignedUp, User};
 pub use vm::{

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use eventsource_stream::Eventsource;
+use futures::{Stream, StreamExt};
+use http::Method;
+use reqwest::Body;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::transport::{Named, segment};
-use crate::{List, Page, ProjectClient, Result};
+use crate::transport::{Named, json, segment};
+use crate::{Error, List, Page, ProjectClient, Result};
 
 /// A template.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -47,6 +51,9 @@ pub struct CreateTemplate {
     /// The text of a Dockerfile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dockerfile: Option<String>,
+    /// The upload that the Dockerfile copies from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_id: Option<String>,
     /// A snapshot's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_snapshot: Option<String>,
@@ -70,7 +77,62 @@ pub struct CreateTemplate {
     pub ready_command: Option<String>,
 }
 
+/// An archive that templates are built of.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Upload {
+    /// Its id: what `context_id` takes.
+    pub id: String,
+    /// What `image` and `FROM` take.
+    pub image: String,
+    /// Its bytes.
+    pub size_bytes: u64,
+    /// When it is removed, RFC 3339.
+    pub expires_at: String,
+}
+
+/// What a build tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BuildEvent {
+    /// Whole lines, and the offset behind them.
+    Log {
+        /// The lines.
+        text: String,
+        /// Where reading goes on.
+        offset: u64,
+    },
+    /// Nothing follows.
+    End,
+}
+
 impl ProjectClient {
+    /// Sends an archive: an image, or the files that a Dockerfile copies from.
+    pub async fn upload(&self, archive: impl Into<Body>) -> Result<Upload> {
+        // An upload cannot be sent twice: be sure of the token before.
+        self.quota().await?;
+        let request = self.client.request(Method::POST, &format!("{}/sandbox_uploads", self.path));
+        json(self.client.once(request.body(archive)).await?).await
+    }
+
+    /// What the build of a template tells, from an offset on.
+    pub async fn build_log(
+        &self,
+        id: &str,
+        offset: u64,
+        follow: bool,
+    ) -> Result<impl Stream<Item = Result<BuildEvent>> + use<>> {
+        let path = format!("{}/logs?follow={follow}&offset={offset}", self.template_path(id));
+        let response = self.client.send(Method::GET, &path, None).await?;
+        let events = response.bytes_stream().eventsource();
+        Ok(events.map(|event| {
+            let event = event.map_err(|e| Error::Protocol(format!("the log broke off: {e}")))?;
+            match event.event.as_str() {
+                "log" => read_log(&event.data),
+                "end" => Ok(BuildEvent::End),
+                other => Err(Error::Protocol(format!("the log ended with '{other}'"))),
+            }
+        }))
+    }
+
     fn template_path(&self, id: &str) -> String {
         format!("{}/sandbox_templates/{}", self.path, segment(id))
     }
@@ -99,4 +161,15 @@ impl ProjectClient {
     pub async fn delete_template(&self, id: &str) -> Result<()> {
         self.client.delete(&self.template_path(id)).await
     }
+}
+
+fn read_log(data: &str) -> Result<BuildEvent> {
+    #[derive(Deserialize)]
+    struct Told {
+        text: String,
+        offset: u64,
+    }
+    let told = serde_json::from_str::<Told>(data);
+    let told = told.map_err(|e| Error::Protocol(format!("the log cannot be read: {e}")))?;
+    Ok(BuildEvent::Log { text: told.text, offset: told.offset })
 }

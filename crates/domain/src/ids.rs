@@ -63,6 +63,8 @@ ids! {
     LayerId;
     /// A captured memory.
     MemoryId;
+    /// An archive that was sent to build templates of.
+    UploadId;
 }
 
 impl DiskId {

@@ -11,13 +11,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_agent_proto::control::Identity;
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, MemoryId, SandboxId};
+use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
 use berth_domain::sandbox::network::Network;
 use berth_server::services::sandbox::agent::{self, Connection};
 use berth_server::services::sandbox::engine::{
-    Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, From, Observed, Paused, PlatformTemplate,
-    Result, Sample, SandboxEngine, StartSpec, Started, Warming,
+    Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, From, Named, Observed, Paused,
+    PlatformTemplate, Result, Sample, SandboxEngine, StartSpec, Started, Warming,
 };
+use tempfile::TempDir;
 use tokio::net::UnixStream;
 use tokio::sync::broadcast;
 
@@ -30,6 +31,7 @@ const AGENT_PATIENCE: Duration = Duration::from_secs(60);
 pub struct SimulatedSandboxes {
     world: Mutex<World>,
     happenings: broadcast::Sender<SandboxId>,
+    uploads: TempDir,
 }
 
 #[derive(Default)]
@@ -59,6 +61,10 @@ struct World {
     starts: u32,
     loads_memory: bool,
     version: u32,
+    /// Whether builds last until they are called off.
+    builds_last: bool,
+    /// Builds that began.
+    builds: u32,
     violations: Vec<String>,
 }
 
@@ -77,9 +83,12 @@ impl Default for SimulatedSandboxes {
             starts: 0,
             loads_memory: true,
             version: 1,
+            builds_last: false,
+            builds: 0,
             violations: Vec::new(),
         };
-        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0 }
+        let uploads = TempDir::new().expect("a folder");
+        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0, uploads }
     }
 }
 
@@ -123,6 +132,21 @@ impl SimulatedSandboxes {
     /// What there is to give.
     pub fn set_capacity(&self, change: impl FnOnce(&mut Capacity)) {
         change(&mut self.world().capacity);
+    }
+
+    /// Whether builds last until they are called off.
+    pub fn set_builds_last(&self, yes: bool) {
+        self.world().builds_last = yes;
+    }
+
+    /// How many builds began.
+    pub fn builds(&self) -> u32 {
+        self.world().builds
+    }
+
+    /// How many uploads there are on the host.
+    pub fn uploads(&self) -> usize {
+        std::fs::read_dir(self.uploads.path()).map_or(0, Iterator::count)
     }
 
     /// Whether memories load.
@@ -364,10 +388,44 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(())
     }
 
+    async fn upload(&self, id: UploadId) -> Result<PathBuf> {
+        self.call("upload").await?;
+        Ok(self.uploads.path().join(id.to_string()))
+    }
+
+    async fn remove_upload(&self, id: UploadId) -> Result<()> {
+        self.call("remove_upload").await?;
+        let _ = std::fs::remove_file(self.uploads.path().join(id.to_string()));
+        Ok(())
+    }
+
     async fn build_template(&self, build: &Build) -> Result<Built> {
         self.call("build_template").await?;
-        self.world().layers.entry(build.layer).or_default();
-        Ok(Built { env: [("FROM_IMAGE".to_owned(), "1".to_owned())].into(), ..Built::default() })
+        build.log.line("simulated");
+        let (last, parent) = {
+            let mut world = self.world();
+            world.builds += 1;
+            let below = build.images.values().find_map(|named| match named {
+                Named::Template { layers, .. } => layers.first().copied(),
+                Named::Upload(_) => None,
+            });
+            let there = below.is_none_or(|below| world.layers.contains_key(&below));
+            world.require(there, || format!("{} is built on a layer that is not there", build.id));
+            (world.builds_last, below)
+        };
+        if last {
+            build.cancel.cancelled().await;
+            return Err(EngineError::Transient("called off".into()));
+        }
+        self.world().layers.entry(build.layer).or_default().parent = parent;
+        Ok(Built {
+            env: [("FROM_IMAGE".to_owned(), "1".to_owned())].into(),
+            user: "user".into(),
+            workdir: None,
+            start_command: None,
+            parent,
+            disk_gb: build.disk_gb,
+        })
     }
 
     async fn warm_template(&self, warming: &Warming) -> Result<i64> {
@@ -404,6 +462,7 @@ impl SandboxEngine for SimulatedSandboxes {
             sandboxes: world.machines.keys().copied().collect(),
             layers: world.layers.keys().copied().collect(),
             memories: world.memories.iter().copied().collect(),
+            uploads: Vec::new(),
         })
     }
 

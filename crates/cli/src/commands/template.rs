@@ -1,5 +1,7 @@
 //! Templates that sandboxes are made of. A template is named by its name or its id.
 
+mod build;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -30,6 +32,14 @@ pub enum TemplateCommand {
         /// Name or id
         template: String,
     },
+    /// Show what the build of a template told
+    Logs {
+        /// Name or id
+        template: String,
+        /// Wait for what comes, until it is built
+        #[arg(long, short)]
+        follow: bool,
+    },
     /// Delete a template; sandboxes that were made of it stay
     #[command(visible_alias = "rm")]
     Delete {
@@ -39,16 +49,22 @@ pub enum TemplateCommand {
 }
 
 #[derive(Args)]
-#[command(group = ArgGroup::new("source").required(true).args(["image", "dockerfile", "from_snapshot"]))]
+#[command(group = ArgGroup::new("source").required(true).args(["image", "image_file", "dockerfile", "from_snapshot"]))]
 pub struct CreateArgs {
     /// Name: small letters, digits and hyphens, at most 63
     name: String,
-    /// Of a container image, as docker.io/library/python:3.13
+    /// Of a container image, as docker.io/library/python:3.13, or of another template
     #[arg(long)]
     image: Option<String>,
+    /// Of a container image in a file, as docker save and skopeo copy write it
+    #[arg(long, value_name = "FILE")]
+    image_file: Option<PathBuf>,
     /// Of a Dockerfile
     #[arg(long, value_name = "FILE")]
     dockerfile: Option<PathBuf>,
+    /// The directory that the Dockerfile copies from
+    #[arg(long, value_name = "DIR", requires = "dockerfile")]
+    context: Option<PathBuf>,
     /// Of a snapshot, by name or id; sizes are the snapshot's where they are not given
     #[arg(long, value_name = "SNAPSHOT")]
     from_snapshot: Option<String>,
@@ -85,6 +101,9 @@ pub async fn run(context: &Context, command: TemplateCommand) -> Result<()> {
         TemplateCommand::List => output::list(context.json, &project.templates(Page::default()).await?, show),
         TemplateCommand::Create(args) => create(context, project, args).await,
         TemplateCommand::Show { template } => one(context, &find(project, &template).await?),
+        TemplateCommand::Logs { template, follow } => {
+            build::show(project, &find(project, &template).await?, follow, None, &mut |text| print!("{text}")).await
+        }
         TemplateCommand::Delete { template } => {
             let found = find(project, &template).await?;
             project.delete_template(&found.id).await?;
@@ -98,9 +117,15 @@ pub async fn run(context: &Context, command: TemplateCommand) -> Result<()> {
 
 async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
     let (no_wait, seconds) = (args.no_wait, args.wait_timeout);
+    let is_built = args.from_snapshot.is_none();
     let mut template = project.create_template(&request(project, args).await?).await?;
     if !no_wait {
-        template = ready(project, template, seconds, context.json).await?;
+        let until = Instant::now() + Duration::from_secs(seconds);
+        if is_built && !context.json {
+            build::show(project, &template, true, Some(until), &mut |text| eprint!("{text}")).await?;
+            template = project.template(&template.id).await?;
+        }
+        template = ready(project, template, until, seconds, context.json).await?;
     }
     one(context, &template)?;
     if !context.json && !no_wait {
@@ -117,11 +142,21 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateTemp
         Some(text) => Some(find_snapshot(project, text).await?),
         None => None,
     };
+    let image = match &args.image_file {
+        Some(file) => Some(build::send_image(project, file).await?.image),
+        None => args.image,
+    };
+    let dockerfile = dockerfile.transpose()?;
+    let context = match args.context {
+        Some(directory) => Some(build::send_context(project, directory).await?.id),
+        None => None,
+    };
     let sized = from_snapshot.is_none();
     Ok(CreateTemplate {
         name: args.name,
-        image: args.image,
-        dockerfile: dockerfile.transpose()?,
+        image,
+        dockerfile,
+        context_id: context,
         from_snapshot,
         vcpu: args.vcpu.or(sized.then_some(1)),
         memory_mb: args.memory.or(sized.then_some(512)),
@@ -132,14 +167,19 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateTemp
     })
 }
 
-async fn ready(project: &ProjectClient, mut template: Template, seconds: u64, quiet: bool) -> Result<Template> {
+async fn ready(
+    project: &ProjectClient,
+    mut template: Template,
+    until: Instant,
+    seconds: u64,
+    quiet: bool,
+) -> Result<Template> {
     let mut progress = Progress::new(quiet);
-    let begun = Instant::now();
     while template.status != "ready" {
         if template.status == "failed" {
             bail!("{} failed: {}", template.name, template.message.unwrap_or_default());
         }
-        if begun.elapsed() > Duration::from_secs(seconds) {
+        if Instant::now() > until {
             return Err(Failure::late(format!("{} is still {} after {seconds} s", template.name, template.status)));
         }
         progress.show(format!("{}: {}", template.name, template.message.as_deref().unwrap_or(&template.status)));

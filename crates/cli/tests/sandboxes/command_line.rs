@@ -61,3 +61,44 @@ fn a_sandbox_from_creation_to_deletion() {
     assert_eq!(fine(&["run", "--", "python3", "-c", "print('once')"]), "once\n");
     fine(&["delete", "--wait", "box", "copy-1", "copy-2", "copy-3"]);
 }
+
+#[test]
+fn a_template_is_built_and_told_of() {
+    let service = signed_in();
+    let berth = |arguments: &[&str]| berth(&service, &[&["template"], arguments].concat());
+    let folder = service.dir.path().join("app");
+    std::fs::create_dir_all(folder.join("secret")).expect("a folder");
+    for (name, content) in [
+        ("Dockerfile", "FROM base\nCOPY . /app/\nRUN echo from the build; ls -A /app\nWORKDIR /app\n"),
+        (".dockerignore", "secret\nDockerfile\n"),
+        ("hello.txt", "hello\n"),
+        ("secret/key", "private\n"),
+    ] {
+        std::fs::write(folder.join(name), content).expect("a file");
+    }
+    let file = folder.join("Dockerfile");
+    let (folder, file) = (folder.to_str().expect("text"), file.to_str().expect("text"));
+    let made = berth(&["create", "app", "--dockerfile", file, "--context", folder]);
+    let told = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(made.status.success() && out(&made).contains("ready"), "{made:?}");
+    assert!(told.contains("    from the build\n    .dockerignore\n    hello.txt\n    done in"), "{told}");
+    assert!(told.contains("berth sandbox create --template app"), "{told}");
+    let shown = self::berth(&service, &["sandbox", "run", "--template", "app", "--", "cat", "hello.txt"]);
+    assert_eq!(out(&shown), "hello\n", "{shown:?}");
+    let again = berth(&["logs", "app"]);
+    assert!(out(&again).contains("    hello.txt\n") && out(&again).ends_with("built\n"), "{again:?}");
+    std::fs::write(file, "FROM base\nRUN false\n").expect("a file");
+    let failed = berth(&["create", "bad", "--dockerfile", file]);
+    let told = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    assert!(
+        told.ends_with("berth: bad failed: line 2: RUN false: it ended with exit code 1; the build's log tells why\n"),
+        "{told}"
+    );
+    std::fs::write(file, "FROM base\nCOPY x y\n").expect("a file");
+    let refused = berth(&["create", "worse", "--dockerfile", file]);
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("line 2: there are no files to copy from"),
+        "{refused:?}"
+    );
+}

@@ -8,9 +8,11 @@ mod command_line;
 mod copies;
 mod crash;
 mod harness;
+mod images;
 mod inside;
 mod life;
 mod network;
+mod templates;
 
 /// The program under test.
 const BERTH: &str = env!("CARGO_BIN_EXE_berth");

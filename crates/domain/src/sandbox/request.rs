@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::dockerfile::plan::Origin as Source;
+use super::dockerfile::{Action, Dockerfile, ImageConfig, Step};
 use super::model::{OnTimeout, SourceKind};
 use super::network::Network;
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, boolean, integer, sized, text};
-use crate::ids::SnapshotId;
+use crate::ids::{SnapshotId, UploadId};
 use crate::names::{HostName, TemplateName};
 
 /// Bounds of `timeout_seconds` and `idle_timeout_seconds`: 5 s to 30 days.
@@ -31,6 +33,8 @@ pub const MAX_VALUE: usize = 1024;
 pub const MAX_ENV: usize = 32 * 1024;
 /// Longest Dockerfile, in bytes.
 pub const MAX_DOCKERFILE: usize = 64 * 1024;
+/// What an image is called that was sent as an archive, before the upload's id.
+pub const UPLOAD: &str = "upload:";
 /// Longest start or ready command, in characters.
 pub const MAX_COMMAND: usize = 4096;
 
@@ -236,6 +240,8 @@ pub struct CreateTemplate {
     pub start_command: Option<String>,
     /// What succeeds when that is ready.
     pub ready_command: Option<String>,
+    /// The files that a Dockerfile copies from.
+    pub context: Option<UploadId>,
 }
 
 impl TryFrom<&Value> for CreateTemplate {
@@ -250,8 +256,13 @@ impl TryFrom<&Value> for CreateTemplate {
 
 fn read_template(f: &mut Fields<'_>) -> Option<CreateTemplate> {
     let name = f.required("name", |v| TemplateName::parse(text(v)?));
-    let image = f.optional("image", sized(1, 1024)).map(|text| (SourceKind::Image, text));
-    let dockerfile = f.optional("dockerfile", dockerfile).map(|text| (SourceKind::Dockerfile, text));
+    let image = f.optional("image", image).map(|text| (SourceKind::Image, text));
+    let context = f.optional("context_id", upload_id);
+    if f.has("context_id") && !f.has("dockerfile") {
+        f.fail("context_id", "goes with a dockerfile only");
+    }
+    let files = f.has("context_id");
+    let dockerfile = f.optional("dockerfile", |v| dockerfile(v, files)).map(|text| (SourceKind::Dockerfile, text));
     let snapshot = f.optional("from_snapshot", snapshot_id).map(|id| (SourceKind::FromSnapshot, id.to_string()));
     let given = ["image", "dockerfile", "from_snapshot"].into_iter().filter(|field| f.has(field)).count();
     if given != 1 {
@@ -268,7 +279,8 @@ fn read_template(f: &mut Fields<'_>) -> Option<CreateTemplate> {
     let ready_command = f.optional("ready_command", sized(1, MAX_COMMAND));
     let (kind, source) = image.or(dockerfile).or(snapshot)?;
     let [vcpu, memory_mb, disk_gb] = sizes;
-    Some(CreateTemplate { name: name?, kind, source, vcpu, memory_mb, disk_gb, env, start_command, ready_command })
+    let name = name?;
+    Some(CreateTemplate { name, kind, source, vcpu, memory_mb, disk_gb, env, start_command, ready_command, context })
 }
 
 fn host_name(value: &Value) -> Parsed<HostName> {
@@ -289,12 +301,40 @@ fn title(value: &Value) -> Parsed<String> {
     if title.chars().any(char::is_control) { Err("must not have control characters".into()) } else { Ok(title) }
 }
 
-fn dockerfile(value: &Value) -> Parsed<String> {
+fn upload_id(value: &Value) -> Parsed<UploadId> {
+    text(value)?.parse().map_err(|_| "must be a UUID".into())
+}
+
+/// Rule: what may stand behind a `FROM` as it is.
+fn image(value: &Value) -> Parsed<String> {
+    let image = sized(1, 512)(value)?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-:/@+".contains(&b);
+    if image.bytes().all(plain) && !image.starts_with('-') {
+        return Ok(image);
+    }
+    Err("names an image like 'base', 'debian:12', 'ghcr.io/owner/name@sha256:…' or 'upload:ID'".into())
+}
+
+/// Rule: a Dockerfile without mistakes, as far as that can be told before any image is there.
+fn dockerfile(value: &Value, has_context: bool) -> Parsed<String> {
     let text = text(value)?;
-    if (1..=MAX_DOCKERFILE).contains(&text.len()) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("must have 1 to {MAX_DOCKERFILE} bytes"))
+    if !(1..=MAX_DOCKERFILE).contains(&text.len()) {
+        return Err(format!("must have 1 to {MAX_DOCKERFILE} bytes"));
+    }
+    let given = BTreeMap::new();
+    let parsed = Dockerfile::parse(text).map_err(|mistakes| mistakes.to_string())?;
+    let plan = parsed.plan(&given, None, &|_| ImageConfig::default()).map_err(|mistakes| mistakes.to_string())?;
+    let steps = plan.stages.iter().flat_map(|stage| &stage.steps);
+    let is_copied = |step: &&Step| match &step.action {
+        Action::Copy(copy) => copy.origin == Source::Context && !copy.sources.is_empty(),
+        _ => false,
+    };
+    match steps.into_iter().find(is_copied).filter(|_| !has_context) {
+        Some(step) => Err(format!(
+            "line {}: there are no files to copy from; send them by POST …/sandbox_uploads and name them in context_id",
+            step.line
+        )),
+        None => Ok(text.to_owned()),
     }
 }
 

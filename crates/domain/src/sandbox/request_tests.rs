@@ -88,8 +88,49 @@ fn a_template_has_one_source() {
     refused(CreateTemplate::try_from(&json!({"name": id, "from_snapshot": id})), "name");
     for (length, good) in [(MAX_DOCKERFILE, true), (MAX_DOCKERFILE + 1, false)] {
         let mut body = sizes.clone();
-        body["dockerfile"] = json!("x".repeat(length));
+        let comment = "#".repeat(length - "FROM a\n".len());
+        body["dockerfile"] = json!(format!("FROM a\n{comment}"));
         assert_eq!(CreateTemplate::try_from(&body).is_ok(), good);
+    }
+}
+
+#[test]
+fn a_dockerfile_is_read_with_the_request() {
+    let id = "01939f2e-7c00-7abc-8def-0123456789ab";
+    let body = |fields: Value| {
+        let mut body = json!({"name": "t", "vcpu": 1, "memory_mb": 128, "disk_gb": 1});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        CreateTemplate::try_from(&body)
+    };
+    for (text, what) in [
+        ("FROM a\nRUNN b", "line 2:"),
+        ("FROM a\nCOPY b c", "line 2: there are no files to copy from"),
+        ("FROM a AS b\nRUN c\nFROM b\nCOPY --from=a /d /d\nADD e /", "line 5: there are no files"),
+        ("FROM a\nWORKDIR $B", "line 2:"),
+    ] {
+        let refused = body(json!({"dockerfile": text})).unwrap_err();
+        assert!(refused.details[0].field == "dockerfile" && refused.details[0].message.contains(what), "{refused:?}");
+    }
+    let made = body(json!({"dockerfile": "FROM a\nCOPY b c", "context_id": id})).unwrap();
+    assert_eq!(made.context, Some(id.parse().unwrap()));
+    for fine in ["FROM a\nCOPY --from=b /c /c", "FROM a\nCOPY <<E /f\ntext\nE\n", "FROM scratch"] {
+        assert!(body(json!({"dockerfile": fine})).is_ok(), "{fine}");
+    }
+    refused(body(json!({"image": "a", "context_id": id})), "context_id");
+    refused(body(json!({"dockerfile": "FROM a", "context_id": "b"})), "context_id");
+    for (image, good) in [
+        ("debian:12", true),
+        ("ghcr.io/a/b@sha256:00", true),
+        ("upload:x", true),
+        (&*"a".repeat(512), true),
+        (&*"a".repeat(513), false),
+        ("", false),
+        ("-a", false),
+        ("a b", false),
+        ("a\nRUN b", false),
+        ("$A", false),
+    ] {
+        assert_eq!(body(json!({"image": image})).is_ok(), good, "{image}");
     }
 }
 

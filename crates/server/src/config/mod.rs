@@ -254,6 +254,8 @@ mod tests {
             ("[identity]\nfoo = 1", &[], "foo"),
             ("[vm]\nstop_seconds = 0", &[], "stop_seconds"),
             ("[sandbox]\nmax_sandboxes = 0", &[], "max_sandboxes"),
+            ("[sandbox]\nupload_mb = 0", &[], "upload_mb"),
+            ("[sandbox]\nbuild_seconds = 3601", &[], "build_seconds"),
             ("", &[("BERTH_ACCEL", "fast")], "BERTH_ACCEL"),
             ("", &[("BERTH_LISTEN", "x")], "BERTH_LISTEN"),
             ("[[vm_configs]]\nid = \"a\"\nvcpu = 0\nmemory_mb = 1\n", &[], "vcpu"),

@@ -17,8 +17,16 @@ pub struct Sandbox {
     pub restoring_seconds: i64,
     /// Deadline of a snapshot, from its cut.
     pub snapshot_seconds: i64,
-    /// Deadline of building a template.
+    /// Deadline of a template: its build and its first boot.
     pub template_seconds: i64,
+    /// How long building its disk may take.
+    pub build_seconds: i64,
+    /// Most MiB of an archive that is sent to build templates of.
+    pub upload_mb: i64,
+    /// Registries at inner addresses that images may be pulled from, `host[:port]`.
+    pub registries: Vec<String>,
+    /// The same, spoken to without TLS.
+    pub plain_registries: Vec<String>,
     /// Memory on offer for each byte of the host's: sandboxes share what they do not write to.
     pub memory_overcommit: f64,
     /// Sandboxes that may run at the same time.
@@ -38,6 +46,10 @@ impl Default for Sandbox {
             restoring_seconds: 120,
             snapshot_seconds: 120,
             template_seconds: 3600,
+            build_seconds: 1800,
+            upload_mb: 2048,
+            registries: Vec::new(),
+            plain_registries: Vec::new(),
             memory_overcommit: 4.0,
             max_sandboxes: 1000,
             spares: 4,
@@ -55,12 +67,16 @@ impl Sandbox {
             ("restoring_seconds", self.restoring_seconds),
             ("snapshot_seconds", self.snapshot_seconds),
             ("template_seconds", self.template_seconds),
+            ("build_seconds", self.build_seconds),
         ];
         for (name, value) in deadlines {
             ensure!((1..=86_400).contains(&value), "sandbox.{name} must be from 1 to 86400");
         }
+        let (build, whole) = (self.build_seconds, self.template_seconds);
+        ensure!(build <= whole, "sandbox.build_seconds must be at most sandbox.template_seconds");
         let overcommit = self.memory_overcommit;
         ensure!(overcommit > 0.0 && overcommit <= 1000.0, "sandbox.memory_overcommit must be above 0, at most 1000");
+        ensure!((1..=1_048_576).contains(&self.upload_mb), "sandbox.upload_mb must be from 1 to 1048576");
         ensure!((1..=1_000_000).contains(&self.max_sandboxes), "sandbox.max_sandboxes must be from 1 to 1000000");
         ensure!(self.spares <= 64, "sandbox.spares must be at most 64");
         ensure!((1..=256).contains(&self.workers), "sandbox.workers must be from 1 to 256");

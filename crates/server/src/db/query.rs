@@ -107,7 +107,8 @@ id_values!(
     TemplateId,
     SnapshotId,
     LayerId,
-    MemoryId
+    MemoryId,
+    UploadId
 );
 
 /// Where a statement runs: the database for reading, or a transaction.

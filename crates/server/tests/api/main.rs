@@ -23,6 +23,7 @@ mod sandbox_life;
 mod sandbox_snapshot;
 mod sandbox_walk;
 mod scale;
+mod template;
 mod tenancy;
 mod token;
 mod vm;

@@ -56,8 +56,12 @@ fn access(method: &str, path: &str) -> Option<Access> {
             ("get", "vms") if rest.ends_with("/console/ws") => Project(Roles::Change, Keys::Vm),
             (_, "vms" | "disks" | "root_disks") if reads => Project(Roles::Read, Keys::Vm),
             (_, "vms" | "disks" | "root_disks") => Project(Roles::Change, Keys::Vm),
-            (_, "sandboxes" | "sandbox_templates" | "snapshots") if reads => Project(Roles::Read, Keys::Sandbox),
-            (_, "sandboxes" | "sandbox_templates" | "snapshots") => Project(Roles::Change, Keys::Sandbox),
+            (_, "sandboxes" | "sandbox_templates" | "sandbox_uploads" | "snapshots") if reads => {
+                Project(Roles::Read, Keys::Sandbox)
+            }
+            (_, "sandboxes" | "sandbox_templates" | "sandbox_uploads" | "snapshots") => {
+                Project(Roles::Change, Keys::Sandbox)
+            }
             _ => return None,
         });
     }

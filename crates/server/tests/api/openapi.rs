@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use berth_testkit::{Caller, Platform, vm};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 /// `BERTH_UPDATE_OPENAPI=1 cargo test -p berth-server openapi` writes it anew.
@@ -134,7 +135,16 @@ async fn answers_about_sandboxes_have_the_promised_shape() {
     caller.sandbox_reaches(&id, "Ready").await;
     let taken = ask("post", &format!("/sandboxes/{id}/snapshots"), Some(json!({"include_memory": true}))).await;
     let taken = taken["id"].as_str().expect("an id").to_owned();
-    for path in ["/sandboxes", "/sandbox_templates", "/sandbox_templates/base", "/sandbox_templates/x", "/snapshots"] {
+    let sent = caller.send(caller.request(Method::POST, "/sandbox_uploads").body("archive")).await;
+    let (sent, other) = (sent.id(), uuid::Uuid::now_v7());
+    for path in [
+        "/sandboxes",
+        "/sandbox_templates",
+        "/sandbox_templates/base",
+        "/sandbox_templates/x",
+        "/sandbox_uploads",
+        "/snapshots",
+    ] {
         ask("get", path, None).await;
         ask("get", &format!("{path}?page=0"), None).await;
     }
@@ -142,6 +152,17 @@ async fn answers_about_sandboxes_have_the_promised_shape() {
         ask("get", &format!("/sandboxes/{id}{path}"), None).await;
     }
     ask("get", &format!("/snapshots/{taken}"), None).await;
+    ask("get", "/sandbox_templates/base/logs?offset=x", None).await;
+    ask("get", "/sandbox_templates/x/logs", None).await;
+    let dockerfile = |context: &str| {
+        let sizes = json!({"name": "d", "vcpu": 1, "memory_mb": 128, "disk_gb": 1, "context_id": context});
+        with(sizes, "dockerfile", "FROM base\nCOPY . .")
+    };
+    ask("post", "/sandbox_templates", Some(dockerfile(&other.to_string()))).await;
+    ask("post", "/sandbox_templates", Some(dockerfile("x"))).await;
+    ask("post", "/sandbox_templates", Some(dockerfile(&sent))).await;
+    ask("delete", &format!("/sandbox_uploads/{other}"), None).await;
+    ask("delete", &format!("/sandbox_uploads/{sent}"), None).await;
     ask("patch", &format!("/sandboxes/{id}"), Some(json!({"metadata": {"a": "b"}}))).await;
     ask("post", &format!("/sandboxes/{id}/fork"), Some(json!({"count": 2}))).await;
     ask("post", &format!("/sandboxes/{id}/restore"), Some(json!({"snapshot_id": uuid::Uuid::now_v7()}))).await;
@@ -171,4 +192,10 @@ async fn answers_of_identity_have_the_promised_shape() {
     let token = json!({"refresh_token": tokens["refresh_token"]});
     check(&document, &nobody, "post", "/api/v1/auth/refresh", Some(token)).await;
     check(&document, caller, "post", "/api/v1/auth/logout", Some(json!({}))).await;
+}
+
+/// An object with one more field.
+fn with(mut object: Value, field: &str, value: &str) -> Value {
+    object[field] = value.into();
+    object
 }

@@ -1,6 +1,6 @@
 //! Sandboxes. A sandbox is named by its name or its id everywhere.
 
-mod copy;
+pub mod copy;
 mod create;
 mod exec;
 mod exit;

@@ -35,13 +35,16 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::{Db, Tx};
 use crate::work::{Driver, Poker};
+use build::Builds;
 use engine::SandboxEngine;
 
 /// Layers and memories that are removed at the same time.
 const REMOVERS: usize = 4;
 /// Between two looks at sandboxes that are being put away.
 const PAUSING_LOOK: Duration = Duration::from_millis(200);
-/// Templates that are built at the same time.
+/// Templates that are worked on at the same time.
+const KEEPERS: usize = 8;
+/// Images and Dockerfiles that are built at the same time.
 const BUILDERS: usize = 2;
 
 /// The sandbox service.
@@ -55,12 +58,15 @@ struct Inner {
     clock: Clock,
     engine: Arc<dyn SandboxEngine>,
     config: crate::config::Sandbox,
+    builds: Builds,
 }
 
 impl Sandboxes {
     /// The service over an engine.
     pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn SandboxEngine>) -> Self {
-        Self { inner: Arc::new(Inner { db, clock, engine, config: config.sandbox.clone() }) }
+        Self {
+            inner: Arc::new(Inner { db, clock, engine, config: config.sandbox.clone(), builds: Builds::new(BUILDERS) }),
+        }
     }
 
     /// Its routes.
@@ -77,9 +83,10 @@ impl Sandboxes {
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let workers = self.inner.config.workers;
         let poke = self.drive(tasks, stop, reconcile::sandbox::SandboxReconciler::new(self.clone()), workers);
-        self.drive(tasks, stop, reconcile::template::TemplateReconciler(self.clone()), BUILDERS);
+        self.drive(tasks, stop, reconcile::template::TemplateReconciler::new(self.clone(), stop.clone()), KEEPERS);
         self.drive(tasks, stop, reconcile::shared::LayerReconciler(self.clone()), REMOVERS);
         self.drive(tasks, stop, reconcile::shared::MemoryReconciler(self.clone()), REMOVERS);
+        self.drive(tasks, stop, reconcile::shared::UploadReconciler(self.clone()), REMOVERS);
         let (engine, ending) = (self.inner.engine.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
@@ -132,6 +139,10 @@ impl Sandboxes {
 
     pub(crate) fn engine(&self) -> &dyn SandboxEngine {
         &*self.inner.engine
+    }
+
+    pub(crate) fn builds(&self) -> &Builds {
+        &self.inner.builds
     }
 
     pub(crate) fn config(&self) -> &crate::config::Sandbox {

@@ -6,6 +6,8 @@ mod place;
 mod unpack;
 mod upload;
 
+pub use upload::{packing, pieces};
+
 use std::process::ExitCode;
 
 use anyhow::Result;

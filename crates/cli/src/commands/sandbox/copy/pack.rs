@@ -13,12 +13,16 @@ use walkdir::{DirEntry, WalkDir};
 /// Bytes of one piece.
 const PIECE: usize = 128 * 1024;
 
-/// Packs what a directory holds, named from it. Links are packed as links; pipes, sockets and devices are left out.
-pub fn pack(directory: &Path, pieces: Sender<io::Result<Bytes>>) -> io::Result<()> {
+/// Packs what a directory holds, named from it. Links are packed as links; pipes, sockets and devices are left out, and
+/// so is what is not wanted by its path from there.
+pub fn pack(directory: &Path, wanted: impl Fn(&Path) -> bool, pieces: Sender<io::Result<Bytes>>) -> io::Result<()> {
     let mut builder = Builder::new(Out { pieces: pieces.clone(), pending: Vec::new() });
     let packed = WalkDir::new(directory).min_depth(1).sort_by_file_name().into_iter().try_for_each(|found| {
         let found = found.map_err(io::Error::from)?;
         let name = found.path().strip_prefix(directory).map_err(io::Error::other)?.to_owned();
+        if !wanted(&name) {
+            return Ok(());
+        }
         add(&mut builder, &found, &name).map_err(|error| {
             io::Error::new(error.kind(), format!("{} cannot be copied: {error}", found.path().display()))
         })
@@ -112,7 +116,7 @@ mod tests {
 
     fn packed(directory: &Path) -> (io::Result<()>, Vec<io::Result<Bytes>>) {
         let (sender, mut receiver) = tokio::sync::mpsc::channel(1000);
-        let done = pack(directory, sender);
+        let done = pack(directory, |_| true, sender);
         let mut pieces = Vec::new();
         while let Ok(piece) = receiver.try_recv() {
             pieces.push(piece);

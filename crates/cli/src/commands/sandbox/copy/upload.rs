@@ -9,6 +9,7 @@ use futures::stream;
 use reqwest::Body;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use super::look;
 use super::pack::pack;
@@ -59,7 +60,8 @@ fn name_of(path: &Path) -> Result<String> {
     name.into_string().ok().filter(|name| !name.is_empty()).ok_or_else(wrong)
 }
 
-fn pieces(
+/// What is read, in pieces.
+pub fn pieces(
     from: impl AsyncRead + Send + Unpin + 'static,
     meter: Meter,
 ) -> impl futures::Stream<Item = std::io::Result<Bytes>> + Send {
@@ -71,16 +73,26 @@ fn pieces(
     })
 }
 
-async fn directory(runtime: &Runtime, local: PathBuf, to: &str) -> Result<()> {
+/// A directory as the body of a request, and what becomes of packing it.
+pub fn packing(
+    local: PathBuf,
+    name: &str,
+    wanted: impl Fn(&Path) -> bool + Send + 'static,
+) -> (Body, JoinHandle<std::io::Result<()>>) {
     let (sender, receiver) = mpsc::channel(AHEAD);
-    let packed = tokio::task::spawn_blocking(move || pack(&local, sender));
-    let meter = Meter::new(to, None);
+    let packed = tokio::task::spawn_blocking(move || pack(&local, wanted, sender));
+    let meter = Meter::new(name, None);
     let body = stream::unfold((receiver, meter), async |(mut receiver, meter)| {
         let piece: std::io::Result<Bytes> = receiver.recv().await?;
         meter.add(piece.as_ref().map_or(0, Bytes::len));
         Some((piece, (receiver, meter)))
     });
-    let sent = runtime.extract(to, Body::wrap_stream(body)).await;
+    (Body::wrap_stream(body), packed)
+}
+
+async fn directory(runtime: &Runtime, local: PathBuf, to: &str) -> Result<()> {
+    let (body, packed) = packing(local, to, |_| true);
+    let sent = runtime.extract(to, body).await;
     // What went wrong on this side says more than a request that broke off.
     match packed.await? {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),

@@ -4,6 +4,7 @@ mod metrics;
 mod sandbox;
 mod snapshot;
 mod template;
+mod upload;
 
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -15,6 +16,9 @@ pub fn routes() -> OpenApiRouter<Sandboxes> {
     OpenApiRouter::new()
         .routes(routes!(template::list_templates, template::create_template))
         .routes(routes!(template::get_template, template::delete_template))
+        .routes(routes!(template::get_template_logs))
+        .routes(routes!(upload::list_uploads, upload::create_upload))
+        .routes(routes!(upload::delete_upload))
         .routes(routes!(sandbox::list_sandboxes, sandbox::create_sandbox))
         .routes(routes!(sandbox::get_sandbox, sandbox::update_sandbox, sandbox::delete_sandbox))
         .routes(routes!(sandbox::pause_sandbox))

@@ -1,20 +1,31 @@
 //! Templates of sandboxes.
 
+use std::convert::Infallible;
+use std::time::Duration;
+
+use async_stream::stream;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use berth_domain::identity::Action;
 use berth_domain::sandbox::request::CreateTemplate;
 
-use crate::http::auth::{SandboxEditor, SandboxReader};
+use crate::http::auth::{SandboxEditor, SandboxReader, Watch};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, Outcome};
 use crate::http::list::{List, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
+use crate::services::sandbox::ops::build_log::Tail;
 use crate::services::sandbox::wire::requests::CreateTemplateBody;
 use crate::services::sandbox::wire::template::TemplateView;
 use crate::services::sandbox::{Sandboxes, ops, store};
+
+/// Between two comments on a silent stream.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Templates that a project can use, its own and the platform's, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandbox_templates", operation_id = "listSandboxTemplates",
@@ -79,4 +90,49 @@ pub(super) async fn delete_template(
 ) -> Reply<StatusCode> {
     ops::template::delete(&sandboxes, &scope, path.text("template_id")).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// What the build of a template tells: events `log` with `text` and the `offset` behind it, and at last one `end` with
+/// the template's `status` and `message`. With `follow` it waits for what comes; its last MiB is kept.
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandbox_templates/{template_id}/logs", operation_id = "getSandboxTemplateLogs",
+    tag = "sandbox_templates", params(("org_id" = String, Path), ("project_id" = String, Path), ("template_id" = String, Path, description = "id or name"),
+        ("follow" = Option<bool>, Query, description = "whether to wait for what comes; it does not without"),
+        ("offset" = Option<i64>, Query, minimum = 0, description = "where to begin, in bytes since the beginning")),
+    responses((status = 200, content_type = "text/event-stream", body = String), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = []), ("api_key" = [])))]
+pub(super) async fn get_template_logs(
+    State(sandboxes): State<Sandboxes>,
+    SandboxReader(scope): SandboxReader,
+    watch: Watch,
+    mut params: Params,
+    path: PathText,
+) -> Reply<Response> {
+    let follow = params.read("follow", flag).unwrap_or_default();
+    let offset = params.read("offset", offset).unwrap_or_default();
+    params.finish()?;
+    let name = path.text("template_id");
+    let row = store::template::find(sandboxes.db(), (&scope).into(), name).await?;
+    let id = row.ok_or_else(|| ops::template_not_found(name))?.id;
+    let told = stream! {
+        let mut over = std::pin::pin!(watch.over(&scope, Action::ReadProject));
+        let mut tail = Tail::new(sandboxes, id, offset, follow);
+        loop {
+            let event = tokio::select! {
+                event = tail.next() => event,
+                // Whoever comes back with another credential reads on where this one ended.
+                () = &mut over => None,
+            };
+            let Some((name, data)) = event else { return };
+            yield Ok::<_, Infallible>(Event::default().event(name).data(data.to_string()));
+        }
+    };
+    Ok(Sse::new(told).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+}
+
+fn flag(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| "must be true or false".to_owned())
+}
+
+fn offset(text: &str) -> Result<u64, String> {
+    text.parse::<i64>().ok().and_then(|n| u64::try_from(n).ok()).ok_or_else(|| "must be a number from 0 on".to_owned())
 }

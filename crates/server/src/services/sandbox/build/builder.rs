@@ -31,6 +31,8 @@ pub struct Finished {
     pub site: Box<dyn Site>,
     /// What is known of its programs.
     pub config: ImageConfig,
+    /// The image that everything goes back to; none where it began with nothing.
+    pub origin: Option<String>,
 }
 
 /// Builds.
@@ -120,7 +122,7 @@ impl Builder<'_> {
         }
         let last = sites.stages.pop().flatten();
         let site = last.ok_or_else(|| BuildError::Host("the last stage has no site".into()))?;
-        Ok(Finished { site, config: plan.config() })
+        Ok(Finished { site, config: plan.config(), origin: origin(&plan) })
     }
 
     /// The keys of all steps. What a copy takes of the context is looked for now, before anything is run.
@@ -184,6 +186,7 @@ impl Builder<'_> {
             self.log.line(&format!("[{title}{}/{}] {}", number + 1, stage.steps.len(), step.text));
             let began = tokio::time::Instant::now();
             self.step(step, &mut *site, sites).await?;
+            crate::fault::point("sandbox.build_step.done").await.map_err(BuildError::Host)?;
             self.log.line(&format!("    done in {:.1} s", began.elapsed().as_secs_f64()));
             site.checkpoint(&keys[number + 1]).await?;
         }
@@ -231,6 +234,16 @@ impl Builder<'_> {
         }
         Ok(site)
     }
+}
+
+/// The image that the last stage goes back to.
+fn origin(plan: &Plan) -> Option<String> {
+    let mut base = plan.stages.last().map(|stage| &stage.base)?;
+    // A stage builds only on those before it.
+    while let Base::Stage(index) = base {
+        base = &plan.stages[*index].base;
+    }
+    if let Base::Image(name) = base { Some(name.clone()) } else { None }
 }
 
 /// The stages that a stage copies from, from a step on.

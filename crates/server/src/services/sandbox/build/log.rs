@@ -1,4 +1,4 @@
-//! The log of a build: its last few MiB, read from any place on while it is written.
+//! The log of a build: its last MiB, read from any place on while it is written.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
 /// Bytes that are kept.
-pub const MAX_LOG: usize = 4 * 1024 * 1024;
+pub const MAX_LOG: usize = 1024 * 1024;
 /// Bytes of a line that are kept.
 const MAX_LINE: usize = 4096;
 
@@ -14,7 +14,16 @@ const MAX_LINE: usize = 4096;
 #[derive(Clone, Debug)]
 pub struct Log {
     kept: Arc<Mutex<Kept>>,
-    end: watch::Sender<u64>,
+    end: watch::Sender<End>,
+}
+
+/// Where a log ends, for who waits for more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// In bytes since its beginning.
+    pub at: u64,
+    /// Whether nothing more comes.
+    pub closed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +44,7 @@ pub struct Piece {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { kept: Arc::default(), end: watch::Sender::new(0) }
+        Self { kept: Arc::default(), end: watch::Sender::new(End::default()) }
     }
 }
 
@@ -57,7 +66,13 @@ impl Log {
             kept.bytes.drain(..line);
             kept.from += line as u64;
         }
-        self.end.send_replace(kept.from + kept.bytes.len() as u64);
+        let at = kept.from + kept.bytes.len() as u64;
+        self.end.send_modify(|end| end.at = at);
+    }
+
+    /// Says that nothing more comes.
+    pub fn close(&self) {
+        self.end.send_modify(|end| end.closed = true);
     }
 
     /// What there is from a place on.
@@ -70,7 +85,7 @@ impl Log {
     }
 
     /// Where the log ends, for who waits for more.
-    pub fn end(&self) -> watch::Receiver<u64> {
+    pub fn end(&self) -> watch::Receiver<End> {
         self.end.subscribe()
     }
 }
@@ -88,7 +103,9 @@ mod tests {
         assert_eq!(log.read(0), Piece { from: 0, text: "one[0m\ntwo\tü\n".into() });
         assert_eq!(log.read(7).text, "two\tü\n");
         assert_eq!(log.read(99), Piece { from: 14, text: String::new() });
-        assert_eq!((*end.borrow(), end.has_changed().unwrap()), (14, true));
+        assert_eq!((*end.borrow(), end.has_changed().unwrap()), (End { at: 14, closed: false }, true));
+        log.close();
+        assert!(end.borrow().closed);
     }
 
     #[test]

@@ -32,23 +32,28 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(30);
 
 /// A site inside a machine that booted a bare disk.
-pub struct AgentSite {
+pub struct AgentSite<H = ()> {
     session: Session,
     /// What the machine becomes before programs run: its clock, its network. None leaves it as it is.
     identity: Option<Identity>,
     /// Held as long as the site: dropping it may end the machine.
-    _held: Box<dyn Send + Sync>,
+    held: H,
 }
 
-impl AgentSite {
+impl<H> AgentSite<H> {
     /// A site of a session whose machine was booted with `bare`. What is `held` goes with it.
-    pub fn new(session: Session, identity: Option<Identity>, held: impl Send + Sync + 'static) -> Self {
-        Self { session, identity, _held: Box::new(held) }
+    pub fn new(session: Session, identity: Option<Identity>, held: H) -> Self {
+        Self { session, identity, held }
     }
 
     /// The session, for what comes after the build: freezing the disk.
     pub fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// What is held with it.
+    pub fn held(&self) -> &H {
+        &self.held
     }
 
     async fn json<B: Serialize>(&self, route: &str, body: &B) -> Result<Response<Incoming>, BuildError> {
@@ -112,7 +117,7 @@ async fn soon<T>(work: impl Future<Output = Result<T, BuildError>>) -> Result<T,
 }
 
 #[async_trait]
-impl Site for AgentSite {
+impl<H: Send + Sync + 'static> Site for AgentSite<H> {
     async fn unpack(&mut self, tar: Tar, how: Unpack) -> Result<(), BuildError> {
         let request = Request::post(format!("http://agent/control/unpack?{}", query_of(&how)))
             .header(header::CONTENT_TYPE, "application/x-tar")

@@ -20,11 +20,13 @@ mod machine;
 mod site;
 mod step;
 mod stream;
+mod under_way;
 
 pub use builder::{Builder, Finished, Limits};
-pub use log::{Log, Piece};
+pub use log::{End, Log, Piece};
 pub use machine::AgentSite;
 pub use site::{Beginning, Inspected, Lines, Opened, Site, Tar, Unpack, Workshop};
+pub use under_way::Builds;
 
 use berth_domain::sandbox::dockerfile::Mistakes;
 

@@ -1,5 +1,6 @@
 //! Where something is built, and who makes such places.
 
+use std::any::Any;
 use std::io;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub struct Unpack {
 
 /// A disk that is being built. Dropping it ends what runs in it.
 #[async_trait]
-pub trait Site: Send {
+pub trait Site: Any + Send {
     /// Unpacks an archive onto it.
     async fn unpack(&mut self, tar: Tar, how: Unpack) -> Result<(), BuildError>;
 

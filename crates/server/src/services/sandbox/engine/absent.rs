@@ -1,7 +1,9 @@
 //! What stands where a host cannot run sandboxes: everything is refused with the reason.
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
-use berth_domain::ids::{LayerId, MemoryId, SandboxId};
+use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
 use berth_domain::sandbox::network::Network;
 use tokio::sync::broadcast;
 
@@ -96,6 +98,14 @@ impl SandboxEngine for NoEngine {
 
     async fn set_network(&self, _: SandboxId, _: &Network) -> Result<()> {
         self.refuse()
+    }
+
+    async fn upload(&self, _: UploadId) -> Result<PathBuf> {
+        self.refuse()
+    }
+
+    async fn remove_upload(&self, _: UploadId) -> Result<()> {
+        Ok(())
     }
 
     async fn build_template(&self, _: &Build) -> Result<Built> {

@@ -7,10 +7,13 @@ mod absent;
 pub mod qemu;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, MemoryId, SandboxId};
+use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
+use berth_domain::sandbox::dockerfile::{Dockerfile, ImageConfig};
 use berth_domain::sandbox::network::Network;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +22,7 @@ pub use absent::NoEngine;
 pub use berth_domain::sandbox::plan::Machine as Observed;
 
 use super::agent::Connection;
+use super::build::Log;
 pub use crate::services::vm::engine::EngineError;
 
 /// The result of an engine's work.
@@ -154,29 +158,65 @@ pub struct Warming {
 /// A template to be built from an image or a Dockerfile.
 #[derive(Clone, Debug)]
 pub struct Build {
-    /// The machine that builds.
-    pub machine: SandboxId,
-    /// `image`: an OCI archive or layout; `dockerfile`: its text.
-    pub kind: String,
-    /// The source.
-    pub source: String,
+    /// What it is called on the host: the template's id.
+    pub id: SandboxId,
+    /// The user on the host that its machines run as.
+    pub slot: i64,
+    /// Host name of its machines.
+    pub hostname: String,
+    /// Virtual CPUs of its machines.
+    pub vcpu: i64,
+    /// Memory of its machines, in MiB.
+    pub memory_mb: i64,
+    /// What to do.
+    pub dockerfile: Dockerfile,
+    /// What the images in it mean; one that is not here is a registry's.
+    pub images: BTreeMap<String, Named>,
+    /// The files that were sent with it.
+    pub context: Option<UploadId>,
     /// The layer that it becomes.
     pub layer: LayerId,
-    /// Size of its disk, in GiB.
+    /// Size of its disk, in GiB. It is as large as its beginning at least.
     pub disk_gb: i64,
+    /// How long it may take.
+    pub patience: Duration,
+    /// Where it is told what is done.
+    pub log: Log,
+    /// Calls it off.
+    pub cancel: CancellationToken,
+}
+
+/// What an image in a Dockerfile means.
+#[derive(Clone, Debug)]
+pub enum Named {
+    /// A template.
+    Template {
+        /// Its disk, the top layer first.
+        layers: Vec<LayerId>,
+        /// What it says about its programs.
+        config: ImageConfig,
+        /// Who commands of its sandboxes run as.
+        user: String,
+    },
+    /// An archive that was sent.
+    Upload(UploadId),
 }
 
 /// What a build came to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Built {
     /// Environment of the image.
     pub env: BTreeMap<String, String>,
     /// Who its commands run as.
-    pub user: Option<String>,
+    pub user: String,
     /// Its working directory.
     pub workdir: Option<String>,
     /// What it runs when nobody says otherwise.
     pub start_command: Option<String>,
+    /// What the layer lies on.
+    pub parent: Option<LayerId>,
+    /// Size of its disk, in GiB.
+    pub disk_gb: i64,
 }
 
 /// How a sandbox is used.
@@ -216,6 +256,8 @@ pub struct Found {
     pub layers: Vec<LayerId>,
     /// Memories.
     pub memories: Vec<MemoryId>,
+    /// Uploads.
+    pub uploads: Vec<UploadId>,
 }
 
 /// What runs sandboxes.
@@ -276,7 +318,13 @@ pub trait SandboxEngine: Send + Sync + 'static {
     /// Changes what a running machine may reach.
     async fn set_network(&self, id: SandboxId, network: &Network) -> Result<()>;
 
-    /// Builds the disk of a template.
+    /// Where an upload is received; its folder is there.
+    async fn upload(&self, id: UploadId) -> Result<PathBuf>;
+
+    /// Removes an upload; fine where there is none.
+    async fn remove_upload(&self, id: UploadId) -> Result<()>;
+
+    /// Builds the disk of a template. What an earlier, interrupted build left is thrown away.
     async fn build_template(&self, build: &Build) -> Result<Built>;
 
     /// Boots a template once and keeps its memory; answers what that takes, in bytes. The machine is gone

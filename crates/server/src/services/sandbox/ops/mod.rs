@@ -1,10 +1,12 @@
 //! One function for each verb. Each owns its transaction: intent, audit and event become true together, and the
 //! worker is woken by the commit.
 
+pub mod build_log;
 pub mod fork;
 pub mod sandbox;
 pub mod snapshot;
 pub mod template;
+pub mod upload;
 
 use berth_domain::{Code, Error};
 use uuid::Uuid;

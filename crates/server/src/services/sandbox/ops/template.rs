@@ -7,7 +7,7 @@ use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{snapshot, template_not_found};
+use super::{snapshot, template_not_found, upload};
 use crate::db::audit::Audit;
 use crate::db::{DbError, Tx, event};
 use crate::http::auth::Scope;
@@ -21,7 +21,7 @@ use crate::services::sandbox::store::template::TemplateRow;
 use crate::services::sandbox::wire::template::TemplateView;
 
 /// The user that commands run as where nobody says otherwise.
-const USER: &str = "user";
+pub(in crate::services::sandbox) const USER: &str = "user";
 
 /// Records the wish for a template.
 pub async fn create(
@@ -49,6 +49,11 @@ pub async fn create(
             Code::TemplateExists,
             format!("The project has a template '{name}'. Choose another name, or delete that one first."),
         ));
+    }
+    if let Some(id) = request.context
+        && store::upload::find(&mut tx, scope.into(), id).await?.is_none()
+    {
+        return Err(upload::not_found());
     }
     let mut row = new(scope, &request, now)?;
     if let Some(snapshot) = source {
@@ -81,6 +86,7 @@ fn new(scope: &Scope, request: &CreateTemplate, now: Timestamp) -> Result<Templa
         memory_mb: size(request.memory_mb)?,
         disk_gb: size(request.disk_gb)?,
         env: request.env.clone(),
+        context: request.context,
         start_command: request.start_command.clone(),
         ready_command: request.ready_command.clone(),
         ..blank(TemplateId(Uuid::now_v7()), now)
@@ -129,7 +135,7 @@ fn blank(id: TemplateId, now: Timestamp) -> TemplateRow {
         memory: None,
         next_memory: None,
         warm: Warm::Wanted,
-        build_log: None,
+        context: None,
         status_since: now,
         attempts: 0,
         work_at: Some(now),

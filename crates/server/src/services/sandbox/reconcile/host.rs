@@ -79,6 +79,11 @@ async fn clean(sandboxes: &Sandboxes) -> Result<(), StepError> {
         engine.end(id).await?;
         engine.discard(id).await?;
     }
+    let uploads: HashSet<String> = store::upload::ids(db).await?.into_iter().collect();
+    for id in found.uploads.into_iter().filter(|id| !uploads.contains(&id.to_string())) {
+        tracing::warn!(upload = %id, "removing an upload that no row owns");
+        engine.remove_upload(id).await?;
+    }
     let layers: HashSet<String> = store::layer::ids(db).await?.into_iter().collect();
     for id in found.layers.into_iter().filter(|id| !layers.contains(&id.to_string())) {
         tracing::warn!(layer = %id, "removing a layer that no row owns");

@@ -1,18 +1,18 @@
-//! Removes layers and memories that nobody needs any more: first the file, then the row.
+//! Removes layers and memories that nobody needs any more, and uploads whose time is over: first the file, then the row.
 //!
-//! A row comes here when something that named it does not any more. Whether anything still does is asked in the
+//! The row of a layer or memory comes here when something that named it does not any more. Whether anything still does is asked in the
 //! transaction that marks it, and what is marked can be named by nobody: new names come only from rows that have it
 //! already.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-use berth_domain::ids::{LayerId, MemoryId};
+use berth_domain::ids::{LayerId, MemoryId, UploadId};
 use berth_domain::{Result, Timestamp};
 
 use super::{PAUSE, StepError, fault};
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::store::{layer, memory};
+use crate::services::sandbox::store::{layer, memory, upload};
 use crate::work::{Due, Reconciler};
 
 /// Wait when not even the pause could be recorded.
@@ -23,6 +23,33 @@ pub struct LayerReconciler(pub Sandboxes);
 
 /// Removes memories.
 pub struct MemoryReconciler(pub Sandboxes);
+
+/// Removes uploads.
+pub struct UploadReconciler(pub Sandboxes);
+
+impl Reconciler for UploadReconciler {
+    type Key = UploadId;
+    const TABLE: &'static str = upload::TABLE;
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<UploadId>> {
+        Ok(Due::at(now, upload::with_work(self.0.db(), limit).await?))
+    }
+
+    async fn reconcile(&self, id: UploadId) {
+        if let Err(error) = remove_upload(&self.0, id).await {
+            told("upload", id, &error);
+            let later = self.0.clock().now().plus_seconds(PAUSE);
+            let postponed = async {
+                let mut tx = self.0.db().begin().await?;
+                upload::look_at(&mut tx, id, later).await?;
+                tx.commit().await
+            };
+            if postponed.await.is_err() {
+                tokio::time::sleep(BLIND_PAUSE).await;
+            }
+        }
+    }
+}
 
 impl Reconciler for LayerReconciler {
     type Key = LayerId;
@@ -107,5 +134,13 @@ async fn remove_memory(sandboxes: &Sandboxes, id: MemoryId) -> Result<(), StepEr
     fault("sandbox", "remove_memory", "done").await?;
     let mut tx = sandboxes.db().begin().await?;
     memory::remove(&mut tx, id).await?;
+    Ok(tx.commit().await?)
+}
+
+async fn remove_upload(sandboxes: &Sandboxes, id: UploadId) -> Result<(), StepError> {
+    fault("sandbox", "remove_upload", "intent").await?;
+    sandboxes.engine().remove_upload(id).await?;
+    let mut tx = sandboxes.db().begin().await?;
+    upload::remove(&mut tx, id).await?;
     Ok(tx.commit().await?)
 }

@@ -7,18 +7,21 @@
 //!
 //! A boot writes to a layer of its own, so that one that was interrupted is thrown away and made anew.
 
+mod build;
+
 use std::time::Duration;
 
 use berth_domain::ids::{LayerId, MemoryId, SandboxId, TemplateId};
 use berth_domain::sandbox::network::Network;
 use berth_domain::sandbox::{MemoryKind, SourceKind, TemplateStatus, Warm};
 use berth_domain::{Error, Result, Timestamp};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{PAUSE, StepError, fault};
 use crate::db::Tx;
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::{Build, EngineError, From, StartSpec, Warming};
+use crate::services::sandbox::engine::{EngineError, From, StartSpec, Warming};
 use crate::services::sandbox::ops;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::layer::LayerRow;
@@ -34,14 +37,17 @@ const BOOTS: i64 = 3;
 const BLIND_PAUSE: Duration = Duration::from_millis(500);
 
 /// Reconciles templates.
-pub struct TemplateReconciler(pub Sandboxes);
+pub struct TemplateReconciler {
+    sandboxes: Sandboxes,
+    stop: CancellationToken,
+}
 
 impl Reconciler for TemplateReconciler {
     type Key = TemplateId;
     const TABLE: &'static str = store::template::TABLE;
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<TemplateId>> {
-        Ok(Due::at(now, store::template::with_work(self.0.db(), limit).await?))
+        Ok(Due::at(now, store::template::with_work(self.sandboxes.db(), limit).await?))
     }
 
     async fn reconcile(&self, id: TemplateId) {
@@ -61,11 +67,20 @@ impl Reconciler for TemplateReconciler {
 }
 
 impl TemplateReconciler {
+    /// A reconciler, until the service stops.
+    pub fn new(sandboxes: Sandboxes, stop: CancellationToken) -> Self {
+        Self { sandboxes, stop }
+    }
+
     async fn bring_about(&self, id: TemplateId) -> Result<(), StepError> {
         for _ in 0..MAX_STEPS {
-            let Some(template) = store::template::load(self.0.db(), id).await? else { return Ok(()) };
+            let Some(template) = store::template::load(self.sandboxes.db(), id).await? else { return Ok(()) };
             if template.deleted_at.is_some() {
                 return self.change(id, |t, _| t.work_at = None).await;
+            }
+            let waits = template.work_at.is_some_and(|at| at > self.sandboxes.clock().now());
+            if waits || self.stop.is_cancelled() {
+                return Ok(());
             }
             match template.status {
                 TemplateStatus::Deleting => return self.remove(&template).await,
@@ -85,8 +100,8 @@ impl TemplateReconciler {
     }
 
     async fn build(&self, template: &TemplateRow) -> Result<(), StepError> {
-        let seconds = self.0.config().template_seconds;
-        if self.0.clock().now() >= template.status_since.plus_seconds(seconds) {
+        let seconds = self.sandboxes.config().template_seconds;
+        if self.sandboxes.clock().now() >= template.status_since.plus_seconds(seconds) {
             return self.fail(template.id, &format!("it was not built within {seconds} seconds")).await;
         }
         if template.layer.is_none() {
@@ -112,33 +127,34 @@ impl TemplateReconciler {
             return change.commit().await;
         };
         fault("sandbox", "make_template", "intent").await?;
-        let engine = self.0.engine();
+        let engine = self.sandboxes.engine();
         let built = match template.kind {
             SourceKind::Platform => engine.adopt_template(&template.source, layer).await.map(|()| None)?,
             SourceKind::FromSnapshot => None,
             SourceKind::Image | SourceKind::Dockerfile => {
-                let build = Build {
-                    machine: SandboxId(id.0),
-                    kind: template.kind.as_str().into(),
-                    source: template.source.clone(),
-                    layer,
-                    disk_gb: template.disk_gb,
-                };
-                Some(engine.build_template(&build).await?)
+                let until = template.status_since.plus_seconds(self.sandboxes.config().template_seconds);
+                match self.build_disk(template, layer, until).await? {
+                    Some(built) => Some(built),
+                    None => return Ok(()),
+                }
             }
         };
         fault("sandbox", "make_template", "done").await?;
         let Some(mut change) = self.begin(id).await? else { return Ok(()) };
+        if let Some(parent) = built.as_ref().and_then(|built| built.parent)
+            && !store::layer::put_on(&mut change.tx, layer, parent).await?
+        {
+            return Err(EngineError::Transient("what it was built on was deleted meanwhile".into()).into());
+        }
         store::layer::made(&mut change.tx, layer).await?;
         store::layer::freeze(&mut change.tx, layer).await?;
         let t = &mut change.after;
-        t.layer = Some(layer);
+        (t.layer, t.attempts) = (Some(layer), 0);
         t.message = Some("booting it once".into());
         if let Some(built) = built {
             let own = std::mem::take(&mut t.env);
             t.env = built.env.into_iter().chain(own).collect();
-            t.run_user = built.user.unwrap_or_else(|| t.run_user.clone());
-            t.workdir = built.workdir.or(t.workdir.take());
+            (t.run_user, t.workdir, t.disk_gb) = (built.user, built.workdir, built.disk_gb);
             t.start_command = t.start_command.take().or(built.start_command);
         }
         change.commit().await
@@ -146,7 +162,7 @@ impl TemplateReconciler {
 
     /// Boots it once on a layer of its own, and keeps its memory.
     async fn warm(&self, template: &TemplateRow) -> Result<(), StepError> {
-        let engine = self.0.engine();
+        let engine = self.sandboxes.engine();
         let machine = SandboxId(template.id.0);
         // What an interrupted boot left is thrown away.
         engine.end(machine).await?;
@@ -205,7 +221,7 @@ impl TemplateReconciler {
             return Err(Error::internal("a template without a disk").into());
         };
         let (layer, memory) = (LayerId(Uuid::now_v7()), MemoryId(Uuid::now_v7()));
-        let mut layers = store::layer::chain(self.0.db(), base).await?;
+        let mut layers = store::layer::chain(self.sandboxes.db(), base).await?;
         layers.insert(0, layer);
         let Some(mut change) = self.begin(template.id).await? else { return Ok(None) };
         if !matches!(change.after.status, TemplateStatus::Building | TemplateStatus::Ready) {
@@ -243,9 +259,10 @@ impl TemplateReconciler {
     async fn remove(&self, template: &TemplateRow) -> Result<(), StepError> {
         let machine = SandboxId(template.id.0);
         fault("sandbox", "remove_template", "before").await?;
-        self.0.engine().end(machine).await?;
-        self.0.engine().discard(machine).await?;
+        self.sandboxes.engine().end(machine).await?;
+        self.sandboxes.engine().discard(machine).await?;
         fault("sandbox", "remove_template", "done").await?;
+        self.sandboxes.builds().end(template.id);
         let Some(mut change) = self.begin(template.id).await? else { return Ok(()) };
         let waiting = store::sandbox::waiting_for_template(&mut change.tx, template.id).await?;
         let (t, now) = (&mut change.after, change.now);
@@ -256,10 +273,12 @@ impl TemplateReconciler {
         (t.base_layer, t.layer, t.next_layer) = (None, None, None);
         (t.memory, t.next_memory, t.slot, t.work_at) = (None, None, None, None);
         t.deleted_at = Some(now);
+        store::build_log::remove(&mut change.tx, template.id).await?;
         change.commit().await
     }
 
     async fn fail(&self, id: TemplateId, reason: &str) -> Result<(), StepError> {
+        self.keep_log(id).await?;
         self.change(id, |t, now| {
             if t.status == TemplateStatus::Deleting {
                 t.work_at = Some(now.plus_seconds(PAUSE));
@@ -279,8 +298,8 @@ impl TemplateReconciler {
     }
 
     async fn begin(&self, id: TemplateId) -> Result<Option<Change>, StepError> {
-        let now = self.0.clock().now();
-        let mut tx = self.0.db().begin().await?;
+        let now = self.sandboxes.clock().now();
+        let mut tx = self.sandboxes.db().begin().await?;
         let before = store::template::load(&mut tx, id).await?;
         Ok(before.map(|before| Change { tx, after: before.clone(), before, now }))
     }

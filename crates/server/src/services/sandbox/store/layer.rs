@@ -80,6 +80,17 @@ pub async fn made(tx: &mut Tx, id: LayerId) -> Result<(), DbError> {
         .map(drop)
 }
 
+/// Records that a layer lies on another one. Whether that is there, and stays.
+pub async fn put_on(tx: &mut Tx, id: LayerId, parent: LayerId) -> Result<bool, DbError> {
+    let changed = sql("UPDATE sandbox_layers SET parent_id = $2 WHERE id = $1 \
+         AND EXISTS (SELECT 1 FROM sandbox_layers WHERE id = $2 AND state = 'present')")
+    .bind(id)
+    .bind(parent)
+    .execute(tx)
+    .await?;
+    Ok(changed > 0)
+}
+
 /// Records that nobody writes to a layer any more.
 pub async fn freeze(tx: &mut Tx, id: LayerId) -> Result<(), DbError> {
     sql("UPDATE sandbox_layers SET frozen = 1 WHERE id = $1").bind(id).execute(tx).await.map(drop)

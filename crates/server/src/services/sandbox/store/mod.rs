@@ -4,12 +4,14 @@
 //! memories are held by the rows that name them. Whoever writes a row that does not name one any more has it
 //! looked at ([`release`]), in the same transaction; whether it is needed is asked of all rows, never counted.
 
+pub mod build_log;
 pub mod layer;
 pub mod memory;
 pub mod metrics;
 pub mod sandbox;
 pub mod snapshot;
 pub mod template;
+pub mod upload;
 
 use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, MemoryId};

@@ -1,7 +1,7 @@
 //! Rows of templates.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, MemoryId, OrgId, ProjectId, TemplateId};
+use berth_domain::ids::{LayerId, MemoryId, OrgId, ProjectId, TemplateId, UploadId};
 use berth_domain::page::Page;
 use berth_domain::sandbox::request::Env;
 use berth_domain::sandbox::{SourceKind, TemplateStatus, Warm};
@@ -65,8 +65,8 @@ pub struct TemplateRow {
     pub next_memory: Option<MemoryId>,
     /// Whether it is to be booted once and its memory kept.
     pub warm: Warm,
-    /// What its build printed.
-    pub build_log: Option<String>,
+    /// The upload that `COPY` takes files from.
+    pub context: Option<UploadId>,
     /// Since when it stands there.
     pub status_since: Timestamp,
     /// How often the deadline passed.
@@ -108,7 +108,7 @@ impl FromRow for TemplateRow {
             memory: row.opt_parsed("memory_id")?,
             next_memory: row.opt_parsed("next_memory_id")?,
             warm: row.word("warm", Warm::parse)?,
-            build_log: row.opt_text("build_log")?,
+            context: row.opt_parsed("context_id")?,
             status_since: row.time("status_since")?,
             attempts: row.int("attempts")?,
             work_at: row.opt_time("work_at")?,
@@ -128,7 +128,7 @@ fn columns(t: &TemplateRow) -> Columns {
         "ready_command": t.ready_command.clone(), "run_user": &t.run_user, "workdir": t.workdir.clone(),
         "slot": t.slot, "base_layer_id": t.base_layer, "layer_id": t.layer, "next_layer_id": t.next_layer,
         "memory_id": t.memory, "next_memory_id": t.next_memory, "warm": t.warm.as_str(),
-        "build_log": t.build_log.clone(), "status_since": t.status_since, "attempts": t.attempts,
+        "context_id": t.context, "status_since": t.status_since, "attempts": t.attempts,
         "work_at": t.work_at, "created_at": t.created_at, "updated_at": t.updated_at, "deleted_at": t.deleted_at,
     }
 }
@@ -166,6 +166,18 @@ pub async fn find(on: impl On, tenant: Tenant, name: &str) -> Result<Option<Temp
          ORDER BY CASE WHEN project_id IS NULL THEN 1 ELSE 0 END LIMIT 1")
     .bind(tenant.project)
     .bind(name)
+    .fetch_optional(on)
+    .await
+}
+
+/// A template that a tenant can build on by its name: any but one, its own before the platform's.
+pub async fn named(on: impl On, tenant: Tenant, name: &str, but: TemplateId) -> Result<Option<TemplateRow>, DbError> {
+    sql("SELECT * FROM sandbox_templates WHERE name = $2 AND (project_id = $1 OR project_id IS NULL) AND id <> $3 \
+         AND status <> 'deleting' AND deleted_at IS NULL \
+         ORDER BY CASE WHEN project_id IS NULL THEN 1 ELSE 0 END LIMIT 1")
+    .bind(tenant.project)
+    .bind(name)
+    .bind(but)
     .fetch_optional(on)
     .await
 }

@@ -7,3 +7,4 @@ pub mod requests;
 pub mod sandbox;
 pub mod snapshot;
 pub mod template;
+pub mod upload;

@@ -116,12 +116,15 @@ pub struct CreateTemplateBody {
     /// Unique in the project; not like a UUID.
     #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 63)]
     name: String,
-    /// A container image.
-    #[schema(min_length = 1, max_length = 1024)]
+    /// A container image: a template's name, a registry's reference, or `upload:ID`.
+    #[schema(min_length = 1, max_length = 512, pattern = "^[A-Za-z0-9._:/@+][-A-Za-z0-9._:/@+]*$")]
     image: Option<String>,
     /// The text of a Dockerfile, at most 64 KiB.
     #[schema(min_length = 1, max_length = 65536)]
     dockerfile: Option<String>,
+    /// The upload that its `COPY` takes files from.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    context_id: Option<String>,
     #[schema(value_type = Option<uuid::Uuid>)]
     from_snapshot: Option<String>,
     /// Required but with `from_snapshot`, where the snapshot's is the default.

@@ -4,8 +4,9 @@
 //! as a copy of the blank of its size, and mounts the disk then: some 60 ms instead of the seconds of a boot.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, MemoryId};
 use berth_qemu::sandbox::{self, Begin, Capture, Layer};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,8 @@ use crate::services::sandbox::engine::{EngineError, Result};
 const BOOT: Duration = Duration::from_mins(1);
 /// What the agent needs to notice that its host left, before it is captured.
 const SETTLE: Duration = Duration::from_millis(200);
+/// Blanks that are kept; each takes some 50 MiB.
+const MOST_BLANKS: usize = 32;
 /// Blanks are nobody's: they run as the first user of the range.
 const NOBODY: i64 = 0;
 
@@ -59,6 +62,13 @@ pub(super) fn bytes_of(captured: &Captured) -> i64 {
     i64::try_from((blocks(&captured.memory()) + blocks(&captured.state())) * 512).unwrap_or(i64::MAX)
 }
 
+/// Notes that a blank was used.
+fn used(blank: &Captured, now: Timestamp) {
+    let about = std::fs::File::options().append(true).open(blank.about());
+    // A blank that is taken for seldom used is made anew.
+    let _ = about.and_then(|about| about.set_modified(UNIX_EPOCH + Duration::from_micros(now.0.unsigned_abs())));
+}
+
 impl QemuSandboxes {
     /// The memory of a sandbox or template, if it is whole and fits a machine.
     pub(super) fn fitting(&self, id: MemoryId, wanted: &About) -> Option<Captured> {
@@ -72,6 +82,7 @@ impl QemuSandboxes {
         let blank = self.places.blank(&key);
         let is_there = || About::read(&blank).is_some();
         if is_there() {
+            used(&blank, self.clock.now());
             return Ok(blank);
         }
         // One at a time: whoever waited finds it there.
@@ -79,8 +90,25 @@ impl QemuSandboxes {
         if !is_there() {
             tracing::info!(key, "booting a guest, to begin sandboxes from");
             self.make_blank(about, &blank).await?;
+            self.forget_seldom_used().map_err(transient)?;
         }
         Ok(blank)
+    }
+
+    /// Removes the blanks that were not used for longest: sizes are anybody's choice, and each takes room.
+    fn forget_seldom_used(&self) -> std::io::Result<()> {
+        let mut blanks = Vec::new();
+        for entry in std::fs::read_dir(self.places.blanks())?.flatten() {
+            let blank = Captured { dir: entry.path() };
+            if let Ok(used) = std::fs::metadata(blank.about()).and_then(|about| about.modified()) {
+                blanks.push((used, blank.dir));
+            }
+        }
+        blanks.sort();
+        for (_, dir) in blanks.iter().take(blanks.len().saturating_sub(MOST_BLANKS)) {
+            std::fs::remove_dir_all(dir)?;
+        }
+        Ok(())
     }
 
     async fn make_blank(&self, about: &About, blank: &Captured) -> Result<()> {

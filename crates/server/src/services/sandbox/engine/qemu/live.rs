@@ -153,6 +153,11 @@ impl Lives {
         Self { map: Mutex::default(), clock, gateway, happenings }
     }
 
+    /// Joins the link of a machine that nobody but its maker speaks to.
+    pub(super) fn link(&self, dir: &Path, network: Network) -> Link {
+        Link::new(&self.gateway, dir.to_path_buf(), network)
+    }
+
     /// The machine in a folder, as it was started.
     pub(super) fn of(&self, id: SandboxId, dir: &Path) -> Option<Arc<Live>> {
         let incarnation = Incarnation::read(dir)?;

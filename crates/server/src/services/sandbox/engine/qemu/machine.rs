@@ -20,7 +20,7 @@ use super::{MAC, QemuSandboxes, transient};
 use crate::services::sandbox::engine::{From, Observed, Result, StartSpec, Started};
 
 /// Where the guest finds its disk.
-const DISK: &str = "/dev/vda";
+pub(super) const DISK: &str = "/dev/vda";
 
 /// What a machine begins with, decided.
 struct Origin {
@@ -202,7 +202,7 @@ fn incarnation(spec: &StartSpec, before: Option<Incarnation>, booted: bool) -> R
     })
 }
 
-fn random<const N: usize>() -> Result<[u8; N]> {
+pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     rand::fill(&mut bytes).map_err(transient)?;
     Ok(bytes)
@@ -217,15 +217,20 @@ pub(super) fn identity(spec: &StartSpec, incarnation: &Incarnation, unix_micros:
         entropy: STANDARD.encode(random::<256>()?),
         unix_micros,
         env: environment(spec),
-        network: Some(Network {
-            mac: None,
-            address: berth_egress::GUEST.to_string(),
-            prefix: berth_egress::PREFIX,
-            gateway: berth_egress::GATEWAY.to_string(),
-            dns: berth_egress::RESOLVER.to_string(),
-        }),
+        network: Some(network()),
         thaw: true,
     })
+}
+
+/// How a guest sets up its card.
+pub(super) fn network() -> Network {
+    Network {
+        mac: None,
+        address: berth_egress::GUEST.to_string(),
+        prefix: berth_egress::PREFIX,
+        gateway: berth_egress::GATEWAY.to_string(),
+        dns: berth_egress::RESOLVER.to_string(),
+    }
 }
 
 /// What every command finds, beside what the owner set.

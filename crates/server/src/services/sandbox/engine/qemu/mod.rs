@@ -3,6 +3,8 @@
 //! Everything lies in the folder `sandbox` of the data folder ([`places`]) and is named after its row's id.
 //! A machine is a process that outlives the service; [`live`] is how the service finds it again.
 
+mod account;
+mod build;
 mod captured;
 mod cut;
 mod guest;
@@ -10,17 +12,20 @@ mod live;
 mod machine;
 mod network;
 mod places;
+mod site;
 mod spares;
 mod template;
+mod workshop;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use berth_domain::ids::{LayerId, MemoryId, SandboxId};
+use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
 use berth_domain::sandbox::network::Network;
 use berth_egress::Gateway;
+use berth_oci::Registries;
 use berth_qemu::machine::Accel;
 use berth_qemu::seed::Mac;
 use berth_qemu::{accel, host};
@@ -60,6 +65,7 @@ pub struct QemuSandboxes {
     clock: Clock,
     config: Vm,
     request: accel::Request,
+    registries: Registries,
     lives: Lives,
     spares: Spares,
     spares_kept: usize,
@@ -89,6 +95,7 @@ impl QemuSandboxes {
             clock: clock.clone(),
             config: config.vm.clone(),
             request: config.accel.request(),
+            registries: Registries::default().trusting(&config.sandbox.registries, &config.sandbox.plain_registries),
             lives: Lives::new(clock, Gateway::new(berth_egress::Config::default()), broadcast::channel(HAPPENINGS).0),
             spares: Spares::default(),
             spares_kept: config.sandbox.spares,
@@ -241,6 +248,7 @@ impl SandboxEngine for QemuSandboxes {
 
     async fn discard(&self, id: SandboxId) -> Result<()> {
         self.end_machine(id).await?;
+        self.clear_build(id).await?;
         remove(&self.places.machine(id)).await
     }
 
@@ -254,8 +262,20 @@ impl SandboxEngine for QemuSandboxes {
         Ok(())
     }
 
-    async fn build_template(&self, _: &Build) -> Result<Built> {
-        Err(EngineError::Permanent("templates are not built from images on this host yet".into()))
+    async fn upload(&self, id: UploadId) -> Result<PathBuf> {
+        if !self.capacity().await?.disk_free {
+            return Err(transient("the host has no room for uploads"));
+        }
+        tokio::fs::create_dir_all(self.places.uploads()).await.map_err(transient)?;
+        Ok(self.places.upload(id))
+    }
+
+    async fn remove_upload(&self, id: UploadId) -> Result<()> {
+        remove(&self.places.upload(id)).await
+    }
+
+    async fn build_template(&self, build: &Build) -> Result<Built> {
+        self.build(build).await
     }
 
     async fn warm_template(&self, warming: &Warming) -> Result<i64> {
@@ -300,12 +320,12 @@ impl SandboxEngine for QemuSandboxes {
 
     async fn scan(&self) -> Result<Found> {
         self.forget_blanks().await;
-        let mut sandboxes: Vec<SandboxId> = ids(&self.places.machines())?;
+        let mut sandboxes: Vec<SandboxId> = [ids(&self.places.machines())?, ids(&self.places.builds())?].concat();
         let (mut layers, memories) = (self.layers_found()?, ids(&self.places.memories())?);
         let (machines, theirs) = self.spares.known();
         sandboxes.retain(|id| !machines.contains(id));
         layers.retain(|id| !theirs.contains(id));
-        Ok(Found { sandboxes, layers, memories })
+        Ok(Found { sandboxes, layers, memories, uploads: ids(&self.places.uploads())? })
     }
 
     fn spare(&self, memory: MemoryId) -> Option<Spare> {

@@ -7,11 +7,13 @@
 //! sandbox/memories/<id>/        captured memories: memory, state, about.json
 //! sandbox/blanks/<key>/         captured machines that have booted and know no disk yet
 //! sandbox/machines/<id>/        process, sockets, incarnation.json
+//! sandbox/builds/<id>/<id>/     a template's build: machines and disks of its stages, images that were pulled
+//! sandbox/uploads/<id>          archives to build templates of
 //! ```
 
 use std::path::{Path, PathBuf};
 
-use berth_domain::ids::{LayerId, MemoryId, SandboxId};
+use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
 
 /// The folders of sandboxes.
 #[derive(Clone, Debug)]
@@ -80,6 +82,22 @@ impl Places {
 
     pub(super) fn machines(&self) -> PathBuf {
         self.root.join("machines")
+    }
+
+    pub(super) fn builds(&self) -> PathBuf {
+        self.root.join("builds")
+    }
+
+    pub(super) fn build(&self, id: SandboxId) -> PathBuf {
+        self.builds().join(id.to_string())
+    }
+
+    pub(super) fn uploads(&self) -> PathBuf {
+        self.root.join("uploads")
+    }
+
+    pub(super) fn upload(&self, id: UploadId) -> PathBuf {
+        self.uploads().join(id.to_string())
     }
 
     pub(super) fn machine(&self, id: SandboxId) -> PathBuf {

@@ -1,0 +1,120 @@
+//! Where the images of a Dockerfile come from, and the machines they are built on in.
+//!
+//! A template's disk is begun on: a layer on its layers, nothing is copied. An archive that was sent and an image of
+//! a registry are unpacked inside the machine.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use berth_oci::pull::{Credentials, Progress};
+use berth_oci::{Error, Image, Puller};
+use tokio_util::task::TaskTracker;
+
+use super::QemuSandboxes;
+use crate::services::sandbox::build::{Beginning, BuildError, Inspected, Opened, Workshop};
+use crate::services::sandbox::engine::{Build, EngineError, Named};
+
+/// Layers smaller than this many bytes are not worth a line of the log.
+const SMALL: u64 = 1 << 20;
+
+/// Makes the sites of one build.
+pub(super) struct QemuWorkshop<'a> {
+    engine: &'a QemuSandboxes,
+    build: &'a Build,
+    /// The build's folder.
+    dir: PathBuf,
+    /// Images of archives and registries that were inspected.
+    images: BTreeMap<String, Image>,
+    /// Sites that end.
+    ended: TaskTracker,
+}
+
+fn host(error: EngineError) -> BuildError {
+    BuildError::Host(error.to_string())
+}
+
+impl<'a> QemuWorkshop<'a> {
+    /// A workshop in a build's folder.
+    pub(super) fn new(engine: &'a QemuSandboxes, build: &'a Build, dir: PathBuf) -> Self {
+        Self { engine, build, dir, images: BTreeMap::new(), ended: TaskTracker::new() }
+    }
+
+    /// Waits until every site that is not needed any more has ended.
+    pub(super) async fn settle(&self) {
+        self.ended.close();
+        self.ended.wait().await;
+    }
+
+    fn most(&self) -> u64 {
+        u64::try_from(self.build.disk_gb).unwrap_or(1) * super::GIB
+    }
+
+    async fn upload(&self, path: PathBuf) -> Result<Image, BuildError> {
+        if !path.exists() {
+            return Err(Error::NotFound("The upload is gone; send it again.".into()).into());
+        }
+        let (scratch, most) = (self.dir.clone(), self.most());
+        Ok(blocking(move || Image::open(&path, None, &scratch, most)).await??)
+    }
+
+    async fn pull(&self, name: &str) -> Result<Image, BuildError> {
+        let puller = Puller::new(self.engine.registries.clone(), Credentials::default())?;
+        let store = self.dir.join("images");
+        let log = &self.build.log;
+        let told = |Progress::Blob { digest, size, .. }: Progress| {
+            if size >= SMALL {
+                log.line(&format!("    pulling {digest}, {} MiB", size.div_ceil(1 << 20)));
+            }
+        };
+        let outcome = puller.pull(name, &store, self.most(), &told).await;
+        let manifest = outcome.map_err(|error| if name.contains('/') { error } else { no_template(error) })?;
+        Ok(blocking(move || Image::in_store(&store, &manifest)).await??)
+    }
+}
+
+/// A name that has no registry in it may have been meant for a template's.
+fn no_template(error: Error) -> Error {
+    let both = |why: String| format!("{why} The project has no template of this name either.");
+    match error {
+        Error::Unreachable(why) => Error::Unreachable(both(why)),
+        Error::Refused(why) => Error::Refused(both(why)),
+        Error::NotFound(why) => Error::NotFound(both(why)),
+        other => other,
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, BuildError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| BuildError::Host(error.to_string()))
+}
+
+#[async_trait]
+impl Workshop for QemuWorkshop<'_> {
+    async fn inspect(&mut self, name: &str) -> Result<Inspected, BuildError> {
+        let image = match self.build.images.get(name) {
+            Some(Named::Template { layers, config, .. }) => {
+                let digest = layers.first().map(ToString::to_string).unwrap_or_default();
+                return Ok(Inspected { config: config.clone(), digest });
+            }
+            Some(Named::Upload(id)) => self.upload(self.engine.places.upload(*id)).await?,
+            None => self.pull(name).await?,
+        };
+        let inspected = Inspected { config: image.config.clone(), digest: image.digest.clone() };
+        self.images.insert(name.to_owned(), image);
+        Ok(inspected)
+    }
+
+    async fn open(&mut self, beginning: Beginning<'_>) -> Result<Opened, BuildError> {
+        let (below, layers) = match beginning {
+            Beginning::Empty => (Vec::new(), Vec::new()),
+            Beginning::Checkpoint(_) => return Err(BuildError::Host("nothing is kept between builds".into())),
+            Beginning::Image(name) => match (self.build.images.get(name), self.images.get(name)) {
+                (Some(Named::Template { layers, .. }), _) => (layers.clone(), Vec::new()),
+                (_, Some(image)) => (Vec::new(), image.layers.clone()),
+                (_, None) => return Err(BuildError::Host(format!("{name} was not looked for"))),
+            },
+        };
+        let site = self.engine.workbench(self.build, &below, &self.ended).await.map_err(host)?;
+        Ok(Opened { site: Box::new(site), layers })
+    }
+}

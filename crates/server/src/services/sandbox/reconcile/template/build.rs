@@ -1,0 +1,250 @@
+//! Building a template's disk from an image or a Dockerfile.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_domain::ids::{LayerId, SandboxId, TemplateId, UploadId};
+use berth_domain::sandbox::dockerfile::config::DEFAULT_PATH;
+use berth_domain::sandbox::dockerfile::{Dockerfile, ImageConfig};
+use berth_domain::sandbox::request::UPLOAD;
+use berth_domain::sandbox::{SourceKind, TemplateStatus};
+use berth_domain::{Error, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use super::{StepError, TemplateReconciler};
+use crate::services::sandbox::build::Log;
+use crate::services::sandbox::engine::{Build, Built, EngineError, Named};
+use crate::services::sandbox::ops::template::USER;
+use crate::services::sandbox::store;
+use crate::services::sandbox::store::Tenant;
+use crate::services::sandbox::store::build_log::BuildLog;
+use crate::services::sandbox::store::template::TemplateRow;
+
+/// Tries of a build that fails by no fault of its own.
+const TRIES: i64 = 3;
+/// Between two looks whether a build is still wanted.
+const LOOK: Duration = Duration::from_secs(1);
+/// Seconds between two looks whether a build can begin.
+const WAIT: i64 = 2;
+
+/// Why a build does not begin.
+enum Not {
+    /// It will: until then this is what it waits for.
+    Yet(String),
+    /// It cannot.
+    Ever(String),
+}
+
+impl TemplateReconciler {
+    /// Builds the disk. None if it waits, or is not wanted any more.
+    pub(super) async fn build_disk(
+        &self,
+        template: &TemplateRow,
+        layer: LayerId,
+        until: Timestamp,
+    ) -> Result<Option<Built>, StepError> {
+        let dockerfile = dockerfile_of(template).map_err(EngineError::Permanent)?;
+        let images = match self.images(template, &dockerfile).await? {
+            Ok(images) => images,
+            Err(Not::Yet(reason)) => return self.later(template, &reason).await,
+            Err(Not::Ever(reason)) => return Err(EngineError::Permanent(reason).into()),
+        };
+        let Some(_place) = self.sandboxes.builds().place() else {
+            return self.later(template, "waiting until other builds are done").await;
+        };
+        let Some(slot) = self.slot(template).await? else { return Ok(None) };
+        let left = u64::try_from((until.0 - self.sandboxes.clock().now().0) / 1_000_000).unwrap_or(0);
+        let build = Build {
+            id: SandboxId(template.id.0),
+            slot,
+            hostname: template.name.clone(),
+            vcpu: template.vcpu,
+            memory_mb: template.memory_mb,
+            dockerfile,
+            images,
+            context: template.context,
+            layer,
+            disk_gb: template.disk_gb,
+            patience: Duration::from_secs(left.min(self.sandboxes.config().build_seconds.unsigned_abs()).max(1)),
+            log: self.sandboxes.builds().begin(template.id),
+            cancel: CancellationToken::new(),
+        };
+        let outcome = self.watched(&build, template).await;
+        self.conclude(template, &build.log, outcome).await
+    }
+
+    /// Builds, and calls it off once nobody wants it any more or the service stops.
+    async fn watched(&self, build: &Build, template: &TemplateRow) -> Result<Built, EngineError> {
+        let wanted = async || {
+            let row = store::template::load(self.sandboxes.db(), template.id).await;
+            row.map_or(true, |row| row.is_some_and(|row| row.status == TemplateStatus::Building))
+        };
+        let call_off = async {
+            while !self.stop.is_cancelled() && wanted().await {
+                tokio::select! {
+                    () = tokio::time::sleep(LOOK) => {}
+                    () = self.stop.cancelled() => {}
+                }
+            }
+            build.cancel.cancel();
+            std::future::pending().await
+        };
+        tokio::select! {
+            outcome = self.sandboxes.engine().build_template(build) => outcome,
+            never = call_off => never,
+        }
+    }
+
+    async fn conclude(
+        &self,
+        template: &TemplateRow,
+        log: &Log,
+        outcome: Result<Built, EngineError>,
+    ) -> Result<Option<Built>, StepError> {
+        if outcome.is_err() && self.is_called_off(template).await {
+            self.sandboxes.builds().end(template.id);
+            return Ok(None);
+        }
+        if let Err(EngineError::Transient(reason)) = &outcome
+            && template.attempts + 1 < TRIES
+        {
+            log.line(&format!("trying again: {reason}"));
+            self.change(template.id, |t, _| t.attempts += 1).await?;
+            return Err(EngineError::Transient(reason.clone()).into());
+        }
+        self.keep_log(template.id).await?;
+        if let Some(context) = template.context {
+            let mut tx = self.sandboxes.db().begin().await?;
+            store::upload::dismiss(&mut tx, context, self.sandboxes.clock().now()).await?;
+            tx.commit().await?;
+        }
+        match outcome {
+            Ok(built) => Ok(Some(built)),
+            Err(EngineError::Transient(reason) | EngineError::Permanent(reason)) => {
+                Err(EngineError::Permanent(reason).into())
+            }
+        }
+    }
+
+    /// Writes down what a build told, which is over.
+    pub(super) async fn keep_log(&self, id: TemplateId) -> Result<(), StepError> {
+        let Some(log) = self.sandboxes.builds().log(id) else { return Ok(()) };
+        let told = log.read(0);
+        let log = BuildLog { starts_at: i64::try_from(told.from).unwrap_or(i64::MAX), text: told.text };
+        let mut tx = self.sandboxes.db().begin().await?;
+        store::build_log::put(&mut tx, id, &log).await?;
+        tx.commit().await?;
+        self.sandboxes.builds().end(id);
+        Ok(())
+    }
+
+    /// Whether a build ended because nobody wants it.
+    async fn is_called_off(&self, template: &TemplateRow) -> bool {
+        let row = store::template::load(self.sandboxes.db(), template.id).await;
+        self.stop.is_cancelled() || row.is_ok_and(|row| row.is_none_or(|row| row.status != TemplateStatus::Building))
+    }
+
+    async fn later(&self, template: &TemplateRow, reason: &str) -> Result<Option<Built>, StepError> {
+        self.change(template.id, |t, now| {
+            t.message = Some(reason.to_owned());
+            t.work_at = Some(now.plus_seconds(WAIT));
+        })
+        .await?;
+        Ok(None)
+    }
+
+    /// The user on the host that its machines run as. None if it is not to be built any more.
+    async fn slot(&self, template: &TemplateRow) -> Result<Option<i64>, StepError> {
+        if template.slot.is_some() {
+            return Ok(template.slot);
+        }
+        let Some(mut change) = self.begin(template.id).await? else { return Ok(None) };
+        let slot = store::sandbox::free_slot(&mut change.tx).await?;
+        change.after.slot = Some(slot);
+        change.after.message = Some("building its disk".into());
+        change.commit().await?;
+        Ok(Some(slot))
+    }
+
+    /// What the images of a Dockerfile mean to its project.
+    async fn images(
+        &self,
+        template: &TemplateRow,
+        dockerfile: &Dockerfile,
+    ) -> Result<Result<BTreeMap<String, Named>, Not>, StepError> {
+        let names = match dockerfile.images(&BTreeMap::new(), None) {
+            Ok(names) => names,
+            Err(mistakes) => return Ok(Err(Not::Ever(mistakes.to_string()))),
+        };
+        let (Some(org), Some(project)) = (template.org, template.project) else {
+            return Err(Error::internal("a template of nobody's is built").into());
+        };
+        let tenant = Tenant { org, project };
+        let mut images = BTreeMap::new();
+        for name in names {
+            let meaning = match name.strip_prefix(UPLOAD) {
+                Some(id) => self.upload(tenant, id).await?,
+                None => self.template(tenant, template, &name).await?,
+            };
+            match meaning {
+                Ok(None) => {}
+                Ok(Some(known)) => drop(images.insert(name, known)),
+                Err(not) => return Ok(Err(not)),
+            }
+        }
+        Ok(Ok(images))
+    }
+
+    async fn upload(&self, tenant: Tenant, id: &str) -> Result<Result<Option<Named>, Not>, StepError> {
+        let found = match id.parse::<UploadId>() {
+            Ok(id) => store::upload::find(self.sandboxes.db(), tenant, id).await?,
+            Err(_) => None,
+        };
+        let missing = || Not::Ever(format!("there is no upload '{id}'; it may be over, so send it again"));
+        Ok(found.map(|found| Some(Named::Upload(found.id))).ok_or_else(missing))
+    }
+
+    /// A template of the project or the platform; what no template is called is a registry's.
+    async fn template(
+        &self,
+        tenant: Tenant,
+        own: &TemplateRow,
+        name: &str,
+    ) -> Result<Result<Option<Named>, Not>, StepError> {
+        let Some(row) = store::template::named(self.sandboxes.db(), tenant, name, own.id).await? else {
+            return Ok(Ok(None));
+        };
+        match (row.status, row.base_layer) {
+            (TemplateStatus::Ready, Some(base)) => {
+                let layers = store::layer::chain(self.sandboxes.db(), base).await?;
+                let config = config_of(&row);
+                Ok(Ok(Some(Named::Template { layers, config, user: row.run_user })))
+            }
+            (TemplateStatus::Failed, _) => {
+                Ok(Err(Not::Ever(format!("the template '{name}' failed; build it anew, then this one"))))
+            }
+            _ => Ok(Err(Not::Yet(format!("waiting for the template '{name}'")))),
+        }
+    }
+}
+
+/// What is to be done for a template.
+fn dockerfile_of(template: &TemplateRow) -> Result<Dockerfile, String> {
+    let text = match template.kind {
+        SourceKind::Image => &format!("FROM {}\n", template.source),
+        _ => &template.source,
+    };
+    Dockerfile::parse(text).map_err(|mistakes| mistakes.to_string())
+}
+
+/// What a template says about its programs. As in every Dockerfile, those of the build run as root unless a user was
+/// chosen, and there is a `PATH` to add to.
+fn config_of(row: &TemplateRow) -> ImageConfig {
+    let path = [("PATH".to_owned(), DEFAULT_PATH.to_owned())];
+    ImageConfig {
+        env: path.into_iter().chain(row.env.clone()).collect::<BTreeMap<_, _>>().into_iter().collect(),
+        user: (row.run_user != USER).then(|| row.run_user.clone()),
+        workdir: row.workdir.clone(),
+        ..ImageConfig::default()
+    }
+}
