@@ -4,7 +4,7 @@ use berth_testkit::{Answer, Caller, Service, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{delete, events, service, shell};
+use crate::harness::{delete, events, service, service_without_spares, shell};
 
 /// A template of this name, of a Dockerfile or an image.
 fn wish(name: &str, source: &Value) -> Value {
@@ -76,7 +76,7 @@ CMD ["sh", "-c", "echo started >>/opt/app/started.txt; exec sleep 1000000"]
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dockerfile_becomes_a_template() {
-    let (service, caller) = service().await;
+    let (service, caller) = service_without_spares().await;
     let files = tar(&[("bin/tool", b"#!/bin/sh\necho the tool\n", 0o755), ("data.txt", b"data\n", 0o644)]);
     let context = upload(&caller, files).await;
     assert_eq!(context.status, 201, "{context:?}");
