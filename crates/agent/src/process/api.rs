@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::process::Stdio;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use berth_domain::fields::{Fields, text};
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -215,13 +216,13 @@ pub async fn begin(
 async fn spawn(agent: &Arc<Agent>, cmd: String, launched: Launch, how: How) -> Result<(Arc<Process>, Pump)> {
     let (stdout, stdout_there) = output()?;
     let (stderr, stderr_there) = output()?;
-    let (stdin, stdin_there) = if how.stdin { input()? } else { (None, Stdio::null()) };
+    let (stdin, stdin_there) = if how.stdin { input()? } else { (None, nothing_to_read()?) };
     let reaper = agent.reaper.clone();
     let spawned =
         tokio::task::spawn_blocking(move || launch(&reaper, launched, [stdin_there, stdout_there, stderr_there]));
     let (child, ending) = spawned.await.map_err(Refusal::internal)??;
     let process = Arc::new(Process {
-        pid: child.id().cast_signed(),
+        pid: child.as_raw_pid(),
         cmd,
         started_at: clock::now(),
         log: Mutex::default(),
@@ -298,12 +299,17 @@ pub fn environment(agent: &Agent, account: &Account, own: &BTreeMap<String, Stri
     env
 }
 
-fn output() -> Result<(Receiver, Stdio)> {
+fn output() -> Result<(Receiver, OwnedFd)> {
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(Refusal::internal)?;
-    Ok((Receiver::from_owned_fd(ours).map_err(Refusal::internal)?, theirs.into()))
+    Ok((Receiver::from_owned_fd(ours).map_err(Refusal::internal)?, theirs))
 }
 
-fn input() -> Result<(Option<Sender>, Stdio)> {
+fn input() -> Result<(Option<Sender>, OwnedFd)> {
     let (theirs, ours) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(Refusal::internal)?;
-    Ok((Some(Sender::from_owned_fd(ours).map_err(Refusal::internal)?), theirs.into()))
+    Ok((Some(Sender::from_owned_fd(ours).map_err(Refusal::internal)?), theirs))
+}
+
+fn nothing_to_read() -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::open("/dev/null", flags, Mode::empty()).map_err(Refusal::internal)
 }

@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use berth_agent_proto::error::code;
 use rustix::io::Errno;
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Pid, Uid};
 
 use crate::accounts::Account;
 use crate::error::{Refusal, Result};
 use crate::process::reaper::{Ending, Reaper};
+use crate::process::vfork::Program;
 
 /// Where programs are looked for.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -92,13 +91,11 @@ impl Settle {
 }
 
 /// Starts it. Blocks until it runs.
-pub fn launch(reaper: &Reaper, launch: Launch, streams: [Stdio; 3]) -> Result<(Child, Ending)> {
-    let [stdin, stdout, stderr] = streams;
-    let mut command = Command::new(&launch.program);
-    command.args(&launch.arguments).env_clear().envs(&launch.env).stdin(stdin).stdout(stdout).stderr(stderr);
-    if let Some(name) = &launch.name {
-        command.arg0(name);
-    }
+pub fn launch(reaper: &Reaper, launch: Launch, streams: [OwnedFd; 3]) -> Result<(Pid, Ending)> {
+    let name = launch.name.as_ref().unwrap_or(&launch.program);
+    let arguments = std::iter::once(name).chain(&launch.arguments).map(OsString::as_os_str);
+    let env = launch.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let program = Program::new(&launch.program, arguments, env, streams);
     let privileged = rustix::process::geteuid().is_root();
     let settle = Settle {
         cwd: launch.cwd,
@@ -109,13 +106,8 @@ pub fn launch(reaper: &Reaper, launch: Launch, streams: [Stdio; 3]) -> Result<(C
         uid: launch.account.uid(),
         gid: launch.account.gid(),
     };
-    #[expect(unsafe_code, reason = "only a child can leave its parent's session, group, account and directory")]
-    // SAFETY: `settle` makes system calls on descriptors and numbers that exist already. It allocates nothing, takes
-    // no lock and touches no other memory, so it is sound in the child of a process with several threads.
-    unsafe {
-        command.pre_exec(move || settle.settle());
-    }
-    reaper.spawn(&mut command).map_err(|error| refusal(&launch.program, &error))
+    let started = program.and_then(|program| reaper.start(|| program.start(|| settle.settle())));
+    started.map_err(|error| refusal(&launch.program, &error))
 }
 
 fn refusal(program: &OsString, error: &io::Error) -> Refusal {

@@ -20,6 +20,7 @@ mod pump;
 mod reaper;
 mod request;
 mod signals;
+mod vfork;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::Mutex;
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
@@ -51,14 +51,22 @@ pub struct Reaper {
 
 impl Reaper {
     /// Starts a program. Blocks until it runs.
-    pub fn spawn(&self, command: &mut Command) -> io::Result<(Child, Ending)> {
+    pub fn spawn(&self, command: &mut Command) -> io::Result<(Pid, Ending)> {
+        self.start(|| {
+            let id = command.spawn()?.id();
+            Pid::from_raw(id.cast_signed()).ok_or_else(|| io::Error::other("a child without an id"))
+        })
+    }
+
+    /// Knows a child from its birth. What fails to be one has been waited for.
+    pub fn start(&self, start: impl FnOnce() -> io::Result<Pid>) -> io::Result<(Pid, Ending)> {
         lock(&self.state).starting += 1;
-        let spawned = command.spawn();
+        let started = start();
         let mut state = lock(&self.state);
         state.starting -= 1;
-        let result = spawned.map(|child| {
+        let result = started.map(|child| {
             let (tell, ending) = oneshot::channel();
-            state.children.insert(child.id().cast_signed(), Known { tell, whole_group: false });
+            state.children.insert(child.as_raw_pid(), Known { tell, whole_group: false });
             (child, ending)
         });
         collect(&mut state);

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -63,7 +62,7 @@ pub async fn open(agent: &Arc<Agent>, wanted: Wanted) -> Result<Arc<Terminal>> {
     let launched = Launch { program, name, arguments, env, cwd, account, cgroup, terminal: true, isolated: false };
     let reaper = agent.reaper.clone();
     let start = move || {
-        let copy = || theirs.try_clone().map(Stdio::from).map_err(Refusal::internal);
+        let copy = || theirs.try_clone().map_err(Refusal::internal);
         launch(&reaper, launched, [copy()?, copy()?, copy()?])
     };
     let (child, ending) = tokio::task::spawn_blocking(start).await.map_err(Refusal::internal)??;
@@ -71,7 +70,7 @@ pub async fn open(agent: &Arc<Agent>, wanted: Wanted) -> Result<Arc<Terminal>> {
     let device = AsyncFd::new(ours).map_err(Refusal::internal)?;
     let terminal = Arc::new(Terminal {
         id: new_id()?,
-        pid: child.id().cast_signed(),
+        pid: child.as_raw_pid(),
         device,
         screen: Mutex::default(),
         readers: Mutex::default(),
