@@ -40,6 +40,10 @@ async fn without_qemu_the_service_says_so() {
         output.status.code() == Some(1) && text.contains("qemu-system-x86_64") && text.contains("apt install"),
         "{text}"
     );
+    // Where nobody built what sandboxes boot, it says what to type, and how they would be confined.
+    for word in ["script/quickstart", "confinement", "limits"] {
+        assert!(text.contains(word), "{word} is not in {text}");
+    }
 }
 
 /// A service with an image of its own, not shared with other tests.

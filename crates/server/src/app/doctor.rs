@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use crate::clock::Clock;
 use crate::config::Config;
+use crate::services::sandbox::engine::qemu::QemuSandboxes;
 use crate::services::vm::engine::qemu::QemuEngine;
 
 /// The findings.
@@ -36,6 +38,7 @@ impl fmt::Display for Report {
 pub async fn doctor(config: &Config) -> Report {
     let engine = QemuEngine::open(&config.data_dir, &config.vm, config.accel);
     let mut lines = engine.findings().await;
+    lines.extend(QemuSandboxes::open(config, Clock::default()).findings());
     lines.push(data_dir(config));
     Report { ok: lines.iter().all(|l| l.good), lines }
 }

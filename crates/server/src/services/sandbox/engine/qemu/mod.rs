@@ -7,6 +7,7 @@ mod account;
 mod build;
 mod captured;
 mod cut;
+mod findings;
 mod guest;
 mod live;
 mod machine;

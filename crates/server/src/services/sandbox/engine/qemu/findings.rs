@@ -1,0 +1,30 @@
+//! What `berth doctor` says about sandboxes. None of it keeps virtual machines from running.
+
+use berth_qemu::sandbox::can_limit;
+
+use super::QemuSandboxes;
+use crate::app::Finding;
+
+impl QemuSandboxes {
+    /// What this host offers to sandboxes, and what to type for more.
+    pub fn findings(&self) -> Vec<Finding> {
+        let finding = |what: &str, text: String| Finding { good: true, what: what.into(), text };
+        let templates: Vec<String> =
+            self.platform_templates().unwrap_or_default().into_iter().map(|template| template.name).collect();
+        let built = match self.guest() {
+            Ok(_) => format!("templates {}", templates.join(", ")),
+            Err(missing) => missing.to_string(),
+        };
+        let confined = if rustix::process::geteuid().is_root() {
+            "each machine as a user of its own in an empty folder, behind a filter of system calls"
+        } else {
+            "a filter of system calls alone; run the service as root for a user and a folder of each machine's own"
+        };
+        let limited = if can_limit() {
+            "memory and threads of each machine, by control groups"
+        } else {
+            "none: this service may not make control groups; run it as root, or let systemd delegate them to it"
+        };
+        vec![finding("sandboxes", built), finding("confinement", confined.into()), finding("limits", limited.into())]
+    }
+}
