@@ -75,7 +75,7 @@ impl Agent {
     /// The place, or a refusal while there is none.
     pub fn place(&self) -> Result<&Arc<Place>> {
         let missing = "The machine has no root file system yet; the host must boot it first.";
-        self.place.get().ok_or_else(|| Refusal::new(berth_agent_proto::error::code::NOT_BOOTED, missing))
+        self.place.get().ok_or_else(|| Refusal::new(berth_domain::agent::error::code::NOT_BOOTED, missing))
     }
 }
 

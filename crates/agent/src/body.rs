@@ -3,8 +3,8 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use berth_agent_proto::error::code;
-use berth_agent_proto::runtime::Entry;
+use berth_domain::agent::error::code;
+use berth_domain::agent::runtime::Entry;
 use bytes::Bytes;
 use futures_core::Stream;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_agent_proto::control::{Boot, Booted};
+use berth_domain::agent::control::{Boot, Booted};
 use berth_domain::fields::{Fields, Parsed, boolean, text};
 use http::StatusCode;
 use rustix::fs::{Mode, OFlags};

@@ -13,8 +13,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use berth_agent_proto::marker::{Found, Scanner, marker};
-use berth_agent_proto::{MAX_FRAME, MAX_HEADERS, MAX_STREAMS, SESSION_WINDOW, STREAM_WINDOW};
+use berth_domain::agent::marker::{Found, Scanner, marker};
+use berth_domain::agent::{MAX_FRAME, MAX_HEADERS, MAX_STREAMS, SESSION_WINDOW, STREAM_WINDOW};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter, ReadBuf};
 use tokio::net::UnixStream;

@@ -1,6 +1,6 @@
 //! Refusals, and what the kernel's errors mean to a user.
 
-use berth_agent_proto::error::{ErrorBody, FieldError, code};
+use berth_domain::agent::error::{ErrorBody, FieldError, code};
 use http::{HeaderName, HeaderValue, StatusCode};
 use rustix::io::Errno;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use berth_agent_proto::control::{Freeze, Frozen, Stillness};
+use berth_domain::agent::control::{Freeze, Frozen, Stillness};
 use berth_domain::fields::{Fields, boolean};
 use http::StatusCode;
 use rustix::fs::{Mode, OFlags};

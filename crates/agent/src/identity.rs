@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use berth_agent_proto::control::{Identity, Network};
+use berth_domain::agent::control::{Identity, Network};
 use berth_domain::fields::{Fields, Parsed, boolean, integer, sized, text};
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! What the machine uses: a few small files, no look at each process.
 
-use berth_agent_proto::control::Metrics;
+use berth_domain::agent::control::Metrics;
 use http::StatusCode;
 
 use crate::body::{Answer, reply};

@@ -1,6 +1,6 @@
 //! Parameters of a request's address, each wrong one named.
 
-use berth_agent_proto::error::FieldError;
+use berth_domain::agent::error::FieldError;
 
 use crate::error::{Refusal, Result};
 
@@ -80,7 +80,7 @@ impl Query {
             return Ok(());
         }
         let message = self.errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect::<Vec<_>>().join("; ");
-        let refusal = Refusal::new(berth_agent_proto::error::code::INVALID_REQUEST, message);
+        let refusal = Refusal::new(berth_domain::agent::error::code::INVALID_REQUEST, message);
         Err(Refusal { details: self.errors, ..refusal })
     }
 }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use berth_agent_proto::error::code;
+use berth_domain::agent::error::code;
 use http::request::Parts;
 use http::{HeaderMap, Request, header};
 use hyper::body::Incoming;

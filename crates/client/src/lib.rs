@@ -42,11 +42,11 @@ mod vm;
 pub use admin::{AdminUser, UserFilter};
 pub use api_key::{ApiKey, ChangeApiKey, MadeApiKey, NewApiKey};
 pub use audit::{AuditFilter, AuditRecord};
-pub use berth_agent_proto::runtime::{
+pub use berth_domain::agent::runtime::{
     Change, ChangeKind, CommandRequest, Entry, EntryType, Exit, Extracted, Listing, Output, OutputEvent, Process,
     ProcessState, Processes,
 };
-pub use berth_agent_proto::terminal::FromServer;
+pub use berth_domain::agent::terminal::FromServer;
 pub use console::Console;
 pub use disk::{DataDisk, NewDataDisk, RootDisk};
 pub use error::{Error, FieldError, Result};

@@ -5,6 +5,7 @@
 //! that boots, and what makes a decision readable in one place. The compiler enforces it, because
 //! this crate depends on nothing that could reach outside.
 
+pub mod agent;
 pub mod error;
 pub mod fields;
 pub mod identity;

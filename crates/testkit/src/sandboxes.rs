@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_agent_proto::control::Identity;
 use berth_domain::Timestamp;
+use berth_domain::agent::control::Identity;
 use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
 use berth_domain::sandbox::network::Network;
 use berth_server::services::sandbox::agent::{self, Connection};

@@ -10,7 +10,7 @@ mod root;
 pub mod run;
 pub mod unpack;
 
-use berth_agent_proto::control::Found;
+use berth_domain::agent::control::Found;
 use http::StatusCode;
 use rustix::fs::{FileType, OFlags};
 

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use berth_agent_proto::control::Pack;
-use berth_agent_proto::error::code;
+use berth_domain::agent::control::Pack;
+use berth_domain::agent::error::code;
 use berth_domain::fields::{Fields, boolean, text};
 use berth_domain::sandbox::dockerfile::pattern::Pattern;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};

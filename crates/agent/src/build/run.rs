@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use berth_agent_proto::control::{MAX_RUN, Run};
+use berth_domain::agent::control::{MAX_RUN, Run};
 use berth_domain::fields::{Fields, boolean, integer, text};
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use berth_agent_proto::control::Unpacked;
+use berth_domain::agent::control::Unpacked;
 use bytes::Bytes;
 use http::StatusCode;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};

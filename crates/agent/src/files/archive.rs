@@ -6,7 +6,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use berth_agent_proto::error::code;
+use berth_domain::agent::error::code;
 use berth_domain::fields::Fields;
 use bytes::Bytes;
 use futures_core::Stream;

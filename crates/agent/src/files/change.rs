@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use berth_agent_proto::runtime::{Entry, Mkdir, Move, Remove};
+use berth_domain::agent::runtime::{Entry, Mkdir, Move, Remove};
 use berth_domain::fields::{Fields, Parsed, boolean};
 use http::StatusCode;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_agent_proto::error::code;
-use berth_agent_proto::runtime::Entry;
+use berth_domain::agent::error::code;
+use berth_domain::agent::runtime::Entry;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::BodyExt;

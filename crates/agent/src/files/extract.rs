@@ -6,8 +6,8 @@
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 
-use berth_agent_proto::error::code;
-use berth_agent_proto::runtime::Extracted;
+use berth_domain::agent::error::code;
+use berth_domain::agent::runtime::Extracted;
 use bytes::Bytes;
 use http::StatusCode;
 use http_body_util::BodyExt;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use berth_agent_proto::runtime::{Entry, EntryType, Exists, Listing};
+use berth_domain::agent::runtime::{Entry, EntryType, Exists, Listing};
 use http::StatusCode;
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, Stat};
 use rustix::io::Errno;

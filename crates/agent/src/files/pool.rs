@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use berth_agent_proto::error::code;
+use berth_domain::agent::error::code;
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use tokio::sync::oneshot;

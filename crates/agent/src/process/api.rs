@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_agent_proto::error::code;
-use berth_agent_proto::runtime::{CommandRequest, Processes as List};
+use berth_domain::agent::error::code;
+use berth_domain::agent::runtime::{CommandRequest, Processes as List};
 use berth_domain::fields::{Fields, text};
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::BodyExt;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use berth_agent_proto::runtime::{Output, OutputEvent};
+use berth_domain::agent::runtime::{Output, OutputEvent};
 use bytes::Bytes;
 use tokio::sync::watch;
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use berth_agent_proto::error::code;
+use berth_domain::agent::error::code;
 use rustix::io::Errno;
 use rustix::process::{Gid, Pid, Uid};
 

@@ -25,8 +25,8 @@ mod vfork;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use berth_agent_proto::error::code;
-use berth_agent_proto::runtime::{Exit, Process as View, ProcessState};
+use berth_domain::agent::error::code;
+use berth_domain::agent::runtime::{Exit, Process as View, ProcessState};
 use berth_domain::time::Timestamp;
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, watch};

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_agent_proto::runtime::Exit;
+use berth_domain::agent::runtime::Exit;
 use rustix::process::Signal;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::{Instant, sleep_until};

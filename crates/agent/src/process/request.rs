@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_agent_proto::runtime::CommandRequest;
+use berth_domain::agent::runtime::CommandRequest;
 use berth_domain::fields::{Fields, Parsed, boolean, integer, text};
 use serde_json::Value;
 

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_agent_proto::error::code;
-use berth_agent_proto::terminal::{Decoder, Frame, FromClient, FromServer, encode, header};
+use berth_domain::agent::error::code;
+use berth_domain::agent::terminal::{Decoder, Frame, FromClient, FromServer, encode, header};
 use bytes::Bytes;
 use http::StatusCode;
 use http_body_util::BodyExt;

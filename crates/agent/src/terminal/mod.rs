@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_agent_proto::error::code;
+use berth_domain::agent::error::code;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
 

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_agent_proto::error::code;
+use berth_domain::agent::error::code;
 use bytes::Bytes;
 use tokio::sync::watch as changes;
 use tokio::task::AbortHandle;

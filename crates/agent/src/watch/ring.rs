@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use berth_agent_proto::runtime::Change;
+use berth_domain::agent::runtime::Change;
 
 /// Events that are kept.
 pub const KEPT: usize = 4096;

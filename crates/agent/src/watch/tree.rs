@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use berth_agent_proto::runtime::{Change, ChangeKind};
+use berth_domain::agent::runtime::{Change, ChangeKind};
 use rustix::fs::inotify::ReadFlags;
 
 /// An event as the kernel tells it.

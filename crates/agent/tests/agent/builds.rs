@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use berth_agent_proto::runtime::OutputEvent;
+use berth_domain::agent::runtime::OutputEvent;
 use http::Method;
 use serde_json::{Value, json};
 use tar::{Archive, Builder, EntryType, Header};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use berth_agent_proto::runtime::{Exit, Output, OutputEvent};
+use berth_domain::agent::runtime::{Exit, Output, OutputEvent};
 use serde_json::{Value, json};
 
 use crate::harness::{Agent, Client, posting, until};

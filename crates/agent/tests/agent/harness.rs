@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use berth_agent_proto::error::ErrorBody;
-use berth_agent_proto::marker::{Answer, marker};
-use berth_agent_proto::runtime::OutputEvent;
+use berth_domain::agent::error::ErrorBody;
+use berth_domain::agent::marker::{Answer, marker};
+use berth_domain::agent::runtime::OutputEvent;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -173,8 +173,8 @@ impl Client {
     /// Begins a session on a stream whose marker was answered.
     pub async fn begin(stream: UnixStream) -> Self {
         let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
-            .initial_stream_window_size(berth_agent_proto::STREAM_WINDOW)
-            .initial_connection_window_size(berth_agent_proto::SESSION_WINDOW)
+            .initial_stream_window_size(berth_domain::agent::STREAM_WINDOW)
+            .initial_connection_window_size(berth_domain::agent::SESSION_WINDOW)
             .handshake(TokioIo::new(stream))
             .await
             .unwrap();

@@ -1,7 +1,7 @@
 //! Output that comes faster than it is read: who waits for whom, and what ends that.
 
-use berth_agent_proto::STREAM_WINDOW;
-use berth_agent_proto::runtime::{Exit, OutputEvent};
+use berth_domain::agent::STREAM_WINDOW;
+use berth_domain::agent::runtime::{Exit, OutputEvent};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Processes: their list, their logs, their input, their end.
 
-use berth_agent_proto::runtime::{Exit, OutputEvent};
+use berth_domain::agent::runtime::{Exit, OutputEvent};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 

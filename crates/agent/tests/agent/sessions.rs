@@ -1,7 +1,7 @@
 //! Where sessions begin, on a stream that holds anything.
 
-use berth_agent_proto::MAX_FRAME;
-use berth_agent_proto::marker::{Answer, PREFACE, marker};
+use berth_domain::agent::MAX_FRAME;
+use berth_domain::agent::marker::{Answer, PREFACE, marker};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 

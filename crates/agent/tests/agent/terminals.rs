@@ -1,7 +1,7 @@
 //! Terminals: what is typed and shown, sizes, attachments, the end.
 
-use berth_agent_proto::runtime::OutputEvent;
-use berth_agent_proto::terminal::{Decoder, Frame, FromServer, encode};
+use berth_domain::agent::runtime::OutputEvent;
+use berth_domain::agent::terminal::{Decoder, Frame, FromServer, encode};
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;

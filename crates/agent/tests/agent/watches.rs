@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_agent_proto::runtime::{Change, ChangeKind};
+use berth_domain::agent::runtime::{Change, ChangeKind};
 use http::Method;
 
 use crate::harness::{Agent, Client, Event, Events, request, whole};

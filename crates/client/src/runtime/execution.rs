@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use berth_agent_proto::runtime::{Output, OutputEvent};
+use berth_domain::agent::runtime::{Output, OutputEvent};
 use eventsource_stream::Event;
 use futures::StreamExt;
 

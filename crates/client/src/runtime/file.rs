@@ -1,6 +1,6 @@
 //! Files of a sandbox. Paths are relative to its workspace.
 
-use berth_agent_proto::runtime::{Archive, Change, Entry, Exists, Extracted, Listing, Mkdir, Move, Remove};
+use berth_domain::agent::runtime::{Archive, Change, Entry, Exists, Extracted, Listing, Mkdir, Move, Remove};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use http::{Method, header};

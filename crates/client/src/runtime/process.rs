@@ -1,6 +1,6 @@
 //! Commands and processes.
 
-use berth_agent_proto::runtime::{CommandRequest, Process, Processes};
+use berth_domain::agent::runtime::{CommandRequest, Process, Processes};
 use bytes::Bytes;
 use http::{Method, header};
 use serde_json::json;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_agent_proto::terminal::{FromClient, FromServer};
+use berth_domain::agent::terminal::{FromClient, FromServer};
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use http::{Method, header};

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use berth_agent_proto::control::{Boot, Booted, Freeze, Frozen, Identity, Metrics};
-use berth_agent_proto::error::ErrorBody;
+use berth_domain::agent::control::{Boot, Booted, Freeze, Frozen, Identity, Metrics};
+use berth_domain::agent::error::ErrorBody;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};

@@ -1,4 +1,4 @@
-//! Beginning a session on a stream that may hold anything: see [`berth_agent_proto::marker`].
+//! Beginning a session on a stream that may hold anything: see [`berth_domain::agent::marker`].
 
 use std::io;
 use std::pin::Pin;
@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use aws_lc_rs::rand;
-use berth_agent_proto::marker::{Answer, Nonce, marker};
-use berth_agent_proto::{MAX_FRAME, SESSION_WINDOW, STREAM_WINDOW};
+use berth_domain::agent::marker::{Answer, Nonce, marker};
+use berth_domain::agent::{MAX_FRAME, SESSION_WINDOW, STREAM_WINDOW};
 use bytes::{Buf, Bytes};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};

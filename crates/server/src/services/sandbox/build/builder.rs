@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_agent_proto::control::Pack;
+use berth_domain::agent::control::Pack;
 use berth_domain::sandbox::dockerfile::key::Contents;
 use berth_domain::sandbox::dockerfile::plan::{Copy, Origin};
 use berth_domain::sandbox::dockerfile::{Action, Base, Dockerfile, ImageConfig, Plan, Stage};

@@ -5,8 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_agent_proto::control::Pack;
-use berth_agent_proto::runtime::Exit;
+use berth_domain::agent::control::Pack;
+use berth_domain::agent::runtime::Exit;
 use berth_domain::sandbox::dockerfile::ImageConfig;
 use berth_domain::sandbox::dockerfile::plan::Run;
 use berth_oci::Layer;

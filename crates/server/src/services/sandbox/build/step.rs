@@ -1,7 +1,7 @@
 //! One step of a build.
 
-use berth_agent_proto::control::Pack;
-use berth_agent_proto::runtime::Exit;
+use berth_domain::agent::control::Pack;
+use berth_domain::agent::runtime::Exit;
 use berth_domain::sandbox::dockerfile::plan::{Copy, Origin, Run};
 use berth_domain::sandbox::dockerfile::{Action, Base, Step};
 

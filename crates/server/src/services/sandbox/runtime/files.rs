@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::Request;
-use berth_agent_proto::runtime::{Archive, Entry, Exists, Extracted, Listing, Mkdir, Move, Remove};
+use berth_domain::agent::runtime::{Archive, Entry, Exists, Extracted, Listing, Mkdir, Move, Remove};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

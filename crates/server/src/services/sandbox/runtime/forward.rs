@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use berth_agent_proto::error::ErrorBody;
+use berth_domain::agent::error::ErrorBody;
 use berth_domain::{Code, Error, FieldError};
 use futures::TryStreamExt;
 use http_body_util::{BodyExt, Limited};
@@ -146,7 +146,7 @@ pub(super) async fn refusal(status: StatusCode, body: Incoming) -> ApiError {
     let known = |told: &ErrorBody| Code::ALL.iter().copied().find(|code| code.as_str() == told.code);
     match told.and_then(|told| Some((known(&told)?, told))) {
         Some((code, told)) if code.status() == status.as_u16() && status != StatusCode::UNAUTHORIZED => {
-            let field = |d: berth_agent_proto::error::FieldError| FieldError { field: d.field, message: d.message };
+            let field = |d: berth_domain::agent::error::FieldError| FieldError { field: d.field, message: d.message };
             let mut error = Error::new(code, told.message);
             error.details = told.details.into_iter().map(field).collect();
             ApiError(error)

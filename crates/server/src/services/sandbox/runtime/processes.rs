@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::Request;
-use berth_agent_proto::runtime::{CommandRequest, Process, Processes, SignalRequest};
+use berth_domain::agent::runtime::{CommandRequest, Process, Processes, SignalRequest};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::http::{Request, Uri, header};
 use axum::response::Response;
-use berth_agent_proto::terminal::{Decoder, Frame, FromServer, MAX_PAYLOAD, encode};
+use berth_domain::agent::terminal::{Decoder, Frame, FromServer, MAX_PAYLOAD, encode};
 use berth_domain::{Code, Error};
 use bytes::Bytes;
 use futures::StreamExt;

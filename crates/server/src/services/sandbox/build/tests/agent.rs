@@ -7,8 +7,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use berth_agent_proto::control::Pack;
-use berth_agent_proto::marker::{Found, Scanner, marker};
+use berth_domain::agent::control::Pack;
+use berth_domain::agent::marker::{Found, Scanner, marker};
 use berth_domain::sandbox::dockerfile::plan::Run;
 use futures::{StreamExt, TryStreamExt};
 use http::StatusCode;
@@ -73,7 +73,7 @@ fn program() -> Run {
     Run { argv, env: [("A".into(), "1".into())].into(), cwd: "/w".into(), user: Some("app".into()), network: false }
 }
 
-async fn run(site: &mut AgentSite) -> (Vec<String>, Result<berth_agent_proto::runtime::Exit, BuildError>) {
+async fn run(site: &mut AgentSite) -> (Vec<String>, Result<berth_domain::agent::runtime::Exit, BuildError>) {
     let mut lines = Vec::new();
     let exit = site.run(&program(), Duration::from_secs(5), &mut |line| lines.push(line.to_owned())).await;
     (lines, exit)

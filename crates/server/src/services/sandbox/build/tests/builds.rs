@@ -81,7 +81,7 @@ impl Yard {
     /// What is on the disk that was built.
     async fn disk(&self, text: &str) -> Vec<(String, String)> {
         let mut finished = self.build(text).await.unwrap_or_else(|error| panic!("{error}"));
-        let everything = berth_agent_proto::control::Pack { sources: vec!["/".into()], to: "/".into(), into: true };
+        let everything = berth_domain::agent::control::Pack { sources: vec!["/".into()], to: "/".into(), into: true };
         let tar = finished.site.pack(everything).await.unwrap();
         let chunks: Vec<bytes::Bytes> = futures::TryStreamExt::try_collect(tar).await.unwrap();
         let bytes = chunks.concat();

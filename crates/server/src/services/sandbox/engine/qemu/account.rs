@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use berth_agent_proto::control::Pack;
+use berth_domain::agent::control::Pack;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use tar::{Archive, Builder, Header};

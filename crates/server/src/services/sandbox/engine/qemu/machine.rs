@@ -7,7 +7,7 @@ use std::sync::Arc;
 use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use berth_agent_proto::control::{Boot, Identity, Network};
+use berth_domain::agent::control::{Boot, Identity, Network};
 use berth_domain::ids::{LayerId, SandboxId};
 use berth_qemu::machine;
 use berth_qemu::sandbox::{self, Layer};

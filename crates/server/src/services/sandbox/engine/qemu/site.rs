@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use berth_agent_proto::control::{Boot, Identity};
+use berth_domain::agent::control::{Boot, Identity};
 use berth_domain::ids::LayerId;
 use berth_domain::sandbox::network::Network;
 use berth_qemu::host;

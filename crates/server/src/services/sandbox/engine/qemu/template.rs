@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use berth_agent_proto::runtime::{CommandRequest, OutputEvent};
+use berth_domain::agent::runtime::{CommandRequest, OutputEvent};
 use berth_domain::ids::{LayerId, SandboxId};
 use berth_qemu::host;
 use http::{Request, StatusCode, header};

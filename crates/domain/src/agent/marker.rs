@@ -3,7 +3,7 @@
 //! A port keeps what nobody read, a restored machine is in the middle of a frame, and neither side learns that the
 //! other one was replaced. So the host sends [`MAGIC`] and a nonce of its choice, again and again, until the agent
 //! answers with the same bytes; both throw away what comes before. To leave a frame that was cut in half, the host
-//! sends filler of at least [`crate::MAX_FRAME`] bytes before it.
+//! sends filler of at least [`crate::agent::MAX_FRAME`] bytes before it.
 //!
 //! The agent answers each nonce once, and takes the session to begin at HTTP/2's preface. Markers between its
 //! answer and the preface are repetitions that were under way.
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_marker_amid_a_session_reads_as_a_frame_that_is_too_large() {
         let length = u32::from_be_bytes([0, MAGIC[0], MAGIC[1], MAGIC[2]]);
-        assert!(length > crate::MAX_FRAME);
+        assert!(length > crate::agent::MAX_FRAME);
     }
 
     #[test]

@@ -112,7 +112,7 @@ pub enum FromServer {
     },
     /// Something the client sent was refused; the terminal goes on.
     Error {
-        /// One of [`crate::error::code`].
+        /// One of [`crate::agent::error::code`].
         code: String,
         /// What to do about it.
         message: String,

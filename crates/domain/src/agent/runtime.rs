@@ -262,7 +262,7 @@ pub enum OutputEvent {
     Exit(Exit),
     /// `error`, last.
     Error {
-        /// One of [`crate::error::code`].
+        /// One of [`crate::agent::error::code`].
         code: String,
         /// What to do about it.
         message: String,
