@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::harness::{act, content, delete, fork, put, service, service_without_spares, shell, snapshot, there};
+use crate::harness::{
+    act, content, delete, fork, gone, nothing_left, put, service, service_without_spares, shell, snapshot, there,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_is_restored_forked_and_made_into_others() {
@@ -28,17 +30,12 @@ async fn a_snapshot_is_restored_forked_and_made_into_others() {
 
     // A snapshot goes at once; what builds on it keeps its layer.
     assert_eq!(caller.delete(&format!("/snapshots/{kept}")).await.status, 202);
-    caller
-        .until("the snapshot's end", |c| {
-            let path = format!("/snapshots/{kept}");
-            async move { c.get(&path).await.status == 404 }
-        })
-        .await;
+    gone(&caller, &format!("/snapshots/{kept}")).await;
     delete(&caller, &id).await;
     assert_eq!(content(&caller, &made, "work.txt").await, b"good");
     delete(&caller, &made).await;
     delete(&caller, &named[0]).await;
-    berth_testkit::eventually("the layers' end", 20, || (service.files("sandbox/layers").len() == 2).then_some(()));
+    nothing_left(&service);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,7 +80,8 @@ async fn a_snapshot_with_memory_keeps_its_processes() {
     assert_eq!(caller.get(&format!("/snapshots/{kept}")).await.body["captures"], json!(["disk", "memory"]));
     delete(&caller, &id).await;
     let made = caller.create_sandbox(json!({"snapshot_id": kept})).await;
-    caller.sandbox_reaches(&made, "Ready").await;
+    let ready = caller.sandbox_reaches(&made, "Ready").await;
+    assert_eq!(ready["message"], Value::Null, "{ready}");
     let process = format!("/sandbox/{made}/processes/{pid}");
     let request = caller.request(reqwest::Method::POST, &format!("{process}/stdin?eof=true")).body("go\n");
     assert_eq!(caller.send(request).await.status, 204);

@@ -7,6 +7,7 @@
 mod command_line;
 mod copies;
 mod crash;
+mod endurance;
 mod harness;
 mod images;
 mod inside;
