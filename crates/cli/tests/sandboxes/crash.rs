@@ -13,23 +13,29 @@ use crate::harness::{
 };
 
 /// A service that is killed, and a sandbox of it with files, and with a process that knows something.
-struct World {
-    service: Service,
-    caller: Caller,
-    id: String,
-    pid: Value,
-    tree: String,
+pub struct World {
+    pub service: Service,
+    pub caller: Caller,
+    pub id: String,
+    pub pid: Value,
+    pub tree: String,
 }
 
 impl World {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let (service, caller) = service_without_spares().await;
+        let (id, pid, tree) = Self::of(&caller).await;
+        Self { service, caller, id, pid, tree }
+    }
+
+    /// A sandbox, its process and its files.
+    pub async fn of(caller: &Caller) -> (String, Value, String) {
         let id = caller.ready_sandbox().await;
-        assert_eq!(put(&caller, &id, "tree/a/put.bin", vec![7; 100_000]).await.status, 201);
-        shell(&caller, &id, "seq 5000 >tree/seq; ln tree/seq tree/linked; mkdir tree/empty").await;
+        assert_eq!(put(caller, &id, "tree/a/put.bin", vec![7; 100_000]).await.status, 201);
+        shell(caller, &id, "seq 5000 >tree/seq; ln tree/seq tree/linked; mkdir tree/empty; sync").await;
         let pid = caller.post(&format!("/sandbox/{id}/processes"), json!({"argv": ["sleep", "100000"]})).await;
-        let tree = tree(&caller, &id).await;
-        Self { service, caller, id, pid: pid.body["pid"].clone(), tree }
+        let tree = tree(caller, &id).await;
+        (id, pid.body["pid"].clone(), tree)
     }
 
     /// The service dies at a point that a request leads to, and comes back. The point has to have been reached.
@@ -68,7 +74,7 @@ impl World {
     }
 
     /// A sandbox is ready and has the files; whether it has the process, too.
-    async fn is_whole(&self, id: &str, with_process: bool) {
+    pub async fn is_whole(&self, id: &str, with_process: bool) {
         let ready = self.caller.sandbox_reaches(id, "Ready").await;
         assert_eq!(tree(&self.caller, id).await, self.tree, "{ready}");
         let process = self.caller.get(&format!("/sandbox/{id}/processes/{}", self.pid)).await;
@@ -76,7 +82,7 @@ impl World {
         shell(&self.caller, id, "echo >>written && sync").await;
     }
 
-    async fn end(self) {
+    pub async fn end(self) {
         for id in self.others("/snapshots", "").await {
             assert_eq!(self.caller.delete(&format!("/snapshots/{id}")).await.status, 202);
         }
