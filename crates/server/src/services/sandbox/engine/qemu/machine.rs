@@ -39,7 +39,9 @@ impl QemuSandboxes {
         let before = Incarnation::read(&dir);
         if machine::find(&dir, spec.id.0).is_some() {
             match before {
-                Some(known) if self.is_this(spec, &dir, &known).await => return self.take_over(spec, &dir, known).await,
+                Some(known) if self.is_this(spec, &dir, &known).await => {
+                    return self.take_over(spec, &dir, known).await;
+                }
                 _ => self.end_machine(spec.id).await?,
             }
         }
