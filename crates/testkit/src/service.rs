@@ -156,6 +156,12 @@ impl Service {
         child.wait().ok()?.code()
     }
 
+    /// Starts it, and waits until it ended by itself.
+    pub fn start_and_die(&mut self) {
+        self.child = Some(self.command().spawn().expect("the service starts"));
+        self.died();
+    }
+
     /// Waits until it ended by itself.
     pub fn died(&mut self) {
         let mut child = self.child.take().expect("a service");
@@ -227,6 +233,15 @@ impl Service {
         let pid: i32 = text.trim().parse().ok()?;
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
         program.to_string_lossy().contains("qemu").then(|| Pid::from_raw(pid)).flatten()
+    }
+
+    /// Processes that work below a folder of the data folder.
+    pub fn processes(&self, folder: &str) -> Vec<i32> {
+        let below = self.dir.path().join(folder);
+        let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let works = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(&below));
+        pids.filter(works).collect()
     }
 
     /// Names of what lies in a folder of the data folder.

@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::harness::{act, content, delete, fork, put, service, service_without_spares, shell, snapshot, there};
+use crate::harness::{
+    act, content, delete, fork, gone, nothing_left, put, service, service_without_spares, shell, snapshot, there,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_is_restored_forked_and_made_into_others() {
@@ -28,17 +30,12 @@ async fn a_snapshot_is_restored_forked_and_made_into_others() {
 
     // A snapshot goes at once; what builds on it keeps its layer.
     assert_eq!(caller.delete(&format!("/snapshots/{kept}")).await.status, 202);
-    caller
-        .until("the snapshot's end", |c| {
-            let path = format!("/snapshots/{kept}");
-            async move { c.get(&path).await.status == 404 }
-        })
-        .await;
+    gone(&caller, &format!("/snapshots/{kept}")).await;
     delete(&caller, &id).await;
     assert_eq!(content(&caller, &made, "work.txt").await, b"good");
     delete(&caller, &made).await;
     delete(&caller, &named[0]).await;
-    berth_testkit::eventually("the layers' end", 20, || (service.files("sandbox/layers").len() == 2).then_some(()));
+    nothing_left(&service);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,10 +80,54 @@ async fn a_snapshot_with_memory_keeps_its_processes() {
     assert_eq!(caller.get(&format!("/snapshots/{kept}")).await.body["captures"], json!(["disk", "memory"]));
     delete(&caller, &id).await;
     let made = caller.create_sandbox(json!({"snapshot_id": kept})).await;
-    caller.sandbox_reaches(&made, "Ready").await;
+    let ready = caller.sandbox_reaches(&made, "Ready").await;
+    assert_eq!(ready["message"], Value::Null, "{ready}");
     let process = format!("/sandbox/{made}/processes/{pid}");
     let request = caller.request(reqwest::Method::POST, &format!("{process}/stdin?eof=true")).body("go\n");
     assert_eq!(caller.send(request).await.status, 204);
     let log = caller.get(&format!("{process}/logs?follow=true")).await.body;
     assert!(log.as_str().is_some_and(|text| text.contains("\"secret\"")), "{log}");
+}
+
+/// Forks of a usual run; `BERTH_TEST_FORKS` asks for others, up to 100.
+const FORKS: usize = 20;
+/// What no two sandboxes share, a line each.
+const OWN: &str = "cat /etc/machine-id /proc/sys/kernel/random/boot_id /etc/hostname; \
+                   head -c 16 /dev/urandom | od -An -tx1; python3 -c 'import uuid; print(uuid.uuid4())'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_of_many_forks_is_another() {
+    let (service, caller) = service_without_spares().await;
+    let id = caller.ready_sandbox().await;
+    put(&caller, &id, "state.txt", b"live".to_vec()).await;
+    let started = caller.post(&format!("/sandbox/{id}/processes"), json!({"argv": ["sleep", "100000"]})).await;
+    let count = std::env::var("BERTH_TEST_FORKS").ok().and_then(|text| text.parse().ok()).unwrap_or(FORKS);
+    let began = std::time::Instant::now();
+    let forks = fork(&caller, &id, json!({"count": count})).await;
+    println!("{count} forks: {} ms until all are ready", began.elapsed().as_millis());
+    println!("{count} forks and their source: {} MiB (PSS)", proportional(&service) / 1024);
+    let mut seen = HashSet::new();
+    for one in forks.iter().chain([&id]) {
+        let told = shell(&caller, one, OWN).await;
+        assert_eq!(told.lines().count(), 5, "{told}");
+        assert!(told.lines().all(|line| seen.insert(line.to_owned())), "{told} is another's, too");
+        assert_eq!(content(&caller, one, "state.txt").await, b"live");
+    }
+    println!("{count} forks and their source, used: {} MiB (PSS)", proportional(&service) / 1024);
+    let process = caller.get(&format!("/sandbox/{id}/processes/{}", started.body["pid"])).await;
+    assert_eq!(process.body["state"], "running", "the source goes on");
+    for one in forks.iter().chain([&id]) {
+        delete(&caller, one).await;
+    }
+    nothing_left(&service);
+}
+
+/// The memory of all machines, each shared page counted once, in KiB.
+fn proportional(service: &berth_testkit::Service) -> u64 {
+    let of = |pid: i32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default()
+    };
+    service.processes("sandbox/machines").into_iter().map(of).sum()
 }

@@ -1,77 +1,300 @@
 //! SIGKILL of the service at every step: nothing acknowledged is lost, nothing is left over.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
 use berth_testkit::{Caller, Service};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::BERTH;
-use crate::harness::{base_ready, content, delete, put, service};
+use crate::harness::{
+    act, base_ready, content, delete, fork, gone, nothing_left, put, run, service_without_spares, shell, snapshot, tree,
+};
 
-/// A service that was killed at a point comes back; the point has to have been reached.
-async fn survives(service: &mut Service, point: &str, caller: &Caller, method: Method, path: &str, body: Value) {
-    service.stop();
-    service.set("BERTH_FAULT", &format!("{point}=kill"));
-    service.start();
-    let caller = caller.clone();
-    let status = if method == Method::POST && path == "/sandboxes" { 201 } else { 202 };
-    caller.ask(method, path, body, status).await;
-    service.died();
-    assert!(service.log().contains(point), "{point} was not reached");
-    service.set("BERTH_FAULT", "");
-    service.start();
+/// A service that is killed, and a sandbox of it with files, and with a process that knows something.
+pub struct World {
+    pub service: Service,
+    pub caller: Caller,
+    pub id: String,
+    pub pid: Value,
+    pub tree: String,
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn creation_pause_resume_and_deletion_survive() {
-    let (mut service, caller) = service().await;
-    for point in ["sandbox.reserve.after", "sandbox.make_disk.after", "sandbox.start.before", "sandbox.start.after"] {
-        survives(&mut service, point, &caller, Method::POST, "/sandboxes", json!({"name": "made"})).await;
-        let id = caller.get("/sandboxes?limit=1").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
-        caller.sandbox_reaches(&id, "Ready").await;
-        assert_eq!(put(&caller, &id, "kept.txt", point.into()).await.status, 201);
-        for (verb, phase) in [("pause", "Paused"), ("resume", "Ready")] {
-            let step = if verb == "pause" { "sandbox.pause.after" } else { "sandbox.start.after" };
-            let path = format!("/sandboxes/{id}/{verb}");
-            survives(&mut service, step, &caller, Method::POST, &path, Value::Null).await;
-            caller.sandbox_reaches(&id, phase).await;
-        }
-        assert_eq!(content(&caller, &id, "kept.txt").await, point.as_bytes());
-        survives(
-            &mut service,
-            "sandbox.finish.before",
-            &caller,
-            Method::DELETE,
-            &format!("/sandboxes/{id}"),
-            Value::Null,
-        )
-        .await;
-        caller
-            .until("its end", |c| {
-                let path = format!("/sandboxes/{id}");
-                async move { c.get(&path).await.status == 404 }
-            })
-            .await;
+impl World {
+    pub async fn new() -> Self {
+        let (service, caller) = service_without_spares().await;
+        let (id, pid, tree) = Self::of(&caller).await;
+        Self { service, caller, id, pid, tree }
     }
-    berth_testkit::eventually("nothing left", 20, || {
-        let layers = service.files("sandbox/layers").len();
-        (service.files("sandbox/machines").is_empty() && layers == 2).then_some(())
-    });
+
+    /// A sandbox, its process and its files.
+    pub async fn of(caller: &Caller) -> (String, Value, String) {
+        let id = caller.ready_sandbox().await;
+        assert_eq!(put(caller, &id, "tree/a/put.bin", vec![7; 100_000]).await.status, 201);
+        shell(caller, &id, "seq 5000 >tree/seq; ln tree/seq tree/linked; mkdir tree/empty; sync").await;
+        let pid = caller.post(&format!("/sandbox/{id}/processes"), json!({"argv": ["sleep", "100000"]})).await;
+        let tree = tree(caller, &id).await;
+        (id, pid.body["pid"].clone(), tree)
+    }
+
+    /// The service dies at a point that a request leads to, and comes back. The point has to have been reached.
+    async fn dies_at(&mut self, point: &str, method: Method, path: &str, body: Value) {
+        self.service.stop();
+        let reached = |service: &Service| service.log().matches(&format!("fault point {point}: kill")).count();
+        let before = reached(&self.service);
+        self.service.set("BERTH_FAULT", &format!("{point}=kill"));
+        self.service.start();
+        let status = match (&method, path.rsplit('/').next()) {
+            (&Method::PATCH, _) => 200,
+            (&Method::POST, Some("fork" | "snapshots" | "sandboxes")) => 201,
+            _ => 202,
+        };
+        self.caller.ask(method, path, body, status).await;
+        self.service.died();
+        assert_eq!(reached(&self.service), before + 1, "{point} was not reached");
+        self.service.set("BERTH_FAULT", "");
+        if point == "sandbox.capture.frozen" {
+            // As if it had died a moment later.
+            stop_processor(&self.service, &self.id);
+        }
+        self.service.start();
+    }
+
+    async fn does_at(&mut self, point: &str, verb: &str, body: Value) {
+        let path = format!("/sandboxes/{}/{verb}", self.id);
+        self.dies_at(point, Method::POST, &path, body).await;
+    }
+
+    /// What there is of a kind, without one of them.
+    async fn others(&self, kind: &str, but: &str) -> Vec<String> {
+        let all = self.caller.get(kind).await.body["data"].as_array().expect("a list").clone();
+        let ids = all.iter().map(|one| one["id"].as_str().expect("an id").to_owned());
+        ids.filter(|id| id != but).collect()
+    }
+
+    /// A sandbox is ready and has the files; whether it has the process, too.
+    pub async fn is_whole(&self, id: &str, with_process: bool) {
+        let ready = self.caller.sandbox_reaches(id, "Ready").await;
+        assert_eq!(tree(&self.caller, id).await, self.tree, "{ready}");
+        let process = self.caller.get(&format!("/sandbox/{id}/processes/{}", self.pid)).await;
+        assert_eq!(process.body["state"] == "running", with_process, "{ready} {process:?}");
+        shell(&self.caller, id, "echo >>written && sync").await;
+    }
+
+    pub async fn end(self) {
+        for id in self.others("/snapshots", "").await {
+            assert_eq!(self.caller.delete(&format!("/snapshots/{id}")).await.status, 202);
+        }
+        for id in self.others("/sandboxes", "").await {
+            delete(&self.caller, &id).await;
+        }
+        nothing_left(&self.service);
+    }
+}
+
+/// Stops a machine's processor, as a capture does for a moment.
+fn stop_processor(service: &Service, id: &str) {
+    let folder = service.dir.path().join("sandbox/machines").join(id);
+    let mut qemu = UnixStream::connect(folder.join("qmp.sock")).expect("QEMU");
+    let mut answers = BufReader::new(qemu.try_clone().expect("a socket")).lines();
+    for command in ["qmp_capabilities", "stop"] {
+        writeln!(qemu, "{}", json!({"execute": command})).expect("sent");
+    }
+    assert!(answers.any(|line| line.expect("an answer").contains("\"STOP\"")));
+}
+
+/// The points of a step that a reconciler passes.
+fn points(step: &str, between: &[&str]) -> Vec<String> {
+    let ends = |moment: &&str| format!("sandbox.{step}.{moment}");
+    let between = between.iter().map(ToString::to_string);
+    ["before", "intent"].iter().map(ends).chain(between).chain(["done", "after"].iter().map(ends)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_comes_back_finds_its_sandboxes() {
+async fn cuts_of_a_running_sandbox_survive() {
+    let mut world = World::new().await;
+    for memory in [false, true] {
+        for point in points("cut", &["sandbox.capture.frozen", "sandbox.capture.done"]) {
+            world.does_at(&point, "snapshots", json!({"include_memory": memory})).await;
+            let id = world.others("/snapshots", "").await.pop().expect("a snapshot");
+            let path = format!("/snapshots/{id}");
+            world.caller.until("the snapshot", |c| decided(c, path.clone())).await;
+            let taken = world.caller.get(&path).await.body;
+            assert_eq!(taken["status"], "Ready", "{point}: {taken}");
+            world.is_whole(&world.id, true).await;
+            let made = world.caller.create_sandbox(json!({"snapshot_id": id})).await;
+            world.is_whole(&made, memory).await;
+            delete(&world.caller, &made).await;
+            assert_eq!(world.caller.delete(&path).await.status, 202);
+            gone(&world.caller, &path).await;
+        }
+    }
+    world.end().await;
+}
+
+async fn decided(caller: Caller, path: String) -> bool {
+    caller.get(&path).await.body["status"] != "Pending"
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_survive() {
+    let mut world = World::new().await;
+    let of_children = ["sandbox.reserve.done", "sandbox.make_disk.intent", "sandbox.make_disk.done"];
+    let starts = ["sandbox.start.before", "sandbox.start.intent", "sandbox.start.launched", "sandbox.start.done"];
+    for point in of_children.iter().chain(&starts).chain(&["sandbox.start.after", "sandbox.cut.done"]) {
+        world.does_at(point, "fork", json!({"count": 2, "include_memory": true})).await;
+        let forks = world.others("/sandboxes", &world.id).await;
+        assert_eq!(forks.len(), 2, "{point}");
+        for id in &forks {
+            world.is_whole(id, true).await;
+            delete(&world.caller, id).await;
+        }
+        world.is_whole(&world.id, true).await;
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pauses_and_resumptions_survive() {
+    let mut world = World::new().await;
+    let captured = ["sandbox.capture.frozen", "sandbox.capture.done", "sandbox.pause.captured"];
+    let mut resumptions = points("start", &["sandbox.start.launched"]);
+    resumptions.extend(points("reserve", &[]).into_iter().filter(|point| !point.ends_with("intent")));
+    let mut resumptions = resumptions.into_iter();
+    for point in points("pause", &captured) {
+        world.does_at(&point, "pause", Value::Null).await;
+        world.caller.sandbox_reaches(&world.id, "Paused").await;
+        assert!(world.service.sandbox(&world.id).is_none(), "{point}");
+        let point = resumptions.next().expect("as many");
+        world.does_at(&point, "resume", Value::Null).await;
+        world.is_whole(&world.id, true).await;
+    }
+    // Without memory, and snapshots of what is paused.
+    for point in points("cut_cold", &[]) {
+        world.does_at("sandbox.pause.done", "pause", json!({"memory": false})).await;
+        world.caller.sandbox_reaches(&world.id, "Paused").await;
+        world.does_at(&point, "snapshots", json!({})).await;
+        let id = world.others("/snapshots", "").await.remove(0);
+        world.caller.until("the snapshot", |c| decided(c, format!("/snapshots/{id}"))).await;
+        assert_eq!(world.caller.get(&format!("/snapshots/{id}")).await.body["status"], "Ready", "{point}");
+        act(&world.caller, &world.id, "resume", Value::Null).await;
+        world.is_whole(&world.id, false).await;
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restores_rules_and_removals_survive() {
+    let mut world = World::new().await;
+    let kept = snapshot(&world.caller, &world.id, json!({"include_memory": true})).await;
+    for point in ["sandbox.end.before", "sandbox.end.after", "sandbox.swap.before", "sandbox.swap.after"] {
+        shell(&world.caller, &world.id, "rm -r tree").await;
+        world.does_at(point, "restore", json!({"snapshot_id": kept})).await;
+        world.is_whole(&world.id, true).await;
+    }
+    for (number, moment) in ["before", "done", "after"].into_iter().enumerate() {
+        let network = json!({"network": {"egress": "deny", "allow": [format!("192.0.2.{number}/32")]}});
+        let (point, path) = (format!("sandbox.set_network.{moment}"), format!("/sandboxes/{}", world.id));
+        world.dies_at(&point, Method::PATCH, &path, network).await;
+        world.is_whole(&world.id, true).await;
+    }
+    let denied = run(&world.caller, &world.id, json!({"cmd": "curl -sS -m 5 http://denied.example.net/"})).await;
+    assert!(denied.stderr.contains("resolve"), "{denied:?}");
+    let finish = ["sandbox.end.before", "sandbox.end.after", "sandbox.finish.before", "sandbox.finish.done"];
+    for point in finish.iter().chain(&["sandbox.finish.after", "sandbox.remove_layer.intent"]) {
+        let forked = fork(&world.caller, &world.id, json!({"count": 1})).await.remove(0);
+        world.dies_at(point, Method::DELETE, &format!("/sandboxes/{forked}"), Value::Null).await;
+        gone(&world.caller, &format!("/sandboxes/{forked}")).await;
+    }
+    for point in ["remove_layer.done", "remove_memory.intent", "remove_memory.done"] {
+        let made = snapshot(&world.caller, &world.id, json!({"include_memory": true})).await;
+        if point == "remove_layer.done" {
+            // What lay on the snapshot's layer is gone with the restore.
+            act(&world.caller, &world.id, "restore", json!({"snapshot_id": kept})).await;
+            world.is_whole(&world.id, true).await;
+        }
+        let (point, path) = (format!("sandbox.{point}"), format!("/snapshots/{made}"));
+        world.dies_at(&point, Method::DELETE, &path, Value::Null).await;
+        gone(&world.caller, &path).await;
+        world.is_whole(&world.id, true).await;
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn creations_survive() {
+    let mut world = World::new().await;
+    let steps = ["reserve.before", "reserve.done", "reserve.after", "make_disk.before", "make_disk.intent"];
+    let starts = ["make_disk.done", "make_disk.after", "start.intent", "start.launched", "start.done", "start.after"];
+    for step in steps.iter().chain(&starts) {
+        world.dies_at(&format!("sandbox.{step}"), Method::POST, "/sandboxes", json!({"env": {"A": "b"}})).await;
+        let made = world.others("/sandboxes", &world.id).await.remove(0);
+        let ready = world.caller.sandbox_reaches(&made, "Ready").await;
+        assert_eq!(ready["message"], Value::Null, "{step}: a template's memory is there after a crash, too");
+        assert_eq!(shell(&world.caller, &made, "echo $A; cat tree/a/* | wc -c").await, "b\n0\n");
+        delete(&world.caller, &made).await;
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn templates_survive() {
     let mut service = Service::new(BERTH, &[]).with_sandboxes();
+    service.configure("[sandbox]\nspares = 0\n");
+    for point in
+        ["make_template.intent", "make_template.done", "warm.intent", "capture.frozen", "capture.done", "warm.done"]
+    {
+        let point = format!("sandbox.{point}");
+        service.set("BERTH_FAULT", &format!("{point}=kill"));
+        service.start_and_die();
+        assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
+    }
+    service.set("BERTH_FAULT", "");
     service.start();
     let caller = service.admin().await;
     base_ready(&caller).await;
     let id = caller.ready_sandbox().await;
-    let started = caller.post(&format!("/sandbox/{id}/processes"), json!({"argv": ["sleep", "1000"]})).await;
-    let machine = service.sandbox(&id).expect("a machine");
-    service.kill();
-    service.start();
-    caller.sandbox_reaches(&id, "Ready").await;
-    assert_eq!(service.sandbox(&id), Some(machine), "the machine went on");
-    let process = caller.get(&format!("/sandbox/{id}/processes/{}", started.body["pid"])).await;
-    assert_eq!(process.body["state"], "running");
+    assert_eq!(put(&caller, &id, "own", b"own".to_vec()).await.status, 201);
+    let kept = snapshot(&caller, &id, json!({})).await;
     delete(&caller, &id).await;
+    for moment in ["before", "done"] {
+        let body = json!({"name": format!("own-{moment}"), "from_snapshot": kept});
+        let made = caller.post("/sandbox_templates", body).await;
+        assert_eq!(made.status, 201, "{made:?}");
+        let path = format!("/sandbox_templates/{}", made.id());
+        caller
+            .until("the template", |c| {
+                let path = path.clone();
+                async move { c.get(&path).await.body["status"] == "ready" }
+            })
+            .await;
+        let made = caller.create_sandbox(json!({"template_id": format!("own-{moment}")})).await;
+        caller.sandbox_reaches(&made, "Ready").await;
+        assert_eq!(content(&caller, &made, "own").await, b"own");
+        service.stop();
+        service.set("BERTH_FAULT", &format!("sandbox.remove_template.{moment}=kill"));
+        service.start();
+        caller.ask(Method::DELETE, &path, Value::Null, 204).await;
+        service.died();
+        service.set("BERTH_FAULT", "");
+        service.start();
+        gone(&caller, &path).await;
+        // What was made of it goes on.
+        assert_eq!(content(&caller, &made, "own").await, b"own");
+        delete(&caller, &made).await;
+    }
+    assert_eq!(caller.delete(&format!("/snapshots/{kept}")).await.status, 202);
+    nothing_left(&service);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_comes_back_finds_its_sandboxes() {
+    let mut world = World::new().await;
+    let machine = world.service.sandbox(&world.id).expect("a machine");
+    world.service.kill();
+    world.service.start();
+    world.is_whole(&world.id, true).await;
+    assert_eq!(world.service.sandbox(&world.id), Some(machine), "the machine went on");
+    world.end().await;
 }

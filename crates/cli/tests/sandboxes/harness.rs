@@ -1,24 +1,28 @@
 //! A service with sandboxes, and working inside one.
 
-use berth_testkit::{Answer, Caller, Service};
+use std::collections::BTreeMap;
+
+use berth_testkit::{Answer, Caller, Service, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::BERTH;
 
 /// A service whose `base` is ready.
 pub async fn service() -> (Service, Caller) {
-    started(Service::new(BERTH, &[]).with_sandboxes()).await
+    service_with("").await
 }
 
 /// The same where every file on the host is a sandbox's or a template's, to be counted.
 pub async fn service_without_spares() -> (Service, Caller) {
-    let service = Service::new(BERTH, &[]).with_sandboxes();
-    service.configure("[sandbox]\nspares = 0\n");
-    started(service).await
+    service_with("[sandbox]\nspares = 0\n").await
 }
 
-async fn started(mut service: Service) -> (Service, Caller) {
+/// A service with more configuration, whose `base` is ready.
+pub async fn service_with(configuration: &str) -> (Service, Caller) {
+    let mut service = Service::new(BERTH, &[]).with_sandboxes();
+    service.configure(configuration);
     service.start();
     let caller = service.admin().await;
     base_ready(&caller).await;
@@ -28,6 +32,24 @@ async fn started(mut service: Service) -> (Service, Caller) {
 pub async fn base_ready(caller: &Caller) {
     caller
         .until("the template", |c| async move { c.get("/sandbox_templates/base").await.body["status"] == "ready" })
+        .await;
+}
+
+/// Waits until nothing of any sandbox is left: what remains are the two layers and the memory of the template.
+pub fn nothing_left(service: &Service) {
+    eventually("the machines' end", 30, || service.files("sandbox/machines").is_empty().then_some(()));
+    eventually("the layers' end", 30, || (service.files("sandbox/layers").len() == 2).then_some(()));
+    eventually("the memories' end", 30, || (service.files("sandbox/memories").len() == 1).then_some(()));
+    eventually("the processes' end", 30, || service.processes("sandbox").is_empty().then_some(()));
+}
+
+/// Waits until a path is gone.
+pub async fn gone(caller: &Caller, path: &str) {
+    caller
+        .until("its end", |c| {
+            let path = path.to_owned();
+            async move { c.get(&path).await.status == 404 }
+        })
         .await;
 }
 
@@ -142,10 +164,21 @@ pub async fn fork(caller: &Caller, sandbox: &str, body: Value) -> Vec<String> {
 pub async fn delete(caller: &Caller, sandbox: &str) {
     let path = format!("/sandboxes/{sandbox}");
     assert_eq!(caller.delete(&path).await.status, 202);
-    caller
-        .until("its end", |c| {
-            let path = path.clone();
-            async move { c.get(&path).await.status == 404 }
-        })
-        .await;
+    gone(caller, &path).await;
+}
+
+/// The hash of everything in a folder of a sandbox: names and contents.
+pub async fn tree(caller: &Caller, sandbox: &str) -> String {
+    let line = "cd tree && find . -type f -print0 | LC_ALL=C sort -z | xargs -0r sha256sum | sha256sum | cut -c 1-64";
+    shell(caller, sandbox, line).await.trim().to_owned()
+}
+
+/// What [`tree`] says of these files.
+pub fn hash_of(files: &BTreeMap<String, Vec<u8>>) -> String {
+    let line = |(name, content): (&String, &Vec<u8>)| format!("{}  ./{name}\n", hex(&Sha256::digest(content)));
+    hex(&Sha256::digest(files.iter().map(line).collect::<String>()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

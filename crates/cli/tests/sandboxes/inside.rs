@@ -133,9 +133,10 @@ async fn terminal(caller: &berth_testkit::Caller, id: &str) {
     assert_eq!((&exit["type"], &exit["code"]), (&json!("exit"), &json!(4)));
 }
 
-type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
+pub type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
 
-async fn open(caller: &berth_testkit::Caller, path: &str) -> Socket {
+/// Opens a terminal.
+pub async fn open(caller: &berth_testkit::Caller, path: &str) -> Socket {
     let url = format!("{}{path}", caller.base().replace("http", "ws"));
     let mut request = url.into_client_request().expect("a request");
     let protocols = format!("berth, bearer.{}", caller.token());
@@ -144,7 +145,7 @@ async fn open(caller: &berth_testkit::Caller, path: &str) -> Socket {
 }
 
 /// The next text; bytes before it are passed over.
-async fn text(socket: &mut Socket) -> Value {
+pub async fn text(socket: &mut Socket) -> Value {
     loop {
         match socket.next().await.expect("more").expect("a message") {
             Message::Text(text) => return serde_json::from_str(&text).expect("JSON"),
@@ -155,7 +156,7 @@ async fn text(socket: &mut Socket) -> Value {
 }
 
 /// Reads until the terminal has shown this.
-async fn shows(socket: &mut Socket, wanted: &str) {
+pub async fn shows(socket: &mut Socket, wanted: &str) {
     let mut shown = String::new();
     while !shown.contains(wanted) {
         match socket.next().await.expect("more").expect("a message") {

@@ -3,7 +3,7 @@
 use berth_testkit::eventually;
 use serde_json::json;
 
-use crate::harness::{act, content, delete, put, run, service, service_without_spares, shell, there};
+use crate::harness::{act, content, delete, nothing_left, put, run, service, service_without_spares, shell, there};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_lives_pauses_and_goes() {
@@ -50,10 +50,7 @@ async fn a_sandbox_lives_pauses_and_goes() {
     eventually("the machine's end", 10, || {
         (!std::path::Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists()).then_some(())
     });
-    eventually("its folder's end", 10, || service.files("sandbox/machines").is_empty().then_some(()));
-    // What is left are the template's two layers.
-    eventually("its layers' end", 20, || (service.files("sandbox/layers").len() == 2).then_some(()));
-    eventually("its memory's end", 20, || (service.files("sandbox/memories").len() == 1).then_some(()));
+    nothing_left(&service);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,11 +7,15 @@
 mod command_line;
 mod copies;
 mod crash;
+mod deaths;
+mod endurance;
+mod escape;
 mod harness;
 mod images;
 mod inside;
 mod life;
 mod network;
+mod spares;
 mod templates;
 
 /// The program under test.

@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 pub use arguments::arguments;
 pub use console::{bound_logs, console_connect, console_tail, is_ready};
-pub use process::{Found, Usage, find, scan, usage};
+pub use process::{Found, Usage, ended, find, scan, usage};
 
 use crate::error::at;
 use crate::qmp::Qmp;

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use rustix::process::{Pid, PidfdFlags, Signal};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::process::Command;
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -113,6 +115,16 @@ fn is_machine(pid: i32, dir: &Path, id: Uuid) -> bool {
 
 fn same(cwd: &Path, dir: &Path) -> bool {
     cwd == dir || dir.canonicalize().is_ok_and(|dir| cwd == dir)
+}
+
+/// Returns when a machine's process has ended: at once where there is none.
+pub async fn ended(dir: &Path, id: Uuid) -> Result<()> {
+    let Some(pid) = find(dir, id).and_then(Pid::from_raw) else { return Ok(()) };
+    let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) else { return Ok(()) };
+    let failed = |error| Error::io("cannot wait for the machine's end", error);
+    #[expect(deprecated, reason = "an owned descriptor stays the same and open, which is all its successor asks")]
+    let handle = AsyncFd::with_interest(handle, Interest::READABLE).map_err(failed)?;
+    handle.readable().await.map(drop).map_err(failed)
 }
 
 /// Ends a process by force, by a handle that cannot mean another one.

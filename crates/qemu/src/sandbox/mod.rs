@@ -109,11 +109,32 @@ pub struct Spec {
     pub qemu: PathBuf,
 }
 
-/// Starts a machine and lets it run. One that runs already is left as it is.
-pub async fn start(spec: &Spec) -> Result<()> {
+/// Starts a machine and lets it run. One that runs already is left as it is. Once all is ready and before the
+/// guest's first instruction, `about_to_run` is called: where that fails, or was not reached, nothing wrote to the disk.
+pub async fn start(spec: &Spec, about_to_run: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     if find(&spec.dir, spec.id).is_some() {
         return Ok(());
     }
+    match &spec.begin {
+        Begin::Boot { .. } => {
+            about_to_run()?;
+            make(spec).await.map(drop)
+        }
+        Begin::Load { state, .. } => match run(&mut make(spec).await?, state, about_to_run).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // What QEMU said of itself tells more than that it is gone.
+                let reason = find(&spec.dir, spec.id).is_none().then(|| process::reason(&spec.dir));
+                // Half loaded is nothing.
+                stop(&spec.dir, spec.id).await?;
+                Err(reason.unwrap_or(error))
+            }
+        },
+    }
+}
+
+/// Makes the process, and waits until it answers.
+async fn make(spec: &Spec) -> Result<Qmp> {
     clear(&spec.dir)?;
     remove(&spec.dir, &[AGENT, NETWORK, MEMORY])?;
     let memory = spec.dir.join(MEMORY);
@@ -122,23 +143,20 @@ pub async fn start(spec: &Spec) -> Result<()> {
         Begin::Load { memory: from, .. } => std::fs::hard_link(from, &memory).map_err(at("cannot link", from))?,
     }
     let ended = process::spawn(&spec.qemu, arguments(spec), &spec.dir)?;
-    let mut qmp = wait_started(&spec.dir, ended).await?;
+    let qmp = wait_started(&spec.dir, ended).await?;
     if let Some(pid) = find(&spec.dir, spec.id) {
         limits::apply(spec.id, pid, spec.memory_mb);
     }
-    match &spec.begin {
-        Begin::Boot { .. } => Ok(()),
-        Begin::Load { state, .. } => {
-            let outcome = load(&mut qmp, state).await;
-            if outcome.is_err() {
-                // Half loaded is nothing.
-                stop(&spec.dir, spec.id).await?;
-            }
-            outcome
-        }
-    }
+    Ok(qmp)
 }
 
+async fn run(qmp: &mut Qmp, state: &Path, about_to_run: impl FnOnce() -> Result<()>) -> Result<()> {
+    load(qmp, state).await?;
+    about_to_run()?;
+    qmp.execute("cont", json!({})).await.map(drop)
+}
+
+/// Loads the devices' state; the machine stands still afterwards.
 async fn load(qmp: &mut Qmp, state: &Path) -> Result<()> {
     let file = File::open(state).map_err(at("cannot open", state))?;
     qmp.give("state", &file).await?;
@@ -149,7 +167,7 @@ async fn load(qmp: &mut Qmp, state: &Path) -> Result<()> {
         match status.get("status").and_then(Value::as_str) {
             Some("inmigrate") if Instant::now() < deadline => tokio::time::sleep(TICK).await,
             Some("inmigrate") => return Err(Error::Timeout("the machine's state")),
-            _ => return qmp.execute("cont", json!({})).await.map(drop),
+            _ => return Ok(()),
         }
     }
 }

@@ -140,7 +140,7 @@ impl QemuSandboxes {
             jail: Self::jail(NOBODY),
             qemu: self.qemu()?,
         };
-        sandbox::start(&spec).await?;
+        sandbox::start(&spec, || Ok(())).await?;
         let stream = sandbox::connect_agent(dir).await?;
         let session = agent::connect(stream, BOOT).await.map_err(transient)?;
         drop(session);

@@ -14,6 +14,7 @@ use super::captured::{About, agent_failed, bytes_of};
 use super::live::Incarnation;
 use super::places::{Captured, layer_file};
 use super::{QemuSandboxes, transient};
+use crate::fault;
 use crate::services::sandbox::engine::{Cut, CutDone, Paused, Result};
 
 impl QemuSandboxes {
@@ -49,11 +50,16 @@ impl QemuSandboxes {
     pub(super) async fn pause_machine(&self, id: SandboxId, memory: Option<MemoryId>) -> Result<Paused> {
         let dir = self.places.machine(id);
         if machine::find(&dir, id.0).is_some() {
-            let top = self.top_of(&dir).await?;
-            if let Err(error) = self.capture(id, None, memory, top, false).await {
-                // Its disk is worth more than its memory: without that it begins anew from its disk.
-                tracing::warn!(%id, %error, "a machine was paused without its memory");
+            // One that was captured whole stands still since; another capture could only spoil it.
+            let is_kept = memory.is_some_and(|id| About::read(&self.places.memory(id)).is_some());
+            if !is_kept {
+                let top = self.top_of(&dir).await?;
+                if let Err(error) = self.capture(id, None, memory, top, false).await {
+                    // Its disk is worth more than its memory: without that it begins anew from its disk.
+                    tracing::warn!(%id, %error, "a machine was paused without its memory");
+                }
             }
+            fault::point("sandbox.pause.captured").await.map_err(transient)?;
             self.end_machine(id).await?;
         }
         let kept = memory.map(|id| self.places.memory(id)).filter(|memory| About::read(memory).is_some());
@@ -80,15 +86,19 @@ impl QemuSandboxes {
         if let Some(captured) = &to {
             std::fs::create_dir_all(&captured.dir).map_err(transient)?;
         }
+        // A service that died in the middle of a capture left the machine standing.
+        machine::resume(&dir).await?;
         let live = self.live(id).ok_or_else(|| transient("the machine is gone"))?;
         let session = live.session().await.map_err(agent_failed)?;
         let frozen = session.freeze(memory.is_some()).await.map_err(agent_failed);
+        fault::point("sandbox.capture.frozen").await.map_err(transient)?;
         let files = to.as_ref().map(|captured| (captured.memory(), captured.state()));
         let outcome = match frozen {
             Ok(_) if next.is_none() && files.is_none() => Ok(Report::default()),
             Ok(_) => sandbox::capture(&dir, id.0, &Capture { next, memory: files, resume }).await.map_err(Into::into),
             Err(error) => Err(error),
         };
+        fault::point("sandbox.capture.done").await.map_err(transient)?;
         if resume {
             // A guest that stays frozen is worse than a cut that failed; an ended session ends with its machine.
             session.thaw().await.map_err(agent_failed)?;

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, SandboxId};
 use berth_domain::sandbox::network::Network;
 use berth_egress::Gateway;
+use berth_qemu::machine;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
 
@@ -40,6 +41,9 @@ pub(super) struct Incarnation {
     pub top: Option<LayerId>,
     /// The memory and the disk that were brought together last: once, since the disk goes on.
     pub consumed: Option<String>,
+    /// The memory and the disk that are being brought together, and how often that was begun.
+    #[serde(default)]
+    pub loading: Option<(String, u32)>,
     /// Virtual CPUs.
     pub vcpu: i64,
     /// Memory, in MiB.
@@ -70,6 +74,8 @@ pub(super) struct Live {
     dir: std::path::PathBuf,
     token: String,
     session: AsyncMutex<Option<Session>>,
+    /// Whether somebody waits for the end of its process.
+    is_attended: AtomicBool,
     open: AtomicU32,
     last_used: AtomicI64,
     clock: Clock,
@@ -101,13 +107,24 @@ impl Live {
         Ok(session)
     }
 
-    /// Tells when a session ends: the machine may have died.
+    /// Tells when a session ends, and when the process does: a machine that is about to end has left its session
+    /// already, and who looks at it then still sees it run.
     fn attend(&self, session: Session) {
         let (id, happenings) = (self.id, self.happenings.clone());
         tokio::spawn(async move {
             session.over().await;
             // Nobody listening is fine: whoever comes looks at the machine itself.
             let _ = happenings.send(id);
+        });
+        if self.is_attended.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (id, dir, happenings) = (self.id, self.dir.clone(), self.happenings.clone());
+        tokio::spawn(async move {
+            match machine::ended(&dir, id.0).await {
+                Ok(()) => drop(happenings.send(id)),
+                Err(error) => tracing::warn!(sandbox = %id, %error, "nobody notices when this machine ends"),
+            }
         });
     }
 
@@ -170,6 +187,7 @@ impl Lives {
             dir: dir.to_path_buf(),
             token: incarnation.token,
             session: AsyncMutex::default(),
+            is_attended: AtomicBool::new(false),
             open: AtomicU32::new(0),
             last_used: AtomicI64::new(0),
             clock: self.clock.clone(),

@@ -17,10 +17,13 @@ use super::captured::{About, agent_failed, begin};
 use super::live::{Incarnation, Live};
 use super::places::Captured;
 use super::{MAC, QemuSandboxes, transient};
+use crate::fault;
 use crate::services::sandbox::engine::{From, Observed, Result, StartSpec, Started};
 
 /// Where the guest finds its disk.
 pub(super) const DISK: &str = "/dev/vda";
+/// How often a memory is loaded that does not come to run.
+const LOADS: u32 = 3;
 
 /// What a machine begins with, decided.
 struct Origin {
@@ -36,13 +39,25 @@ impl QemuSandboxes {
         let before = Incarnation::read(&dir);
         if machine::find(&dir, spec.id.0).is_some() {
             match before {
-                Some(known) if known.generation == spec.generation && known.top == spec.layers.first().copied() => {
+                Some(known) if self.is_this(spec, &dir, &known).await => {
                     return self.take_over(spec, &dir, known).await;
                 }
                 _ => self.end_machine(spec.id).await?,
             }
         }
         self.start_anew(spec, &dir, before).await
+    }
+
+    /// Whether the machine that runs is the one to be started. One that an interrupted start left is, once: its
+    /// memory is loaded by then, and would be lost with it.
+    async fn is_this(&self, spec: &StartSpec, dir: &Path, known: &Incarnation) -> bool {
+        if known.top != spec.layers.first().copied() {
+            return false;
+        }
+        let is_left = !known.identified && known.generation + 1 == spec.generation;
+        let fits = !known.from_memory || known.consumed == memory_of(spec);
+        known.generation == spec.generation
+            || is_left && fits && machine::observe(dir, spec.id.0).await == machine::Observed::Running
     }
 
     async fn start_anew(&self, spec: &StartSpec, dir: &Path, before: Option<Incarnation>) -> Result<Started> {
@@ -59,6 +74,7 @@ impl QemuSandboxes {
         if let Some(live) = self.live(spec.id) {
             live.link().set(spec.network.clone());
         }
+        known.generation = spec.generation;
         let started = self.identify(spec, dir, &mut known).await?;
         self.spares.learn(spec);
         Ok(started)
@@ -73,8 +89,7 @@ impl QemuSandboxes {
         let dir = &self.places.machine(spec.id);
         std::fs::create_dir_all(dir).map_err(transient)?;
         let origin = self.origin(spec, before.as_ref()).await?;
-        let incarnation = incarnation(spec, before, origin.booted)?;
-        // Before anything runs, so that a machine is never loaded twice onto the same disk.
+        let mut incarnation = incarnation(spec, before, origin.booted)?;
         incarnation.write(dir).map_err(transient)?;
         let machine = sandbox::Spec {
             id: spec.id.0,
@@ -88,7 +103,14 @@ impl QemuSandboxes {
             jail: Self::jail(spec.slot),
             qemu: self.qemu()?,
         };
-        sandbox::start(&machine).await?;
+        sandbox::start(&machine, || {
+            let Some((key, _)) = &incarnation.loading else { return Ok(()) };
+            // Before anything runs, so that a machine is never loaded twice onto the same disk.
+            incarnation.consumed = Some(key.clone());
+            incarnation.write(dir).map_err(|error| berth_qemu::Error::io("cannot note what is loaded", error))
+        })
+        .await?;
+        fault::point("sandbox.start.launched").await.map_err(transient)?;
         Ok((incarnation, origin.note))
     }
 
@@ -102,8 +124,8 @@ impl QemuSandboxes {
         let mut note = None;
         if let From::Memory(id) = spec.from {
             about.layer = memory_layer(&self.places.memory(id));
-            let consumed = before.and_then(|known| known.consumed.as_deref()) == Some(&load_key(spec, id.0));
-            match self.fitting(id, &about).filter(|_| !consumed) {
+            let is_over = before.is_some_and(|known| is_consumed(known, &load_key(spec, id.0)));
+            match self.fitting(id, &about).filter(|_| !is_over) {
                 Some(captured) => return Ok(Origin { captured, booted: true, note }),
                 None => note = Some("Its memory could not be taken up again; it began from its disk.".into()),
             }
@@ -178,13 +200,28 @@ fn load_key(spec: &StartSpec, memory: Uuid) -> String {
     format!("{memory} on {top}")
 }
 
+/// What is loaded onto the disk, if something is.
+fn memory_of(spec: &StartSpec) -> Option<String> {
+    match spec.from {
+        From::Memory(id) => Some(load_key(spec, id.0)),
+        From::Disk => None,
+    }
+}
+
+/// Whether a memory ran on a disk already, or could not be loaded again and again.
+fn is_consumed(known: &Incarnation, key: &str) -> bool {
+    let is_hopeless = known.loading.as_ref().is_some_and(|(loading, tries)| loading == key && *tries >= LOADS);
+    known.consumed.as_deref() == Some(key) || is_hopeless
+}
+
 fn incarnation(spec: &StartSpec, before: Option<Incarnation>, booted: bool) -> Result<Incarnation> {
+    let loading = memory_of(spec).filter(|_| booted).map(|key| {
+        let earlier = before.as_ref().and_then(|known| known.loading.as_ref()).filter(|(loading, _)| *loading == key);
+        let tries = earlier.map_or(1, |(_, tries)| tries + 1);
+        (key, tries)
+    });
     let (kept, consumed) = before.map(|known| (known.machine_id, known.consumed)).unzip();
     let kept = kept.filter(|_| !spec.fresh);
-    let consumed = match spec.from {
-        From::Memory(id) if booted => Some(load_key(spec, id.0)),
-        _ => consumed.flatten(),
-    };
     Ok(Incarnation {
         generation: spec.generation,
         token: URL_SAFE_NO_PAD.encode(random::<32>()?),
@@ -194,7 +231,8 @@ fn incarnation(spec: &StartSpec, before: Option<Incarnation>, booted: bool) -> R
         },
         from_memory: booted,
         top: spec.layers.first().copied(),
-        consumed,
+        consumed: consumed.flatten(),
+        loading,
         vcpu: spec.vcpu,
         memory_mb: spec.memory_mb,
         network: spec.network.clone(),

@@ -51,7 +51,7 @@ const GIB: u64 = 1 << 30;
 /// The first user of the host that machines run as, where the service may choose: far from people's, and from
 /// those that distributions hand to containers.
 const FIRST_USER: u32 = 0x7000_0000;
-/// Users there are.
+/// Users of sandboxes by their slots; as many follow for what is set aside.
 const USERS: i64 = 1 << 20;
 /// The card of every machine. Each is alone on its link, so that nobody sees two of them, and a copy has nothing
 /// to change.
@@ -142,7 +142,7 @@ impl QemuSandboxes {
 
     /// The user a machine runs as: one of its own, where the service may choose.
     fn jail(slot: i64) -> Option<u32> {
-        let offset = u32::try_from(slot.rem_euclid(USERS)).unwrap_or(0);
+        let offset = u32::try_from(slot.rem_euclid(2 * USERS)).unwrap_or(0);
         rustix::process::geteuid().is_root().then(|| FIRST_USER + offset)
     }
 

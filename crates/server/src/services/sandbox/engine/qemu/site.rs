@@ -129,7 +129,7 @@ impl QemuSandboxes {
             jail: Self::jail(build.slot),
             qemu: self.qemu()?,
         };
-        Ok(sandbox::start(&spec).await?)
+        Ok(sandbox::start(&spec, || Ok(())).await?)
     }
 
     fn bench_identity(&self, build: &Build) -> Result<Identity> {

@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::network::Network;
+use berth_qemu::machine;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::captured::agent_failed;
 use super::machine::identity;
-use super::{QemuSandboxes, USERS, remove, transient};
+use super::{FIRST_USER, QemuSandboxes, USERS, remove, transient};
 use crate::services::sandbox::engine::{From, Result, Spare, StartSpec};
 
 /// How long a template's spares are kept after the last request for one.
@@ -37,7 +38,8 @@ const REHEARSAL: &str = "true";
 pub(super) struct Spares {
     kinds: Mutex<HashMap<MemoryId, Kind>>,
     taken: Mutex<HashMap<SandboxId, (LayerId, Instant)>>,
-    made: AtomicI64,
+    /// The next of the users that spares run as.
+    users: AtomicI64,
     wanted: Notify,
 }
 
@@ -99,22 +101,23 @@ impl Spares {
         let model = kind.model.as_ref()?;
         let layers = std::iter::once(spare.layer).chain(model.layers.iter().copied()).collect();
         // Beyond the slots of sandboxes: each runs as a user of its own, and stays that until it is paused.
-        let slot = USERS + self.made.fetch_add(1, Ordering::Relaxed) % USERS;
+        let slot = USERS + self.users.fetch_add(1, Ordering::Relaxed) % USERS;
         let own =
             StartSpec { id: spare.machine, generation: 1, slot, hostname: "spare".into(), layers, ..model.clone() };
         Some(StartSpec { env: BTreeMap::new(), network: Network::default(), fresh: true, ..own })
     }
 
-    fn finish(&self, memory: MemoryId, is_made: bool) {
-        if let Some(kind) = self.kinds().get_mut(&memory)
-            && let Some(spare) = kind.making.take()
-        {
-            if is_made {
-                kind.ready.push(spare);
-            } else {
-                kind.not_before = Some(Instant::now() + AGAIN);
-            }
+    /// Notes how the making of a spare ended. Whether it is one: nobody may want it any more.
+    fn finish(&self, memory: MemoryId, machine: SandboxId, is_made: bool) -> bool {
+        let mut kinds = self.kinds();
+        let Some(kind) = kinds.get_mut(&memory) else { return false };
+        let Some(spare) = kind.making.take_if(|making| making.machine == machine) else { return false };
+        if is_made {
+            kind.ready.push(spare);
+        } else {
+            kind.not_before = Some(Instant::now() + AGAIN);
         }
+        is_made
     }
 
     /// Removes those of some memories from the list: what is left to end.
@@ -146,6 +149,7 @@ impl QemuSandboxes {
     /// Keeps spares until told to stop, and ends them then.
     pub(super) async fn keep_spares(&self, target: usize, stop: CancellationToken) {
         let mut tick = tokio::time::interval(AGAIN);
+        self.spares.users.store(self.next_user(), Ordering::Relaxed);
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -162,14 +166,29 @@ impl QemuSandboxes {
         self.end_spares(|_, _| true).await;
     }
 
+    /// After the users of what an earlier service set aside: some of it may be a sandbox now.
+    fn next_user(&self) -> i64 {
+        use std::os::unix::fs::MetadataExt;
+        let machines: Vec<SandboxId> = super::ids(&self.places.machines()).unwrap_or_default();
+        let user = |id: SandboxId| {
+            let pid = machine::find(&self.places.machine(id), id.0)?;
+            let user = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+            (i64::from(user.checked_sub(FIRST_USER)?) + 1).checked_sub(USERS)
+        };
+        machines.into_iter().filter_map(user).max().unwrap_or(0).clamp(0, USERS)
+    }
+
     async fn add_spare(&self, spec: &StartSpec) {
         let From::Memory(memory) = spec.from else { return };
         let made = self.make_spare(spec).await;
         if let Err(error) = &made {
             tracing::debug!(%error, "no spare machine could be made");
-            self.discard_spare(Spare { machine: spec.id, layer: spec.layers[0] }).await;
         }
-        self.spares.finish(memory, made.is_ok());
+        if !self.spares.finish(memory, spec.id, made.is_ok())
+            && let Some(layer) = spec.layers.first()
+        {
+            self.discard_spare(Spare { machine: spec.id, layer: *layer }).await;
+        }
     }
 
     async fn make_spare(&self, spec: &StartSpec) -> Result<()> {

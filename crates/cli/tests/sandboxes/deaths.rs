@@ -1,0 +1,194 @@
+//! SIGKILL of QEMU, and the end of the agent, in the middle of everything: what comes of it is told.
+
+use berth_testkit::{Answer, eventually};
+use futures::{SinkExt, StreamExt};
+use reqwest::Method;
+use rustix::process::{Signal, kill_process};
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::crash::World;
+use crate::harness::{act, content, delete, events, gone, put, run, shell, there};
+use crate::inside::{open, shows, text};
+
+/// How a machine dies.
+#[derive(Clone, Copy, Debug)]
+enum Death {
+    /// Its process is killed.
+    Process,
+    /// The guest's kernel gives up, and the agent with it.
+    Guest,
+}
+
+impl World {
+    /// Another sandbox with the files of the first; deaths count for each alone.
+    async fn renew(&mut self) {
+        let first = World::of(&self.caller).await;
+        (self.id, self.pid, self.tree) = first;
+    }
+
+    /// The machine dies while the service waits at a point that a request leads to.
+    async fn machine_dies_at(&mut self, death: Death, point: &str, verb: &str, body: Value) -> Answer {
+        self.renew().await;
+        let trigger = json!({"cmd": "read line; echo c >/proc/sysrq-trigger", "user": "root"});
+        let trigger = self.caller.post(&format!("/sandbox/{}/processes", self.id), trigger).await.body["pid"].clone();
+        self.service.stop();
+        let reached = |world: &Self| world.service.log().matches(&format!("fault point {point}: slow")).count();
+        let before = reached(self);
+        self.service.set("BERTH_FAULT", &format!("{point}=slow"));
+        self.service.start();
+        let answer = self.caller.post(&format!("/sandboxes/{}/{verb}", self.id), body).await;
+        eventually("the point", 30, || (reached(self) > before).then_some(()));
+        let machine = self.service.sandbox(&self.id).expect("a machine");
+        match death {
+            Death::Process => kill_process(machine, Signal::KILL).expect("it runs"),
+            Death::Guest => {
+                let path = format!("/sandbox/{}/processes/{trigger}/stdin", self.id);
+                let told = self.caller.send(self.caller.request(Method::POST, &path).body("now\n")).await;
+                assert!(matches!(told.status, 204 | 503), "{told:?}");
+            }
+        }
+        eventually("its end", 20, || (self.service.sandbox(&self.id) != Some(machine)).then_some(()));
+        answer
+    }
+
+    /// Another machine came in the place of the one that died.
+    async fn comes_back(&self) {
+        let caller = &self.caller;
+        eventually("another machine", 30, || self.service.sandbox(&self.id));
+        caller.sandbox_reaches(&self.id, "Ready").await;
+        self.is_whole(&self.id, false).await;
+    }
+
+    /// What a snapshot became.
+    async fn outcome(&self, snapshot: &Answer) -> Value {
+        let path = format!("/snapshots/{}", snapshot.id());
+        self.caller
+            .until("the snapshot", |c| {
+                let path = path.clone();
+                async move { c.get(&path).await.body["status"] != "Pending" }
+            })
+            .await;
+        self.caller.get(&path).await.body
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_dies_during_a_cut_has_its_files() {
+    let mut world = World::new().await;
+    for death in [Death::Process, Death::Guest] {
+        let taken = world.machine_dies_at(death, "sandbox.capture.frozen", "snapshots", json!({})).await;
+        world.comes_back().await;
+        let taken = world.outcome(&taken).await;
+        assert_eq!(taken["status"], "Ready", "the disk is all that it needs: {taken}");
+        let made = world.caller.create_sandbox(json!({"snapshot_id": taken["id"]})).await;
+        world.is_whole(&made, false).await;
+        delete(&world.caller, &made).await;
+    }
+    for point in ["sandbox.capture.frozen", "sandbox.capture.done", "sandbox.cut.done"] {
+        let body = json!({"include_memory": true});
+        let taken = world.machine_dies_at(Death::Process, point, "snapshots", body).await;
+        world.comes_back().await;
+        let taken = world.outcome(&taken).await;
+        if point == "sandbox.cut.done" {
+            assert_eq!(taken["status"], "Ready", "{taken}");
+        } else {
+            assert_eq!(taken["status"], "Failed", "{point}: {taken}");
+            assert!(taken["message"].as_str().is_some_and(|text| text.contains("memory")), "{taken}");
+        }
+        let forked = json!({"count": 2, "include_memory": true});
+        let forked = world.machine_dies_at(Death::Process, point, "fork", forked).await;
+        world.comes_back().await;
+        for fork in forked.body["data"].as_array().expect("forks") {
+            let id = fork["id"].as_str().expect("an id");
+            if point == "sandbox.cut.done" {
+                world.is_whole(id, true).await;
+            } else {
+                let failed = world.caller.sandbox_reaches(id, "Failed").await;
+                assert!(failed["message"].as_str().is_some_and(|text| text.contains("memory")), "{failed}");
+            }
+        }
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_dies_during_a_pause_or_a_restore_has_its_files() {
+    let mut world = World::new().await;
+    for (point, kept) in
+        [("sandbox.capture.frozen", false), ("sandbox.capture.done", true), ("sandbox.pause.intent", false)]
+    {
+        world.machine_dies_at(Death::Process, point, "pause", Value::Null).await;
+        let paused = world.caller.sandbox_reaches(&world.id, "Paused").await;
+        assert_eq!(paused["message"].is_null(), kept, "{point}: {paused}");
+        act(&world.caller, &world.id, "resume", Value::Null).await;
+        world.is_whole(&world.id, kept).await;
+    }
+    let kept = crate::harness::snapshot(&world.caller, &world.id, json!({})).await;
+    for point in ["sandbox.end.before", "sandbox.start.launched", "sandbox.start.done"] {
+        let tree = world.tree.clone();
+        world.machine_dies_at(Death::Process, point, "restore", json!({"snapshot_id": kept})).await;
+        world.tree = tree;
+        world.is_whole(&world.id, false).await;
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_never_invent_an_exit_code() {
+    let mut world = World::new().await;
+    for end in ["killed", "crashed", "paused", "restored", "deleted"] {
+        world.renew().await;
+        let (caller, id) = (world.caller.clone(), world.id.clone());
+        let kept = crate::harness::snapshot(&caller, &id, json!({})).await;
+        let command = tokio::spawn({
+            let (caller, id) = (caller.clone(), id.clone());
+            async move { run(&caller, &id, json!({"cmd": "echo >begun; echo begun; sleep 1000"})).await }
+        });
+        let log = tokio::spawn({
+            let (caller, path) = (caller.clone(), format!("/sandbox/{id}/processes/{}/logs?follow=true", world.pid));
+            async move { caller.get(&path).await }
+        });
+        let mut terminal = open(&caller, &format!("/sandbox/{id}/terminal")).await;
+        assert_eq!(text(&mut terminal).await["type"], "ready");
+        terminal.send(Message::binary("echo $((40 + 2)); sleep 1000\n")).await.expect("sent");
+        shows(&mut terminal, "42").await;
+        there(&caller, &id, "begun").await;
+        assert_eq!(put(&caller, &id, "kept", end.into()).await.status, 201);
+        let machine = world.service.sandbox(&id).expect("a machine");
+        match end {
+            "killed" => kill_process(machine, Signal::KILL).expect("it runs"),
+            "crashed" => {
+                let crash = json!({"cmd": "echo c >/proc/sysrq-trigger", "user": "root"});
+                assert_eq!(run(&caller, &id, crash).await.last.0, "error");
+            }
+            "paused" => act(&caller, &id, "pause", Value::Null).await,
+            "restored" => act(&caller, &id, "restore", json!({"snapshot_id": kept})).await,
+            _ => assert_eq!(caller.delete(&format!("/sandboxes/{id}")).await.status, 202),
+        }
+        let outcome = command.await.expect("an end");
+        assert_eq!((outcome.last.0.as_str(), outcome.stdout.as_str()), ("error", "begun\n"), "{end}: {outcome:?}");
+        let log = log.await.expect("an end").body;
+        let last = events(log.as_str().expect("a stream")).pop().expect("an event");
+        assert_eq!(last.0, "error", "{end}: {last:?}");
+        let close = loop {
+            match terminal.next().await {
+                Some(Ok(Message::Text(text))) => panic!("{end}: {text}"),
+                Some(Ok(Message::Close(frame))) => break frame.expect("a reason"),
+                Some(Ok(_)) => {}
+                other => panic!("{end}: {other:?}"),
+            }
+        };
+        assert_eq!(u16::from(close.code), 1001, "{end}: {close:?}");
+        if end == "deleted" {
+            gone(&caller, &format!("/sandboxes/{id}")).await;
+        }
+        if matches!(end, "killed" | "crashed") {
+            eventually("another machine", 30, || world.service.sandbox(&id).filter(|pid| *pid != machine));
+            caller.sandbox_reaches(&id, "Ready").await;
+            assert_eq!(content(&caller, &id, "kept").await, end.as_bytes());
+            shell(&caller, &id, "true").await;
+        }
+    }
+    world.end().await;
+}

@@ -1,0 +1,148 @@
+//! Machines set aside: whoever gets one notices nothing, and none outlives its purpose.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::unix::fs::MetadataExt;
+
+use berth_testkit::{Caller, Service, eventually};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{content, delete, gone, nothing_left, put, run, service_with, shell, snapshot};
+
+/// Waits until machines are set aside; their names. They are made one after the other, so when the second's folder is
+/// there, the first is to be had.
+fn set_aside(service: &Service, sandboxes: &[String]) -> HashSet<String> {
+    eventually("machines set aside", 60, || {
+        let spares = service.files("sandbox/machines").into_iter().filter(|name| !sandboxes.contains(name));
+        Some(spares.collect::<HashSet<_>>()).filter(|spares| spares.len() == 2)
+    })
+}
+
+async fn first(caller: &Caller, body: Value) -> Vec<String> {
+    let id = caller.create_sandbox(body).await;
+    caller.sandbox_reaches(&id, "Ready").await;
+    vec![id]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_gets_one_notices_nothing() {
+    let (mut service, caller) = service_with("[sandbox]\nspares = 2\n").await;
+    let mut sandboxes = first(&caller, json!({})).await;
+    for number in 0..4 {
+        let mut spares = set_aside(&service, &sandboxes);
+        let body = json!({
+            "name": format!("box-{number}"), "env": {"NUMBER": number.to_string()}, "network": {"egress": "deny"},
+        });
+        if number == 3 {
+            service.stop();
+            service.set("BERTH_FAULT", "sandbox.start.intent=kill:2");
+            service.start();
+            sandboxes.extend(first(&caller, json!({})).await);
+            spares = set_aside(&service, &sandboxes);
+        }
+        let id = caller.create_sandbox(body).await;
+        assert!(spares.contains(&id), "it was set aside");
+        if number == 3 {
+            service.died();
+            service.set("BERTH_FAULT", "");
+            service.start();
+        }
+        let ready = caller.sandbox_reaches(&id, "Ready").await;
+        assert_eq!(ready["message"], Value::Null, "{ready}");
+        assert_eq!(
+            shell(&caller, &id, "hostname; echo $NUMBER $BERTH_SANDBOX_ID").await,
+            format!("box-{number}\n{number} {id}\n")
+        );
+        let denied = run(&caller, &id, json!({"cmd": "curl -sS -m 5 http://denied.example.net/"})).await;
+        assert!(denied.stderr.contains("resolve"), "{denied:?}");
+        sandboxes.push(id);
+    }
+    let mut seen = HashSet::new();
+    for id in &sandboxes {
+        let line = "cat /etc/machine-id /proc/sys/kernel/random/boot_id /etc/hostname; \
+                    head -c 16 /dev/urandom | od -An -tx1; python3 -c 'import uuid; print(uuid.uuid4())'";
+        let told = shell(&caller, id, line).await;
+        assert!(told.lines().all(|line| seen.insert(line.to_owned())), "{told} is another's, too");
+        assert_eq!(put(&caller, id, "own", id.clone().into()).await.status, 201);
+    }
+    for id in &sandboxes {
+        assert_eq!(content(&caller, id, "own").await, id.as_bytes());
+    }
+    // The service that came back makes others, as other users.
+    sandboxes.extend(first(&caller, json!({})).await);
+    set_aside(&service, &sandboxes);
+    let mut users = BTreeMap::new();
+    for pid in service.processes("sandbox/machines") {
+        let user = std::fs::metadata(format!("/proc/{pid}")).expect("a process").uid();
+        // A process that was made a moment ago is still the service's.
+        if user >= 0x7000_0000 {
+            assert_eq!(users.insert(user, pid), None, "two machines are one user of the host");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn none_outlives_its_service() {
+    let (mut service, caller) = service_with("[sandbox]\nspares = 2\n").await;
+    let mut sandboxes = first(&caller, json!({})).await;
+    set_aside(&service, &sandboxes);
+    service.stop();
+    assert_eq!(service.files("sandbox/machines"), sandboxes);
+    assert_eq!((service.files("sandbox/layers").len(), service.processes("sandbox").len()), (3, 1));
+    service.start();
+    sandboxes.extend(first(&caller, json!({})).await);
+    set_aside(&service, &sandboxes);
+    service.kill();
+    service.start();
+    eventually("their end", 30, || (service.files("sandbox/machines").len() == 2).then_some(()));
+    eventually("their layers' end", 30, || (service.files("sandbox/layers").len() == 4).then_some(()));
+    assert_eq!(service.processes("sandbox").len(), 2);
+    for id in &sandboxes {
+        delete(&caller, id).await;
+    }
+    nothing_left(&service);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn none_outlives_its_template() {
+    let (service, caller) = service_with("[sandbox]\nspares = 2\n").await;
+    let base = caller.ready_sandbox().await;
+    let kept = snapshot(&caller, &base, json!({})).await;
+    let made = caller.post("/sandbox_templates", json!({"name": "own", "from_snapshot": kept})).await;
+    let path = format!("/sandbox_templates/{}", made.id());
+    caller
+        .until("the template", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["status"] == "ready" }
+        })
+        .await;
+    let own = first(&caller, json!({"template_id": "own"})).await.remove(0);
+    let of_base = set_aside_for(&service, &[base.clone(), own.clone()], 4);
+    assert_eq!(caller.delete(&path).await.status, 204);
+    gone(&caller, &path).await;
+    eventually("the end of half of them", 60, || (service.files("sandbox/machines").len() == 4).then_some(()));
+    assert_eq!(of_base.len(), 4);
+    assert_eq!(shell(&caller, &own, "echo on").await, "on\n");
+    let request = caller.request(Method::DELETE, &format!("/snapshots/{kept}"));
+    assert_eq!(caller.send(request).await.status, 202);
+}
+
+fn set_aside_for(service: &Service, sandboxes: &[String], wanted: usize) -> HashSet<String> {
+    eventually("machines set aside", 60, || {
+        let spares = service.files("sandbox/machines").into_iter().filter(|name| !sandboxes.contains(name));
+        Some(spares.collect::<HashSet<_>>()).filter(|spares| spares.len() == wanted)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn none_is_left_where_there_was_no_room() {
+    let (service, caller) = service_with("[sandbox]\nspares = 2\nmax_sandboxes = 1\n").await;
+    let sandboxes = first(&caller, json!({})).await;
+    let spares = set_aside(&service, &sandboxes);
+    let id = caller.create_sandbox(json!({})).await;
+    assert!(spares.contains(&id));
+    let failed = caller.sandbox_reaches(&id, "Failed").await;
+    assert!(failed["message"].as_str().is_some_and(|text| text.starts_with("insufficient_capacity")), "{failed}");
+    assert!(service.sandbox(&id).is_none(), "what failed runs nothing");
+    delete(&caller, &id).await;
+}
