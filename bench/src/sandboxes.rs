@@ -3,6 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use berth_qemu::machine::Accel;
+use berth_qemu::sandbox::{self, Begin, Layer, Spec, create_layer, layer_size};
+use berth_qemu::seed::Mac;
 use berth_testkit::{Caller, Service};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -119,11 +122,61 @@ async fn creation(report: &mut Report, bench: &Bench) -> Result<()> {
         times.push(began.elapsed().as_secs_f64() * 1e3);
         bench.delete(&id).await;
     }
-    let detail = format!("{:.0} ms of it to Ready; {ROUNDS} one after another", median(ready));
+    let (ready, bare) = (median(ready), bare_restore(bench).await?);
+    let detail = format!("{ready:.0} ms of it to Ready; {ROUNDS} one after another");
     let worst = percentile(&times, 0.99);
     report.add("sandbox: create to its first answer, median", median(times), "ms", Some(Bound::Most(250.0)), detail);
     report.add("the same, 99th percentile", worst, "ms", Some(Bound::Most(500.0)), String::new());
+    let detail = format!("{ready:.0} ms to Ready, {bare:.0} ms until bare QEMU runs where the template was captured");
+    let what = "sandbox: create to Ready beside bare QEMU's restore of the template (time)";
+    report.add(what, ready / bare, "times", Some(Bound::Most(1.5)), detail);
     Ok(())
+}
+
+/// Milliseconds that QEMU takes by itself to go on from a template's memory, on an empty layer.
+async fn bare_restore(bench: &Bench) -> Result<f64> {
+    let id = bench.create().await?;
+    let line = std::fs::read(format!("/proc/{}/cmdline", bench.process(&id)?))?;
+    let line = String::from_utf8_lossy(&line).into_owned();
+    let files = line.split("driver=file,filename=").skip(1).filter_map(|rest| rest.split(',').next());
+    let mut disk: Vec<Layer> = files.map(layer).collect::<Result<_>>()?;
+    disk.reverse();
+    let folder = bench.service.dir.path().join("sandbox");
+    let memory = bench.service.files("sandbox/memories").pop().context("the template's memory")?;
+    let memory = folder.join("memories").join(memory);
+    let size = layer_size(&disk[0].path)?;
+    let parent = disk[1].path.to_string_lossy().into_owned();
+    let mut times = Vec::new();
+    for _ in 0..9 {
+        let dir = tempfile::tempdir_in(&folder)?;
+        disk[0] = Layer { path: dir.path().join("top.qcow2"), id: disk[0].id };
+        create_layer(&disk[0].path, &parent, size)?;
+        let begin = Begin::Load { memory: memory.join("memory"), state: memory.join("state") };
+        let spec = Spec {
+            id: disk[0].id,
+            dir: dir.path().to_path_buf(),
+            vcpus: 1,
+            memory_mb: 256,
+            disk: disk.clone(),
+            mac: Mac([0x52, 0x54, 0, 0, 0, 1]),
+            begin,
+            accel: if line.contains("tcg,") { Accel::Tcg } else { Accel::Kvm },
+            jail: None,
+            qemu: line.split('\0').next().unwrap_or_default().into(),
+        };
+        let since = Instant::now();
+        sandbox::start(&spec, || Ok(())).await?;
+        times.push(since.elapsed().as_secs_f64() * 1e3);
+        sandbox::stop(&spec.dir, spec.id).await?;
+    }
+    bench.delete(&id).await;
+    Ok(median(times))
+}
+
+fn layer(path: &str) -> Result<Layer> {
+    let path = std::path::PathBuf::from(path);
+    let id = path.file_stem().and_then(|stem| stem.to_str()).context("a layer")?.parse()?;
+    Ok(Layer { path, id })
 }
 
 async fn burst(report: &mut Report, bench: &Bench) -> Result<()> {
@@ -182,9 +235,10 @@ async fn forks(report: &mut Report, bench: &Bench) -> Result<()> {
             quiet.push(silence(bench, &id, None).await?);
             gaps.push(silence(bench, &id, Some(memory)).await?);
         }
-        let detail = format!("{:.0} ms without a fork", median(quiet));
-        let what = format!("sandbox: longest silence of its output during a fork with {name}");
-        report.add(&what, median(gaps), "ms", Some(Bound::Most(bound)), detail);
+        let (during, without) = (median(gaps), median(quiet));
+        let detail = format!("{during:.0} ms during one and {without:.0} ms without, of a line each 3 ms");
+        let what = format!("sandbox: a fork with {name}, by the longest silence of its output");
+        report.add(&what, during - without, "ms", Some(Bound::Most(bound)), detail);
     }
     bench.delete(&id).await;
     Ok(())

@@ -48,6 +48,8 @@ pub(crate) fn spawn(qemu: &Path, arguments: Vec<OsString>, dir: &Path) -> Result
     let err = log.try_clone().map_err(at("cannot open", &log_path))?;
     let mut command = std::process::Command::new(qemu);
     command.args(arguments).current_dir(dir).stdin(Stdio::null()).stdout(log).stderr(err);
+    // Its threads allocate little, and glibc would give each of them a heap of its own.
+    command.env("MALLOC_ARENA_MAX", "1");
     own_session(&mut command);
     let mut child = Command::from(command).kill_on_drop(false).spawn().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => Error::Missing { tool: qemu.display().to_string(), package: QEMU_PACKAGE },

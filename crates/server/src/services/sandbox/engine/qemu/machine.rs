@@ -61,8 +61,10 @@ impl QemuSandboxes {
     }
 
     async fn start_anew(&self, spec: &StartSpec, dir: &Path, before: Option<Incarnation>) -> Result<Started> {
+        let turn = self.starting.acquire().await.map_err(transient)?;
         let (mut incarnation, note) = self.launch(spec, before).await?;
         let started = self.identify(spec, dir, &mut incarnation).await?;
+        drop(turn);
         self.spares.learn(spec);
         Ok(Started { note, ..started })
     }

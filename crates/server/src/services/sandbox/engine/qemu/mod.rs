@@ -30,7 +30,7 @@ use berth_oci::Registries;
 use berth_qemu::machine::Accel;
 use berth_qemu::seed::Mac;
 use berth_qemu::{accel, host};
-use tokio::sync::{Mutex as AsyncMutex, OnceCell, broadcast};
+use tokio::sync::{Mutex as AsyncMutex, OnceCell, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -56,6 +56,8 @@ const USERS: i64 = 1 << 20;
 /// The card of every machine. Each is alone on its link, so that nobody sees two of them, and a copy has nothing
 /// to change.
 const MAC: Mac = Mac([0x52, 0x54, 0x00, 0xbe, 0x47, 0x01]);
+/// Machines that are started at the same time for each core: all at once take longer, and none is ready before the end.
+const STARTS_PER_CORE: usize = 2;
 /// Happenings kept for a slow watcher before it has to look at every machine.
 const HAPPENINGS: usize = 1024;
 
@@ -71,6 +73,7 @@ pub struct QemuSandboxes {
     spares: Spares,
     spares_kept: usize,
     making_blank: AsyncMutex<()>,
+    starting: Semaphore,
     guest: OnceLock<Guest>,
     host: OnceCell<Host>,
 }
@@ -101,6 +104,7 @@ impl QemuSandboxes {
             spares: Spares::default(),
             spares_kept: config.sandbox.spares,
             making_blank: AsyncMutex::default(),
+            starting: Semaphore::new(STARTS_PER_CORE * usize::try_from(host::cores()).unwrap_or(1).max(1)),
             guest: OnceLock::new(),
             host: OnceCell::new(),
         }

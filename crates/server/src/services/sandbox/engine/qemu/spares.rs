@@ -193,6 +193,8 @@ impl QemuSandboxes {
 
     async fn make_spare(&self, spec: &StartSpec) -> Result<()> {
         let [top, base, ..] = spec.layers[..] else { return Err(transient("a template without a disk")) };
+        // Behind those that somebody waits for.
+        let _turn = self.starting.acquire().await.map_err(transient)?;
         self.make_layer_file(top, base)?;
         let (incarnation, _) = self.launch(spec, None).await?;
         if !incarnation.from_memory {
