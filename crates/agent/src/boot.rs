@@ -122,8 +122,13 @@ fn enter(agent: &Agent, wanted: &Boot) -> io::Result<Place> {
     mount_move(".", "/")?;
     rustix::process::chroot(".")?;
     std::env::set_current_dir("/")?;
+    let vm = Path::new("/proc/sys/vm");
     for (name, centiseconds) in [("dirty_writeback_centisecs", "100"), ("dirty_expire_centisecs", "100")] {
-        std::fs::write(Path::new("/proc/sys/vm").join(name), centiseconds)?;
+        std::fs::write(vm.join(name), centiseconds)?;
+    }
+    // Memory need be neither counted nor compacted while nothing happens; a kernel that cannot, does not.
+    for (name, value) in [("stat_interval", "60"), ("compaction_proactiveness", "0")] {
+        let _ = std::fs::write(vm.join(name), value);
     }
     // Without the count, metrics tell what the agent started itself.
     let _ = std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+pids");

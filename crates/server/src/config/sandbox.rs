@@ -31,8 +31,9 @@ pub struct Sandbox {
     pub memory_overcommit: f64,
     /// Sandboxes that may run at the same time.
     pub max_sandboxes: i64,
-    /// Machines that are kept ready for each template that was asked for lately, some 45 MiB each; 0 for none.
-    pub spares: usize,
+    /// Machines that are kept ready for templates that were asked for lately, some 45 MiB each; 0 for none. Without it,
+    /// as many as a fiftieth of the host's memory holds.
+    pub spares: Option<usize>,
     /// Sandboxes being worked on at the same time.
     pub workers: usize,
 }
@@ -52,7 +53,7 @@ impl Default for Sandbox {
             plain_registries: Vec::new(),
             memory_overcommit: 4.0,
             max_sandboxes: 1000,
-            spares: 4,
+            spares: None,
             workers: 32,
         }
     }
@@ -78,7 +79,7 @@ impl Sandbox {
         ensure!(overcommit > 0.0 && overcommit <= 1000.0, "sandbox.memory_overcommit must be above 0, at most 1000");
         ensure!((1..=1_048_576).contains(&self.upload_mb), "sandbox.upload_mb must be from 1 to 1048576");
         ensure!((1..=1_000_000).contains(&self.max_sandboxes), "sandbox.max_sandboxes must be from 1 to 1000000");
-        ensure!(self.spares <= 64, "sandbox.spares must be at most 64");
+        ensure!(self.spares.is_none_or(|spares| spares <= 64), "sandbox.spares must be at most 64");
         ensure!((1..=256).contains(&self.workers), "sandbox.workers must be from 1 to 256");
         Ok(())
     }

@@ -102,7 +102,7 @@ impl QemuSandboxes {
             registries: Registries::default().trusting(&config.sandbox.registries, &config.sandbox.plain_registries),
             lives: Lives::new(clock, Gateway::new(berth_egress::Config::default()), broadcast::channel(HAPPENINGS).0),
             spares: Spares::default(),
-            spares_kept: config.sandbox.spares,
+            spares_kept: config.sandbox.spares.unwrap_or_else(|| spares::fitting(host::memory_mb())),
             making_blank: AsyncMutex::default(),
             starting: Semaphore::new(STARTS_PER_CORE * usize::try_from(host::cores()).unwrap_or(1).max(1)),
             guest: OnceLock::new(),

@@ -30,6 +30,10 @@ const WANTED: Duration = Duration::from_mins(10);
 const TAKEN: Duration = Duration::from_mins(1);
 /// Wait after a spare that could not be made.
 const AGAIN: Duration = Duration::from_secs(30);
+/// What one takes of the host's memory, in MiB: measured with a guest of 256 MiB, emulated.
+const SPARE_MB: u64 = 45;
+/// More are not kept, however much memory there is: each takes half a per cent of a core.
+const MOST: usize = 16;
 /// What a spare has run before it is one: the path of every command.
 const REHEARSAL: &str = "true";
 
@@ -87,13 +91,17 @@ impl Spares {
         }
     }
 
-    /// What the next spare is to be, if one is wanted.
-    fn next(&self, target: usize) -> Option<StartSpec> {
+    /// What the next spare is to be, if one is wanted and `most` are not there.
+    fn next(&self, most: usize) -> Option<StartSpec> {
         let now = Instant::now();
         let mut kinds = self.kinds();
+        let part = share(&kinds, most);
+        if kinds.values().map(|kind| kind.ready.len()).sum::<usize>() >= most {
+            return None;
+        }
         let lacks = |kind: &&mut Kind| {
             let late = kind.not_before.is_none_or(|time| time <= now);
-            kind.model.is_some() && kind.ready.len() < target && late && now.duration_since(kind.asked) < WANTED
+            kind.model.is_some() && kind.ready.len() < part && late && now.duration_since(kind.asked) < WANTED
         };
         let kind = kinds.values_mut().filter(lacks).max_by_key(|kind| kind.asked)?;
         let spare = Spare { machine: SandboxId(Uuid::now_v7()), layer: LayerId(Uuid::now_v7()) };
@@ -134,6 +142,13 @@ impl Spares {
         gone
     }
 
+    /// Removes what is above its memory's share from the list, since another one is wanted now: what is left to end.
+    fn trim(&self, most: usize) -> Vec<Spare> {
+        let mut kinds = self.kinds();
+        let part = share(&kinds, most);
+        kinds.values_mut().flat_map(|kind| kind.ready.split_off(part.min(kind.ready.len()))).collect()
+    }
+
     /// Machines and layers that are spares, or are about to have a row.
     pub(super) fn known(&self) -> (Vec<SandboxId>, Vec<LayerId>) {
         let kinds = self.kinds();
@@ -145,18 +160,33 @@ impl Spares {
     }
 }
 
+/// How many spares each memory that is wanted may have.
+fn share(kinds: &HashMap<MemoryId, Kind>, most: usize) -> usize {
+    most / kinds.values().filter(|kind| kind.model.is_some()).count().clamp(1, most.max(1))
+}
+
+/// How many fit into a fiftieth of a host's memory.
+pub(super) fn fitting(memory_mb: u64) -> usize {
+    usize::try_from(memory_mb / 50 / SPARE_MB).unwrap_or(MOST).clamp(1, MOST)
+}
+
 impl QemuSandboxes {
     /// Keeps spares until told to stop, and ends them then.
-    pub(super) async fn keep_spares(&self, target: usize, stop: CancellationToken) {
+    pub(super) async fn keep_spares(&self, most: usize, stop: CancellationToken) {
         let mut tick = tokio::time::interval(AGAIN);
         self.spares.users.store(self.next_user(), Ordering::Relaxed);
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = self.spares.wanted.notified() => {}
-                _ = tick.tick() => self.end_spares(|_, kind| kind.asked.elapsed() > WANTED).await,
+                _ = tick.tick() => {
+                    self.end_spares(|_, kind| kind.asked.elapsed() > WANTED).await;
+                    for spare in self.spares.trim(most) {
+                        self.discard_spare(spare).await;
+                    }
+                }
             }
-            while let Some(spec) = self.spares.next(target) {
+            while let Some(spec) = self.spares.next(most) {
                 tokio::select! {
                     () = stop.cancelled() => break,
                     () = self.add_spare(&spec) => {}
@@ -233,5 +263,62 @@ impl QemuSandboxes {
         let _ = self.end_machine(spare.machine).await;
         let _ = remove(&self.places.machine(spare.machine)).await;
         let _ = remove(&self.places.layer(spare.layer)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(asked: Instant) -> Kind {
+        let model = StartSpec {
+            id: SandboxId(Uuid::nil()),
+            generation: 1,
+            slot: 0,
+            hostname: String::new(),
+            vcpu: 1,
+            memory_mb: 256,
+            layers: vec![LayerId(Uuid::nil())],
+            from: From::Disk,
+            fresh: true,
+            env: BTreeMap::new(),
+            user: "user".into(),
+            workdir: None,
+            network: Network::default(),
+        };
+        Kind { asked, model: Some(model), ready: Vec::new(), making: None, not_before: None }
+    }
+
+    /// Makes what is wanted; how many each memory has then, the oldest request first.
+    fn made(spares: &Spares, memories: &[MemoryId], most: usize) -> Vec<usize> {
+        while let Some(spec) = spares.next(most) {
+            let memory =
+                spares.kinds().iter().find(|(_, k)| k.making.is_some_and(|m| m.machine == spec.id)).map(|k| *k.0);
+            assert!(spares.finish(memory.unwrap(), spec.id, true));
+        }
+        memories.iter().map(|memory| spares.kinds()[memory].ready.len()).collect()
+    }
+
+    #[test]
+    fn memories_share_what_there_is() {
+        let (spares, start) = (Spares::default(), Instant::now());
+        let memories: Vec<_> = (0..4).map(|_| MemoryId(Uuid::now_v7())).collect();
+        spares.kinds().insert(memories[0], kind(start));
+        assert_eq!(made(&spares, &memories[..1], 5), [5]);
+        spares.kinds().insert(memories[1], kind(start + Duration::from_millis(1)));
+        assert_eq!(made(&spares, &memories[..2], 5), [5, 0], "there is no room");
+        assert_eq!(spares.trim(5).len(), 3);
+        assert_eq!(made(&spares, &memories[..2], 5), [2, 2]);
+        for (index, memory) in memories.iter().enumerate().skip(2) {
+            spares.kinds().insert(*memory, kind(start + Duration::from_millis(index as u64)));
+        }
+        assert_eq!(spares.trim(2).len(), 2);
+        assert_eq!(made(&spares, &memories, 2), [1, 1, 0, 0]);
+        assert!(spares.trim(0).len() == 2 && spares.next(0).is_none());
+    }
+
+    #[test]
+    fn a_host_keeps_what_a_fiftieth_of_its_memory_holds() {
+        assert_eq!([2 << 10, 8 << 10, 24 << 10, 256 << 10].map(fitting), [1, 3, 10, 16]);
     }
 }
