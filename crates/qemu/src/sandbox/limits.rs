@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, access};
 use uuid::Uuid;
 
 /// Where the kernel shows control groups.
@@ -42,7 +43,11 @@ pub(super) fn apply(id: Uuid, pid: i32, memory_mb: u32) -> bool {
 pub fn is_possible() -> bool {
     let root = Path::new(GROUPS);
     let ours = files(root, Limits { memory_bytes: 0, threads: 0 }).into_iter().map(|(folder, _)| folder.join(OURS));
-    ours.clone().count() > 0 && ours.clone().all(|folder| fs::create_dir_all(folder).is_ok())
+    let is_ours = |folder: PathBuf| {
+        // One that is there may be another user's.
+        fs::create_dir_all(&folder).is_ok() && access(&folder, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+    };
+    ours.clone().count() > 0 && ours.clone().all(is_ours)
 }
 
 /// Removes what limited a process that ended.
