@@ -44,6 +44,8 @@ const SSH: u16 = 22;
 const HIGH_SSH: u16 = 2222;
 /// Age below which a base is left alone.
 const YOUNG: Duration = Duration::from_mins(10);
+/// How long a process may take to end once it has left its sockets.
+const ENDING: Duration = Duration::from_secs(30);
 /// Happenings kept for a slow watcher before it has to look at every machine.
 const HAPPENINGS: usize = 1024;
 
@@ -243,6 +245,9 @@ impl QemuEngine {
                 }
             }
             watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            let _ = happenings.send(id);
+            // A machine that ends leaves its sockets first, and who looks at it then still sees it run.
+            let _ = tokio::time::timeout(ENDING, machine::ended(&dir, id.0)).await;
             let _ = happenings.send(id);
         });
     }
