@@ -164,8 +164,10 @@ impl Service {
 
     /// Waits until it ended by itself.
     pub fn died(&mut self) {
-        let mut child = self.child.take().expect("a service");
+        // It stays ours until it ended, so that one that does not is killed with the test.
+        let child = self.child.as_mut().expect("a service");
         eventually("the service's end", 60, || child.try_wait().ok().flatten());
+        self.child = None;
     }
 
     /// The administrator, once the service has looked at its images.
