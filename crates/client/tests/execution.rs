@@ -110,7 +110,7 @@ async fn reading_goes_on_at_the_offset_where_it_broke() {
     assert_eq!(text, "ab\ncd\n");
     assert!(matches!(last, Some(OutputEvent::Exit(exit)) if exit.code == Some(3)));
     let paths: Vec<_> = asked.iter().map(|line| line.split(' ').next().expect("a path")).collect();
-    let logs = |offset: u64| format!("/sandbox/7/processes/5/logs?follow=true&offset={offset}");
+    let logs = |offset: u64| format!("/sandbox/7/processes/5/logs?follow=true&offset={offset}&hold=false");
     assert_eq!(paths, ["/sandbox/7/commands", &logs(3), &logs(3), &logs(4), &logs(6)]);
 }
 
