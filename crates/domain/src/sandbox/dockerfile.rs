@@ -15,7 +15,6 @@ pub mod config;
 mod copy;
 mod expand;
 pub mod instruction;
-pub mod key;
 mod lines;
 pub mod pattern;
 pub mod plan;

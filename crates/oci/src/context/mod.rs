@@ -13,9 +13,7 @@ use std::path::{Path, PathBuf};
 
 use berth_domain::sandbox::dockerfile::pattern::Ignore;
 use berth_domain::sandbox::dockerfile::plan::Copy;
-use sha2::{Digest, Sha256};
 
-use crate::blobs::Sha;
 use crate::compression::Decoder;
 use crate::members::{Kind, Member, each};
 use crate::{Budget, Error, Result};
@@ -53,7 +51,8 @@ impl Context {
                 let mut text = Vec::new();
                 content.take(MAX_IGNORE + 1).read_to_end(&mut text)?;
                 ignore = Some(rules(&text)?);
-                tree.add(file(&member, &text), member);
+                let content = Content::File { ordinal: member.ordinal, size: member.size, packed: false };
+                tree.add(content, member);
                 return Ok(());
             }
             let content = match &member.kind {
@@ -74,13 +73,12 @@ impl Context {
         Ok(Self { archive: Some(archive.to_owned()), tree, most })
     }
 
-    /// A digest of everything that a `COPY` takes: equal where it would write the same.
+    /// Looks for everything that a `COPY` takes.
     ///
     /// # Errors
-    /// As for [`Self::select`].
-    pub fn digest(&self, copy: &Copy) -> Result<String> {
-        let selection = select::resolve(&self.tree, copy, true)?;
-        Ok(selection.digest())
+    /// Something is named that is not there.
+    pub fn look_for(&self, copy: &Copy) -> Result<()> {
+        select::resolve(&self.tree, copy, true).map(drop)
     }
 
     /// Writes an archive of what a `COPY` takes, each member named after where it goes, relative to `/`. `directory`
@@ -126,24 +124,10 @@ fn rules(text: &[u8]) -> Result<Ignore> {
     Ignore::parse(text).map_err(Error::invalid)
 }
 
-fn file(member: &Member, bytes: &[u8]) -> Content {
-    Content::File { ordinal: member.ordinal, size: member.size, sha: Sha::of(bytes).0, packed: false }
-}
-
-/// Reads a file's content once: its digest, and whether it is an archive.
+/// Reads the start of a file, which tells whether it is an archive.
 fn scan(member: &Member, content: &mut dyn Read) -> Result<Content> {
-    let mut hasher = Sha256::new();
     let mut start = Vec::with_capacity(START);
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        let n = content.read(&mut buffer).map_err(Error::from_stream)?;
-        if n == 0 {
-            break;
-        }
-        hasher.update(&buffer[..n]);
-        let wanted = (START - start.len()).min(n);
-        start.extend_from_slice(&buffer[..wanted]);
-    }
+    content.take(START as u64).read_to_end(&mut start).map_err(Error::from_stream)?;
     let packed = nested::is_archive(&start);
-    Ok(Content::File { ordinal: member.ordinal, size: member.size, sha: Sha::finished(hasher).0, packed })
+    Ok(Content::File { ordinal: member.ordinal, size: member.size, packed })
 }

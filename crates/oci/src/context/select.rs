@@ -6,13 +6,11 @@ use std::path::Path;
 
 use berth_domain::sandbox::dockerfile::pattern::Pattern;
 use berth_domain::sandbox::dockerfile::plan::Copy;
-use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
 use super::nested::each_member;
 use super::tree::{Content, Node, Tree};
 use super::{Spending, read};
-use crate::blobs::Sha;
 use crate::members::{Kind, Member};
 use crate::{Budget, Error, Result};
 
@@ -81,25 +79,6 @@ impl Selection {
         for (path, node) in tree.below(real) {
             self.at.insert(join(to, path), node.clone());
         }
-    }
-
-    /// A digest of it; times do not count.
-    pub fn digest(&self) -> String {
-        let mut hasher = Sha256::new();
-        let mut add = |text: &str| {
-            hasher.update((text.len() as u64).to_be_bytes());
-            hasher.update(text);
-        };
-        for (path, node) in &self.at {
-            add(path);
-            add(&format!("{:o}", node.mode));
-            match &node.content {
-                Content::File { sha, .. } => add(&format!("file {sha}")),
-                Content::Directory => add("directory"),
-                Content::Symlink(target) => add(&format!("link {target}")),
-            }
-        }
-        Sha::finished(hasher).0
     }
 }
 

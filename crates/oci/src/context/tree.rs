@@ -18,8 +18,6 @@ pub enum Content {
         ordinal: usize,
         /// Its bytes.
         size: u64,
-        /// Their digest.
-        sha: String,
         /// Whether it is an archive.
         packed: bool,
     },
@@ -158,7 +156,7 @@ mod tests {
     }
 
     fn file() -> Content {
-        Content::File { ordinal: 0, size: 0, sha: String::new(), packed: false }
+        Content::File { ordinal: 0, size: 0, packed: false }
     }
 
     fn link(target: &str) -> Content {

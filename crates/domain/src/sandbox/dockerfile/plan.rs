@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
 use super::config::ImageConfig;
 use super::instruction::{Command, Instruction};
 use super::scope::Scope;
@@ -42,7 +40,7 @@ pub struct Stage {
 }
 
 /// What a stage begins with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Base {
     /// Nothing.
     Scratch,
@@ -64,7 +62,7 @@ pub struct Step {
 }
 
 /// What a step does.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Runs a program.
     Run(Run),
@@ -75,7 +73,7 @@ pub enum Action {
 }
 
 /// A program that is run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     /// It and its arguments.
     pub argv: Vec<String>,
@@ -90,7 +88,7 @@ pub struct Run {
 }
 
 /// Files that are copied.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copy {
     /// Where from.
     pub origin: Origin,
@@ -111,7 +109,7 @@ pub struct Copy {
 }
 
 /// Where files are copied from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The files that were sent with the Dockerfile.
     Context,
@@ -120,7 +118,7 @@ pub enum Origin {
 }
 
 /// A file that stands in the Dockerfile itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inline {
     /// Its name.
     pub name: String,

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_domain::agent::control::Pack;
-use berth_domain::sandbox::dockerfile::key::Contents;
 use berth_domain::sandbox::dockerfile::plan::{Copy, Origin};
 use berth_domain::sandbox::dockerfile::{Action, Base, Dockerfile, ImageConfig, Plan, Stage};
 use berth_oci::{Budget, Context};
 use tokio_util::sync::CancellationToken;
 
-use super::site::{Beginning, Inspected, Opened, Site, Unpack, Workshop};
+use super::site::{Beginning, Opened, Site, Unpack, Workshop};
 use super::{BuildError, Log, stream};
 
 /// What a build may take.
@@ -52,8 +51,6 @@ pub struct Builder<'a> {
 /// What is to be done.
 struct Work<'a> {
     plan: &'a Plan,
-    /// The keys of each stage's steps.
-    keys: Vec<Vec<String>>,
     /// The last stage that needs each stage.
     uses: Vec<usize>,
 }
@@ -97,22 +94,19 @@ impl Builder<'_> {
         let mut known = BTreeMap::new();
         for name in dockerfile.images(given, target)? {
             self.log.line(&format!("looking for {name}"));
-            let inspected = self.workshop.inspect(&name).await?;
-            known.insert(name, inspected);
+            let config = self.workshop.inspect(&name).await?;
+            known.insert(name, config);
         }
-        let config = |name: &str| known.get(name).map(|found| found.config.clone()).unwrap_or_default();
+        let config = |name: &str| known.get(name).cloned().unwrap_or_default();
         let plan = dockerfile.plan(given, target, &config)?;
         for note in &plan.notes {
             self.log.line(&format!("NOTE: {note}"));
         }
-        let keys = self.keys(&plan, &known)?;
-        let starts = self.starts(&plan, &keys).await?;
-        let work = Work { keys, uses: last_uses(&plan), plan: &plan };
+        self.look_for_copies(&plan)?;
+        let (needed, work) = (needed(&plan), Work { uses: last_uses(&plan), plan: &plan });
         let mut sites = Sites { stages: plan.stages.iter().map(|_| None).collect(), ..Sites::default() };
-        for (index, stage) in plan.stages.iter().enumerate() {
-            let Some(start) = starts[index] else { continue };
-            let site = self.stage(&work, index, start, &mut sites).await?;
-            sites.stages[index] = Some(site);
+        for (index, stage) in plan.stages.iter().enumerate().filter(|(index, _)| needed[*index]) {
+            sites.stages[index] = Some(self.stage(&work, index, &mut sites).await?);
             for (earlier, last) in work.uses.iter().enumerate().take(index) {
                 if *last <= index {
                     sites.stages[earlier] = None;
@@ -125,70 +119,30 @@ impl Builder<'_> {
         Ok(Finished { site, config: plan.config(), origin: origin(&plan) })
     }
 
-    /// The keys of all steps. What a copy takes of the context is looked for now, before anything is run.
-    fn keys(&self, plan: &Plan, known: &BTreeMap<String, Inspected>) -> Result<Vec<Vec<String>>, BuildError> {
+    /// Looks for what copies take of the context now, before anything is run.
+    fn look_for_copies(&self, plan: &Plan) -> Result<(), BuildError> {
         for step in plan.stages.iter().flat_map(|stage| &stage.steps) {
             if let Action::Copy(copy) = &step.action
                 && copy.origin == Origin::Context
             {
-                self.context.digest(copy).map_err(|error| BuildError::from(error).at(step.line))?;
+                self.context.look_for(copy).map_err(|error| BuildError::from(error).at(step.line))?;
             }
         }
-        Ok(plan.keys(&Digests { known, context: &self.context }))
+        Ok(())
     }
 
-    /// Where each stage begins: `Some(None)` with its base, `Some(Some(n))` after `n` steps of an earlier build, and
-    /// `None` where it is not needed.
-    async fn starts(&mut self, plan: &Plan, keys: &[Vec<String>]) -> Result<Vec<Option<Option<usize>>>, BuildError> {
-        let mut starts = vec![None; plan.stages.len()];
-        let mut needed = vec![false; plan.stages.len()];
-        if let Some(last) = needed.last_mut() {
-            *last = true;
-        }
-        for (index, stage) in plan.stages.iter().enumerate().rev() {
-            if !needed[index] {
-                continue;
-            }
-            let reached = self.workshop.reached(&keys[index]).await?.filter(|reached| *reached <= stage.steps.len());
-            starts[index] = Some(reached);
-            if let (None, Base::Stage(base)) = (reached, &stage.base) {
-                needed[*base] = true;
-            }
-            for base in origins(stage, reached.unwrap_or(0)) {
-                needed[base] = true;
-            }
-        }
-        Ok(starts)
-    }
-
-    async fn stage(
-        &mut self,
-        work: &Work<'_>,
-        index: usize,
-        start: Option<usize>,
-        sites: &mut Sites,
-    ) -> Result<Box<dyn Site>, BuildError> {
-        let (stage, keys) = (&work.plan.stages[index], &work.keys[index]);
+    async fn stage(&mut self, work: &Work<'_>, index: usize, sites: &mut Sites) -> Result<Box<dyn Site>, BuildError> {
+        let stage = &work.plan.stages[index];
         let title = stage.name.clone().unwrap_or_else(|| format!("stage {index}"));
         let title = if work.plan.stages.len() == 1 { String::new() } else { format!("{title} ") };
-        let mut site = match start {
-            Some(reached) => {
-                self.log.line(&format!("[{title}{reached}/{}] reached by an earlier build", stage.steps.len()));
-                self.workshop.open(Beginning::Checkpoint(&keys[reached])).await?.site
-            }
-            None => self.begin(work, index, &title, sites).await.map_err(|error| error.at(stage.line))?,
-        };
+        let mut site = self.begin(work, index, &title, sites).await.map_err(|error| error.at(stage.line))?;
         site.furnish().await?;
-        if start.is_none() {
-            site.checkpoint(&keys[0]).await?;
-        }
-        for (number, step) in stage.steps.iter().enumerate().skip(start.unwrap_or(0)) {
+        for (number, step) in stage.steps.iter().enumerate() {
             self.log.line(&format!("[{title}{}/{}] {}", number + 1, stage.steps.len(), step.text));
             let began = tokio::time::Instant::now();
             self.step(step, &mut *site, sites).await?;
             crate::fault::point("sandbox.build_step.done").await.map_err(BuildError::Host)?;
             self.log.line(&format!("    done in {:.1} s", began.elapsed().as_secs_f64()));
-            site.checkpoint(&keys[number + 1]).await?;
         }
         Ok(site)
     }
@@ -208,7 +162,7 @@ impl Builder<'_> {
                 self.open_image(name).await
             }
             Base::Stage(base) => {
-                let copied_from = origins(stage, 0).any(|origin| origin == *base);
+                let copied_from = origins(stage).any(|origin| origin == *base);
                 let gone = || BuildError::Host("a stage that is built on is gone".into());
                 if work.uses[*base] == index && !copied_from {
                     return sites.stages[*base].take().ok_or_else(gone);
@@ -246,12 +200,32 @@ fn origin(plan: &Plan) -> Option<String> {
     if let Base::Image(name) = base { Some(name.clone()) } else { None }
 }
 
-/// The stages that a stage copies from, from a step on.
-fn origins(stage: &Stage, start: usize) -> impl Iterator<Item = usize> {
-    stage.steps.iter().skip(start).filter_map(|step| match &step.action {
+/// The stages that a stage copies from.
+fn origins(stage: &Stage) -> impl Iterator<Item = usize> {
+    stage.steps.iter().filter_map(|step| match &step.action {
         Action::Copy(Copy { origin: Origin::Base(Base::Stage(base)), .. }) => Some(*base),
         _ => None,
     })
+}
+
+/// The stages that the last one needs, itself among them.
+fn needed(plan: &Plan) -> Vec<bool> {
+    let mut needed = vec![false; plan.stages.len()];
+    if let Some(last) = needed.last_mut() {
+        *last = true;
+    }
+    for (index, stage) in plan.stages.iter().enumerate().rev() {
+        if !needed[index] {
+            continue;
+        }
+        if let Base::Stage(base) = stage.base {
+            needed[base] = true;
+        }
+        for base in origins(stage) {
+            needed[base] = true;
+        }
+    }
+    needed
 }
 
 /// The last stage that needs each stage; itself where none does.
@@ -261,24 +235,9 @@ fn last_uses(plan: &Plan) -> Vec<usize> {
         if let Base::Stage(base) = stage.base {
             uses[base] = index;
         }
-        for base in origins(stage, 0) {
+        for base in origins(stage) {
             uses[base] = index;
         }
     }
     uses
-}
-
-struct Digests<'a> {
-    known: &'a BTreeMap<String, Inspected>,
-    context: &'a Context,
-}
-
-impl Contents for Digests<'_> {
-    fn image(&self, name: &str) -> String {
-        self.known.get(name).map(|found| found.digest.clone()).unwrap_or_default()
-    }
-
-    fn context(&self, copy: &Copy) -> String {
-        self.context.digest(copy).unwrap_or_default()
-    }
 }

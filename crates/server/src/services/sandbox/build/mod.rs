@@ -25,7 +25,7 @@ mod under_way;
 pub use builder::{Builder, Finished, Limits};
 pub use log::{End, Log, Piece};
 pub use machine::AgentSite;
-pub use site::{Beginning, Inspected, Lines, Opened, Site, Tar, Unpack, Workshop};
+pub use site::{Beginning, Lines, Opened, Site, Tar, Unpack, Workshop};
 pub use under_way::Builds;
 
 use berth_domain::sandbox::dockerfile::Mistakes;
@@ -68,7 +68,7 @@ impl BuildError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Agent(error) => !matches!(error, AgentError::Refused { .. }),
-            Self::Image(error) => matches!(error, berth_oci::Error::Unreachable(_) | berth_oci::Error::Io(_)),
+            Self::Image(error) => is_passing(error),
             Self::Host(_) => true,
             Self::Mistakes(_) | Self::Step { .. } | Self::TooLong(_) | Self::Cancelled => false,
         }
@@ -78,14 +78,14 @@ impl BuildError {
     fn at(self, line: usize) -> Self {
         match self {
             Self::Agent(AgentError::Refused { message, .. }) => Self::Step { line, reason: message },
-            Self::Image(error) if !Self::is_passing(&error) => Self::Step { line, reason: error.to_string() },
+            Self::Image(error) if !is_passing(&error) => Self::Step { line, reason: error.to_string() },
             other => other,
         }
     }
+}
 
-    fn is_passing(error: &berth_oci::Error) -> bool {
-        matches!(error, berth_oci::Error::Unreachable(_) | berth_oci::Error::Io(_))
-    }
+fn is_passing(error: &berth_oci::Error) -> bool {
+    matches!(error, berth_oci::Error::Unreachable(_) | berth_oci::Error::Io(_))
 }
 
 #[cfg(test)]

@@ -54,21 +54,6 @@ pub trait Site: Any + Send {
 
     /// Runs a program, and tells each line of its output.
     async fn run(&mut self, run: &Run, patience: Duration, line: &mut Lines<'_>) -> Result<Exit, BuildError>;
-
-    /// Told after each step: a place that a later build may begin at, by the key of everything up to here.
-    async fn checkpoint(&mut self, key: &str) -> Result<(), BuildError> {
-        let _ = key;
-        Ok(())
-    }
-}
-
-/// What is known of an image before anything is built from it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Inspected {
-    /// What it says about its programs.
-    pub config: ImageConfig,
-    /// What it holds: equal digests, equal content.
-    pub digest: String,
 }
 
 /// What a site begins with.
@@ -78,8 +63,6 @@ pub enum Beginning<'a> {
     Empty,
     /// An image that was inspected before.
     Image(&'a str),
-    /// What an earlier build had reached, by its key.
-    Checkpoint(&'a str),
 }
 
 /// A site, and what has to be unpacked onto it first.
@@ -93,15 +76,10 @@ pub struct Opened {
 /// Who makes sites.
 #[async_trait]
 pub trait Workshop: Send {
-    /// Finds an image: a template, an uploaded archive, or one of a registry, which is fetched.
-    async fn inspect(&mut self, name: &str) -> Result<Inspected, BuildError>;
+    /// Finds an image: a template, an uploaded archive, or one of a registry, which is fetched. Gives what it says
+    /// about its programs.
+    async fn inspect(&mut self, name: &str) -> Result<ImageConfig, BuildError>;
 
     /// Makes a site.
     async fn open(&mut self, beginning: Beginning<'_>) -> Result<Opened, BuildError>;
-
-    /// The furthest of these keys, by its index, that [`Self::open`] can begin at.
-    async fn reached(&mut self, keys: &[String]) -> Result<Option<usize>, BuildError> {
-        let _ = keys;
-        Ok(None)
-    }
 }

@@ -198,10 +198,8 @@ async fn layers_of_an_image_are_unpacked_first() {
     assert!(yard.log.read(0).text.contains("    layer 2/2, 1 MiB, sha256:"));
     // Two layers of two entries' blocks and two of the end.
     yard.limits.bytes = 2 * 2048;
-    yard.shop.world().kept.clear();
     assert!(yard.build("FROM oci").await.is_ok());
     yard.limits.bytes -= 1;
-    yard.shop.world().kept.clear();
     let (message, transient) = yard.failure("FROM oci").await;
     assert!(message.starts_with("line 1: ") && message.contains("disk_gb") && !transient, "{message}");
 }
@@ -243,19 +241,4 @@ async fn time_is_bounded_and_a_build_can_be_called_off() {
     yard.limits = Limits { step: Duration::from_mins(1), whole: Duration::from_millis(1), ..yard.limits };
     assert!(yard.failure("FROM base\nRUN hang").await.0.contains("the build took longer"));
     assert!(yard.told().last().is_some_and(|told| told.ends_with("gone")));
-}
-
-#[tokio::test]
-async fn a_build_goes_on_where_an_earlier_one_was() {
-    let yard = Yard::new();
-    let text =
-        |last: &str| format!("FROM base AS one\nRUN write a 1\nFROM scratch\nCOPY --from=one a /a\nRUN write {last}\n");
-    yard.disk(&text("b 1")).await;
-    yard.told();
-    let disk = yard.disk(&text("b 2")).await;
-    assert_eq!(disk, pairs(&[("a", "1"), ("b", "2")]));
-    assert_eq!(yard.told(), ["inspect base", "3: open checkpoint", "3: furnish", "3: write b 2", "3: gone"]);
-    assert!(yard.log.read(0).text.contains("reached by an earlier build"));
-    yard.disk(&text("b 2")).await;
-    assert!(!yard.told().iter().any(|told| told.contains("write")));
 }

@@ -16,7 +16,7 @@ use futures::{StreamExt, TryStreamExt};
 use tar::{Builder, EntryType, Header};
 use tokio::sync::Notify;
 
-use crate::services::sandbox::build::{Beginning, BuildError, Inspected, Lines, Opened, Site, Tar, Unpack, Workshop};
+use crate::services::sandbox::build::{Beginning, BuildError, Lines, Opened, Site, Tar, Unpack, Workshop};
 
 /// Files by path; a directory's content is `/`.
 pub type Disk = BTreeMap<String, String>;
@@ -26,8 +26,6 @@ pub type Disk = BTreeMap<String, String>;
 pub struct World {
     /// Everything, in order.
     pub told: Vec<String>,
-    /// Disks that are kept, by key.
-    pub kept: BTreeMap<String, Disk>,
     /// An image that has to be unpacked, called `oci`.
     pub image: Option<PathBuf>,
     /// Told when a program hangs.
@@ -51,18 +49,17 @@ impl Shop {
 
 #[async_trait]
 impl Workshop for Shop {
-    async fn inspect(&mut self, name: &str) -> Result<Inspected, BuildError> {
+    async fn inspect(&mut self, name: &str) -> Result<ImageConfig, BuildError> {
         self.world().told.push(format!("inspect {name}"));
         if name == "none" {
             return Err(BuildError::Image(berth_oci::Error::NotFound("there is no such image".into())));
         }
         if name == "oci" {
-            let image = self.image();
-            return Ok(Inspected { config: image.config, digest: image.digest });
+            return Ok(self.image().config);
         }
         let mut config = ImageConfig { cmd: Some(vec!["bash".into()]), ..ImageConfig::default() };
         config.set("PATH", "/bin".into());
-        Ok(Inspected { config, digest: format!("{name}@1") })
+        Ok(config)
     }
 
     async fn open(&mut self, beginning: Beginning<'_>) -> Result<Opened, BuildError> {
@@ -73,15 +70,10 @@ impl Workshop for Shop {
         let (what, disk) = match beginning {
             Beginning::Empty => ("empty".to_owned(), Disk::new()),
             Beginning::Image(name) => (name.to_owned(), Disk::from([(format!("from/{name}"), "1".to_owned())])),
-            Beginning::Checkpoint(key) => ("checkpoint".to_owned(), world.kept[key].clone()),
         };
         world.told.push(format!("{id}: open {what}"));
         drop(world);
         Ok(Opened { site: Box::new(MapSite { id, disk, shop: self.clone() }), layers })
-    }
-
-    async fn reached(&mut self, keys: &[String]) -> Result<Option<usize>, BuildError> {
-        Ok(keys.iter().rposition(|key| self.world().kept.contains_key(key)))
     }
 }
 
@@ -175,11 +167,6 @@ impl Site for MapSite {
             _ => line(&command),
         }
         Ok(exit)
-    }
-
-    async fn checkpoint(&mut self, key: &str) -> Result<(), BuildError> {
-        self.shop.world().kept.insert(key.to_owned(), self.disk.clone());
-        Ok(())
     }
 }
 

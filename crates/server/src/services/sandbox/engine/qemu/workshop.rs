@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
+use berth_domain::sandbox::dockerfile::ImageConfig;
 use berth_oci::pull::{Credentials, Progress};
 use berth_oci::{Error, Image, Puller};
 use tokio_util::task::TaskTracker;
 
 use super::QemuSandboxes;
-use crate::services::sandbox::build::{Beginning, BuildError, Inspected, Opened, Workshop};
+use crate::services::sandbox::build::{Beginning, BuildError, Opened, Workshop};
 use crate::services::sandbox::engine::{Build, EngineError, Named};
 
 /// Layers smaller than this many bytes are not worth a line of the log.
@@ -90,24 +91,20 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 #[async_trait]
 impl Workshop for QemuWorkshop<'_> {
-    async fn inspect(&mut self, name: &str) -> Result<Inspected, BuildError> {
+    async fn inspect(&mut self, name: &str) -> Result<ImageConfig, BuildError> {
         let image = match self.build.images.get(name) {
-            Some(Named::Template { layers, config, .. }) => {
-                let digest = layers.first().map(ToString::to_string).unwrap_or_default();
-                return Ok(Inspected { config: config.clone(), digest });
-            }
+            Some(Named::Template { config, .. }) => return Ok(config.clone()),
             Some(Named::Upload(id)) => self.upload(self.engine.places.upload(*id)).await?,
             None => self.pull(name).await?,
         };
-        let inspected = Inspected { config: image.config.clone(), digest: image.digest.clone() };
+        let config = image.config.clone();
         self.images.insert(name.to_owned(), image);
-        Ok(inspected)
+        Ok(config)
     }
 
     async fn open(&mut self, beginning: Beginning<'_>) -> Result<Opened, BuildError> {
         let (below, layers) = match beginning {
             Beginning::Empty => (Vec::new(), Vec::new()),
-            Beginning::Checkpoint(_) => return Err(BuildError::Host("nothing is kept between builds".into())),
             Beginning::Image(name) => match (self.build.images.get(name), self.images.get(name)) {
                 (Some(Named::Template { layers, .. }), _) => (layers.clone(), Vec::new()),
                 (_, Some(image)) => (Vec::new(), image.layers.clone()),
