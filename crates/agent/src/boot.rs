@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_domain::agent::control::{Boot, Booted};
+use berth_domain::agent::control::{Boot, Booted, LONGEST_ACCOUNT, is_account};
 use berth_domain::fields::{Fields, Parsed, boolean, text};
 use http::StatusCode;
 use rustix::fs::{Mode, OFlags};
@@ -53,13 +53,10 @@ fn parse(body: &Value) -> Result<Boot> {
         }
     };
     let name = |value: &Value| -> Parsed<String> {
-        let name = text(value)?;
-        let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
-        let first = name.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
-        if first && name.len() <= 32 && name.bytes().all(fine) {
-            return Ok(name.to_owned());
+        match text(value)? {
+            name if is_account(name) => Ok(name.to_owned()),
+            _ => Err(format!("must have 1 to {LONGEST_ACCOUNT} of a-z, 0-9, '-' and '_', and begin with a letter")),
         }
-        Err("must have 1 to 32 of a-z, 0-9, '-' and '_', and begin with a letter".to_owned())
     };
     let mut fields = Fields::of(body);
     let root = fields.required("root", absolute);

@@ -80,9 +80,15 @@ pub async fn create_filesystem(dst: &Path, size_bytes: u64, label: &str) -> Resu
     .await
 }
 
-async fn sparse(path: &Path, size_bytes: u64) -> Result<()> {
+pub(crate) async fn sparse(path: &Path, size_bytes: u64) -> Result<()> {
     let file = tokio::fs::File::create(path).await.map_err(at("cannot create", path))?;
     file.set_len(size_bytes).await.map_err(at("cannot size", path))
+}
+
+/// Copies a disk of a format into a qcow2 file that builds on no other.
+pub async fn flatten(from: &Path, format: &str, dst: &Path) -> Result<()> {
+    let mut command = Command::new(tool("qemu-img")?);
+    run(command.args(["convert", "-f", format, "-O", "qcow2"]).arg(from).arg(dst)).await
 }
 
 /// Removes a disk and what an interrupted creation left of it.

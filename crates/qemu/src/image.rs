@@ -9,11 +9,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tokio::process::Command;
 
-use crate::disk::{info, run};
+use crate::disk::{flatten, info};
 use crate::error::at;
-use crate::host::tool;
 use crate::machine::Boot;
 use crate::{Error, Result};
 
@@ -145,9 +143,7 @@ pub async fn import(file: &Path, images: &Path, import: &Import) -> Result<Manif
     tokio::fs::create_dir_all(&staging).await.map_err(at("cannot create", &staging))?;
     let manifest = manifest(import, digest, header);
     let finished = async {
-        let mut command = Command::new(tool("qemu-img")?);
-        command.args(["convert", "-f", format, "-O", "qcow2"]).arg(file).arg(staging.join(&manifest.disk));
-        run(&mut command).await?;
+        flatten(file, format, &staging.join(&manifest.disk)).await?;
         let text = serde_json::to_vec_pretty(&manifest).map_err(|e| Error::Invalid(e.to_string()))?;
         tokio::fs::write(staging.join(MANIFEST), text).await.map_err(at("cannot write", &staging))?;
         // An earlier try may have come this far; a damaged image is what is being replaced.
@@ -229,7 +225,11 @@ pub fn list(images: &Path) -> Vec<(PathBuf, Manifest)> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::process::Command;
+
     use super::*;
+    use crate::disk::run;
+    use crate::host::tool;
 
     fn options() -> Import {
         Import { id: "foreign".into(), name: "Foreign".into(), login_user: "root".into(), sha256: None, uefi: false }

@@ -20,6 +20,16 @@ pub struct Boot {
     pub bare: bool,
 }
 
+/// Longest name of an account, in bytes, as `useradd` has it.
+pub const LONGEST_ACCOUNT: usize = 32;
+
+/// Whether commands can run as an account of this name: `a-z`, `0-9`, `-` and `_`, not a digit or `-` first.
+pub fn is_account(name: &str) -> bool {
+    let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
+    let first = name.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
+    first && name.len() <= LONGEST_ACCOUNT && name.bytes().all(fine)
+}
+
 /// The answer to [`Boot`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Booted {
@@ -189,6 +199,16 @@ pub struct Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_accounts_are_plain() {
+        for fine in ["app", "_apt", "a-1", &"a".repeat(LONGEST_ACCOUNT)] {
+            assert!(is_account(fine), "{fine}");
+        }
+        for bad in ["", "App", "1a", "-a", "a.b", &"a".repeat(LONGEST_ACCOUNT + 1)] {
+            assert!(!is_account(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn an_identity_says_nothing_of_its_secrets() {

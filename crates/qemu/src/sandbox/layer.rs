@@ -4,13 +4,15 @@
 //! (some 20 µs) rather than by a program (some 20 ms). Source of the format: QEMU, docs/interop/qcow2.txt.
 
 use std::fs::File;
-
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use tokio::process::Command;
 use uuid::Uuid;
 
+use crate::disk::{flatten, run, sparse};
 use crate::error::at;
+use crate::host::tool;
 use crate::{Error, Result};
 
 /// Bytes of a cluster.
@@ -25,6 +27,10 @@ const BACKING_FORMAT: u32 = 0xE279_2ACA;
 const NAME_AT: u64 = 256;
 /// Longest name of a layer below, by the format.
 const NAME_LONGEST: usize = 1023;
+/// Features of new file systems: those of the platform's templates, which every guest knows.
+const FEATURES: &str = "^orphan_file,^metadata_csum_seed";
+/// Nothing is written that is known to be zero.
+const ZEROED: &str = "lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0,nodiscard";
 
 /// What QEMU calls a layer: at most 31 characters, one of them for the file below it, so
 /// the id goes without its first digits (of its time).
@@ -47,6 +53,16 @@ pub fn create(dst: &Path, below: &str, size_bytes: u64) -> Result<()> {
     let file = File::create(&tmp).map_err(at("cannot create", &tmp))?;
     fill(&file, below, size_bytes).map_err(at("cannot write", &tmp))?;
     std::fs::rename(&tmp, dst).map_err(at("cannot rename", &tmp))
+}
+
+/// Makes a layer above nothing, with an empty file system on it. Nothing of a user's is read or written.
+pub async fn create_root(dst: &Path, size_bytes: u64) -> Result<()> {
+    let raw = dst.with_extension("raw");
+    sparse(&raw, size_bytes).await?;
+    let mut command = Command::new(tool("mkfs.ext4")?);
+    run(command.args(["-q", "-F", "-m", "1", "-O", FEATURES, "-E", ZEROED]).arg(&raw)).await?;
+    flatten(&raw, "raw", dst).await?;
+    tokio::fs::remove_file(&raw).await.map_err(at("cannot remove", &raw))
 }
 
 fn temporary(dst: &Path) -> PathBuf {

@@ -3,6 +3,7 @@
 //! One stream, one session of HTTP/2 on it, in which the agent is the server. The guest is hostile: what it
 //! says is bounded in size and time, and nothing it says is believed about anything but itself.
 
+mod output;
 mod session;
 
 use std::any::Any;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
+pub use output::Output;
 pub use session::connect;
 
 /// The largest answer of a control route, in bytes.
@@ -87,6 +89,17 @@ impl Session {
         sender.send_request(request).await.map_err(gone)
     }
 
+    /// Sends a request, and gives its answer if it is no refusal.
+    pub async fn ask(&self, request: Request<Body>) -> Result<Response<Incoming>, AgentError> {
+        let response = self.send(request).await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let reason = soon(whole(response)).await.unwrap_or_default();
+        Err(refused(status, &reason))
+    }
+
     /// Gives the machine its root file system.
     pub async fn boot(&self, boot: &Boot) -> Result<Booted, AgentError> {
         parse(&self.control(Method::POST, "boot", boot).await?)
@@ -120,14 +133,18 @@ impl Session {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Body::from(body))
             .map_err(nonsense)?;
-        let answer = async {
-            let response = self.send(request).await?;
-            let status = response.status();
-            let bytes = Limited::new(response.into_body(), LARGEST).collect().await.map_err(gone)?.to_bytes();
-            if status.is_success() { Ok(bytes) } else { Err(refused(status, &bytes)) }
-        };
-        tokio::time::timeout(PATIENCE, answer).await.map_err(|_| AgentError::Timeout)?
+        soon(async { whole(self.ask(request).await?).await }).await
     }
+}
+
+/// Waits for what needs no work.
+pub async fn soon<T, E: std::convert::From<AgentError>>(work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    tokio::time::timeout(PATIENCE, work).await.map_err(|_| AgentError::Timeout)?
+}
+
+/// An answer that is no stream.
+pub async fn whole(response: Response<Incoming>) -> Result<Bytes, AgentError> {
+    Ok(Limited::new(response.into_body(), LARGEST).collect().await.map_err(gone)?.to_bytes())
 }
 
 fn gone(error: impl std::fmt::Display) -> AgentError {
@@ -143,6 +160,9 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AgentError> {
 }
 
 fn refused(status: StatusCode, bytes: &[u8]) -> AgentError {
-    let message = serde_json::from_slice::<ErrorBody>(bytes).map(|body| body.message).unwrap_or_default();
-    AgentError::Refused { status, message: message.chars().take(500).collect() }
+    let message = match serde_json::from_slice::<ErrorBody>(bytes) {
+        Ok(body) => body.message.chars().filter(|c| !c.is_control()).take(500).collect(),
+        Err(_) => "it gave no reason".to_owned(),
+    };
+    AgentError::Refused { status, message }
 }

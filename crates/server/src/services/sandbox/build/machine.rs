@@ -7,27 +7,21 @@ use axum::body::Body;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use berth_domain::agent::control::{self, Found, Identity, Pack};
-use berth_domain::agent::error::{ErrorBody, code};
 use berth_domain::agent::runtime::{Exit, OutputEvent};
 use berth_domain::sandbox::dockerfile::plan::Run;
-use bytes::Bytes;
 use form_urlencoded::Serializer;
 use futures::{StreamExt, TryStreamExt};
 use http::{Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde::Serialize;
 
 use super::BuildError;
 use super::site::{Lines, Site, Tar, Unpack};
-use crate::services::sandbox::agent::{AgentError, Session};
+use crate::services::sandbox::agent::{AgentError, Output, Session, soon, whole};
 
-/// The largest answer that is not a stream, in bytes.
-const LARGEST: usize = 64 << 10;
-/// The largest event of a program's output: a line of 64 KiB as JSON.
-const LARGEST_EVENT: usize = 1 << 20;
-/// How long an answer may take that needs no work.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of a line that comes in pieces, before the log begins another one.
+const LONGEST_LINE: usize = 64 << 10;
 /// How much later than a program's end its last event may come.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -62,35 +56,18 @@ impl<H> AgentSite<H> {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Body::from(body))
             .map_err(|_| AgentError::Nonsense)?;
-        self.granted(request).await
+        self.ask(request).await
     }
 
-    /// Sends a request, and gives its answer if it is no refusal.
-    async fn granted(&self, request: Request<Body>) -> Result<Response<Incoming>, BuildError> {
-        let response = self.session.send(request).await?;
-        let status = response.status();
-        if status.is_success() {
-            return Ok(response);
-        }
-        let bytes = small(response).await.unwrap_or_default();
-        Err(refused(status, &bytes).into())
+    async fn ask(&self, request: Request<Body>) -> Result<Response<Incoming>, BuildError> {
+        self.session.ask(request).await.map_err(|error| match error {
+            AgentError::Refused { status: status @ StatusCode::INSUFFICIENT_STORAGE, .. } => {
+                let message = "the disk is full; give the template a larger disk_gb".to_owned();
+                AgentError::Refused { status, message }.into()
+            }
+            other => other.into(),
+        })
     }
-}
-
-async fn small(response: Response<Incoming>) -> Result<Bytes, AgentError> {
-    let collected = tokio::time::timeout(PATIENCE, Limited::new(response.into_body(), LARGEST).collect()).await;
-    Ok(collected.map_err(|_| AgentError::Timeout)?.map_err(|error| AgentError::Gone(error.to_string()))?.to_bytes())
-}
-
-fn refused(status: StatusCode, bytes: &[u8]) -> AgentError {
-    let body = serde_json::from_slice::<ErrorBody>(bytes).ok();
-    let full = body.as_ref().is_some_and(|body| body.code == code::NO_SPACE);
-    let message = match body {
-        _ if full => "the disk is full; give the template a larger disk_gb".to_owned(),
-        Some(body) => body.message.chars().filter(|c| !c.is_control()).take(500).collect(),
-        None => "the machine refused without a reason".to_owned(),
-    };
-    AgentError::Refused { status, message }
 }
 
 fn query_of(how: &Unpack) -> String {
@@ -108,14 +85,6 @@ fn query_of(how: &Unpack) -> String {
     query.finish()
 }
 
-fn gone(error: impl std::fmt::Display) -> BuildError {
-    AgentError::Gone(error.to_string()).into()
-}
-
-async fn soon<T>(work: impl Future<Output = Result<T, BuildError>>) -> Result<T, BuildError> {
-    tokio::time::timeout(PATIENCE, work).await.map_err(|_| AgentError::Timeout)?
-}
-
 #[async_trait]
 impl<H: Send + Sync + 'static> Site for AgentSite<H> {
     async fn unpack(&mut self, tar: Tar, how: Unpack) -> Result<(), BuildError> {
@@ -123,7 +92,7 @@ impl<H: Send + Sync + 'static> Site for AgentSite<H> {
             .header(header::CONTENT_TYPE, "application/x-tar")
             .body(Body::from_stream(tar))
             .map_err(|_| AgentError::Nonsense)?;
-        let bytes = small(self.granted(request).await?).await?;
+        let bytes = soon::<_, AgentError>(whole(self.ask(request).await?)).await?;
         serde_json::from_slice::<control::Unpacked>(&bytes).map(drop).map_err(|_| AgentError::Nonsense.into())
     }
 
@@ -137,7 +106,7 @@ impl<H: Send + Sync + 'static> Site for AgentSite<H> {
         let request = Request::get(format!("http://agent/control/stat?{query}"))
             .body(Body::empty())
             .map_err(|_| AgentError::Nonsense)?;
-        let found = async { Ok::<_, BuildError>(small(self.granted(request).await?).await?) };
+        let found = async { Ok::<_, BuildError>(whole(self.ask(request).await?).await?) };
         match soon(found).await {
             Ok(bytes) => {
                 let found = serde_json::from_slice::<Found>(&bytes).map_err(|_| AgentError::Nonsense)?;
@@ -167,55 +136,35 @@ impl<H: Send + Sync + 'static> Site for AgentSite<H> {
         };
         let work = async {
             let response = soon(self.json("run", &wanted)).await?;
-            follow(response.into_body(), line).await
+            follow(Output::of(response.into_body()), line).await
         };
         tokio::time::timeout(patience.saturating_add(GRACE), work).await.map_err(|_| AgentError::Timeout)?
     }
 }
 
 /// Tells lines until the end of a program.
-async fn follow(mut body: Incoming, line: &mut Lines<'_>) -> Result<Exit, BuildError> {
-    let mut buffer = Vec::new();
+async fn follow(mut output: Output, line: &mut Lines<'_>) -> Result<Exit, BuildError> {
     let mut partial = String::new();
-    while let Some(frame) = body.frame().await {
-        buffer.extend_from_slice(&frame.map_err(gone)?.into_data().unwrap_or_default());
-        while let Some(event) = next_event(&mut buffer)? {
-            match event {
-                OutputEvent::Output { output, .. } => {
-                    let decoded = output.base64.as_deref().and_then(|text| STANDARD.decode(text).ok());
-                    let bytes = decoded.as_deref().map(String::from_utf8_lossy);
-                    partial.push_str(output.line.as_deref().unwrap_or(bytes.as_deref().unwrap_or_default()));
-                    // A line in pieces is one line of the log, unless it never ends.
-                    if !output.partial || partial.len() > LARGEST {
-                        line(&std::mem::take(&mut partial));
-                    }
-                }
-                OutputEvent::Truncated { .. } => line("… some output is lost: it came faster than it could be read"),
-                OutputEvent::Start { .. } => {}
-                OutputEvent::Exit(exit) => {
-                    if !partial.is_empty() {
-                        line(&partial);
-                    }
-                    return Ok(exit);
-                }
-                OutputEvent::Error { message, .. } => return Err(gone(message)),
-            }
-        }
-    }
-    Err(gone("a program's output ended before the program"))
-}
-
-/// Takes the first whole event out of a buffer. What is none, such as a comment, is passed over.
-fn next_event(buffer: &mut Vec<u8>) -> Result<Option<OutputEvent>, BuildError> {
     loop {
-        let Some(end) = buffer.windows(2).position(|two| two == b"\n\n") else {
-            return if buffer.len() > LARGEST_EVENT { Err(AgentError::Nonsense.into()) } else { Ok(None) };
-        };
-        let block = buffer.drain(..end + 2).collect::<Vec<_>>();
-        let block = String::from_utf8_lossy(&block);
-        let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name));
-        if let (Some(name), Some(data)) = (field("event: "), field("data: ")) {
-            return OutputEvent::parse(name, data).map(Some).map_err(|_| AgentError::Nonsense.into());
+        match output.next().await? {
+            OutputEvent::Output { output, .. } => {
+                let decoded = output.base64.as_deref().and_then(|text| STANDARD.decode(text).ok());
+                let bytes = decoded.as_deref().map(String::from_utf8_lossy);
+                partial.push_str(output.line.as_deref().unwrap_or(bytes.as_deref().unwrap_or_default()));
+                // A line in pieces is one line of the log, unless it never ends.
+                if !output.partial || partial.len() > LONGEST_LINE {
+                    line(&std::mem::take(&mut partial));
+                }
+            }
+            OutputEvent::Truncated { .. } => line("… some output is lost: it came faster than it could be read"),
+            OutputEvent::Start { .. } => {}
+            OutputEvent::Exit(exit) => {
+                if !partial.is_empty() {
+                    line(&partial);
+                }
+                return Ok(exit);
+            }
+            OutputEvent::Error { message, .. } => return Err(AgentError::Gone(message).into()),
         }
     }
 }

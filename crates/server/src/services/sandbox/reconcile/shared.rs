@@ -1,16 +1,18 @@
 //! Removes layers and memories that nobody needs any more, and uploads whose time is over: first the file, then the row.
 //!
-//! The row of a layer or memory comes here when something that named it does not any more. Whether anything still does is asked in the
-//! transaction that marks it, and what is marked can be named by nobody: new names come only from rows that have it
-//! already.
+//! The row of a layer or memory comes here when something that named it does not any more. Whether anything still does
+//! is asked in the transaction that marks it, and what is marked can be named by nobody: new names come only from rows
+//! that have it already.
 
-use std::fmt::Display;
 use std::time::Duration;
 
 use berth_domain::ids::{LayerId, MemoryId, UploadId};
 use berth_domain::{Result, Timestamp};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 use super::{PAUSE, StepError, fault};
+use crate::db::{DbError, Tx};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store::{layer, memory, upload};
 use crate::work::{Due, Reconciler};
@@ -37,16 +39,8 @@ impl Reconciler for UploadReconciler {
 
     async fn reconcile(&self, id: UploadId) {
         if let Err(error) = remove_upload(&self.0, id).await {
-            told("upload", id, &error);
-            let later = self.0.clock().now().plus_seconds(PAUSE);
-            let postponed = async {
-                let mut tx = self.0.db().begin().await?;
-                upload::look_at(&mut tx, id, later).await?;
-                tx.commit().await
-            };
-            if postponed.await.is_err() {
-                tokio::time::sleep(BLIND_PAUSE).await;
-            }
+            tracing::warn!(what = "upload", %id, ?error, "what nobody needs could not be removed; trying again");
+            postpone(&self.0, |tx, later| upload::look_at(tx, id, later).boxed()).await;
         }
     }
 }
@@ -61,16 +55,8 @@ impl Reconciler for LayerReconciler {
 
     async fn reconcile(&self, id: LayerId) {
         if let Err(error) = remove_layer(&self.0, id).await {
-            told("layer", id, &error);
-            let later = self.0.clock().now().plus_seconds(PAUSE);
-            let postponed = async {
-                let mut tx = self.0.db().begin().await?;
-                layer::look_at(&mut tx, id, later).await?;
-                tx.commit().await
-            };
-            if postponed.await.is_err() {
-                tokio::time::sleep(BLIND_PAUSE).await;
-            }
+            tracing::warn!(what = "layer", %id, ?error, "what nobody needs could not be removed; trying again");
+            postpone(&self.0, |tx, later| layer::look_at(tx, id, later).boxed()).await;
         }
     }
 }
@@ -85,22 +71,26 @@ impl Reconciler for MemoryReconciler {
 
     async fn reconcile(&self, id: MemoryId) {
         if let Err(error) = remove_memory(&self.0, id).await {
-            told("memory", id, &error);
-            let later = self.0.clock().now().plus_seconds(PAUSE);
-            let postponed = async {
-                let mut tx = self.0.db().begin().await?;
-                memory::look_at(&mut tx, id, later).await?;
-                tx.commit().await
-            };
-            if postponed.await.is_err() {
-                tokio::time::sleep(BLIND_PAUSE).await;
-            }
+            tracing::warn!(what = "memory", %id, ?error, "what nobody needs could not be removed; trying again");
+            postpone(&self.0, |tx, later| memory::look_at(tx, id, later).boxed()).await;
         }
     }
 }
 
-fn told(what: &str, id: impl Display, error: &StepError) {
-    tracing::warn!(what, %id, ?error, "what nobody needs could not be removed; trying again");
+/// Has it looked at again after a pause.
+async fn postpone(
+    sandboxes: &Sandboxes,
+    look_at: impl for<'t> FnOnce(&'t mut Tx, Timestamp) -> BoxFuture<'t, Result<(), DbError>> + Send,
+) {
+    let later = sandboxes.clock().now().plus_seconds(PAUSE);
+    let postponed = async {
+        let mut tx = sandboxes.db().begin().await?;
+        look_at(&mut tx, later).await?;
+        tx.commit().await
+    };
+    if postponed.await.is_err() {
+        tokio::time::sleep(BLIND_PAUSE).await;
+    }
 }
 
 async fn remove_layer(sandboxes: &Sandboxes, id: LayerId) -> Result<(), StepError> {

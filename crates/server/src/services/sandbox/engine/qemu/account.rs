@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use berth_domain::agent::control::Pack;
+use berth_domain::agent::control::{LONGEST_ACCOUNT, Pack, is_account};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use tar::{Archive, Builder, Header};
@@ -17,8 +17,6 @@ pub(super) const ROOT: &str = "root";
 const PASSWD: &str = "etc/passwd";
 /// Most bytes of them that are read.
 const MOST: u64 = 1 << 20;
-/// Longest name of an account.
-const LONGEST: usize = 32;
 
 /// The name of the account that an image names, `name[:group]` or numbers. A number that has none gets one.
 pub(super) async fn settle(site: &mut QemuSite, user: &str) -> Result<String, BuildError> {
@@ -34,10 +32,10 @@ pub(super) async fn settle(site: &mut QemuSite, user: &str) -> Result<String, Bu
             write(site, &format!("{accounts}{line}")).await?;
             Ok(name)
         }
-        Err(_) if is_name(name) => Ok(name.to_owned()),
+        Err(_) if is_account(name) => Ok(name.to_owned()),
         Err(_) => {
             let reason = format!(
-                "USER {user}: commands of a sandbox run as an account whose name has at most {LONGEST} of a-z, 0-9, \
+                "USER {user}: commands of a sandbox run as an account whose name has at most {LONGEST_ACCOUNT} of a-z, 0-9, \
                  '-' and '_' and begins with a letter; make one in a Dockerfile and name it by USER"
             );
             Err(BuildError::Image(berth_oci::Error::Invalid(reason)))
@@ -45,19 +43,12 @@ pub(super) async fn settle(site: &mut QemuSite, user: &str) -> Result<String, Bu
     }
 }
 
-/// What the agent takes for a name.
-fn is_name(name: &str) -> bool {
-    let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
-    let first = name.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
-    first && name.len() <= LONGEST && name.bytes().all(fine)
-}
-
 /// The account with a number, if its name can be used.
 fn named(accounts: &str, number: u32) -> Option<String> {
     accounts.lines().find_map(|line| {
         let mut fields = line.split(':');
         let (name, _, found) = (fields.next()?, fields.next()?, fields.next()?);
-        (found.parse() == Ok(number) && is_name(name)).then(|| name.to_owned())
+        (found.parse() == Ok(number) && is_account(name)).then(|| name.to_owned())
     })
 }
 
@@ -129,16 +120,6 @@ mod tests {
         let (name, line) = fresh("user:x:1000:1000::/:/bin/sh", 1001, 5);
         assert_eq!(name, "user-1001");
         assert_eq!(line, "\nuser-1001:x:1001:5::/home/user-1001:/bin/sh\n");
-        assert!(is_name(&name));
-    }
-
-    #[test]
-    fn names_are_those_that_the_agent_takes() {
-        for fine in ["app", "_apt", "a-1", &"a".repeat(32)] {
-            assert!(is_name(fine), "{fine}");
-        }
-        for bad in ["", "App", "1a", "-a", "a.b", &"a".repeat(33)] {
-            assert!(!is_name(bad), "{bad}");
-        }
+        assert!(is_account(&name));
     }
 }

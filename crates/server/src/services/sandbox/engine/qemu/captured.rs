@@ -12,8 +12,9 @@ use berth_qemu::sandbox::{self, Begin, Capture, Layer};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::machine::Part;
 use super::places::Captured;
-use super::{MAC, QemuSandboxes, transient};
+use super::{QemuSandboxes, transient};
 use crate::services::sandbox::agent;
 use crate::services::sandbox::engine::{EngineError, Result};
 
@@ -127,20 +128,9 @@ impl QemuSandboxes {
         }
         let disk = Layer { path: dir.join("disk.qcow2"), id };
         sandbox::create_layer(&disk.path, "", about.disk_bytes)?;
-        let accel = self.accel().await?;
-        let spec = sandbox::Spec {
-            id,
-            dir: dir.to_path_buf(),
-            vcpus: u32::try_from(about.vcpu).unwrap_or(1),
-            memory_mb: u32::try_from(about.memory_mb).unwrap_or(256),
-            disk: vec![disk],
-            mac: MAC,
-            begin: self.guest()?.begin(accel),
-            accel,
-            jail: Self::jail(NOBODY),
-            qemu: self.qemu()?,
-        };
-        sandbox::start(&spec, || Ok(())).await?;
+        let begin = self.guest()?.begin(self.accel().await?);
+        let part = Part { id, dir, disk: vec![disk], begin, slot: NOBODY };
+        sandbox::start(&self.machine_of(part, about).await?, || Ok(())).await?;
         let stream = sandbox::connect_agent(dir).await?;
         let session = agent::connect(stream, BOOT).await.map_err(transient)?;
         drop(session);

@@ -42,7 +42,6 @@ pub(super) struct Incarnation {
     /// The memory and the disk that were brought together last: once, since the disk goes on.
     pub consumed: Option<String>,
     /// The memory and the disk that are being brought together, and how often that was begun.
-    #[serde(default)]
     pub loading: Option<(String, u32)>,
     /// Virtual CPUs.
     pub vcpu: i64,

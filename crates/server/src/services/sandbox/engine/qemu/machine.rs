@@ -10,7 +10,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use berth_domain::agent::control::{Boot, Identity, Network};
 use berth_domain::ids::{LayerId, SandboxId};
 use berth_qemu::machine;
-use berth_qemu::sandbox::{self, Layer};
+use berth_qemu::sandbox::{self, Begin, Layer};
 use uuid::Uuid;
 
 use super::captured::{About, agent_failed, begin};
@@ -25,9 +25,24 @@ pub(super) const DISK: &str = "/dev/vda";
 /// How often a memory is loaded that does not come to run.
 const LOADS: u32 = 3;
 
+/// What is a machine's own.
+pub(super) struct Part<'a> {
+    /// Its id.
+    pub id: Uuid,
+    /// Its folder.
+    pub dir: &'a Path,
+    /// Its disk, the top layer first.
+    pub disk: Vec<Layer>,
+    /// How it begins.
+    pub begin: Begin,
+    /// Which of the users it runs as.
+    pub slot: i64,
+}
+
 /// What a machine begins with, decided.
 struct Origin {
     captured: Captured,
+    about: About,
     /// Whether it has its root file system already.
     booted: bool,
     note: Option<String>,
@@ -93,18 +108,9 @@ impl QemuSandboxes {
         let origin = self.origin(spec, before.as_ref()).await?;
         let mut incarnation = incarnation(spec, before, origin.booted)?;
         incarnation.write(dir).map_err(transient)?;
-        let machine = sandbox::Spec {
-            id: spec.id.0,
-            dir: dir.clone(),
-            vcpus: u32::try_from(spec.vcpu).unwrap_or(1),
-            memory_mb: u32::try_from(spec.memory_mb).unwrap_or(256),
-            disk: spec.layers.iter().map(|id| self.layer(*id)).collect(),
-            mac: MAC,
-            begin: begin(&origin.captured),
-            accel: self.accel().await?,
-            jail: Self::jail(spec.slot),
-            qemu: self.qemu()?,
-        };
+        let disk = spec.layers.iter().map(|id| self.layer(*id)).collect();
+        let part = Part { id: spec.id.0, dir, disk, begin: begin(&origin.captured), slot: spec.slot };
+        let machine = self.machine_of(part, &origin.about).await?;
         sandbox::start(&machine, || {
             let Some((key, _)) = &incarnation.loading else { return Ok(()) };
             // Before anything runs, so that a machine is never loaded twice onto the same disk.
@@ -116,7 +122,23 @@ impl QemuSandboxes {
         Ok((incarnation, origin.note))
     }
 
-    fn layer(&self, id: LayerId) -> Layer {
+    /// A machine of some sizes.
+    pub(super) async fn machine_of(&self, part: Part<'_>, about: &About) -> Result<sandbox::Spec> {
+        Ok(sandbox::Spec {
+            id: part.id,
+            dir: part.dir.to_path_buf(),
+            vcpus: u32::try_from(about.vcpu).unwrap_or(1),
+            memory_mb: u32::try_from(about.memory_mb).unwrap_or(256),
+            disk: part.disk,
+            mac: MAC,
+            begin: part.begin,
+            accel: self.accel().await?,
+            jail: Self::jail(part.slot),
+            qemu: self.qemu()?,
+        })
+    }
+
+    pub(super) fn layer(&self, id: LayerId) -> Layer {
         Layer { path: self.places.layer(id), id: id.0 }
     }
 
@@ -128,12 +150,12 @@ impl QemuSandboxes {
             about.layer = memory_layer(&self.places.memory(id));
             let is_over = before.is_some_and(|known| is_consumed(known, &load_key(spec, id.0)));
             match self.fitting(id, &about).filter(|_| !is_over) {
-                Some(captured) => return Ok(Origin { captured, booted: true, note }),
+                Some(captured) => return Ok(Origin { captured, about, booted: true, note }),
                 None => note = Some("Its memory could not be taken up again; it began from its disk.".into()),
             }
         }
         about.layer = None;
-        Ok(Origin { captured: self.blank(&about).await?, booted: false, note })
+        Ok(Origin { captured: self.blank(&about).await?, about, booted: false, note })
     }
 
     /// What a capture has to be to load into a machine.
@@ -226,11 +248,8 @@ fn incarnation(spec: &StartSpec, before: Option<Incarnation>, booted: bool) -> R
     let kept = kept.filter(|_| !spec.fresh);
     Ok(Incarnation {
         generation: spec.generation,
-        token: URL_SAFE_NO_PAD.encode(random::<32>()?),
-        machine_id: match kept {
-            Some(machine_id) => machine_id,
-            None => random::<16>()?.iter().map(|b| format!("{b:02x}")).collect(),
-        },
+        token: token()?,
+        machine_id: kept.map_or_else(machine_id, Ok)?,
         from_memory: booted,
         top: spec.layers.first().copied(),
         consumed: consumed.flatten(),
@@ -242,28 +261,48 @@ fn incarnation(spec: &StartSpec, before: Option<Incarnation>, booted: bool) -> R
     })
 }
 
-pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
+fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     rand::fill(&mut bytes).map_err(transient)?;
     Ok(bytes)
 }
 
+/// What a request to the agent bears.
+fn token() -> Result<String> {
+    Ok(URL_SAFE_NO_PAD.encode(random::<32>()?))
+}
+
+fn machine_id() -> Result<String> {
+    Ok(random::<16>()?.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// The identity of a machine's present life.
 pub(super) fn identity(spec: &StartSpec, incarnation: &Incarnation, unix_micros: i64) -> Result<Identity> {
     Ok(Identity {
-        sandbox_id: spec.id.to_string(),
         token: incarnation.token.clone(),
-        hostname: spec.hostname.clone(),
         machine_id: incarnation.machine_id.clone(),
+        env: environment(spec),
+        ..identity_of(spec.id, &spec.hostname, unix_micros)?
+    })
+}
+
+/// An identity that was never anybody's.
+pub(super) fn identity_of(id: SandboxId, hostname: &str, unix_micros: i64) -> Result<Identity> {
+    Ok(Identity {
+        sandbox_id: id.to_string(),
+        token: token()?,
+        hostname: hostname.to_owned(),
+        machine_id: machine_id()?,
         entropy: STANDARD.encode(random::<256>()?),
         unix_micros,
-        env: environment(spec),
+        env: BTreeMap::new(),
         network: Some(network()),
         thaw: true,
     })
 }
 
 /// How a guest sets up its card.
-pub(super) fn network() -> Network {
+fn network() -> Network {
     Network {
         mac: None,
         address: berth_egress::GUEST.to_string(),

@@ -71,7 +71,6 @@ pub struct QemuSandboxes {
     registries: Registries,
     lives: Lives,
     spares: Spares,
-    spares_kept: usize,
     making_blank: AsyncMutex<()>,
     starting: Semaphore,
     guest: OnceLock<Guest>,
@@ -101,8 +100,7 @@ impl QemuSandboxes {
             request: config.accel.request(),
             registries: Registries::default().trusting(&config.sandbox.registries, &config.sandbox.plain_registries),
             lives: Lives::new(clock, Gateway::new(berth_egress::Config::default()), broadcast::channel(HAPPENINGS).0),
-            spares: Spares::default(),
-            spares_kept: config.sandbox.spares.unwrap_or_else(|| spares::fitting(host::memory_mb())),
+            spares: Spares::new(config.sandbox.spares.unwrap_or_else(|| spares::fitting(host::memory_mb()))),
             making_blank: AsyncMutex::default(),
             starting: Semaphore::new(STARTS_PER_CORE * usize::try_from(host::cores()).unwrap_or(1).max(1)),
             guest: OnceLock::new(),
@@ -334,11 +332,11 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     fn spare(&self, memory: MemoryId) -> Option<Spare> {
-        if self.spares_kept == 0 { None } else { self.spares.take(memory) }
+        self.spares.take(memory)
     }
 
     async fn tend(&self, stop: CancellationToken) {
-        self.keep_spares(self.spares_kept, stop).await;
+        self.keep_spares(stop).await;
     }
 
     fn watch(&self) -> broadcast::Receiver<SandboxId> {

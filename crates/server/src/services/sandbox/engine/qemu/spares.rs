@@ -38,8 +38,9 @@ const MOST: usize = 16;
 const REHEARSAL: &str = "true";
 
 /// The machines set aside.
-#[derive(Default)]
 pub(super) struct Spares {
+    /// How many there may be.
+    most: usize,
     kinds: Mutex<HashMap<MemoryId, Kind>>,
     taken: Mutex<HashMap<SandboxId, (LayerId, Instant)>>,
     /// The next of the users that spares run as.
@@ -58,6 +59,17 @@ struct Kind {
 }
 
 impl Spares {
+    /// None yet, and never more than these.
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            kinds: Mutex::default(),
+            taken: Mutex::default(),
+            users: AtomicI64::default(),
+            wanted: Notify::default(),
+        }
+    }
+
     fn kinds(&self) -> MutexGuard<'_, HashMap<MemoryId, Kind>> {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -68,6 +80,9 @@ impl Spares {
 
     /// One for a new sandbox of this memory, if there is one.
     pub(super) fn take(&self, memory: MemoryId) -> Option<Spare> {
+        if self.most == 0 {
+            return None;
+        }
         let now = Instant::now();
         let mut kinds = self.kinds();
         let new = || Kind { asked: now, model: None, ready: Vec::new(), making: None, not_before: None };
@@ -91,12 +106,12 @@ impl Spares {
         }
     }
 
-    /// What the next spare is to be, if one is wanted and `most` are not there.
-    fn next(&self, most: usize) -> Option<StartSpec> {
+    /// What the next spare is to be, if one is wanted and there is room.
+    fn next(&self) -> Option<StartSpec> {
         let now = Instant::now();
         let mut kinds = self.kinds();
-        let part = share(&kinds, most);
-        if kinds.values().map(|kind| kind.ready.len()).sum::<usize>() >= most {
+        let part = self.share(&kinds);
+        if kinds.values().map(|kind| kind.ready.len()).sum::<usize>() >= self.most {
             return None;
         }
         let lacks = |kind: &&mut Kind| {
@@ -143,9 +158,9 @@ impl Spares {
     }
 
     /// Removes what is above its memory's share from the list, since another one is wanted now: what is left to end.
-    fn trim(&self, most: usize) -> Vec<Spare> {
+    fn trim(&self) -> Vec<Spare> {
         let mut kinds = self.kinds();
-        let part = share(&kinds, most);
+        let part = self.share(&kinds);
         kinds.values_mut().flat_map(|kind| kind.ready.split_off(part.min(kind.ready.len()))).collect()
     }
 
@@ -158,11 +173,11 @@ impl Spares {
         let spares = spares.map(|spare| (spare.machine, spare.layer));
         spares.chain(taken.iter().map(|(machine, (layer, _))| (*machine, *layer))).unzip()
     }
-}
 
-/// How many spares each memory that is wanted may have.
-fn share(kinds: &HashMap<MemoryId, Kind>, most: usize) -> usize {
-    most / kinds.values().filter(|kind| kind.model.is_some()).count().clamp(1, most.max(1))
+    /// How many spares each memory that is wanted may have.
+    fn share(&self, kinds: &HashMap<MemoryId, Kind>) -> usize {
+        self.most / kinds.values().filter(|kind| kind.model.is_some()).count().clamp(1, self.most.max(1))
+    }
 }
 
 /// How many fit into a fiftieth of a host's memory.
@@ -172,7 +187,7 @@ pub(super) fn fitting(memory_mb: u64) -> usize {
 
 impl QemuSandboxes {
     /// Keeps spares until told to stop, and ends them then.
-    pub(super) async fn keep_spares(&self, most: usize, stop: CancellationToken) {
+    pub(super) async fn keep_spares(&self, stop: CancellationToken) {
         let mut tick = tokio::time::interval(AGAIN);
         self.spares.users.store(self.next_user(), Ordering::Relaxed);
         loop {
@@ -181,12 +196,12 @@ impl QemuSandboxes {
                 () = self.spares.wanted.notified() => {}
                 _ = tick.tick() => {
                     self.end_spares(|_, kind| kind.asked.elapsed() > WANTED).await;
-                    for spare in self.spares.trim(most) {
+                    for spare in self.spares.trim() {
                         self.discard_spare(spare).await;
                     }
                 }
             }
-            while let Some(spec) = self.spares.next(most) {
+            while let Some(spec) = self.spares.next() {
                 tokio::select! {
                     () = stop.cancelled() => break,
                     () = self.add_spare(&spec) => {}
@@ -290,8 +305,8 @@ mod tests {
     }
 
     /// Makes what is wanted; how many each memory has then, the oldest request first.
-    fn made(spares: &Spares, memories: &[MemoryId], most: usize) -> Vec<usize> {
-        while let Some(spec) = spares.next(most) {
+    fn made(spares: &Spares, memories: &[MemoryId]) -> Vec<usize> {
+        while let Some(spec) = spares.next() {
             let memory =
                 spares.kinds().iter().find(|(_, k)| k.making.is_some_and(|m| m.machine == spec.id)).map(|k| *k.0);
             assert!(spares.finish(memory.unwrap(), spec.id, true));
@@ -301,20 +316,22 @@ mod tests {
 
     #[test]
     fn memories_share_what_there_is() {
-        let (spares, start) = (Spares::default(), Instant::now());
+        let (mut spares, start) = (Spares::new(5), Instant::now());
         let memories: Vec<_> = (0..4).map(|_| MemoryId(Uuid::now_v7())).collect();
         spares.kinds().insert(memories[0], kind(start));
-        assert_eq!(made(&spares, &memories[..1], 5), [5]);
+        assert_eq!(made(&spares, &memories[..1]), [5]);
         spares.kinds().insert(memories[1], kind(start + Duration::from_millis(1)));
-        assert_eq!(made(&spares, &memories[..2], 5), [5, 0], "there is no room");
-        assert_eq!(spares.trim(5).len(), 3);
-        assert_eq!(made(&spares, &memories[..2], 5), [2, 2]);
+        assert_eq!(made(&spares, &memories[..2]), [5, 0], "there is no room");
+        assert_eq!(spares.trim().len(), 3);
+        assert_eq!(made(&spares, &memories[..2]), [2, 2]);
         for (index, memory) in memories.iter().enumerate().skip(2) {
             spares.kinds().insert(*memory, kind(start + Duration::from_millis(index as u64)));
         }
-        assert_eq!(spares.trim(2).len(), 2);
-        assert_eq!(made(&spares, &memories, 2), [1, 1, 0, 0]);
-        assert!(spares.trim(0).len() == 2 && spares.next(0).is_none());
+        spares.most = 2;
+        assert_eq!(spares.trim().len(), 2);
+        assert_eq!(made(&spares, &memories), [1, 1, 0, 0]);
+        spares.most = 0;
+        assert!(spares.trim().len() == 2 && spares.next().is_none());
     }
 
     #[test]

@@ -5,15 +5,14 @@ use std::time::Duration;
 use axum::body::Body;
 use berth_domain::agent::runtime::{CommandRequest, OutputEvent};
 use berth_domain::ids::{LayerId, SandboxId};
-use berth_qemu::host;
+use berth_qemu::disk;
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
-use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
 use super::captured::{About, agent_failed, bytes_of};
 use super::{QemuSandboxes, transient};
+use crate::services::sandbox::agent::{AgentError, Output};
 use crate::services::sandbox::engine::{EngineError, PlatformTemplate, Result, Warming};
 
 /// The file that describes a platform's template.
@@ -69,13 +68,7 @@ impl QemuSandboxes {
         let manifest = self.manifest(name)?;
         tokio::fs::create_dir_all(self.places.layers()).await.map_err(transient)?;
         let (from, tmp) = (self.places.templates().join(name).join(manifest.disk), to.with_extension("tmp"));
-        let tool = host::find("qemu-img").ok_or_else(|| transient("qemu-img is missing"))?;
-        let mut command = Command::new(tool);
-        command.args(["convert", "-f", "qcow2", "-O", "qcow2"]).arg(from).arg(&tmp).kill_on_drop(true);
-        let made = command.output().await.map_err(transient)?;
-        if !made.status.success() {
-            return Err(transient(String::from_utf8_lossy(&made.stderr)));
-        }
+        disk::flatten(&from, "qcow2", &tmp).await?;
         tokio::fs::rename(tmp, to).await.map_err(transient)
     }
 
@@ -121,19 +114,20 @@ impl QemuSandboxes {
             .header(header::AUTHORIZATION, live.authorization())
             .body(Body::from(serde_json::to_vec(&body).map_err(transient)?))
             .map_err(transient)?;
-        let answer = live.session().await.map_err(agent_failed)?.send(request).await.map_err(agent_failed)?;
-        if answer.status() == StatusCode::CREATED {
-            return Ok(true);
+        let answer = match live.session().await.map_err(agent_failed)?.ask(request).await {
+            Ok(answer) if answer.status() == StatusCode::CREATED => return Ok(true),
+            Ok(answer) => answer,
+            // A disk may have no shell.
+            Err(AgentError::Refused { .. }) => return Ok(false),
+            Err(error) => return Err(agent_failed(error)),
+        };
+        let mut output = Output::of(answer.into_body());
+        loop {
+            match output.next().await.map_err(agent_failed)? {
+                OutputEvent::Exit(exit) => return Ok(exit.code == Some(0)),
+                OutputEvent::Error { .. } => return Ok(false),
+                _ => {}
+            }
         }
-        let text = Limited::new(answer.into_body(), 1 << 20).collect().await.map_err(transient)?.to_bytes();
-        Ok(exit_code(&String::from_utf8_lossy(&text)) == Some(0))
     }
-}
-
-/// The code that a command's stream ends with.
-fn exit_code(text: &str) -> Option<i32> {
-    let last = text.trim_end().rsplit("\n\n").next()?;
-    let (event, data) = last.split_once('\n')?;
-    let event = OutputEvent::parse(event.strip_prefix("event: ")?, data.strip_prefix("data: ")?).ok()?;
-    if let OutputEvent::Exit(exit) = event { exit.code } else { None }
 }
