@@ -160,7 +160,13 @@ fn tell(child: &Child, signal: Signal) {
 }
 
 async fn code(child: &mut Child) -> Option<i32> {
-    tokio::time::timeout(PATIENCE, child.wait()).await.expect("an end in time").expect("an end").code()
+    if let Ok(ended) = tokio::time::timeout(PATIENCE, child.wait()).await {
+        return ended.expect("an end").code();
+    }
+    let _ = child.kill().await;
+    let mut said = String::new();
+    child.stderr.take().expect("a pipe").read_to_string(&mut said).await.expect("text");
+    panic!("no end in time; it said: {said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,7 +32,7 @@ pub struct Sandbox {
     /// Sandboxes that may run at the same time.
     pub max_sandboxes: i64,
     /// Machines that are kept ready for templates that were asked for lately, some 45 MiB each; 0 for none. Without it,
-    /// as many as a fiftieth of the host's memory holds.
+    /// as many as a thirtieth of the host's memory holds.
     pub spares: Option<usize>,
     /// Sandboxes being worked on at the same time.
     pub workers: usize,

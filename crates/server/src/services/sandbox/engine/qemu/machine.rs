@@ -76,7 +76,7 @@ impl QemuSandboxes {
     }
 
     async fn start_anew(&self, spec: &StartSpec, dir: &Path, before: Option<Incarnation>) -> Result<Started> {
-        let turn = self.starting.acquire().await.map_err(transient)?;
+        let turn = self.starting.take().await.map_err(transient)?;
         let (mut incarnation, note) = self.launch(spec, before).await?;
         let started = self.identify(spec, dir, &mut incarnation).await?;
         drop(turn);

@@ -16,6 +16,7 @@ mod places;
 mod site;
 mod spares;
 mod template;
+mod turns;
 mod workshop;
 
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ use berth_oci::Registries;
 use berth_qemu::machine::Accel;
 use berth_qemu::seed::Mac;
 use berth_qemu::{accel, host};
-use tokio::sync::{Mutex as AsyncMutex, OnceCell, Semaphore, broadcast};
+use tokio::sync::{Mutex as AsyncMutex, OnceCell, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -45,6 +46,7 @@ use guest::Guest;
 use live::{Incarnation, Lives};
 use places::Places;
 use spares::Spares;
+use turns::Turns;
 
 /// Bytes of a GiB.
 const GIB: u64 = 1 << 30;
@@ -72,7 +74,7 @@ pub struct QemuSandboxes {
     lives: Lives,
     spares: Spares,
     making_blank: AsyncMutex<()>,
-    starting: Semaphore,
+    starting: Turns,
     guest: OnceLock<Guest>,
     host: OnceCell<Host>,
 }
@@ -102,7 +104,7 @@ impl QemuSandboxes {
             lives: Lives::new(clock, Gateway::new(berth_egress::Config::default()), broadcast::channel(HAPPENINGS).0),
             spares: Spares::new(config.sandbox.spares.unwrap_or_else(|| spares::fitting(host::memory_mb()))),
             making_blank: AsyncMutex::default(),
-            starting: Semaphore::new(STARTS_PER_CORE * usize::try_from(host::cores()).unwrap_or(1).max(1)),
+            starting: Turns::new(STARTS_PER_CORE * usize::try_from(host::cores()).unwrap_or(1).max(1)),
             guest: OnceLock::new(),
             host: OnceCell::new(),
         }

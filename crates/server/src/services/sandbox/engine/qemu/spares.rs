@@ -180,9 +180,9 @@ impl Spares {
     }
 }
 
-/// How many fit into a fiftieth of a host's memory.
+/// How many fit into a thirtieth of a host's memory.
 pub(super) fn fitting(memory_mb: u64) -> usize {
-    usize::try_from(memory_mb / 50 / SPARE_MB).unwrap_or(MOST).clamp(1, MOST)
+    usize::try_from(memory_mb / 30 / SPARE_MB).unwrap_or(MOST).clamp(1, MOST)
 }
 
 impl QemuSandboxes {
@@ -238,8 +238,7 @@ impl QemuSandboxes {
 
     async fn make_spare(&self, spec: &StartSpec) -> Result<()> {
         let [top, base, ..] = spec.layers[..] else { return Err(transient("a template without a disk")) };
-        // Behind those that somebody waits for.
-        let _turn = self.starting.acquire().await.map_err(transient)?;
+        let _turn = self.starting.take_idle().await.map_err(transient)?;
         self.make_layer_file(top, base)?;
         let (incarnation, _) = self.launch(spec, None).await?;
         if !incarnation.from_memory {
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_keeps_what_a_fiftieth_of_its_memory_holds() {
-        assert_eq!([2 << 10, 8 << 10, 24 << 10, 256 << 10].map(fitting), [1, 3, 10, 16]);
+    fn a_host_keeps_what_a_thirtieth_of_its_memory_holds() {
+        assert_eq!([2 << 10, 8 << 10, 24 << 10, 256 << 10].map(fitting), [1, 6, 16, 16]);
     }
 }
