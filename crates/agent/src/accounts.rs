@@ -1,8 +1,51 @@
 //! Accounts, read from `/etc/passwd` and `/etc/group`: a static binary cannot ask libc.
 
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Mutex;
 
 use rustix::process::{Gid, Uid};
+
+use crate::agent::lock;
+
+/// The two files.
+const FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
+
+/// Accounts that were looked up, for as long as the files that tell of them stay as they are: every command asks.
+#[derive(Default)]
+pub struct Accounts(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    files: [Option<Stamp>; 2],
+    by_name: BTreeMap<String, Account>,
+}
+
+/// What changes when a file does: its device, number, size and the time of its last change.
+type Stamp = (u64, u64, u64, i64, i64);
+
+fn stamp(file: &str) -> Option<Stamp> {
+    let meta = std::fs::metadata(file).ok()?;
+    Some((meta.dev(), meta.ino(), meta.size(), meta.ctime(), meta.ctime_nsec()))
+}
+
+impl Accounts {
+    /// An account by its name, as it is now.
+    pub fn get(&self, name: &str) -> Option<Account> {
+        let files = FILES.map(stamp);
+        let mut known = lock(&self.0);
+        if known.files != files {
+            *known = Known { files, by_name: BTreeMap::new() };
+        }
+        if let Some(account) = known.by_name.get(name) {
+            return Some(account.clone());
+        }
+        let account = Account::lookup(Path::new("/"), name)?;
+        known.by_name.insert(name.to_owned(), account.clone());
+        Some(account)
+    }
+}
 
 /// An account that commands run as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +101,7 @@ impl Account {
         let mut account = match (found, number) {
             (Some(found), _) => found,
             (None, Some(uid)) => Self { uid, gid: 0, groups: vec![0], name: name.into(), ..Self::nobody() },
-            (None, None) if name == "root" => Self { name: name.into(), home: "/root".into(), ..Self::nobody() },
+            (None, None) if name == "root" => Self::root(),
             (None, None) => {
                 return Err(format!("there is no user {name:?} on the disk; make it first, as with useradd"));
             }
@@ -92,16 +135,9 @@ impl Account {
         Self::lookup(Path::new("/"), &name)
     }
 
-    /// The superuser, also where no file tells of it.
+    /// The superuser where no file tells of it.
     pub fn root() -> Self {
-        Self::lookup(Path::new("/"), "root").unwrap_or_else(|| Self {
-            name: "root".into(),
-            uid: 0,
-            gid: 0,
-            groups: vec![0],
-            home: "/root".into(),
-            shell: "/bin/sh".into(),
-        })
+        Self { name: "root".into(), home: "/root".into(), ..Self::nobody() }
     }
 
     /// Its number as the kernel takes it.

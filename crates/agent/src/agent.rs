@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::accounts::Account;
+use crate::accounts::{Account, Accounts};
 use crate::error::{Refusal, Result};
 use crate::files::Pool;
 use crate::freeze::Freezer;
@@ -40,6 +40,8 @@ pub struct Agent {
     pub machine: bool,
     /// The place, once the root file system is there.
     pub place: OnceLock<Arc<Place>>,
+    /// Who commands run as.
+    pub accounts: Accounts,
     /// The identity.
     pub identity: Mutex<Identity>,
     /// Collects what ended.
@@ -62,6 +64,7 @@ impl Agent {
         Self {
             machine,
             place: OnceLock::new(),
+            accounts: Accounts::default(),
             identity: Mutex::default(),
             reaper: Arc::new(Reaper::default()),
             processes: Arc::new(Processes::default()),

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::accounts::Account;
-use crate::agent::{Agent, lock};
+use crate::agent::{Agent, Place, lock};
 use crate::body::{Answer, events, nothing, reply};
 use crate::clock;
 use crate::error::{Refusal, Result};
@@ -268,27 +268,33 @@ async fn prepare(agent: &Arc<Agent>, wanted: &CommandRequest) -> Result<(String,
 }
 
 /// The account a command runs as, and the directory it runs in.
-pub async fn settle(
-    agent: &Arc<Agent>,
-    user: Option<&str>,
-    cwd: Option<&str>,
-) -> Result<(Account, std::os::fd::OwnedFd)> {
+pub async fn settle(agent: &Arc<Agent>, user: Option<&str>, cwd: Option<&str>) -> Result<(Account, OwnedFd)> {
     let place = agent.place()?;
-    let cwd = cwd.unwrap_or(".").to_owned();
-    if user != Some("root") {
-        let open = move |place: &crate::agent::Place| {
-            // Groups may have changed since the boot.
-            let account = Account::lookup(std::path::Path::new("/"), &place.account.name);
-            Ok((account.unwrap_or_else(|| place.account.clone()), files::open_directory(place, &cwd)?))
-        };
-        return agent.pool.run(place, open).await;
-    }
-    if !rustix::process::geteuid().is_root() {
+    let as_root = user == Some("root");
+    if as_root && !rustix::process::geteuid().is_root() {
         return Err(Refusal::new(code::PERMISSION_DENIED, "This sandbox has no root user; leave 'user' out."));
     }
-    let place = place.clone();
-    let open = move || Ok((Account::root(), files::open_directory(&place, &cwd)?));
-    tokio::task::spawn_blocking(open).await.map_err(Refusal::internal)?
+    // Groups may have changed since the boot.
+    let account = if as_root {
+        agent.accounts.get("root").unwrap_or_else(Account::root)
+    } else {
+        agent.accounts.get(&place.account.name).unwrap_or_else(|| place.account.clone())
+    };
+    let cwd = match cwd {
+        // Whether the account may be there is found out when it goes there.
+        None => place.root.try_clone().map_err(Refusal::internal)?,
+        Some(path) => {
+            let path = path.to_owned();
+            let open = move |place: &Place| files::open_directory(place, &path);
+            if as_root {
+                let place = place.clone();
+                tokio::task::spawn_blocking(move || open(&place)).await.map_err(Refusal::internal)??
+            } else {
+                agent.pool.run(place, open).await?
+            }
+        }
+    };
+    Ok((account, cwd))
 }
 
 /// The environment of a command: the account's, the sandbox's, its own.
