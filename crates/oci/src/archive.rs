@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::compression::{Compression, Decoder, MAGIC};
 use crate::members::{Kind, each};
+use crate::names::Names;
 use crate::{Error, Result};
 
 /// How many links are followed from one name.
@@ -37,18 +38,7 @@ impl Archive {
         if compression != Compression::None {
             file = expand(compression, file, scratch, most)?;
         }
-        let mut members = BTreeMap::new();
-        let mut archive = tar::Archive::new(&file);
-        each(archive.entries_with_seek()?, |member, _| {
-            let place = match member.kind {
-                Kind::File => Place::Content { at: member.offset, size: member.size },
-                Kind::Symlink(target) => Place::Link(beside(&member.path, &target)),
-                Kind::Link(target) => Place::Link(target),
-                Kind::Directory | Kind::Other => return Ok(()),
-            };
-            members.insert(member.path, place);
-            Ok(())
-        })?;
+        let members = places(&file, Names::default())?;
         Ok(Self { file: Arc::new(file), members })
     }
 
@@ -80,6 +70,27 @@ fn expand(compression: Compression, file: File, scratch: &Path, most: u64) -> Re
     Ok(out)
 }
 
+/// Where the members of an archive are.
+fn places(file: &File, mut names: Names) -> Result<BTreeMap<String, Place>> {
+    let mut members = BTreeMap::new();
+    let mut archive = tar::Archive::new(file);
+    each(archive.entries_with_seek()?, |member, _| {
+        let place = match member.kind {
+            Kind::File => Place::Content { at: member.offset, size: member.size },
+            Kind::Symlink(target) => Place::Link(beside(&member.path, &target)),
+            Kind::Link(target) => Place::Link(target),
+            Kind::Directory | Kind::Other => return Ok(()),
+        };
+        names.keep(&member.path)?;
+        if let Place::Link(target) = &place {
+            names.keep(target)?;
+        }
+        members.insert(member.path, place);
+        Ok(())
+    })?;
+    Ok(members)
+}
+
 /// Where a symbolic link leads; what leads out of the archive names nothing in it.
 fn beside(path: &str, target: &str) -> String {
     let above = path.rsplit_once('/').map_or("", |(above, _)| above);
@@ -108,5 +119,29 @@ impl Read for Section {
         let n = self.file.read_at(&mut buffer[..most], self.at)?;
         self.at += n as u64;
         Ok(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tar::{Builder, EntryType, Header};
+
+    #[test]
+    fn names_and_what_links_lead_to_are_bounded() {
+        let mut builder = Builder::new(tempfile::tempfile().unwrap());
+        let mut header = Header::new_gnu();
+        header.set_size(0);
+        builder.append_data(&mut header, "d/file", &b""[..]).unwrap();
+        header.set_entry_type(EntryType::Symlink);
+        builder.append_link(&mut header, "d/link", "file").unwrap();
+        let mut file = builder.into_inner().unwrap();
+        let mut found = |bytes| {
+            file.seek(SeekFrom::Start(0)).unwrap();
+            places(&file, Names::within(bytes)).map(|places| places.len())
+        };
+        let bytes = 3 * (6 + 64);
+        assert_eq!(found(bytes).unwrap(), 2);
+        assert!(matches!(found(bytes - 1), Err(Error::TooLarge(_))));
     }
 }

@@ -23,30 +23,27 @@ pub struct Image {
     pub config: ImageConfig,
     /// Its layers, the lowest first.
     pub layers: Vec<Layer>,
-    /// The digest of its configuration, which names it: `sha256:…`.
-    pub digest: String,
 }
 
 impl Image {
-    /// Opens an OCI layout (a folder, or an archive of one) or what `docker save` wrote; archives may be compressed.
-    ///
-    /// `name` says which image, where there are several. `scratch` is a folder for what an archive is without its
-    /// compression, which may have `most` bytes.
+    /// Opens the one image of an OCI layout (a folder, or an archive of one) or of what `docker save` wrote; archives
+    /// may be compressed. `scratch` is a folder for what an archive is without its compression, which may have `most`
+    /// bytes.
     ///
     /// # Errors
-    /// What was brought is no such thing, damaged, too large, or has no such image for linux/amd64.
-    pub fn open(path: &Path, name: Option<&str>, scratch: &Path, most: u64) -> Result<Self> {
+    /// What was brought is no such thing, damaged, too large, or has no image for linux/amd64 or several.
+    pub fn open(path: &Path, scratch: &Path, most: u64) -> Result<Self> {
         let folder = std::fs::metadata(path)?.is_dir();
         let blobs =
             if folder { Blobs::Folder(path.to_owned()) } else { Blobs::Archive(Archive::open(path, scratch, most)?) };
         let blobs = Arc::new(blobs);
         if let Some(index) = blobs.document("index.json")? {
             let index = parse::<ImageIndex>(&index, "index.json")?;
-            let manifest = choose(&blobs, &index, name)?;
+            let manifest = choose(&blobs, &index)?;
             return Self::of_manifest(&blobs, &manifest);
         }
         match blobs.document("manifest.json")? {
-            Some(saved) if !folder => Self::of_saved(&blobs, &parse::<Vec<Saved>>(&saved, "manifest.json")?, name),
+            Some(saved) if !folder => Self::of_saved(&blobs, &parse::<Vec<Saved>>(&saved, "manifest.json")?),
             _ => Err(Error::invalid(
                 "This is no image: neither an OCI layout nor what 'docker save' writes. Make one with \
                  'docker save IMAGE -o image.tar'.",
@@ -75,33 +72,26 @@ impl Image {
             let blob = Sha::parse(layer.digest().as_ref())?;
             Ok(Layer { blobs: blobs.clone(), name: blob.path(), blob: Some(blob), diff_id, size: layer.size() })
         });
-        Self::new(&config, &digest, layers.collect::<Result<_>>()?)
+        Ok(Self { config: programs(&config)?, layers: layers.collect::<Result<_>>()? })
     }
 
-    fn of_saved(blobs: &Arc<Blobs>, saved: &[Saved], name: Option<&str>) -> Result<Self> {
-        let names = saved.iter().flat_map(Saved::tags).map(ToOwned::to_owned).collect::<Vec<_>>();
-        let saved = match (name, saved) {
-            (Some(name), saved) => saved.iter().find(|saved| saved.tags().any(|tag| same(tag, name))),
-            (None, [only]) => Some(only),
-            (None, _) => None,
+    fn of_saved(blobs: &Arc<Blobs>, saved: &[Saved]) -> Result<Self> {
+        let [saved] = saved else {
+            return Err(several(
+                saved.iter().filter_map(|saved| saved.tags.iter().flatten().next()).map(String::as_str),
+            ));
         };
-        let saved = saved.ok_or_else(|| several(&names))?;
         let bytes = blobs.document(&saved.config)?.ok_or_else(damaged_archive)?;
-        let digest = Sha::of(&bytes);
         let stem = saved.config.rsplit('/').next().unwrap_or_default().trim_end_matches(".json");
-        if is_hex(stem) && digest.0 != stem {
-            return Err(Sha(stem.to_owned()).broken());
+        if is_hex(stem) {
+            Sha(stem.to_owned()).verify(&bytes)?;
         }
         let config = configuration(&bytes)?;
         let layers = saved.layers.iter().zip(diff_ids(&config, saved.layers.len())?).map(|(layer, diff_id)| {
             let (_, size) = blobs.open(layer)?.ok_or_else(|| missing(&diff_id))?;
             Ok(Layer { blobs: blobs.clone(), name: layer.clone(), blob: None, diff_id, size })
         });
-        Self::new(&config, &digest, layers.collect::<Result<_>>()?)
-    }
-
-    fn new(config: &ImageConfiguration, digest: &Sha, layers: Vec<Layer>) -> Result<Self> {
-        Ok(Self { config: programs(config)?, layers, digest: format!("sha256:{}", digest.0) })
+        Ok(Self { config: programs(&config)?, layers: layers.collect::<Result<_>>()? })
     }
 }
 
@@ -116,28 +106,17 @@ struct Saved {
     layers: Vec<String>,
 }
 
-impl Saved {
-    fn tags(&self) -> impl Iterator<Item = &str> {
-        self.tags.iter().flatten().map(String::as_str)
-    }
-}
-
 fn damaged_archive() -> Error {
     Error::invalid("The archive lacks the image's configuration; save the image again.")
 }
 
-fn several(names: &[String]) -> Error {
+/// That there is not one image.
+fn several<'a>(names: impl Iterator<Item = &'a str>) -> Error {
+    let names = names.take(20).collect::<Vec<_>>();
     if names.is_empty() {
-        return Error::NotFound("There is no such image in the archive, and none of them has a name.".into());
+        return Error::NotFound("The archive has not one image, but none or several; save one alone.".into());
     }
-    let names = names.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(", ");
-    Error::NotFound(format!("The archive has several images, or another one; name one of: {names}."))
-}
-
-/// Whether two names of images are the same, with and without what Docker leaves out.
-fn same(known: &str, wanted: &str) -> bool {
-    let whole = |text: &str| text.parse::<crate::Reference>().map(|reference| reference.whole());
-    known == wanted || matches!((whole(known), whole(wanted)), (Ok(known), Ok(wanted)) if known == wanted)
+    Error::NotFound(format!("The archive has several images ({}); save one alone.", names.join(", ")))
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T> {
@@ -186,24 +165,18 @@ fn programs(image: &ImageConfiguration) -> Result<ImageConfig> {
 }
 
 /// The manifest to take from an index.
-fn choose(blobs: &Blobs, index: &ImageIndex, name: Option<&str>) -> Result<Sha> {
+fn choose(blobs: &Blobs, index: &ImageIndex) -> Result<Sha> {
     let entries = index.manifests().iter().filter(|entry| fits(entry)).collect::<Vec<_>>();
-    let named = |entry: &&&Descriptor| names(entry).any(|known| name.is_some_and(|name| same(known, name)));
-    let chosen = match (name, entries.as_slice()) {
-        (_, []) => return Err(no_platform()),
-        (Some(_), entries) => entries
-            .iter()
-            .find(named)
-            .or(if entries.len() == 1 && names(entries[0]).next().is_none() { entries.first() } else { None }),
-        (None, [first, rest @ ..]) => rest.iter().all(|entry| entry.digest() == first.digest()).then_some(first),
-    };
-    let known = || entries.iter().filter_map(|entry| names(entry).next()).map(ToOwned::to_owned).collect::<Vec<_>>();
-    descend(blobs, chosen.ok_or_else(|| several(&known()))?, 0)
+    let (first, rest) = entries.split_first().ok_or_else(no_platform)?;
+    if rest.iter().any(|entry| entry.digest() != first.digest()) {
+        return Err(several(entries.iter().copied().filter_map(name)));
+    }
+    descend(blobs, first, 0)
 }
 
-fn names(entry: &Descriptor) -> impl Iterator<Item = &str> {
+fn name(entry: &Descriptor) -> Option<&str> {
     let keys = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
-    keys.into_iter().filter_map(|key| entry.annotations().as_ref()?.get(key)).map(String::as_str)
+    keys.into_iter().find_map(|key| entry.annotations().as_ref()?.get(key)).map(String::as_str)
 }
 
 fn descend(blobs: &Blobs, entry: &Descriptor, depth: usize) -> Result<Sha> {

@@ -23,11 +23,6 @@ impl Budget {
         Self { left: Arc::new(AtomicU64::new(bytes)), whole: bytes }
     }
 
-    /// All of it, spent or not.
-    pub fn whole(&self) -> u64 {
-        self.whole
-    }
-
     /// Spends some.
     pub fn spend(&self, bytes: u64) -> Result<()> {
         let spent = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));

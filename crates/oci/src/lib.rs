@@ -18,6 +18,7 @@ mod error;
 pub mod image;
 mod layer;
 mod members;
+mod names;
 pub mod pull;
 
 pub use context::Context;

@@ -11,8 +11,10 @@ use crate::{Error, MAX_MEMBERS, Result};
 
 /// The most bytes of a name or of an extended header.
 const MAX_HEADER: u64 = 64 * 1024;
-/// The most bytes of a path.
+/// The most bytes of a path, and of what a link leads to.
 const MAX_PATH: usize = 4095;
+/// The most parts of a path. Each may be a directory that is kept besides.
+const MAX_DEPTH: usize = 64;
 
 /// What a member is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,14 +57,14 @@ pub fn each<R: Read>(
     entries: Entries<'_, R>,
     mut visit: impl FnMut(Member, &mut dyn Read) -> Result<()>,
 ) -> Result<()> {
-    let mut names = Names::default();
+    let mut names = Extended::default();
     let mut ordinal = 0;
     for entry in entries.raw(true) {
         let mut entry = entry.map_err(damaged)?;
         match entry.header().entry_type() {
             EntryType::GNULongName => names.path = Some(until_nul(bounded(&mut entry)?)),
             EntryType::GNULongLink => names.link = Some(until_nul(bounded(&mut entry)?)),
-            EntryType::XHeader => names.extended(&bounded(&mut entry)?)?,
+            EntryType::XHeader => names.read(&bounded(&mut entry)?)?,
             EntryType::XGlobalHeader => {}
             kind => {
                 if ordinal == MAX_MEMBERS {
@@ -79,13 +81,13 @@ pub fn each<R: Read>(
 
 /// What extended headers say of the member that follows them.
 #[derive(Default)]
-struct Names {
+struct Extended {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
 }
 
-impl Names {
-    fn extended(&mut self, bytes: &[u8]) -> Result<()> {
+impl Extended {
+    fn read(&mut self, bytes: &[u8]) -> Result<()> {
         for extension in PaxExtensions::new(bytes) {
             let extension = extension.map_err(damaged)?;
             match extension.key_bytes() {
@@ -100,7 +102,7 @@ impl Names {
     }
 }
 
-fn member<R: Read>(names: Names, kind: EntryType, entry: &Entry<'_, R>, ordinal: usize) -> Result<Member> {
+fn member<R: Read>(names: Extended, kind: EntryType, entry: &Entry<'_, R>, ordinal: usize) -> Result<Member> {
     let path = clean(text(names.path.unwrap_or_else(|| entry.path_bytes().into_owned()))?)?;
     let link = || -> Result<String> {
         let link = names.link.or_else(|| entry.link_name_bytes().map(std::borrow::Cow::into_owned));
@@ -109,7 +111,7 @@ fn member<R: Read>(names: Names, kind: EntryType, entry: &Entry<'_, R>, ordinal:
     let kind = match kind {
         EntryType::Regular | EntryType::Continuous => Kind::File,
         EntryType::Directory => Kind::Directory,
-        EntryType::Symlink => Kind::Symlink(link()?),
+        EntryType::Symlink => Kind::Symlink(short(link()?, &path)?),
         EntryType::Link => Kind::Link(clean(link()?)?),
         EntryType::GNUSparse => return Err(sparse()),
         _ => Kind::Other,
@@ -144,7 +146,19 @@ fn clean(path: String) -> Result<String> {
     if parts.contains(&"..") {
         return Err(refused("whose path has '..'; pack from the folder above"));
     }
+    if parts.len() > MAX_DEPTH {
+        return Err(refused("whose path is too deep; pack from a folder below"));
+    }
     Ok(parts.join("/"))
+}
+
+/// What a symbolic link leads to, or a refusal.
+fn short(target: String, path: &str) -> Result<String> {
+    if target.len() > MAX_PATH {
+        let path = clip(path);
+        return Err(Error::invalid(format!("The link {path:?} in the archive leads to a path that is too long.")));
+    }
+    Ok(target)
 }
 
 fn clip(text: &str) -> String {

@@ -1,7 +1,7 @@
 //! Dockerfiles: what they say, and the steps that come of it.
 //!
 //! ```text
-//!   text ─ lines ─► logical lines ─ instruction ─► Dockerfile ─ plan(arguments, bases) ─► Plan ─ keys ─► cache keys
+//!   text ─ lines ─► logical lines ─ instruction ─► Dockerfile ─ plan(arguments, bases) ─► Plan
 //! ```
 //!
 //! Parsing needs nothing but the text and finds every mistake that the text alone has. Planning needs to know what

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::plan::{Copy, Origin, Run};
 use super::stages::Given;
 use super::*;
@@ -18,10 +20,11 @@ fn wrong(text: &str) -> String {
 }
 
 /// What the bases of these tests say.
-fn debian(_: &str) -> ImageConfig {
+#[expect(clippy::unnecessary_wraps, reason = "a plan asks whether a base is known")]
+fn debian(_: &str) -> Option<ImageConfig> {
     let mut config = ImageConfig { cmd: Some(vec!["bash".into()]), ..ImageConfig::default() };
     config.set("PATH", "/usr/bin:/bin".into());
-    config
+    Some(config)
 }
 
 fn plan_with(text: &str, given: &[(&str, &str)], target: Option<&str>) -> Plan {
@@ -237,9 +240,67 @@ fn limits_have_two_sides() {
         let (value, rest) = ("x".repeat(16 * 1024), "x".repeat(n));
         format!("FROM scratch\nENV A={value}\nENV B=$A$A C=$A$A D=$A$A\nENV E={rest}\n")
     };
-    let room = scope::MAX_VARIABLES - (1 + 16 * 1024) - 3 * (1 + 32 * 1024) - 1;
+    let room = scope::MAX_HELD - (1 + 16 * 1024) - 3 * (1 + 32 * 1024) - 1;
     assert_eq!(plan(&held(room)).config().env.len(), 5);
     assert!(wrong(&held(room + 1)).contains("131072 bytes"));
+}
+
+#[test]
+fn variables_are_counted() {
+    let most = scope::MAX_VARIABLES;
+    // The first is named twice.
+    let names = |n: usize| (0..n).map(|n| format!(" A{n}=")).collect::<String>();
+    for (begins, own) in
+        [("FROM scratch\nENV", most), ("FROM a\nENV", most - 1), ("ARG G=\nFROM scratch\nARG", most - 1)]
+    {
+        let text = |n: usize| format!("{begins}{} A0=1\nRUN a\n", names(n));
+        assert_eq!(runs(&plan(&text(own)))[0].env["A0"], "1");
+        assert!(wrong(&text(own + 1)).contains("1000 variables"), "{begins}");
+    }
+    let with = |n: usize| {
+        let config =
+            ImageConfig { env: (0..n).map(|n| (n.to_string(), String::new())).collect(), ..ImageConfig::default() };
+        parse("FROM a\nRUN b").plan(&Given::new(), None, &|_| Some(config.clone()))
+    };
+    assert!(with(most).is_ok());
+    assert!(with(most + 1).unwrap_err().to_string().starts_with("line 1: the base has more than 1000 variables"));
+}
+
+#[test]
+fn programs_share_their_environment_until_it_changes() {
+    let plan = plan("FROM a AS b\nENV A=1\nRUN a\nRUN b\nENV A=2\nRUN c\nARG B=3\nRUN d\nFROM b\nRUN e\n");
+    let [a, b, c, d, e] = runs(&plan)[..] else { panic!("{plan:?}") };
+    assert!(Arc::ptr_eq(&a.env, &b.env));
+    assert_eq!([&*a.env["A"], &*c.env["A"], &*d.env["B"], &*e.env["A"]], ["1", "2", "3", "2"]);
+    assert!(!c.env.contains_key("B") && !e.env.contains_key("B"));
+}
+
+#[test]
+fn what_a_base_may_set_is_no_mistake_before_it_is_there() {
+    let none = |text: &str| parse(text).plan(&Given::new(), None, &|_| None);
+    let lambda = |_: &str| {
+        let env = vec![("ROOT".to_owned(), "/var/task".to_owned())];
+        Some(ImageConfig { env, ..ImageConfig::default() })
+    };
+    let text = "FROM a AS b\nFROM b\nWORKDIR $ROOT\nCOPY app.py $ROOT/\nENV R=${ROOT:?}\nUSER ${NOBODY:-app}\nRUN c\n";
+    assert_eq!(runs(&none(text).unwrap())[0].cwd, "/");
+    let known = parse(text).plan(&Given::new(), None, &lambda).unwrap();
+    assert_eq!((&*runs(&known)[0].cwd, &*copies(&known)[0].to), ("/var/task", "/var/task"));
+    for (text, line) in [
+        ("FROM a\nWORKDIR $X", "line 2"),
+        ("FROM a\nCOPY $X /", "line 2"),
+        ("FROM a\nCOPY b c $X", "line 2"),
+        ("FROM a\nENV A=${X:?}", "line 2"),
+        ("FROM a AS b\nFROM b\nARG X\nUSER $X", "line 4"),
+    ] {
+        assert!(none(text).is_ok(), "{text}");
+        let found = parse(text).plan(&Given::new(), None, &lambda).unwrap_err().to_string();
+        assert!(found.starts_with(line), "{text}: {found}");
+    }
+    // What has nothing to do with the base is a mistake now.
+    for text in ["FROM a\nARG X=\nWORKDIR $X", "FROM scratch\nWORKDIR $X", "FROM a\nENV Y=$X\nCOPY b c d"] {
+        assert!(none(text).is_err(), "{text}");
+    }
 }
 
 #[test]

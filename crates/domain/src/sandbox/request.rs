@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::dockerfile::plan::Origin as Source;
-use super::dockerfile::{Action, Dockerfile, ImageConfig, Step};
+use super::dockerfile::{Action, Dockerfile, Step};
 use super::model::{OnTimeout, SourceKind};
 use super::network::Network;
 use crate::error::Result;
@@ -31,8 +31,6 @@ pub const MAX_KEY: usize = 64;
 pub const MAX_VALUE: usize = 1024;
 /// Largest environment: names, values, and two bytes for each pair.
 pub const MAX_ENV: usize = 32 * 1024;
-/// Longest Dockerfile, in bytes.
-pub const MAX_DOCKERFILE: usize = 64 * 1024;
 /// What an image is called that was sent as an archive, before the upload's id.
 pub const UPLOAD: &str = "upload:";
 /// Longest start or ready command, in characters.
@@ -318,12 +316,9 @@ fn image(value: &Value) -> Parsed<String> {
 /// Rule: a Dockerfile without mistakes, as far as that can be told before any image is there.
 fn dockerfile(value: &Value, has_context: bool) -> Parsed<String> {
     let text = text(value)?;
-    if !(1..=MAX_DOCKERFILE).contains(&text.len()) {
-        return Err(format!("must have 1 to {MAX_DOCKERFILE} bytes"));
-    }
     let given = BTreeMap::new();
     let parsed = Dockerfile::parse(text).map_err(|mistakes| mistakes.to_string())?;
-    let plan = parsed.plan(&given, None, &|_| ImageConfig::default()).map_err(|mistakes| mistakes.to_string())?;
+    let plan = parsed.plan(&given, None, &|_| None).map_err(|mistakes| mistakes.to_string())?;
     let steps = plan.stages.iter().flat_map(|stage| &stage.steps);
     let is_copied = |step: &&Step| match &step.action {
         Action::Copy(copy) => copy.origin == Source::Context && !copy.sources.is_empty(),

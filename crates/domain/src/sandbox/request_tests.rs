@@ -1,6 +1,7 @@
 //! Every bound on both sides.
 
 use super::*;
+use crate::sandbox::dockerfile::MAX_TEXT;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -86,7 +87,7 @@ fn a_template_has_one_source() {
     assert!(CreateTemplate::try_from(&json!({"name": "t", "from_snapshot": id})).is_ok());
     refused(CreateTemplate::try_from(&json!({"name": "t", "image": "a"})), "memory_mb");
     refused(CreateTemplate::try_from(&json!({"name": id, "from_snapshot": id})), "name");
-    for (length, good) in [(MAX_DOCKERFILE, true), (MAX_DOCKERFILE + 1, false)] {
+    for (length, good) in [(MAX_TEXT, true), (MAX_TEXT + 1, false)] {
         let mut body = sizes.clone();
         let comment = "#".repeat(length - "FROM a\n".len());
         body["dockerfile"] = json!(format!("FROM a\n{comment}"));
@@ -106,7 +107,10 @@ fn a_dockerfile_is_read_with_the_request() {
         ("FROM a\nRUNN b", "line 2:"),
         ("FROM a\nCOPY b c", "line 2: there are no files to copy from"),
         ("FROM a AS b\nRUN c\nFROM b\nCOPY --from=a /d /d\nADD e /", "line 5: there are no files"),
-        ("FROM a\nWORKDIR $B", "line 2:"),
+        ("FROM scratch\nWORKDIR $B", "line 2:"),
+        ("FROM a\nENV B=\nWORKDIR $B", "line 3:"),
+        ("FROM a\nENV B=$C\nCOPY --chmod=x d /e", "line 3:"),
+        ("", "needs a FROM"),
     ] {
         let refused = body(json!({"dockerfile": text})).unwrap_err();
         assert!(refused.details[0].field == "dockerfile" && refused.details[0].message.contains(what), "{refused:?}");
@@ -115,6 +119,11 @@ fn a_dockerfile_is_read_with_the_request() {
     assert_eq!(made.context, Some(id.parse().unwrap()));
     for fine in ["FROM a\nCOPY --from=b /c /c", "FROM a\nCOPY <<E /f\ntext\nE\n", "FROM scratch"] {
         assert!(body(json!({"dockerfile": fine})).is_ok(), "{fine}");
+    }
+    // What an image sets is known when it is there.
+    for text in ["FROM a\nWORKDIR $B", "FROM a\nCOPY c.py ${B}", "FROM a\nUSER ${B:?}", "FROM a AS c\nFROM c\nUSER $B"]
+    {
+        assert!(body(json!({"dockerfile": text, "context_id": id})).is_ok(), "{text}");
     }
     refused(body(json!({"image": "a", "context_id": id})), "context_id");
     refused(body(json!({"dockerfile": "FROM a", "context_id": "b"})), "context_id");

@@ -41,7 +41,7 @@ impl Context {
     /// may have `most` bytes without its compression.
     ///
     /// # Errors
-    /// It is no tar archive, damaged, or too large; a member's path is absolute or has `..`.
+    /// It is no tar archive, damaged, or too large; a member's path is absolute, has `..` or is too deep.
     pub fn open(archive: &Path, most: u64) -> Result<Self> {
         let budget = Budget::new(most);
         let mut tree = Tree::default();
@@ -49,11 +49,10 @@ impl Context {
         read(archive, &budget, |member, content| {
             if member.path == ".dockerignore" && member.kind == Kind::File {
                 let mut text = Vec::new();
-                content.take(MAX_IGNORE + 1).read_to_end(&mut text)?;
+                content.take(MAX_IGNORE + 1).read_to_end(&mut text).map_err(Error::from_stream)?;
                 ignore = Some(rules(&text)?);
                 let content = Content::File { ordinal: member.ordinal, size: member.size, packed: false };
-                tree.add(content, member);
-                return Ok(());
+                return tree.add(content, member);
             }
             let content = match &member.kind {
                 Kind::File => scan(&member, content)?,
@@ -64,11 +63,10 @@ impl Context {
                 })?,
                 Kind::Other => return Ok(()),
             };
-            tree.add(content, member);
-            Ok(())
+            tree.add(content, member)
         })?;
         if let Some(ignore) = ignore {
-            tree.leave_out(&ignore);
+            tree.leave_out(|path| ignore.leaves_out(path));
         }
         Ok(Self { archive: Some(archive.to_owned()), tree, most })
     }
@@ -83,10 +81,11 @@ impl Context {
 
     /// Writes an archive of what a `COPY` takes, each member named after where it goes, relative to `/`. `directory`
     /// says whether the destination is a directory already. Owners are root's and permissions the context's:
-    /// `--chown` and `--chmod` are for whoever unpacks it, who knows the accounts.
+    /// `--chown` and `--chmod` are for whoever unpacks it, who knows the accounts. A file that goes to several places
+    /// is written once, the others are hard links.
     ///
     /// # Errors
-    /// Something is named that is not there, or several files would go to one that is no directory.
+    /// Something is named that is not there, several files would go to one that is no directory, or it is too much.
     pub fn select(&self, copy: &Copy, directory: bool, out: &mut dyn std::io::Write) -> Result<()> {
         let selection = select::resolve(&self.tree, copy, directory)?;
         let (budget, into) = (Budget::new(self.most), select::is_directory(copy, directory));

@@ -2,9 +2,10 @@
 
 use std::io::Read;
 
+use super::Spending;
 use crate::compression::{Compression, Decoder};
 use crate::members::{Member, each};
-use crate::{Error, Result};
+use crate::{Budget, Error, Result};
 
 /// Where an archive's header says that it is one.
 const MAGIC: std::ops::Range<usize> = 257..262;
@@ -23,10 +24,11 @@ pub fn is_archive(start: &[u8]) -> bool {
     header.get(MAGIC) == Some(b"ustar")
 }
 
-/// Calls a function with every member of an archive.
+/// Calls a function with every member of an archive. Whatever is read of it without its compression is spent.
 pub fn each_member(
     name: &str,
     content: &mut dyn Read,
+    budget: &Budget,
     visit: impl FnMut(Member, &mut dyn Read) -> Result<()>,
 ) -> Result<()> {
     let within = |error: Error| match error {
@@ -34,7 +36,7 @@ pub fn each_member(
         other => other,
     };
     let decoder = Decoder::sniff(content).map_err(|error| within(Error::from_stream(error)))?;
-    let mut archive = tar::Archive::new(decoder);
+    let mut archive = tar::Archive::new(Spending { reader: decoder, budget });
     each(archive.entries()?, visit).map_err(within)
 }
 

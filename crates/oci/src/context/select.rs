@@ -9,16 +9,18 @@ use berth_domain::sandbox::dockerfile::plan::Copy;
 use tar::{Builder, EntryType, Header};
 
 use super::nested::each_member;
+use super::read;
 use super::tree::{Content, Node, Tree};
-use super::{Spending, read};
 use crate::members::{Kind, Member};
+use crate::names::Names;
 use crate::{Budget, Error, Result};
 
 /// What goes where.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Selection {
     /// What comes to be at each path, relative to `/`.
     at: BTreeMap<String, Node>,
+    names: Names,
 }
 
 /// What a `COPY` takes from a tree.
@@ -41,9 +43,9 @@ pub fn resolve(tree: &Tree, copy: &Copy, directory: bool) -> Result<Selection> {
                     let unpacked = copy.extract && matches!(node.content, Content::File { packed: true, .. });
                     let name = path.rsplit('/').next().unwrap_or_default();
                     let target = if into || unpacked { join(to, name) } else { to.to_owned() };
-                    selection.at.insert(target, node.clone());
+                    selection.put(target, node)?;
                 }
-                _ => selection.directory(tree, &real, to),
+                _ => selection.directory(tree, &real, to)?,
             }
         }
     }
@@ -70,15 +72,23 @@ fn join(directory: &str, name: &str) -> String {
 }
 
 impl Selection {
+    /// What is put to a path takes the place of what was there. It counts all the same: many sources that go to the
+    /// same paths are work, too.
+    fn put(&mut self, to: String, node: &Node) -> Result<()> {
+        self.names.keep(&to)?;
+        if let Content::Symlink(target) = &node.content {
+            self.names.keep(target)?;
+        }
+        self.at.insert(to, node.clone());
+        Ok(())
+    }
+
     /// A directory's content goes, not the directory.
-    fn directory(&mut self, tree: &Tree, real: &str, to: &str) {
-        if !to.is_empty() {
-            let itself = Node { content: Content::Directory, mode: 0o755, mtime: 0 };
-            self.at.entry(to.to_owned()).or_insert(itself);
+    fn directory(&mut self, tree: &Tree, real: &str, to: &str) -> Result<()> {
+        if !to.is_empty() && !self.at.contains_key(to) {
+            self.put(to.to_owned(), &Node { content: Content::Directory, mode: 0o755, mtime: 0 })?;
         }
-        for (path, node) in tree.below(real) {
-            self.at.insert(join(to, path), node.clone());
-        }
+        tree.below(real).try_for_each(|(path, node)| self.put(join(to, path), node))
     }
 }
 
@@ -105,19 +115,15 @@ impl<'a> Writer<'a> {
             }
         }
         self.inline(copy, into)?;
-        let count = |wanted: &BTreeMap<usize, Vec<(String, Node)>>| wanted.values().map(Vec::len).sum::<usize>();
-        // A file that goes to two places is written in two rounds.
-        while let (left @ 1.., Some(archive)) = (count(&wanted), archive) {
+        if let Some(archive) = archive.filter(|_| !wanted.is_empty()) {
             // What was read before within its budget is so again.
             read(archive, &Budget::new(u64::MAX), |member, content| {
-                match wanted.get_mut(&member.ordinal).and_then(Vec::pop) {
-                    Some((to, node)) => self.file(copy, &to, &node, content),
-                    None => Ok(()),
-                }
+                let places = wanted.remove(&member.ordinal).unwrap_or_default();
+                self.file(copy, &places, content)
             })?;
-            if count(&wanted) == left {
-                return Err(Error::invalid("The archive changed while it was read; send it again."));
-            }
+        }
+        if !wanted.is_empty() {
+            return Err(Error::invalid("The archive changed while it was read; send it again."));
         }
         Ok(self.builder.into_inner()?.flush()?)
     }
@@ -133,15 +139,19 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn file(&mut self, copy: &Copy, to: &str, node: &Node, content: &mut dyn Read) -> Result<()> {
+    /// Writes a file to its first place, and the others as hard links to that one: it is read only once. An archive
+    /// that is unpacked has one place, whatever it is called.
+    fn file(&mut self, copy: &Copy, places: &[(String, Node)], content: &mut dyn Read) -> Result<()> {
+        let [(first, node), others @ ..] = places else { return Ok(()) };
         let Content::File { size, packed, .. } = &node.content else { return Ok(()) };
         if copy.extract && *packed {
-            let name = to.rsplit('/').next().unwrap_or_default().to_owned();
-            let root = copy.to.trim_matches('/').to_owned();
-            return each_member(&name, content, |member, content| self.unpacked(&root, member, content));
+            let name = first.rsplit('/').next().unwrap_or_default();
+            let (root, budget) = (copy.to.trim_matches('/'), self.budget);
+            return each_member(name, content, budget, |member, content| self.unpacked(root, member, content));
         }
         self.budget.spend(*size)?;
-        self.member(EntryType::Regular, to, node, *size, content)
+        self.member(EntryType::Regular, first, node, *size, content)?;
+        others.iter().try_for_each(|(to, node)| self.link(EntryType::Link, to, first, node))
     }
 
     /// A member of an archive that is unpacked keeps its owner.
@@ -156,8 +166,7 @@ impl<'a> Writer<'a> {
         match member.kind {
             Kind::File => {
                 header.set_size(member.size);
-                let mut content = Spending { reader: content, budget: self.budget };
-                self.append(&mut header, &path, &mut content)
+                self.append(&mut header, &path, content)
             }
             Kind::Directory => {
                 header.set_entry_type(EntryType::Directory);

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_domain::sandbox::dockerfile::pattern::{Ignore, Pattern};
+use berth_domain::sandbox::dockerfile::pattern::Pattern;
 
+use crate::Result;
 use crate::members::Member;
+use crate::names::Names;
 
 /// How many links are followed from one path.
 const MAX_HOPS: usize = 40;
@@ -42,13 +44,14 @@ pub struct Node {
 #[derive(Debug, Default)]
 pub struct Tree {
     nodes: BTreeMap<String, Node>,
+    names: Names,
 }
 
 impl Tree {
     /// Adds what a member is. One of the same path takes the place of an earlier one.
-    pub fn add(&mut self, content: Content, member: Member) {
+    pub fn add(&mut self, content: Content, member: Member) -> Result<()> {
         if member.path.is_empty() {
-            return;
+            return Ok(());
         }
         let mut above = member.path.as_str();
         // Directories need not be members themselves.
@@ -57,9 +60,15 @@ impl Tree {
             if self.nodes.contains_key(parent) {
                 break;
             }
+            self.names.keep(parent)?;
             self.nodes.insert(parent.to_owned(), Node { content: Content::Directory, mode: 0o755, mtime: 0 });
         }
+        self.names.keep(&member.path)?;
+        if let Content::Symlink(target) = &content {
+            self.names.keep(target)?;
+        }
         self.nodes.insert(member.path, Node { content, mode: member.mode, mtime: member.mtime });
+        Ok(())
     }
 
     /// A file by its path as a member.
@@ -67,19 +76,19 @@ impl Tree {
         self.nodes.get(path).map(|node| node.content.clone()).filter(|content| matches!(content, Content::File { .. }))
     }
 
-    /// Takes out what is to be left out. A directory stays for what is kept in it.
-    pub fn leave_out(&mut self, ignore: &Ignore) {
+    /// Takes out what is to be left out, each path asked for once. A directory stays for what is kept in it.
+    pub fn leave_out(&mut self, mut leaves_out: impl FnMut(&str) -> bool) {
         let mut needed = BTreeSet::new();
-        for path in self.nodes.keys().filter(|path| !ignore.leaves_out(path)) {
-            let mut above = path.as_str();
-            while let Some((parent, _)) = above.rsplit_once('/') {
-                above = parent;
-                if !needed.insert(parent.to_owned()) {
-                    break;
-                }
+        let mut kept = Vec::with_capacity(self.nodes.len());
+        // What lies in a directory comes after it.
+        for path in self.nodes.keys().rev() {
+            let keep = needed.contains(path.as_str()) || !leaves_out(path);
+            if let Some((parent, _)) = path.rsplit_once('/').filter(|_| keep) {
+                needed.insert(parent);
             }
+            kept.push(keep);
         }
-        self.nodes.retain(|path, _| needed.contains(path) || !ignore.leaves_out(path));
+        self.nodes.retain(|_, _| kept.pop().unwrap_or_default());
     }
 
     /// What is at a path.
@@ -115,7 +124,7 @@ impl Tree {
             match &self.nodes.get(&at.join("/"))?.content {
                 Content::Symlink(target) => {
                     hops += 1;
-                    if hops > MAX_HOPS || target.len() > 4095 {
+                    if hops > MAX_HOPS {
                         return None;
                     }
                     at.pop();
@@ -143,14 +152,19 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
     use crate::members::Kind;
+    use berth_domain::sandbox::dockerfile::pattern::Ignore;
+
+    fn member(path: &str) -> Member {
+        let (path, kind) = (path.to_owned(), Kind::Other);
+        Member { ordinal: 0, path, kind, size: 0, offset: 0, mode: 0o644, owner: (0, 0), mtime: 0 }
+    }
 
     fn tree(paths: &[(&str, Content)]) -> Tree {
         let mut tree = Tree::default();
         for (path, content) in paths {
-            let (path, kind) = ((*path).to_owned(), Kind::Other);
-            let member = Member { ordinal: 0, path, kind, size: 0, offset: 0, mode: 0o644, owner: (0, 0), mtime: 0 };
-            tree.add(content.clone(), member);
+            tree.add(content.clone(), member(path)).unwrap();
         }
         tree
     }
@@ -184,8 +198,30 @@ mod tests {
     #[test]
     fn what_is_left_out_goes_but_for_what_is_kept_in_it() {
         let mut tree = tree(&[("a/b", file()), ("a/c", file()), ("n/x/y", file()), ("z.md", file())]);
-        tree.leave_out(&Ignore::parse("a\n!a/c\nn\n*.md").unwrap());
+        let ignore = Ignore::parse("a\n!a/c\nn\n*.md").unwrap();
+        let mut asked = Vec::new();
+        tree.leave_out(|path| {
+            asked.push(path.to_owned());
+            ignore.leaves_out(path)
+        });
+        asked.sort();
+        // What is needed for something in it is not asked for.
+        assert_eq!(asked, ["a/b", "a/c", "n", "n/x", "n/x/y", "z.md"]);
         assert_eq!(tree.below("").map(|(path, _)| path).collect::<Vec<_>>(), ["a", "a/c"]);
         assert_eq!(tree.matching(&Pattern::parse("*/c").unwrap()), ["a/c"]);
+    }
+
+    #[test]
+    fn names_are_bounded_with_the_directories_above_them_and_where_links_lead() {
+        let add = |bytes: usize, path: &str, content: Content| {
+            let mut tree = Tree { names: Names::within(bytes), ..Tree::default() };
+            tree.add(content, member(path))
+        };
+        for (path, content, bytes) in
+            [("a/bc/def", file(), (1 + 64) + (4 + 64) + (8 + 64)), ("a", link("target"), (1 + 64) + (6 + 64))]
+        {
+            assert!(add(bytes, path, content.clone()).is_ok(), "{path}");
+            assert!(matches!(add(bytes - 1, path, content), Err(Error::TooLarge(_))), "{path}");
+        }
     }
 }

@@ -27,15 +27,11 @@ impl Session<'_> {
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<()> {
         let place = store.join(sha.path());
-        let tell = |have| progress(Progress::Blob { digest: format!("sha256:{}", sha.0), size, have });
         let partial = place.with_extension("part");
-        let Some(file) = claim(&partial, &place, size).await? else {
-            tell(size);
-            return Ok(());
-        };
+        progress(Progress::Blob { digest: format!("sha256:{}", sha.0), size });
+        let Some(file) = claim(&partial, &place, size).await? else { return Ok(()) };
         let (mut file, mut hasher, mut have) =
             tokio::task::spawn_blocking(move || resume(file, size)).await.map_err(gone)??;
-        tell(have);
         if have < size {
             let response = self.ask(sha, have).await?;
             if have > 0 && !continues(&response, have) {
@@ -58,7 +54,6 @@ impl Session<'_> {
                 })
                 .await
                 .map_err(gone)??;
-                tell(have);
             }
         }
         if have < size {

@@ -37,17 +37,18 @@ const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd
                         application/vnd.docker.distribution.manifest.list.v2+json, \
                         application/vnd.docker.distribution.manifest.v2+json";
 
+/// How an image comes without its registry.
+const SEND: &str = "send it as an archive, by 'docker save IMAGE -o image.tar' and '--image-file image.tar'";
+
 /// What is told while an image is pulled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// A blob begins, or goes on, or is there already.
+    /// A blob begins, or goes on where it broke off, or is there already.
     Blob {
         /// Its digest.
         digest: String,
         /// Its bytes.
         size: u64,
-        /// How many of them are there.
-        have: u64,
     },
 }
 
@@ -70,6 +71,8 @@ impl Puller {
             .read_timeout(SILENCE)
             .dns_resolver(registries.resolver())
             .redirect(registries.redirects())
+            // Addresses are judged where names are resolved: a proxy of the environment would do that elsewhere.
+            .no_proxy()
             .build()
             .map_err(|error| Error::Unreachable(format!("There is no HTTP client: {error}.")))?;
         Ok(Self { client, registries, credentials })
@@ -241,7 +244,7 @@ impl<'a> Session<'a> {
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(self.refused("it may be private, or not exist")),
             StatusCode::TOO_MANY_REQUESTS => {
-                Err(Error::Refused(format!("{host} limits how often images are pulled; try again later, or log in.")))
+                Err(Error::Refused(format!("{host} limits how often images are pulled; try again later, or {SEND}.")))
             }
             status if status.is_server_error() => {
                 Err(Error::Unreachable(format!("{host} fails with {status}; try again later.")))
@@ -253,7 +256,7 @@ impl<'a> Session<'a> {
     fn refused(&self, why: &str) -> Error {
         let host = self.base.host_str().unwrap_or_default();
         let name = &self.repository;
-        Error::Refused(format!("{host} does not give '{name}': {why}. Ask the operator to log in to it."))
+        Error::Refused(format!("{host} does not give '{name}': {why}. Make the image public, or {SEND}."))
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Error {

@@ -1,4 +1,4 @@
-use berth_domain::sandbox::dockerfile::{Action, Dockerfile, ImageConfig, plan::Copy};
+use berth_domain::sandbox::dockerfile::{Action, Dockerfile, plan::Copy};
 use berth_oci::{Context, Error};
 use proptest::prelude::*;
 use tar::EntryType;
@@ -17,7 +17,7 @@ fn context_of(bytes: &[u8]) -> (NamedTempFile, Result<Context, Error>) {
 
 fn copy(instruction: &str) -> Copy {
     let dockerfile = Dockerfile::parse(&format!("FROM scratch\nWORKDIR /w\n{instruction}\n")).unwrap();
-    let plan = dockerfile.plan(&std::collections::BTreeMap::new(), None, &|_| ImageConfig::default()).unwrap();
+    let plan = dockerfile.plan(&std::collections::BTreeMap::new(), None, &|_| None).unwrap();
     match plan.stages[0].steps[1].action.clone() {
         Action::Copy(copy) => copy,
         other => panic!("{other:?}"),
@@ -65,7 +65,7 @@ fn a_copy_takes_what_docker_takes() {
             (format!("{to}/deep/x.txt"), "X".to_owned()),
             (format!("{to}/l"), "../a.txt".to_owned()),
             (format!("{to}/run"), "R".to_owned()),
-            (format!("{to}/same"), "R".to_owned()),
+            (format!("{to}/same"), format!("{to}/run")),
         ];
         all.insert(0, (to.to_owned(), String::new()));
         all
@@ -83,7 +83,7 @@ fn a_copy_takes_what_docker_takes() {
         ("COPY src/**/x.txt /x", pairs(&[("x", "X")])),
         ("COPY <<EOF /x\n1\nEOF", pairs(&[("x", "1\n")])),
         ("COPY <<EOF a.txt /x/\n1\nEOF", pairs(&[("x/EOF", "1\n"), ("x/a.txt", "A")])),
-        ("COPY src/run src/same src/run /x/", pairs(&[("x/run", "R"), ("x/same", "R")])),
+        ("COPY src/run src/same src/run /x/", pairs(&[("x/run", "R"), ("x/same", "x/run")])),
         ("COPY src/deep /", pairs(&[("x.txt", "X")])),
     ] {
         assert_eq!(copied(&project(), instruction), found, "{instruction}");
@@ -168,6 +168,45 @@ fn add_unpacks_archives_and_copy_does_not() {
 }
 
 #[test]
+fn a_file_that_goes_to_several_places_is_written_once() {
+    let big = vec![b'x'; usize::try_from(MOST).unwrap() * 2 / 3];
+    let inner = gzip(&tar(&[file("f", b"F")]));
+    let entries: [Entry<'_>; 5] = [
+        file("a", &big),
+        link("b", "a"),
+        (EntryType::Link, "c", b"a", 0o644),
+        file("x.tgz", &inner),
+        link("y.tgz", "x.tgz"),
+    ];
+    let (_archive, context) = context_of(&tar(&entries));
+    let out = untar(&select(&context.unwrap(), "ADD a b c x.tgz y.tgz /x/", false).unwrap());
+    let found = out.iter().map(|(kind, path, content, ..)| (*kind, path.as_str(), content.len())).collect::<Vec<_>>();
+    assert_eq!(
+        found,
+        [
+            (EntryType::Regular, "x/a", big.len()),
+            (EntryType::Link, "x/b", "x/a".len()),
+            (EntryType::Link, "x/c", "x/a".len()),
+            (EntryType::Regular, "x/f", 1),
+        ]
+    );
+    assert!(out[1..3].iter().all(|(_, _, target, ..)| target == "x/a"));
+}
+
+#[test]
+fn everything_that_is_read_of_an_archive_within_is_counted() {
+    // Members without content are no bytes of files, but read all the same.
+    let blocks = usize::try_from(MOST).unwrap() / 512;
+    for (count, fine) in [(blocks - 10, true), (blocks + 10, false)] {
+        let inner = gzip(&tar(&vec![directory("d"); count]));
+        let (_archive, context) = context_of(&tar(&[file("x.tgz", &inner)]));
+        let added = select(&context.unwrap(), "ADD x.tgz /opt", false);
+        assert_eq!(added.is_ok(), fine, "{count}");
+        assert!(fine || matches!(added, Err(Error::TooLarge(_))));
+    }
+}
+
+#[test]
 fn archives_that_lie_are_refused() {
     for (bytes, says) in [
         (tar(&[file("../x", b"")]), "'..'"),
@@ -197,6 +236,49 @@ fn a_context_is_bounded_without_its_compression() {
     // A long name that would fill the memory.
     let (_archive, context) = context_of(&gzip(&tar(&[(EntryType::GNULongName, "x", &vec![b'a'; 1 << 20], 0)])));
     assert!(matches!(context, Err(Error::TooLarge(_))));
+}
+
+#[test]
+fn a_dockerignore_that_cannot_be_read_is_not_the_hosts_fault() {
+    let text = (0..20_000_u32).map(|n| format!("{:x}\n", n.wrapping_mul(2_654_435_761))).collect::<String>();
+    let bytes = tar(&[file(".dockerignore", text.as_bytes())]);
+    let archive = NamedTempFile::new().unwrap();
+    std::fs::write(archive.path(), &bytes).unwrap();
+    assert!(matches!(Context::open(archive.path(), bytes.len() as u64 / 2), Err(Error::TooLarge(_))));
+    let packed = gzip(&bytes);
+    let (_archive, context) = context_of(&packed[..packed.len() / 2]);
+    assert!(matches!(context, Err(Error::Invalid(_))), "{:?}", context.err());
+}
+
+#[test]
+fn paths_and_what_links_lead_to_are_bounded() {
+    let (deep, long) = (|parts: usize| vec!["d"; parts].join("/"), |bytes: usize| "n".repeat(bytes));
+    let open = |entry: Entry<'_>| context_of(&tar(&[entry])).1;
+    for (fine, refused) in [
+        (file(&deep(64), b""), file(&deep(65), b"")),
+        (file(&long(4095), b""), file(&long(4096), b"")),
+        (link("s", &long(4095)), link("s", &long(4096))),
+    ] {
+        assert!(open(fine).is_ok());
+        assert!(matches!(open(refused), Err(Error::Invalid(_))));
+    }
+}
+
+#[test]
+fn names_cannot_fill_the_memory() {
+    // Each path has 4095 bytes and 63 directories above it; with every name 64 bytes are counted.
+    let path = |n: usize| format!("{n:063}{}", format!("/{}", "p".repeat(63)).repeat(63));
+    let paths = (0..500).map(path).collect::<Vec<_>>();
+    let entries = paths.iter().map(|path| file(path, b"")).collect::<Vec<_>>();
+    let each = (1..=64).map(|parts| 64 * parts - 1 + 64).sum::<usize>();
+    let most = (64 << 20) / each;
+    assert!(context_of(&tar(&entries[..most])).1.is_ok());
+    assert!(matches!(context_of(&tar(&entries[..=most])).1, Err(Error::TooLarge(_))));
+    // What is copied is counted as often as it is.
+    let (_archive, context) = context_of(&tar(&entries[..most * 2 / 3]));
+    let context = context.unwrap();
+    assert!(context.look_for(&copy("COPY . /x/")).is_ok());
+    assert!(matches!(context.look_for(&copy("COPY . . /x/")), Err(Error::TooLarge(_))));
 }
 
 #[test]

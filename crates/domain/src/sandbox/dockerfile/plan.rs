@@ -1,6 +1,7 @@
 //! From a Dockerfile to steps in which nothing is left to look up.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::config::ImageConfig;
 use super::instruction::{Command, Instruction};
@@ -77,8 +78,9 @@ pub enum Action {
 pub struct Run {
     /// It and its arguments.
     pub argv: Vec<String>,
-    /// Its environment, besides `PATH` and `HOME` where they are not in it.
-    pub env: BTreeMap<String, String>,
+    /// Its environment, besides `PATH` and `HOME` where they are not in it. Programs share it as long as nothing
+    /// changes it.
+    pub env: Arc<BTreeMap<String, String>>,
     /// Where it runs, an absolute path.
     pub cwd: String,
     /// As whom, `name[:group]` or numbers; root without.
@@ -151,8 +153,9 @@ impl Dockerfile {
     /// The steps of a build.
     ///
     /// `given` are the build's arguments, `target` the stage to build (the last without), and `config` what an image
-    /// says about its programs. With a `config` that always answers the default it checks what can be checked before
-    /// any image is there.
+    /// says about its programs: none where the image is not known yet. In a stage that begins with such a one, a
+    /// step is left out that is wrong and names a variable that nobody set, because the image may set it. So a plan
+    /// without images checks what can be checked before any is there.
     ///
     /// # Errors
     /// Every mistake that was found.
@@ -160,22 +163,31 @@ impl Dockerfile {
         &self,
         given: &Given,
         target: Option<&str>,
-        config: &dyn Fn(&str) -> ImageConfig,
+        config: &dyn Fn(&str) -> Option<ImageConfig>,
     ) -> Result<Plan, Mistakes> {
         let mut scope = Scope::new(self.escape, given);
         let drafts = stages::read(self, &mut scope)?;
         let needed = stages::needed(&drafts, stages::target(&drafts, target)?)?;
-        let mut planner = Planner { drafts: &drafts, needed: &needed, scope, mistakes: Vec::new() };
+        let mut planner = Planner { drafts: &drafts, needed: &needed, scope, is_known: true, mistakes: Vec::new() };
         let mut stages: Vec<Stage> = Vec::new();
+        let mut known: Vec<bool> = Vec::new();
         for index in &needed {
             let draft = &drafts[*index];
             let base = planner.renumbered(draft.base.clone());
-            planner.scope.begin(match &base {
-                Base::Scratch => ImageConfig::default(),
-                Base::Stage(stage) => stages.get(*stage).map(|stage| stage.config.clone()).unwrap_or_default(),
-                Base::Image(image) => config(image),
-            });
-            let steps = planner.steps(*index);
+            let (begins, is_known) = match &base {
+                Base::Scratch => (ImageConfig::default(), true),
+                Base::Stage(stage) => (stages[*stage].config.clone(), known[*stage]),
+                Base::Image(image) => config(image).map_or((ImageConfig::default(), false), |config| (config, true)),
+            };
+            known.push(is_known);
+            planner.is_known = is_known;
+            let steps = match planner.scope.begin(begins) {
+                Ok(()) => planner.steps(*index),
+                Err(message) => {
+                    planner.mistakes.push(Mistake { line: draft.line, message });
+                    Vec::new()
+                }
+            };
             let config = planner.scope.config.clone();
             stages.push(Stage { line: draft.line, name: draft.name.clone(), base, steps, config });
         }
@@ -194,6 +206,8 @@ struct Planner<'a> {
     drafts: &'a [Draft<'a>],
     needed: &'a [usize],
     scope: Scope<'a>,
+    /// Whether it is known what the stage begins with.
+    is_known: bool,
     mistakes: Vec<Mistake>,
 }
 
@@ -212,9 +226,11 @@ impl Planner<'_> {
         let mut own_cmd = false;
         for located in self.drafts[index].body {
             own_cmd |= matches!(located.instruction, Instruction::Cmd(_));
+            self.scope.begin_step();
             match self.step(index, located, own_cmd) {
                 Ok(Some(action)) => steps.push(Step { line: located.line, text: located.text.clone(), action }),
                 Ok(None) => {}
+                Err(_) if !self.is_known && self.scope.is_missing() => {}
                 Err(message) => self.mistakes.push(Mistake { line: located.line, message }),
             }
         }
@@ -275,7 +291,7 @@ impl Planner<'_> {
         }
     }
 
-    fn run(&self, command: &Command, network: bool) -> Action {
+    fn run(&mut self, command: &Command, network: bool) -> Action {
         Action::Run(Run {
             argv: self.argv(command),
             env: self.scope.environment(),

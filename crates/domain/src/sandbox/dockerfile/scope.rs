@@ -1,12 +1,16 @@
 //! Variables: which ones an instruction sees, and how much they may hold.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::config::ImageConfig;
 use super::expand;
 
-/// Most bytes of all variables of a stage together.
-pub const MAX_VARIABLES: usize = 128 * 1024;
+/// Most variables of a stage, those of its base among them.
+pub const MAX_VARIABLES: usize = 1000;
+/// Most bytes of all of them together.
+pub const MAX_HELD: usize = 128 * 1024;
 /// Most bytes that the expanded words of a whole Dockerfile may have.
 const MAX_EXPANDED: usize = 4 * 1024 * 1024;
 
@@ -31,43 +35,84 @@ pub struct Scope<'a> {
     arguments: BTreeMap<String, String>,
     /// The stage's image.
     pub config: ImageConfig,
+    /// What [`Self::environment`] gave, as long as no variable changed.
+    environment: Option<Arc<BTreeMap<String, String>>>,
+    /// Whether a name was looked up, in the words of this step, that nobody set.
+    missing: bool,
     expanded: usize,
 }
 
 impl<'a> Scope<'a> {
     /// Nothing read yet.
     pub fn new(escape: char, given: &'a BTreeMap<String, String>) -> Self {
-        let (global, arguments) = (BTreeMap::new(), BTreeMap::new());
-        Self { escape, given, global, arguments, config: ImageConfig::default(), expanded: 0 }
+        Self {
+            escape,
+            given,
+            global: BTreeMap::new(),
+            arguments: BTreeMap::new(),
+            config: ImageConfig::default(),
+            environment: None,
+            missing: false,
+            expanded: 0,
+        }
     }
 
-    /// Begins a stage.
-    pub fn begin(&mut self, config: ImageConfig) {
+    /// Begins a stage. Its base may have more variables than there may be.
+    pub fn begin(&mut self, config: ImageConfig) -> Result<(), String> {
         self.arguments.clear();
+        self.environment = None;
         self.config = config;
+        if self.config.env.len() > MAX_VARIABLES {
+            return Err(format!("the base has more than {MAX_VARIABLES} variables; begin with another one"));
+        }
+        Ok(())
     }
 
-    /// The environment of a `RUN`: arguments, and variables before them.
-    pub fn environment(&self) -> BTreeMap<String, String> {
-        let mut env = self.arguments.clone();
-        env.extend(self.config.env.iter().cloned());
-        env
+    /// Begins a step.
+    pub fn begin_step(&mut self) {
+        self.missing = false;
+    }
+
+    /// Whether a name was looked up since the step began that nobody set.
+    pub fn is_missing(&self) -> bool {
+        self.missing
+    }
+
+    /// The environment of a `RUN`: arguments, and variables before them. Those between which no variable changes
+    /// share one.
+    pub fn environment(&mut self) -> Arc<BTreeMap<String, String>> {
+        let made = || {
+            let mut env = self.arguments.clone();
+            env.extend(self.config.env.iter().cloned());
+            Arc::new(env)
+        };
+        self.environment.get_or_insert_with(made).clone()
     }
 
     /// A word of an instruction in a stage.
     pub fn word(&mut self, text: &str) -> Result<String, String> {
-        let lookup =
-            |name: &str| self.config.var(name).map(ToOwned::to_owned).or_else(|| self.arguments.get(name).cloned());
-        let word = expand::word(text, self.escape, &lookup)?;
-        self.count(word)
+        self.expand(text, expand::word)
     }
 
     /// The content of a heredoc in a stage.
     pub fn heredoc(&mut self, text: &str) -> Result<String, String> {
-        let lookup =
-            |name: &str| self.config.var(name).map(ToOwned::to_owned).or_else(|| self.arguments.get(name).cloned());
-        let content = expand::heredoc(text, self.escape, &lookup)?;
-        self.count(content)
+        self.expand(text, expand::heredoc)
+    }
+
+    fn expand(
+        &mut self,
+        text: &str,
+        how: fn(&str, char, expand::Lookup<'_>) -> Result<String, String>,
+    ) -> Result<String, String> {
+        let missing = Cell::new(self.missing);
+        let lookup = |name: &str| {
+            let value = self.config.var(name).or_else(|| self.arguments.get(name).map(String::as_str));
+            missing.set(missing.get() || value.is_none());
+            value.map(ToOwned::to_owned)
+        };
+        let word = how(text, self.escape, &lookup);
+        self.missing = missing.get();
+        self.count(word?)
     }
 
     /// A word of a `FROM`, or of an `ARG` before the first.
@@ -89,9 +134,10 @@ impl<'a> Scope<'a> {
     pub fn global_argument(&mut self, name: &str, default: Option<&str>) -> Result<(), String> {
         let default = default.map(|default| self.global_word(default)).transpose()?;
         if let Some(value) = self.given.get(name).cloned().or(default) {
+            self.admit(name, &value, self.global.get(name).map(String::as_str))?;
             self.global.insert(name.to_owned(), value);
         }
-        self.bounded()
+        Ok(())
     }
 
     /// An `ARG` of a stage.
@@ -99,9 +145,11 @@ impl<'a> Scope<'a> {
         let default = default.map(|default| self.word(default)).transpose()?;
         let inherited = || self.global.get(name).cloned().or_else(|| platform(name));
         if let Some(value) = self.given.get(name).cloned().or(default).or_else(inherited) {
+            self.admit(name, &value, self.arguments.get(name).map(String::as_str))?;
             self.arguments.insert(name.to_owned(), value);
+            self.environment = None;
         }
-        self.bounded()
+        Ok(())
     }
 
     /// An `ENV`. Every value is read before any is set.
@@ -114,16 +162,25 @@ impl<'a> Scope<'a> {
             if name.is_empty() || name.contains(['=', '\0']) {
                 return Err("a variable needs a name without '='; write 'ENV NAME=value'".to_owned());
             }
+            self.admit(&name, &value, self.config.var(&name))?;
             self.config.set(&name, value);
+            self.environment = None;
         }
-        self.bounded()
+        Ok(())
     }
 
-    fn bounded(&self) -> Result<(), String> {
-        let own = self.config.env.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
-        let arguments = self.global.iter().chain(&self.arguments).map(|(name, value)| name.len() + value.len());
-        if own + arguments.sum::<usize>() > MAX_VARIABLES {
-            return Err(format!("ENV and ARG may hold {MAX_VARIABLES} bytes at most; put more into a file"));
+    /// That there is room for a variable, in the place of what it is now.
+    fn admit(&self, name: &str, value: &str, now: Option<&str>) -> Result<(), String> {
+        let own = self.config.env.iter().map(|(name, value)| (name, value));
+        let all = own.chain(&self.global).chain(&self.arguments);
+        let sizes = all.map(|(name, value)| name.len() + value.len());
+        let (count, bytes) = sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + size));
+        if now.is_none() && count >= MAX_VARIABLES {
+            return Err(format!("ENV and ARG may name {MAX_VARIABLES} variables at most; put more into a file"));
+        }
+        let before = now.map_or(0, |now| name.len() + now.len());
+        if bytes - before + name.len() + value.len() > MAX_HELD {
+            return Err(format!("ENV and ARG may hold {MAX_HELD} bytes at most; put more into a file"));
         }
         Ok(())
     }

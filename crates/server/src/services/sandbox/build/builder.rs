@@ -48,6 +48,18 @@ pub struct Builder<'a> {
     pub cancel: CancellationToken,
 }
 
+/// Does a part of a build until it is called off or its time is up.
+pub(super) async fn within<T>(
+    cancel: &CancellationToken,
+    time: Duration,
+    part: impl Future<Output = Result<T, BuildError>>,
+) -> Result<T, BuildError> {
+    tokio::select! {
+        () = cancel.cancelled() => Err(BuildError::Cancelled),
+        done = tokio::time::timeout(time, part) => done.unwrap_or(Err(BuildError::TooLong(time.as_secs()))),
+    }
+}
+
 /// What is to be done.
 struct Work<'a> {
     plan: &'a Plan,
@@ -72,12 +84,7 @@ impl Builder<'_> {
         target: Option<&str>,
     ) -> Result<Finished, BuildError> {
         let (cancel, log, whole) = (self.cancel.clone(), self.log.clone(), self.limits.whole);
-        let built = tokio::select! {
-            () = cancel.cancelled() => Err(BuildError::Cancelled),
-            built = tokio::time::timeout(whole, self.stages(dockerfile, given, target)) => {
-                built.unwrap_or(Err(BuildError::TooLong(whole.as_secs())))
-            }
-        };
+        let built = within(&cancel, whole, self.stages(dockerfile, given, target)).await;
         match &built {
             Ok(_) => log.line("built"),
             Err(error) => log.line(&format!("ERROR: {error}")),
@@ -97,15 +104,15 @@ impl Builder<'_> {
             let config = self.workshop.inspect(&name).await?;
             known.insert(name, config);
         }
-        let config = |name: &str| known.get(name).cloned().unwrap_or_default();
+        let config = |name: &str| known.get(name).cloned();
         let plan = dockerfile.plan(given, target, &config)?;
         for note in &plan.notes {
             self.log.line(&format!("NOTE: {note}"));
         }
-        self.look_for_copies(&plan)?;
-        let (needed, work) = (needed(&plan), Work { uses: last_uses(&plan), plan: &plan });
+        look_for_copies(self.context.clone(), &plan).await?;
+        let work = Work { uses: last_uses(&plan), plan: &plan };
         let mut sites = Sites { stages: plan.stages.iter().map(|_| None).collect(), ..Sites::default() };
-        for (index, stage) in plan.stages.iter().enumerate().filter(|(index, _)| needed[*index]) {
+        for (index, stage) in plan.stages.iter().enumerate() {
             sites.stages[index] = Some(self.stage(&work, index, &mut sites).await?);
             for (earlier, last) in work.uses.iter().enumerate().take(index) {
                 if *last <= index {
@@ -117,18 +124,6 @@ impl Builder<'_> {
         let last = sites.stages.pop().flatten();
         let site = last.ok_or_else(|| BuildError::Host("the last stage has no site".into()))?;
         Ok(Finished { site, config: plan.config(), origin: origin(&plan) })
-    }
-
-    /// Looks for what copies take of the context now, before anything is run.
-    fn look_for_copies(&self, plan: &Plan) -> Result<(), BuildError> {
-        for step in plan.stages.iter().flat_map(|stage| &stage.steps) {
-            if let Action::Copy(copy) = &step.action
-                && copy.origin == Origin::Context
-            {
-                self.context.look_for(copy).map_err(|error| BuildError::from(error).at(step.line))?;
-            }
-        }
-        Ok(())
     }
 
     async fn stage(&mut self, work: &Work<'_>, index: usize, sites: &mut Sites) -> Result<Box<dyn Site>, BuildError> {
@@ -190,6 +185,23 @@ impl Builder<'_> {
     }
 }
 
+/// Looks for what copies take of the context now, before anything is run.
+async fn look_for_copies(context: Arc<Context>, plan: &Plan) -> Result<(), BuildError> {
+    let steps = plan.stages.iter().flat_map(|stage| &stage.steps);
+    let copies = steps.filter_map(|step| match &step.action {
+        Action::Copy(copy) if copy.origin == Origin::Context => Some((step.line, copy.clone())),
+        _ => None,
+    });
+    let copies = copies.collect::<Vec<_>>();
+    let look = move || {
+        copies.iter().try_for_each(|(line, copy)| {
+            let found = context.look_for(copy);
+            found.map_err(|error| BuildError::from(error).at(*line))
+        })
+    };
+    tokio::task::spawn_blocking(look).await.map_err(|error| BuildError::Host(error.to_string()))?
+}
+
 /// The image that the last stage goes back to.
 fn origin(plan: &Plan) -> Option<String> {
     let mut base = plan.stages.last().map(|stage| &stage.base)?;
@@ -206,26 +218,6 @@ fn origins(stage: &Stage) -> impl Iterator<Item = usize> {
         Action::Copy(Copy { origin: Origin::Base(Base::Stage(base)), .. }) => Some(*base),
         _ => None,
     })
-}
-
-/// The stages that the last one needs, itself among them.
-fn needed(plan: &Plan) -> Vec<bool> {
-    let mut needed = vec![false; plan.stages.len()];
-    if let Some(last) = needed.last_mut() {
-        *last = true;
-    }
-    for (index, stage) in plan.stages.iter().enumerate().rev() {
-        if !needed[index] {
-            continue;
-        }
-        if let Base::Stage(base) = stage.base {
-            needed[base] = true;
-        }
-        for base in origins(stage) {
-            needed[base] = true;
-        }
-    }
-    needed
 }
 
 /// The last stage that needs each stage; itself where none does.

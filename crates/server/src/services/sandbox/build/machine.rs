@@ -128,7 +128,7 @@ impl<H: Send + Sync + 'static> Site for AgentSite<H> {
     async fn run(&mut self, run: &Run, patience: Duration, line: &mut Lines<'_>) -> Result<Exit, BuildError> {
         let wanted = control::Run {
             argv: run.argv.clone(),
-            env: run.env.clone(),
+            env: (*run.env).clone(),
             cwd: run.cwd.clone(),
             user: run.user.clone(),
             network: run.network,

@@ -15,6 +15,7 @@
 //! ends what runs in it; every step has a deadline, and so has the whole.
 
 mod builder;
+mod context;
 mod log;
 mod machine;
 mod site;
@@ -23,6 +24,7 @@ mod stream;
 mod under_way;
 
 pub use builder::{Builder, Finished, Limits};
+pub use context::open_context;
 pub use log::{End, Log, Piece};
 pub use machine::AgentSite;
 pub use site::{Beginning, Lines, Opened, Site, Tar, Unpack, Workshop};

@@ -1,5 +1,6 @@
 //! A site whose agent is played: what it is asked, and what becomes of its answers.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -70,7 +71,8 @@ fn refusal(status: u16, code: &str) -> Response {
 
 fn program() -> Run {
     let argv = vec!["sh".to_owned(), "-c".into(), "x".into()];
-    Run { argv, env: [("A".into(), "1".into())].into(), cwd: "/w".into(), user: Some("app".into()), network: false }
+    let env = Arc::new(BTreeMap::from([("A".to_owned(), "1".to_owned())]));
+    Run { argv, env, cwd: "/w".into(), user: Some("app".into()), network: false }
 }
 
 async fn run(site: &mut AgentSite) -> (Vec<String>, Result<berth_domain::agent::runtime::Exit, BuildError>) {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use super::world::Shop;
-use crate::services::sandbox::build::{BuildError, Builder, Finished, Limits, Log};
+use crate::services::sandbox::build::{BuildError, Builder, Finished, Limits, Log, open_context};
 
 fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
@@ -213,6 +213,7 @@ async fn what_fails_is_told_with_its_line_and_stops_the_build() {
         ("FROM base\nRUN say never\nCOPY none /", "line 3: There is no 'none'"),
         ("FROM none\nRUN say never", "there is no such image"),
         ("FROM base\nCOPY $NONE /", "line 2: a source is empty"),
+        ("FROM base AS one\nFROM one\nWORKDIR $NONE", "line 3: the directory is empty"),
     ] {
         let yard = Yard::new();
         let (message, transient) = yard.failure(text).await;
@@ -241,4 +242,46 @@ async fn time_is_bounded_and_a_build_can_be_called_off() {
     yard.limits = Limits { step: Duration::from_mins(1), whole: Duration::from_millis(1), ..yard.limits };
     assert!(yard.failure("FROM base\nRUN hang").await.0.contains("the build took longer"));
     assert!(yard.told().last().is_some_and(|told| told.ends_with("gone")));
+}
+
+/// A runtime whose only thread for what blocks is taken, until the other end is dropped.
+fn busy() -> (tokio::runtime::Runtime, std::sync::mpsc::Sender<()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    let (free, taken) = std::sync::mpsc::channel();
+    runtime.spawn_blocking(move || taken.recv());
+    (runtime, free)
+}
+
+#[test]
+fn a_context_is_looked_through_beside_the_runtime() {
+    let (runtime, _free) = busy();
+    let yard = Yard::new();
+    let calling_off = async {
+        while yard.shop.world().told.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        yard.cancel.cancel();
+    };
+    let building = async { tokio::join!(yard.failure("FROM base\nCOPY app.py /"), calling_off) };
+    let ((message, _), ()) = runtime.block_on(building);
+    assert!(message.contains("called off"), "{message}");
+    assert_eq!(yard.told(), ["inspect base"], "nothing is begun before the context is known to have it all");
+}
+
+#[test]
+fn a_context_that_takes_long_is_left() {
+    let yard = Yard::new();
+    drop(yard.context());
+    let path = yard.folder.path().join("context.tar");
+    let (runtime, free) = busy();
+    let open = |time| open_context(path.clone(), 1 << 20, time, &yard.cancel);
+    let late = runtime.block_on(async { open(Duration::from_millis(1)).await });
+    assert!(matches!(late, Err(BuildError::TooLong(_))));
+    let left = runtime.block_on(async { tokio::join!(open(Duration::from_mins(1)), async { yard.cancel.cancel() }).0 });
+    assert!(matches!(left, Err(BuildError::Cancelled)));
+    drop(free);
+    let cancel = CancellationToken::new();
+    let open = |path| runtime.block_on(open_context(path, 1 << 20, Duration::from_mins(1), &cancel));
+    assert!(open(path.clone()).is_ok());
+    assert!(matches!(open(path.with_extension("gone")), Err(BuildError::Image(berth_oci::Error::NotFound(_)))));
 }

@@ -43,7 +43,7 @@ impl Shop {
 
     fn image(&self) -> Image {
         let path = self.world().image.clone().unwrap();
-        Image::open(&path, None, path.parent().unwrap(), 1 << 20).unwrap()
+        Image::open(&path, path.parent().unwrap(), 1 << 20).unwrap()
     }
 }
 

@@ -35,8 +35,8 @@ pub(super) async fn settle(site: &mut QemuSite, user: &str) -> Result<String, Bu
         Err(_) if is_account(name) => Ok(name.to_owned()),
         Err(_) => {
             let reason = format!(
-                "USER {user}: commands of a sandbox run as an account whose name has at most {LONGEST_ACCOUNT} of a-z, 0-9, \
-                 '-' and '_' and begins with a letter; make one in a Dockerfile and name it by USER"
+                "USER {user}: commands of a sandbox run as an account whose name has at most {LONGEST_ACCOUNT} of a-z, \
+                 0-9, '-' and '_' and begins with a letter or '_'; make one in a Dockerfile and name it by USER"
             );
             Err(BuildError::Image(berth_oci::Error::Invalid(reason)))
         }

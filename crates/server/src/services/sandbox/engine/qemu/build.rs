@@ -5,7 +5,6 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use berth_domain::ids::SandboxId;
@@ -14,12 +13,13 @@ use berth_domain::sandbox::dockerfile::config::DEFAULT_PATH;
 use berth_domain::sandbox::dockerfile::plan::Run;
 use berth_oci::Context;
 use berth_qemu::sandbox;
+use tokio::time::Instant;
 
 use super::cut::blocking;
 use super::site::QemuSite;
 use super::workshop::QemuWorkshop;
 use super::{GIB, QemuSandboxes, account, remove, transient};
-use crate::services::sandbox::build::{BuildError, Builder, Finished, Limits, Site};
+use crate::services::sandbox::build::{BuildError, Builder, Finished, Limits, Site, open_context};
 use crate::services::sandbox::engine::{Build, Built, EngineError, Named};
 
 /// The result of a step on the host.
@@ -48,15 +48,17 @@ impl QemuSandboxes {
 
     async fn build_with(&self, workshop: &mut QemuWorkshop<'_>, build: &Build) -> Result<Built, BuildError> {
         let bytes = u64::try_from(build.disk_gb).unwrap_or(1) * GIB;
+        let began = Instant::now();
         let context = match build.context {
-            Some(id) => open_context(&self.places.upload(id), bytes).await?,
+            Some(id) => open_context(self.places.upload(id), bytes, build.patience, &build.cancel).await?,
             None => Context::empty(),
         };
+        let whole = build.patience.saturating_sub(began.elapsed());
         let builder = Builder {
             workshop,
             context: Arc::new(context),
             log: build.log.clone(),
-            limits: Limits { step: build.patience, whole: build.patience, bytes },
+            limits: Limits { step: build.patience, whole, bytes },
             cancel: build.cancel.clone(),
         };
         let Finished { site, config, origin } = builder.build(&build.dockerfile, &BTreeMap::new(), None).await?;
@@ -106,7 +108,7 @@ impl QemuSandboxes {
         };
         if let Some(workdir) = config.workdir.as_ref().filter(|dir| before.workdir.as_ref() != Some(dir)) {
             let argv = ["chown", "--", user, workdir].map(ToOwned::to_owned).into();
-            let run = Run { argv, env: BTreeMap::new(), cwd: "/".into(), user: None, network: false };
+            let run = Run { argv, env: Arc::default(), cwd: "/".into(), user: None, network: false };
             let log = build.log.clone();
             site.run(&run, build.patience, &mut |line| log.line(line)).await?;
         }
@@ -121,13 +123,4 @@ fn told(error: BuildError) -> EngineError {
     } else {
         EngineError::Permanent(error.to_string())
     }
-}
-
-async fn open_context(path: &Path, bytes: u64) -> Result<Context, BuildError> {
-    if !path.exists() {
-        return Err(berth_oci::Error::NotFound("The context is gone; send it again.".into()).into());
-    }
-    let path = path.to_owned();
-    let opened = tokio::task::spawn_blocking(move || Context::open(&path, bytes)).await;
-    Ok(opened.map_err(|error| BuildError::Host(error.to_string()))??)
 }

@@ -56,14 +56,14 @@ impl<'a> QemuWorkshop<'a> {
             return Err(Error::NotFound("The upload is gone; send it again.".into()).into());
         }
         let (scratch, most) = (self.dir.clone(), self.most());
-        Ok(blocking(move || Image::open(&path, None, &scratch, most)).await??)
+        Ok(blocking(move || Image::open(&path, &scratch, most)).await??)
     }
 
     async fn pull(&self, name: &str) -> Result<Image, BuildError> {
         let puller = Puller::new(self.engine.registries.clone(), Credentials::default())?;
         let store = self.dir.join("images");
         let log = &self.build.log;
-        let told = |Progress::Blob { digest, size, .. }: Progress| {
+        let told = |Progress::Blob { digest, size }: Progress| {
             if size >= SMALL {
                 log.line(&format!("    pulling {digest}, {} MiB", size.div_ceil(1 << 20)));
             }
