@@ -1,16 +1,27 @@
 //! Accounts, read from `/etc/passwd` and `/etc/group`: a static binary cannot ask libc.
+//!
+//! Whoever is root in the sandbox may put anything in their place, and the agent reads them amid its other work: so it
+//! reads regular files alone, no more than a bound of them, and does not wait.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Mutex;
 
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::process::{Gid, Uid};
 
 use crate::agent::lock;
 
 /// The two files.
 const FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
+/// The most bytes of a file of accounts that are read.
+const MAX_BYTES: u64 = 1024 * 1024;
+/// How a file of accounts is opened: without waiting for the other end of a pipe, nor for what it says.
+pub const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// Accounts that were looked up, for as long as the files that tell of them stay as they are: every command asks.
 #[derive(Default)]
@@ -28,6 +39,22 @@ type Stamp = (u64, u64, u64, i64, i64);
 fn stamp(file: &str) -> Option<Stamp> {
     let meta = std::fs::metadata(file).ok()?;
     Some((meta.dev(), meta.ino(), meta.size(), meta.ctime(), meta.ctime_nsec()))
+}
+
+/// The text of a file of accounts; none where there is no regular file.
+pub fn read(path: &Path) -> Option<String> {
+    read_open(rustix::fs::open(path, FLAGS, Mode::empty()).ok()?)
+}
+
+/// The text of one that was opened with [`FLAGS`]; none of what is no regular file, and may never end.
+pub fn read_open(file: OwnedFd) -> Option<String> {
+    let stat = rustix::fs::fstat(&file).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    File::from(file).take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 impl Accounts {
@@ -123,14 +150,13 @@ impl Account {
 
     /// Looks an account up below a root, `/` for the own one.
     pub fn lookup(root: &Path, name: &str) -> Option<Self> {
-        let read = |file: &str| std::fs::read(root.join(file)).unwrap_or_default();
-        let (passwd, group) = (read("etc/passwd"), read("etc/group"));
-        Self::find(&String::from_utf8_lossy(&passwd), &String::from_utf8_lossy(&group), name)
+        let text = |file: &str| read(&root.join(file)).unwrap_or_default();
+        Self::find(&text("etc/passwd"), &text("etc/group"), name)
     }
 
     /// The account with a number.
     pub fn by_uid(uid: u32) -> Option<Self> {
-        let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
+        let passwd = read(Path::new("/etc/passwd"))?;
         let name = names(&passwd).find(|(_, number)| *number == uid)?.0.to_owned();
         Self::lookup(Path::new("/"), &name)
     }
@@ -199,6 +225,7 @@ fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{CWD, mkfifoat};
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\nbroken\nuser:x:1000:1001::/home/user:\n";
     const GROUP: &str = "root:x:0:\nsudo:x:27:other,user\nuser:x:1001:\nx:y\nbad:x:nan:user\n";
@@ -210,6 +237,36 @@ mod tests {
         assert_eq!((user.home.as_str(), user.shell.as_str()), ("/home/user", "/bin/sh"));
         assert_eq!(Account::find(PASSWD, GROUP, "broken"), None);
         assert_eq!(Account::find(PASSWD, GROUP, "nobody"), None);
+    }
+
+    #[test]
+    fn what_never_ends_is_no_file_of_accounts() {
+        let root = tempfile::tempdir().unwrap();
+        let etc = root.path().join("etc");
+        std::fs::create_dir(&etc).unwrap();
+        assert_eq!(Account::lookup(root.path(), "user"), None, "there is none");
+        mkfifoat(CWD, etc.join("passwd"), Mode::from_raw_mode(0o600)).unwrap();
+        assert_eq!(Account::lookup(root.path(), "user"), None);
+        std::fs::remove_file(etc.join("passwd")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", etc.join("passwd")).unwrap();
+        assert_eq!(Account::lookup(root.path(), "user"), None);
+        std::fs::remove_file(etc.join("passwd")).unwrap();
+        std::fs::write(etc.join("passwd"), PASSWD).unwrap();
+        mkfifoat(CWD, etc.join("group"), Mode::from_raw_mode(0o600)).unwrap();
+        assert_eq!(Account::lookup(root.path(), "user").unwrap().groups, [1001]);
+    }
+
+    #[test]
+    fn only_so_much_of_a_file_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        let line = "late:x:7:7::/:/bin/sh\n";
+        let most = usize::try_from(MAX_BYTES).unwrap();
+        for (before, found) in [(most - line.len(), true), (most, false)] {
+            let text = format!("{}\n{line}", "#".repeat(before - 1));
+            std::fs::write(root.path().join("etc/passwd"), text).unwrap();
+            assert_eq!(Account::lookup(root.path(), "late").is_some(), found, "{before}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_domain::agent::control::{Boot, Booted, LONGEST_ACCOUNT, is_account};
+use berth_domain::agent::control::{Boot, Booted, LONGEST_ACCOUNT, absolute, is_account};
 use berth_domain::fields::{Fields, Parsed, boolean, text};
 use http::StatusCode;
 use rustix::fs::{Mode, OFlags};
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_move};
 use serde_json::Value;
 
-use crate::accounts::{Account, NewAccount};
+use crate::accounts::{self, Account, NewAccount};
 use crate::agent::{Agent, Place};
 use crate::body::{Answer, reply};
 use crate::error::{Refusal, Result};
@@ -46,16 +46,13 @@ pub async fn boot(call: Call) -> Result<Answer> {
 }
 
 fn parse(body: &Value) -> Result<Boot> {
-    let absolute = |value: &Value| -> Parsed<String> {
-        match text(value)? {
-            path if path.starts_with('/') => Ok(path.to_owned()),
-            _ => Err("must be an absolute path".to_owned()),
-        }
-    };
     let name = |value: &Value| -> Parsed<String> {
         match text(value)? {
             name if is_account(name) => Ok(name.to_owned()),
-            _ => Err(format!("must have 1 to {LONGEST_ACCOUNT} of a-z, 0-9, '-' and '_', and begin with a letter")),
+            _ => {
+                let rule = "of a-z, 0-9, '-' and '_', and begin with a letter or '_'";
+                Err(format!("must have 1 to {LONGEST_ACCOUNT} {rule}"))
+            }
         }
     };
     let mut fields = Fields::of(body);
@@ -161,16 +158,16 @@ fn wait_for(device: &Path) -> io::Result<()> {
 }
 
 fn make_account(name: &str) -> io::Result<Account> {
-    let read = |path: &str| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    let (mut passwd, group) = (read("/etc/passwd").unwrap_or_default(), read("/etc/group").unwrap_or_default());
+    let read = |path: &str| accounts::read(Path::new(path)).unwrap_or_default();
+    let (mut passwd, group) = (read("/etc/passwd"), read("/etc/group"));
     std::fs::create_dir_all("/etc")?;
     let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
     if passwd.is_empty() {
         append("/etc/passwd", &passwd, "root:x:0:0:root:/root:/bin/sh\n", 0o644)?;
-        passwd = read("/etc/passwd")?;
+        passwd = read("/etc/passwd");
     }
     let new = NewAccount::plan(&passwd, &group, name, shell);
-    let shadow = read("/etc/shadow").unwrap_or_default();
+    let shadow = read("/etc/shadow");
     append("/etc/passwd", &passwd, &new.passwd, 0o644)?;
     append("/etc/group", &group, &new.group, 0o644)?;
     append("/etc/shadow", &shadow, &new.shadow, 0o640)?;
@@ -179,7 +176,9 @@ fn make_account(name: &str) -> io::Result<Account> {
 
 fn append(path: &str, before: &str, line: &str, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
-    let mut file = OpenOptions::new().append(true).create(true).mode(mode).open(path)?;
+    // A pipe in its place has no other end, and is not waited for.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let mut file = OpenOptions::new().append(true).create(true).mode(mode).custom_flags(flags).open(path)?;
     // A last line without an end must not swallow ours.
     let gap = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
     file.write_all(format!("{gap}{line}").as_bytes())
@@ -207,5 +206,6 @@ mod tests {
         assert_eq!(fields, ["root", "user", "workspace"]);
         assert!(parse(&json!({"root": "/dev/vda", "user": "a".repeat(32)})).is_ok());
         assert!(parse(&json!({"root": "/dev/vda", "user": "a".repeat(33)})).is_err());
+        assert!(parse(&json!({"root": "/dev/vda", "user": "_apt"})).is_ok(), "as the rule says");
     }
 }

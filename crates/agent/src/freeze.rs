@@ -1,8 +1,8 @@
 //! Standing still for the moment of a cut.
 //!
 //! User processes stand still by their cgroup, the agent's own file work by its gate. If both do, everything written is
-//! on the disk after a sync and nobody writes any more. Otherwise the kernel is asked to keep writers off, by the
-//! image's `fsfreeze`; an image that has none is synced only, and the answer says so.
+//! on the disk after a sync and nobody writes any more. Otherwise the kernel is asked to keep writers off the file
+//! system; where it does not, that is synced only, and the answer says so.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

@@ -9,6 +9,7 @@ mod remove;
 mod root;
 pub mod run;
 pub mod unpack;
+mod walk;
 
 use berth_domain::agent::control::Found;
 use http::StatusCode;

@@ -1,31 +1,43 @@
 //! What a copy takes from the disk, as an archive.
+//!
+//! An answer that breaks off says nothing of why, so whatever can be refused is refused before it begins: what is taken
+//! is found and looked at first, and opened again when it is written.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use berth_domain::agent::control::Pack;
+use berth_domain::agent::control::{Pack, absolute};
 use berth_domain::agent::error::code;
 use berth_domain::fields::{Fields, boolean, text};
 use berth_domain::sandbox::dockerfile::pattern::Pattern;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 use serde_json::Value;
 use tar::{Builder, EntryType};
 
 use super::root::Root;
+use super::walk::{directory, enter, walk};
 use crate::body::Answer;
 use crate::error::{Refusal, Result};
 use crate::files::archive::{Out, file, header, packing};
+use crate::files::extended::{ATTRIBUTE, MAX_ATTRIBUTES, MAX_HEADER, is_attribute};
 use crate::server::Call;
 
 /// How deep a tree may be.
 const MAX_DEPTH: usize = 256;
 const MAX_SOURCES: usize = 1000;
-/// Paths that patterns may stand for.
+/// Paths that are taken, patterns being replaced by what they stand for.
 const MAX_FOUND: usize = 100_000;
+/// Files with several names whose first one is remembered; of more, each name becomes a file.
+const MAX_LINKS: usize = 100_000;
+/// The most bytes of an attribute's record besides its key and value: the length, a space, `=` and a newline.
+const RECORD: usize = 8;
+/// How what is taken is opened: without waiting for the other end of a pipe.
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// `POST /control/pack`.
 pub async fn pack(call: Call) -> Result<Answer> {
@@ -33,12 +45,16 @@ pub async fn pack(call: Call) -> Result<Answer> {
     let wanted = parse(&call.json().await?)?;
     let look = move || {
         let root = Root::of(&agent)?;
-        find(&root, &wanted)
+        let found = find(&root, &wanted, MAX_FOUND)?;
+        Ok::<_, Refusal>((root, found))
     };
-    let found = tokio::task::spawn_blocking(look).await.map_err(Refusal::internal)??;
+    let (root, found) = tokio::task::spawn_blocking(look).await.map_err(Refusal::internal)??;
     let (packing, answer) = packing();
     tokio::task::spawn_blocking(move || {
-        packing.run(|out| found.into_iter().try_for_each(|taken| taken.write(out)));
+        packing.run(|out| {
+            let mut writing = Writing { out, links: Links::default() };
+            found.iter().try_for_each(|taken| writing.take(&root, taken))
+        });
     });
     Ok(answer)
 }
@@ -46,45 +62,37 @@ pub async fn pack(call: Call) -> Result<Answer> {
 fn parse(body: &Value) -> Result<Pack> {
     let mut fields = Fields::of(body);
     let sources = fields.list("sources", MAX_SOURCES, |value| text(value).map(ToOwned::to_owned)).unwrap_or_default();
-    let to = fields.required("to", |value| match text(value)? {
-        path if path.starts_with('/') => Ok(path.to_owned()),
-        _ => Err("must be an absolute path".to_owned()),
-    });
+    let to = fields.required("to", absolute);
     let into = fields.required("into", boolean).unwrap_or_default();
     Ok(fields.finish(to.map(|to| Pack { sources, to, into }))?)
 }
 
 /// Something that is taken, and where it goes.
 struct Taken {
-    handle: OwnedFd,
+    from: String,
     to: PathBuf,
 }
 
-fn find(root: &Root, wanted: &Pack) -> Result<Vec<Taken>> {
+/// What is taken, of which there may be so much.
+fn find(root: &Root, wanted: &Pack, most: usize) -> Result<Vec<Taken>> {
     let to = Path::new(wanted.to.trim_matches('/'));
     let into = wanted.into || to.as_os_str().is_empty();
     let (mut taken, mut files) = (Vec::new(), 0);
     for source in &wanted.sources {
-        let missing = || Refusal::not_found(format!("There is no '{source}' to copy from; check its path."));
         let pattern = Pattern::parse(source).map_err(|message| Refusal::field("sources", message))?;
         let paths = match pattern.literal() {
             Some(path) => vec![path],
-            None => matching(root, &pattern)?,
+            None => matching(root, &pattern, most.saturating_sub(taken.len()))?,
         };
         if paths.is_empty() {
-            return Err(missing());
+            return Err(missing(source));
         }
-        for path in paths {
-            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-            let handle = match root.open(path.as_bytes(), flags) {
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(missing()),
-                other => other?,
-            };
-            let kind = FileType::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode);
-            let name = Path::new(&path).file_name().unwrap_or_default();
-            let to = if into && kind != FileType::Directory { to.join(name) } else { to.to_owned() };
-            files += usize::from(kind != FileType::Directory);
-            taken.push(Taken { handle, to });
+        for from in paths {
+            let is_directory = look(root, &from, source)?;
+            let name = Path::new(&from).file_name().unwrap_or_default();
+            let to = if into && !is_directory { to.join(name) } else { to.to_owned() };
+            files += usize::from(!is_directory);
+            taken.push(Taken { from, to });
         }
     }
     if files > 1 && !into {
@@ -94,98 +102,207 @@ fn find(root: &Root, wanted: &Pack) -> Result<Vec<Taken>> {
     Ok(taken)
 }
 
+fn missing(source: &str) -> Refusal {
+    Refusal::not_found(format!("There is no '{source}' to copy from; check its path."))
+}
+
+/// Whether what is taken is a directory. Refuses what is not there, and a tree that is too deep.
+fn look(root: &Root, from: &str, source: &str) -> Result<bool> {
+    let handle = match root.open(from.as_bytes(), FLAGS) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(missing(source)),
+        other => other?,
+    };
+    if FileType::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode) != FileType::Directory {
+        return Ok(false);
+    }
+    walk(handle, Path::new(""), |above, entry, _, depth| match directory(above, entry)? {
+        Some(_) if depth == MAX_DEPTH => {
+            let message = format!("'{source}' has directories more than {MAX_DEPTH} deep; copy less of it.");
+            Err(Refusal::new(code::CONFLICT, message))
+        }
+        found => Ok(found),
+    })?;
+    Ok(true)
+}
+
 /// The paths that a pattern stands for, in the order of their names.
-fn matching(root: &Root, pattern: &Pattern) -> Result<Vec<String>> {
-    let (start, depth) = pattern.within();
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let Ok(directory) = root.open(start.as_bytes(), flags) else { return Ok(Vec::new()) };
+fn matching(root: &Root, pattern: &Pattern, most: usize) -> Result<Vec<String>> {
+    let (start, deepest) = pattern.within();
+    let Ok(top) = root.open(start.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
-    walk(&directory, &start, depth.unwrap_or(MAX_DEPTH), pattern, &mut found)?;
+    walk(top, Path::new(&start), |above, entry, path, depth| {
+        // Patterns are text, and stand for names that are.
+        let Some(path) = path.to_str() else { return Ok(None) };
+        if pattern.matches(path) {
+            if found.len() == most {
+                let message = format!("The sources stand for more than {MAX_FOUND} files; copy a directory instead.");
+                return Err(Refusal::new(code::TOO_MANY, message));
+            }
+            found.push(path.to_owned());
+        }
+        // What cannot be opened holds nothing that is found.
+        Ok(if depth < deepest.unwrap_or(MAX_DEPTH) { directory(above, entry).unwrap_or_default() } else { None })
+    })?;
     found.sort();
     Ok(found)
 }
 
-fn walk(directory: &OwnedFd, path: &str, depth: usize, pattern: &Pattern, found: &mut Vec<String>) -> Result<()> {
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        let bytes = entry.file_name().to_bytes();
-        // Patterns are text, and stand for names that are.
-        let Some(name) = std::str::from_utf8(bytes).ok().filter(|name| !matches!(*name, "." | "..")) else { continue };
-        let below = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
-        if pattern.matches(&below) {
-            if found.len() == MAX_FOUND {
-                return Err(Refusal::new(code::TOO_MANY, format!("A pattern stands for more than {MAX_FOUND} files.")));
-            }
-            found.push(below.clone());
-        }
-        if depth > 1
-            && let Ok(inner) = enter(directory, bytes, OFlags::DIRECTORY)
-        {
-            walk(&inner, &below, depth - 1, pattern, found)?;
-        }
-    }
-    Ok(())
+/// Who writes an archive of what is taken.
+struct Writing<'a> {
+    out: &'a mut Builder<Out>,
+    links: Links,
 }
 
-/// Opens what a directory holds, unless it is a link or on another file system.
-fn enter(directory: &OwnedFd, name: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    rustix::fs::openat2(directory, name, flags, Mode::empty(), resolve)
-}
-
-impl Taken {
-    fn write(self, out: &mut Builder<Out>) -> io::Result<()> {
-        let stat = rustix::fs::fstat(&self.handle)?;
+impl Writing<'_> {
+    fn take(&mut self, root: &Root, taken: &Taken) -> io::Result<()> {
+        let handle = root.open(taken.from.as_bytes(), FLAGS)?;
+        let stat = rustix::fs::fstat(&handle)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                if !self.to.as_os_str().is_empty() {
-                    let mut header = header(&stat, EntryType::Directory, 0);
-                    out.append_data(&mut header, &self.to, io::empty())?;
+                if !taken.to.as_os_str().is_empty() {
+                    self.directory(&handle, &stat, &taken.to)?;
                 }
-                content(out, &self.handle, &self.to, 0)
+                walk(handle, &taken.to, |above, entry, to, depth| {
+                    self.entry(above, entry.file_name().to_bytes(), to, depth)
+                })
             }
-            FileType::RegularFile => file(out, self.handle, &stat, &self.to),
+            FileType::RegularFile => self.file(handle, &stat, &taken.to),
             _ => Ok(()),
         }
     }
+
+    /// Writes what a directory holds; gives it, if it is a directory itself.
+    fn entry(&mut self, above: BorrowedFd<'_>, name: &[u8], to: &Path, depth: usize) -> io::Result<Option<OwnedFd>> {
+        let stat = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let flags = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => OFlags::empty(),
+            FileType::Directory => OFlags::DIRECTORY,
+            FileType::Symlink => {
+                self.links.forget(to);
+                let target = rustix::fs::readlinkat(above, name, Vec::new())?;
+                let mut header = header(&stat, EntryType::Symlink, 0);
+                self.out.append_link(&mut header, to, OsStr::from_bytes(target.to_bytes()))?;
+                return Ok(None);
+            }
+            _ => return Ok(None),
+        };
+        let handle = match enter(above, name, flags) {
+            // What is mounted there is no part of the disk.
+            Err(Errno::XDEV) => return Ok(None),
+            other => other?,
+        };
+        if flags.is_empty() {
+            return self.file(handle, &stat, to).map(|()| None);
+        }
+        if depth == MAX_DEPTH {
+            return Err(io::Error::other("the tree became too deep"));
+        }
+        self.directory(&handle, &stat, to)?;
+        Ok(Some(handle))
+    }
+
+    fn directory(&mut self, handle: &OwnedFd, stat: &Stat, to: &Path) -> io::Result<()> {
+        self.attributes(handle)?;
+        let mut header = header(stat, EntryType::Directory, 0);
+        self.out.append_data(&mut header, to, io::empty())
+    }
+
+    fn file(&mut self, handle: OwnedFd, stat: &Stat, to: &Path) -> io::Result<()> {
+        if let Some(first) = self.links.first(stat, to) {
+            let mut header = header(stat, EntryType::Link, 0);
+            return self.out.append_link(&mut header, to, first);
+        }
+        self.attributes(&handle)?;
+        file(self.out, handle, stat, to)
+    }
+
+    fn attributes(&mut self, handle: &OwnedFd) -> io::Result<()> {
+        let found = attributes(handle)?;
+        self.out.append_pax_extensions(found.iter().map(|(key, value)| (key.as_str(), value.as_slice())))
+    }
 }
 
-fn content(out: &mut Builder<Out>, directory: &OwnedFd, to: &Path, depth: usize) -> io::Result<()> {
-    if depth >= MAX_DEPTH {
-        return Err(io::Error::other("the tree is too deep"));
-    }
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") {
-            continue;
-        }
-        let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        let to = to.join(OsStr::from_bytes(name));
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => match enter(directory, name, OFlags::empty()) {
-                Ok(handle) => file(out, handle, &stat, &to)?,
-                Err(Errno::XDEV) => {}
-                Err(error) => return Err(error.into()),
-            },
-            FileType::Directory => match enter(directory, name, OFlags::DIRECTORY) {
-                Ok(handle) => {
-                    let mut header = header(&stat, EntryType::Directory, 0);
-                    out.append_data(&mut header, &to, io::empty())?;
-                    content(out, &handle, &to, depth + 1)?;
-                }
-                // What is mounted there is no part of the disk.
-                Err(Errno::XDEV) => {}
-                Err(error) => return Err(error.into()),
-            },
-            FileType::Symlink => {
-                let target = rustix::fs::readlinkat(directory, name, Vec::new())?;
-                let mut header = header(&stat, EntryType::Symlink, 0);
-                out.append_link(&mut header, &to, OsStr::from_bytes(target.to_bytes()))?;
-            }
-            _ => {}
+/// The attributes that unpacking takes, as one header can carry them.
+fn attributes(handle: &OwnedFd) -> rustix::io::Result<Vec<(String, Vec<u8>)>> {
+    let mut names = match rustix::fs::flistxattr_query(handle) {
+        // Not every file system has them.
+        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        length => vec![0_u8; length?],
+    };
+    let length = rustix::fs::flistxattr(handle, &mut names)?;
+    names.truncate(length);
+    let (mut found, mut size) = (Vec::new(), 0);
+    for name in names.split(|byte| *byte == 0).filter(|name| is_attribute(name)).take(MAX_ATTRIBUTES) {
+        // A key is text, and ends at the first `=`.
+        let Some(name) = std::str::from_utf8(name).ok().filter(|name| !name.contains('=')) else { continue };
+        let mut value = vec![0_u8; rustix::fs::fgetxattr_query(handle, name)?];
+        let length = rustix::fs::fgetxattr(handle, name, &mut value)?;
+        value.truncate(length);
+        let key = format!("{ATTRIBUTE}{name}");
+        let record = RECORD + key.len() + value.len();
+        if size + record <= MAX_HEADER {
+            size += record;
+            found.push((key, value));
         }
     }
-    Ok(())
+    Ok(found)
+}
+
+/// Files with several names that were written, each by the first of them.
+#[derive(Default)]
+struct Links {
+    names: HashMap<(u64, u64), PathBuf>,
+    files: HashMap<PathBuf, (u64, u64)>,
+}
+
+impl Links {
+    /// The name that a file was written under before, and that still stands for it. Without one, this is the first.
+    fn first(&mut self, stat: &Stat, to: &Path) -> Option<PathBuf> {
+        self.forget(to);
+        let file = (stat.st_dev, stat.st_ino);
+        let first = self.names.get(&file).cloned();
+        if first.is_none() && stat.st_nlink > 1 && self.names.len() < MAX_LINKS {
+            self.names.insert(file, to.to_owned());
+            self.files.insert(to.to_owned(), file);
+        }
+        first
+    }
+
+    /// Notes that a name is taken by something else.
+    fn forget(&mut self, to: &Path) {
+        if let Some(file) = self.files.remove(to) {
+            self.names.remove(&file);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::accounts::Account;
+    use crate::agent::Agent;
+    use crate::boot::place;
+
+    fn disk(folder: &Path) -> Root {
+        let agent = Agent::new(false);
+        assert!(agent.place.set(Arc::new(place(Account::root(), folder.to_owned()).unwrap())).is_ok());
+        Root::of(&agent).unwrap()
+    }
+
+    #[test]
+    fn all_sources_together_stand_for_so_many_paths() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a1", "a2", "b1", "b2", "c"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let root = disk(folder.path());
+        let sources = ["a*", "c", "b*"].map(str::to_owned).to_vec();
+        let wanted = Pack { sources, to: "/x".to_owned(), into: true };
+        let found = find(&root, &wanted, 5).unwrap();
+        assert_eq!(found.iter().map(|taken| taken.from.as_str()).collect::<Vec<_>>(), ["a1", "a2", "c", "b1", "b2"]);
+        assert_eq!(found[0].to, Path::new("x/a1"));
+        assert_eq!(find(&root, &wanted, 4).err().map(|refusal| refusal.code), Some(code::TOO_MANY));
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use berth_domain::agent::error::code;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -26,7 +27,8 @@ pub fn clear(directory: &OwnedFd, path: &[u8], kept: Kept<'_>) -> Result<()> {
 /// Whether nothing is left of it.
 fn remove_but(above: BorrowedFd<'_>, name: &[u8], path: &[u8], kept: Kept<'_>, depth: usize) -> Result<bool> {
     if depth == MAX_DEPTH {
-        return Err(Refusal::internal("a tree that is removed is too deep"));
+        let message = format!("A tree that is replaced is more than {MAX_DEPTH} directories deep; remove it first.");
+        return Err(Refusal::new(code::CONFLICT, message));
     }
     let Ok(stat) = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(true) };
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -66,4 +68,21 @@ fn children(directory: &OwnedFd, path: &[u8], kept: Kept<'_>, depth: usize) -> R
         empty &= remove_but(directory.as_fd(), &name, &below, kept, depth)?;
     }
     Ok(empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_that_is_too_deep_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let above = std::fs::File::open(folder.path()).unwrap();
+        for (deep, code) in [(MAX_DEPTH, None), (MAX_DEPTH + 1, Some(code::CONFLICT))] {
+            std::fs::create_dir_all(folder.path().join("d/".repeat(deep))).unwrap();
+            let removed = remove(above.as_fd(), b"d");
+            assert_eq!(removed.err().map(|refusal| refusal.code), code, "{deep}");
+            assert_eq!(folder.path().join("d").exists(), code.is_some());
+        }
+    }
 }

@@ -1,18 +1,16 @@
 //! Paths on the disk, resolved as if it were all there is.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::accounts::Account;
+use crate::accounts::{self, Account};
 use crate::agent::Agent;
 use crate::error::{Refusal, Result};
 
 /// How often a path is tried again that was changed while it was resolved.
 const TRIES: usize = 64;
-/// The most bytes of `/etc/passwd` and `/etc/group` that are read.
-const MAX_ACCOUNTS: usize = 1024 * 1024;
 
 /// The disk's root directory.
 pub struct Root(OwnedFd);
@@ -74,14 +72,7 @@ impl Root {
     }
 
     fn text(&self, path: &[u8]) -> String {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let Ok(file) = self.open(path, flags) else { return String::new() };
-        let mut bytes = vec![0; MAX_ACCOUNTS];
-        let mut have = 0;
-        while let Ok(n @ 1..) = rustix::io::read(file.as_fd(), &mut bytes[have..]) {
-            have += n;
-        }
-        String::from_utf8_lossy(&bytes[..have]).into_owned()
+        self.open(path, accounts::FLAGS).ok().and_then(accounts::read_open).unwrap_or_default()
     }
 }
 

@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use berth_domain::agent::control::{MAX_RUN, Run};
+use berth_domain::agent::control::{MAX_RUN, Run, absolute};
 use berth_domain::fields::{Fields, boolean, integer, text};
+use berth_domain::sandbox::dockerfile::config::DEFAULT_PATH;
 use serde_json::Value;
 
 use super::root::Root;
@@ -13,12 +14,11 @@ use crate::body::{Answer, events, read_json_up_to};
 use crate::error::{Refusal, Result};
 use crate::events::Feeding;
 use crate::process::api::begin;
-use crate::process::{Follow, How, Launch, Leash, PATH, environment_rule, quoted};
+use crate::process::{Follow, How, Launch, Leash, arguments, environment_rule, quoted};
 use crate::server::Call;
 
 /// The longest time a program may take, in seconds.
 const MAX_TIMEOUT: i64 = 24 * 3600;
-const MAX_ARGUMENTS: usize = 4096;
 
 /// `POST /control/run`.
 pub async fn run(call: Call) -> Result<Answer> {
@@ -35,22 +35,19 @@ pub async fn run(call: Call) -> Result<Answer> {
 }
 
 fn parse(body: &Value) -> Result<Run> {
-    let owned = |value: &Value| text(value).map(ToOwned::to_owned);
     let mut fields = Fields::of(body);
-    let argv = fields.list("argv", MAX_ARGUMENTS, owned).unwrap_or_default();
-    if argv.first().is_none_or(String::is_empty) && !fields.failed() {
-        fields.fail("argv", "must begin with a program");
+    let argv = arguments(&mut fields);
+    if argv.is_none() && !fields.failed() {
+        fields.fail("argv", "is required");
     }
-    let cwd = fields.required("cwd", |value| match text(value)? {
-        path if path.starts_with('/') => Ok(path.to_owned()),
-        _ => Err("must be an absolute path".to_owned()),
-    });
+    let cwd = fields.required("cwd", absolute);
     let env = fields.optional("env", environment_rule).unwrap_or_default();
-    let user = fields.optional("user", owned);
+    let user = fields.optional("user", |value| text(value).map(ToOwned::to_owned));
     let network = fields.required("network", boolean).unwrap_or_default();
     let seconds = fields.required("timeout_seconds", integer(1, MAX_TIMEOUT)).unwrap_or_default();
     let timeout_seconds = seconds.unsigned_abs();
-    Ok(fields.finish(cwd.map(|cwd| Run { argv, env, cwd, user, network, timeout_seconds }))?)
+    let wanted = argv.zip(cwd).map(|(argv, cwd)| Run { argv, env, cwd, user, network, timeout_seconds });
+    Ok(fields.finish(wanted)?)
 }
 
 async fn prepare(agent: &Arc<Agent>, wanted: Run) -> Result<(String, Launch)> {
@@ -62,7 +59,7 @@ async fn prepare(agent: &Arc<Agent>, wanted: Run) -> Result<(String, Launch)> {
         let account = root.account(wanted.user.as_deref().unwrap_or("0"))?;
         let cwd = root.make(wanted.cwd.as_bytes(), &mut |_| Ok(()))?;
         let mut env = wanted.env;
-        env.entry("PATH".to_owned()).or_insert_with(|| PATH.to_owned());
+        env.entry("PATH".to_owned()).or_insert_with(|| DEFAULT_PATH.to_owned());
         env.entry("HOME".to_owned()).or_insert_with(|| account.home.clone());
         let mut words = wanted.argv.into_iter().map(OsString::from);
         Ok::<_, Refusal>(Launch {

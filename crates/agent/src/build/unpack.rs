@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
-use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
-use tar::{Archive, Entry, EntryType, PaxExtensions};
+use tar::{Archive, Entry, EntryType};
 use tokio::sync::mpsc;
 
 use super::remove::{clear, remove};
@@ -20,13 +19,12 @@ use crate::agent::Agent;
 use crate::body::{Answer, reply};
 use crate::error::{Refusal, Result};
 use crate::files::Pool;
-use crate::files::extract::{AHEAD, In, bounded, broken, feed, until_nul, write_all};
+use crate::files::extended::Extended;
+use crate::files::extract::{AHEAD, In, broken, create, feed, fill, make_room};
 use crate::server::Call;
 
 /// Directories whose times are set at the end.
 const MAX_TIMES: usize = 100_000;
-/// Attributes of one entry that are set.
-const MAX_ATTRIBUTES: usize = 64;
 /// What begins the name of something that takes away.
 const WHITEOUT: &[u8] = b".wh.";
 /// What takes away everything that a directory had before.
@@ -49,47 +47,6 @@ pub async fn unpack(mut call: Call) -> Result<Answer> {
     let worker = tokio::task::spawn_blocking(work);
     feed(call.body, chunks).await;
     Ok(reply(StatusCode::OK, &worker.await.map_err(Refusal::internal)??))
-}
-
-/// What extended headers say of the entry that follows them.
-#[derive(Default)]
-struct Extended {
-    path: Option<Vec<u8>>,
-    link: Option<Vec<u8>>,
-    uid: Option<u32>,
-    gid: Option<u32>,
-    mtime: Option<i64>,
-    attributes: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-impl Extended {
-    fn read(&mut self, bytes: &[u8]) -> Result<()> {
-        for extension in PaxExtensions::new(bytes) {
-            let extension = extension.map_err(broken)?;
-            let value = extension.value_bytes();
-            let text = std::str::from_utf8(value).unwrap_or_default();
-            match extension.key_bytes() {
-                b"path" => self.path = Some(value.to_vec()),
-                b"linkpath" => self.link = Some(value.to_vec()),
-                b"uid" => self.uid = text.parse().ok(),
-                b"gid" => self.gid = text.parse().ok(),
-                b"mtime" => self.mtime = text.split('.').next().and_then(|seconds| seconds.parse().ok()),
-                b"size" => return Err(broken("it has an entry of 8 GiB or more")),
-                key if key.starts_with(b"GNU.sparse") => return Err(broken("it has a sparse entry")),
-                key => self.attribute(key, value),
-            }
-        }
-        Ok(())
-    }
-
-    /// Keeps those attributes that mean something on another machine.
-    fn attribute(&mut self, key: &[u8], value: &[u8]) {
-        let Some(name) = key.strip_prefix(b"SCHILY.xattr.") else { return };
-        let known = name == b"security.capability" || name.starts_with(b"user.");
-        if known && self.attributes.len() < MAX_ATTRIBUTES {
-            self.attributes.push((name.to_vec(), value.to_vec()));
-        }
-    }
 }
 
 /// What an entry is to be like.
@@ -157,26 +114,21 @@ impl Unpacking {
     }
 
     fn entry(&mut self, mut entry: Entry<'_, In>) -> Result<()> {
-        match entry.header().entry_type() {
-            EntryType::GNULongName => self.extended.path = Some(until_nul(bounded(&mut entry)?)),
-            EntryType::GNULongLink => self.extended.link = Some(until_nul(bounded(&mut entry)?)),
-            EntryType::XHeader => self.extended.read(&bounded(&mut entry)?)?,
-            EntryType::XGlobalHeader => {}
-            kind => {
-                let extended = std::mem::take(&mut self.extended);
-                match self.place(kind, extended, &mut entry) {
-                    Ok(true) => self.done.entries += 1,
-                    // What is mounted somewhere is no part of the disk.
-                    Ok(false) | Err(Failure::Elsewhere) => self.done.skipped += 1,
-                    Err(Failure::Refused(refusal)) => return Err(refusal),
-                }
-            }
+        if self.extended.take(&mut entry)? {
+            return Ok(());
+        }
+        let extended = std::mem::take(&mut self.extended);
+        match self.place(extended, &mut entry) {
+            Ok(true) => self.done.entries += 1,
+            // What is mounted somewhere is no part of the disk.
+            Ok(false) | Err(Failure::Elsewhere) => self.done.skipped += 1,
+            Err(Failure::Refused(refusal)) => return Err(refusal),
         }
         Ok(())
     }
 
     /// Puts an entry where it belongs; says whether it did.
-    fn place(&mut self, kind: EntryType, extended: Extended, entry: &mut Entry<'_, In>) -> Result<bool, Failure> {
+    fn place(&mut self, extended: Extended, entry: &mut Entry<'_, In>) -> Result<bool, Failure> {
         let named = extended.path.clone().unwrap_or_else(|| entry.path_bytes().into_owned());
         let path = self.path(&named)?;
         let Some((above_path, name)) = split(&path) else { return Ok(false) };
@@ -187,7 +139,7 @@ impl Unpacking {
         }
         self.remember(&path);
         let looks = self.looks(&extended, entry);
-        match kind {
+        match entry.header().entry_type() {
             EntryType::Regular | EntryType::Continuous => self.file(&above, name, &looks, entry)?,
             EntryType::Directory => pool.pass(|| self.directory(&above, name, &path, &looks))?,
             EntryType::Symlink => {
@@ -283,29 +235,15 @@ impl Unpacking {
 
     /// Makes room for what is no directory.
     fn make_room(&self, above: &OwnedFd, name: &[u8]) -> Result<()> {
-        if !self.keep {
-            return remove(above.as_fd(), name);
-        }
-        match rustix::fs::unlinkat(above, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        if self.keep { make_room(above, name) } else { remove(above.as_fd(), name) }
     }
 
     fn file(&self, above: &OwnedFd, name: &[u8], looks: &Looks, entry: &mut Entry<'_, In>) -> Result<()> {
         let file = self.pool.pass(|| {
             self.make_room(above, name)?;
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            Ok::<_, Refusal>(rustix::fs::openat(above, name, flags, Mode::from_raw_mode(0o600))?)
+            create(above, name)
         })?;
-        let mut buffer = vec![0; 64 * 1024];
-        loop {
-            let n = entry.read(&mut buffer).map_err(broken)?;
-            if n == 0 {
-                break;
-            }
-            self.pool.pass(|| write_all(&file, &buffer[..n]))?;
-        }
+        fill(&self.pool, &file, entry)?;
         self.pool.pass(|| {
             self.settle(&file, looks)?;
             Ok(rustix::fs::futimens(&file, &times(looks.mtime))?)
@@ -369,9 +307,21 @@ impl Unpacking {
             return Err(broken("it has a link to the root"));
         };
         let target_above = self.root.open(target_above, OFlags::PATH | OFlags::DIRECTORY)?;
+        if is_same((above, name), (&target_above, target_name)) {
+            return Ok(());
+        }
         self.make_room(above, name)?;
         Ok(rustix::fs::linkat(&target_above, target_name, above, name, AtFlags::empty())?)
     }
+}
+
+/// Whether two names are the same file already, as where `bin` leads to `usr/bin`.
+fn is_same(one: (&OwnedFd, &[u8]), other: (&OwnedFd, &[u8])) -> bool {
+    let file = |(above, name): (&OwnedFd, &[u8])| {
+        let found = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some((found.st_dev, found.st_ino))
+    };
+    file(one).is_some_and(|found| file(other) == Some(found))
 }
 
 /// Why an entry was not put where it belongs.

@@ -143,14 +143,8 @@ impl Upload {
         Ok(Self { file, above, path, mode, new: old.is_none() })
     }
 
-    fn append(self, mut bytes: &[u8]) -> Result<Self> {
-        while !bytes.is_empty() {
-            match rustix::io::write(&self.file, bytes) {
-                Ok(n) => bytes = &bytes[n..],
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+    fn append(self, bytes: &[u8]) -> Result<Self> {
+        write_all(&self.file, bytes)?;
         Ok(self)
     }
 
@@ -188,6 +182,18 @@ impl Upload {
             error.into()
         })
     }
+}
+
+/// Writes everything.
+pub fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(file, bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Where a write goes: the path behind all links, its directory, and the permissions of the file that is there.

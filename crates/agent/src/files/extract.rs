@@ -14,7 +14,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
-use tar::{Archive, Entry, EntryType, PaxExtensions};
+use tar::{Archive, Entry, EntryType};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::agent::Place;
@@ -22,12 +22,12 @@ use crate::body::{Answer, reply};
 use crate::error::{Refusal, Result};
 use crate::files::Pool;
 use crate::files::beneath::{Relative, make_parents, open};
+use crate::files::content::write_all;
+use crate::files::extended::Extended;
 use crate::server::Call;
 
 /// Chunks of the body that wait for the disk.
 pub const AHEAD: usize = 4;
-/// The most bytes of a name or of an extended header.
-const MAX_HEADER: u64 = 64 * 1024;
 /// Directories whose permissions are set at the end.
 const MAX_MODES: usize = 100_000;
 
@@ -42,7 +42,7 @@ pub async fn extract(call: Call) -> Result<Answer> {
     let (tell, told) = oneshot::channel();
     call.agent.pool.run_long(place, move |_, pool| {
         let reader = In { chunks: receiver, current: Bytes::new() };
-        drop(tell.send(Extraction { root, pool, modes: Vec::new(), names: Names::default() }.run(reader)));
+        drop(tell.send(Extraction { root, pool, modes: Vec::new(), extended: Extended::default() }.run(reader)));
     })?;
     feed(call.body, chunks).await;
     let entries = told.await.unwrap_or_else(|_| Err(Refusal::internal("a worker ended")))?;
@@ -82,19 +82,12 @@ impl Read for In {
     }
 }
 
-/// What extended headers say of the entry that follows them.
-#[derive(Default)]
-struct Names {
-    path: Option<Vec<u8>>,
-    link: Option<Vec<u8>>,
-}
-
 struct Extraction<'a> {
     root: OwnedFd,
     pool: &'a Pool,
     /// Permissions of directories, set when nothing more goes into them.
     modes: Vec<(Relative, u32)>,
-    names: Names,
+    extended: Extended,
 }
 
 /// That an archive cannot be unpacked.
@@ -118,55 +111,29 @@ impl Extraction<'_> {
 
     /// Unpacks an entry; says whether it was one, and not a header of another one.
     fn entry(&mut self, mut entry: Entry<'_, In>) -> Result<bool> {
-        match entry.header().entry_type() {
-            EntryType::GNULongName => self.names.path = Some(until_nul(bounded(&mut entry)?)),
-            EntryType::GNULongLink => self.names.link = Some(until_nul(bounded(&mut entry)?)),
-            EntryType::XHeader => self.extended(&bounded(&mut entry)?)?,
-            EntryType::XGlobalHeader => {}
-            kind => {
-                let names = std::mem::take(&mut self.names);
-                let path = relative(&names.path.unwrap_or_else(|| entry.path_bytes().into_owned()))?;
-                // The directory that is unpacked into is there.
-                if path.shown() != "." {
-                    let link = names.link.or_else(|| entry.link_name_bytes().map(std::borrow::Cow::into_owned));
-                    self.place(kind, &path, link, &mut entry)?;
-                }
-                return Ok(true);
-            }
+        if self.extended.take(&mut entry)? {
+            return Ok(false);
         }
-        Ok(false)
+        let extended = std::mem::take(&mut self.extended);
+        let path = relative(&extended.path.unwrap_or_else(|| entry.path_bytes().into_owned()))?;
+        // The directory that is unpacked into is there.
+        if path.shown() != "." {
+            let link = extended.link.or_else(|| entry.link_name_bytes().map(std::borrow::Cow::into_owned));
+            self.place(&path, link, &mut entry)?;
+        }
+        Ok(true)
     }
 
-    fn extended(&mut self, bytes: &[u8]) -> Result<()> {
-        for extension in PaxExtensions::new(bytes) {
-            let extension = extension.map_err(broken)?;
-            match extension.key_bytes() {
-                b"path" => self.names.path = Some(extension.value_bytes().to_vec()),
-                b"linkpath" => self.names.link = Some(extension.value_bytes().to_vec()),
-                b"size" => return Err(broken("it has an entry of 8 GiB or more")),
-                key if key.starts_with(b"GNU.sparse") => return Err(broken("it has a sparse entry")),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn place(
-        &mut self,
-        kind: EntryType,
-        path: &Relative,
-        link: Option<Vec<u8>>,
-        entry: &mut Entry<'_, In>,
-    ) -> Result<()> {
+    fn place(&mut self, path: &Relative, link: Option<Vec<u8>>, entry: &mut Entry<'_, In>) -> Result<()> {
         let (above, name) = path.split()?;
         let above = self.pool.pass(|| make_parents(self.root.as_fd(), &above))?;
-        match kind {
+        match entry.header().entry_type() {
             EntryType::Regular | EntryType::Continuous => self.file(&above, name, entry),
             EntryType::Directory => self.directory(&above, name, path, entry),
             EntryType::Symlink => {
                 let target = link.ok_or_else(|| broken("it has a link without a target"))?;
                 self.pool.pass(|| {
-                    clear(&above, name)?;
+                    make_room(&above, name.as_bytes())?;
                     Ok(rustix::fs::symlinkat(target, &above, name)?)
                 })
             }
@@ -176,7 +143,7 @@ impl Extraction<'_> {
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
                 let target_above = open(self.root.as_fd(), target_above.as_str(), flags, 0)?;
                 self.pool.pass(|| {
-                    clear(&above, name)?;
+                    make_room(&above, name.as_bytes())?;
                     Ok(rustix::fs::linkat(&target_above, target_name, &above, name, AtFlags::empty())?)
                 })
             }
@@ -187,18 +154,10 @@ impl Extraction<'_> {
     fn file(&self, above: &OwnedFd, name: &str, entry: &mut Entry<'_, In>) -> Result<()> {
         let mode = entry.header().mode().map_err(broken)? & 0o7777;
         let file = self.pool.pass(|| {
-            clear(above, name)?;
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            Ok::<_, Refusal>(rustix::fs::openat(above, name, flags, Mode::from_raw_mode(0o600))?)
+            make_room(above, name.as_bytes())?;
+            create(above, name.as_bytes())
         })?;
-        let mut buffer = vec![0; 64 * 1024];
-        loop {
-            let n = entry.read(&mut buffer).map_err(broken)?;
-            if n == 0 {
-                break;
-            }
-            self.pool.pass(|| write_all(&file, &buffer[..n]))?;
-        }
+        fill(self.pool, &file, entry)?;
         let seconds = entry.header().mtime().ok().and_then(|seconds| i64::try_from(seconds).ok()).unwrap_or(0);
         let time = Timespec { tv_sec: seconds, tv_nsec: 0 };
         self.pool.pass(|| {
@@ -225,42 +184,32 @@ impl Extraction<'_> {
 }
 
 /// Removes what a file or a link takes the place of; a directory stays, and is in the way.
-fn clear(above: &OwnedFd, name: &str) -> Result<()> {
+pub fn make_room(above: &OwnedFd, name: &[u8]) -> Result<()> {
     match rustix::fs::unlinkat(above, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Writes everything.
-pub fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::write(file, bytes) {
-            Ok(n) => bytes = &bytes[n..],
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+/// Makes a file where nothing is, which is its owner's alone for now.
+pub fn create(above: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(above, name, flags, Mode::from_raw_mode(0o600))?)
+}
+
+/// Writes the content of an entry into a file.
+pub fn fill(pool: &Pool, file: &OwnedFd, entry: &mut Entry<'_, In>) -> Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let n = entry.read(&mut buffer).map_err(broken)?;
+        if n == 0 {
+            return Ok(());
         }
+        pool.pass(|| write_all(file, &buffer[..n]))?;
     }
-    Ok(())
 }
 
 fn relative(bytes: &[u8]) -> Result<Relative> {
     let text = std::str::from_utf8(bytes).map_err(|_| broken("it has a name that is not UTF-8"))?;
     Relative::parse_required(text)
-}
-
-/// The content of an entry that is about another one.
-pub fn bounded(entry: &mut Entry<'_, In>) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    entry.take(MAX_HEADER + 1).read_to_end(&mut bytes).map_err(broken)?;
-    if bytes.len() as u64 > MAX_HEADER {
-        return Err(broken("it has a header that is too long"));
-    }
-    Ok(bytes)
-}
-
-/// What stands before the first NUL.
-pub fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
-    bytes.truncate(memchr::memchr(0, &bytes).unwrap_or(bytes.len()));
-    bytes
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use berth_domain::agent::runtime::{Entry, EntryType, Exists, Listing};
 use http::StatusCode;
@@ -27,8 +28,7 @@ pub struct Owners(HashMap<u32, String>);
 impl Owners {
     /// Reads them.
     pub fn read() -> Self {
-        let passwd = std::fs::read("/etc/passwd").unwrap_or_default();
-        let passwd = String::from_utf8_lossy(&passwd);
+        let passwd = accounts::read(Path::new("/etc/passwd")).unwrap_or_default();
         // Where several names have one number, the first counts.
         let mut owners = HashMap::new();
         for (name, uid) in accounts::names(&passwd) {

@@ -8,6 +8,7 @@ pub mod archive;
 mod beneath;
 pub mod change;
 pub mod content;
+pub mod extended;
 pub mod extract;
 pub mod list;
 mod pool;

@@ -32,6 +32,9 @@ use crate::process::pump::{Pump, Source};
 use crate::process::{Launch, Process, base_env, launch, request, signal_by_name};
 use crate::server::Call;
 
+/// What a command says that ends within this time goes out together: each message to the host costs as much as a short
+/// command.
+const TOGETHER: Duration = Duration::from_millis(10);
 /// How long `DELETE` waits for the end: TERM, 5 s, KILL and a little.
 const END: Duration = Duration::from_secs(8);
 
@@ -48,6 +51,7 @@ pub async fn command(call: Call) -> Result<Answer> {
         Ok::<_, Refusal>(Follow::command(process, leash))
     });
     let follow = started.await.map_err(Refusal::internal)??;
+    let _ = timeout(TOGETHER, follow.process().ended()).await;
     Ok(events(Feeding::new(follow)))
 }
 

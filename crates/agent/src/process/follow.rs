@@ -111,6 +111,11 @@ impl Follow {
         Self { _leash: leash, introduce: true, ..Self::new(process, 0, Which::Both, true).holding() }
     }
 
+    /// Whose log it is.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
     /// What there is to tell now.
     fn batch(&mut self) -> Vec<u8> {
         let mut out = Vec::new();

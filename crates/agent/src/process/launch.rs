@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use berth_domain::agent::error::code;
+use berth_domain::sandbox::dockerfile::config::DEFAULT_PATH;
 use rustix::io::Errno;
 use rustix::process::{Gid, Pid, Uid};
 
@@ -14,9 +15,6 @@ use crate::accounts::Account;
 use crate::error::{Refusal, Result};
 use crate::process::reaper::{Ending, Reaper};
 use crate::process::vfork::Program;
-
-/// Where programs are looked for.
-pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What is started, and how.
 pub struct Launch {
@@ -43,7 +41,7 @@ pub struct Launch {
 /// The environment every command of an account begins with.
 pub fn base_env(account: &Account) -> BTreeMap<String, String> {
     let pairs = [
-        ("PATH", PATH),
+        ("PATH", DEFAULT_PATH),
         ("HOME", &account.home),
         ("USER", &account.name),
         ("LOGNAME", &account.name),

@@ -37,17 +37,17 @@ use crate::error::{Refusal, Result};
 pub use api::How;
 pub use follow::{Follow, Leash};
 use hold::Hold;
-pub use launch::{Launch, PATH, base_env, launch};
+pub use launch::{Launch, base_env, launch};
 pub use log::Log;
 pub use reaper::{Ended, Ending, Reaper};
-pub use request::{environment as environment_rule, quoted};
+pub use request::{arguments, environment as environment_rule, quoted};
 pub use signals::{by_name as signal_by_name, name as signal_name};
 
 /// Commands and processes that run at once.
 const MAX_RUNNING: usize = 1024;
 /// Ended ones that are kept.
 const MAX_ENDED: usize = 256;
-/// Memory that logs of ended ones take together, in bytes.
+/// Memory that logs of ended ones take together, in bytes, besides those that somebody still reads.
 const MAX_ENDED_LOGS: usize = 64 * 1024 * 1024;
 
 /// A process, running or not.
@@ -96,6 +96,11 @@ impl Process {
     pub fn waits(&self, ahead: u64) -> bool {
         let end = lock(&self.log).end();
         lock(&self.hold).is_behind(end, ahead)
+    }
+
+    /// Whether the reader it waits for is there, and has not seen everything.
+    pub fn is_read(&self) -> bool {
+        self.waits(0) && !lock(&self.hold).is_away()
     }
 
     /// Makes it wait for nobody.
@@ -165,6 +170,9 @@ impl Processes {
             if memory <= MAX_ENDED_LOGS {
                 break;
             }
+            if old.is_read() {
+                continue;
+            }
             memory -= lock(&old.log).memory();
             lock(&old.log).clear();
         }
@@ -194,5 +202,52 @@ impl Processes {
     /// How many run.
     pub fn running(&self) -> usize {
         lock(&self.table).running
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that ended, of whose log the limit has room for seven.
+    fn end(processes: &Processes, pid: i32, hold: Hold) -> Arc<Process> {
+        let mut log = Log::default();
+        for _ in 0..log::KEPT / 4096 {
+            log.append(false, &[b'x'; 4095], true);
+        }
+        let process = Arc::new(Process {
+            pid,
+            cmd: String::new(),
+            started_at: crate::clock::now(),
+            log: Mutex::new(log),
+            hold: Mutex::new(hold),
+            progress: Notify::new(),
+            exit: Mutex::default(),
+            changed: watch::Sender::new(()),
+            end: Notify::new(),
+            stdin: tokio::sync::Mutex::new(None),
+        });
+        processes.reserve().unwrap();
+        processes.add(process.clone());
+        processes.ended(&process);
+        process
+    }
+
+    #[test]
+    fn the_oldest_logs_go_but_none_that_is_being_read() {
+        let processes = Processes::default();
+        let kept = |process: &Process| lock(&process.log).memory() > 0;
+        let mut hold = Hold::from_start();
+        let reader = hold.attach(0);
+        let read = end(&processes, 1, hold);
+        let away = end(&processes, 2, Hold::from_start());
+        let others = (3..=7).map(|pid| end(&processes, pid, Hold::default())).collect::<Vec<_>>();
+        assert!(kept(&read) && kept(&away), "there is room for all of them");
+        end(&processes, 8, Hold::default());
+        assert!(kept(&read) && !kept(&away) && kept(&others[0]), "nobody reads what waits for somebody to come");
+        let end_of_log = lock(&read.log).end();
+        lock(&read.hold).moved(reader, end_of_log, end_of_log);
+        end(&processes, 9, Hold::default());
+        assert!(!kept(&read) && kept(&others[0]), "now it was read");
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_domain::agent::runtime::CommandRequest;
 use berth_domain::fields::{Fields, Parsed, boolean, integer, text};
+use berth_domain::sandbox::dockerfile::config::quote;
 use serde_json::Value;
 
 use crate::error::Result;
@@ -16,15 +17,12 @@ const MAX_ARGUMENTS: usize = 4096;
 pub fn parse(body: &Value) -> Result<CommandRequest> {
     let mut fields = Fields::of(body);
     let cmd = fields.optional("cmd", not_empty);
-    let argv = fields.list("argv", MAX_ARGUMENTS, |value| text(value).map(ToOwned::to_owned));
     if fields.has("cmd") && fields.has("argv") {
         fields.fail("argv", "cannot be given with 'cmd'; give one of them");
     } else if !fields.has("cmd") && !fields.has("argv") && body.is_object() {
         fields.fail("cmd", "is required, or 'argv' instead");
     }
-    if argv.as_ref().is_some_and(|argv| argv.first().is_none_or(String::is_empty)) && !fields.failed() {
-        fields.fail("argv", "must begin with a program");
-    }
+    let argv = arguments(&mut fields);
     let request = CommandRequest {
         cmd,
         argv,
@@ -37,6 +35,15 @@ pub fn parse(body: &Value) -> Result<CommandRequest> {
         hold: fields.optional("hold", boolean).unwrap_or_default(),
     };
     Ok(fields.finish(Some(request))?)
+}
+
+/// Reads `argv`, which is a program and its arguments, if it is there.
+pub fn arguments(fields: &mut Fields<'_>) -> Option<Vec<String>> {
+    let argv = fields.list("argv", MAX_ARGUMENTS, |value| text(value).map(ToOwned::to_owned));
+    if argv.as_ref().is_some_and(|argv| argv.first().is_none_or(String::is_empty)) && !fields.failed() {
+        fields.fail("argv", "must begin with a program");
+    }
+    argv
 }
 
 fn not_empty(value: &Value) -> Parsed<String> {
@@ -68,10 +75,7 @@ pub fn environment(value: &Value) -> Parsed<BTreeMap<String, String>> {
 
 /// A command line that a shell would split into these arguments: only shown.
 pub fn quoted(argv: &[String]) -> String {
-    let plain =
-        |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-./:=,@%+".contains(&b));
-    let quote = |text: &String| if plain(text) { text.clone() } else { format!("'{}'", text.replace('\'', r"'\''")) };
-    argv.iter().map(quote).collect::<Vec<_>>().join(" ")
+    argv.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

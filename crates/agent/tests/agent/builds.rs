@@ -1,20 +1,20 @@
-//! A disk that is built: layers, copies, programs, and what others take from it. The workspace stands for the disk.
+//! A disk that is built: layers, copies and programs. The workspace stands for the disk.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use berth_domain::agent::runtime::OutputEvent;
 use http::Method;
 use serde_json::{Value, json};
-use tar::{Archive, Builder, EntryType, Header};
+use tar::{Builder, EntryType, Header};
 
 use crate::harness::{Agent, Client, Events, Reply, posting, request, until, whole};
 
 /// An entry: type, path, content or target, permissions, owner.
-type Entry<'a> = (EntryType, &'a str, &'a str, u32, u64);
+pub type Entry<'a> = (EntryType, &'a str, &'a str, u32, u64);
 
-const FILE: EntryType = EntryType::Regular;
-const DIRECTORY: EntryType = EntryType::Directory;
+pub const FILE: EntryType = EntryType::Regular;
+pub const DIRECTORY: EntryType = EntryType::Directory;
 
 fn tar(entries: &[Entry<'_>]) -> Vec<u8> {
     let mut builder = Builder::new(Vec::new());
@@ -37,26 +37,26 @@ fn tar(entries: &[Entry<'_>]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-fn file<'a>(path: &'a str, content: &'a str) -> Entry<'a> {
+pub fn file<'a>(path: &'a str, content: &'a str) -> Entry<'a> {
     (FILE, path, content, 0o644, 0)
 }
 
-async fn unpack(client: &Client, query: &str, archive: Vec<u8>) -> Reply {
+pub async fn unpack(client: &Client, query: &str, archive: Vec<u8>) -> Reply {
     client.call(request(Method::POST, &format!("/control/unpack{query}"), whole(archive))).await
 }
 
-async fn layer(client: &Client, entries: &[Entry<'_>]) -> Value {
+pub async fn layer(client: &Client, entries: &[Entry<'_>]) -> Value {
     unpack(client, "", tar(entries)).await.ok().json()
 }
 
-async fn bare() -> (Agent, Client) {
+pub async fn bare() -> (Agent, Client) {
     let agent = Agent::start_bare(&[]);
     let client = agent.client().await;
     (agent, client)
 }
 
 /// Whether this test may give files away.
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
@@ -77,7 +77,7 @@ fn tree(folder: &Path) -> Vec<String> {
     all
 }
 
-fn read(agent: &Agent, path: &str) -> String {
+pub fn read(agent: &Agent, path: &str) -> String {
     std::fs::read_to_string(agent.path(path)).unwrap()
 }
 
@@ -185,6 +185,15 @@ async fn nothing_leaves_the_disk() {
 }
 
 #[tokio::test]
+async fn a_link_to_what_is_the_same_file_leaves_it() {
+    let (agent, client) = bare().await;
+    layer(&client, &[file("usr/bin/a", "1"), (EntryType::Symlink, "bin", "usr/bin", 0o777, 0)]).await;
+    let copy = tar(&[file("bin/b", "2"), (EntryType::Link, "bin/a", "usr/bin/a", 0o644, 0)]);
+    unpack(&client, "?keep", copy).await.ok();
+    assert_eq!(std::fs::read_to_string(agent.path("usr/bin/a")).unwrap(), "1");
+}
+
+#[tokio::test]
 async fn a_copy_keeps_the_directories_that_are_there() {
     let (agent, client) = bare().await;
     layer(
@@ -250,63 +259,6 @@ async fn attributes_and_long_names_arrive() {
     unpack(&client, "", huge).await.refused(400, "invalid_path");
     huge = tar(&[(EntryType::GNULongName, "x", &"a".repeat(64 * 1024 + 1), 0, 0), file("x", "")]);
     unpack(&client, "", huge).await.refused(400, "invalid_archive");
-}
-
-#[tokio::test]
-async fn another_disk_takes_what_it_copies() {
-    let (agent, client) = bare().await;
-    let entries = [
-        (FILE, "out/app", "A", 0o755, 5),
-        (FILE, "out/a.whl", "1", 0o644, 5),
-        (FILE, "out/sub/b.whl", "2", 0o644, 5),
-        (EntryType::Symlink, "out/l", "app", 0o777, 5),
-        (EntryType::Symlink, "current", "/out", 0o777, 5),
-    ];
-    layer(&client, &entries).await;
-    let pack = async |sources: &[&str], to: &str, into: bool| {
-        let body = json!({"sources": sources, "to": to, "into": into});
-        let reply = client.post("/control/pack", body).await.ok();
-        assert_eq!(reply.headers["content-type"], "application/x-tar");
-        let mut archive = Archive::new(&reply.bytes[..]);
-        let entries = archive.entries().unwrap().map(|entry| {
-            let entry = entry.unwrap();
-            let owner = entry.header().uid().unwrap();
-            assert!(owner == 5 || !is_root() || entry.header().entry_type() == DIRECTORY);
-            entry.path().unwrap().to_str().unwrap().trim_end_matches('/').to_owned()
-        });
-        let mut paths = entries.collect::<Vec<_>>();
-        paths.sort();
-        paths
-    };
-    let whole = ["x", "x/a.whl", "x/app", "x/l", "x/sub", "x/sub/b.whl"];
-    for (sources, to, into, found) in [
-        (&["out/app"][..], "/x", false, &["x"][..]),
-        (&["/out/app"], "/x/", true, &["x/app"]),
-        (&["out/l"], "/x", true, &["x/l"]),
-        (&["out"], "/x", false, &whole),
-        (&["current"], "/x/", true, &whole),
-        (&["out/*.whl"], "/x", true, &["x/a.whl"]),
-        (&["**/*.whl", "out/app"], "/", true, &["a.whl", "app", "b.whl"]),
-        (&["/"], "/", true, &["current", "out", "out/a.whl", "out/app", "out/l", "out/sub", "out/sub/b.whl"]),
-    ] {
-        assert_eq!(pack(sources, to, into).await, found, "{sources:?}");
-    }
-    for missing in ["none", "out/app/x", "*.rs", "none/*"] {
-        client
-            .post("/control/pack", json!({"sources": [missing], "to": "/x", "into": true}))
-            .await
-            .refused(404, "not_found");
-    }
-    client
-        .post("/control/pack", json!({"sources": ["out/*.whl", "out/app"], "to": "/x", "into": false}))
-        .await
-        .names(&["to"]);
-    client.post("/control/pack", json!({"sources": ["[", "a"], "to": "x"})).await.names(&["to", "into"]);
-    // What is packed here unpacks elsewhere as it was.
-    let packed = client.post("/control/pack", json!({"sources": ["out"], "to": "/copy", "into": false})).await.ok();
-    unpack(&client, "?keep", packed.bytes.to_vec()).await.ok();
-    assert_eq!(std::fs::metadata(agent.path("copy/app")).unwrap().permissions().mode() & 0o7777, 0o755);
-    assert_eq!(std::fs::read_link(agent.path("copy/l")).unwrap(), Path::new("app"));
 }
 
 #[tokio::test]

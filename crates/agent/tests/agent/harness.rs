@@ -284,7 +284,10 @@ impl Agent {
         let workspace = folder.path().join("work");
         std::fs::create_dir(&workspace).unwrap();
         std::os::unix::fs::chown(&workspace, Some(uid), None).unwrap();
-        let process = Command::new(env!("CARGO_BIN_EXE_berth-agent"))
+        // Whoever runs the tests may ignore signals, as nohup does.
+        let process = Command::new("env")
+            .arg("--default-signal")
+            .arg(env!("CARGO_BIN_EXE_berth-agent"))
             .args(["--user", &user, "--root"])
             .arg(&workspace)
             .arg("--socket")

@@ -6,6 +6,7 @@ mod archives;
 mod builds;
 mod commands;
 mod control;
+mod copies;
 mod files;
 mod harness;
 mod held;

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::fields::{Parsed, text};
 
 /// `POST /control/boot`: take this file system as the root. Answers [`Booted`]; once more changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +31,14 @@ pub fn is_account(name: &str) -> bool {
     let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
     let first = name.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
     first && name.len() <= LONGEST_ACCOUNT && name.bytes().all(fine)
+}
+
+/// Rule: an absolute path.
+pub fn absolute(value: &Value) -> Parsed<String> {
+    match text(value)? {
+        path if path.starts_with('/') => Ok(path.to_owned()),
+        _ => Err("must be an absolute path".to_owned()),
+    }
 }
 
 /// The answer to [`Boot`].
@@ -136,7 +147,8 @@ pub struct Unpacked {
 }
 
 /// `POST /control/pack`: answers a tar archive of what a copy takes. Its members are named after where they go,
-/// relative to `/`, and keep owners, permissions and times.
+/// relative to `/`, and keep owners, permissions, times, the extended attributes that [`Unpacked`] tells of, and that
+/// several names are one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pack {
     /// Patterns of what is taken, from `/`. Of a directory it is the content.
@@ -207,6 +219,14 @@ mod tests {
         }
         for bad in ["", "App", "1a", "-a", "a.b", &"a".repeat(LONGEST_ACCOUNT + 1)] {
             assert!(!is_account(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_path_of_a_machine_is_absolute() {
+        assert_eq!(absolute(&Value::from("/dev/vda")), Ok("/dev/vda".to_owned()));
+        for bad in [Value::from("dev/vda"), Value::from(""), Value::from("/a\0"), Value::from(7)] {
+            assert!(absolute(&bad).is_err(), "{bad}");
         }
     }
 
