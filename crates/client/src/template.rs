@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use eventsource_stream::Eventsource;
+use eventsource_stream::Event;
 use futures::{Stream, StreamExt};
 use http::Method;
 use reqwest::Body;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::runtime::events::events_within;
 use crate::transport::{Named, json, segment};
 use crate::{Error, List, Page, ProjectClient, Result};
+
+/// The longest line of an event, in bytes: a log has 1 MiB, and JSON may double it.
+const LONGEST: usize = 3 << 20;
 
 /// A template.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -90,8 +94,9 @@ pub struct Upload {
     pub expires_at: String,
 }
 
-/// What a build tells.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a build tells. As JSON, `event` says which of them it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
 pub enum BuildEvent {
     /// Whole lines, and the offset behind them.
     Log {
@@ -101,7 +106,12 @@ pub enum BuildEvent {
         offset: u64,
     },
     /// Nothing follows.
-    End,
+    End {
+        /// What the template is then.
+        status: String,
+        /// The step under way, or the reason of a failure.
+        message: Option<String>,
+    },
 }
 
 impl ProjectClient {
@@ -113,6 +123,11 @@ impl ProjectClient {
         json(self.client.once(request.body(archive)).await?).await
     }
 
+    /// Removes an upload. A build that reads it already reads on.
+    pub async fn delete_upload(&self, id: &str) -> Result<()> {
+        self.client.delete(&format!("{}/sandbox_uploads/{}", self.path, segment(id))).await
+    }
+
     /// What the build of a template tells, from an offset on.
     pub async fn build_log(
         &self,
@@ -122,14 +137,9 @@ impl ProjectClient {
     ) -> Result<impl Stream<Item = Result<BuildEvent>> + use<>> {
         let path = format!("{}/logs?follow={follow}&offset={offset}", self.template_path(id));
         let response = self.client.send(Method::GET, &path, None).await?;
-        let events = response.bytes_stream().eventsource();
-        Ok(events.map(|event| {
+        Ok(events_within(response, LONGEST).map(|event| {
             let event = event.map_err(|e| Error::Protocol(format!("the log broke off: {e}")))?;
-            match event.event.as_str() {
-                "log" => read_log(&event.data),
-                "end" => Ok(BuildEvent::End),
-                other => Err(Error::Protocol(format!("the log ended with '{other}'"))),
-            }
+            read(&event)
         }))
     }
 
@@ -163,13 +173,22 @@ impl ProjectClient {
     }
 }
 
-fn read_log(data: &str) -> Result<BuildEvent> {
+fn read(event: &Event) -> Result<BuildEvent> {
     #[derive(Deserialize)]
-    struct Told {
+    struct Log {
         text: String,
         offset: u64,
     }
-    let told = serde_json::from_str::<Told>(data);
-    let told = told.map_err(|e| Error::Protocol(format!("the log cannot be read: {e}")))?;
-    Ok(BuildEvent::Log { text: told.text, offset: told.offset })
+    #[derive(Deserialize)]
+    struct End {
+        #[serde(default)]
+        status: String,
+        message: Option<String>,
+    }
+    let read = match event.event.as_str() {
+        "log" => serde_json::from_str(&event.data).map(|Log { text, offset }| BuildEvent::Log { text, offset }),
+        "end" => serde_json::from_str(&event.data).map(|End { status, message }| BuildEvent::End { status, message }),
+        other => return Err(Error::Protocol(format!("the log ended with '{other}'"))),
+    };
+    read.map_err(|e| Error::Protocol(format!("the log cannot be read: {e}")))
 }

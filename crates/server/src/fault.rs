@@ -2,7 +2,8 @@
 //!
 //! Compiled only with the feature `faults`; the shipped binary has none of it. `BERTH_FAULT` holds
 //! `point=action[:nth]`, several separated by commas; actions are `kill` (SIGKILL to ourselves),
-//! `fail` (the step reports a fault) and `slow` (the step waits two seconds).
+//! `fail` (the step reports a fault) and `wait` (the step waits until the file is there that `BERTH_FAULT_GO` names,
+//! and reports a fault where nobody makes it within a minute).
 
 /// Passes a fault point. The error is what a failing step would report.
 #[cfg(not(feature = "faults"))]
@@ -17,8 +18,14 @@ pub use active::point;
 #[cfg(feature = "faults")]
 mod active {
     use std::collections::HashMap;
+    use std::path::PathBuf;
     use std::sync::{LazyLock, Mutex, PoisonError};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
+
+    /// How long a step waits.
+    const PATIENCE: Duration = Duration::from_mins(1);
+    /// Between two looks.
+    const LOOK: Duration = Duration::from_millis(10);
 
     #[derive(Clone)]
     struct Fault {
@@ -57,11 +64,21 @@ mod active {
                 let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
                 std::future::pending().await
             }
-            "slow" => {
-                tokio::time::sleep(Duration::from_secs(2)).await;
-                Ok(())
-            }
+            "wait" => wait(name).await,
             _ => Err(format!("fault injected at {name}")),
         }
+    }
+
+    async fn wait(name: &str) -> Result<(), String> {
+        let go = std::env::var_os("BERTH_FAULT_GO").map(PathBuf::from).unwrap_or_default();
+        let since = Instant::now();
+        while !go.exists() {
+            if since.elapsed() > PATIENCE {
+                eprintln!("fault point {name}: nobody let it go on");
+                return Err(format!("nobody let the step go on at {name}"));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
     }
 }

@@ -149,6 +149,12 @@ impl SimulatedSandboxes {
         std::fs::read_dir(self.uploads.path()).map_or(0, Iterator::count)
     }
 
+    /// What is in the uploads on the host.
+    pub fn uploaded(&self) -> Vec<Vec<u8>> {
+        let entries = std::fs::read_dir(self.uploads.path()).into_iter().flatten().flatten();
+        entries.map(|entry| std::fs::read(entry.path()).expect("a file")).collect()
+    }
+
     /// Whether memories load.
     pub fn set_loads_memory(&self, yes: bool) {
         self.world().loads_memory = yes;

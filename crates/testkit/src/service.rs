@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -148,12 +148,11 @@ impl Service {
         }
     }
 
-    /// Ends it as an operator does; the code it ended with.
+    /// Ends it as an operator does, within a minute; the code it ended with.
     pub fn stop(&mut self) -> Option<i32> {
-        let mut child = self.child.take()?;
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw)?;
+        let pid = self.child.as_ref().and_then(|child| i32::try_from(child.id()).ok()).and_then(Pid::from_raw)?;
         let _ = kill_process(pid, Signal::TERM);
-        child.wait().ok()?.code()
+        self.ended().code()
     }
 
     /// Starts it, and waits until it ended by itself.
@@ -164,10 +163,15 @@ impl Service {
 
     /// Waits until it ended by itself.
     pub fn died(&mut self) {
+        self.ended();
+    }
+
+    fn ended(&mut self) -> ExitStatus {
         // It stays ours until it ended, so that one that does not is killed with the test.
         let child = self.child.as_mut().expect("a service");
-        eventually("the service's end", 60, || child.try_wait().ok().flatten());
+        let status = eventually("the service's end", 60, || child.try_wait().ok().flatten());
         self.child = None;
+        status
     }
 
     /// The administrator, once the service has looked at its images.
@@ -266,10 +270,9 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.kill();
-        for folder in ["machines", "sandbox/machines", "sandbox/blanks"] {
-            for pid in self.files(folder).iter().filter_map(|id| self.process_in(folder, id)) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
+        // Machines outlive their service, those of builds and blanks among them.
+        for pid in self.processes("").into_iter().filter_map(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::KILL);
         }
         if std::thread::panicking() {
             let log = self.log();
@@ -286,5 +289,46 @@ fn link(from: &Path, to: &Path) {
         if std::fs::hard_link(file.path(), &target).is_err() {
             std::fs::copy(file.path(), &target).expect("a copy");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    fn service() -> Service {
+        Service::new("/bin/false", &[])
+    }
+
+    fn sleeper(dir: &Path) -> Child {
+        Command::new("sleep").arg("1000").current_dir(dir).spawn().expect("a process")
+    }
+
+    #[test]
+    fn whatever_works_in_its_folder_goes_with_it() {
+        let service = service();
+        let site = service.dir.path().join("sandbox/builds/template/site");
+        std::fs::create_dir_all(&site).expect("a folder");
+        let (mut within, mut elsewhere) = (sleeper(&site), sleeper(Path::new("/")));
+        drop(service);
+        let status = eventually("its end", 10, || within.try_wait().expect("a look"));
+        assert_eq!(status.signal(), Some(9));
+        assert!(elsewhere.try_wait().expect("a look").is_none(), "what is not the service's goes on");
+        elsewhere.kill().and_then(|()| elsewhere.wait()).expect("an end");
+    }
+
+    #[test]
+    fn a_stop_asks_and_waits() {
+        let mut service = service();
+        assert_eq!(service.stop(), None, "nothing runs");
+        let script = "trap 'sleep 0.2; exit 7' TERM; echo >up; while :; do sleep 0.02; done";
+        let up = service.dir.path().join("up");
+        let mut command = Command::new("sh");
+        service.child = Some(command.args(["-c", script]).current_dir(service.dir.path()).spawn().expect("a process"));
+        eventually("its trap", 10, || up.exists().then_some(()));
+        assert_eq!(service.stop(), Some(7));
+        assert!(service.child.is_none());
     }
 }

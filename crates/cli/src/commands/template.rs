@@ -1,6 +1,7 @@
 //! Templates that sandboxes are made of. A template is named by its name or its id.
 
 mod build;
+mod send;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use berth_client::{CreateTemplate, Page, ProjectClient, Template};
 use clap::{ArgGroup, Args, Subcommand};
 
+use self::send::Local;
 use super::sandbox::find_snapshot;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -102,7 +104,7 @@ pub async fn run(context: &Context, command: TemplateCommand) -> Result<()> {
         TemplateCommand::Create(args) => create(context, project, args).await,
         TemplateCommand::Show { template } => one(context, &find(project, &template).await?),
         TemplateCommand::Logs { template, follow } => {
-            build::show(project, &find(project, &template).await?, follow, None, &mut |text| print!("{text}")).await
+            build::logs(project, &find(project, &template).await?, follow, context.json).await
         }
         TemplateCommand::Delete { template } => {
             let found = find(project, &template).await?;
@@ -118,14 +120,16 @@ pub async fn run(context: &Context, command: TemplateCommand) -> Result<()> {
 async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
     let (no_wait, seconds) = (args.no_wait, args.wait_timeout);
     let is_built = args.from_snapshot.is_none();
-    let mut template = project.create_template(&request(project, args).await?).await?;
+    let (request, local) = request(project, args).await?;
+    let (mut template, sent) = send::begin(project, request, local).await?;
     if !no_wait {
-        let until = Instant::now() + Duration::from_secs(seconds);
-        if is_built && !context.json {
-            build::show(project, &template, true, Some(until), &mut |text| eprint!("{text}")).await?;
-            template = project.template(&template.id).await?;
+        template = over(context, project, template, seconds, is_built).await?;
+        if let Some(sent) = sent {
+            send::remove(project, &sent).await;
         }
-        template = ready(project, template, until, seconds, context.json).await?;
+        if template.status == "failed" {
+            bail!("{} failed: {}", template.name, template.message.unwrap_or_default());
+        }
     }
     one(context, &template)?;
     if !context.json && !no_wait {
@@ -134,7 +138,8 @@ async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) ->
     Ok(())
 }
 
-async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateTemplate> {
+async fn request(project: &ProjectClient, args: CreateArgs) -> Result<(CreateTemplate, Option<Local>)> {
+    let env = pairs::variables(&args.env, pairs::own)?;
     let dockerfile = args
         .dockerfile
         .map(|file| std::fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display())));
@@ -142,43 +147,38 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateTemp
         Some(text) => Some(find_snapshot(project, text).await?),
         None => None,
     };
-    let image = match &args.image_file {
-        Some(file) => Some(build::send_image(project, file).await?.image),
-        None => args.image,
-    };
-    let dockerfile = dockerfile.transpose()?;
-    let context = match args.context {
-        Some(directory) => Some(build::send_context(project, directory).await?.id),
-        None => None,
-    };
     let sized = from_snapshot.is_none();
-    Ok(CreateTemplate {
+    let request = CreateTemplate {
         name: args.name,
-        image,
-        dockerfile,
-        context_id: context,
+        image: args.image,
+        dockerfile: dockerfile.transpose()?,
+        context_id: None,
         from_snapshot,
         vcpu: args.vcpu.or(sized.then_some(1)),
         memory_mb: args.memory.or(sized.then_some(512)),
         disk_gb: args.disk.or(sized.then_some(4)),
-        env: pairs::variables(&args.env, pairs::own)?,
+        env,
         start_command: args.start_command,
         ready_command: args.ready_command,
-    })
+    };
+    Ok((request, args.image_file.map(Local::Image).or(args.context.map(Local::Context))))
 }
 
-async fn ready(
+/// Waits until it is ready or failed, and shows what its build tells.
+async fn over(
+    context: &Context,
     project: &ProjectClient,
     mut template: Template,
-    until: Instant,
     seconds: u64,
-    quiet: bool,
+    is_built: bool,
 ) -> Result<Template> {
-    let mut progress = Progress::new(quiet);
-    while template.status != "ready" {
-        if template.status == "failed" {
-            bail!("{} failed: {}", template.name, template.message.unwrap_or_default());
-        }
+    let until = Instant::now() + Duration::from_secs(seconds);
+    if is_built && !context.json {
+        build::watch(project, &template, until).await?;
+        template = project.template(&template.id).await?;
+    }
+    let mut progress = Progress::new(context.json);
+    while !["ready", "failed"].contains(&template.status.as_str()) {
         if Instant::now() > until {
             return Err(Failure::late(format!("{} is still {} after {seconds} s", template.name, template.status)));
         }

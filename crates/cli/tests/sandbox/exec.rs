@@ -69,19 +69,22 @@ async fn counted(
     }
 }
 
+/// More than the agent's log keeps (8 MiB), and more than it sends ahead (1 MiB) with all buffers on the way (some 14).
+const BYTES: u64 = 32 << 20;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_loses_nothing() {
     let here = Here::start().await;
     for stdin in ["--no-stdin", "--interactive"] {
-        let script = "head -c 67108864 /dev/zero | tr '\\0' '\\001' | fold -w 1023; echo $? >done";
-        let mut command = here.berth(&["sandbox", "exec", stdin, BOX, "--", "sh", "-c", script]);
+        let script = format!("head -c {BYTES} /dev/zero | tr '\\0' 'a' | fold -w 1023; echo $? >done");
+        let mut command = here.berth(&["sandbox", "exec", stdin, BOX, "--", "sh", "-c", &script]);
         let mut child = command.spawn().expect("a process");
         let stdout = child.stdout.take().expect("a pipe");
         // Nobody reads until the program has been caught waiting; another one is served meanwhile.
         let other = async { assert!(here.exec(&["test", "!", "-e", "done"]).await.status.success()) };
         let sum = tokio::time::timeout(PATIENCE, counted(stdout, 1, other)).await.expect("an end in time");
-        let newlines = 67_108_864_u64.div_ceil(1023) - 1;
-        assert_eq!(sum, 67_108_864 + 10 * newlines, "{stdin}");
+        let newlines = BYTES.div_ceil(1023) - 1;
+        assert_eq!(sum, u64::from(b'a') * BYTES + u64::from(b'\n') * newlines, "{stdin}");
         assert_eq!(code(&mut child).await, Some(0), "{stdin}");
         std::fs::remove_file(here.inside("done")).expect("a mark");
     }
@@ -255,11 +258,14 @@ async fn what_is_interrupted_inside_ends_with_no_code_of_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn detached_programs_are_listed_followed_and_ended() {
     let here = Here::start().await;
-    let script = "echo one; read x; echo end=$x; sleep 0.2; echo two >&2; exec sleep 600";
+    let script = "echo one; read x; echo end=$x; while ! test -e go; do sleep 0.05; done; echo two >&2; exec sleep 600";
     let pid = here.fine(&["exec", "--detach", BOX, "--", "sh", "-c", script]).await.trim().to_owned();
     assert!(pid.parse::<i32>().is_ok(), "{pid}");
     let listed = here.fine(&["ps", BOX]).await;
-    assert!(listed.contains(&pid) && listed.contains("running") && listed.contains("sleep 600"), "{listed}");
+    assert!(listed.contains(&pid) && listed.contains("running") && listed.contains("read x"), "{listed}");
+    // Two pipes have no order of their own: the second is written to when the first was read.
+    until("the first of its output", async || here.fine(&["logs", BOX, &pid]).await == "one\nend=\n").await;
+    std::fs::write(here.inside("go"), "").unwrap();
     until("all of its output", async || {
         let logs = here.sandbox(&["logs", BOX, &pid]).await;
         out(&logs) == "one\nend=\n" && err(&logs) == "two\n"

@@ -143,8 +143,9 @@ impl Agent {
         let workspace = folder.path().join("work");
         std::fs::create_dir(&workspace).expect("a folder");
         chown(&workspace, Some(uid), None).expect("an owner");
-        let mut command = std::process::Command::new(binary());
-        command.args(["--user", &user, "--root"]).arg(&workspace);
+        // Whoever runs the tests may ignore signals, as nohup does.
+        let mut command = std::process::Command::new("env");
+        command.arg("--default-signal").arg(binary()).args(["--user", &user, "--root"]).arg(&workspace);
         let process = command.arg("--socket").arg(folder.path().join("socket")).spawn().expect("an agent");
         let agent = Self { process, folder };
         while !agent.folder.path().join("socket").exists() {

@@ -1,9 +1,9 @@
-//! The life of sandboxes, templates and snapshots from the command line, and the client's names of it.
+//! The life of sandboxes and snapshots from the command line, and the client's names of it.
 
 use berth_client::{Client, ForkSandbox, Page, SandboxFilter, Tokens};
 use serde_json::Value;
 
-use crate::harness::{BOX, Here, ended, err, out, until};
+use crate::harness::{BOX, Here, err, out, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn from_creation_to_deletion() {
@@ -74,23 +74,6 @@ async fn snapshots_forks_and_restores() {
     assert!(here.fine(&["snapshot", "delete", "clean"]).await.contains("is being deleted"));
     until("the snapshot's end", async || err(&here.sandbox(&["snapshot", "list"]).await).contains("No snapshots"))
         .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn templates() {
-    let here = Here::start().await;
-    here.fine(&["snapshot", "create", BOX, "--name", "clean"]).await;
-    let template = |arguments: &[&str]| ended(here.berth(&[&["template"], arguments].concat()));
-    let made = template(&["create", "mine", "--from-snapshot", "clean", "--env", "A=1"]).await;
-    assert!(out(&made).contains("ready") && err(&made).contains("--template mine"), "{made:?}");
-    let listed = template(&["list"]).await;
-    assert!(out(&listed).contains("mine"), "{listed:?}");
-    here.fine(&["create", "--template", "mine", "--name", "of-mine"]).await;
-    let sourceless = template(&["create", "other"]).await;
-    assert_eq!(sourceless.status.code(), Some(2), "{sourceless:?}");
-    let shown = template(&["show", "mine", "--json"]).await;
-    assert_eq!(serde_json::from_slice::<Value>(&shown.stdout).unwrap()["status"], "ready");
-    assert!(template(&["delete", "mine"]).await.status.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,3 +9,4 @@ mod harness;
 mod life;
 mod port;
 mod shell;
+mod template;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    act, content, delete, fork, gone, nothing_left, put, service, service_without_spares, shell, snapshot, there,
+    OWN, act, content, delete, fork, gone, nothing_left, put, service, service_without_spares, shell, snapshot, there,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,9 +91,6 @@ async fn a_snapshot_with_memory_keeps_its_processes() {
 
 /// Forks of a usual run; `BERTH_TEST_FORKS` asks for others, up to 100.
 const FORKS: usize = 20;
-/// What no two sandboxes share, a line each.
-const OWN: &str = "cat /etc/machine-id /proc/sys/kernel/random/boot_id /etc/hostname; \
-                   head -c 16 /dev/urandom | od -An -tx1; python3 -c 'import uuid; print(uuid.uuid4())'";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_of_many_forks_is_another() {

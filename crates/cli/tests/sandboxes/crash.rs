@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::BERTH;
 use crate::harness::{
-    act, base_ready, content, delete, fork, gone, nothing_left, put, run, service_without_spares, shell, snapshot, tree,
+    act, base_ready, content, decided, delete, fork, gone, nothing_left, put, run, service_without_spares, shell,
+    snapshot, template_ready, tree,
 };
 
 /// A service that is killed, and a sandbox of it with files, and with a process that knows something.
@@ -119,8 +120,7 @@ async fn cuts_of_a_running_sandbox_survive() {
             world.does_at(&point, "snapshots", json!({"include_memory": memory})).await;
             let id = world.others("/snapshots", "").await.pop().expect("a snapshot");
             let path = format!("/snapshots/{id}");
-            world.caller.until("the snapshot", |c| decided(c, path.clone())).await;
-            let taken = world.caller.get(&path).await.body;
+            let taken = decided(&world.caller, &id).await;
             assert_eq!(taken["status"], "Ready", "{point}: {taken}");
             world.is_whole(&world.id, true).await;
             let made = world.caller.create_sandbox(json!({"snapshot_id": id})).await;
@@ -131,10 +131,6 @@ async fn cuts_of_a_running_sandbox_survive() {
         }
     }
     world.end().await;
-}
-
-async fn decided(caller: Caller, path: String) -> bool {
-    caller.get(&path).await.body["status"] != "Pending"
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,8 +172,7 @@ async fn pauses_and_resumptions_survive() {
         world.caller.sandbox_reaches(&world.id, "Paused").await;
         world.does_at(&point, "snapshots", json!({})).await;
         let id = world.others("/snapshots", "").await.remove(0);
-        world.caller.until("the snapshot", |c| decided(c, format!("/snapshots/{id}"))).await;
-        assert_eq!(world.caller.get(&format!("/snapshots/{id}")).await.body["status"], "Ready", "{point}");
+        assert_eq!(decided(&world.caller, &id).await["status"], "Ready", "{point}");
         act(&world.caller, &world.id, "resume", Value::Null).await;
         world.is_whole(&world.id, false).await;
     }
@@ -263,12 +258,7 @@ async fn templates_survive() {
         let made = caller.post("/sandbox_templates", body).await;
         assert_eq!(made.status, 201, "{made:?}");
         let path = format!("/sandbox_templates/{}", made.id());
-        caller
-            .until("the template", |c| {
-                let path = path.clone();
-                async move { c.get(&path).await.body["status"] == "ready" }
-            })
-            .await;
+        template_ready(&caller, &made.id()).await;
         let made = caller.create_sandbox(json!({"template_id": format!("own-{moment}")})).await;
         caller.sandbox_reaches(&made, "Ready").await;
         assert_eq!(content(&caller, &made, "own").await, b"own");

@@ -1,6 +1,6 @@
 //! SIGKILL of QEMU, and the end of the agent, in the middle of everything: what comes of it is told.
 
-use berth_testkit::{Answer, eventually};
+use berth_testkit::{Answer, Caller, eventually};
 use futures::{SinkExt, StreamExt};
 use reqwest::Method;
 use rustix::process::{Signal, kill_process};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::crash::World;
-use crate::harness::{act, content, delete, events, gone, put, run, shell, there};
+use crate::harness::{act, content, decided, delete, events, gone, put, run, shell, there};
 use crate::inside::{open, shows, text};
 
 /// How a machine dies.
@@ -20,6 +20,27 @@ enum Death {
     Guest,
 }
 
+/// A process of a sandbox that makes its kernel give up once it is told to.
+struct Crash {
+    stdin: String,
+}
+
+impl Crash {
+    async fn prepare(caller: &Caller, sandbox: &str) -> Self {
+        let processes = format!("/sandbox/{sandbox}/processes");
+        let body = json!({"cmd": "read line; echo c >/proc/sysrq-trigger", "user": "root"});
+        let started = caller.post(&processes, body).await;
+        assert_eq!(started.status, 201, "{started:?}");
+        Self { stdin: format!("{processes}/{}/stdin", started.body["pid"]) }
+    }
+
+    /// The machine may be gone before it answers.
+    async fn now(self, caller: &Caller) {
+        let told = caller.send(caller.request(Method::POST, &self.stdin).body("now\n")).await;
+        assert!(matches!(told.status, 204 | 503), "{told:?}");
+    }
+}
+
 impl World {
     /// Another sandbox with the files of the first; deaths count for each alone.
     async fn renew(&mut self) {
@@ -27,28 +48,29 @@ impl World {
         (self.id, self.pid, self.tree) = first;
     }
 
-    /// The machine dies while the service waits at a point that a request leads to.
+    /// The machine dies while the service waits at a point that a request leads to. It goes on after the death.
     async fn machine_dies_at(&mut self, death: Death, point: &str, verb: &str, body: Value) -> Answer {
         self.renew().await;
-        let trigger = json!({"cmd": "read line; echo c >/proc/sysrq-trigger", "user": "root"});
-        let trigger = self.caller.post(&format!("/sandbox/{}/processes", self.id), trigger).await.body["pid"].clone();
+        let crash = Crash::prepare(&self.caller, &self.id).await;
         self.service.stop();
-        let reached = |world: &Self| world.service.log().matches(&format!("fault point {point}: slow")).count();
-        let before = reached(self);
-        self.service.set("BERTH_FAULT", &format!("{point}=slow"));
+        let go = self.service.dir.path().join("go");
+        let _ = std::fs::remove_file(&go);
+        let said =
+            |world: &Self, what: &str| world.service.log().matches(&format!("fault point {point}: {what}")).count();
+        let before = said(self, "wait");
+        self.service.set("BERTH_FAULT", &format!("{point}=wait"));
+        self.service.set("BERTH_FAULT_GO", go.to_str().expect("a path"));
         self.service.start();
         let answer = self.caller.post(&format!("/sandboxes/{}/{verb}", self.id), body).await;
-        eventually("the point", 30, || (reached(self) > before).then_some(()));
+        eventually("the point", 30, || (said(self, "wait") > before).then_some(()));
         let machine = self.service.sandbox(&self.id).expect("a machine");
         match death {
             Death::Process => kill_process(machine, Signal::KILL).expect("it runs"),
-            Death::Guest => {
-                let path = format!("/sandbox/{}/processes/{trigger}/stdin", self.id);
-                let told = self.caller.send(self.caller.request(Method::POST, &path).body("now\n")).await;
-                assert!(matches!(told.status, 204 | 503), "{told:?}");
-            }
+            Death::Guest => crash.now(&self.caller).await,
         }
         eventually("its end", 20, || (self.service.sandbox(&self.id) != Some(machine)).then_some(()));
+        assert_eq!(said(self, "nobody let it go on"), 0, "it went on before the machine was dead");
+        std::fs::write(go, "").expect("a file");
         answer
     }
 
@@ -59,18 +81,6 @@ impl World {
         caller.sandbox_reaches(&self.id, "Ready").await;
         self.is_whole(&self.id, false).await;
     }
-
-    /// What a snapshot became.
-    async fn outcome(&self, snapshot: &Answer) -> Value {
-        let path = format!("/snapshots/{}", snapshot.id());
-        self.caller
-            .until("the snapshot", |c| {
-                let path = path.clone();
-                async move { c.get(&path).await.body["status"] != "Pending" }
-            })
-            .await;
-        self.caller.get(&path).await.body
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,7 +89,7 @@ async fn a_machine_that_dies_during_a_cut_has_its_files() {
     for death in [Death::Process, Death::Guest] {
         let taken = world.machine_dies_at(death, "sandbox.capture.frozen", "snapshots", json!({})).await;
         world.comes_back().await;
-        let taken = world.outcome(&taken).await;
+        let taken = decided(&world.caller, &taken.id()).await;
         assert_eq!(taken["status"], "Ready", "the disk is all that it needs: {taken}");
         let made = world.caller.create_sandbox(json!({"snapshot_id": taken["id"]})).await;
         world.is_whole(&made, false).await;
@@ -89,7 +99,7 @@ async fn a_machine_that_dies_during_a_cut_has_its_files() {
         let body = json!({"include_memory": true});
         let taken = world.machine_dies_at(Death::Process, point, "snapshots", body).await;
         world.comes_back().await;
-        let taken = world.outcome(&taken).await;
+        let taken = decided(&world.caller, &taken.id()).await;
         if point == "sandbox.cut.done" {
             assert_eq!(taken["status"], "Ready", "{taken}");
         } else {
@@ -158,10 +168,7 @@ async fn streams_never_invent_an_exit_code() {
         let machine = world.service.sandbox(&id).expect("a machine");
         match end {
             "killed" => kill_process(machine, Signal::KILL).expect("it runs"),
-            "crashed" => {
-                let crash = json!({"cmd": "echo c >/proc/sysrq-trigger", "user": "root"});
-                assert_eq!(run(&caller, &id, crash).await.last.0, "error");
-            }
+            "crashed" => Crash::prepare(&caller, &id).await.now(&caller).await,
             "paused" => act(&caller, &id, "pause", Value::Null).await,
             "restored" => act(&caller, &id, "restore", json!({"snapshot_id": kept})).await,
             _ => assert_eq!(caller.delete(&format!("/sandboxes/{id}")).await.status, 202),

@@ -30,10 +30,35 @@ pub async fn service_with(configuration: &str) -> (Service, Caller) {
 }
 
 pub async fn base_ready(caller: &Caller) {
+    template_ready(caller, "base").await;
+}
+
+/// Waits until a template, by id or name, is ready.
+pub async fn template_ready(caller: &Caller, template: &str) {
+    let path = format!("/sandbox_templates/{template}");
     caller
-        .until("the template", |c| async move { c.get("/sandbox_templates/base").await.body["status"] == "ready" })
+        .until("the template", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["status"] == "ready" }
+        })
         .await;
 }
+
+/// What a snapshot became, once that is decided.
+pub async fn decided(caller: &Caller, snapshot: &str) -> Value {
+    let path = format!("/snapshots/{snapshot}");
+    caller
+        .until("the snapshot", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["status"] != "Pending" }
+        })
+        .await;
+    caller.get(&path).await.body
+}
+
+/// What no two sandboxes share, a line each.
+pub const OWN: &str = "cat /etc/machine-id /proc/sys/kernel/random/boot_id /etc/hostname; \
+                       head -c 16 /dev/urandom | od -An -tx1; python3 -c 'import uuid; print(uuid.uuid4())'";
 
 /// Waits until nothing of any sandbox is left: what remains are the two layers and the memory of the template.
 pub fn nothing_left(service: &Service) {

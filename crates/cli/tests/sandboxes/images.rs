@@ -7,12 +7,11 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use berth_testkit::{Caller, Service, eventually};
+use berth_testkit::{Caller, eventually};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::BERTH;
-use crate::harness::{base_ready, content, delete, service, shell};
+use crate::harness::{content, delete, service, shell};
 use crate::templates::{build, nothing_left, tar, upload};
 
 fn sha(bytes: &[u8]) -> String {
@@ -117,10 +116,7 @@ async fn answer(State(served): State<Arc<BTreeMap<String, Vec<u8>>>>, request: R
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_of_a_registry_becomes_a_template() {
-    let mut service = Service::new(BERTH, &[]).with_sandboxes();
-    service.start();
-    let caller = service.admin().await;
-    base_ready(&caller).await;
+    let (mut service, caller) = service().await;
     let host = registry(shell_layer(&caller).await).await;
     let source = json!({"image": format!("{host}/small:1")});
     // What lies within is not reached for anybody, but where the operator says so.

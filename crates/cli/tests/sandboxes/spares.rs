@@ -7,7 +7,9 @@ use berth_testkit::{Caller, Service, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{content, delete, gone, nothing_left, put, run, service_with, shell, snapshot};
+use crate::harness::{
+    OWN, content, delete, gone, nothing_left, put, run, service_with, shell, snapshot, template_ready,
+};
 
 /// Waits until machines are set aside; their names. They are made one after the other, so when the second's folder is
 /// there, the first is to be had.
@@ -24,6 +26,18 @@ async fn first(caller: &Caller, body: Value) -> Vec<String> {
     vec![id]
 }
 
+/// The sandbox that a service creates as the last thing it does, once it is back.
+async fn created_by_one_that_dies(service: &mut Service, caller: &Caller, body: Value) -> String {
+    let name = body["name"].clone();
+    caller.ask(Method::POST, "/sandboxes", body, 201).await;
+    service.died();
+    service.set("BERTH_FAULT", "");
+    service.start();
+    let all = caller.get("/sandboxes?limit=100").await.body;
+    let named = all["data"].as_array().expect("a list").iter().find(|one| one["name"] == name);
+    named.expect("it was recorded")["id"].as_str().expect("an id").to_owned()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_gets_one_notices_nothing() {
     let (mut service, caller) = service_with("[sandbox]\nspares = 2\n").await;
@@ -33,20 +47,17 @@ async fn whoever_gets_one_notices_nothing() {
         let body = json!({
             "name": format!("box-{number}"), "env": {"NUMBER": number.to_string()}, "network": {"egress": "deny"},
         });
-        if number == 3 {
+        let id = if number == 3 {
             service.stop();
             service.set("BERTH_FAULT", "sandbox.start.intent=kill:2");
             service.start();
             sandboxes.extend(first(&caller, json!({})).await);
             spares = set_aside(&service, &sandboxes);
-        }
-        let id = caller.create_sandbox(body).await;
+            created_by_one_that_dies(&mut service, &caller, body).await
+        } else {
+            caller.create_sandbox(body).await
+        };
         assert!(spares.contains(&id), "it was set aside");
-        if number == 3 {
-            service.died();
-            service.set("BERTH_FAULT", "");
-            service.start();
-        }
         let ready = caller.sandbox_reaches(&id, "Ready").await;
         assert_eq!(ready["message"], Value::Null, "{ready}");
         assert_eq!(
@@ -59,9 +70,7 @@ async fn whoever_gets_one_notices_nothing() {
     }
     let mut seen = HashSet::new();
     for id in &sandboxes {
-        let line = "cat /etc/machine-id /proc/sys/kernel/random/boot_id /etc/hostname; \
-                    head -c 16 /dev/urandom | od -An -tx1; python3 -c 'import uuid; print(uuid.uuid4())'";
-        let told = shell(&caller, id, line).await;
+        let told = shell(&caller, id, OWN).await;
         assert!(told.lines().all(|line| seen.insert(line.to_owned())), "{told} is another's, too");
         assert_eq!(put(&caller, id, "own", id.clone().into()).await.status, 201);
     }
@@ -110,12 +119,7 @@ async fn none_outlives_its_template() {
     let kept = snapshot(&caller, &base, json!({})).await;
     let made = caller.post("/sandbox_templates", json!({"name": "own", "from_snapshot": kept})).await;
     let path = format!("/sandbox_templates/{}", made.id());
-    caller
-        .until("the template", |c| {
-            let path = path.clone();
-            async move { c.get(&path).await.body["status"] == "ready" }
-        })
-        .await;
+    template_ready(&caller, &made.id()).await;
     let own = first(&caller, json!({"template_id": "own"})).await.remove(0);
     let (sandboxes, of_base) = ([base.clone(), own.clone()], memory_of(&service, &base));
     let is_own = |name: &String| !sandboxes.contains(name) && memory_of(&service, name) != of_base;

@@ -4,7 +4,7 @@ use berth_testkit::{Answer, Caller, Service, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{delete, events, service, service_without_spares, shell};
+use crate::harness::{delete, events, service, service_without_spares, shell, template_ready};
 
 /// A template of this name, of a Dockerfile or an image.
 fn wish(name: &str, source: &Value) -> Value {
@@ -127,7 +127,7 @@ async fn mistakes_are_told_at_once() {
     for (dockerfile, what) in [
         ("FROM base\nRUNN true\n", "line 2"),
         ("FROM base\nRUN true\nCOPY . .\n", "line 3: there are no files to copy from"),
-        ("FROM base\nWORKDIR $NONE\n", "line 2"),
+        ("FROM scratch\nWORKDIR $NONE\n", "line 2"),
         ("RUN true\n", "FROM"),
     ] {
         let answer = caller.post("/sandbox_templates", wish("x", &json!({"dockerfile": dockerfile}))).await;
@@ -139,10 +139,15 @@ async fn mistakes_are_told_at_once() {
         answer.refused(400, "invalid_request");
     }
     // Nobody is made to reach what lies within.
-    for image in ["127.0.0.1:5000/x", "169.254.169.254/x", "upload:01939f2e-7c00-7abc-8def-0123456789ab"] {
+    for (image, what) in [
+        ("127.0.0.1:5000/x", "ask the operator to allow it"),
+        ("169.254.169.254/x", "ask the operator to allow it"),
+        ("upload:01939f2e-7c00-7abc-8def-0123456789ab", "there is no upload"),
+    ] {
         let name = format!("no-{}", image.len());
         let (failed, _) = build(&caller, &name, json!({"image": image})).await;
         assert_eq!(failed["status"], "failed", "{failed}");
+        assert!(failed["message"].as_str().is_some_and(|message| message.contains(what)), "{failed}");
     }
 }
 
@@ -153,7 +158,7 @@ pub fn nothing_left(service: &Service) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_that_is_deleted_is_built_no_further() {
-    let (service, caller) = service().await;
+    let (service, caller) = service_without_spares().await;
     let layers = service.files("sandbox/layers").len();
     let dockerfile = "FROM base\nRUN echo begun; sleep 1000\n";
     assert_eq!(caller.post("/sandbox_templates", wish("slow", &json!({"dockerfile": dockerfile}))).await.status, 201);
@@ -166,7 +171,7 @@ async fn a_template_that_is_deleted_is_built_no_further() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_survives_the_service() {
-    let (mut service, caller) = service().await;
+    let (mut service, caller) = service_without_spares().await;
     let dockerfile = "FROM base\nRUN echo one >/one\nRUN echo two >/two\n";
     for (number, point) in
         ["sandbox.make_template.intent", "sandbox.build_step.done", "sandbox.make_template.done", "sandbox.warm.done"]
@@ -185,12 +190,7 @@ async fn a_build_survives_the_service() {
         assert!(service.log().contains(point), "{point} was not reached");
         service.set("BERTH_FAULT", "");
         service.start();
-        caller
-            .until("the template", |c| {
-                let name = name.clone();
-                async move { template(&c, &name).await["status"] == "ready" }
-            })
-            .await;
+        template_ready(&caller, &name).await;
         let id = caller.create_sandbox(json!({"template_id": name})).await;
         caller.sandbox_reaches(&id, "Ready").await;
         assert_eq!(shell(&caller, &id, "cat /one /two").await, "one\ntwo\n");
@@ -206,12 +206,16 @@ async fn a_build_survives_the_service() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_of_the_service_interrupts_a_build() {
     let (mut service, caller) = service().await;
-    let dockerfile = "FROM base\nRUN echo begun; test -e /dev/shm/x || sleep 8\n";
+    let dockerfile = "FROM base\nRUN echo begun; sleep 1000\n";
     assert_eq!(caller.post("/sandbox_templates", wish("slow", &json!({"dockerfile": dockerfile}))).await.status, 201);
-    caller.until("its beginning", |c| async move { log(&c, "slow", false).await.contains("    begun\n") }).await;
+    let begun = |c: Caller| async move { log(&c, "slow", false).await.contains("    begun\n") };
+    caller.until("its beginning", begun).await;
     assert_eq!(service.stop(), Some(0));
     service.start();
-    caller.until("the template", |c| async move { template(&c, "slow").await["status"] == "ready" }).await;
+    // What it told before went with the service.
+    caller.until("its second beginning", begun).await;
+    assert_eq!(caller.delete("/sandbox_templates/slow").await.status, 204);
+    nothing_left(&service);
 }
 
 #[tokio::test(flavor = "multi_thread")]

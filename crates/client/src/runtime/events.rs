@@ -1,4 +1,4 @@
-//! Server-sent events out of a sandbox, which is somebody's: bounded in size, and never silent for long.
+//! Server-sent events of what is somebody's, a sandbox or a build: bounded in size, and never silent for long.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use futures::{Stream, StreamExt};
 use reqwest::Response;
 use tokio::time::timeout;
 
-/// The longest line of an event, in bytes: the agent's are below 100 KiB.
+/// The longest line of an event out of a sandbox, in bytes: the agent's are below 100 KiB.
 const LONGEST: usize = 1 << 20;
 /// A stream says something every 15 s, if only that it is there. One that is silent for this long is gone.
 const SILENCE: Duration = Duration::from_mins(1);
 
 /// Why there are no more events.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
+pub(crate) enum Broken {
     /// The connection ended, and another one may do better.
     #[error("{0}")]
     Connection(String),
@@ -27,11 +27,16 @@ pub(super) enum Broken {
 }
 
 /// Events as they come.
-pub(super) type Events = BoxStream<'static, Result<Event, Broken>>;
+pub(crate) type Events = BoxStream<'static, Result<Event, Broken>>;
 
-/// The events of an answer.
-pub(super) fn events(response: Response) -> Events {
-    let events = bounded(response.bytes_stream()).eventsource();
+/// The events of an answer out of a sandbox.
+pub(crate) fn events(response: Response) -> Events {
+    events_within(response, LONGEST)
+}
+
+/// The events of an answer, whose lines have so many bytes at most.
+pub(crate) fn events_within(response: Response, longest: usize) -> Events {
+    let events = bounded(response.bytes_stream(), longest).eventsource();
     Box::pin(events.map(|event| {
         event.map_err(|error| match error {
             EventStreamError::Transport(broken) => broken,
@@ -42,6 +47,7 @@ pub(super) fn events(response: Response) -> Events {
 
 fn bounded(
     bytes: impl Stream<Item = reqwest::Result<Bytes>> + Send,
+    longest: usize,
 ) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
     try_stream! {
         let mut bytes = std::pin::pin!(bytes);
@@ -55,8 +61,8 @@ fn bounded(
                 Some(at) => chunk.len() - at - 1,
                 None => line + chunk.len(),
             };
-            if line > LONGEST {
-                Err(Broken::Nonsense(format!("a line of more than {LONGEST} bytes")))?;
+            if line > longest {
+                Err(Broken::Nonsense(format!("a line of more than {longest} bytes")))?;
             }
             yield chunk;
         }

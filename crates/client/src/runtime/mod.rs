@@ -1,6 +1,6 @@
 //! Work inside a sandbox: files, commands, processes, terminals, ports, at its `connect_url`.
 
-mod events;
+pub(crate) mod events;
 mod execution;
 mod file;
 mod port;

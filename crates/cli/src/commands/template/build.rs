@@ -1,104 +1,91 @@
-//! What a build takes from this machine, and what it tells.
+//! What a build tells.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use berth_client::{BuildEvent, Error, ProjectClient, Template, Upload};
-use berth_domain::sandbox::dockerfile::pattern::Ignore;
+use anyhow::{Result, bail};
+use berth_client::{BuildEvent, Error, ProjectClient, Template};
 use futures::StreamExt;
-use reqwest::Body;
-
-use crate::commands::sandbox::copy::{packing, pieces};
-use crate::failure::Failure;
-use crate::progress::Meter;
 
 /// Pause before a log that broke off is read on.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Times in a row that a log may break off before it is let be: the build goes on.
+/// Times in a row that a log may break off before it is let be.
 const MOST_BREAKS: u32 = 20;
 
-/// Sends an image as `docker save` writes it.
-pub async fn send_image(project: &ProjectClient, file: &Path) -> Result<Upload> {
-    let unreadable = || format!("{} cannot be read", file.display());
-    let open = tokio::fs::File::open(file).await.with_context(unreadable)?;
-    let length = open.metadata().await.with_context(unreadable)?.len();
-    let meter = Meter::new(&file.to_string_lossy(), Some(length));
-    Ok(project.upload(Body::wrap_stream(pieces(open, meter))).await?)
+/// How far a log was read.
+#[derive(Debug, PartialEq, Eq)]
+enum Read {
+    /// To its end.
+    Whole,
+    /// Until it broke off for the last time, for this reason.
+    Part(String),
 }
 
-/// Sends the files that a Dockerfile copies from, but for what their `.dockerignore` leaves out.
-pub async fn send_context(project: &ProjectClient, directory: PathBuf) -> Result<Upload> {
-    if !directory.is_dir() {
-        return Err(Failure::usage(format!("{} is no directory", directory.display())));
-    }
-    let ignore = ignored(&directory)?;
-    let wanted = move |path: &Path| {
-        // Names that are no text match no pattern, and the service reads the file itself.
-        path.to_str().is_none_or(|path| path == IGNORE || !ignore.leaves_out(path))
+/// Shows what the build of a template told; with `follow` as it comes, until it is over.
+pub async fn logs(project: &ProjectClient, template: &Template, follow: bool, json: bool) -> Result<()> {
+    let mut tell = |event: &BuildEvent| -> Result<()> {
+        match event {
+            event if json => println!("{}", serde_json::to_string(event)?),
+            BuildEvent::Log { text, .. } => print!("{text}"),
+            BuildEvent::End { .. } => {}
+        }
+        Ok(())
     };
-    let (body, packed) = packing(directory, "context", wanted);
-    let sent = project.upload(body).await;
-    // What went wrong on this side says more than a request that broke off.
-    match packed.await? {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(sent?),
+    match read(project, &template.id, follow, AGAIN, &mut tell).await? {
+        Read::Whole => Ok(()),
+        Read::Part(reason) => bail!("the log breaks off again and again: {reason}"),
     }
 }
 
-const IGNORE: &str = ".dockerignore";
-
-fn ignored(directory: &Path) -> Result<Ignore> {
-    let path = directory.join(IGNORE);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => Ignore::parse(&text).map_err(Failure::usage),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Ignore::default()),
-        Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
-    }
-}
-
-/// Shows what a build tells, as it comes, until it is over or the time is.
-pub async fn show(
-    project: &ProjectClient,
-    template: &Template,
-    follow: bool,
-    until: Option<Instant>,
-    tell: &mut dyn FnMut(&str),
-) -> Result<()> {
-    let shown = follow_log(project, &template.id, follow, tell);
-    let Some(until) = until else { return shown.await };
+/// Shows what a build tells, as it comes, until it is over or the time is. Where its log breaks off it goes on.
+pub async fn watch(project: &ProjectClient, template: &Template, until: Instant) -> Result<()> {
+    let mut tell = |event: &BuildEvent| -> Result<()> {
+        if let BuildEvent::Log { text, .. } = event {
+            eprint!("{text}");
+        }
+        Ok(())
+    };
+    let shown = read(project, &template.id, true, AGAIN, &mut tell);
     // Whoever waits for the template says that it is late.
-    tokio::time::timeout_at(until.into(), shown).await.unwrap_or(Ok(()))
+    tokio::time::timeout_at(until.into(), shown).await.map_or(Ok(()), |read| read.map(drop))
 }
 
-async fn follow_log(project: &ProjectClient, id: &str, follow: bool, told: &mut dyn FnMut(&str)) -> Result<()> {
+async fn read(
+    project: &ProjectClient,
+    id: &str,
+    follow: bool,
+    pause: Duration,
+    tell: &mut dyn FnMut(&BuildEvent) -> Result<()>,
+) -> Result<Read> {
     let mut offset = 0;
     let mut breaks = 0;
     loop {
-        let events = match project.build_log(id, offset, follow).await {
-            Ok(events) => events,
-            Err(error) if breaks == 0 || breaks == MOST_BREAKS || !passes(&error) => return Err(error.into()),
-            Err(_) => {
-                breaks += 1;
-                tokio::time::sleep(AGAIN).await;
-                continue;
-            }
-        };
-        let mut events = std::pin::pin!(events);
-        while let Some(Ok(event)) = events.next().await {
-            match event {
-                BuildEvent::Log { text, offset: at } => {
-                    told(&text);
-                    (offset, breaks) = (at, 0);
+        match project.build_log(id, offset, follow).await {
+            Ok(events) => {
+                let mut events = std::pin::pin!(events);
+                let mut reason = "it ended early".to_owned();
+                while let Some(event) = events.next().await {
+                    let event = match event {
+                        Ok(event) => event,
+                        Err(error) => {
+                            reason = error.to_string();
+                            break;
+                        }
+                    };
+                    tell(&event)?;
+                    match event {
+                        BuildEvent::Log { offset: at, .. } => (offset, breaks) = (at, 0),
+                        BuildEvent::End { .. } => return Ok(Read::Whole),
+                    }
                 }
-                BuildEvent::End => return Ok(()),
+                if breaks == MOST_BREAKS {
+                    return Ok(Read::Part(reason));
+                }
             }
+            Err(error) if breaks == 0 || breaks == MOST_BREAKS || !passes(&error) => return Err(error.into()),
+            Err(_) => {}
         }
         breaks += 1;
-        if breaks > MOST_BREAKS {
-            return Ok(());
-        }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(pause).await;
     }
 }
 
@@ -108,5 +95,74 @@ fn passes(error: &Error) -> bool {
         Error::Api { status, .. } => *status >= 500,
         Error::Unreachable { .. } | Error::Protocol(_) => true,
         Error::File(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use axum::Router;
+    use axum::http::Uri;
+    use berth_client::Client;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A project of a service that is asked for logs: what it says, by the offset; and how often it was asked.
+    async fn service(says: fn(&str) -> &'static str) -> (ProjectClient, Arc<AtomicU32>) {
+        let asked = Arc::new(AtomicU32::new(0));
+        let counted = asked.clone();
+        let answer = move |uri: Uri| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            ready(([("content-type", "text/event-stream")], says(uri.query().unwrap_or_default())))
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
+        (Client::new(&base).unwrap().project("o", "p"), asked)
+    }
+
+    async fn told(project: &ProjectClient) -> (Result<Read>, String) {
+        let mut text = String::new();
+        let mut tell = |event: &BuildEvent| -> Result<()> {
+            text += &serde_json::to_string(event)?;
+            Ok(())
+        };
+        let read = read(project, "t", true, Duration::from_millis(1), &mut tell).await;
+        (read, text)
+    }
+
+    #[tokio::test]
+    async fn a_log_is_read_on_where_it_broke_off() {
+        let (project, asked) = service(|query| match query {
+            "follow=true&offset=0" => "event: log\ndata: {\"text\":\"a\",\"offset\":1}\n\n",
+            _ => concat!(
+                "event: log\ndata: {\"text\":\"b\",\"offset\":2}\n\n",
+                "event: end\ndata: {\"status\":\"ready\"}\n\n"
+            ),
+        })
+        .await;
+        let (read, text) = told(&project).await;
+        assert_eq!(read.unwrap(), Read::Whole);
+        assert!(text.contains("\"text\":\"a\"") && text.contains("\"text\":\"b\""), "{text}");
+        assert!(text.ends_with("{\"event\":\"end\",\"status\":\"ready\",\"message\":null}"), "{text}");
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn half_a_log_is_no_whole_one() {
+        let (project, asked) = service(|query| match query {
+            "follow=true&offset=0" => "event: log\ndata: {\"text\":\"a\",\"offset\":1}\n\n",
+            _ => "event: later\ndata: ?\n\n",
+        })
+        .await;
+        let (read, text) = told(&project).await;
+        assert_eq!(read.unwrap(), Read::Part("the log ended with 'later'".into()));
+        assert_eq!(text.matches("event").count(), 1, "{text}");
+        // It broke off once with something new, and then as often as it may.
+        assert_eq!(asked.load(Ordering::Relaxed), 1 + MOST_BREAKS);
     }
 }

@@ -6,6 +6,7 @@ mod place;
 mod unpack;
 mod upload;
 
+pub use pack::Choice;
 pub use upload::{packing, pieces};
 
 use std::process::ExitCode;

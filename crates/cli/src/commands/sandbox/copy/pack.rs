@@ -13,26 +13,72 @@ use walkdir::{DirEntry, WalkDir};
 /// Bytes of one piece.
 const PIECE: usize = 128 * 1024;
 
+/// Which entries of a directory are packed, by their paths from there.
+pub trait Choice {
+    /// Whether it is.
+    fn wants(&self, path: &Path) -> bool;
+
+    /// Whether something below a directory may be that is not itself.
+    fn wants_below(&self, directory: &Path) -> bool;
+}
+
+/// All of them.
+pub struct All;
+
+impl Choice for All {
+    fn wants(&self, _: &Path) -> bool {
+        true
+    }
+
+    fn wants_below(&self, _: &Path) -> bool {
+        true
+    }
+}
+
 /// Packs what a directory holds, named from it. Links are packed as links; pipes, sockets and devices are left out, and
-/// so is what is not wanted by its path from there.
-pub fn pack(directory: &Path, wanted: impl Fn(&Path) -> bool, pieces: Sender<io::Result<Bytes>>) -> io::Result<()> {
+/// so is what is not wanted.
+pub fn pack(directory: &Path, choice: &impl Choice, pieces: Sender<io::Result<Bytes>>) -> io::Result<()> {
     let mut builder = Builder::new(Out { pieces: pieces.clone(), pending: Vec::new() });
-    let packed = WalkDir::new(directory).min_depth(1).sort_by_file_name().into_iter().try_for_each(|found| {
-        let found = found.map_err(io::Error::from)?;
-        let name = found.path().strip_prefix(directory).map_err(io::Error::other)?.to_owned();
-        if !wanted(&name) {
-            return Ok(());
-        }
-        add(&mut builder, &found, &name).map_err(|error| {
-            io::Error::new(error.kind(), format!("{} cannot be copied: {error}", found.path().display()))
-        })
-    });
+    let packed = add_wanted(&mut builder, directory, choice);
     let packed = packed.and_then(|()| builder.into_inner()?.flush());
     if packed.is_err() {
         // The service must not take half an archive for a whole one.
         let _ = pieces.blocking_send(Err(io::Error::other("the archive is not whole")));
     }
     packed
+}
+
+fn add_wanted(builder: &mut Builder<Out>, directory: &Path, choice: &impl Choice) -> io::Result<()> {
+    let may_hold = |found: &DirEntry| {
+        let name = name_from(directory, found.path());
+        choice.wants(name) || (found.file_type().is_dir() && choice.wants_below(name))
+    };
+    let found = WalkDir::new(directory).min_depth(1).sort_by_file_name().into_iter().filter_entry(may_hold);
+    for found in found {
+        let found = match found {
+            Ok(found) => found,
+            // What is not wanted need not be readable.
+            Err(error) if is_of_unwanted(&error, directory, choice) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let name = name_from(directory, found.path());
+        if !choice.wants(name) {
+            continue;
+        }
+        add(builder, &found, name).map_err(|error| {
+            io::Error::new(error.kind(), format!("{} cannot be copied: {error}", found.path().display()))
+        })?;
+    }
+    Ok(())
+}
+
+/// The path from a directory of what was found in it.
+fn name_from<'a>(directory: &Path, path: &'a Path) -> &'a Path {
+    path.strip_prefix(directory).unwrap_or(path)
+}
+
+fn is_of_unwanted(error: &walkdir::Error, directory: &Path, choice: &impl Choice) -> bool {
+    error.depth() > 0 && error.path().is_some_and(|path| !choice.wants(name_from(directory, path)))
 }
 
 fn add(builder: &mut Builder<Out>, found: &DirEntry, name: &Path) -> io::Result<()> {
@@ -111,17 +157,31 @@ impl Write for Out {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
     use std::collections::BTreeMap;
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::PathBuf;
 
-    fn packed(directory: &Path) -> (io::Result<()>, Vec<io::Result<Bytes>>) {
+    fn packed(directory: &Path, choice: &impl Choice) -> (io::Result<()>, Vec<io::Result<Bytes>>) {
         let (sender, mut receiver) = tokio::sync::mpsc::channel(1000);
-        let done = pack(directory, |_| true, sender);
+        let done = pack(directory, choice, sender);
         let mut pieces = Vec::new();
         while let Ok(piece) = receiver.try_recv() {
             pieces.push(piece);
         }
         (done, pieces)
+    }
+
+    /// What an archive holds: kind, size and permissions by path.
+    fn members(pieces: Vec<io::Result<Bytes>>) -> BTreeMap<String, (EntryType, u64, u32)> {
+        let bytes: Vec<u8> = pieces.into_iter().flat_map(|piece| piece.unwrap().to_vec()).collect();
+        let mut archive = tar::Archive::new(bytes.as_slice());
+        let entries = archive.entries().unwrap().map(|entry| {
+            let entry = entry.unwrap();
+            let path = entry.path().unwrap().to_string_lossy().trim_end_matches('/').to_owned();
+            (path, (entry.header().entry_type(), entry.size(), entry.header().mode().unwrap()))
+        });
+        entries.collect()
     }
 
     #[test]
@@ -134,20 +194,72 @@ mod tests {
         std::fs::write(root.join("n".repeat(200)), vec![7; 300_000]).unwrap();
         symlink("a/run", root.join("link")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap();
-        let (done, pieces) = packed(root);
+        let (done, pieces) = packed(root, &All);
         done.unwrap();
-        let bytes: Vec<u8> = pieces.into_iter().flat_map(|piece| piece.unwrap().to_vec()).collect();
-        let mut found = BTreeMap::new();
-        for entry in tar::Archive::new(bytes.as_slice()).entries().unwrap() {
-            let entry = entry.unwrap();
-            let path = entry.path().unwrap().to_string_lossy().into_owned();
-            found.insert(path, (entry.header().entry_type(), entry.size(), entry.header().mode().unwrap()));
-        }
+        let found = members(pieces);
         assert_eq!(found.len(), 5, "{found:?}");
         assert_eq!(found["a/run"], (EntryType::Regular, 1, 0o755));
         assert_eq!(found["link"].0, EntryType::Symlink);
         assert_eq!(found[&"n".repeat(200)].1, 300_000);
-        assert!(found.contains_key("a/empty") || found.contains_key("a/empty/"), "{found:?}");
+        assert!(found.contains_key("a/empty"), "{found:?}");
+    }
+
+    /// Wants some paths and looks below some directories. A directory `gone` in one of those is gone by then.
+    struct Picked {
+        root: PathBuf,
+        wanted: &'static [&'static str],
+        looks_below: &'static [&'static str],
+        asked: RefCell<Vec<String>>,
+    }
+
+    impl Choice for Picked {
+        fn wants(&self, path: &Path) -> bool {
+            let path = path.to_str().unwrap();
+            self.asked.borrow_mut().push(path.to_owned());
+            self.wanted.contains(&path)
+        }
+
+        fn wants_below(&self, directory: &Path) -> bool {
+            let looks_below = self.looks_below.contains(&directory.to_str().unwrap());
+            if looks_below {
+                let _ = std::fs::remove_dir(self.root.join(directory).join("gone"));
+            }
+            looks_below
+        }
+    }
+
+    fn picked(
+        root: &Path,
+        wanted: &'static [&'static str],
+        looks_below: &'static [&'static str],
+    ) -> (io::Result<()>, Vec<String>, Vec<String>) {
+        for folder in ["left/out/deep", "left/gone"] {
+            std::fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        for file in ["kept", "secret", "left/back", "left/out/deep/file"] {
+            std::fs::write(root.join(file), file).unwrap();
+        }
+        let choice = Picked { root: root.to_owned(), wanted, looks_below, asked: RefCell::default() };
+        let (done, pieces) = packed(root, &choice);
+        let found = if done.is_ok() { members(pieces).into_keys().collect() } else { Vec::new() };
+        (done, found, choice.asked.into_inner())
+    }
+
+    #[test]
+    fn what_is_not_wanted_is_not_packed_and_not_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let (done, found, asked) = picked(dir.path(), &["kept"], &[]);
+        done.unwrap();
+        assert_eq!(found, ["kept"]);
+        assert!(asked.iter().all(|path| !path.starts_with("left/")), "{asked:?}");
+        // Something below may be wanted all the same, and nothing else there need be readable.
+        let (done, found, asked) = picked(dir.path(), &["kept", "left/back"], &["left", "left/gone"]);
+        done.unwrap();
+        assert_eq!(found, ["kept", "left/back"]);
+        assert!(!dir.path().join("left/gone").exists());
+        assert!(asked.iter().all(|path| !path.starts_with("left/out/")), "{asked:?}");
+        let (done, _, _) = picked(dir.path(), &["kept", "left/gone"], &["left"]);
+        assert_eq!(done.unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
@@ -160,7 +272,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(10).unwrap();
         assert_eq!(Exactly { file, left: 9 }.read_to_end(&mut read).unwrap(), 9);
-        let (done, pieces) = packed(Path::new("/nonexistent"));
+        let (done, pieces) = packed(Path::new("/nonexistent"), &All);
         assert!(done.is_err() && pieces.last().unwrap().is_err());
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::look;
-use super::pack::pack;
+use super::pack::{All, Choice, pack};
 use super::place::{Place, below, last_part, plain};
 use crate::failure::Failure;
 use crate::progress::Meter;
@@ -77,10 +77,10 @@ pub fn pieces(
 pub fn packing(
     local: PathBuf,
     name: &str,
-    wanted: impl Fn(&Path) -> bool + Send + 'static,
+    choice: impl Choice + Send + 'static,
 ) -> (Body, JoinHandle<std::io::Result<()>>) {
     let (sender, receiver) = mpsc::channel(AHEAD);
-    let packed = tokio::task::spawn_blocking(move || pack(&local, wanted, sender));
+    let packed = tokio::task::spawn_blocking(move || pack(&local, &choice, sender));
     let meter = Meter::new(name, None);
     let body = stream::unfold((receiver, meter), async |(mut receiver, meter)| {
         let piece: std::io::Result<Bytes> = receiver.recv().await?;
@@ -91,7 +91,7 @@ pub fn packing(
 }
 
 async fn directory(runtime: &Runtime, local: PathBuf, to: &str) -> Result<()> {
-    let (body, packed) = packing(local, to, |_| true);
+    let (body, packed) = packing(local, to, All);
     let sent = runtime.extract(to, body).await;
     // What went wrong on this side says more than a request that broke off.
     match packed.await? {

@@ -1,0 +1,196 @@
+//! What a template is built of that lies on this machine.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use berth_client::{CreateTemplate, Error, ProjectClient, Template, Upload};
+use berth_domain::sandbox::dockerfile::pattern::{Ignore, Pattern};
+use berth_domain::sandbox::request::UPLOAD;
+use reqwest::Body;
+
+use crate::commands::sandbox::copy::{Choice, packing, pieces};
+use crate::failure::Failure;
+use crate::progress::Meter;
+
+/// The id of an upload that is still to be sent.
+const TO_BE_SENT: &str = "00000000-0000-0000-0000-000000000000";
+const IGNORE: &str = ".dockerignore";
+
+/// What is sent.
+pub enum Local {
+    /// An image as `docker save` writes it.
+    Image(PathBuf),
+    /// The directory that a Dockerfile copies from.
+    Context(PathBuf),
+}
+
+/// Begins to build a template; with the id of what was sent for it. Nothing is sent for a request that the service
+/// would refuse for what stands in it, and where it refuses all the same, nothing stays there.
+pub async fn begin(
+    project: &ProjectClient,
+    mut request: CreateTemplate,
+    local: Option<Local>,
+) -> Result<(Template, Option<String>)> {
+    let Some(local) = local else { return Ok((project.create_template(&request).await?, None)) };
+    local.name(&mut request, TO_BE_SENT);
+    check(&request)?;
+    let upload = local.send(project).await?;
+    local.name(&mut request, &upload.id);
+    let made = project.create_template(&request).await;
+    if matches!(made, Err(Error::Api { .. })) {
+        remove(project, &upload.id).await;
+    }
+    Ok((made?, Some(upload.id)))
+}
+
+/// Removes what was sent, unless it is gone: the service removes a context that it has built of. Where that fails, it
+/// goes by itself after a day.
+pub async fn remove(project: &ProjectClient, upload: &str) {
+    match project.delete_upload(upload).await {
+        Err(error) if error.status() != Some(404) => eprintln!("berth: what was sent is kept for a day: {error}"),
+        _ => {}
+    }
+}
+
+fn check(request: &CreateTemplate) -> Result<()> {
+    let body = serde_json::to_value(request)?;
+    let checked = berth_domain::sandbox::request::CreateTemplate::try_from(&body);
+    checked.map(drop).map_err(|error| Failure::usage(error.message))
+}
+
+impl Local {
+    /// Says in a request what it is called there.
+    fn name(&self, request: &mut CreateTemplate, id: &str) {
+        match self {
+            Self::Image(_) => request.image = Some(format!("{UPLOAD}{id}")),
+            Self::Context(_) => request.context_id = Some(id.to_owned()),
+        }
+    }
+
+    async fn send(&self, project: &ProjectClient) -> Result<Upload> {
+        match self {
+            Self::Image(file) => send_image(project, file).await,
+            Self::Context(directory) => send_context(project, directory.clone()).await,
+        }
+    }
+}
+
+async fn send_image(project: &ProjectClient, file: &Path) -> Result<Upload> {
+    let unreadable = || format!("{} cannot be read", file.display());
+    let open = tokio::fs::File::open(file).await.with_context(unreadable)?;
+    let length = open.metadata().await.with_context(unreadable)?.len();
+    let meter = Meter::new(&file.to_string_lossy(), Some(length));
+    Ok(project.upload(Body::wrap_stream(pieces(open, meter))).await?)
+}
+
+async fn send_context(project: &ProjectClient, directory: PathBuf) -> Result<Upload> {
+    if !directory.is_dir() {
+        return Err(Failure::usage(format!("{} is no directory", directory.display())));
+    }
+    let choice = Kept::of(&directory)?;
+    let (body, packed) = packing(directory, "context", choice);
+    let sent = project.upload(body).await;
+    // What went wrong on this side says more than a request that broke off.
+    match packed.await? {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(sent?),
+    }
+}
+
+/// What the `.dockerignore` of a directory leaves of it.
+#[derive(Default)]
+struct Kept {
+    ignore: Ignore,
+    /// The patterns of the lines that take something back.
+    back: Vec<Pattern>,
+}
+
+impl Kept {
+    fn of(directory: &Path) -> Result<Self> {
+        let path = directory.join(IGNORE);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Self::parse(&text).map_err(Failure::usage),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let ignore = Ignore::parse(text)?;
+        let lines = text.strip_prefix('\u{feff}').unwrap_or(text).lines();
+        let back = lines.filter_map(|line| line.trim().strip_prefix('!'));
+        Ok(Self { ignore, back: back.map(|line| Pattern::parse(line.trim())).collect::<Result<_, _>>()? })
+    }
+}
+
+impl Choice for Kept {
+    fn wants(&self, path: &Path) -> bool {
+        // Names that are no text match no pattern, and the service reads the file itself.
+        path.to_str().is_none_or(|path| path == IGNORE || !self.ignore.leaves_out(path))
+    }
+
+    fn wants_below(&self, directory: &Path) -> bool {
+        directory.to_str().is_none_or(|directory| self.back.iter().any(|back| reaches_below(back, directory)))
+    }
+}
+
+/// Whether a pattern may stand for something below a directory, and not for all of the directory.
+fn reaches_below(pattern: &Pattern, directory: &str) -> bool {
+    let parts = |path: &str| path.split('/').filter(|part| !part.is_empty()).map(ToOwned::to_owned).collect::<Vec<_>>();
+    let (above, depth) = pattern.within();
+    let (above, directory) = (parts(&above), parts(directory));
+    let is_on_the_way = above.starts_with(&directory) || directory.starts_with(&above);
+    is_on_the_way && depth.is_none_or(|depth| above.len() + depth > directory.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn kept(text: &str) -> Kept {
+        Kept::parse(text).unwrap()
+    }
+
+    #[test]
+    fn what_is_left_out_is_not_sent() {
+        let kept = kept("\u{feff}node_modules\n# !comment\n*.log\n!keep.log\n.*\ndist\n ! dist/app/* \n");
+        for wanted in [".dockerignore", "src", "src/node_modules", "keep.log", "dist/app/x", "dist/app/x/y"] {
+            assert!(kept.wants(Path::new(wanted)), "{wanted}");
+        }
+        for unwanted in ["node_modules", "node_modules/a", "x.log", ".git", "dist", "dist/app", "dist/other/x"] {
+            assert!(!kept.wants(Path::new(unwanted)), "{unwanted}");
+        }
+        assert!(kept.wants_below(Path::new("dist")) && kept.wants_below(Path::new("dist/app")));
+        for closed in ["node_modules", ".git", "dist/other", "dist/app/x", "keep.log"] {
+            assert!(!kept.wants_below(Path::new(closed)), "{closed}");
+        }
+        assert!(!Kept::default().wants_below(Path::new("a")));
+        assert!(Kept::parse("!../x").is_err());
+    }
+
+    #[test]
+    fn patterns_of_any_depth_are_looked_for_everywhere() {
+        let kept = kept("*\n!a/**/b\n!*/c/d\n");
+        for open in ["a", "a/x/y/z", "x", "x/c"] {
+            assert!(kept.wants_below(Path::new(open)), "{open}");
+        }
+        assert!(!kept.wants_below(Path::new("x/y/z")));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_is_wanted_lies_where_nobody_looks(
+            lines in prop::collection::vec("!?[ab*?/]{1,6}(/\\*\\*)?(/[ab])?", 0..6),
+            path in "[ab]{1,2}(/[ab]{1,2}){1,3}",
+        ) {
+            let kept = kept(&lines.join("\n"));
+            let is_sent = kept.wants(Path::new(&path));
+            for (at, _) in path.match_indices('/') {
+                let above = Path::new(&path[..at]);
+                prop_assert!(!is_sent || kept.wants(above) || kept.wants_below(above), "{lines:?} {above:?}");
+            }
+        }
+    }
+}
