@@ -109,8 +109,9 @@ pub struct Spec {
     pub qemu: PathBuf,
 }
 
-/// Starts a machine and lets it run. One that runs already is left as it is. Once all is ready and before the
-/// guest's first instruction, `about_to_run` is called: where that fails, or was not reached, nothing wrote to the disk.
+/// Starts a machine and lets it run. One that runs already is left as it is. Before the guest's first instruction (of
+/// one that loads: once all is ready) `about_to_run` is called: where that fails, or was not reached, nothing wrote to
+/// the disk.
 pub async fn start(spec: &Spec, about_to_run: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     if find(&spec.dir, spec.id).is_some() {
         return Ok(());

@@ -3,7 +3,7 @@
 //! A blank is a machine that has booted and knows no disk yet. Whatever a sandbox's disk holds, it begins
 //! as a copy of the blank of its size, and mounts the disk then: some 60 ms instead of the seconds of a boot.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use berth_domain::Timestamp;
@@ -114,7 +114,7 @@ impl QemuSandboxes {
 
     async fn make_blank(&self, about: &About, blank: &Captured) -> Result<()> {
         let id = Uuid::now_v7();
-        let dir = self.places.blanks().join(format!(".{id}"));
+        let dir = workplace(&self.places.blanks(), id);
         let made = self.boot_and_capture(id, &dir, about, blank).await;
         // Ended or not, whole or not: nothing of it is needed any more.
         let _ = sandbox::stop(&dir, id).await;
@@ -145,11 +145,29 @@ impl QemuSandboxes {
         let Ok(fingerprint) = self.fingerprint().await else {
             return;
         };
+        // One that is being made has a name of its own.
+        let _making = self.making_blank.lock().await;
         let entries = std::fs::read_dir(self.places.blanks()).into_iter().flatten().flatten();
         for entry in entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with(&fingerprint)) {
-            // Another try comes with the next start.
-            let _ = std::fs::remove_dir_all(entry.path());
+            // What stays is tried again with the next search.
+            if end_half_made(&entry.path()).await.is_ok() {
+                let _ = tokio::fs::remove_dir_all(entry.path()).await;
+            }
         }
+    }
+}
+
+/// The folder in which a blank is made.
+fn workplace(blanks: &Path, id: Uuid) -> PathBuf {
+    blanks.join(format!(".{id}"))
+}
+
+/// Ends the machine that a service which died left half made in a folder, if it is one of those.
+async fn end_half_made(dir: &Path) -> Result<()> {
+    let name = dir.file_name().and_then(|name| name.to_str()?.strip_prefix('.'));
+    match name.and_then(|name| name.parse().ok()) {
+        Some(id) => Ok(sandbox::stop(dir, id).await?),
+        None => Ok(()),
     }
 }
 

@@ -104,7 +104,7 @@ impl QemuSandboxes {
             lives: Lives::new(clock, Gateway::new(berth_egress::Config::default()), broadcast::channel(HAPPENINGS).0),
             spares: Spares::new(config.sandbox.spares.unwrap_or_else(|| spares::fitting(host::memory_mb()))),
             making_blank: AsyncMutex::default(),
-            starting: Turns::new(STARTS_PER_CORE * usize::try_from(host::cores()).unwrap_or(1).max(1)),
+            starting: Turns::new(usize::try_from(host::cores()).unwrap_or(1).max(1), STARTS_PER_CORE),
             guest: OnceLock::new(),
             host: OnceCell::new(),
         }

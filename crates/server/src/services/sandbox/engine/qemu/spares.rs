@@ -34,6 +34,8 @@ const AGAIN: Duration = Duration::from_secs(30);
 const SPARE_MB: u64 = 45;
 /// More are not kept, however much memory there is: each takes half a per cent of a core.
 const MOST: usize = 16;
+/// Those of a memory that nobody has asked for yet: whoever makes a template is about to use it.
+const UNASKED: usize = 4;
 /// What a spare has run before it is one: the path of every command.
 const REHEARSAL: &str = "true";
 
@@ -50,7 +52,10 @@ pub(super) struct Spares {
 
 /// What spares of one memory look like, and those there are.
 struct Kind {
+    /// When one was asked for last, or the memory was made.
     asked: Instant,
+    /// How many there may be of it.
+    most: usize,
     /// What the last sandbox of this memory was started as, without its top layer.
     model: Option<StartSpec>,
     ready: Vec<Spare>,
@@ -85,13 +90,21 @@ impl Spares {
         }
         let now = Instant::now();
         let mut kinds = self.kinds();
-        let new = || Kind { asked: now, model: None, ready: Vec::new(), making: None, not_before: None };
-        let kind = kinds.entry(memory).or_insert_with(new);
-        kind.asked = now;
+        let kind = kinds.entry(memory).or_insert_with(|| Kind::new(now, None));
+        (kind.asked, kind.most) = (now, usize::MAX);
         let spare = kind.ready.pop()?;
         self.taken().insert(spare.machine, (spare.layer, now));
         self.wanted.notify_one();
         Some(spare)
+    }
+
+    /// Expects that a memory which was just made will be asked for. `made` is the machine it was made with.
+    pub(super) fn expect(&self, memory: MemoryId, made: &StartSpec) {
+        if self.most > 0 {
+            let model = StartSpec { from: From::Memory(memory), ..made.clone() };
+            self.kinds().entry(memory).or_insert_with(|| Kind::new(Instant::now(), Some(model)));
+            self.wanted.notify_one();
+        }
     }
 
     /// Learns how spares of a memory are made, from a sandbox that was.
@@ -116,7 +129,10 @@ impl Spares {
         }
         let lacks = |kind: &&mut Kind| {
             let late = kind.not_before.is_none_or(|time| time <= now);
-            kind.model.is_some() && kind.ready.len() < part && late && now.duration_since(kind.asked) < WANTED
+            kind.model.is_some()
+                && kind.ready.len() < part.min(kind.most)
+                && late
+                && now.duration_since(kind.asked) < WANTED
         };
         let kind = kinds.values_mut().filter(lacks).max_by_key(|kind| kind.asked)?;
         let spare = Spare { machine: SandboxId(Uuid::now_v7()), layer: LayerId(Uuid::now_v7()) };
@@ -177,6 +193,12 @@ impl Spares {
     /// How many spares each memory that is wanted may have.
     fn share(&self, kinds: &HashMap<MemoryId, Kind>) -> usize {
         self.most / kinds.values().filter(|kind| kind.model.is_some()).count().clamp(1, self.most.max(1))
+    }
+}
+
+impl Kind {
+    fn new(asked: Instant, model: Option<StartSpec>) -> Self {
+        Self { asked, most: UNASKED, model, ready: Vec::new(), making: None, not_before: None }
     }
 }
 
@@ -300,7 +322,7 @@ mod tests {
             workdir: None,
             network: Network::default(),
         };
-        Kind { asked, model: Some(model), ready: Vec::new(), making: None, not_before: None }
+        Kind { most: usize::MAX, ..Kind::new(asked, Some(model)) }
     }
 
     /// Makes what is wanted; how many each memory has then, the oldest request first.
@@ -331,6 +353,20 @@ mod tests {
         assert_eq!(made(&spares, &memories), [1, 1, 0, 0]);
         spares.most = 0;
         assert!(spares.trim().len() == 2 && spares.next().is_none());
+    }
+
+    #[test]
+    fn a_memory_that_nobody_asked_for_has_few() {
+        let (spares, memory) = (Spares::new(10), MemoryId(Uuid::now_v7()));
+        let model = kind(Instant::now()).model.unwrap();
+        spares.expect(memory, &model);
+        assert_eq!(made(&spares, &[memory]), [UNASKED]);
+        assert_eq!(spares.kinds()[&memory].model.as_ref().map(|model| model.from), Some(From::Memory(memory)));
+        assert!(spares.take(memory).is_some());
+        assert_eq!(made(&spares, &[memory]), [10]);
+        let none = Spares::new(0);
+        none.expect(memory, &model);
+        assert!(none.next().is_none());
     }
 
     #[test]

@@ -85,7 +85,10 @@ impl QemuSandboxes {
             paused?;
         }
         super::remove(&self.places.machine(id)).await?;
-        About::read(&captured).map(|_| bytes_of(&captured)).ok_or_else(|| transient("its memory could not be kept"))
+        let kept = || transient("its memory could not be kept");
+        let bytes = About::read(&captured).map(|_| bytes_of(&captured)).ok_or_else(kept)?;
+        self.spares.expect(warming.memory, &warming.machine);
+        Ok(bytes)
     }
 
     async fn prepare(&self, warming: &Warming) -> Result<()> {

@@ -1,13 +1,14 @@
 //! Whose turn it is to start a machine.
 //!
 //! Many machines started at once are all ready late, so a few are started at a time. What nobody waits for yet is
-//! started when nothing that somebody waits for is.
+//! started while a core is left for it.
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, watch};
 
 /// The turns there are.
 pub(super) struct Turns {
     free: Semaphore,
+    cores: usize,
     /// Starts that somebody waits for, under way or not.
     wanted: watch::Sender<usize>,
 }
@@ -28,9 +29,9 @@ impl Drop for Wish<'_> {
 }
 
 impl Turns {
-    /// So many at a time.
-    pub(super) fn new(most: usize) -> Self {
-        Self { free: Semaphore::new(most), wanted: watch::Sender::new(0) }
+    /// Those of a host with so many cores, so many for each.
+    pub(super) fn new(cores: usize, each: usize) -> Self {
+        Self { free: Semaphore::new(cores * each), cores, wanted: watch::Sender::new(0) }
     }
 
     /// A turn for what somebody waits for.
@@ -44,7 +45,7 @@ impl Turns {
     pub(super) async fn take_idle(&self) -> Result<Turn<'_>, AcquireError> {
         let mut wanted = self.wanted.subscribe();
         // The sender lives as long as this.
-        let _ = wanted.wait_for(|wanted| *wanted == 0).await;
+        let _ = wanted.wait_for(|wanted| *wanted == 0 || *wanted < self.cores).await;
         Ok(Turn { _permit: self.free.acquire().await?, _wish: None })
     }
 }
@@ -57,16 +58,19 @@ mod tests {
 
     #[tokio::test]
     async fn what_nobody_waits_for_comes_last() {
-        let turns = Turns::new(2);
+        let turns = Turns::new(2, 1);
         let first = turns.take().await.unwrap();
-        assert!(turns.take_idle().now_or_never().is_none());
-        drop(first);
-        let idle = turns.take_idle().now_or_never().unwrap().unwrap();
-        let second = turns.take().now_or_never().unwrap().unwrap();
+        let idle = turns.take_idle().now_or_never().expect("a core is left").unwrap();
         assert!(turns.take().now_or_never().is_none(), "there are two");
         drop(idle);
-        assert!(turns.take().now_or_never().is_some());
-        drop(second);
+        let second = turns.take().now_or_never().unwrap().unwrap();
+        drop(first);
         assert!(turns.take_idle().now_or_never().is_some(), "who left does not wait");
+        drop(second);
+        let busy = Turns::new(2, 2);
+        let both = (busy.take().await.unwrap(), busy.take().await.unwrap());
+        assert!(busy.take_idle().now_or_never().is_none(), "no core is left");
+        drop(both);
+        assert!(Turns::new(1, 2).take_idle().now_or_never().is_some(), "the only core is idle");
     }
 }
