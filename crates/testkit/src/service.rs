@@ -1,8 +1,10 @@
 //! A service of its own process, over real machines: what SIGKILL and a shell see.
 
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -33,6 +35,21 @@ pub fn eventually<T>(what: &str, seconds: u64, mut check: impl FnMut() -> Option
     }
 }
 
+/// Ports of services: below those that Linux gives to connections (from 32768 on), so that none takes the port of a
+/// service that is started again.
+const PORTS: Range<u32> = 10_000..32_000;
+
+/// A port that is free, and that no other service of this process has.
+fn port() -> u16 {
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    // Processes beside each other begin in places of their own.
+    let first = std::process::id().wrapping_mul(101);
+    let of = |n: u32| u16::try_from(PORTS.start + first.wrapping_add(n) % (PORTS.end - PORTS.start)).ok();
+    let next = || of(TAKEN.fetch_add(1, Ordering::Relaxed));
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(next).take(PORTS.len()).flatten().find(free).expect("a free port")
+}
+
 /// A service. When it goes, its machines, processes and files go with it.
 pub struct Service {
     /// Its data folder.
@@ -53,7 +70,7 @@ impl Service {
         for image in wanted {
             link(&images().join(image), &dir.path().join("images").join(image));
         }
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+        let port = port();
         let listen = format!("127.0.0.1:{port}");
         // Each service hands out addresses of its own, so that tests beside each other do not meet.
         let config = format!("[vm]\nfirst_address = \"127.{}.{}.1\"\n", 65 + port % 60, port / 256);

@@ -53,7 +53,7 @@ impl World {
         };
         self.caller.ask(method, path, body, status).await;
         self.service.died();
-        assert_eq!(reached(&self.service), before + 1, "{point} was not reached");
+        assert_eq!(reached(&self.service), before + 1, "{point} was not reached: {}", self.service.log());
         self.service.set("BERTH_FAULT", "");
         if point == "sandbox.capture.frozen" {
             // As if it had died a moment later.
@@ -229,6 +229,33 @@ async fn creations_survive() {
         assert_eq!(ready["message"], Value::Null, "{step}: a template's memory is there after a crash, too");
         assert_eq!(shell(&world.caller, &made, "echo $A; cat tree/a/* | wc -c").await, "b\n0\n");
         delete(&world.caller, &made).await;
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ends_of_life_survive() {
+    let mut world = World::new().await;
+    let first = world.id.clone();
+    for moment in ["before", "after"] {
+        let point = format!("sandbox.expire.{moment}");
+        for on_timeout in ["pause", "delete"] {
+            let one = fork(&world.caller, &first, json!({"count": 1, "include_memory": true})).await.remove(0);
+            world.is_whole(&one, true).await;
+            let path = format!("/sandboxes/{one}");
+            let ends = json!({"timeout_seconds": 5, "on_timeout": on_timeout});
+            world.dies_at(&point, Method::PATCH, &path, ends).await;
+            if on_timeout == "pause" {
+                world.caller.sandbox_reaches(&one, "Paused").await;
+                let longer = world.caller.request(Method::PATCH, &path).json(&json!({"timeout_seconds": 3600}));
+                assert_eq!(world.caller.send(longer).await.status, 200);
+                act(&world.caller, &one, "resume", Value::Null).await;
+                world.is_whole(&one, true).await;
+                delete(&world.caller, &one).await;
+            } else {
+                gone(&world.caller, &path).await;
+            }
+        }
     }
     world.end().await;
 }

@@ -1,9 +1,11 @@
 //! SIGKILL of QEMU, and the end of the agent, in the middle of everything: what comes of it is told.
 
+use std::time::Duration;
+
 use berth_testkit::{Answer, Caller, eventually};
 use futures::{SinkExt, StreamExt};
 use reqwest::Method;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -142,6 +144,44 @@ async fn a_machine_that_dies_during_a_pause_or_a_restore_has_its_files() {
         world.is_whole(&world.id, false).await;
     }
     world.end().await;
+}
+
+/// Goes on with a machine when it goes.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn stop(machine: Pid) -> Self {
+        kill_process(machine, Signal::STOP).expect("it runs");
+        Self(machine)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_hangs_holds_nobody_up() {
+    let world = World::new().await;
+    let (caller, path) = (world.caller.clone(), format!("/sandbox/{}/commands", world.id));
+    let streaming = caller.request(Method::POST, &path).json(&json!({"cmd": "echo first; sleep 100"}));
+    let mut streaming = streaming.send().await.expect("an answer");
+    while !String::from_utf8_lossy(&streaming.chunk().await.expect("bytes").expect("an event")).contains("first") {}
+    let stopped = Stopped::stop(world.service.sandbox(&world.id).expect("a machine"));
+    // What is under way ends with an error, and what comes is refused, while everything else goes on.
+    let rest = tokio::time::timeout(Duration::from_mins(1), streaming.text()).await.expect("an end in time");
+    let rest = rest.expect("text");
+    assert!(rest.contains("event: error") && !rest.contains("event: exit"), "{rest}");
+    let command = caller.request(Method::POST, &path).json(&json!({"cmd": "true"}));
+    let refused = tokio::time::timeout(Duration::from_mins(1), caller.send(command)).await.expect("an end in time");
+    assert_eq!(refused.status, 503, "{refused:?}");
+    let (other, pid, tree) = World::of(&caller).await;
+    drop(stopped);
+    let other = World { id: other, pid, tree, ..world };
+    other.is_whole(&other.id, true).await;
+    other.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
