@@ -287,9 +287,13 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.kill();
-        // Machines outlive their service, those of builds and blanks among them.
-        for pid in self.processes("").into_iter().filter_map(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::KILL);
+        // Machines outlive their service, those of builds and blanks among them. One that was about to be started is in
+        // its folder a moment later.
+        for _ in 0..2 {
+            for pid in self.processes("").into_iter().filter_map(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
         if std::thread::panicking() {
             let log = self.log();
