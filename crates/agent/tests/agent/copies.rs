@@ -15,7 +15,9 @@ use crate::harness::Client;
 /// Packs what sources stand for.
 async fn pack(client: &Client, sources: &[&str], to: &str, into: bool) -> Vec<u8> {
     let body = json!({"sources": sources, "to": to, "into": into});
-    client.post("/control/pack", body).await.ok().bytes.to_vec()
+    let reply = client.post("/control/pack", body).await.ok();
+    assert_eq!(reply.headers["content-type"], "application/x-tar");
+    reply.bytes.to_vec()
 }
 
 fn entries(archive: &[u8]) -> usize {
@@ -33,11 +35,9 @@ async fn another_disk_takes_what_it_copies() {
         (EntryType::Symlink, "current", "/out", 0o777, 5),
     ];
     layer(&client, &entries).await;
-    let pack = async |sources: &[&str], to: &str, into: bool| {
-        let body = json!({"sources": sources, "to": to, "into": into});
-        let reply = client.post("/control/pack", body).await.ok();
-        assert_eq!(reply.headers["content-type"], "application/x-tar");
-        let mut archive = Archive::new(&reply.bytes[..]);
+    let packed = async |sources: &[&str], to: &str, into: bool| {
+        let bytes = pack(&client, sources, to, into).await;
+        let mut archive = Archive::new(&bytes[..]);
         let entries = archive.entries().unwrap().map(|entry| {
             let entry = entry.unwrap();
             let owner = entry.header().uid().unwrap();
@@ -59,7 +59,7 @@ async fn another_disk_takes_what_it_copies() {
         (&["**/*.whl", "out/app"], "/", true, &["a.whl", "app", "b.whl"]),
         (&["/"], "/", true, &["current", "out", "out/a.whl", "out/app", "out/l", "out/sub", "out/sub/b.whl"]),
     ] {
-        assert_eq!(pack(sources, to, into).await, found, "{sources:?}");
+        assert_eq!(packed(sources, to, into).await, found, "{sources:?}");
     }
     for missing in ["none", "out/app/x", "*.rs", "none/*"] {
         client
@@ -73,8 +73,7 @@ async fn another_disk_takes_what_it_copies() {
         .names(&["to"]);
     client.post("/control/pack", json!({"sources": ["[", "a"], "to": "x"})).await.names(&["to", "into"]);
     // What is packed here unpacks elsewhere as it was.
-    let packed = client.post("/control/pack", json!({"sources": ["out"], "to": "/copy", "into": false})).await.ok();
-    unpack(&client, "?keep", packed.bytes.to_vec()).await.ok();
+    unpack(&client, "?keep", pack(&client, &["out"], "/copy", false).await).await.ok();
     assert_eq!(std::fs::metadata(agent.path("copy/app")).unwrap().permissions().mode() & 0o7777, 0o755);
     assert_eq!(std::fs::read_link(agent.path("copy/l")).unwrap(), Path::new("app"));
 }

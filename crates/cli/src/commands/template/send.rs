@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use berth_client::{CreateTemplate, Error, ProjectClient, Template, Upload};
-use berth_domain::sandbox::dockerfile::pattern::{Ignore, Pattern};
+use berth_domain::sandbox::dockerfile::pattern::Ignore;
 use berth_domain::sandbox::request::UPLOAD;
 use reqwest::Body;
 
@@ -99,48 +99,28 @@ async fn send_context(project: &ProjectClient, directory: PathBuf) -> Result<Upl
 
 /// What the `.dockerignore` of a directory leaves of it.
 #[derive(Default)]
-struct Kept {
-    ignore: Ignore,
-    /// The patterns of the lines that take something back.
-    back: Vec<Pattern>,
-}
+struct Kept(Ignore);
 
 impl Kept {
     fn of(directory: &Path) -> Result<Self> {
         let path = directory.join(IGNORE);
         match std::fs::read_to_string(&path) {
-            Ok(text) => Self::parse(&text).map_err(Failure::usage),
+            Ok(text) => Ignore::parse(&text).map(Self).map_err(Failure::usage),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
         }
-    }
-
-    fn parse(text: &str) -> Result<Self, String> {
-        let ignore = Ignore::parse(text)?;
-        let lines = text.strip_prefix('\u{feff}').unwrap_or(text).lines();
-        let back = lines.filter_map(|line| line.trim().strip_prefix('!'));
-        Ok(Self { ignore, back: back.map(|line| Pattern::parse(line.trim())).collect::<Result<_, _>>()? })
     }
 }
 
 impl Choice for Kept {
     fn wants(&self, path: &Path) -> bool {
         // Names that are no text match no pattern, and the service reads the file itself.
-        path.to_str().is_none_or(|path| path == IGNORE || !self.ignore.leaves_out(path))
+        path.to_str().is_none_or(|path| path == IGNORE || !self.0.leaves_out(path))
     }
 
     fn wants_below(&self, directory: &Path) -> bool {
-        directory.to_str().is_none_or(|directory| self.back.iter().any(|back| reaches_below(back, directory)))
+        directory.to_str().is_none_or(|directory| self.0.takes_back_below(directory))
     }
-}
-
-/// Whether a pattern may stand for something below a directory, and not for all of the directory.
-fn reaches_below(pattern: &Pattern, directory: &str) -> bool {
-    let parts = |path: &str| path.split('/').filter(|part| !part.is_empty()).map(ToOwned::to_owned).collect::<Vec<_>>();
-    let (above, depth) = pattern.within();
-    let (above, directory) = (parts(&above), parts(directory));
-    let is_on_the_way = above.starts_with(&directory) || directory.starts_with(&above);
-    is_on_the_way && depth.is_none_or(|depth| above.len() + depth > directory.len())
 }
 
 #[cfg(test)]
@@ -150,7 +130,7 @@ mod tests {
     use super::*;
 
     fn kept(text: &str) -> Kept {
-        Kept::parse(text).unwrap()
+        Kept(Ignore::parse(text).unwrap())
     }
 
     #[test]
@@ -167,7 +147,7 @@ mod tests {
             assert!(!kept.wants_below(Path::new(closed)), "{closed}");
         }
         assert!(!Kept::default().wants_below(Path::new("a")));
-        assert!(Kept::parse("!../x").is_err());
+        assert!(Ignore::parse("!../x").is_err());
     }
 
     #[test]

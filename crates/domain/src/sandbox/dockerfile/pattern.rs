@@ -74,6 +74,15 @@ impl Pattern {
         (above, depth)
     }
 
+    /// Whether it may stand for something below a directory, and not for all of the directory.
+    fn reaches_below(&self, directory: &str) -> bool {
+        let parts = |path: &str| path.split('/').filter(|part| !part.is_empty()).map(ToOwned::to_owned).collect();
+        let (above, depth) = self.within();
+        let (above, directory): (Vec<String>, Vec<String>) = (parts(&above), parts(directory));
+        let is_on_the_way = above.starts_with(&directory) || directory.starts_with(&above);
+        is_on_the_way && depth.is_none_or(|depth| above.len() + depth > directory.len())
+    }
+
     /// Whether a path, relative and without `.` or empty parts, is what the pattern stands for.
     pub fn matches(&self, path: &str) -> bool {
         self.walk(path).last() == Some(&true)
@@ -229,6 +238,11 @@ impl Ignore {
     /// Whether a path is left out.
     pub fn leaves_out(&self, path: &str) -> bool {
         self.0.iter().rev().find(|(_, pattern)| pattern.covers(path)).is_some_and(|(back, _)| !back)
+    }
+
+    /// Whether something below a directory that is left out may be taken back. Where not, nobody need look there.
+    pub fn takes_back_below(&self, directory: &str) -> bool {
+        self.0.iter().any(|(back, pattern)| *back && pattern.reaches_below(directory))
     }
 }
 

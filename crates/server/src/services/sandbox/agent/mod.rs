@@ -138,7 +138,7 @@ impl Session {
 }
 
 /// Waits for what needs no work.
-pub async fn soon<T, E: std::convert::From<AgentError>>(work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+pub async fn soon<T, E: From<AgentError>>(work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     tokio::time::timeout(PATIENCE, work).await.map_err(|_| AgentError::Timeout)?
 }
 

@@ -11,7 +11,7 @@ use berth_oci::{Budget, Context};
 use tokio_util::sync::CancellationToken;
 
 use super::site::{Beginning, Opened, Site, Unpack, Workshop};
-use super::{BuildError, Log, stream};
+use super::{BuildError, Log, blocking, stream};
 
 /// What a build may take.
 #[derive(Clone, Copy, Debug)]
@@ -199,7 +199,7 @@ async fn look_for_copies(context: Arc<Context>, plan: &Plan) -> Result<(), Build
             found.map_err(|error| BuildError::from(error).at(*line))
         })
     };
-    tokio::task::spawn_blocking(look).await.map_err(|error| BuildError::Host(error.to_string()))?
+    blocking(look).await?
 }
 
 /// The image that the last stage goes back to.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use berth_oci::{Context, Error};
 use tokio_util::sync::CancellationToken;
 
-use super::BuildError;
 use super::builder::within;
+use super::{BuildError, blocking};
 
 /// Opens what was sent, which may have so many bytes without its compression. Reading it through takes its time: a
 /// build that is called off, or has none left, leaves that to its thread, which ends by itself.
@@ -27,5 +27,5 @@ async fn open(archive: PathBuf, bytes: u64) -> Result<Context, BuildError> {
         }
         Context::open(&archive, bytes)
     };
-    Ok(tokio::task::spawn_blocking(open).await.map_err(|error| BuildError::Host(error.to_string()))??)
+    Ok(blocking(open).await??)
 }

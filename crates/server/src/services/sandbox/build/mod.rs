@@ -86,6 +86,11 @@ impl BuildError {
     }
 }
 
+/// Does work that blocks beside the runtime.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, BuildError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| BuildError::Host(error.to_string()))
+}
+
 fn is_passing(error: &berth_oci::Error) -> bool {
     matches!(error, berth_oci::Error::Unreachable(_) | berth_oci::Error::Io(_))
 }

@@ -4,6 +4,7 @@
 //! is asked in the transaction that marks it, and what is marked can be named by nobody: new names come only from rows
 //! that have it already.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use berth_domain::ids::{LayerId, MemoryId, UploadId};
@@ -39,8 +40,7 @@ impl Reconciler for UploadReconciler {
 
     async fn reconcile(&self, id: UploadId) {
         if let Err(error) = remove_upload(&self.0, id).await {
-            tracing::warn!(what = "upload", %id, ?error, "what nobody needs could not be removed; trying again");
-            postpone(&self.0, |tx, later| upload::look_at(tx, id, later).boxed()).await;
+            postpone(&self.0, "upload", id, &error, |tx, later| upload::look_at(tx, id, later).boxed()).await;
         }
     }
 }
@@ -55,8 +55,7 @@ impl Reconciler for LayerReconciler {
 
     async fn reconcile(&self, id: LayerId) {
         if let Err(error) = remove_layer(&self.0, id).await {
-            tracing::warn!(what = "layer", %id, ?error, "what nobody needs could not be removed; trying again");
-            postpone(&self.0, |tx, later| layer::look_at(tx, id, later).boxed()).await;
+            postpone(&self.0, "layer", id, &error, |tx, later| layer::look_at(tx, id, later).boxed()).await;
         }
     }
 }
@@ -71,17 +70,20 @@ impl Reconciler for MemoryReconciler {
 
     async fn reconcile(&self, id: MemoryId) {
         if let Err(error) = remove_memory(&self.0, id).await {
-            tracing::warn!(what = "memory", %id, ?error, "what nobody needs could not be removed; trying again");
-            postpone(&self.0, |tx, later| memory::look_at(tx, id, later).boxed()).await;
+            postpone(&self.0, "memory", id, &error, |tx, later| memory::look_at(tx, id, later).boxed()).await;
         }
     }
 }
 
-/// Has it looked at again after a pause.
+/// Has what could not be removed looked at again after a pause.
 async fn postpone(
     sandboxes: &Sandboxes,
+    what: &str,
+    id: impl Display,
+    error: &StepError,
     look_at: impl for<'t> FnOnce(&'t mut Tx, Timestamp) -> BoxFuture<'t, Result<(), DbError>> + Send,
 ) {
+    tracing::warn!(what, %id, ?error, "what nobody needs could not be removed; trying again");
     let later = sandboxes.clock().now().plus_seconds(PAUSE);
     let postponed = async {
         let mut tx = sandboxes.db().begin().await?;

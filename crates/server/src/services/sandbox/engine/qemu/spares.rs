@@ -98,8 +98,8 @@ impl Spares {
         Some(spare)
     }
 
-    /// Expects that a memory which was just made will be asked for. `made` is the machine it was made with.
-    pub(super) fn expect(&self, memory: MemoryId, made: &StartSpec) {
+    /// Tells of a memory that was just made, which will be asked for. `made` is the machine it was made with.
+    pub(super) fn announce(&self, memory: MemoryId, made: &StartSpec) {
         if self.most > 0 {
             let model = StartSpec { from: From::Memory(memory), ..made.clone() };
             self.kinds().entry(memory).or_insert_with(|| Kind::new(Instant::now(), Some(model)));
@@ -359,13 +359,13 @@ mod tests {
     fn a_memory_that_nobody_asked_for_has_few() {
         let (spares, memory) = (Spares::new(10), MemoryId(Uuid::now_v7()));
         let model = kind(Instant::now()).model.unwrap();
-        spares.expect(memory, &model);
+        spares.announce(memory, &model);
         assert_eq!(made(&spares, &[memory]), [UNASKED]);
         assert_eq!(spares.kinds()[&memory].model.as_ref().map(|model| model.from), Some(From::Memory(memory)));
         assert!(spares.take(memory).is_some());
         assert_eq!(made(&spares, &[memory]), [10]);
         let none = Spares::new(0);
-        none.expect(memory, &model);
+        none.announce(memory, &model);
         assert!(none.next().is_none());
     }
 

@@ -87,7 +87,7 @@ impl QemuSandboxes {
         super::remove(&self.places.machine(id)).await?;
         let kept = || transient("its memory could not be kept");
         let bytes = About::read(&captured).map(|_| bytes_of(&captured)).ok_or_else(kept)?;
-        self.spares.expect(warming.memory, &warming.machine);
+        self.spares.announce(warming.memory, &warming.machine);
         Ok(bytes)
     }
 

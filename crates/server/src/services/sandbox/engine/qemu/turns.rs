@@ -45,7 +45,7 @@ impl Turns {
     pub(super) async fn take_idle(&self) -> Result<Turn<'_>, AcquireError> {
         let mut wanted = self.wanted.subscribe();
         // The sender lives as long as this.
-        let _ = wanted.wait_for(|wanted| *wanted == 0 || *wanted < self.cores).await;
+        let _ = wanted.wait_for(|wanted| *wanted < self.cores).await;
         Ok(Turn { _permit: self.free.acquire().await?, _wish: None })
     }
 }

@@ -13,7 +13,7 @@ use berth_oci::{Error, Image, Puller};
 use tokio_util::task::TaskTracker;
 
 use super::QemuSandboxes;
-use crate::services::sandbox::build::{Beginning, BuildError, Opened, Workshop};
+use crate::services::sandbox::build::{Beginning, BuildError, Opened, Workshop, blocking};
 use crate::services::sandbox::engine::{Build, EngineError, Named};
 
 /// Layers smaller than this many bytes are not worth a line of the log.
@@ -83,10 +83,6 @@ fn no_template(error: Error) -> Error {
         Error::NotFound(why) => Error::NotFound(both(why)),
         other => other,
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, BuildError> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| BuildError::Host(error.to_string()))
 }
 
 #[async_trait]
