@@ -40,6 +40,8 @@ codes! {
     DiskNotFound = "disk_not_found", 400;
     /// A verification, reset or invitation token is wrong, used or expired.
     InvalidToken = "invalid_token", 400;
+    /// The request names no project, and the credential stands for more than one.
+    ProjectRequired = "project_required", 400;
     /// The current password given for a change is wrong.
     WrongPassword = "wrong_password", 400;
     /// A path is absolute, leads out of the workspace, or cannot be one.
@@ -56,6 +58,8 @@ codes! {
     InvalidArchive = "invalid_archive", 400;
     /// No credential, or one that is not valid.
     Unauthorized = "unauthorized", 401;
+    /// No API key, or one that is not valid: below `/v1`, as OpenAI says it.
+    InvalidApiKey = "invalid_api_key", 401;
     /// Unknown address or wrong password.
     InvalidCredentials = "invalid_credentials", 401;
     /// The refresh token is unknown, used, revoked or expired.
@@ -94,6 +98,8 @@ codes! {
     TemplateNotFound = "template_not_found", 404;
     /// There is no such snapshot in this project.
     SnapshotNotFound = "snapshot_not_found", 404;
+    /// There is no such model, or the project may not use it.
+    ModelNotFound = "model_not_found", 404;
     /// The route exists, the method does not.
     MethodNotAllowed = "method_not_allowed", 405;
     /// The request conflicts with the present state.
@@ -104,6 +110,8 @@ codes! {
     SnapshotNotReady = "snapshot_not_ready", 409;
     /// The project has a template of this name.
     TemplateExists = "template_exists", 409;
+    /// There is a model of this name.
+    ModelExists = "model_exists", 409;
     /// The disk is attached to a VM, or reserved by a creation under way.
     DiskInUse = "disk_in_use", 409;
     /// An account with this address exists.
@@ -140,12 +148,18 @@ codes! {
     TooMany = "too_many", 429;
     /// A fault of the service; its log has the request id.
     Internal = "internal_error", 500;
+    /// No server of the model gave an answer that is one.
+    UpstreamError = "upstream_error", 502;
     /// Nothing answers on the port in the sandbox.
     PortRefused = "port_refused", 502;
     /// The sandbox was interrupted before it answered.
     SandboxInterrupted = "sandbox_interrupted", 503;
     /// The service cannot reach what it needs at the moment.
     Unavailable = "service_unavailable", 503;
+    /// This host cannot speak: programs are missing.
+    SpeechUnavailable = "speech_unavailable", 503;
+    /// No server of the model answered in time.
+    UpstreamTimeout = "upstream_timeout", 504;
     /// The sandbox's disk is full.
     NoSpace = "no_space", 507;
 }

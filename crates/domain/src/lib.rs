@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod error;
 pub mod fields;
+pub mod gateway;
 pub mod identity;
 pub mod ids;
 pub mod json;

@@ -1,0 +1,371 @@
+//! A circuit breaker: an upstream that fails is left alone for a while, and then tried with a single request.
+//!
+//! Two rules open it, because there are two ways to fail. One that is gone fails every time, and a few failures in a
+//! row show that at once. One that is overloaded fails now and then, and only a rate shows that. The time that it stays
+//! open doubles with every trial that fails, so that a long outage costs a request a minute.
+//!
+//! A health check asks less of an upstream than a request does. So a good one only brings the next trial forward, and
+//! never closes a breaker or makes up for a failed request.
+//!
+//! Outcomes come without the request they belong to. One of a request that began before the breaker opened is ignored
+//! while it is open, and taken for the trial's while it is half open: it tells of the same moment.
+
+/// Failures in a row that open a breaker, as in Envoy's outlier detection (`consecutive_5xx`).
+const ROW: u32 = 5;
+/// Failed health checks in a row that open it, as in HAProxy (`fall`).
+const FALL: u32 = 3;
+/// Outcomes below which a rate says nothing; this and the half are Hystrix's (`requestVolumeThreshold`,
+/// `errorThresholdPercentage`).
+const ENOUGH: u64 = 20;
+/// Shortest and longest time that it stays open, in milliseconds. The longest is also how long a trial may go without
+/// an outcome before another is admitted, so that a lost one never shuts an upstream out for good.
+const SHORTEST: u64 = 1_000;
+const LONGEST: u64 = 60_000;
+
+/// What a breaker does with requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It lets all through.
+    Closed,
+    /// It lets none through.
+    Open,
+    /// It lets one through at a time, as a trial.
+    HalfOpen,
+}
+
+/// A breaker for one upstream. Times are milliseconds of one clock that does not go back.
+#[derive(Clone, Debug, Default)]
+pub struct Breaker {
+    phase: Phase,
+    /// Failures since the last success.
+    row: u32,
+    /// Failed health checks since the last good one.
+    unwell: u32,
+    /// Times it opened since it was last closed.
+    opened: u32,
+    /// Successes and failures of the last 30 seconds.
+    recent: Window<3_000>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Phase {
+    #[default]
+    Closed,
+    /// Until this time.
+    Open(u64),
+    /// With the time when its trial began.
+    Half(Option<u64>),
+}
+
+impl Breaker {
+    /// What it does at this time.
+    pub fn state(&self, now: u64) -> State {
+        match self.phase(now) {
+            Phase::Closed => State::Closed,
+            Phase::Open(_) => State::Open,
+            Phase::Half(_) => State::HalfOpen,
+        }
+    }
+
+    /// Whether a request may go to the upstream. The one that goes is told to [`Breaker::began`].
+    pub fn admits(&self, now: u64) -> bool {
+        match self.phase(now) {
+            Phase::Closed => true,
+            Phase::Open(_) => false,
+            Phase::Half(trial) => trial.is_none_or(|began| now.saturating_sub(began) >= LONGEST),
+        }
+    }
+
+    /// A request goes to the upstream.
+    pub fn began(&mut self, now: u64) {
+        if let Phase::Half(_) = self.phase(now) {
+            self.phase = Phase::Half(Some(now));
+        }
+    }
+
+    /// The upstream answered.
+    pub fn succeeded(&mut self, now: u64) {
+        match self.phase(now) {
+            Phase::Closed => {
+                self.row = 0;
+                self.recent.add(now, 1, 0);
+            }
+            Phase::Open(_) => {}
+            Phase::Half(_) => *self = Self::default(),
+        }
+    }
+
+    /// The upstream failed.
+    pub fn failed(&mut self, now: u64) {
+        match self.phase(now) {
+            Phase::Closed => {
+                self.row += 1;
+                self.recent.add(now, 0, 1);
+                if self.row >= ROW || self.fails_often(now) {
+                    self.open(now);
+                }
+            }
+            Phase::Open(_) => {}
+            Phase::Half(_) => self.open(now),
+        }
+    }
+
+    /// The client called the request off before its outcome was known: the next may be the trial.
+    pub fn abandoned(&mut self, now: u64) {
+        if let Phase::Half(_) = self.phase(now) {
+            self.phase = Phase::Half(None);
+        }
+    }
+
+    /// A health check ended.
+    pub fn probed(&mut self, healthy: bool, now: u64) {
+        self.unwell = if healthy { 0 } else { self.unwell.saturating_add(1) };
+        match self.phase(now) {
+            Phase::Closed if self.unwell >= FALL => self.open(now),
+            Phase::Open(_) if healthy => self.phase = Phase::Half(None),
+            Phase::Half(_) if !healthy => self.open(now),
+            _ => {}
+        }
+    }
+
+    /// The phase, with the time that has passed.
+    fn phase(&self, now: u64) -> Phase {
+        match self.phase {
+            Phase::Open(until) if now >= until => Phase::Half(None),
+            phase => phase,
+        }
+    }
+
+    /// Whether at least half of the last outcomes are failures.
+    fn fails_often(&self, now: u64) -> bool {
+        let (good, bad) = self.recent.sums(now);
+        good + bad >= ENOUGH && bad >= good
+    }
+
+    fn open(&mut self, now: u64) {
+        // Six doublings lead from the shortest time beyond the longest.
+        let time = (SHORTEST << self.opened.min(6)).min(LONGEST);
+        let opened = self.opened.saturating_add(1);
+        *self = Self { phase: Phase::Open(now.saturating_add(time)), opened, ..Self::default() };
+    }
+}
+
+/// Slots of a [`Window`].
+const SLOTS: usize = 10;
+
+/// Two counters over the last ten slots of `SLOT` milliseconds, the present one among them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Window<const SLOT: u64> {
+    slots: [Slot; SLOTS],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    /// Which slot since the clock's beginning.
+    tick: u64,
+    counts: (u64, u64),
+}
+
+impl<const SLOT: u64> Window<SLOT> {
+    /// Adds to the counters.
+    pub(super) fn add(&mut self, now: u64, first: u64, second: u64) {
+        let tick = now / SLOT;
+        let place = usize::try_from(tick % SLOTS as u64).unwrap_or_default();
+        let slot = &mut self.slots[place];
+        if slot.tick < tick {
+            *slot = Slot { tick, counts: (0, 0) };
+        }
+        slot.counts.0 += first;
+        slot.counts.1 += second;
+    }
+
+    /// What was added of late.
+    pub(super) fn sums(&self, now: u64) -> (u64, u64) {
+        let tick = now / SLOT;
+        let late = self.slots.iter().filter(|slot| slot.tick + SLOTS as u64 > tick);
+        late.fold((0, 0), |sums, slot| (sums.0 + slot.counts.0, sums.1 + slot.counts.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn fail(breaker: &mut Breaker, times: u32, now: u64) {
+        for _ in 0..times {
+            breaker.failed(now);
+        }
+    }
+
+    #[test]
+    fn five_in_a_row_open_it() {
+        let mut breaker = Breaker::default();
+        fail(&mut breaker, 4, 0);
+        breaker.succeeded(0);
+        fail(&mut breaker, 4, 0);
+        assert_eq!(breaker.state(0), State::Closed);
+        breaker.failed(0);
+        assert_eq!((breaker.state(0), breaker.state(999), breaker.admits(999)), (State::Open, State::Open, false));
+        assert_eq!((breaker.state(1000), breaker.admits(1000)), (State::HalfOpen, true));
+    }
+
+    /// Failures among others, never many in a row; then time passes, then a last failure.
+    fn mixed(good: u32, bad: u32, pause: u64) -> State {
+        let mut breaker = Breaker::default();
+        for turn in 0..good.max(bad) {
+            if turn < bad {
+                breaker.failed(0);
+            }
+            if turn < good {
+                breaker.succeeded(0);
+            }
+        }
+        breaker.failed(pause);
+        breaker.state(pause)
+    }
+
+    #[test]
+    fn half_of_twenty_open_it() {
+        assert_eq!(mixed(10, 9, 0), State::Open);
+        assert_eq!(mixed(11, 9, 0), State::Closed);
+        assert_eq!(mixed(9, 9, 0), State::Closed);
+        assert_eq!(mixed(10, 9, 29_999), State::Open);
+        assert_eq!(mixed(10, 9, 30_000), State::Closed);
+    }
+
+    #[test]
+    fn the_time_doubles_up_to_a_minute() {
+        let (mut breaker, mut now) = (Breaker::default(), 0);
+        fail(&mut breaker, 5, now);
+        for time in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
+            assert_eq!(breaker.state(now + time * 1000 - 1), State::Open, "{time}");
+            now += time * 1000;
+            assert_eq!(breaker.state(now), State::HalfOpen, "{time}");
+            breaker.began(now);
+            breaker.failed(now);
+        }
+        now += 60_000;
+        breaker.began(now);
+        breaker.succeeded(now);
+        assert_eq!(breaker.state(now), State::Closed);
+        fail(&mut breaker, 5, now);
+        assert_eq!(breaker.state(now + 1000), State::HalfOpen);
+    }
+
+    #[test]
+    fn one_trial_at_a_time() {
+        let mut breaker = Breaker::default();
+        fail(&mut breaker, 5, 0);
+        breaker.began(1000);
+        assert!(!breaker.admits(1000));
+        breaker.abandoned(1500);
+        assert!(breaker.admits(1500));
+        breaker.began(1500);
+        assert!(!breaker.admits(61_499));
+        assert!(breaker.admits(61_500), "a lost trial is given up");
+    }
+
+    #[test]
+    fn outcomes_of_before_change_nothing_while_it_is_open() {
+        let mut breaker = Breaker::default();
+        fail(&mut breaker, 50, 0);
+        breaker.succeeded(500);
+        breaker.abandoned(500);
+        assert_eq!((breaker.state(999), breaker.state(1000)), (State::Open, State::HalfOpen));
+    }
+
+    #[test]
+    fn health_checks() {
+        let mut breaker = Breaker::default();
+        for healthy in [false, false, true, false, false] {
+            breaker.probed(healthy, 0);
+        }
+        assert_eq!(breaker.state(0), State::Closed);
+        breaker.probed(false, 0);
+        assert_eq!(breaker.state(0), State::Open);
+        breaker.probed(true, 1);
+        assert_eq!((breaker.state(1), breaker.admits(1)), (State::HalfOpen, true));
+        breaker.probed(true, 2);
+        assert_eq!(breaker.state(2), State::HalfOpen);
+        breaker.probed(false, 3);
+        assert_eq!((breaker.state(2002), breaker.state(2003)), (State::Open, State::HalfOpen));
+        // A good check does not make up for failed requests.
+        let mut breaker = Breaker::default();
+        for _ in 0..5 {
+            breaker.failed(0);
+            breaker.probed(true, 0);
+        }
+        assert_eq!(breaker.state(0), State::HalfOpen);
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Wait(u64),
+        Begin,
+        Succeed,
+        Fail,
+        Abandon,
+        Probe(bool),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            2 => (0_u64..70_000).prop_map(Step::Wait),
+            1 => (0_u64..3_000).prop_map(Step::Wait),
+            4 => Just(Step::Begin),
+            3 => Just(Step::Succeed),
+            6 => Just(Step::Fail),
+            1 => Just(Step::Abandon),
+            1 => any::<bool>().prop_map(Step::Probe),
+        ]
+    }
+
+    /// Whether a step may lead from one state to the next.
+    fn legal(step: Step, from: State, to: State) -> bool {
+        use State::{Closed, HalfOpen, Open};
+        match (from, to) {
+            (Closed | HalfOpen, Open) => matches!(step, Step::Fail | Step::Probe(false)),
+            (Open, HalfOpen) => matches!(step, Step::Wait(_) | Step::Probe(true)),
+            (HalfOpen, Closed) => matches!(step, Step::Succeed),
+            (Closed, HalfOpen) | (Open, Closed) => false,
+            // A trial's outcome never leaves it half open.
+            (HalfOpen, HalfOpen) => !matches!(step, Step::Succeed | Step::Fail | Step::Probe(false)),
+            (Closed, Closed) | (Open, Open) => true,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_walks_only_where_it_may(steps in prop::collection::vec(step(), 1..200)) {
+            let (mut breaker, mut now, mut row) = (Breaker::default(), 1_000_000, 0);
+            for step in steps {
+                let before = breaker.state(now);
+                match step {
+                    Step::Wait(time) => now += time,
+                    Step::Begin => breaker.began(now),
+                    Step::Succeed => breaker.succeeded(now),
+                    Step::Fail => breaker.failed(now),
+                    Step::Abandon => breaker.abandoned(now),
+                    Step::Probe(healthy) => breaker.probed(healthy, now),
+                }
+                let after = breaker.state(now);
+                prop_assert!(legal(step, before, after), "{:?} from {:?} to {:?}", step, before, after);
+                row = match step {
+                    Step::Fail if before == State::Closed => row + 1,
+                    Step::Succeed => 0,
+                    _ => row,
+                };
+                prop_assert!(after != State::Closed || row < 5);
+                if after != State::Closed {
+                    row = 0;
+                }
+                prop_assert!(breaker.admits(now) == (after == State::Closed) || after == State::HalfOpen);
+                prop_assert!(!(matches!(step, Step::Begin) && after == State::HalfOpen && breaker.admits(now)));
+                // However it came here, a minute without news lets a request through.
+                prop_assert!(breaker.admits(now + LONGEST));
+            }
+        }
+    }
+}

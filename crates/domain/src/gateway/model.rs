@@ -1,0 +1,334 @@
+//! What a model is, and how it is read: from the configuration and from administrators' requests alike.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::fields::{Fields, Parsed, integer, sized, text};
+use crate::gateway::money::{Nano, Price};
+
+/// Most upstreams, aliases and fallbacks of a model, and most projects that are let in.
+const MANY: usize = 100;
+/// Longest time-out, in seconds: a day.
+const LONGEST: i64 = 86_400;
+
+/// A model's name as clients send it: 1 to 200 printable ASCII characters without white space; slashes are common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ModelId(String);
+
+impl ModelId {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The rule of a field that names a model.
+    pub fn rule(value: &Value) -> Parsed<Self> {
+        let name = text(value)?;
+        let good = (1..=200).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
+        let tidy = !name.starts_with('/') && !name.ends_with('/') && !name.contains("//");
+        // A URL's parser would take these for steps of the path.
+        let plain = name.split('/').all(|part| part != "." && part != "..");
+        if good && tidy && plain && !name.contains(['?', '#', '%', '\\']) {
+            Ok(Self(name.to_owned()))
+        } else {
+            Err("must be 1 to 200 printable characters like acme/tiny-1.5b, without ? # % \\ and empty parts".into())
+        }
+    }
+}
+
+impl fmt::Display for ModelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which upstream of several answers a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// By chance, in proportion to the weights.
+    #[default]
+    Weighted,
+    /// The one with the fewest requests under way for its weight.
+    LeastBusy,
+    /// The faster of two chosen by chance.
+    Latency,
+    /// The one that answered this conversation before.
+    Affinity,
+}
+
+impl Strategy {
+    /// The word of the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Weighted => "weighted",
+            Self::LeastBusy => "least_busy",
+            Self::Latency => "latency",
+            Self::Affinity => "affinity",
+        }
+    }
+
+    fn rule(value: &Value) -> Parsed<Self> {
+        let all = [Self::Weighted, Self::LeastBusy, Self::Latency, Self::Affinity];
+        let word = text(value)?;
+        all.into_iter()
+            .find(|strategy| strategy.as_str() == word)
+            .ok_or_else(|| "must be weighted, least_busy, latency or affinity".into())
+    }
+}
+
+/// How long an answer may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Until an upstream's first byte.
+    pub first_byte: Duration,
+    /// Between two pieces of an answer.
+    pub idle: Duration,
+    /// All in all, with every upstream that was tried.
+    pub total: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { first_byte: seconds(60), idle: seconds(60), total: seconds(600) }
+    }
+}
+
+/// Where the key of an upstream comes from. The key itself is never kept with the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A variable of the service's environment.
+    Env(String),
+    /// A file that the service can read.
+    File(String),
+}
+
+/// What answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A server that speaks OpenAI's protocol at this base URL, without a slash at its end.
+    Url(String),
+    /// A model file that the service runs a server for.
+    Gguf(String),
+}
+
+/// One of those that answer for a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    /// Where.
+    pub place: Place,
+    /// The model's name there.
+    pub model: String,
+    /// Its key.
+    pub access: Option<Access>,
+    /// Its share, 1 to 1,000.
+    pub weight: u32,
+    /// Most requests at the same time; `None` is no limit.
+    pub max_concurrency: Option<u32>,
+}
+
+/// A model on offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// Its name.
+    pub id: ModelId,
+    /// Other names of it.
+    pub aliases: Vec<ModelId>,
+    /// Models that answer when no upstream of this one does.
+    pub fallbacks: Vec<ModelId>,
+    /// Which upstream answers.
+    pub strategy: Strategy,
+    /// How long an answer may take.
+    pub timeouts: Timeouts,
+    /// What it costs.
+    pub price: Price,
+    /// Those that answer, at least one.
+    pub upstreams: Vec<Upstream>,
+    /// Projects, by id, that may use it; empty is every project.
+    pub projects: Vec<String>,
+    /// Most requests that wait while all upstreams are busy.
+    pub max_queue: u32,
+}
+
+impl Model {
+    /// Every key of a model in the configuration.
+    pub const KEYS: [&'static str; 11] = [
+        "id",
+        "aliases",
+        "fallbacks",
+        "strategy",
+        "first_byte_timeout_seconds",
+        "idle_timeout_seconds",
+        "total_timeout_seconds",
+        "price",
+        "upstreams",
+        "projects",
+        "max_queue",
+    ];
+    /// Every key of an upstream.
+    pub const UPSTREAM_KEYS: [&'static str; 7] =
+        ["url", "gguf", "model", "api_key_env", "api_key_file", "weight", "max_concurrency"];
+    /// Every key of a price.
+    pub const PRICE_KEYS: [&'static str; 2] = ["input", "output"];
+}
+
+impl TryFrom<&Value> for Model {
+    type Error = Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let id = f.required("id", ModelId::rule);
+        let upstreams = f.objects("upstreams", MANY, |u| upstream(u, id.as_ref())).unwrap_or_default();
+        if upstreams.is_empty() && !f.failed() {
+            f.fail("upstreams", "must name at least one upstream, like [{\"url\": \"http://127.0.0.1:9101/v1\"}]");
+        }
+        let names = |f: &mut Fields<'_>, name: &str| f.list(name, MANY, ModelId::rule).unwrap_or_default();
+        let model = Self {
+            aliases: names(&mut f, "aliases"),
+            fallbacks: names(&mut f, "fallbacks"),
+            strategy: f.optional("strategy", Strategy::rule).unwrap_or_default(),
+            timeouts: timeouts(&mut f),
+            price: f.object("price", |f| Some(price(f))).unwrap_or_default(),
+            upstreams,
+            projects: f.list("projects", MANY, sized(1, 100)).unwrap_or_default(),
+            max_queue: small(f.optional("max_queue", integer(0, 100_000)).unwrap_or(100)),
+            id: match id {
+                Some(id) => id,
+                None => return f.finish(None),
+            },
+        };
+        if model.fallbacks.contains(&model.id) {
+            f.fail("fallbacks", "must not name the model itself");
+        }
+        f.finish(Some(model))
+    }
+}
+
+fn small(number: i64) -> u32 {
+    u32::try_from(number).unwrap_or_default()
+}
+
+fn timeouts(f: &mut Fields<'_>) -> Timeouts {
+    let default = Timeouts::default();
+    let mut seconds = |name: &str, default: Duration| {
+        let given = f.optional(name, integer(1, LONGEST));
+        given.map_or(default, |seconds| Duration::from_secs(seconds.unsigned_abs()))
+    };
+    Timeouts {
+        first_byte: seconds("first_byte_timeout_seconds", default.first_byte),
+        idle: seconds("idle_timeout_seconds", default.idle),
+        total: seconds("total_timeout_seconds", default.total),
+    }
+}
+
+fn price(f: &mut Fields<'_>) -> Price {
+    let mut amount = |name: &str| f.optional(name, amount).unwrap_or_default();
+    Price { input: amount("input"), output: amount("output") }
+}
+
+/// Rule: a price for a million tokens.
+fn amount(value: &Value) -> Parsed<Nano> {
+    let units = value.as_f64().filter(|units| *units <= 1e6);
+    units.and_then(Nano::of_units).ok_or_else(|| "must be a number from 0 to 1000000".into())
+}
+
+fn upstream(f: &mut Fields<'_>, id: Option<&ModelId>) -> Option<Upstream> {
+    let url = f.optional("url", base_url).map(Place::Url);
+    let gguf = f.optional("gguf", sized(1, 4096)).map(Place::Gguf);
+    if f.has("url") == f.has("gguf") {
+        f.fail("url", "is required, or 'gguf' with the path of a model file in its place");
+    }
+    let env = f.optional("api_key_env", variable).map(Access::Env);
+    let file = f.optional("api_key_file", sized(1, 4096)).map(Access::File);
+    if env.is_some() && file.is_some() {
+        f.fail("api_key_file", "must not stand beside api_key_env");
+    }
+    let model = f.optional("model", sized(1, 200));
+    Some(Upstream {
+        weight: small(f.optional("weight", integer(1, 1000)).unwrap_or(1)),
+        max_concurrency: f.optional("max_concurrency", integer(1, 1_000_000)).map(small),
+        place: url.or(gguf)?,
+        model: model.or_else(|| id.map(ModelId::to_string)).unwrap_or_default(),
+        access: env.or(file),
+    })
+}
+
+/// Rule: an http or https URL, taken without the slash at its end.
+pub fn base_url(value: &Value) -> Parsed<String> {
+    let url = text(value)?.trim_end_matches('/');
+    let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or_default();
+    let plain = url.bytes().all(|b| b.is_ascii_graphic()) && !url.contains(['?', '#', '@']);
+    if plain && !host.is_empty() && !host.starts_with(['/', ':']) && url.len() <= 2000 {
+        Ok(url.to_owned())
+    } else {
+        Err("must be an address like http://127.0.0.1:9101/v1, without a user, a query or a fragment".into())
+    }
+}
+
+/// Rule: the name of an environment variable.
+pub fn variable(value: &Value) -> Parsed<String> {
+    let name = text(value)?;
+    let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    if (1..=200).contains(&name.len()) && name.bytes().all(good) && !name.starts_with(|c: char| c.is_ascii_digit()) {
+        Ok(name.to_owned())
+    } else {
+        Err("must be the name of an environment variable, like OPENAI_API_KEY".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn model(change: impl FnOnce(&mut Value)) -> Result<Model> {
+        let mut body = json!({"id": "acme/tiny", "upstreams": [{"url": "http://127.0.0.1:9101/v1/"}]});
+        change(&mut body);
+        Model::try_from(&body)
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_contract() {
+        let model = model(|_| {}).unwrap();
+        assert_eq!(model.timeouts.first_byte, Duration::from_mins(1));
+        assert_eq!((model.timeouts.idle.as_secs(), model.timeouts.total.as_secs()), (60, 600));
+        assert_eq!(model.upstreams[0].place, Place::Url("http://127.0.0.1:9101/v1".into()));
+        assert_eq!((model.upstreams[0].model.as_str(), model.upstreams[0].weight), ("acme/tiny", 1));
+    }
+
+    #[test]
+    fn every_mistake_is_named() {
+        let error = model(|body| {
+            body["id"] = json!("a b");
+            body["strategy"] = json!("fastest");
+            body["price"] = json!({"input": -1});
+            body["upstreams"] = json!([{"url": "ftp://x"}, {}, {"url": "http://h", "weight": 0}]);
+        });
+        let error = error.unwrap_err();
+        let fields: Vec<_> = error.details.iter().map(|d| d.field.as_str()).collect();
+        for field in ["id", "strategy", "price.input", "upstreams[0].url", "upstreams[1].url", "upstreams[2].weight"] {
+            assert!(fields.contains(&field), "{field} is not among {fields:?}");
+        }
+        assert!(model(|body| body["upstreams"] = json!([])).is_err());
+        assert!(model(|body| body["fallbacks"] = json!(["acme/tiny"])).is_err());
+    }
+
+    #[test]
+    fn names_on_both_sides() {
+        for good in ["a", "acme/tiny", "gpt-4o:latest", &"x".repeat(200)] {
+            assert!(ModelId::rule(&json!(good)).is_ok(), "{good}");
+        }
+        for bad in ["", " ", "a b", "/a", "a/", "a//b", "a/../b", "a?b", "ä", &"x".repeat(201)] {
+            assert!(ModelId::rule(&json!(bad)).is_err(), "{bad}");
+        }
+        for bad in ["http://", "http://u@h", "http://h?x", "h:80", "http:///v1"] {
+            assert!(base_url(&json!(bad)).is_err(), "{bad}");
+        }
+    }
+}
