@@ -1,6 +1,5 @@
 //! The service over an engine that only remembers, in a process of its own.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,8 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use berth_server::app::{App, Engines};
 use berth_server::config::{Config, Secret};
+use berth_server::http::server;
 use berth_testkit::{SimulatedEngine, SimulatedSandboxes};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 /// Serves until its end; says where, and when it has looked at so many machines.
 pub async fn serve(folder: &Path, machines: usize) -> Result<()> {
@@ -34,7 +35,6 @@ pub async fn serve(folder: &Path, machines: usize) -> Result<()> {
         }
         println!("{}", began.elapsed().as_secs_f64());
     });
-    let router = app.router.clone().into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, router).await?;
+    server::serve(listener, app.router.clone(), CancellationToken::new()).await;
     Ok(())
 }

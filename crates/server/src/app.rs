@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::Router;
-use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +21,7 @@ use crate::config::Config;
 use crate::db::Db;
 use crate::http::base::Configured;
 use crate::http::probes::Probes;
+use crate::services::gateway::Gateway;
 use crate::services::identity::Identity;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::engine::SandboxEngine;
@@ -78,13 +78,14 @@ impl App {
         let sandboxes = Sandboxes::new(db.clone(), clock.clone(), config, engines.sandbox.clone());
         let holders: Vec<Arc<dyn Holder>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
         let identity = Identity::start(db.clone(), clock.clone(), config, holders).await?;
+        let gateway = Gateway::start(db.clone(), clock.clone(), config).await?;
         vms.prepare().await?;
         sandboxes.prepare().await?;
         let inside = runtime::routes(Runtime { db: db.clone(), engine: engines.sandbox.clone() });
-        let metrics = metrics(vms.clone(), sandboxes.clone());
+        let metrics = metrics(vms.clone(), sandboxes.clone(), gateway.clone());
         let ready = move || engines.vm.ready().and_then(|()| engines.sandbox.ready());
         let probes = Probes { db: db.clone(), engines: Arc::new(ready), metrics };
-        let managed = identity.routes().merge(vms.routes()).merge(sandboxes.routes());
+        let managed = identity.routes().merge(vms.routes()).merge(sandboxes.routes()).merge(gateway.routes());
         let services = OpenApiRouter::new().merge(managed).merge(inside);
         let base = Configured(config.public_url().map(Arc::from));
         let router = crate::http::router(services, Arc::new(identity.clone()), db.clone(), base, probes);
@@ -93,6 +94,7 @@ impl App {
         identity.spawn_workers(&mut tasks, &stop);
         vms.spawn_workers(&mut tasks, &stop);
         sandboxes.spawn_workers(&mut tasks, &stop);
+        gateway.spawn_workers(&mut tasks, &stop);
         if config.identity.suspension_stops_machines {
             let services: Vec<Arc<dyn Stops>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
             tasks.spawn(suspension::watch(db.clone(), Arc::new(identity.clone()), services, stop.clone()));
@@ -108,10 +110,10 @@ impl App {
     }
 }
 
-fn metrics(vms: Vms, sandboxes: Sandboxes) -> crate::http::probes::Metrics {
+fn metrics(vms: Vms, sandboxes: Sandboxes, gateway: Gateway) -> crate::http::probes::Metrics {
     Arc::new(move || {
-        let (vms, sandboxes) = (vms.clone(), sandboxes.clone());
-        Box::pin(async move { vms.prometheus().await + &sandboxes.prometheus().await })
+        let (vms, sandboxes, gateway) = (vms.clone(), sandboxes.clone(), gateway.clone());
+        Box::pin(async move { vms.prometheus().await + &sandboxes.prometheus().await + &gateway.prometheus() })
     })
 }
 
@@ -125,16 +127,8 @@ pub async fn serve(config: Config) -> Result<()> {
         format!("cannot listen on {}; is another service there? Set BERTH_LISTEN to another address", config.listen)
     })?;
     announce(&config, &app, listener.local_addr()?);
-    let router = app.router.clone().into_make_service_with_connect_info::<SocketAddr>();
     let ending = CancellationToken::new();
-    // What is sent piece by piece, as output is, must not wait for the receipt of the piece before.
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection ended before it began");
-        }
-    });
-    let graceful = axum::serve(listener, router).with_graceful_shutdown(ending.clone().cancelled_owned());
-    let server = tokio::spawn(graceful.into_future());
+    let server = tokio::spawn(crate::http::server::serve(listener, app.router.clone(), ending.clone()));
     signalled().await;
     tracing::info!("draining; machines keep running");
     ending.cancel();

@@ -79,9 +79,10 @@ fn sql_stands_only_in_stores() {
 fn services_know_each_other_only_by_their_front_doors() {
     // An engine's error is the same for all that run machines.
     let apart = [
-        ("identity", ["services::vm", "services::sandbox"]),
-        ("vm", ["services::identity", "services::sandbox"]),
-        ("sandbox", ["services::identity", "services::vm::store"]),
+        ("identity", ["services::vm", "services::sandbox", "services::gateway"]),
+        ("vm", ["services::identity", "services::sandbox", "services::gateway"]),
+        ("sandbox", ["services::identity", "services::vm::store", "services::gateway"]),
+        ("gateway", ["services::identity", "services::vm", "services::sandbox"]),
     ];
     for (service, others) in apart {
         refuse(&format!("server/src/services/{service}"), &others, |_| false);
@@ -96,6 +97,8 @@ fn services_know_each_other_only_by_their_front_doors() {
         "sandbox::store",
         "sandbox::ops",
         "sandbox::reconcile",
+        "gateway::store",
+        "gateway::ops",
     ];
     refuse("server/src", &rooms, |file| file.contains("/services/"));
 }
@@ -121,7 +124,7 @@ fn requests_do_not_touch_the_host() {
 
 #[test]
 fn stores_are_asked_by_ops_and_reconcilers_not_by_wire() {
-    for service in ["vm", "sandbox"] {
+    for service in ["vm", "sandbox", "gateway"] {
         refuse(&format!("server/src/services/{service}/wire"), &["engine()", ".begin()", "Tx"], |_| false);
     }
 }

@@ -9,9 +9,11 @@ mod engine;
 mod platform;
 mod sandboxes;
 mod service;
+pub mod upstream;
 
 pub use body::{key, vm};
 pub use engine::SimulatedEngine;
 pub use platform::{Answer, Caller, Platform, code_in, token_in};
 pub use sandboxes::SimulatedSandboxes;
 pub use service::{Service, eventually, images};
+pub use upstream::{Gate, Received, Script, Step, Upstream};

@@ -1,17 +1,18 @@
 //! A platform in this process: the real service, its real HTTP on a real port, a simulated engine.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_server::app::{App, Engines};
 use berth_server::config::{Config, Secret};
+use berth_server::http::server::serve;
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::{SimulatedEngine, SimulatedSandboxes};
 
@@ -89,10 +90,7 @@ impl Platform {
         let app = App::start_with(&config, engines).await.expect("the service starts");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
-        let router = app.router.clone().into_make_service_with_connect_info::<SocketAddr>();
-        let server = tokio::spawn(async move {
-            axum::serve(listener, router).await.expect("the service answers");
-        });
+        let server = tokio::spawn(serve(listener, app.router.clone(), CancellationToken::new()));
         let admin = Caller::login(&base, EMAIL, PASSWORD).await;
         Self { engine, sandboxes, admin, config, app: Some(app), server, _dir: dir }
     }
@@ -232,7 +230,7 @@ impl Caller {
 
     /// A request to be completed by hand.
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        let path = if ["/api/", "/sandbox/", "/."].iter().any(|root| path.starts_with(root)) {
+        let path = if ["/api/", "/sandbox/", "/v1/", "/."].iter().any(|root| path.starts_with(root)) {
             path.to_owned()
         } else {
             format!("{}{path}", self.project)

@@ -1,6 +1,9 @@
 //! `berth doctor`: what this machine can do, what is missing, and what to type.
 
 use std::fmt;
+use std::path::PathBuf;
+
+use berth_qemu::host;
 
 use crate::clock::Clock;
 use crate::config::Config;
@@ -39,8 +42,15 @@ pub async fn doctor(config: &Config) -> Report {
     let engine = QemuEngine::open(&config.data_dir, &config.vm, config.accel);
     let mut lines = engine.findings().await;
     lines.extend(QemuSandboxes::open(config, Clock::default()).findings());
+    lines.extend(["espeak-ng", "ffmpeg"].map(|name| speaks(name, host::find(name))));
     lines.push(data_dir(config));
     Report { ok: lines.iter().all(|l| l.good), lines }
+}
+
+/// A program that speaks. Machines run without it.
+fn speaks(name: &str, path: Option<PathBuf>) -> Finding {
+    let missing = || "none, so that nothing can be spoken here; type: sudo apt install espeak-ng ffmpeg".to_owned();
+    Finding { good: true, what: name.into(), text: path.map_or_else(missing, |path| path.display().to_string()) }
 }
 
 fn data_dir(config: &Config) -> Finding {
@@ -52,4 +62,17 @@ fn data_dir(config: &Config) -> Finding {
         format!("{} cannot be written; set BERTH_DATA_DIR to a folder of yours", dir.display())
     };
     Finding { good: writable, what: "data folder".into(), text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_cannot_speak_is_fit() {
+        let missing = speaks("espeak-ng", None);
+        assert!(missing.good && missing.text.contains("sudo apt install espeak-ng ffmpeg"), "{}", missing.text);
+        let found = speaks("ffmpeg", Some("/usr/bin/ffmpeg".into()));
+        assert_eq!((found.good, found.text.as_str()), (true, "/usr/bin/ffmpeg"));
+    }
 }

@@ -6,6 +6,7 @@
 mod catalog;
 mod identity;
 mod mail;
+pub mod model;
 mod sandbox;
 mod vm;
 
@@ -13,12 +14,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use berth_domain::gateway::{Model, Voice};
 use berth_qemu::accel::Request;
 use serde::Deserialize;
 
 pub use catalog::{Catalog, Plan, Region, VmConfig};
 pub use identity::Identity;
 pub use mail::{Mail, Sms};
+pub use model::Gateway;
 pub use sandbox::Sandbox;
 pub use vm::Vm;
 
@@ -77,6 +80,14 @@ pub struct Config {
     pub vm: Vm,
     /// Sandboxes.
     pub sandbox: Sandbox,
+    /// The gateway to models.
+    pub gateway: Gateway,
+    /// Models of the configuration.
+    #[serde(deserialize_with = "model::models")]
+    pub models: Vec<Model>,
+    /// Voices.
+    #[serde(deserialize_with = "model::voices")]
+    pub voices: Vec<Voice>,
     /// What is on offer.
     #[serde(flatten)]
     pub catalog: Catalog,
@@ -109,6 +120,9 @@ impl Default for Config {
             sms: Sms::default(),
             vm: Vm::default(),
             sandbox: Sandbox::default(),
+            gateway: Gateway::default(),
+            models: Vec::new(),
+            voices: Voice::defaults(),
             catalog: Catalog::default(),
         }
     }
@@ -197,6 +211,8 @@ impl Config {
         self.sandbox.check()?;
         self.mail.check()?;
         self.sms.check()?;
+        self.gateway.check()?;
+        model::check(&self.models, &self.voices)?;
         self.identity.check()
     }
 }
@@ -237,6 +253,18 @@ mod tests {
     }
 
     #[test]
+    fn models_and_voices_are_read() {
+        let text = "[[models]]\nid = \"acme/tiny\"\naliases = [\"tiny\"]\nprice = { input = 0.15, output = 0.60 }\n\
+                    [[models.upstreams]]\nurl = \"http://127.0.0.1:9101/v1\"\nweight = 3\n\
+                    [[voices]]\nid = \"alloy\"\nespeak = \"de\"\n[[voices]]\nid = \"anna\"\nespeak = \"de+f2\"\n";
+        let config = with(text, &[]).unwrap();
+        let model = &config.models[0];
+        assert_eq!((model.id.as_str(), model.upstreams[0].weight, model.price.input.0), ("acme/tiny", 3, 150_000_000));
+        assert_eq!(config.voices.len(), 7, "one more than there are, and one in another's place");
+        assert_eq!(with("", &[]).unwrap().voices, Voice::defaults());
+    }
+
+    #[test]
     fn environment_wins_over_the_file() {
         let config = with(
             "listen = \"127.0.0.1:1\"\n[identity]\naccess_token_seconds = 60\n",
@@ -256,6 +284,17 @@ mod tests {
             ("[sandbox]\nmax_sandboxes = 0", &[], "max_sandboxes"),
             ("[sandbox]\nupload_mb = 0", &[], "upload_mb"),
             ("[sandbox]\nbuild_seconds = 3601", &[], "build_seconds"),
+            ("[gateway]\nkeep_alive_millis = 0", &[], "keep_alive_millis"),
+            ("[[models]]\nid = \"a\"\n", &[], "upstreams"),
+            ("[[models]]\nid = \"a\"\nupstream = []\n", &[], "'upstream'"),
+            ("[[models]]\nid = \"a\"\nupstreams = [{ url = \"http://h\", wait = 1 }]\n", &[], "'wait'"),
+            ("[[models]]\nid = \"a\"\nprice = { put = 1 }\nupstreams = [{ url = \"http://h\" }]\n", &[], "'put'"),
+            (
+                "[[models]]\nid = \"a\"\nupstreams = [{ url = \"http://h\", api_key_env = \"NOT_SET_ANYWHERE\" }]\n",
+                &[],
+                "NOT_SET_ANYWHERE",
+            ),
+            ("[[voices]]\nid = \"a\"\n", &[], "espeak"),
             ("", &[("BERTH_ACCEL", "fast")], "BERTH_ACCEL"),
             ("", &[("BERTH_LISTEN", "x")], "BERTH_LISTEN"),
             ("[[vm_configs]]\nid = \"a\"\nvcpu = 0\nmemory_mb = 1\n", &[], "vcpu"),

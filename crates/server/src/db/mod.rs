@@ -192,6 +192,11 @@ pub struct Tx {
 }
 
 impl Tx {
+    /// Whether other services may write to the same database.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self.inner, TxInner::Postgres(_))
+    }
+
     /// Tells this when, and only when, the transaction is committed.
     pub fn signal(&mut self, signal: Signal) {
         if !self.signals.contains(&signal) {

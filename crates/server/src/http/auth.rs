@@ -144,6 +144,10 @@ pub struct Limits {
     pub sandboxes: Option<i64>,
     /// Requests a minute.
     pub requests_per_minute: Option<i64>,
+    /// Tokens of models a minute.
+    pub tokens_per_minute: Option<i64>,
+    /// Money for models a calendar month, in whole units.
+    pub spend_per_month: Option<i64>,
 }
 
 /// An organization as its caller sees it.
@@ -185,6 +189,10 @@ pub trait Gate: Send + Sync + 'static {
 
     /// The project named in a path, by ids or slugs; 404 where the caller cannot see it.
     async fn project(&self, caller: Caller, org: &str, project: &str) -> Result<Scope>;
+
+    /// The project that a call goes to where no path names one: a key's own, else the one named by id, or by a slug
+    /// that is not ambiguous; 400 where a person names none, 404 where the caller cannot see it.
+    async fn home(&self, caller: Caller, named: Option<&str>) -> Result<Scope>;
 
     /// Refuses a credential that does not count any more, by what the database says now.
     async fn recheck(&self, who: &Who) -> Result<()>;
@@ -452,6 +460,27 @@ pub async fn sandbox_scope(parts: &Parts, place: Option<(OrgId, ProjectId)>) -> 
     admit(parts, &scope.caller.who, Some(&scope))?;
     scope.caller.require_right(KeyScope::Sandbox)?;
     Ok(Some(scope))
+}
+
+/// The header in which a person names the project of a call to a model.
+pub const PROJECT_ID: &str = "x-project-id";
+
+/// A caller who may ask models: a person with a role that changes things, or a key of scope `inference`. Listing them
+/// takes a role that reads.
+pub struct Inference<const CHANGES: bool>(pub Scope);
+
+impl<S: Send + Sync, const CHANGES: bool> FromRequestParts<S> for Inference<CHANGES> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let caller = caller_of(parts).await?;
+        let named = parts.headers.get(PROJECT_ID).map(|value| value.to_str().unwrap_or("?"));
+        let scope = gate(parts)?.home(caller, named).await?;
+        admit(parts, &scope.caller.who, Some(&scope))?;
+        scope.caller.require_right(KeyScope::Inference)?;
+        scope.require(if CHANGES { Action::ChangeResources } else { Action::ReadProject })?;
+        Ok(Self(scope))
+    }
 }
 
 project_extractors! {

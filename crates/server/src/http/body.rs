@@ -47,7 +47,8 @@ impl OptionalJson {
     }
 }
 
-fn require_json(headers: &HeaderMap) -> Result<()> {
+/// Refuses with 415 a body that is not declared as JSON.
+pub fn require_json(headers: &HeaderMap) -> Result<()> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json")) {

@@ -60,26 +60,24 @@ pub struct ErrorBody<'a> {
     details: &'a [FieldError],
 }
 
-/// Marks an answer whose body already has the shape of an error.
+/// Marks an answer whose body already has the shape of an error, and keeps the error it tells of.
 #[derive(Clone)]
-struct Shaped {
-    cause: Option<String>,
-}
+struct Shaped(Option<Box<Error>>);
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let Error { code, message, details, retry_after, cause } = self.0;
+        let Error { code, message, details, retry_after, .. } = &self.0;
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = ErrorBody { code: code.as_str(), message: &message, details: &details };
+        let body = ErrorBody { code: code.as_str(), message, details };
         let mut response = (status, axum::Json(body)).into_response();
         let headers = response.headers_mut();
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Some(seconds) = retry_after {
+        if let Some(seconds) = *retry_after {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
-        response.extensions_mut().insert(Shaped { cause });
+        response.extensions_mut().insert(Shaped(Some(Box::new(self.0))));
         response
     }
 }
@@ -94,6 +92,7 @@ pub async fn envelope(mut request: Request, next: Next) -> Response {
     let id = request_id(&request);
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
+    let speaks_openai = super::openai::is_below(&path);
     let bulky = bulky(request.headers());
     request.extensions_mut().insert(RequestId(id.clone()));
     let limit = Slot::default();
@@ -103,9 +102,13 @@ pub async fn envelope(mut request: Request, next: Next) -> Response {
         Ok(response) => shaped(response),
         Err(panic) => ApiError(Error::internal(format!("panic: {}", panic_text(&*panic)))).into_response(),
     };
+    if speaks_openai && let Some(Shaped(Some(error))) = response.extensions().get::<Shaped>() {
+        let body = super::openai::envelope(error);
+        response = super::openai::reshaped(response, body);
+    }
     let status = response.status();
     let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    match response.extensions().get::<Shaped>().and_then(|s| s.cause.as_deref()) {
+    match response.extensions().get::<Shaped>().and_then(|s| s.0.as_ref()?.cause.as_deref()) {
         Some(cause) => {
             tracing::error!(request_id = %id, %method, path, status = status.as_u16(), millis, cause, "request failed");
         }
@@ -175,6 +178,6 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 
 /// Marks an answer of 4xx or 5xx whose body has a shape of its own and is meant so.
 pub fn keep_shape(mut response: Response) -> Response {
-    response.extensions_mut().insert(Shaped { cause: None });
+    response.extensions_mut().insert(Shaped(None));
     response
 }

@@ -13,11 +13,13 @@ pub mod envelope;
 pub mod idempotency;
 pub mod limit;
 pub mod list;
+pub mod openai;
 pub mod openapi;
 pub mod path;
 pub mod probes;
 pub mod reply;
 pub mod series;
+pub mod server;
 pub mod wait;
 
 use std::sync::Arc;

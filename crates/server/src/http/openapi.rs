@@ -5,6 +5,8 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder
 use utoipa::openapi::{Content, InfoBuilder, OpenApi, PathItem, Ref, RefOr, ResponseBuilder, ServerBuilder};
 use utoipa::{PartialSchema, ToSchema};
 
+use super::openai::{OpenAiError, OpenAiErrorBody};
+
 /// Adds title, servers and the security scheme, and writes the document as JSON.
 pub fn finish(mut api: OpenApi) -> String {
     api.info = InfoBuilder::new()
@@ -16,18 +18,28 @@ pub fn finish(mut api: OpenApi) -> String {
     let components = api.components.get_or_insert_default();
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build();
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    for (name, schema) in
+        [(OpenAiErrorBody::name(), OpenAiErrorBody::schema()), (OpenAiError::name(), OpenAiError::schema())]
+    {
+        components.schemas.insert(name.into_owned(), schema);
+    }
     let key = ApiKeyValue::with_description("X-API-Key", "an API key of scope `sandbox`");
     components.add_security_scheme("api_key", SecurityScheme::ApiKey(ApiKey::Header(key)));
-    api.paths.paths.values_mut().for_each(describe);
+    // The router's way to say that a name may have slashes; the document knows none.
+    let paths = std::mem::take(&mut api.paths.paths);
+    api.paths.paths = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
+    for (path, item) in &mut api.paths.paths {
+        describe(item, if super::openai::is_below(path) { "OpenAIErrorResponse" } else { "ErrorResponse" });
+    }
     serde_json::to_string_pretty(&api).unwrap_or_default()
 }
 
 /// Gives every answer a description: OpenAPI demands one, and the handlers say it only where it is special.
-fn describe(item: &mut PathItem) {
+fn describe(item: &mut PathItem, schema: &str) {
     let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
     for operation in operations.into_iter().flatten() {
         if operation.security.is_some() {
-            refuse(operation);
+            refuse(operation, schema);
         }
         for (status, answer) in &mut operation.responses.responses {
             if let RefOr::T(answer) = answer
@@ -40,9 +52,9 @@ fn describe(item: &mut PathItem) {
 }
 
 /// Whoever needs a credential may be suspended, and may ask too often.
-fn refuse(operation: &mut Operation) {
+fn refuse(operation: &mut Operation, schema: &str) {
     for status in ["403", "429"] {
-        let body = Content::new(Some(Ref::from_schema_name("ErrorResponse")));
+        let body = Content::new(Some(Ref::from_schema_name(schema)));
         let answer = ResponseBuilder::new().content("application/json", body).build();
         operation.responses.responses.entry(status.into()).or_insert(RefOr::T(answer));
     }
@@ -64,6 +76,8 @@ fn meaning(status: &str) -> &'static str {
         "415" => "the body is not JSON",
         "422" => "the Idempotency-Key was used with another body",
         "429" => "too many tries; `Retry-After` says when",
+        "502" => "no upstream gave an answer that is one",
+        "504" => "no upstream answered in time",
         "503" => "the service is busy; `Retry-After` says when",
         _ => "see the code",
     }

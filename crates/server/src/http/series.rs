@@ -1,5 +1,7 @@
 //! Windows and resolutions of series: `window=1h&resolution=10s`.
 
+use std::ops::Range;
+
 use berth_domain::error::FieldError;
 use berth_domain::{Error, Result, Timestamp};
 
@@ -33,7 +35,9 @@ impl Steps {
     pub fn read(mut params: Params, bounds: Bounds) -> Result<Self> {
         let Bounds { finest, longest, default } = bounds;
         let window = params.read("window", |t| duration(t, finest, longest)).unwrap_or(default.window);
-        let resolution = params.read("resolution", |t| duration(t, finest, longest)).unwrap_or(default.resolution);
+        let resolution = params.read("resolution", |t| duration(t, finest, longest));
+        // A short window is one step where nobody says otherwise.
+        let resolution = resolution.unwrap_or(default.resolution.min(window));
         params.finish()?;
         if window / resolution > MOST || resolution > window {
             let message = format!("must divide the window into 1 to {MOST} steps");
@@ -47,6 +51,14 @@ impl Steps {
         let end = now.seconds() / self.resolution * self.resolution;
         let begin = end - self.window / self.resolution * self.resolution;
         (begin..end).step_by(usize::try_from(self.resolution).unwrap_or(1))
+    }
+
+    /// The whole window in steps with the present one, in seconds since 1970: from the beginning of the first step to
+    /// the end of the last.
+    pub const fn span(self, now: Timestamp) -> Range<i64> {
+        let begin = (now.seconds() - self.window).div_euclid(self.resolution) * self.resolution;
+        let end = (now.seconds().div_euclid(self.resolution) + 1) * self.resolution;
+        begin..end
     }
 }
 
@@ -88,9 +100,12 @@ mod tests {
         let steps = Steps { window: 65, resolution: 20 };
         let starts: Vec<_> = steps.starts(Timestamp(173 * Timestamp::SECOND)).collect();
         assert_eq!(starts, [100, 120, 140]);
+        assert_eq!(steps.span(Timestamp(173 * Timestamp::SECOND)), 100..180);
+        assert_eq!(Steps { window: 60, resolution: 20 }.span(Timestamp(160 * Timestamp::SECOND)), 100..180);
         let bounds = Bounds { finest: 5, longest: 30 * 86_400, default: Steps { window: 3600, resolution: 10 } };
         let read = |query: &str| Steps::read(Params::parse(query), bounds);
         assert_eq!(read("").unwrap(), bounds.default);
+        assert_eq!(read("window=5s").unwrap(), Steps { window: 5, resolution: 5 });
         assert!(read("window=10000s&resolution=5s").is_ok());
         assert!(read("window=10005s&resolution=5s").is_err());
         assert!(read("window=5s&resolution=10s").is_err() && read("resolution=4s").is_err());

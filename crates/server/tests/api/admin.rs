@@ -112,6 +112,33 @@ async fn a_quota_bounds_what_is_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn limits_of_models_are_set_and_shown() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let (_, project) = ids(&ada).await;
+    let path = format!("/api/v1/admin/projects/{project}/quota");
+    let admin = &platform.admin;
+    let set = async |limits: Value| admin.send(admin.request(reqwest::Method::PUT, &path).json(&limits)).await;
+    let shown = async || {
+        let (limits, quota) = (admin.get(&path).await.body, ada.get("/quota").await.body);
+        for name in ["tokens_per_minute", "spend_per_month"] {
+            assert_eq!(limits[name], quota[name]);
+        }
+        (limits["tokens_per_minute"].as_i64(), limits["spend_per_month"].as_i64())
+    };
+    assert_eq!(shown().await, (None, None));
+    assert_eq!(set(json!({"tokens_per_minute": 1_000_000_000, "spend_per_month": 0})).await.status, 200);
+    assert_eq!(shown().await, (Some(1_000_000_000), Some(0)));
+    for name in ["tokens_per_minute", "spend_per_month"] {
+        for bad in [json!(-1), json!(1_000_000_001), json!(1.5), json!("1")] {
+            set(json!({name: bad})).await.refused(400, "invalid_request");
+        }
+    }
+    assert_eq!(set(json!({"vms": 1})).await.status, 200);
+    assert_eq!(shown().await, (None, None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_many_creations_at_once_the_quota_holds() {
     let platform = Platform::start().await;
     let ada = platform.sign_up("ada@example.com").await;

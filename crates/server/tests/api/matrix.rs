@@ -26,6 +26,7 @@ enum Roles {
 enum Keys {
     Vm,
     Sandbox,
+    Inference,
     Any,
     None,
 }
@@ -51,7 +52,7 @@ fn access(method: &str, path: &str) -> Option<Access> {
             ("patch", "") => Project(Roles::ManageProject, Keys::None),
             ("delete", "") => Project(Roles::ManageOrg, Keys::None),
             (_, "members" | "api_keys") => Project(Roles::ManageProject, Keys::None),
-            ("get", "quota" | "events") => Project(Roles::Read, Keys::Any),
+            ("get", "quota" | "events" | "usage") => Project(Roles::Read, Keys::Any),
             // A console that one types into changes things.
             ("get", "vms") if rest.ends_with("/console/ws") => Project(Roles::Change, Keys::Vm),
             (_, "vms" | "disks" | "root_disks") if reads => Project(Roles::Read, Keys::Vm),
@@ -64,6 +65,12 @@ fn access(method: &str, path: &str) -> Option<Access> {
             }
             _ => return None,
         });
+    }
+    if path.starts_with("/v1/models") {
+        return Some(Project(Roles::Read, Keys::Inference));
+    }
+    if path.starts_with("/v1/") {
+        return Some(Project(Roles::Change, Keys::Inference));
     }
     if let Some(rest) = path.strip_prefix(SANDBOX) {
         return Some(match (method, rest.split('/').nth(1).unwrap_or_default()) {
@@ -153,6 +160,7 @@ fn refusal(kind: Kind, access: Access) -> Option<u16> {
         (Access::Administrator, _) => Some(403),
         (Access::Project(_, Keys::Vm), Kind::KeyOfSandbox | Kind::KeyOfInference) => Some(401),
         (Access::Project(_, Keys::Sandbox), Kind::KeyOfVm | Kind::KeyOfInference) => Some(403),
+        (Access::Project(_, Keys::Inference), Kind::KeyOfVm | Kind::KeyOfSandbox) => Some(403),
         (Access::Project(..), Kind::KeyOfVm | Kind::KeyOfSandbox | Kind::KeyOfInference) => None,
         (Access::Project(..), Kind::KeyOfOtherProject) => Some(404),
         (Access::Org(_) | Access::Project(..), Kind::OtherOrg | Kind::PlatformAdmin) => Some(404),
@@ -247,16 +255,25 @@ fn path_of(template: &str, org: &str, project: &str, sandbox: &str) -> String {
 
 /// Status and body; the body of what is let in is not read, because a stream has no end.
 async fn ask(caller: &Caller, method: &str, path: &str) -> (u16, Value) {
+    ask_in(caller, method, path, "shop").await
+}
+
+/// The same about a project that no path names.
+async fn ask_in(caller: &Caller, method: &str, path: &str, project: &str) -> (u16, Value) {
     let method: Method = method.to_uppercase().parse().expect("a method");
     let mut request = caller.request(method.clone(), path);
+    if path.starts_with("/v1/") {
+        request = request.header("X-Project-Id", project);
+    }
     if method != Method::GET && method != Method::DELETE {
         // Nothing creates anything with this: what is let in is told what is missing.
         request = request.json(&json!({"scopes": 1, "role": 1, "email": 1, "name": 1, "overlap_seconds": "x"}));
     }
     let response = request.send().await.expect("an answer");
     let status = response.status().as_u16();
-    let body = if status >= 400 { response.json().await.expect("JSON") } else { Value::Null };
-    (status, body)
+    let body: Value = if status >= 400 { response.json().await.expect("JSON") } else { Value::Null };
+    // OpenAI's envelope, without it.
+    (status, body.get("error").cloned().unwrap_or(body))
 }
 
 /// What ends the caller itself is tried by tests of its own.
@@ -304,7 +321,8 @@ async fn every_route_for_every_kind_of_caller() {
                 }
                 // Byte for byte what a project that does not exist answers.
                 if expected == Some(404) {
-                    let nothing = ask(caller, method, &path_of(template, "nothing", "nothing", NOTHING)).await;
+                    let path = path_of(template, "nothing", "nothing", NOTHING);
+                    let nothing = ask_in(caller, method, &path, "nothing").await;
                     if nothing != (status, body.clone()) {
                         wrong.push(format!("{method} {template} as {kind:?}: {body} differs from {nothing:?}"));
                     }

@@ -22,6 +22,29 @@ async fn the_document_is_checked_in() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn every_schema_that_is_named_is_there() {
+    fn names(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(members) => {
+                found.extend(members.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                members.values().for_each(|member| names(member, found));
+            }
+            Value::Array(items) => items.iter().for_each(|item| names(item, found)),
+            _ => {}
+        }
+    }
+    let platform = Platform::start().await;
+    let document: Value = serde_json::from_str(&text(&platform).await).expect("JSON");
+    let mut found = Vec::new();
+    names(&document, &mut found);
+    assert!(found.len() > 100);
+    for name in found {
+        let pointer = name.strip_prefix('#').expect("a place in the document");
+        assert!(document.pointer(pointer).is_some(), "{name} is named and not there");
+    }
+}
+
 async fn text(platform: &Platform) -> String {
     let answer = reqwest::get(format!("{}/openapi.json", platform.admin.base)).await.expect("an answer");
     answer.text().await.expect("a body")
@@ -40,7 +63,11 @@ fn operation<'a>(document: &'a Value, method: &str, path: &str) -> &'a Value {
 }
 
 async fn check(document: &Value, caller: &Caller, method: &str, path: &str, body: Option<Value>) -> Value {
-    let full = if path.starts_with("/api") { path.to_owned() } else { format!("{}{path}", caller.project) };
+    let full = if path.starts_with("/api") || path.starts_with("/v1/") {
+        path.to_owned()
+    } else {
+        format!("{}{path}", caller.project)
+    };
     let request = caller.request(method.to_uppercase().parse().expect("a method"), path);
     let answer = caller
         .send(match body {
@@ -176,6 +203,38 @@ async fn answers_about_sandboxes_have_the_promised_shape() {
     ask("delete", &format!("/snapshots/{taken}"), None).await;
     ask("delete", &format!("/sandboxes/{id}"), None).await;
     ask("post", "/sandboxes", Some(json!({"template_id": 1}))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_about_models_have_the_promised_shape() {
+    let (platform, document, _) = set_up().await;
+    let admin = &platform.admin;
+    let made = admin.post("/api_keys", json!({"name": "k", "scopes": ["inference"]})).await;
+    let key = admin.with_token(made.body["key"].as_str().expect("a key"));
+    let ask = async |caller: &Caller, method: &str, path: &str, body: Option<Value>| {
+        check(&document, caller, method, path, body).await
+    };
+    let model = |id: &str| json!({"id": id, "upstreams": [{"url": "http://127.0.0.1:9/v1"}]});
+    for body in [model("tiny"), model("tiny"), model(""), json!({})] {
+        ask(admin, "post", "/api/v1/admin/models", Some(body)).await;
+    }
+    ask(admin, "get", "/api/v1/admin/models", None).await;
+    for id in ["tiny", "none"] {
+        ask(admin, "get", &format!("/api/v1/admin/models/{id}"), None).await;
+        ask(admin, "put", &format!("/api/v1/admin/models/{id}"), Some(model(id))).await;
+        ask(&key, "get", &format!("/v1/models/{id}"), None).await;
+        let chat = json!({"model": id, "messages": [{"role": "user", "content": "hi"}]});
+        ask(&key, "post", "/v1/chat/completions", Some(chat)).await;
+    }
+    ask(&key, "get", "/v1/models", None).await;
+    ask(&key.anonymous(), "get", "/v1/models", None).await;
+    for path in ["chat/completions", "completions", "embeddings", "audio/speech"] {
+        ask(&key, "post", &format!("/v1/{path}"), Some(json!({}))).await;
+    }
+    for query in ["", "?window=1h&resolution=1m&group_by=model", "?group_by=x"] {
+        ask(admin, "get", &format!("/usage{query}"), None).await;
+    }
+    ask(admin, "delete", "/api/v1/admin/models/tiny", None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

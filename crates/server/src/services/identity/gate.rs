@@ -3,13 +3,13 @@
 use async_trait::async_trait;
 use berth_domain::identity::policy::{Action, may};
 use berth_domain::identity::{ProjectRole, api_key};
-use berth_domain::{Code, Error, Result, Timestamp};
+use berth_domain::{Code, Error, FieldError, Result, Timestamp};
 use sha2::{Digest, Sha256};
 
 use super::store::project::ProjectRow;
 use super::token::Claims;
 use super::{Identity, memory, ops, org_not_found, project_not_found, store};
-use crate::http::auth::{Caller, Gate, OrgScope, Person, Scope, Who, unauthorized};
+use crate::http::auth::{Caller, Gate, OrgScope, PROJECT_ID, Person, Scope, Who, unauthorized};
 use crate::http::idempotency::hex;
 use crate::http::limit::Window;
 
@@ -40,6 +40,21 @@ impl Gate for Identity {
         Ok(scope)
     }
 
+    async fn home(&self, caller: Caller, named: Option<&str>) -> Result<Scope> {
+        let (now, read_at) = (self.inner.clock.now(), self.inner.memory.generation());
+        let name = named.map(str::trim).filter(|name| !name.is_empty());
+        // No organization is called like this, so no path's scope is taken for it.
+        if let Some(scope) = self.inner.memory.scope(&caller, "", name.unwrap_or_default(), now) {
+            return Ok(scope);
+        }
+        let scope = match caller.who {
+            Who::Person { .. } => self.home_of_person(caller, name.ok_or_else(project_required)?).await?,
+            Who::Key { .. } => self.home_of_key(caller, name).await?,
+        };
+        self.inner.memory.remember_scope("", name.unwrap_or_default(), &scope, read_at, now);
+        Ok(scope)
+    }
+
     async fn recheck(&self, who: &Who) -> Result<()> {
         let (db, now) = (&self.inner.db, self.inner.clock.now());
         match who {
@@ -66,6 +81,12 @@ impl Gate for Identity {
         };
         Ok(own.into_iter().chain(project).min_by_key(|window| window.left))
     }
+}
+
+fn project_required() -> Error {
+    let message = "Name the project: send its id in the header 'X-Project-Id', or call with an API key of the project.";
+    let field = FieldError { field: PROJECT_ID.into(), message: "is required with an access token".into() };
+    Error { details: vec![field], ..Error::new(Code::ProjectRequired, message) }
 }
 
 fn refuse_suspended(at: Option<Timestamp>) -> Result<()> {
@@ -150,6 +171,32 @@ impl Identity {
         let org = store::org::find(&self.inner.db, row.org).await?.ok_or_else(project_not_found)?;
         refuse_suspended(org.suspended_at)?;
         self.scope(caller, ProjectRow { role: Some(ProjectRole::Editor), ..row }, None).await
+    }
+
+    /// A project by its id or a slug that only one of the person's organizations has.
+    async fn home_of_person(&self, caller: Caller, name: &str) -> Result<Scope> {
+        let Who::Person { user, .. } = caller.who else { return Err(project_not_found()) };
+        let mut found = None;
+        for row in store::project::anywhere(&self.inner.db, user, name).await? {
+            let org = store::org::of(&self.inner.db, user, &row.org.to_string()).await?;
+            let Some(org) = org.filter(|org| may(org.role, row.role, Action::ReadProject)) else { continue };
+            if found.replace((row, org)).is_some() {
+                return Err(Error::field(PROJECT_ID, "names projects of several organizations; send the project's id"));
+            }
+        }
+        let (row, org) = found.ok_or_else(project_not_found)?;
+        refuse_suspended(org.suspended_at)?;
+        self.scope(caller, row, org.role).await
+    }
+
+    /// A key has one project, and may name it.
+    async fn home_of_key(&self, caller: Caller, name: Option<&str>) -> Result<Scope> {
+        let Who::Key { project: own, .. } = caller.who else { return Err(project_not_found()) };
+        let row = store::project::find(&self.inner.db, own).await?.ok_or_else(project_not_found)?;
+        if name.is_some_and(|name| name != row.slug && name != row.id.to_string()) {
+            return Err(project_not_found());
+        }
+        self.of_key(caller, &row.org.to_string(), &own.to_string()).await
     }
 
     async fn scope(

@@ -25,7 +25,8 @@ pub(in crate::services::identity) async fn set(
         project: Some(project),
         data: json!({"vms": limits.vms, "vcpu": limits.vcpu, "memory_mb": limits.memory_mb, "disks": limits.disks,
             "disk_gb": limits.disk_gb, "sandboxes": limits.sandboxes,
-            "requests_per_minute": limits.requests_per_minute}),
+            "requests_per_minute": limits.requests_per_minute, "tokens_per_minute": limits.tokens_per_minute,
+            "spend_per_month": limits.spend_per_month}),
         ..admin.caller.audit("quota.set", &subject)
     };
     audit.write_and_tell(&mut tx, now).await?;

@@ -110,6 +110,18 @@ pub async fn of(on: impl On, org: OrgId, user: UserId, name: &str) -> Result<Opt
     .await
 }
 
+/// Projects of this id or slug in any organization, with a person's role in each.
+pub async fn anywhere(on: impl On, user: UserId, name: &str) -> Result<Vec<ProjectRow>, DbError> {
+    sql("SELECT p.*, m.role AS role FROM projects p \
+         JOIN org_members o ON o.org_id = p.org_id AND o.user_id = $1 \
+         LEFT JOIN project_members m ON m.project_id = p.id AND m.user_id = $1 \
+         WHERE (p.id = $2 OR p.slug = $2) AND p.deleted_at IS NULL")
+    .bind(user)
+    .bind(name)
+    .fetch_all(on)
+    .await
+}
+
 /// A project by the names in a path, if it is the one with this id.
 pub async fn named(on: impl On, id: ProjectId, org: &str, name: &str) -> Result<Option<ProjectRow>, DbError> {
     sql("SELECT p.*, NULL AS role FROM projects p JOIN orgs o ON o.id = p.org_id \

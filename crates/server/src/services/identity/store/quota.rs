@@ -16,6 +16,8 @@ impl FromRow for Limits {
             disk_gb: row.opt_int("disk_gb")?,
             sandboxes: row.opt_int("sandboxes")?,
             requests_per_minute: row.opt_int("requests_per_minute")?,
+            tokens_per_minute: row.opt_int("tokens_per_minute")?,
+            spend_per_month: row.opt_int("spend_per_month")?,
         })
     }
 }
@@ -30,8 +32,9 @@ pub async fn find(on: impl On, project: ProjectId) -> Result<Limits, DbError> {
 /// Sets what a project may have.
 pub async fn put(tx: &mut Tx, project: ProjectId, limits: &Limits, now: Timestamp) -> Result<(), DbError> {
     sql("INSERT INTO quotas (project_id, vms, vcpu, memory_mb, disks, disk_gb, sandboxes, requests_per_minute, \
-         updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (project_id) DO UPDATE SET vms = $2, \
-         vcpu = $3, memory_mb = $4, disks = $5, disk_gb = $6, sandboxes = $7, requests_per_minute = $8, updated_at = $9")
+         tokens_per_minute, spend_per_month, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+         ON CONFLICT (project_id) DO UPDATE SET vms = $2, vcpu = $3, memory_mb = $4, disks = $5, disk_gb = $6, \
+         sandboxes = $7, requests_per_minute = $8, tokens_per_minute = $9, spend_per_month = $10, updated_at = $11")
     .bind(project)
     .bind(limits.vms)
     .bind(limits.vcpu)
@@ -40,6 +43,8 @@ pub async fn put(tx: &mut Tx, project: ProjectId, limits: &Limits, now: Timestam
     .bind(limits.disk_gb)
     .bind(limits.sandboxes)
     .bind(limits.requests_per_minute)
+    .bind(limits.tokens_per_minute)
+    .bind(limits.spend_per_month)
     .bind(now)
     .execute(tx)
     .await

@@ -25,6 +25,8 @@ impl TryFrom<&Value> for Limits {
             disk_gb: limit("disk_gb"),
             sandboxes: limit("sandboxes"),
             requests_per_minute: limit("requests_per_minute"),
+            tokens_per_minute: limit("tokens_per_minute"),
+            spend_per_month: limit("spend_per_month"),
         };
         f.finish(Some(limits))
     }
@@ -55,11 +57,37 @@ pub struct LimitsView {
     /// Requests a minute.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     requests_per_minute: Option<i64>,
+    /// Tokens of models a minute.
+    #[schema(minimum = 0, maximum = 1_000_000_000)]
+    tokens_per_minute: Option<i64>,
+    /// Money for models a calendar month (UTC), in whole units of the models' prices.
+    #[schema(minimum = 0, maximum = 1_000_000_000)]
+    spend_per_month: Option<i64>,
 }
 
 impl From<Limits> for LimitsView {
     fn from(limits: Limits) -> Self {
-        let Limits { vms, vcpu, memory_mb, disks, disk_gb, sandboxes, requests_per_minute } = limits;
-        Self { vms, vcpu, memory_mb, disks, disk_gb, sandboxes, requests_per_minute }
+        let Limits {
+            vms,
+            vcpu,
+            memory_mb,
+            disks,
+            disk_gb,
+            sandboxes,
+            requests_per_minute,
+            tokens_per_minute,
+            spend_per_month,
+        } = limits;
+        Self {
+            vms,
+            vcpu,
+            memory_mb,
+            disks,
+            disk_gb,
+            sandboxes,
+            requests_per_minute,
+            tokens_per_minute,
+            spend_per_month,
+        }
     }
 }

@@ -59,5 +59,7 @@ pub(super) async fn get_quota(State(vms): State<Vms>, Onlooker(scope): Onlooker)
         disk_gb: Quota { used: disk_gb, limit: limits.disk_gb },
         sandboxes: Quota { used: sandboxes, limit: limits.sandboxes },
         requests_per_minute: limits.requests_per_minute,
+        tokens_per_minute: limits.tokens_per_minute,
+        spend_per_month: limits.spend_per_month,
     }))
 }

@@ -22,6 +22,12 @@ pub struct QuotaView {
     /// Requests a minute; `null` is no limit.
     #[schema(required = true)]
     pub requests_per_minute: Option<i64>,
+    /// Tokens of models a minute; `null` is no limit.
+    #[schema(required = true)]
+    pub tokens_per_minute: Option<i64>,
+    /// Money for models a calendar month (UTC), in whole units of the models' prices; `null` is no limit.
+    #[schema(required = true)]
+    pub spend_per_month: Option<i64>,
 }
 
 /// One quantity.

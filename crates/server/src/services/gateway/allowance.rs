@@ -1,0 +1,353 @@
+//! What a project may take of models: tokens a minute, and money a calendar month (UTC).
+//!
+//! A request sets aside what it may take before it is let in, and settles what it took. One lock covers the look and
+//! the setting aside, so that requests at the same time cannot share what is left: what is let in exceeds a limit by no
+//! more than what those requests took beyond what they set aside.
+//!
+//! Tokens are a bucket that fills evenly, in memory. Money is a sum over rows, read when it is first needed: of rows
+//! that this run of the service did not write. What it writes itself is counted here from the first request of a
+//! project on, limit or not, and is never read back, so it does not matter which of its records are in the database
+//! already. Where others serve, too, their rows are read again every second.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use berth_domain::gateway::Nano;
+use berth_domain::ids::ProjectId;
+use berth_domain::{Code, Error, Result, Timestamp};
+use time::{Date, OffsetDateTime};
+
+use super::meter::Meter;
+use super::store;
+use crate::clock::Clock;
+use crate::http::auth::Scope;
+
+/// Seconds after which a project that asks for nothing is forgotten, when there are many.
+const IDLE: i64 = 600;
+/// Projects before the first are forgotten.
+const ENTRIES: usize = 1024;
+/// Microseconds in a minute: what a token is counted in, so that a limit is what is filled up in a microsecond.
+const MINUTE: i128 = 60_000_000;
+/// Most tokens that are counted for a request.
+const MOST_TOKENS: u64 = 1 << 50;
+/// Most money that is counted for a request, so that sums stay exact.
+const MOST_COST: Nano = Nano(1_000_000_000_000_000);
+/// Billionths in a unit of money.
+const PARTS: i64 = 1_000_000_000;
+/// Others' rows are read again after so many times what reading them took, at least.
+const REST: i64 = 20;
+
+/// A calendar month in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Month {
+    begin: Timestamp,
+    end: Timestamp,
+}
+
+impl Month {
+    fn of(now: Timestamp) -> Self {
+        let today = OffsetDateTime::from_unix_timestamp(now.seconds()).unwrap_or(OffsetDateTime::UNIX_EPOCH).date();
+        let first = |date: Date| date.replace_day(1).unwrap_or(date);
+        let begin = first(today);
+        let end = first(begin.saturating_add(time::Duration::days(31)));
+        let at = |date: Date| Timestamp(date.midnight().assume_utc().unix_timestamp() * Timestamp::SECOND);
+        Self { begin: at(begin), end: at(end) }
+    }
+}
+
+/// Tokens that a project used of late: what is used drains evenly, a limit's worth in a minute.
+#[derive(Debug)]
+struct Tokens {
+    /// In tokens times [`MINUTE`].
+    used: i128,
+    limit: i64,
+    at: Timestamp,
+}
+
+impl Tokens {
+    fn drain(&mut self, now: Timestamp) {
+        let passed = i128::from(now.0.saturating_sub(self.at.0).max(0));
+        self.used = (self.used - passed * i128::from(self.limit)).max(0);
+        self.at = now;
+    }
+
+    /// Refuses with 429 what does not fit. `alone` is that nothing is set aside.
+    fn check(&mut self, limit: i64, tokens: u64, alone: bool, now: Timestamp) -> Result<()> {
+        self.drain(now);
+        self.limit = limit;
+        let (whole, wanted) = (i128::from(limit) * MINUTE, scaled(tokens));
+        if self.used + wanted <= whole || (limit > 0 && self.used == 0 && alone) {
+            return Ok(());
+        }
+        let (missing, second) = (self.used + wanted.min(whole) - whole, i128::from(limit) * 1_000_000);
+        let seconds = if limit > 0 { ((missing + second - 1) / second).max(1) } else { 60 };
+        let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
+        let message = format!(
+            "The {limit} tokens a minute of this project are used up or set aside. Try again in {seconds} s, or ask \
+             an administrator of the platform for more."
+        );
+        Err(Error::new(Code::RateLimited, message).retry_after(seconds))
+    }
+
+    fn add(&mut self, tokens: u64) {
+        self.used += scaled(tokens);
+    }
+
+    /// What was set aside becomes what was used.
+    fn settle(&mut self, aside: u64, used: u64, now: Timestamp) {
+        self.drain(now);
+        self.used = (self.used - scaled(aside) + scaled(used)).max(0);
+    }
+}
+
+fn scaled(tokens: u64) -> i128 {
+    i128::from(tokens.min(MOST_TOKENS)) * MINUTE
+}
+
+fn bounded(cost: Nano) -> Nano {
+    cost.clamp(Nano(0), MOST_COST)
+}
+
+/// What others spent, and until when that is believed.
+#[derive(Clone, Copy, Debug)]
+struct Others {
+    spent: Nano,
+    until: Timestamp,
+}
+
+/// Money of the month.
+#[derive(Debug)]
+struct Money {
+    month: Month,
+    others: Option<Others>,
+    /// What this run of the service settled.
+    own: Nano,
+    aside: Nano,
+}
+
+impl Money {
+    const fn of(month: Month) -> Self {
+        Self { month, others: None, own: Nano(0), aside: Nano(0) }
+    }
+
+    fn known(&self, now: Timestamp) -> Option<Nano> {
+        self.others.filter(|others| now < others.until).map(|others| others.spent)
+    }
+
+    /// Refuses with 403 what does not fit.
+    fn check(&self, others: Nano, units: i64, cost: Nano) -> Result<()> {
+        let limit = Nano(units.saturating_mul(PARTS));
+        let taken = others + self.own + self.aside;
+        if taken + cost <= limit || (limit > Nano(0) && taken == Nano(0)) {
+            return Ok(());
+        }
+        let message = format!(
+            "The project may spend {units} a month; {} are spent or set aside, and this may need {}. Ask an \
+             administrator of the platform for more, or wait for the next month.",
+            taken.units(),
+            cost.units()
+        );
+        Err(Error::new(Code::QuotaExceeded, message))
+    }
+}
+
+/// What is known of a project.
+#[derive(Debug)]
+struct Entry {
+    /// Requests made from then on are counted here.
+    since: Timestamp,
+    touched: Timestamp,
+    open: u64,
+    tokens: Tokens,
+    money: Money,
+    /// Held by whoever reads rows.
+    reading: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Entry {
+    fn new(now: Timestamp) -> Self {
+        Self {
+            // A record may tell a time before its request came here. It cannot be one of an earlier entry: that
+            // was forgotten because there was none for longer.
+            since: now.plus_seconds(-IDLE / 2),
+            touched: now,
+            open: 0,
+            tokens: Tokens { used: 0, limit: 0, at: now },
+            money: Money::of(Month::of(now)),
+            reading: Arc::default(),
+        }
+    }
+
+    fn touch(&mut self, now: Timestamp) {
+        self.touched = now;
+        if now >= self.money.month.end {
+            self.money = Money::of(Month::of(now));
+        }
+    }
+
+    /// Whether it would be the same if it were made anew.
+    fn is_idle(&self, now: Timestamp) -> bool {
+        let long = self.touched < now.plus_seconds(-IDLE);
+        let passed = i128::from(now.0.saturating_sub(self.tokens.at.0).max(0));
+        long && self.open == 0 && self.tokens.used <= passed * i128::from(self.tokens.limit.max(1))
+    }
+}
+
+struct Entries {
+    all: HashMap<ProjectId, Entry>,
+    most: usize,
+}
+
+impl Entries {
+    fn of(&mut self, project: ProjectId, now: Timestamp) -> &mut Entry {
+        if self.all.len() >= self.most && !self.all.contains_key(&project) {
+            self.all.retain(|_, entry| !entry.is_idle(now));
+            self.most = (self.all.len() * 2).max(ENTRIES);
+        }
+        let entry = self.all.entry(project).or_insert_with(|| Entry::new(now));
+        entry.touch(now);
+        entry
+    }
+}
+
+/// What projects took, and what they may.
+pub struct Allowances {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    meter: Meter,
+    clock: Clock,
+    shared: bool,
+    entries: Mutex<Entries>,
+}
+
+/// What is set aside for a request. Dropped without being settled, it gives everything back.
+pub struct Reservation {
+    inner: Arc<Inner>,
+    project: ProjectId,
+    /// `None` where nothing limits tokens.
+    tokens: Option<u64>,
+    cost: Nano,
+    month: Timestamp,
+    closed: bool,
+}
+
+/// Whether a request is let in.
+enum Look {
+    /// It is, at the expense of the month that begins then.
+    LetIn(Timestamp),
+    /// That cannot be told before rows are read, by who holds this.
+    Unread(Arc<tokio::sync::Mutex<()>>),
+}
+
+impl Allowances {
+    /// Nothing taken yet but what stands in the database, and in the meter's journal.
+    pub fn new(meter: Meter, clock: Clock) -> Self {
+        let shared = meter.db().is_shared();
+        let entries = Mutex::new(Entries { all: HashMap::new(), most: ENTRIES });
+        Self { inner: Arc::new(Inner { meter, clock, shared, entries }) }
+    }
+
+    /// Sets aside what a request may take: 403 where the money of the month does not suffice, 429 where the tokens of
+    /// the minute do not. A request that asks for more than a whole limit is let in when nothing is used or set aside.
+    pub async fn reserve(&self, scope: &Scope, tokens: u64, cost: Nano) -> Result<Reservation> {
+        let cost = bounded(cost);
+        loop {
+            match self.inner.look(scope, tokens, cost)? {
+                Look::LetIn(month) => return Ok(self.inner.reservation(scope, tokens, cost, month)),
+                Look::Unread(reading) => self.inner.read(scope.project, &reading).await?,
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks and, if it fits, sets aside at once.
+    fn look(&self, scope: &Scope, tokens: u64, cost: Nano) -> Result<Look> {
+        let mut entries = self.entries();
+        let now = self.clock.now();
+        let entry = entries.of(scope.project, now);
+        if let Some(units) = scope.limits.spend_per_month {
+            let Some(others) = entry.money.known(now) else {
+                return Ok(Look::Unread(entry.reading.clone()));
+            };
+            entry.money.check(others, units, cost)?;
+        }
+        if let Some(limit) = scope.limits.tokens_per_minute {
+            entry.tokens.check(limit, tokens, entry.open == 0, now)?;
+            entry.tokens.add(tokens);
+        }
+        entry.money.aside += cost;
+        entry.open += 1;
+        Ok(Look::LetIn(entry.money.month.begin))
+    }
+
+    fn reservation(self: &Arc<Self>, scope: &Scope, tokens: u64, cost: Nano, month: Timestamp) -> Reservation {
+        let tokens = scope.limits.tokens_per_minute.map(|_| tokens);
+        Reservation { inner: self.clone(), project: scope.project, tokens, cost, month, closed: false }
+    }
+
+    /// Reads what others spent, once for all who wait for it.
+    async fn read(&self, project: ProjectId, reading: &tokio::sync::Mutex<()>) -> Result<()> {
+        let _one_reads = reading.lock().await;
+        let before = self.clock.now();
+        let (month, since, first) = {
+            let mut entries = self.entries();
+            let entry = entries.of(project, before);
+            if entry.money.known(before).is_some() {
+                return Ok(());
+            }
+            (entry.money.month, entry.since, entry.money.others.is_none())
+        };
+        if first {
+            // What was written before this entry's time, by a dead service, too, must be among the rows.
+            self.meter.flush().await?;
+        }
+        let own = (self.meter.service(), since);
+        let spent = store::usage::spent(self.meter.db(), project, month.begin, own).await?;
+        let now = self.clock.now();
+        let rest = now.0.saturating_sub(before.0).saturating_mul(REST).max(Timestamp::SECOND);
+        let until = if self.shared { Timestamp(now.0.saturating_add(rest)) } else { Timestamp(i64::MAX) };
+        let mut entries = self.entries();
+        let entry = entries.of(project, now);
+        if entry.money.month == month && entry.since == since {
+            entry.money.others = Some(Others { spent, until });
+        }
+        Ok(())
+    }
+}
+
+impl Reservation {
+    /// What the request took in the end. Only the first time counts.
+    pub fn settle(&mut self, tokens: u64, cost: Nano) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        let mut entries = self.inner.entries();
+        let now = self.inner.clock.now();
+        let entry = entries.of(self.project, now);
+        entry.open = entry.open.saturating_sub(1);
+        if let Some(aside) = self.tokens {
+            entry.tokens.settle(aside, tokens, now);
+        }
+        // A request costs the month in which it was made.
+        if entry.money.month.begin == self.month {
+            entry.money.aside = entry.money.aside - self.cost;
+            entry.money.own += bounded(cost);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.settle(0, Nano(0));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,334 @@
+//! Chat, completions and embeddings: from the request's bytes to the answer's.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use berth_domain::gateway::body::{Head, Operation};
+use berth_domain::gateway::money::estimate;
+use berth_domain::gateway::{Usage, route};
+use berth_domain::{Code, Error, Result};
+use bytes::Bytes;
+use futures::StreamExt;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::Refused;
+use crate::http::auth::{Inference, Scope, Who};
+use crate::http::body::{read, require_json};
+use crate::http::envelope::keep_shape;
+use crate::http::openai;
+use crate::http::reply::Reply;
+use crate::services::gateway::Gateway;
+use crate::services::gateway::account::Account;
+use crate::services::gateway::attempt::Answer;
+use crate::services::gateway::dispatch::{Found, Job, find};
+use crate::services::gateway::meter::Record;
+use crate::services::gateway::queue::Priority;
+use crate::services::gateway::relay::{KEEP_ALIVE, Out, Relay, broke_off, error_event};
+use crate::services::gateway::table::Entry;
+
+/// Largest body of a request to a model, in bytes (contract, section 4).
+pub const BODY_LIMIT: usize = 32 << 20;
+/// The header that tells how urgent a request is.
+const PRIORITY: &str = "x-priority";
+/// Tokens set aside for an answer that has no limit of its own.
+const ANSWER: u64 = 256;
+
+/// Asks a model to go on with a conversation (OpenAI's chat completions). Whatever is in the body goes on to the
+/// model's server, byte for byte where nothing has to change.
+#[utoipa::path(post, path = "/v1/chat/completions", operation_id = "createChatCompletion", tag = "models",
+    request_body(content = serde_json::Value, description = "as OpenAI's; `model` and `messages` are required"),
+    params(("X-Project-Id" = Option<String>, Header, description = "the project, with an access token"),
+        ("X-Priority" = Option<String>, Header, description = "high, normal or low, where requests have to wait")),
+    responses((status = 200, body = serde_json::Value, description = "the answer; with `stream` server-sent events"),
+        Refused),
+    security(("bearer" = [])))]
+pub(super) async fn create_chat_completion(
+    State(gateway): State<Gateway>,
+    Inference(scope): Inference<true>,
+    request: Request,
+) -> Reply<Response> {
+    answer(gateway, scope, request, Operation::Chat).await
+}
+
+/// Asks a model to go on with a text (OpenAI's completions).
+#[utoipa::path(post, path = "/v1/completions", operation_id = "createCompletion", tag = "models",
+    request_body(content = serde_json::Value, description = "as OpenAI's; `model` and `prompt` are required"),
+    params(("X-Project-Id" = Option<String>, Header, description = "the project, with an access token"),
+        ("X-Priority" = Option<String>, Header, description = "high, normal or low, where requests have to wait")),
+    responses((status = 200, body = serde_json::Value, description = "the answer; with `stream` server-sent events"),
+        Refused),
+    security(("bearer" = [])))]
+pub(super) async fn create_completion(
+    State(gateway): State<Gateway>,
+    Inference(scope): Inference<true>,
+    request: Request,
+) -> Reply<Response> {
+    answer(gateway, scope, request, Operation::Completions).await
+}
+
+/// Turns texts into vectors (OpenAI's embeddings).
+#[utoipa::path(post, path = "/v1/embeddings", operation_id = "createEmbedding", tag = "models",
+    request_body(content = serde_json::Value, description = "as OpenAI's; `model` and `input` are required"),
+    params(("X-Project-Id" = Option<String>, Header, description = "the project, with an access token"),
+        ("X-Priority" = Option<String>, Header, description = "high, normal or low, where requests have to wait")),
+    responses((status = 200, body = serde_json::Value, description = "the vectors"), Refused),
+    security(("bearer" = [])))]
+pub(super) async fn create_embedding(
+    State(gateway): State<Gateway>,
+    Inference(scope): Inference<true>,
+    request: Request,
+) -> Reply<Response> {
+    answer(gateway, scope, request, Operation::Embeddings).await
+}
+
+async fn answer(gateway: Gateway, scope: Scope, request: Request, operation: Operation) -> Reply<Response> {
+    require_json(request.headers())?;
+    let (priority, request_id) = told(&request);
+    let body = read(request, BODY_LIMIT).await?;
+    let head = Head::read(operation, &body)?;
+    let entry = gateway.model(&head.model, scope.project)?;
+    let prompt = estimate(head.prompt_bytes);
+    let account = open(&gateway, &scope, &entry, operation, prompt, head.max_tokens.unwrap_or(ANSWER)).await?;
+    let streams = head.stream;
+    let job = Job {
+        operation,
+        conversation: scoped(head.conversation, &scope),
+        head,
+        body,
+        project: scope.project,
+        priority,
+        request_id,
+        deadline: Instant::now() + entry.model.timeouts.total,
+    };
+    let room = room(&gateway)?;
+    Ok(if streams {
+        stream(gateway, job, entry, account, room).await
+    } else {
+        whole(gateway, job, entry, account).await
+    }?)
+}
+
+/// How urgent a request is, and its id.
+pub(super) fn told(request: &Request) -> (Priority, String) {
+    let priority = request.headers().get(PRIORITY).and_then(|word| word.to_str().ok());
+    let id = request.extensions().get::<crate::http::envelope::RequestId>();
+    (Priority::of(priority), id.map(|id| id.0.clone()).unwrap_or_default())
+}
+
+/// A conversation of one project is none of another's, even with the same words.
+pub(super) fn scoped(conversation: u64, scope: &Scope) -> u64 {
+    let project = scope.project.0.as_u64_pair();
+    route::mix(conversation ^ project.0.rotate_left(32) ^ project.1)
+}
+
+/// A place among all requests under way.
+pub(super) fn room(gateway: &Gateway) -> Result<OwnedSemaphorePermit> {
+    gateway.inner.room.clone().try_acquire_owned().map_err(|_| {
+        Error::new(Code::TooMany, "This service has as many requests to models as it takes. Try again.").retry_after(1)
+    })
+}
+
+/// Opens the account of a request, setting aside what it may take.
+pub(super) async fn open(
+    gateway: &Gateway,
+    scope: &Scope,
+    entry: &Entry,
+    operation: Operation,
+    prompt: u64,
+    completion: u64,
+) -> Result<Account> {
+    let most = Usage { prompt, completion };
+    let reservation = gateway.allowances().reserve(scope, most.total(), entry.model.price.of(most)).await?;
+    let record = record(gateway, scope, entry.name.clone(), operation);
+    Ok(Account::open(gateway, record, entry.model.price, reservation, prompt))
+}
+
+/// What is known of a request from its beginning.
+pub(super) fn record(gateway: &Gateway, scope: &Scope, model: Arc<str>, operation: Operation) -> Record {
+    let (key, user) = match scope.caller.who {
+        Who::Key { id, .. } => (Some(id), None),
+        Who::Person { user, .. } => (None, Some(user)),
+    };
+    Record {
+        id: Uuid::now_v7(),
+        at: gateway.clock().now(),
+        org: scope.org,
+        project: scope.project,
+        key,
+        user,
+        model,
+        operation: operation.as_str(),
+        status: 0,
+        usage: Usage::default(),
+        cost: berth_domain::gateway::Nano::default(),
+        estimated: false,
+    }
+}
+
+/// An answer that is sent when it is whole.
+async fn whole(gateway: Gateway, job: Job, entry: Arc<Entry>, mut account: Account) -> Result<Response> {
+    let found = found(&gateway, &job, &entry, &mut account).await?;
+    let Answer::Whole(body, chunk) = found.answer else { return refused(found.answer, account) };
+    account.note(&chunk);
+    found.slot.told(account.completion());
+    account.close(200);
+    Ok(json(StatusCode::OK, body))
+}
+
+/// A good answer; what the client is told otherwise stands in the account.
+pub(super) async fn found(gateway: &Gateway, job: &Job, entry: &Arc<Entry>, account: &mut Account) -> Result<Found> {
+    let found = find(gateway, job, entry, account).await;
+    if let Err(error) = &found {
+        account.refuse(error.code.status());
+    }
+    found
+}
+
+/// What an upstream says to a request that it takes for wrong.
+pub(super) fn refused(answer: Answer, mut account: Account) -> Result<Response> {
+    match answer {
+        Answer::Refused(status, body) => {
+            account.refuse(status.as_u16());
+            Ok(keep_shape(json(status, body)))
+        }
+        _ => Err(Error::internal("an answer of another kind than was asked for")),
+    }
+}
+
+fn json(status: StatusCode, body: Bytes) -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    (status, [(header::CONTENT_TYPE, kind)], Body::from(body)).into_response()
+}
+
+/// An answer that is sent as it comes. Until the first keep-alive a failure has a status of its own.
+async fn stream(
+    gateway: Gateway,
+    job: Job,
+    entry: Arc<Entry>,
+    mut account: Account,
+    room: OwnedSemaphorePermit,
+) -> Result<Response> {
+    let silence = gateway.config().keep_alive();
+    let hides_usage = !job.head.asks_usage;
+    let of = gateway.clone();
+    let mut looking = Box::pin(async move {
+        let found = found(&of, &job, &entry, &mut account).await?;
+        Ok((found, account))
+    });
+    let opened = if let Ok(found) = tokio::time::timeout(silence, &mut looking).await {
+        Opened::of(found?, hides_usage)?
+    } else {
+        let late = late(gateway, looking, hides_usage);
+        return Ok(events(Body::from_stream(hold(late, room))));
+    };
+    Ok(match opened {
+        Opened::Relay(relay) => events(Body::from_stream(hold(relayed(&gateway, relay), room))),
+        Opened::Refused(response) => response,
+    })
+}
+
+/// What became of a stream that was asked for.
+enum Opened {
+    Relay(Box<Relay>),
+    Refused(Response),
+}
+
+impl Opened {
+    fn of((found, account): (Found, Account), hides_usage: bool) -> Result<Self> {
+        Ok(match found {
+            Found { answer: Answer::Events(body, held), slot, patience } => {
+                Self::Relay(Box::new(Relay::new(body, held, hides_usage, patience, slot, account)))
+            }
+            found => Self::Refused(refused(found.answer, account)?),
+        })
+    }
+}
+
+type Pieces = futures::stream::BoxStream<'static, Result<Bytes, std::convert::Infallible>>;
+
+/// A stream that keeps its place until its end.
+fn hold(pieces: Pieces, room: OwnedSemaphorePermit) -> Pieces {
+    pieces
+        .map(move |piece| {
+            let _held = &room;
+            piece
+        })
+        .boxed()
+}
+
+/// The pieces of a stream, with a comment for every silence. Between two pieces it is parked, should the client not
+/// read.
+fn relayed(gateway: &Gateway, relay: Box<Relay>) -> Pieces {
+    let silence = gateway.config().keep_alive();
+    let deadline = relay.deadline();
+    let parked = gateway.parking().park(relay, deadline);
+    async_stream::stream! {
+        while let Some(mut relay) = parked.take() {
+            let piece = match relay.next(Instant::now() + silence).await {
+                None => Bytes::from_static(KEEP_ALIVE),
+                Some(Out::Bytes(bytes)) => bytes,
+                Some(Out::Last(bytes)) => {
+                    // Its place is free before the client has read the last bytes.
+                    drop(relay);
+                    yield Ok(bytes);
+                    return;
+                }
+            };
+            parked.put(relay);
+            yield Ok(piece);
+        }
+        yield Ok(error_event(&openai::refusal(&broke_off(Code::UpstreamTimeout))));
+    }
+    .boxed()
+}
+
+/// A stream whose status went out before its answer was there: a failure becomes an event.
+fn late(
+    gateway: Gateway,
+    mut looking: Pin<Box<impl Future<Output = Result<(Found, Account)>> + Send + 'static>>,
+    hides_usage: bool,
+) -> Pieces {
+    let silence = gateway.config().keep_alive();
+    async_stream::stream! {
+        yield Ok(Bytes::from_static(KEEP_ALIVE));
+        let found = loop {
+            match tokio::time::timeout(silence, &mut looking).await {
+                Ok(found) => break found,
+                Err(_) => yield Ok(Bytes::from_static(KEEP_ALIVE)),
+            }
+        };
+        drop(looking);
+        match found.and_then(|found| Opened::of(found, hides_usage)) {
+            Ok(Opened::Relay(relay)) => {
+                let mut rest = relayed(&gateway, relay);
+                while let Some(piece) = rest.next().await {
+                    yield piece;
+                }
+            }
+            Ok(Opened::Refused(response)) => yield Ok(refusal_event(response).await),
+            Err(error) => yield Ok(error_event(&openai::refusal(&error))),
+        }
+    }
+    .boxed()
+}
+
+/// A refusal as an event: its body has one line.
+async fn refusal_event(response: Response) -> Bytes {
+    let body = axum::body::to_bytes(response.into_body(), BODY_LIMIT).await.unwrap_or_default();
+    error_event(&berth_domain::gateway::refusal::read(400, &body, &[]))
+}
+
+fn events(body: Body) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        (header::HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
+    ];
+    (headers, body).into_response()
+}

@@ -1,0 +1,220 @@
+//! Speech: a text becomes sound, by this machine's own voices, a voice's server, or a model's upstreams.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use berth_domain::gateway::body::{Head, Operation};
+use berth_domain::gateway::speech::Speech;
+use berth_domain::gateway::{Price, Source, Timeouts, Usage};
+use berth_domain::{Code, Error, Result, json};
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use hyper::body::Incoming;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::Refused;
+use super::completion::{BODY_LIMIT, found, open, record, refused, room, scoped, told};
+use crate::http::auth::{Inference, Scope};
+use crate::http::body::{read, require_json};
+use crate::http::reply::Reply;
+use crate::services::gateway::account::Account;
+use crate::services::gateway::attempt::{Answer, Failure, Patience, Question, ask, piece};
+use crate::services::gateway::dispatch::{Found, Job};
+use crate::services::gateway::speech::{SpeechStream, sse};
+use crate::services::gateway::table::{Entry, Speaks};
+use crate::services::gateway::{Gateway, LOCAL_SPEECH};
+
+/// Speaks a text (OpenAI's speech). The sound comes as it is made.
+#[utoipa::path(post, path = "/v1/audio/speech", operation_id = "createSpeech", tag = "models",
+    request_body(content = serde_json::Value,
+        description = "`model`, `input` of 1 to 4,096 characters, `voice`; `response_format` mp3 (default), opus, aac, \
+                       flac, wav or pcm; `speed` from 0.25 to 4; `stream_format` audio or sse"),
+    params(("X-Project-Id" = Option<String>, Header, description = "the project, with an access token")),
+    responses((status = 200, body = Vec<u8>, content_type = "audio/mpeg", description = "the sound"), Refused),
+    security(("bearer" = [])))]
+pub(super) async fn create_speech(
+    State(gateway): State<Gateway>,
+    Inference(scope): Inference<true>,
+    request: Request,
+) -> Reply<Response> {
+    require_json(request.headers())?;
+    let (priority, request_id) = told(&request);
+    let body = read(request, BODY_LIMIT).await?;
+    let value = json::parse(&body)?;
+    let speech = Speech::read(&value)?;
+    let asked = Asked { speech, value, body, request_id };
+    match gateway.model(&asked.speech.model, scope.project) {
+        Ok(entry) => of_model(gateway, scope, entry, asked, priority).await,
+        Err(_) if asked.speech.model == LOCAL_SPEECH => of_voice(gateway, scope, asked).await,
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A request to speak.
+struct Asked {
+    speech: Speech,
+    value: Value,
+    body: Bytes,
+    request_id: String,
+}
+
+/// Characters are to speech what tokens are to texts.
+fn characters(speech: &Speech) -> Usage {
+    Usage { prompt: speech.input.chars().count() as u64, completion: 0 }
+}
+
+async fn of_model(
+    gateway: Gateway,
+    scope: Scope,
+    entry: Arc<Entry>,
+    asked: Asked,
+    priority: crate::services::gateway::queue::Priority,
+) -> Reply<Response> {
+    let mut head = Head::read(Operation::Speech, &asked.body)?;
+    head.stream = false;
+    let usage = characters(&asked.speech);
+    let mut account = open(&gateway, &scope, &entry, Operation::Speech, usage.prompt, 0).await?;
+    let job = Job {
+        operation: Operation::Speech,
+        conversation: scoped(head.conversation, &scope),
+        head,
+        body: asked.body,
+        project: scope.project,
+        priority,
+        request_id: asked.request_id,
+        deadline: Instant::now() + entry.model.timeouts.total,
+    };
+    let room = room(&gateway)?;
+    match found(&gateway, &job, &entry, &mut account).await? {
+        Found { answer: Answer::Bytes(kind, body, first), slot, patience } => {
+            account.know(usage);
+            Ok(sound(kind, relayed(body, first, patience, account, (slot, room))))
+        }
+        found => Ok(refused(found.answer, account)?),
+    }
+}
+
+async fn of_voice(gateway: Gateway, scope: Scope, asked: Asked) -> Reply<Response> {
+    let speaks = gateway.voice(&asked.speech.voice).ok_or_else(|| {
+        let known = gateway.voice_names().join(", ");
+        Error::field("voice", format!("is none of the voices there are: {known}"))
+    })?;
+    let usage = characters(&asked.speech);
+    let reservation =
+        gateway.allowances().reserve(&scope, usage.total(), berth_domain::gateway::Nano::default()).await?;
+    let record = record(&gateway, &scope, LOCAL_SPEECH.into(), Operation::Speech);
+    let mut account = Account::open(&gateway, record, Price::default(), reservation, usage.prompt);
+    let room = room(&gateway)?;
+    match &speaks.voice.source {
+        Source::Espeak(voice) => {
+            let made = gateway.speaker().speak(&asked.speech, voice).await;
+            let made = made.inspect_err(|error| account.refuse(error.code.status()))?;
+            account.know(usage);
+            Ok(local(&asked.speech, made, account, room))
+        }
+        Source::Url { model, voice, .. } => {
+            let asking = of_server(&gateway, &speaks, model, voice, &asked).await;
+            match asking.inspect_err(|error| account.refuse(error.code.status()))? {
+                (Answer::Bytes(kind, body, first), patience) => {
+                    account.know(usage);
+                    Ok(sound(kind, relayed(body, first, patience, account, room)))
+                }
+                (answer, _) => Ok(refused(answer, account)?),
+            }
+        }
+    }
+}
+
+/// Asks a voice's own server, in its own names.
+async fn of_server(
+    gateway: &Gateway,
+    speaks: &Speaks,
+    model: &str,
+    voice: &str,
+    asked: &Asked,
+) -> Result<(Answer, Patience)> {
+    let address = speaks.address.as_ref().ok_or_else(|| Error::internal("a voice without an address"))?;
+    let mut value = asked.value.clone();
+    (value["model"], value["voice"]) = (model.into(), voice.into());
+    let question = Question {
+        operation: Operation::Speech,
+        streams: false,
+        body: value.to_string().into(),
+        request_id: &asked.request_id,
+    };
+    let Timeouts { first_byte, idle, total } = Timeouts::default();
+    let patience = Patience { first_byte, idle, deadline: Instant::now() + total };
+    match ask(gateway.http(), address, &question, patience).await {
+        Ok(answer) => Ok((answer, patience)),
+        Err(Failure::Timeout) => {
+            Err(Error::new(Code::UpstreamTimeout, "The voice's server did not answer in time. Try again."))
+        }
+        Err(Failure::Status(429, after)) => {
+            Err(Error::new(Code::RateLimited, "The voice's server asks for fewer requests. Try again later.")
+                .retry_after(after.unwrap_or(1)))
+        }
+        Err(_) => Err(Error::new(
+            Code::UpstreamError,
+            "The voice's server gave no sound. Try again; if it stays, tell the operator.",
+        )),
+    }
+}
+
+type Pieces = BoxStream<'static, Result<Bytes, std::io::Error>>;
+
+/// What is made on this machine. An error in the middle cuts the answer, so that it does not look whole.
+fn local(speech: &Speech, made: SpeechStream, mut account: Account, room: impl Send + 'static) -> Response {
+    let kind = if speech.sse { "text/event-stream; charset=utf-8" } else { speech.format.content_type() };
+    let mut made = if speech.sse { sse(made, speech.input.chars().count()) } else { made };
+    let pieces = async_stream::stream! {
+        let _held = room;
+        while let Some(piece) = made.next().await {
+            match piece {
+                Ok(bytes) => yield Ok(bytes),
+                Err(error) => {
+                    account.close(error.code.status());
+                    yield Err(std::io::Error::other("the speech broke off"));
+                    return;
+                }
+            }
+        }
+        account.close(200);
+    };
+    sound(HeaderValue::from_static(kind), pieces.boxed())
+}
+
+/// What a server makes, as it comes.
+fn relayed(
+    mut body: Incoming,
+    first: Bytes,
+    patience: Patience,
+    mut account: Account,
+    held: impl Send + 'static,
+) -> Pieces {
+    async_stream::stream! {
+        let _held = held;
+        yield Ok(first);
+        loop {
+            match piece(&mut body, patience.next()).await {
+                Ok(Some(bytes)) => yield Ok(bytes),
+                Ok(None) => break,
+                Err(failure) => {
+                    account.close(if failure == Failure::Timeout { 504 } else { 502 });
+                    yield Err(std::io::Error::other("the speech broke off"));
+                    return;
+                }
+            }
+        }
+        account.close(200);
+    }
+    .boxed()
+}
+
+fn sound(kind: HeaderValue, pieces: Pieces) -> Response {
+    ([(header::CONTENT_TYPE, kind)], Body::from_stream(pieces)).into_response()
+}

@@ -1,0 +1,47 @@
+//! Looks after upstreams whose breaker is open: whether they are well again, without risking a request of anybody.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{Request, header};
+use berth_domain::gateway::breaker::State;
+use bytes::Bytes;
+use http_body_util::Full;
+use tokio_util::sync::CancellationToken;
+
+use super::Gateway;
+use super::upstream::Upstream;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long a look may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Looks until told to stop.
+pub async fn watch(gateway: Gateway, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        let table = gateway.table();
+        let doubtful = table.models.iter().flat_map(|entry| &entry.upstreams);
+        let looks = doubtful.filter(|upstream| upstream.breaker() != State::Closed).map(|u| look(&gateway, u));
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = futures::future::join_all(looks) => {}
+        }
+    }
+}
+
+/// A server that lists its models is well; one that answers anything but a fault of its own is, too.
+async fn look(gateway: &Gateway, upstream: &Arc<Upstream>) {
+    let Some(address) = upstream.address() else { return };
+    let mut request = Request::new(Full::<Bytes>::default());
+    *request.uri_mut() = address.models.clone();
+    if let Some(credential) = &address.credential {
+        request.headers_mut().insert(header::AUTHORIZATION, credential.clone());
+    }
+    let answer = tokio::time::timeout(PATIENCE, gateway.http().send(request)).await;
+    upstream.probed(answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.status().as_u16() < 429)));
+}

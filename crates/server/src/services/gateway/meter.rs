@@ -1,0 +1,432 @@
+//! What requests took: written off their path, in the database a moment later.
+//!
+//! A request pays for one append to the [`journal`]. A worker moves sealed segments to the database, oldest first, each
+//! in one transaction; its file goes when its rows are there. Whatever is interrupted is done again, and changes
+//! nothing: a row has the id of its request, and a later record of the request replaces the earlier one.
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use berth_domain::Timestamp;
+use berth_domain::gateway::{Nano, Usage};
+use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::journal::{Appended, Journal, Line, Segment};
+use super::store;
+use crate::db::{Db, DbError};
+use crate::fault;
+use crate::http::path::storable;
+
+/// How long records are gathered before they are moved, and between two tries.
+const GATHER: Duration = Duration::from_secs(1);
+/// Most tokens and money of a record, so that no answer of an upstream makes a sum overflow.
+const MOST: i64 = 1_000_000_000_000_000;
+
+/// What a request took.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The request: an id of version 7.
+    pub id: Uuid,
+    /// When it was made.
+    pub at: Timestamp,
+    /// The organization.
+    pub org: OrgId,
+    /// The project.
+    pub project: ProjectId,
+    /// The API key that asked, if one did.
+    pub key: Option<KeyId>,
+    /// The person who asked, if one did.
+    pub user: Option<UserId>,
+    /// The model that answered, or that was asked for.
+    pub model: Arc<str>,
+    /// The operation's word.
+    pub operation: &'static str,
+    /// Status of the answer; 499 is a client that left.
+    pub status: u16,
+    /// Tokens.
+    pub usage: Usage,
+    /// What they cost.
+    pub cost: Nano,
+    /// Whether the tokens are an estimate.
+    pub estimated: bool,
+}
+
+impl Record {
+    fn line(&self) -> Line<'_> {
+        let Usage { prompt, completion } = self.usage;
+        // PostgreSQL takes no NUL, and a record that is never taken would hold up all others.
+        let nul = self.model.contains('\0');
+        let model = if nul { Cow::Owned(storable(self.model.to_string())) } else { Cow::Borrowed(&*self.model) };
+        Line {
+            id: self.id,
+            at: self.at.0,
+            org: self.org,
+            project: self.project,
+            key: self.key,
+            user: self.user,
+            model,
+            operation: Cow::Borrowed(self.operation),
+            status: self.status,
+            prompt: bounded(prompt),
+            completion: bounded(completion),
+            cost: self.cost.0.clamp(0, MOST),
+            estimated: self.estimated,
+        }
+    }
+}
+
+fn bounded(tokens: u64) -> i64 {
+    i64::try_from(tokens).map_or(MOST, |tokens| tokens.min(MOST))
+}
+
+/// The meter of a service; its copies are the same one.
+#[derive(Clone)]
+pub struct Meter {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    db: Db,
+    service: Uuid,
+    state: Mutex<State>,
+    /// Held by whoever moves segments.
+    moving: tokio::sync::Mutex<()>,
+    wake: Notify,
+    failing: AtomicBool,
+    failures: AtomicU64,
+    lost: AtomicU64,
+}
+
+struct State {
+    journal: Journal,
+    /// Whether the worker knows that there is something to move.
+    told: bool,
+}
+
+impl Meter {
+    /// Opens the journal in a folder. What a dead service left there is moved first of all.
+    pub fn open(dir: &Path, db: Db) -> anyhow::Result<Self> {
+        let service = Uuid::now_v7();
+        let journal = Journal::open(dir, service)
+            .with_context(|| format!("the journal of usage cannot be opened in {}", dir.display()))?;
+        let told = journal.sealed() > 0;
+        let inner = Inner {
+            db,
+            service,
+            state: Mutex::new(State { journal, told }),
+            moving: tokio::sync::Mutex::default(),
+            wake: Notify::new(),
+            failing: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        };
+        if told {
+            inner.wake.notify_one();
+        }
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The run of the service that this meter's rows name as theirs.
+    pub fn service(&self) -> Uuid {
+        self.inner.service
+    }
+
+    /// The database that records are moved to.
+    pub fn db(&self) -> &Db {
+        &self.inner.db
+    }
+
+    /// Records that could not be written to the journal.
+    pub fn failures(&self) -> u64 {
+        self.inner.failures.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that could not be kept in memory either.
+    pub fn lost(&self) -> u64 {
+        self.inner.lost.load(Ordering::Relaxed)
+    }
+
+    /// Writes a record; one with the same id as an earlier one replaces it. A failure is no failure of the request.
+    pub fn write(&self, record: &Record) {
+        let line = record.line();
+        let (appended, told) = {
+            let mut state = self.state();
+            (state.journal.append(&line), std::mem::replace(&mut state.told, true))
+        };
+        if !told {
+            self.inner.wake.notify_one();
+        }
+        self.note(appended);
+    }
+
+    /// Counts failures, and logs the first of a row.
+    fn note(&self, appended: Appended) {
+        let Inner { failing, failures, lost, .. } = &*self.inner;
+        let (error, is_lost) = match appended {
+            Appended::Written => {
+                if failing.load(Ordering::Relaxed) {
+                    failing.store(false, Ordering::Relaxed);
+                }
+                return;
+            }
+            Appended::Kept(error) => (error, false),
+            Appended::Lost(error) => (error, true),
+        };
+        failures.fetch_add(1, Ordering::Relaxed);
+        if !failing.swap(true, Ordering::Relaxed) {
+            tracing::error!(%error, "usage cannot be written to the journal; it is kept in memory");
+        }
+        if is_lost && lost.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::error!(%error, "usage is lost: it can neither be written nor moved to the database");
+        }
+    }
+
+    /// Moves everything written so far to the database.
+    pub async fn flush(&self) -> Result<(), DbError> {
+        let moved = self.move_all().await;
+        if moved.is_err() {
+            // There is something left for the worker.
+            self.inner.wake.notify_one();
+        }
+        moved
+    }
+
+    async fn move_all(&self) -> Result<(), DbError> {
+        let _moving = self.inner.moving.lock().await;
+        // Only then is the present segment sealed: while the database is away, files do not become many.
+        self.move_sealed().await?;
+        {
+            let mut state = self.state();
+            state.journal.seal();
+            state.told = false;
+        }
+        self.move_sealed().await
+    }
+
+    async fn move_sealed(&self) -> Result<(), DbError> {
+        let count = self.state().journal.sealed();
+        for _ in 0..count {
+            let oldest = self.state().journal.oldest();
+            let Some(segment) = oldest else { break };
+            self.move_one(segment).await?;
+        }
+        Ok(())
+    }
+
+    async fn move_one(&self, segment: Segment) -> Result<(), DbError> {
+        let reading = segment.clone();
+        let read = tokio::task::spawn_blocking(move || reading.read()).await.map_err(other)?;
+        let lines = read.map_err(other)?;
+        if lines.unread > 0 {
+            tracing::error!(lines = lines.unread, "records of usage cannot be read; they are left out");
+        }
+        fault::point("usage.move.before").await.map_err(DbError::Other)?;
+        if !lines.lines.is_empty() {
+            let mut tx = self.inner.db.begin().await?;
+            store::usage::put(&mut tx, segment.service, &lines.lines).await?;
+            tx.commit().await?;
+        }
+        fault::point("usage.move.written").await.map_err(DbError::Other)?;
+        // A file that stays would bring old records back over new ones: nothing is moved before it is gone.
+        segment.remove().map_err(other)?;
+        self.state().journal.forget_oldest();
+        fault::point("usage.move.done").await.map_err(DbError::Other)
+    }
+
+    /// Moves what is written until told to stop, and once more then.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut failing = false;
+        loop {
+            let gathered = async {
+                self.inner.wake.notified().await;
+                tokio::time::sleep(GATHER).await;
+            };
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = gathered => {}
+            }
+            match self.flush().await {
+                Ok(()) => failing = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "usage cannot be moved to the database; trying again until it can");
+                    }
+                }
+            }
+        }
+        if let Err(error) = self.flush().await {
+            tracing::warn!(%error, "usage stays in the journal until the next start");
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn other(error: impl std::fmt::Display) -> DbError {
+    DbError::Other(format!("the journal of usage: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::sql;
+
+    async fn database(dir: &Path) -> Db {
+        Db::open(&format!("sqlite:{}", dir.join("db").display())).await.unwrap()
+    }
+
+    fn record(id: Uuid, completion: u64) -> Record {
+        Record {
+            id,
+            at: Timestamp(1),
+            org: OrgId(Uuid::nil()),
+            project: ProjectId(Uuid::nil()),
+            key: None,
+            user: None,
+            model: "tiny".into(),
+            operation: "chat",
+            status: 200,
+            usage: Usage { prompt: 1, completion },
+            cost: Nano(5),
+            estimated: false,
+        }
+    }
+
+    async fn number(db: &Db, what: &'static str) -> i64 {
+        let text = format!("SELECT CAST({what} AS BIGINT) FROM inference_usage");
+        sql(text).fetch_one(db).await.unwrap()
+    }
+
+    fn files(dir: &Path) -> usize {
+        std::fs::read_dir(dir).unwrap().count()
+    }
+
+    #[tokio::test]
+    async fn every_record_is_a_row_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, usage) = (database(dir.path()).await, dir.path().join("usage"));
+        let meter = Meter::open(&usage, db.clone()).unwrap();
+        let writers: Vec<_> = (0..4)
+            .map(|_| {
+                let meter = meter.clone();
+                tokio::task::spawn_blocking(move || {
+                    for _ in 0..400 {
+                        let id = Uuid::now_v7();
+                        meter.write(&record(id, 100));
+                        meter.write(&record(id, 2));
+                    }
+                })
+            })
+            .collect();
+        meter.flush().await.unwrap();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        meter.flush().await.unwrap();
+        assert_eq!(number(&db, "COUNT(*)").await, 1600);
+        assert_eq!((number(&db, "SUM(completion_tokens)").await, number(&db, "SUM(cost)").await), (3200, 8000));
+        assert_eq!((files(&usage), meter.failures(), meter.lost()), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn what_a_dead_service_left_is_moved_and_again_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, usage) = (database(dir.path()).await, dir.path().join("usage"));
+        let ids: Vec<_> = (0..2).map(|_| Uuid::now_v7()).collect();
+        let dead = Meter::open(&usage, db.clone()).unwrap();
+        dead.write(&record(ids[0], 1));
+        dead.write(&record(ids[1], 2));
+        let kept = dir.path().join("kept");
+        let file = std::fs::read_dir(&usage).unwrap().next().unwrap().unwrap().path();
+        std::fs::copy(&file, &kept).unwrap();
+        let service = dead.service();
+        drop(dead);
+        for _ in 0..2 {
+            let meter = Meter::open(&usage, db.clone()).unwrap();
+            meter.flush().await.unwrap();
+            assert_eq!((number(&db, "COUNT(*)").await, number(&db, "SUM(completion_tokens)").await), (2, 3));
+            assert_eq!(files(&usage), 0);
+            let named: String = sql("SELECT DISTINCT service FROM inference_usage").fetch_one(&db).await.unwrap();
+            assert_eq!(named, service.to_string(), "whose rows they are does not change");
+            // As if it had died before the file went.
+            std::fs::copy(&kept, &file).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn while_the_database_is_away_nothing_is_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, usage) = (database(dir.path()).await, dir.path().join("usage"));
+        let meter = Meter::open(&usage, db.clone()).unwrap();
+        meter.write(&record(Uuid::now_v7(), 1));
+        db.close().await;
+        for _ in 0..3 {
+            assert!(meter.flush().await.is_err());
+            meter.write(&record(Uuid::now_v7(), 1));
+        }
+        assert_eq!(files(&usage), 2);
+        let db = database(dir.path()).await;
+        let meter = Meter::open(&usage, db.clone()).unwrap();
+        meter.flush().await.unwrap();
+        assert_eq!(number(&db, "COUNT(*)").await, 4);
+    }
+
+    #[tokio::test]
+    async fn a_journal_that_cannot_be_written_fails_no_request() {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, usage) = (database(dir.path()).await, dir.path().join("usage"));
+        let meter = Meter::open(&usage, db.clone()).unwrap();
+        std::fs::remove_dir(&usage).unwrap();
+        let id = Uuid::now_v7();
+        meter.write(&record(id, 1));
+        meter.write(&record(id, 7));
+        assert_eq!((meter.failures(), meter.lost()), (2, 0));
+        meter.flush().await.unwrap();
+        assert_eq!((number(&db, "COUNT(*)").await, number(&db, "SUM(completion_tokens)").await), (1, 7));
+    }
+
+    #[tokio::test]
+    async fn nothing_a_client_or_an_upstream_says_stops_the_meter() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = database(dir.path()).await;
+        let meter = Meter::open(&dir.path().join("usage"), db.clone()).unwrap();
+        for _ in 0..100 {
+            let usage = Usage { prompt: u64::MAX, completion: u64::MAX };
+            let odd = Record { model: "a\0b".into(), usage, cost: Nano(i64::MAX), ..record(Uuid::now_v7(), 0) };
+            meter.write(&odd);
+        }
+        meter.flush().await.unwrap();
+        assert_eq!(number(&db, "SUM(cost)").await, 100 * MOST);
+        let model: String = sql("SELECT model FROM inference_usage LIMIT 1").fetch_one(&db).await.unwrap();
+        assert_eq!(model, "a\u{fffd}b");
+    }
+
+    #[tokio::test]
+    async fn the_worker_moves_what_is_written_and_the_rest_at_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, usage) = (database(dir.path()).await, dir.path().join("usage"));
+        Meter::open(&usage, db.clone()).unwrap().write(&record(Uuid::now_v7(), 1));
+        let meter = Meter::open(&usage, db.clone()).unwrap();
+        let stop = CancellationToken::new();
+        let worker = tokio::spawn(meter.clone().run(stop.clone()));
+        let moved = async {
+            while number(&db, "COUNT(*)").await == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), moved).await.unwrap();
+        meter.write(&record(Uuid::now_v7(), 1));
+        stop.cancel();
+        worker.await.unwrap();
+        assert_eq!((number(&db, "COUNT(*)").await, files(&usage)), (2, 0));
+    }
+}

@@ -1,0 +1,245 @@
+//! The gateway to models: OpenAI's protocol in front, any number of servers that speak it behind.
+//!
+//! ```text
+//!  api ─► allowance ─► dispatch ─► attempt ─► upstream
+//!   ▲                     │ good answer          │
+//!   └──── relay ◄─────────┴──────────────────────┘      account ─► meter ─► journal ─► database
+//! ```
+//!
+//! It is a hot path and stays out of the intent machinery. Invariants of this house:
+//!
+//! - Bytes go on as they came. What is read of them is read in place ([`berth_domain::gateway`]).
+//! - Before the first byte of an answer goes out, another upstream may give it; afterwards the answer is this one's,
+//!   and if it breaks off, the client is told so.
+//! - Whatever ends a request, by being dropped too, gives its place back, ends the upstream's work and closes its
+//!   account.
+//! - Nothing of an upstream's address or key is ever in an answer.
+
+mod account;
+mod allowance;
+mod api;
+mod attempt;
+mod dispatch;
+mod health;
+mod http;
+mod journal;
+mod meter;
+mod metrics;
+mod ops;
+mod parking;
+mod queue;
+mod relay;
+mod serve;
+mod speech;
+pub mod store;
+mod table;
+mod upstream;
+mod wire;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use berth_domain::gateway::budget::Budget;
+use berth_domain::gateway::{Model, ModelId};
+use berth_domain::ids::ProjectId;
+use berth_domain::{Code, Error, Result, Timestamp};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::db::Db;
+use allowance::Allowances;
+use http::Http;
+use meter::Meter;
+use parking::Parking;
+use relay::Relay;
+use speech::Speaker;
+use table::{Entry, Offer, Speaks, Table, Tables};
+
+/// The model that speaks with this machine's own voices.
+pub const LOCAL_SPEECH: &str = "tts-1";
+
+/// The gateway.
+#[derive(Clone)]
+pub struct Gateway {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    db: Db,
+    clock: Clock,
+    config: crate::config::Gateway,
+    configured: Vec<Model>,
+    data_dir: PathBuf,
+    began: Instant,
+    began_at: Timestamp,
+    http: Http,
+    tables: Tables,
+    voices: HashMap<String, Arc<Speaks>>,
+    allowances: Allowances,
+    meter: Meter,
+    speaker: Speaker,
+    budget: Mutex<Budget>,
+    room: Arc<Semaphore>,
+    parking: Parking<Box<Relay>>,
+    reloading: tokio::sync::Mutex<()>,
+}
+
+impl Gateway {
+    /// The gateway with the models of the configuration and of administrators.
+    pub async fn start(db: Db, clock: Clock, config: &Config) -> anyhow::Result<Self> {
+        let meter = Meter::open(&config.data_dir.join("usage"), db.clone())?;
+        let inner = Inner {
+            config: config.gateway.clone(),
+            configured: config.models.clone(),
+            data_dir: config.data_dir.clone(),
+            began: Instant::now(),
+            began_at: clock.now(),
+            http: Http::new()?,
+            tables: Tables::default(),
+            voices: table::voices(&config.voices)?,
+            allowances: Allowances::new(meter.clone(), clock.clone()),
+            meter,
+            speaker: Speaker::new(),
+            budget: Mutex::default(),
+            parking: Parking::default(),
+            room: Arc::new(Semaphore::new(config.gateway.max_requests)),
+            reloading: tokio::sync::Mutex::default(),
+            db,
+            clock,
+        };
+        let gateway = Self { inner: Arc::new(inner) };
+        gateway.reload().await?;
+        Ok(gateway)
+    }
+
+    /// Its routes.
+    pub fn routes(&self) -> OpenApiRouter {
+        api::routes().with_state(self.clone())
+    }
+
+    /// Its workers, until told to stop.
+    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+        tasks.spawn(self.inner.meter.clone().run(stop.clone()));
+        tasks.spawn(health::watch(self.clone(), stop.clone()));
+        let (gateway, ending) = (self.clone(), stop.clone());
+        tasks.spawn(async move { gateway.inner.parking.watch(ending).await });
+        let (gateway, ending) = (self.clone(), stop.clone());
+        tasks.spawn(async move {
+            ending.cancelled().await;
+            // Servers of model files end with the last who needs them.
+            gateway.inner.tables.replace(Table::default());
+        });
+    }
+
+    /// Metrics in Prometheus' text format.
+    pub fn prometheus(&self) -> String {
+        metrics::text(&self.table(), self.meter())
+    }
+
+    /// Takes over what administrators changed.
+    pub async fn reload(&self) -> Result<()> {
+        let _one_at_a_time = self.inner.reloading.lock().await;
+        let created_at = self.inner.began_at;
+        let mut offers: Vec<_> = self.configured().iter().cloned().map(|model| Offer { model, created_at }).collect();
+        for row in store::model::all(self.db()).await? {
+            match row.model() {
+                Ok(model) => offers.push(Offer { model, created_at: row.created_at }),
+                Err(error) => tracing::error!(model = %row.id, %error, "a model that was added cannot be read"),
+            }
+        }
+        let table = Table::new(offers, &self.table(), &self.inner.data_dir);
+        self.inner.tables.replace(table);
+        Ok(())
+    }
+
+    /// The models of the configuration.
+    pub(crate) fn configured(&self) -> &[Model] {
+        &self.inner.configured
+    }
+
+    /// The models of a name that a project may use; 404 that says what to do.
+    fn model(&self, name: &str, project: ProjectId) -> Result<Arc<Entry>> {
+        let table = self.table();
+        let found = table.find(name).filter(|entry| entry.admits(project)).cloned();
+        found.ok_or_else(|| {
+            let what_to_do = if table.models.is_empty() {
+                "There are no models yet. The operator types: berth model serve FILE.gguf, or berth model add"
+            } else {
+                "GET /v1/models lists those there are."
+            };
+            let message = format!("The model '{name}' does not exist, or this project may not use it. {what_to_do}");
+            Error::new(Code::ModelNotFound, message)
+        })
+    }
+
+    /// What stands behind a model, for administrators.
+    pub(crate) fn standing(&self, id: &ModelId) -> Vec<wire::model::UpstreamView> {
+        let table = self.table();
+        let upstreams = table.named(id).map(|entry| entry.upstreams.as_slice()).unwrap_or_default();
+        upstreams.iter().map(|upstream| wire::model::UpstreamView::of(upstream)).collect()
+    }
+
+    pub(crate) fn table(&self) -> Arc<Table> {
+        self.inner.tables.now()
+    }
+
+    pub(crate) fn db(&self) -> &Db {
+        &self.inner.db
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.inner.meter
+    }
+
+    fn http(&self) -> &Http {
+        &self.inner.http
+    }
+
+    fn config(&self) -> &crate::config::Gateway {
+        &self.inner.config
+    }
+
+    fn allowances(&self) -> &Allowances {
+        &self.inner.allowances
+    }
+
+    fn speaker(&self) -> &Speaker {
+        &self.inner.speaker
+    }
+
+    fn voice(&self, id: &str) -> Option<Arc<Speaks>> {
+        self.inner.voices.get(id).cloned()
+    }
+
+    fn voice_names(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.inner.voices.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn began_at(&self) -> Timestamp {
+        self.inner.began_at
+    }
+
+    fn budget(&self) -> MutexGuard<'_, Budget> {
+        self.inner.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn parking(&self) -> &Parking<Box<Relay>> {
+        &self.inner.parking
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.inner.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}

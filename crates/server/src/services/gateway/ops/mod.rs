@@ -1,0 +1,3 @@
+//! One function for each verb; each owns its transaction.
+
+pub mod model;

@@ -1,0 +1,97 @@
+//! Streams whose client does not read: nobody polls them, so nothing of theirs could notice that their time is over.
+//!
+//! Between two pieces a stream is parked here. While somebody reads, it is taken out and minds its deadline by itself;
+//! who finds it parked after its deadline ends it, which frees its place and closes the upstream's connection.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A place for something between two uses; empty while it is used, and after its time.
+pub struct Parked<T>(Arc<Mutex<Option<T>>>);
+
+impl<T> Parked<T> {
+    /// Takes it out; `None` where its time was over.
+    pub fn take(&self) -> Option<T> {
+        lock(&self.0).take()
+    }
+
+    /// Puts it back.
+    pub fn put(&self, thing: T) {
+        *lock(&self.0) = Some(thing);
+    }
+}
+
+type Places<T> = BTreeMap<(Instant, u64), Weak<Mutex<Option<T>>>>;
+
+/// All that is parked, by deadline.
+pub struct Parking<T> {
+    places: Mutex<(u64, Places<T>)>,
+}
+
+impl<T> Default for Parking<T> {
+    fn default() -> Self {
+        Self { places: Mutex::new((0, BTreeMap::new())) }
+    }
+}
+
+impl<T> Parking<T> {
+    /// Parks something until a deadline.
+    pub fn park(&self, thing: T, deadline: Instant) -> Parked<T> {
+        let place = Arc::new(Mutex::new(Some(thing)));
+        let mut places = lock(&self.places);
+        places.0 += 1;
+        let key = (deadline, places.0);
+        places.1.insert(key, Arc::downgrade(&place));
+        Parked(place)
+    }
+
+    /// Ends what is parked past its deadline, and forgets what ended by itself.
+    fn sweep(&self, now: Instant) {
+        let over = {
+            let mut places = lock(&self.places);
+            places.1.retain(|_, place| place.strong_count() > 0);
+            let later = places.1.split_off(&(now, 0));
+            std::mem::replace(&mut places.1, later)
+        };
+        for place in over.into_values().filter_map(|place| place.upgrade()) {
+            drop(lock(&place).take());
+        }
+    }
+
+    /// Looks until told to stop.
+    pub async fn watch(&self, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+            self.sweep(Instant::now());
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_nobody_uses_ends_with_its_time() {
+        let parking = Parking::default();
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_mins(1));
+        let [early, used, late, gone] = [now, now, later, later].map(|deadline| parking.park("stream", deadline));
+        let in_use = used.take();
+        drop(gone);
+        parking.sweep(now + Duration::from_secs(1));
+        assert_eq!((early.take(), late.take()), (None, Some("stream")));
+        used.put(in_use.unwrap());
+        assert_eq!(used.take(), Some("stream"));
+        assert_eq!(lock(&parking.places).1.len(), 1);
+    }
+}

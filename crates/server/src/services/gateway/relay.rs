@@ -1,0 +1,197 @@
+//! A stream on its way to the client: event for event as it comes, and never looking complete when it is not.
+//!
+//! Events go on as the bytes they are. Held back is only what has not ended yet, so that an error is always an event of
+//! its own, and the event that tells the usage where the client did not ask for it.
+
+use berth_domain::gateway::chunk;
+use berth_domain::gateway::refusal::{self, Refusal};
+use berth_domain::gateway::sse::{self, DONE};
+use berth_domain::{Code, Error};
+use bytes::{Buf, Bytes, BytesMut};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use super::account::Account;
+use super::attempt::{EVENT, Failure, Patience, piece};
+use super::upstream::Slot;
+
+/// The last event of a complete stream.
+const END: &str = "data: [DONE]\n\n";
+/// What is sent while nothing comes.
+pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+
+/// What an event means to the relay.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It goes on.
+    Pass,
+    /// The client did not ask for it.
+    Hide,
+    /// The stream is complete.
+    Done,
+    /// The upstream failed; with what it said.
+    Broken(Option<Vec<u8>>),
+}
+
+/// What has been seen of a stream: whether its end is one.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    begun: u64,
+    ended: u64,
+}
+
+impl Seen {
+    /// A choice that began and did not finish was cut.
+    const fn is_whole(self) -> bool {
+        self.begun & !self.ended == 0
+    }
+}
+
+/// What comes out of the relay next.
+pub enum Out {
+    /// Bytes for the client.
+    Bytes(Bytes),
+    /// The last bytes for the client.
+    Last(Bytes),
+}
+
+/// A stream on its way.
+pub struct Relay {
+    body: Incoming,
+    held: BytesMut,
+    searched: usize,
+    seen: Seen,
+    hides_usage: bool,
+    patience: Patience,
+    slot: Slot,
+    account: Account,
+}
+
+impl Relay {
+    /// Relays what an upstream began to send.
+    pub fn new(
+        body: Incoming,
+        held: BytesMut,
+        hides_usage: bool,
+        patience: Patience,
+        slot: Slot,
+        mut account: Account,
+    ) -> Self {
+        account.begin();
+        Self { body, held, searched: 0, seen: Seen::default(), hides_usage, patience, slot, account }
+    }
+
+    /// When its time is over.
+    pub const fn deadline(&self) -> Instant {
+        self.patience.deadline
+    }
+
+    /// What goes out next; `None` where nothing came until then. After [`Out::Last`] nothing comes.
+    pub async fn next(&mut self, until: Instant) -> Option<Out> {
+        loop {
+            if let Some(out) = self.digest() {
+                return Some(out);
+            }
+            let next = self.patience.next();
+            match piece(&mut self.body, next.min(until)).await {
+                Ok(Some(bytes)) => self.held.extend_from_slice(&bytes),
+                Ok(None) => return Some(self.ended()),
+                Err(Failure::Timeout) if Instant::now() < next => return None,
+                Err(failure) => return Some(self.broken(failure, None)),
+            }
+        }
+    }
+
+    /// As many whole events as may go out together.
+    fn digest(&mut self) -> Option<Out> {
+        let mut ready = 0;
+        loop {
+            let Some(end) = sse::end_of_event(&self.held[ready..], self.searched) else {
+                // A blank line may stand across two pieces.
+                self.searched = (self.held.len() - ready).saturating_sub(3);
+                break;
+            };
+            self.searched = 0;
+            match self.judge(ready, ready + end) {
+                Verdict::Pass => ready += end,
+                Verdict::Hide if ready == 0 => self.held.advance(end),
+                // What stands before goes out first; this one is looked at again.
+                Verdict::Hide => break,
+                Verdict::Done => return Some(self.done(ready + end)),
+                Verdict::Broken(_) if ready > 0 => break,
+                Verdict::Broken(told) => return Some(self.broken(Failure::Body, told)),
+            }
+        }
+        if ready > 0 {
+            return Some(Out::Bytes(self.held.split_to(ready).freeze()));
+        }
+        (self.held.len() > EVENT).then(|| self.broken(Failure::Body, None))
+    }
+
+    fn judge(&mut self, begin: usize, end: usize) -> Verdict {
+        let Some(data) = sse::data(&self.held[begin..end]) else { return Verdict::Pass };
+        if *data == *DONE {
+            return if self.seen.is_whole() { Verdict::Done } else { Verdict::Broken(None) };
+        }
+        let Some(chunk) = chunk::read(&data) else { return Verdict::Broken(None) };
+        if chunk.failed {
+            return Verdict::Broken(Some(data.into_owned()));
+        }
+        self.seen.begun |= chunk.begun;
+        self.seen.ended |= chunk.ended;
+        if chunk.only_usage && self.hides_usage {
+            self.account.note(&chunk);
+            return Verdict::Hide;
+        }
+        self.account.note(&chunk);
+        Verdict::Pass
+    }
+
+    /// The upstream's body came to a clean end.
+    fn ended(&mut self) -> Out {
+        // Some forget the last line break.
+        let is_done = sse::data(&self.held).is_some_and(|data| *data == *DONE);
+        let has_answered = self.seen.ended != 0 && self.held.is_empty();
+        if self.seen.is_whole() && (has_answered || is_done) {
+            self.held.clear();
+            self.held.extend_from_slice(END.as_bytes());
+            return self.done(END.len());
+        }
+        self.broken(Failure::Unreachable, None)
+    }
+
+    fn done(&mut self, end: usize) -> Out {
+        self.slot.told(self.account.completion());
+        self.account.close(200);
+        Out::Last(self.held.split_to(end).freeze())
+    }
+
+    /// Tells of a failure by an event of its own.
+    fn broken(&mut self, failure: Failure, told: Option<Vec<u8>>) -> Out {
+        self.slot.failed();
+        let code = if failure == Failure::Timeout { Code::UpstreamTimeout } else { Code::UpstreamError };
+        tracing::info!(model = %self.slot.entry.name, ?failure, "a stream broke off");
+        self.account.close(code.status());
+        let told = told.map(|body| {
+            let address = self.slot.upstream.address();
+            refusal::read(code.status(), &body, &address.as_ref().map(|a| a.secrets()).unwrap_or_default())
+        });
+        Out::Last(error_event(&told.unwrap_or_else(|| crate::http::openai::refusal(&broke_off(code)))))
+    }
+}
+
+/// What is told of a stream that broke off.
+pub fn broke_off(code: Code) -> Error {
+    let message = match code {
+        Code::UpstreamTimeout => {
+            "The model's server fell silent in the middle of its answer. What came is not all of it."
+        }
+        _ => "The model's server broke off in the middle of its answer. What came is not all of it.",
+    };
+    Error::new(code, message)
+}
+
+/// A failure as an event of a stream.
+pub fn error_event(refusal: &Refusal) -> Bytes {
+    sse::event(&refusal::envelope(refusal)).into()
+}

@@ -1,0 +1,211 @@
+//! A server of one model file, from its start to its end.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::process::{ChildStdin, ChildStdout};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::engine::{Engine, command};
+use super::log;
+
+/// Serves with the Python package; see there.
+const RUNNER: &str = include_str!("runner.py");
+/// Runs a program until it ends or stdin does, whatever comes first. The program itself knows nothing of stdin.
+const LEASH: &str = r#"exec 3<&0 </dev/null
+"$@" >&2 3<&- &
+pid=$!
+{ cat <&3 >/dev/null; kill -9 $pid; } 2>/dev/null &
+exec 3<&-
+wait $pid"#;
+/// Between two questions whether a server is well.
+const ASK: Duration = Duration::from_millis(100);
+/// Longest wait for its answer.
+const ANSWER: Duration = Duration::from_secs(2);
+/// How long a child may take to end after its stdin.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A child of the service.
+pub struct Child {
+    process: tokio::process::Child,
+    /// As long as this is open, the child lives.
+    held: Option<ChildStdin>,
+    port: Port,
+    log: JoinHandle<()>,
+}
+
+/// Where a child listens.
+enum Port {
+    Chosen(u16),
+    /// It tells by its first line.
+    Told(BufReader<ChildStdout>),
+}
+
+#[derive(Deserialize)]
+struct Line {
+    port: u16,
+}
+
+impl Child {
+    /// Starts a server of a file, by its whole path.
+    pub fn start(engine: &Engine, file: &Path, data_dir: &Path) -> Result<Self> {
+        let folder = data_dir.join("models");
+        std::fs::create_dir_all(&folder).context("the folder of models cannot be made")?;
+        let (mut command, chosen) = match engine {
+            Engine::Server(server) => {
+                let port = free_port().context("there is no free port")?;
+                let mut command = command("sh");
+                command.args(["-c", LEASH, "sh"]).arg(server).arg("-m").arg(file);
+                command.args(["--host", "127.0.0.1", "--port", &port.to_string()]).stdout(Stdio::null());
+                // Else answers would name the file as this host does.
+                command.arg("--alias").arg(file.file_stem().unwrap_or(file.as_os_str()));
+                (command, Some(port))
+            }
+            Engine::Python(python) => {
+                let mut command = command(python);
+                command.args(["-c", RUNNER]).arg(file).stdout(Stdio::piped());
+                (command, None)
+            }
+        };
+        // A group of its own: what a terminal sends to the service's is not for it.
+        command.current_dir(&folder).stdin(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut process = command.spawn().context("the server of a model file cannot be started")?;
+        let port = match (chosen, process.stdout.take()) {
+            (Some(port), _) => Port::Chosen(port),
+            (None, Some(stdout)) => Port::Told(BufReader::new(stdout)),
+            (None, None) => anyhow::bail!("the server of a model file has no output"),
+        };
+        let errors = process.stderr.take().context("the server of a model file has no errors")?;
+        let log = tokio::spawn(log::keep(errors, log::path(data_dir, file)));
+        Ok(Self { held: process.stdin.take(), process, port, log })
+    }
+
+    /// Waits for its end, and tells its address as soon as it answers; why it ended, in words.
+    pub async fn life(&mut self, address: &watch::Sender<Option<String>>) -> String {
+        match self.lives(address).await {
+            Ok(status) => status.to_string(),
+            Err(error) => format!("{error:#}"),
+        }
+    }
+
+    async fn lives(&mut self, address: &watch::Sender<Option<String>>) -> Result<ExitStatus> {
+        let port = match &mut self.port {
+            Port::Chosen(port) => *port,
+            Port::Told(stdout) => match told(stdout).await? {
+                Some(port) => port,
+                None => return Ok(self.process.wait().await?),
+            },
+        };
+        tokio::select! {
+            status = self.process.wait() => return Ok(status?),
+            () = well(port) => {}
+        }
+        address.send_replace(Some(format!("http://127.0.0.1:{port}/v1")));
+        Ok(self.process.wait().await?)
+    }
+
+    /// Ends it and waits until it is gone.
+    pub async fn end(mut self) {
+        // A process that was awaited has no id.
+        let group = self.process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        drop(self.held.take());
+        if timeout(GRACE, self.process.wait()).await.is_err() {
+            if let Some(group) = group {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            let _ = self.process.wait().await;
+        }
+        if timeout(GRACE, &mut self.log).await.is_err() {
+            self.log.abort();
+        }
+    }
+}
+
+/// The port of the first line, or `None` where it ended without one.
+async fn told(stdout: &mut BufReader<ChildStdout>) -> Result<Option<u16>> {
+    let mut line = String::new();
+    stdout.take(1000).read_line(&mut line).await?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    let line: Line = serde_json::from_str(&line).context("the server of a model file said nonsense")?;
+    Ok(Some(line.port))
+}
+
+/// Waits until the server at a port says that it is well.
+async fn well(port: u16) {
+    while !matches!(timeout(ANSWER, asked(port)).await, Ok(Ok(true))) {
+        sleep(ASK).await;
+    }
+}
+
+async fn asked(port: u16) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    stream.write_all(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").await?;
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await?;
+    Ok(answer.starts_with(b"HTTP/1.") && answer.ends_with(b" 200"))
+}
+
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::program;
+    use super::*;
+
+    /// A child on the leash that only a signal ends, and its log with the process id of what it runs.
+    async fn on_the_leash(dir: &Path, script: &str) -> (Child, Pid) {
+        let program = program(dir, "program", &format!("#!/bin/sh\necho $$ >&2\n{script}\n"));
+        let child = Child::start(&Engine::Server(program), Path::new("/x/tiny.gguf"), dir).unwrap();
+        let log = dir.join("models/tiny.log");
+        let pid = loop {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            if let Some(pid) = text.strip_suffix('\n').and_then(|line| line.parse().ok()) {
+                break Pid::from_raw(pid).unwrap();
+            }
+            sleep(Duration::from_millis(10)).await;
+        };
+        (child, pid)
+    }
+
+    #[tokio::test]
+    async fn it_ends_with_the_pipe_whatever_became_of_its_leash() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut child, pid) = on_the_leash(dir.path(), "trap '' TERM; while :; do sleep 0.1; done").await;
+        child.process.kill().await.unwrap();
+        assert!(rustix::process::test_kill_process(pid).is_ok(), "it is not the shell");
+        drop(child.held.take());
+        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+        // Whoever adopts it may leave it as a zombie.
+        while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn its_end_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut child, _) = on_the_leash(dir.path(), "exit 7").await;
+        let (address, _told) = watch::channel(None);
+        assert!(child.life(&address).await.contains('7'));
+        child.end().await;
+    }
+
+    #[test]
+    fn runner_is_one_argument() {
+        // Linux allows 128 KiB.
+        assert!(RUNNER.len() < 100_000 && !RUNNER.contains('\0'));
+    }
+}

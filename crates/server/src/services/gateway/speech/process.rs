@@ -1,0 +1,173 @@
+//! Two programs that speak: espeak-ng makes sound of a text, ffmpeg writes it as it is wanted. A pipe of the kernel
+//! connects them; the service only reads what comes out.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use berth_domain::gateway::speech::Speech;
+use berth_domain::{Code, Error, Result};
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdout};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::encode;
+use super::sandbox::Sandbox;
+use super::text::plain;
+
+/// How long the programs may take, not counting the time in which nobody asks them.
+const LIMIT: Duration = Duration::from_mins(1);
+/// Bytes that are read at once.
+const PIECE: usize = 32 << 10;
+/// Bytes of a program's complaints that are kept for the log.
+const COMPLAINTS: u64 = 4 << 10;
+/// The programs.
+const PROGRAMS: [&str; 2] = ["espeak-ng", "ffmpeg"];
+
+/// What is to be spoken, ready to be given to the programs, more than once if need be.
+pub(super) struct Order {
+    sandbox: Sandbox,
+    programs: [PathBuf; 2],
+    espeak: Vec<String>,
+    ffmpeg: Vec<String>,
+    text: String,
+}
+
+impl Order {
+    /// An order to a voice of espeak-ng. The error says what to install.
+    pub fn new(sandbox: &Sandbox, speech: &Speech, voice: &str) -> Result<Self> {
+        let pace = encode::pace(speech.speed);
+        let words = format!("{:.0}", pace.words);
+        Ok(Self {
+            sandbox: sandbox.clone(),
+            programs: found(PROGRAMS.map(berth_qemu::host::find))?,
+            // -b 1: the text is UTF-8.
+            espeak: ["-v", voice, "-b", "1", "-s", &words, "--stdin", "--stdout"].map(str::to_owned).into(),
+            ffmpeg: encode::ffmpeg(speech.format, pace.tempo),
+            text: plain(&speech.input),
+        })
+    }
+
+    /// Starts the programs.
+    pub fn start(&self) -> Result<Making> {
+        let mut espeak = self.sandbox.command(&self.programs[0]);
+        espeak.args(&self.espeak).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut espeak = espeak.spawn().map_err(Error::internal)?;
+        let sound: Stdio = taken(espeak.stdout.take())?.try_into().map_err(Error::internal)?;
+        let mut ffmpeg = self.sandbox.command(&self.programs[1]);
+        ffmpeg.args(&self.ffmpeg).stdin(sound).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut ffmpeg = ffmpeg.spawn().map_err(Error::internal)?;
+        let (mut stdin, text) = (taken(espeak.stdin.take())?, self.text.clone());
+        // A program that does not take it tells by its end.
+        tokio::spawn(async move { stdin.write_all(text.as_bytes()).await });
+        Ok(Making {
+            audio: taken(ffmpeg.stdout.take())?,
+            complaints: [listen(taken(espeak.stderr.take())?), listen(taken(ffmpeg.stderr.take())?)],
+            programs: [espeak, ffmpeg],
+            buffer: BytesMut::new(),
+            left: LIMIT,
+        })
+    }
+}
+
+/// The programs, or what to type for them.
+fn found(paths: [Option<PathBuf>; 2]) -> Result<[PathBuf; 2]> {
+    let [Some(espeak), Some(ffmpeg)] = paths else {
+        let message = "Speech needs espeak-ng and ffmpeg, which are not installed on the server. \
+                       The operator types: apt-get install espeak-ng ffmpeg";
+        return Err(Error::new(Code::SpeechUnavailable, message));
+    };
+    Ok([espeak, ffmpeg])
+}
+
+fn taken<T>(pipe: Option<T>) -> Result<T> {
+    pipe.ok_or_else(|| Error::internal("a program was started without a pipe"))
+}
+
+/// Reads what a program complains about to its end, so that it is never held up, and keeps the beginning.
+fn listen(mut from: impl AsyncRead + Send + Unpin + 'static) -> JoinHandle<String> {
+    tokio::spawn(async move {
+        let mut kept = Vec::new();
+        // What cannot be read is not in the log.
+        let _ = (&mut from).take(COMPLAINTS).read_to_end(&mut kept).await;
+        let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
+        String::from_utf8_lossy(&kept).trim().to_owned()
+    })
+}
+
+/// Speech that is being made. Dropped, it ends the programs.
+pub(super) struct Making {
+    programs: [Child; 2],
+    audio: ChildStdout,
+    complaints: [JoinHandle<String>; 2],
+    buffer: BytesMut,
+    left: Duration,
+}
+
+impl Making {
+    /// The next piece; `None` when all was made and both programs ended well.
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        let began = Instant::now();
+        let piece = tokio::time::timeout(self.left, self.advance()).await;
+        self.left = self.left.saturating_sub(began.elapsed());
+        piece.map_err(|_| Error::internal(format!("speech was not made in {} s", LIMIT.as_secs())))?
+    }
+
+    async fn advance(&mut self) -> Result<Option<Bytes>> {
+        if self.buffer.capacity() < PIECE / 4 {
+            self.buffer.reserve(PIECE);
+        }
+        if self.audio.read_buf(&mut self.buffer).await.map_err(Error::internal)? == 0 {
+            return self.end().await.map(|()| None);
+        }
+        Ok(Some(self.buffer.split().freeze()))
+    }
+
+    async fn end(&mut self) -> Result<()> {
+        let mut failures = Vec::new();
+        for ((name, program), complaints) in PROGRAMS.iter().zip(&mut self.programs).zip(&mut self.complaints) {
+            let status = program.wait().await.map_err(Error::internal)?;
+            if !status.success() {
+                failures.push(format!("{name}: {status}: {}", complaints.await.unwrap_or_default()));
+            }
+        }
+        if failures.is_empty() { Ok(()) } else { Err(Error::internal(failures.join("; "))) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said() {
+        for paths in [[None, None], [Some(PathBuf::from("/espeak")), None], [None, Some(PathBuf::from("/ffmpeg"))]] {
+            let error = found(paths).unwrap_err();
+            assert_eq!(error.code, Code::SpeechUnavailable);
+            assert!(error.message.contains("apt-get install espeak-ng ffmpeg"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_dies_in_the_middle_is_an_error() {
+        let body = json!({"model": "m", "voice": "v", "input": "A few words. ".repeat(300), "response_format": "pcm"});
+        let order = Order::new(&Sandbox::strictest().await.unwrap(), &Speech::read(&body).unwrap(), "en-us").unwrap();
+        for victim in [0, 1] {
+            let mut making = order.start().unwrap();
+            assert!(making.next().await.unwrap().is_some());
+            making.programs[victim].start_kill().unwrap();
+            let error = loop {
+                match making.next().await {
+                    Ok(piece) => assert!(piece.is_some(), "the end was taken for a good one"),
+                    Err(error) => break error,
+                }
+            };
+            let cause = error.cause.unwrap();
+            assert!(cause.contains(PROGRAMS[victim]) && cause.contains("signal"), "{cause}");
+        }
+    }
+}

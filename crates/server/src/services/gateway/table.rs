@@ -1,0 +1,176 @@
+//! What is on offer at this moment: the models of the configuration and of administrators, by every name.
+//!
+//! A table is never changed, only replaced. Requests under way keep what they began with, so that nothing is cut when
+//! an administrator takes an upstream away; an upstream that stays the same keeps its counters and its breaker.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use berth_domain::Timestamp;
+use berth_domain::gateway::{Model, ModelId, Place, Voice};
+use berth_domain::ids::ProjectId;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::queue::Queue;
+use super::serve;
+use super::upstream::{Address, Upstream};
+use crate::config::model::key_of;
+
+/// A model at work.
+pub struct Entry {
+    /// What it is.
+    pub model: Model,
+    /// Its name, shared by what tells of it.
+    pub name: Arc<str>,
+    /// When it was added.
+    pub created_at: Timestamp,
+    /// Those that answer.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// Who waits.
+    pub queue: Queue,
+    /// Held while one of the upstreams is chosen.
+    pub choosing: Mutex<()>,
+}
+
+impl Entry {
+    /// Whether a project may use it.
+    pub fn admits(&self, project: ProjectId) -> bool {
+        self.model.projects.is_empty() || self.model.projects.contains(&project.to_string())
+    }
+}
+
+/// A voice at work.
+pub struct Speaks {
+    /// What it is.
+    pub voice: Voice,
+    /// Its server, where it has one.
+    pub address: Option<Address>,
+}
+
+/// What is on offer.
+#[derive(Default)]
+pub struct Table {
+    /// Every model, by name.
+    pub models: Vec<Arc<Entry>>,
+    by_name: HashMap<String, Arc<Entry>>,
+}
+
+/// A model to be put into a table.
+pub struct Offer {
+    /// What it is.
+    pub model: Model,
+    /// When it was added.
+    pub created_at: Timestamp,
+}
+
+impl Table {
+    /// A table of these models, of which those that were in another keep what they know. Of two with one name the
+    /// first counts.
+    pub fn new(offers: Vec<Offer>, old: &Self, data_dir: &Path) -> Self {
+        let mut table = Self::default();
+        for offer in offers {
+            if table.by_name.contains_key(offer.model.id.as_str()) {
+                tracing::warn!(model = %offer.model.id, "a model of this name stands in the configuration; that one counts");
+                continue;
+            }
+            let before = old.by_name.get(offer.model.id.as_str());
+            if let Some(entry) = entry(offer, before, data_dir) {
+                table.add(Arc::new(entry));
+            }
+        }
+        table.models.sort_by(|a, b| a.name.cmp(&b.name));
+        table
+    }
+
+    fn add(&mut self, entry: Arc<Entry>) {
+        for name in std::iter::once(&entry.model.id).chain(&entry.model.aliases) {
+            self.by_name.entry(name.as_str().to_owned()).or_insert_with(|| entry.clone());
+        }
+        self.models.push(entry);
+    }
+
+    /// The model of a name or alias.
+    pub fn find(&self, name: &str) -> Option<&Arc<Entry>> {
+        self.by_name.get(name)
+    }
+
+    /// The model of this very name.
+    pub fn named(&self, id: &ModelId) -> Option<&Arc<Entry>> {
+        self.find(id.as_str()).filter(|entry| entry.model.id == *id)
+    }
+}
+
+fn entry(offer: Offer, before: Option<&Arc<Entry>>, data_dir: &Path) -> Option<Entry> {
+    let Offer { model, created_at } = offer;
+    let mut known: Vec<_> = before.iter().flat_map(|entry| entry.upstreams.iter().cloned()).collect();
+    let mut upstreams = Vec::with_capacity(model.upstreams.len());
+    for spec in &model.upstreams {
+        if let Some(index) = known.iter().position(|upstream| upstream.spec == *spec) {
+            upstreams.push(known.swap_remove(index));
+            continue;
+        }
+        match start(spec.clone(), data_dir) {
+            Ok(upstream) => upstreams.push(upstream),
+            Err(error) => {
+                tracing::error!(model = %model.id, %error, "an upstream cannot be used; the model goes without it");
+            }
+        }
+    }
+    if upstreams.is_empty() {
+        return None;
+    }
+    let name = model.id.as_str().into();
+    Some(Entry { name, created_at, upstreams, queue: Queue::default(), choosing: Mutex::default(), model })
+}
+
+/// An upstream; what serves its model file is started with it.
+fn start(spec: berth_domain::gateway::Upstream, data_dir: &Path) -> anyhow::Result<Arc<Upstream>> {
+    let Place::Gguf(file) = &spec.place else { return Ok(Arc::new(Upstream::new(spec, None)?)) };
+    let (file, data_dir, stop) = (file.into(), data_dir.to_owned(), CancellationToken::new());
+    let upstream = Arc::new(Upstream::new(spec, Some(stop.clone()))?);
+    let (tell, mut told) = watch::channel(None);
+    tokio::spawn(serve::keep(file, data_dir, tell, stop));
+    // The upstream's end must not wait for who tells of its address.
+    let watched = Arc::downgrade(&upstream);
+    tokio::spawn(async move {
+        while told.changed().await.is_ok() {
+            let Some(upstream) = watched.upgrade() else { return };
+            upstream.moved(told.borrow_and_update().as_deref());
+        }
+    });
+    Ok(upstream)
+}
+
+/// The voices, ready for use.
+pub fn voices(voices: &[Voice]) -> anyhow::Result<HashMap<String, Arc<Speaks>>> {
+    use berth_domain::gateway::Source;
+    let ready = |voice: &Voice| {
+        let address = match &voice.source {
+            Source::Espeak(_) => None,
+            Source::Url { url, access, .. } => {
+                let key = access.as_ref().map(key_of).transpose()?;
+                Some(Address::new(url, key.as_ref().map(|key| key.0.as_str()))?)
+            }
+        };
+        anyhow::Ok((voice.id.clone(), Arc::new(Speaks { voice: voice.clone(), address })))
+    };
+    voices.iter().map(ready).collect()
+}
+
+/// What holds the table of the moment.
+#[derive(Default)]
+pub struct Tables(std::sync::RwLock<Arc<Table>>);
+
+impl Tables {
+    /// The table of the moment.
+    pub fn now(&self) -> Arc<Table> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces it.
+    pub fn replace(&self, table: Table) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+    }
+}

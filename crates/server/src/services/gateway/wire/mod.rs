@@ -1,0 +1,3 @@
+//! What the gateway's own operations show and are told, as the OpenAPI document describes it.
+
+pub mod model;

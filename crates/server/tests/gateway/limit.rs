@@ -1,0 +1,293 @@
+//! Limits: places at upstreams, requests and tokens a minute, money a month.
+
+use berth_testkit::{Script, Upstream};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::{CHAT, Gateway, Reply, ask, ask_stream, tiny, within};
+
+/// Bytes of JSON that [`ask`] gives as messages come to so many tokens in an estimate.
+const PROMPT: u64 = 8;
+
+/// A request whose answer may have so many tokens.
+fn at_most(tokens: u64) -> Value {
+    let mut body = ask("hi");
+    body["max_tokens"] = json!(tokens);
+    body
+}
+
+/// One place at an upstream, and so many who may wait.
+async fn one_place(upstream: &Upstream, waiting: u32) -> Gateway {
+    let place = json!({"upstreams": [{"url": upstream.url(), "max_concurrency": 1}], "max_queue": waiting});
+    Gateway::with(vec![tiny(&[], place)]).await
+}
+
+/// Sends requests at the same time.
+fn many(gateway: &Gateway, count: usize, body: &Value) -> JoinSet<Reply> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..count {
+        let request = gateway.posting(CHAT, body.to_string());
+        tasks.spawn(async move {
+            let response = request.send().await.expect("an answer");
+            let (status, headers) = (response.status().as_u16(), response.headers().clone());
+            Reply { status, headers, body: response.bytes().await.expect("a whole body").to_vec() }
+        });
+    }
+    tasks
+}
+
+async fn next(tasks: &mut JoinSet<Reply>) -> Reply {
+    within(tasks.join_next()).await.expect("a task").expect("an answer")
+}
+
+fn retry_after(reply: &Reply) -> u64 {
+    reply.header("retry-after").and_then(|text| text.parse().ok()).expect("a Retry-After")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_finds_no_place_waits_and_is_served() {
+    let upstream = Upstream::start().await;
+    let gates: Vec<_> = (0..6).map(|_| upstream.gate()).collect();
+    for gate in &gates {
+        upstream.then(Script::default().hold(gate).and(Script::chat("Hello")));
+    }
+    let gateway = one_place(&upstream, 5).await;
+    let mut tasks = many(&gateway, 6, &ask("hi"));
+    gateway.waiting(5).await;
+    for (before, gate) in gates.iter().enumerate() {
+        upstream.until(|u| u.count() > before).await;
+        assert_eq!((upstream.count(), upstream.open()), (before + 1, 1), "never two at once");
+        gate.open();
+        assert_eq!(next(&mut tasks).await.status, 200);
+    }
+    assert_eq!(upstream.most(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_the_queue_leaves_a_place_in_it() {
+    let upstream = Upstream::start().await;
+    let gate = upstream.gate();
+    upstream.then(Script::default().hold(&gate).and(Script::chat("Hello")));
+    let gateway = one_place(&upstream, 1).await;
+    let mut first = many(&gateway, 1, &ask("hi"));
+    upstream.until(|u| u.open() == 1).await;
+    for body in [ask("hi"), ask_stream("hi")] {
+        let waiting = gateway.spawn(&body);
+        gateway.waiting(1).await;
+        gateway.chat(&ask("hi")).await.refused(429, "rate_limited");
+        waiting.abort();
+        gateway.waiting(0).await;
+    }
+    let last = gateway.spawn(&ask("hi"));
+    gateway.waiting(1).await;
+    gate.open();
+    assert_eq!((next(&mut first).await.status, last.await.expect("an answer")), (200, 200));
+    assert_eq!(upstream.count(), 2, "who left was not asked for");
+    assert_eq!(gateway.books(2).await.completion, 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_says_so() {
+    let upstream = Upstream::start().await;
+    let gate = upstream.gate();
+    upstream.then(Script::default().hold(&gate).and(Script::chat("Hello")));
+    let gateway = one_place(&upstream, 2).await;
+    let mut first = many(&gateway, 1, &ask("hi"));
+    upstream.until(|u| u.open() == 1).await;
+    // Of these two may wait.
+    let mut tasks = many(&gateway, 6, &ask("hi"));
+    for _ in 0..4 {
+        let reply = next(&mut tasks).await;
+        reply.refused(429, "rate_limited");
+        assert_eq!(reply.json()["error"]["type"], "rate_limit_error");
+        assert!(retry_after(&reply) >= 1);
+    }
+    gate.open();
+    assert_eq!(next(&mut first).await.status, 200);
+    for _ in 0..2 {
+        assert_eq!(next(&mut tasks).await.status, 200);
+    }
+    assert_eq!(upstream.most(), 1);
+    gateway.idle().await;
+    assert_eq!(gateway.chat(&ask("hi")).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_where_nobody_may() {
+    let upstream = Upstream::start().await;
+    let gate = upstream.gate();
+    upstream.then(Script::default().hold(&gate).and(Script::chat("Hello")));
+    let gateway = one_place(&upstream, 0).await;
+    let mut first = many(&gateway, 1, &ask("hi"));
+    upstream.until(|u| u.open() == 1).await;
+    gateway.chat(&ask("hi")).await.refused(429, "rate_limited");
+    gateway.chat(&ask_stream("hi")).await.refused(429, "rate_limited");
+    gate.open();
+    assert_eq!(next(&mut first).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_longer_than_its_time_ends() {
+    let upstream = Upstream::start().await;
+    upstream.always(Script::default().hang());
+    let place = json!({"upstreams": [{"url": upstream.url(), "max_concurrency": 1}], "total_timeout_seconds": 1});
+    let gateway = Gateway::with(vec![tiny(&[], place)]).await;
+    let mut tasks = many(&gateway, 3, &ask("hi"));
+    for _ in 0..3 {
+        next(&mut tasks).await.refused(504, "upstream_timeout");
+    }
+    upstream.until(|u| u.open() == 0).await;
+    gateway.waiting(0).await;
+    gateway.idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_a_minute_hold_for_many_at_once() {
+    let upstream = Upstream::start().await;
+    let gate = upstream.gate();
+    upstream.always(Script::default().hold(&gate).and(Script::chat("Hello")));
+    let gateway = Gateway::over(&upstream).await;
+    let each = 1000 + PROMPT;
+    gateway.limit(json!({"tokens_per_minute": 3 * each + 10})).await;
+    let mut tasks = many(&gateway, 50, &at_most(1000));
+    for _ in 0..47 {
+        let reply = next(&mut tasks).await;
+        reply.refused(429, "rate_limited");
+        assert_eq!(reply.json()["error"]["type"], "rate_limit_error");
+        assert!((1..=60).contains(&retry_after(&reply)), "{reply:?}");
+    }
+    upstream.until(|u| u.open() == 3).await;
+    gate.open();
+    for _ in 0..3 {
+        assert_eq!(next(&mut tasks).await.status, 200);
+    }
+    // What was set aside and not used is there again: each took 12.
+    assert_eq!(gateway.chat(&at_most(3 * each - 40 - PROMPT)).await.status, 200);
+    assert_eq!(upstream.count(), 4);
+    assert_eq!(gateway.books(4).await.prompt, 28);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_come_back_with_time() {
+    let upstream = Upstream::start().await;
+    let gateway = Gateway::over(&upstream).await;
+    gateway.limit(json!({"tokens_per_minute": 20})).await;
+    for body in [at_most(5), ask_stream("hi")] {
+        assert_eq!(gateway.chat(&body).await.status, 200, "alone, even more than the whole is let in");
+        let refused = gateway.chat(&at_most(5)).await;
+        refused.refused(429, "rate_limited");
+        gateway.platform.advance(i64::try_from(retry_after(&refused)).expect("seconds"));
+        assert_eq!(gateway.chat(&at_most(5)).await.status, 200);
+        gateway.platform.advance(120);
+    }
+    gateway.limit(json!({})).await;
+    for _ in 0..5 {
+        assert_eq!(gateway.chat(&at_most(1_000_000)).await.status, 200);
+    }
+}
+
+/// A unit of money for each token of an answer.
+async fn dear(upstream: &Upstream) -> Gateway {
+    Gateway::with(vec![tiny(&[upstream.url()], json!({"price": {"output": 1_000_000}}))]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn money_a_month_holds_for_many_at_once() {
+    let upstream = Upstream::start().await;
+    let gate = upstream.gate();
+    upstream.always(Script::default().hold(&gate).and(Script::chat("Hello")));
+    let gateway = dear(&upstream).await;
+    gateway.limit(json!({"spend_per_month": 25})).await;
+    let mut tasks = many(&gateway, 50, &at_most(5));
+    for _ in 0..45 {
+        let reply = next(&mut tasks).await;
+        reply.refused(403, "quota_exceeded");
+        assert_eq!(reply.json()["error"]["type"], "permission_error");
+    }
+    upstream.until(|u| u.open() == 5).await;
+    gate.open();
+    for _ in 0..5 {
+        assert_eq!(next(&mut tasks).await.status, 200);
+    }
+    let booked = gateway.books(5).await;
+    assert_eq!((booked.requests, booked.completion), (5, 25));
+    assert!((booked.cost - 25.0).abs() < 1e-9, "{booked:?}");
+    // All of it is spent, also for who comes after a restart.
+    gateway.chat(&at_most(1)).await.refused(403, "quota_exceeded");
+    let gateway = Gateway::of(gateway.platform.restart().await).await;
+    gateway.chat(&at_most(1)).await.refused(403, "quota_exceeded");
+    gateway.limit(json!({"spend_per_month": 26})).await;
+    gateway.chat(&at_most(2)).await.refused(403, "quota_exceeded");
+    assert_eq!(gateway.chat(&at_most(1)).await.status, 200);
+    assert_eq!(upstream.count(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_project_has_its_own_limits() {
+    let upstream = Upstream::start().await;
+    let gateway = dear(&upstream).await;
+    gateway.limit(json!({"spend_per_month": 0})).await;
+    gateway.chat(&at_most(1)).await.refused(403, "quota_exceeded");
+    let ada = gateway.platform.sign_up("ada@example.com").await;
+    let project = ada.project.rsplit('/').next().expect("an id");
+    let request = gateway.bare(reqwest::Method::POST, CHAT).bearer_auth(&ada.token).header("x-project-id", project);
+    assert_eq!(gateway.send(request.json(&at_most(1))).await.status, 200);
+    gateway.limit(json!({"tokens_per_minute": 0})).await;
+    gateway.chat(&at_most(1)).await.refused(429, "rate_limited");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_failed_or_was_left_gives_back_what_was_set_aside() {
+    let upstream = Upstream::start().await;
+    let gateway = dear(&upstream).await;
+    gateway.limit(json!({"spend_per_month": 5})).await;
+    upstream.then(Script::error(400, "no"));
+    assert_eq!(gateway.chat(&at_most(5)).await.status, 400);
+    upstream.then(Script::default().hang());
+    let waiting = gateway.spawn(&at_most(5));
+    upstream.until(|u| u.open() == 1).await;
+    gateway.chat(&at_most(5)).await.refused(403, "quota_exceeded");
+    waiting.abort();
+    upstream.until(|u| u.cancelled() == 1).await;
+    within(async {
+        loop {
+            let reply = gateway.chat(&at_most(5)).await;
+            if reply.status == 200 {
+                return;
+            }
+            // Its end is noted a moment after the upstream saw it.
+            reply.refused(403, "quota_exceeded");
+        }
+    })
+    .await;
+    gateway.chat(&at_most(5)).await.refused(403, "quota_exceeded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_a_minute_are_counted_here_too() {
+    let upstream = Upstream::start().await;
+    let gateway = Gateway::over(&upstream).await;
+    gateway.limit(json!({"requests_per_minute": 3})).await;
+    for left in [2, 1, 0] {
+        let reply = gateway.chat(&ask("hi")).await;
+        assert_eq!(reply.status, 200);
+        assert!(reply.header("ratelimit").is_some_and(|text| text.contains(&format!("r={left};"))), "{reply:?}");
+    }
+    let reply = gateway.chat(&ask("hi")).await;
+    reply.refused(429, "rate_limited");
+    assert!(retry_after(&reply) >= 1);
+    assert_eq!(upstream.count(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_are_shown() {
+    let gateway = Gateway::with(Vec::new()).await;
+    gateway.limit(json!({"tokens_per_minute": 1000, "spend_per_month": 50})).await;
+    let quota = gateway.platform.admin.get("/quota").await;
+    assert_eq!(quota.status, 200);
+    let text = quota.body.to_string();
+    assert!(text.contains("tokens_per_minute") && text.contains("spend_per_month"), "{text}");
+    let path = format!("/api/v1/admin/projects/{}/quota", gateway.project());
+    let set = gateway.platform.admin.get(&path).await;
+    assert_eq!((&set.body["tokens_per_minute"], &set.body["spend_per_month"]), (&json!(1000), &json!(50)));
+}
