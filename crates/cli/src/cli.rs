@@ -8,8 +8,8 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use clap_complete::Shell;
 
 use crate::commands::{
-    account, admin, audit, disk, image, invitation, key, member, org, project, quota, referral, sandbox, session,
-    template, vm,
+    account, admin, audit, chat, disk, image, invitation, key, member, model, org, project, quota, referral, sandbox,
+    session, speak, template, usage, vm,
 };
 
 /// A cloud in one binary: virtual machines and sandboxes behind one API.
@@ -107,6 +107,15 @@ pub enum Command {
     /// What sandboxes are made of
     #[command(subcommand)]
     Template(template::TemplateCommand),
+    /// Models that programs and people talk to
+    #[command(subcommand)]
+    Model(model::ModelCommand),
+    /// Talk to a model
+    Chat(chat::ChatArgs),
+    /// Speak a text, into a file or to whoever reads
+    Speak(speak::SpeakArgs),
+    /// What the project's requests to models took
+    Usage(usage::UsageArgs),
     /// Regions, sizes and plans on offer
     Catalog,
     /// What the project uses and may use

@@ -1,7 +1,7 @@
 //! Who calls which service, about which project: the command line over what was kept at sign-in.
 
 use anyhow::Result;
-use berth_client::{Client, ProjectClient, Tokens};
+use berth_client::{Client, Inference, ProjectClient, Tokens};
 
 use crate::cli::Global;
 use crate::credentials::Credentials;
@@ -91,6 +91,15 @@ impl Context {
         let (org, project) = (self.org()?, self.project_name());
         let project = project.ok_or_else(|| Failure::usage("Name the project: --project PROJECT, or BERTH_PROJECT"))?;
         Ok(self.client.project(org, project))
+    }
+
+    /// The models of that project. An API key tells its project by itself; a person's requests name it.
+    pub async fn inference(&self) -> Result<Inference> {
+        if api_key().is_some() {
+            return Ok(self.client.inference(None));
+        }
+        let project = self.project()?.get().await?;
+        Ok(self.client.inference(Some(&project.id)))
     }
 
     /// Its name.

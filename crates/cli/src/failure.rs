@@ -59,10 +59,16 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 
 fn hint(error: &ClientError) {
     match error {
-        ClientError::Api { status: 401, code, .. } if code == "unauthorized" && api_key().is_some() => eprintln!(
+        ClientError::Api { status: 401, code, .. } if no_credential(code) && api_key().is_some() => eprintln!(
             "The key in {API_KEY} ended, was revoked or is not for this. Whoever is signed in sees it: berth key list"
         ),
-        ClientError::Api { status: 401, code, .. } if code == "unauthorized" => eprintln!("Type: berth login"),
+        ClientError::Api { status: 401, code, .. } if no_credential(code) => eprintln!("Type: berth login"),
+        ClientError::Api { code, .. } if code == "model_not_found" => {
+            eprintln!("List them: berth model list; offer one: berth model serve FILE.gguf, or berth model add ID URL");
+        }
+        ClientError::Api { code, .. } if code == "model_exists" => {
+            eprintln!("Another in its place: berth model add ID URL --replace; or away with it: berth model remove ID");
+        }
         ClientError::Api { code, .. } if code == "sandbox_paused" => eprintln!("Type: berth sandbox resume SANDBOX"),
         ClientError::Api { code, .. } if code == "sandbox_failed" => {
             eprintln!("Its message: berth sandbox show SANDBOX; its snapshots: berth sandbox snapshot list SANDBOX");
@@ -81,6 +87,11 @@ fn hint(error: &ClientError) {
         }
         _ => {}
     }
+}
+
+/// Whether an error's code says that the credential does not hold; below `/v1` it has OpenAI's word.
+fn no_credential(code: &str) -> bool {
+    ["unauthorized", "invalid_api_key"].contains(&code)
 }
 
 fn code(error: &anyhow::Error) -> u8 {

@@ -19,6 +19,7 @@
 mod admin;
 mod api_key;
 mod audit;
+mod chat;
 mod console;
 mod disk;
 mod error;
@@ -26,6 +27,7 @@ mod event;
 mod image;
 mod invitation;
 mod member;
+mod model;
 mod org;
 mod project;
 mod quota;
@@ -34,8 +36,10 @@ mod runtime;
 mod sandbox;
 mod session;
 mod snapshot;
+mod speech;
 mod template;
 mod transport;
+mod usage;
 mod user;
 mod vm;
 
@@ -47,6 +51,7 @@ pub use berth_domain::agent::runtime::{
     ProcessState, Processes,
 };
 pub use berth_domain::agent::terminal::FromServer;
+pub use chat::ChatChunk;
 pub use console::Console;
 pub use disk::{DataDisk, NewDataDisk, RootDisk};
 pub use error::{Error, FieldError, Result};
@@ -54,6 +59,7 @@ pub use event::Event;
 pub use image::{Image, ImageSource, NewImage, Plan, Region, VmConfig};
 pub use invitation::{Invitation, NewInvitation, ProjectRole};
 pub use member::Member;
+pub use model::{AdminModel, Inference, Model, ModelPrice, ModelUpstream, Models, NewModel, NewModelUpstream};
 pub use org::{Organization, Rename};
 pub use project::Project;
 pub use quota::{Limits, Quota, QuotaEntry};
@@ -64,8 +70,10 @@ pub use runtime::{
 pub use sandbox::{ChangeSandbox, CreateSandbox, ForkSandbox, Network, Sandbox, SandboxFilter};
 pub use session::{Session, Tokens};
 pub use snapshot::{NewSnapshot, Snapshot};
+pub use speech::Speech;
 pub use template::{BuildEvent, CreateTemplate, Template, Upload};
 pub use transport::{Client, List, Page, Pagination, ProjectClient};
+pub use usage::{Usage, UsageRow};
 pub use user::{ChangeUser, SignUp, SignedUp, User};
 pub use vm::{
     AttachedDisk, ChangeVm, CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, Operation, Port, RootDiskChoice,

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::org::org_path;
 use crate::transport::segment;
-use crate::{Client, List, Page, Rename, Result};
+use crate::{Client, List, Page, ProjectClient, Rename, Result};
 
 /// A project.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -55,5 +55,12 @@ impl Client {
     /// Deletes a project that owns nothing any more.
     pub async fn delete_project(&self, org: &str, project: &str) -> Result<()> {
         self.delete(&project_path(org, project)).await
+    }
+}
+
+impl ProjectClient {
+    /// The project itself: its id, where a slug was given.
+    pub async fn get(&self) -> Result<Project> {
+        self.client.get(&self.path).await
     }
 }

@@ -21,6 +21,12 @@ pub struct Quota {
     /// Requests a minute, if there is a limit.
     #[serde(default)]
     pub requests_per_minute: Option<i64>,
+    /// Tokens of models a minute, if there is a limit.
+    #[serde(default)]
+    pub tokens_per_minute: Option<i64>,
+    /// Money for models a calendar month, in whole units, if there is a limit.
+    #[serde(default)]
+    pub spend_per_month: Option<i64>,
 }
 
 /// One quantity.
@@ -49,6 +55,10 @@ pub struct Limits {
     pub sandboxes: Option<i64>,
     /// Requests a minute.
     pub requests_per_minute: Option<i64>,
+    /// Tokens of models a minute.
+    pub tokens_per_minute: Option<i64>,
+    /// Money for models a calendar month (UTC), in whole units of the models' prices.
+    pub spend_per_month: Option<i64>,
 }
 
 impl Client {

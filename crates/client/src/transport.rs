@@ -207,7 +207,7 @@ impl Client {
     pub(crate) async fn send_again(&self, build: impl Fn() -> RequestBuilder) -> Result<Response> {
         let used = self.tokens().map(|t| t.access_token);
         match self.once(build()).await {
-            Err(Error::Api { status: 401, code, .. }) if code == "unauthorized" && self.renew(used).await? => {
+            Err(Error::Api { status: 401, code, .. }) if is_refused(&code) && self.renew(used).await? => {
                 self.once(build()).await
             }
             other => other,
@@ -282,13 +282,65 @@ struct Refusal {
     details: Vec<FieldError>,
 }
 
+/// An error as OpenAI's clients read it: what is answered below `/v1`.
+#[derive(Deserialize)]
+pub(crate) struct Enveloped {
+    error: Told,
+}
+
+#[derive(Deserialize)]
+struct Told {
+    message: String,
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    #[serde(default)]
+    param: Option<String>,
+    #[serde(default)]
+    code: Option<Value>,
+}
+
+impl From<Enveloped> for Refusal {
+    fn from(Enveloped { error: Told { message, kind, param, code } }: Enveloped) -> Self {
+        // An upstream's own code may be a number.
+        let word = |code: &Value| code.as_str().map_or_else(|| code.to_string(), str::to_owned);
+        let code = code.as_ref().filter(|code| !code.is_null()).map(word);
+        let details = param.map(|field| FieldError { field, message: message.clone() });
+        Self { code: code.or(kind).unwrap_or_default(), message, details: details.into_iter().collect() }
+    }
+}
+
+impl Enveloped {
+    /// The error that an event of an answer under way tells.
+    pub(crate) fn within(self, request_id: String) -> Error {
+        let kind = self.error.kind.clone();
+        let Refusal { code, message, details } = self.into();
+        let status = match (code.as_str(), kind.as_deref()) {
+            ("upstream_timeout", _) => 504,
+            (_, Some("rate_limit_error")) => 429,
+            _ => 502,
+        };
+        Error::Api { status, code, message, details, retry_after: None, request_id }
+    }
+}
+
+/// Whether a credential was refused, by the code of either form of errors.
+fn is_refused(code: &str) -> bool {
+    ["unauthorized", "invalid_api_key"].contains(&code)
+}
+
+/// The id that an answer's request has in the operator's log.
+pub(crate) fn request_id(response: &Response) -> String {
+    response.headers().get("x-request-id").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned()
+}
+
 async fn refusal(response: Response) -> Error {
     let status = response.status();
     let header = |name| response.headers().get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
-    let request_id = header("x-request-id").unwrap_or_default();
+    let request_id = request_id(&response);
     let retry_after = header("retry-after").and_then(|v| v.parse().ok());
     let bytes = response.bytes().await.unwrap_or_default();
-    match serde_json::from_slice::<Refusal>(&bytes) {
+    let enveloped = || serde_json::from_slice::<Enveloped>(&bytes).map(Refusal::from);
+    match serde_json::from_slice::<Refusal>(&bytes).or_else(|_| enveloped()) {
         Ok(Refusal { code, message, details }) => {
             Error::Api { status: status.as_u16(), code, message, details, retry_after, request_id }
         }
@@ -330,5 +382,23 @@ mod tests {
         let page = Page { page: 2, limit: 5 };
         assert_eq!(query_text(&page).unwrap(), "limit=5&page=2");
         assert_eq!(query_text(&Named::new("a b", page)).unwrap(), "limit=5&name=a%20b&page=2");
+    }
+
+    #[test]
+    fn errors_of_either_form() {
+        let read = |text: &str| Refusal::from(serde_json::from_str::<Enveloped>(text).unwrap());
+        let full = read(r#"{"error": {"message": "no", "type": "t", "param": "voice", "code": "invalid_request"}}"#);
+        assert_eq!((full.code.as_str(), full.message.as_str()), ("invalid_request", "no"));
+        assert_eq!(full.details[0].field, "voice");
+        let bare = read(r#"{"error": {"message": "no", "type": "api_error", "param": null, "code": null}}"#);
+        assert_eq!((bare.code.as_str(), bare.details.len()), ("api_error", 0));
+        assert_eq!(read(r#"{"error": {"message": "no", "code": 7}}"#).code, "7");
+        let within = |text: &str| serde_json::from_str::<Enveloped>(text).unwrap().within("r".into());
+        for (code, kind, status) in
+            [("upstream_timeout", "api_error", 504), ("rate_limited", "rate_limit_error", 429), ("x", "y", 502)]
+        {
+            let error = within(&format!(r#"{{"error": {{"message": "no", "type": "{kind}", "code": "{code}"}}}}"#));
+            assert_eq!((error.status(), error.code()), (Some(status), Some(code)));
+        }
     }
 }

@@ -3,11 +3,13 @@
 pub mod account;
 pub mod admin;
 pub mod audit;
+pub mod chat;
 pub mod disk;
 pub mod image;
 pub mod invitation;
 pub mod key;
 pub mod member;
+pub mod model;
 mod offer;
 pub mod org;
 pub mod project;
@@ -16,7 +18,9 @@ pub mod referral;
 pub mod sandbox;
 mod service;
 pub mod session;
+pub mod speak;
 pub mod template;
+pub mod usage;
 pub mod vm;
 
 use std::process::ExitCode;
@@ -57,6 +61,10 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Image(command) => image::run(&context()?, command).await?,
         Command::Sandbox(command) => return sandbox::run(&context()?, command).await,
         Command::Template(command) => template::run(&context()?, command).await?,
+        Command::Model(command) => model::run(global, command).await?,
+        Command::Chat(args) => return chat::run(&context()?, args).await,
+        Command::Speak(args) => speak::run(&context()?, args).await?,
+        Command::Usage(args) => usage::run(&context()?, args).await?,
         Command::Catalog => offer::catalog(&context()?).await?,
         Command::Quota { command: None } => quota::show(&context()?).await?,
         Command::Quota { command: Some(command) } => quota::run(&person()?, command).await?,

@@ -46,6 +46,12 @@ pub struct SetArgs {
     /// Requests a minute
     #[arg(long, value_name = "NUMBER|unlimited")]
     requests_per_minute: Option<String>,
+    /// Tokens of models a minute
+    #[arg(long, value_name = "NUMBER|unlimited")]
+    tokens_per_minute: Option<String>,
+    /// Money for models a calendar month, in whole units of their prices
+    #[arg(long, value_name = "NUMBER|unlimited")]
+    spend_per_month: Option<String>,
 }
 
 impl SetArgs {
@@ -59,6 +65,8 @@ impl SetArgs {
             disk_gb: limit(self.disk_gb.as_deref(), before.disk_gb)?,
             sandboxes: limit(self.sandboxes.as_deref(), before.sandboxes)?,
             requests_per_minute: limit(self.requests_per_minute.as_deref(), before.requests_per_minute)?,
+            tokens_per_minute: limit(self.tokens_per_minute.as_deref(), before.tokens_per_minute)?,
+            spend_per_month: limit(self.spend_per_month.as_deref(), before.spend_per_month)?,
         })
     }
 }
@@ -108,6 +116,8 @@ fn show_limits(limits: &Limits) {
         ("disk (GiB)", limits.disk_gb),
         ("sandboxes", limits.sandboxes),
         ("requests a minute", limits.requests_per_minute),
+        ("tokens a minute", limits.tokens_per_minute),
+        ("spend a month", limits.spend_per_month),
     ];
     output::table(["WHAT", "LIMIT"], named.map(|(name, limit)| [name.to_owned(), word(limit)]), "");
 }

@@ -1,4 +1,4 @@
-//! Server-sent events of what is somebody's, a sandbox or a build: bounded in size, and never silent for long.
+//! Server-sent events of what is somebody's, a sandbox, a build or a model: bounded in size, and never silent for long.
 
 use std::time::Duration;
 
@@ -36,7 +36,12 @@ pub(crate) fn events(response: Response) -> Events {
 
 /// The events of an answer, whose lines have so many bytes at most.
 pub(crate) fn events_within(response: Response, longest: usize) -> Events {
-    let events = bounded(response.bytes_stream(), longest).eventsource();
+    patient_events(response, longest, SILENCE)
+}
+
+/// The same of an answer that may be silent for as long as this.
+pub(crate) fn patient_events(response: Response, longest: usize, silence: Duration) -> Events {
+    let events = bounded(response.bytes_stream(), longest, silence).eventsource();
     Box::pin(events.map(|event| {
         event.map_err(|error| match error {
             EventStreamError::Transport(broken) => broken,
@@ -48,13 +53,14 @@ pub(crate) fn events_within(response: Response, longest: usize) -> Events {
 fn bounded(
     bytes: impl Stream<Item = reqwest::Result<Bytes>> + Send,
     longest: usize,
+    silence: Duration,
 ) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
     try_stream! {
         let mut bytes = std::pin::pin!(bytes);
         let mut line = 0;
         loop {
-            let chunk = timeout(SILENCE, bytes.next()).await;
-            let chunk = chunk.map_err(|_| Broken::Connection(format!("silent for {} s", SILENCE.as_secs())))?;
+            let chunk = timeout(silence, bytes.next()).await;
+            let chunk = chunk.map_err(|_| Broken::Connection(format!("silent for {} s", silence.as_secs())))?;
             let Some(chunk) = chunk else { return };
             let chunk = chunk.map_err(|error| Broken::Connection(error.to_string()))?;
             line = match chunk.iter().rposition(|byte| *byte == b'\n') {

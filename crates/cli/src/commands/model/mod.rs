@@ -1,0 +1,89 @@
+//! Models on offer. Who administers the platform sees how they stand, adds them and takes them away.
+
+mod add;
+mod serve;
+mod show;
+
+use anyhow::Result;
+use berth_client::{Error, Page};
+use clap::Subcommand;
+
+use crate::cli::Global;
+use crate::context::{Context, api_key};
+use crate::output;
+
+/// What to type where no model is on offer.
+pub const NONE: &str = "No models. Offer one: berth model serve FILE.gguf, or berth model add ID URL (administrators)";
+
+#[derive(Subcommand)]
+pub enum ModelCommand {
+    /// List models; for administrators with their upstreams and how they stand
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one model
+    #[command(visible_alias = "show")]
+    Get {
+        /// Its id
+        model: String,
+    },
+    /// Offer a model of servers that speak OpenAI's protocol (administrators)
+    Add(add::AddArgs),
+    /// Offer the model of a file; the service runs a server for it (administrators)
+    Serve(serve::ServeArgs),
+    /// Take a model away; answers under way come to their end (administrators)
+    #[command(visible_alias = "rm")]
+    Remove {
+        /// Its id
+        model: String,
+    },
+}
+
+/// Does what was typed.
+pub async fn run(global: &Global, command: ModelCommand) -> Result<()> {
+    match command {
+        ModelCommand::List => list(&Context::any(global)?).await,
+        ModelCommand::Get { model } => get(&Context::any(global)?, &model).await,
+        ModelCommand::Add(args) => add::run(&Context::person(global)?, args).await,
+        ModelCommand::Serve(args) => serve::run(&Context::person(global)?, args).await,
+        ModelCommand::Remove { model } => {
+            let context = Context::person(global)?;
+            context.client.delete_model(&model).await?;
+            if !context.json {
+                println!("{model} removed");
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn list(context: &Context) -> Result<()> {
+    let client = &context.client;
+    if let Some(first) = as_administrator(async || client.admin_models(Page::default()).await).await? {
+        if context.json && first.pagination.total_pages <= 1 {
+            return output::json(&first);
+        }
+        let models = Page::all(async |page| client.admin_models(page).await).await?;
+        return output::print(context.json, &models, |models| show::administrators(models));
+    }
+    let models = context.inference().await?.models().await?;
+    output::print(context.json, &models, |models| show::users(&models.data))
+}
+
+async fn get(context: &Context, id: &str) -> Result<()> {
+    if let Some(model) = as_administrator(async || context.client.admin_model(id).await).await? {
+        return output::print(context.json, &model, show::one);
+    }
+    let model = context.inference().await?.model(id).await?;
+    output::print(context.json, &model, |model| show::users(std::slice::from_ref(model)))
+}
+
+/// What administrators are answered; `None` for everybody else.
+async fn as_administrator<T>(call: impl AsyncFnOnce() -> Result<T, Error>) -> Result<Option<T>> {
+    if api_key().is_some() {
+        return Ok(None);
+    }
+    match call().await {
+        Err(error) if error.code() == Some("forbidden") => Ok(None),
+        other => Ok(Some(other?)),
+    }
+}

@@ -1,0 +1,133 @@
+//! `berth model serve`: a model file becomes a model that answers.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use berth_client::{AdminModel, Client, NewModel, NewModelUpstream};
+use clap::Args;
+
+use super::show;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output;
+use crate::progress::Progress;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(250);
+
+#[derive(Args)]
+pub struct ServeArgs {
+    /// Model file in the format GGUF, on the service's machine
+    file: String,
+    /// Its id, as clients send it; by default made from the file's name
+    #[arg(long)]
+    id: Option<String>,
+    /// Put it in the place of the one with this id
+    #[arg(long)]
+    replace: bool,
+    /// Return at once; otherwise when it answers
+    #[arg(long)]
+    no_wait: bool,
+    /// Seconds to wait at most; the first time, the program that runs it is fetched, too
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    wait_timeout: u64,
+}
+
+/// Does what was typed.
+pub async fn run(context: &Context, args: ServeArgs) -> Result<()> {
+    let client = &context.client;
+    let upstream = NewModelUpstream { gguf: Some(absolute(&args.file)?), ..NewModelUpstream::default() };
+    let id = match args.id {
+        Some(id) => id,
+        None => id_of(&args.file)?,
+    };
+    let model = NewModel { id, upstreams: vec![upstream], ..NewModel::default() };
+    let mut made = if args.replace { client.replace_model(&model).await? } else { client.create_model(&model).await? };
+    if !args.no_wait {
+        made = ready(client, made, args.wait_timeout, context.json).await?;
+    }
+    if context.json {
+        return output::json(&made);
+    }
+    let step = if args.no_wait { "is starting" } else { "is ready" };
+    println!("{} {step}. Talk to it:\n\n  berth chat {}\n", made.id, made.id);
+    eprintln!("Programs use it at {}/v1; their key: berth key create NAME --scope inference", client.base());
+    Ok(())
+}
+
+/// Waits until the server of the file answers.
+async fn ready(client: &Client, mut model: AdminModel, seconds: u64, quiet: bool) -> Result<AdminModel> {
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut progress = Progress::new(quiet);
+    while !model.upstreams.iter().any(|upstream| show::status(upstream) == "ready") {
+        if Instant::now() > until {
+            progress.finish();
+            return Err(Failure::late(format!(
+                "{} does not answer after {seconds} s; the service's log says why. Look again: berth model get {}; or \
+                 away with it: berth model remove {}",
+                model.id, model.id, model.id
+            )));
+        }
+        progress.show(format!("{}: starting its server and loading the file", model.id));
+        tokio::time::sleep(LOOK).await;
+        model = client.admin_model(&model.id).await?;
+    }
+    progress.finish();
+    Ok(model)
+}
+
+/// The whole path of a file: of one here as it is, of one elsewhere as it was typed.
+fn absolute(file: &str) -> Result<String> {
+    let path = match std::fs::canonicalize(file) {
+        Ok(path) => path,
+        Err(_) if Path::new(file).is_absolute() => return Ok(file.to_owned()),
+        Err(error) => return Err(Failure::usage(format!("{file} cannot be read: {error}"))),
+    };
+    path.into_os_string().into_string().map_err(|_| Failure::usage(format!("the path of {file} is no text in UTF-8")))
+}
+
+/// An id from the name of a file: `/models/Tiny 1.5B.gguf` is `Tiny-1.5B`.
+fn id_of(file: &str) -> Result<String> {
+    let name = file.rsplit('/').next().unwrap_or_default();
+    let stem = name.strip_suffix(".gguf").unwrap_or(name);
+    let plain = |c: char| if c.is_ascii_graphic() && !"?#%\\".contains(c) { c } else { '-' };
+    let id: String = stem.chars().map(plain).take(200).collect();
+    if id.trim_matches(['-', '.']).is_empty() {
+        return Err(Failure::usage(format!("No id can be made from {file}; give one: --id NAME")));
+    }
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_files() {
+        for (file, id) in [
+            ("/models/Tiny 1.5B.gguf", "Tiny-1.5B"),
+            ("qwen2.5-0.5b-instruct-q4_k_m.gguf", "qwen2.5-0.5b-instruct-q4_k_m"),
+            ("a#b?.gguf", "a-b-"),
+            ("model", "model"),
+        ] {
+            assert_eq!(id_of(file).unwrap(), id, "{file}");
+        }
+        for file in ["/models/", "..", ".gguf", "???"] {
+            assert!(id_of(file).unwrap_err().to_string().contains("--id"), "{file}");
+        }
+        assert_eq!(id_of(&"x".repeat(300)).unwrap().len(), 200);
+    }
+
+    #[test]
+    fn paths_are_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.gguf");
+        std::fs::write(&file, b"GGUF").unwrap();
+        let roundabout = folder.path().join("../").join(folder.path().file_name().unwrap()).join("a.gguf");
+        let whole = std::fs::canonicalize(&file).unwrap();
+        assert_eq!(absolute(roundabout.to_str().unwrap()).unwrap(), whole.to_str().unwrap());
+        assert_eq!(absolute("/not/here.gguf").unwrap(), "/not/here.gguf");
+        assert!(absolute("not/here.gguf").is_err());
+    }
+}

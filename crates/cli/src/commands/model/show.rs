@@ -1,0 +1,93 @@
+//! Models as people read them.
+
+use berth_client::{AdminModel, Model, ModelUpstream};
+
+use super::NONE;
+use crate::output;
+
+/// As those who use them see them.
+pub fn users(models: &[Model]) {
+    output::table(["MODEL"], models.iter().map(|model| [model.id.clone()]), NONE);
+}
+
+/// As administrators see them: a line for each upstream.
+pub fn administrators(models: &[AdminModel]) {
+    let rows = models.iter().flat_map(|model| model.upstreams.iter().map(move |upstream| row(model, upstream)));
+    let header = ["MODEL", "FROM", "STRATEGY", "UPSTREAM", "CALLED", "WEIGHT", "BUSY", "STATUS"];
+    output::table(header, rows, NONE);
+}
+
+/// One model, as administrators see it.
+pub fn one(model: &AdminModel) {
+    administrators(std::slice::from_ref(model));
+    if !model.aliases.is_empty() {
+        println!("\nalso called {}", model.aliases.join(", "));
+    }
+}
+
+fn row(model: &AdminModel, upstream: &ModelUpstream) -> [String; 8] {
+    let busy = match upstream.max_concurrency {
+        Some(most) => format!("{}/{most}", upstream.in_flight),
+        None => upstream.in_flight.to_string(),
+    };
+    [
+        model.id.clone(),
+        model.source.clone(),
+        model.strategy.clone(),
+        output::or_dash(upstream.url.as_deref().or(upstream.gguf.as_deref())),
+        upstream.model.clone(),
+        upstream.weight.to_string(),
+        busy,
+        status(upstream).to_owned(),
+    ]
+}
+
+/// How an upstream stands, in a word.
+pub fn status(upstream: &ModelUpstream) -> &'static str {
+    match (upstream.ready, upstream.breaker.as_str()) {
+        (false, _) if upstream.gguf.is_some() => "starting",
+        (false, _) => "down",
+        (true, "open") => "failing",
+        (true, "half_open") => "tried again",
+        (true, _) => "ready",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn upstream(gguf: bool, ready: bool, breaker: &str) -> ModelUpstream {
+        let place = if gguf { "gguf" } else { "url" };
+        let body = json!({
+            place: "x", "model": "m", "weight": 1, "max_concurrency": 4, "in_flight": 2, "breaker": breaker,
+            "ready": ready,
+        });
+        serde_json::from_value(body).unwrap()
+    }
+
+    #[test]
+    fn a_word_for_every_standing() {
+        let cases = [
+            (true, false, "closed", "starting"),
+            (false, false, "open", "down"),
+            (false, true, "open", "failing"),
+            (false, true, "half_open", "tried again"),
+            (true, true, "closed", "ready"),
+        ];
+        for (gguf, ready, breaker, word) in cases {
+            assert_eq!(status(&upstream(gguf, ready, breaker)), word);
+        }
+    }
+
+    #[test]
+    fn a_row_tells_where_and_how_busy() {
+        let model: AdminModel = serde_json::from_value(json!({
+            "id": "acme/tiny", "strategy": "weighted", "upstreams": [], "source": "api",
+        }))
+        .unwrap();
+        let row = row(&model, &upstream(true, true, "closed"));
+        assert_eq!(row, ["acme/tiny", "api", "weighted", "x", "m", "1", "2/4", "ready"].map(str::to_owned));
+    }
+}
