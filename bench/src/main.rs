@@ -1,6 +1,7 @@
 //! Runs the benchmarks and writes their table.
 
 mod api;
+mod gateway;
 mod identity;
 mod load;
 mod machines;
@@ -15,9 +16,18 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use report::Report;
 
-#[tokio::main]
-async fn main() -> Result<()> {
+fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // Both ends of a measurement run on a thread of their own choice.
+    match arguments.as_slice() {
+        [first] if first == gateway::upstream::ARGUMENT => gateway::upstream::serve(),
+        [first, work] if first == gateway::load::ARGUMENT => gateway::load::serve(work),
+        _ => benchmarks(&arguments),
+    }
+}
+
+#[tokio::main]
+async fn benchmarks(arguments: &[String]) -> Result<()> {
     if let Some((first, [folder, machines])) = arguments.split_first()
         && first == "simulated-service"
     {
@@ -25,12 +35,13 @@ async fn main() -> Result<()> {
     }
     let folder = Path::new("bench/results");
     let mut report = Report::new(folder);
-    for group in groups(&arguments)? {
+    for group in groups(arguments)? {
         match group {
             "api" => api::run(&mut report).await?,
             "identity" => identity::run(&mut report).await?,
             "sandboxes" => sandboxes::run(&mut report).await?,
             "service" => service::run(&mut report).await?,
+            "gateway" => gateway::run(&mut report).await?,
             _ => machines::run(&mut report).await?,
         }
         // What is measured is kept, whatever happens to the next group.
@@ -40,7 +51,7 @@ async fn main() -> Result<()> {
 }
 
 fn groups(arguments: &[String]) -> Result<Vec<&str>> {
-    const ALL: [&str; 5] = ["api", "identity", "service", "sandboxes", "machines"];
+    const ALL: [&str; 6] = ["api", "identity", "service", "gateway", "sandboxes", "machines"];
     if let Some(unknown) = arguments.iter().find(|a| !ALL.contains(&a.as_str())) {
         bail!("there is no group '{unknown}'; there are {}", ALL.join(", "));
     }

@@ -1,0 +1,238 @@
+//! The server of models that everything measured stands before: prepared bytes, in a process of its own.
+//!
+//! The words of a request tell what it wants ([`Shape`]), since gateways write requests anew but keep what is said.
+
+use std::io::{BufRead, BufReader};
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::http;
+use crate::process::Running;
+
+/// Its name among the arguments of this program.
+pub const ARGUMENT: &str = "gateway-upstream";
+/// Pieces of a stream.
+pub const CHUNKS: u32 = 200;
+/// Between two of them.
+const APART: Duration = Duration::from_millis(5);
+/// Between two of a stream that is held open.
+const HELD_APART: Duration = Duration::from_secs(2);
+
+/// What a request wants.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Shape {
+    /// An answer in one piece.
+    Plain,
+    /// [`CHUNKS`] pieces, each a write of its own.
+    Stream,
+    /// A stream that does not end.
+    Hold,
+}
+
+impl Shape {
+    /// The words of a request that tell the shape of its answer; all have the same length.
+    const WORDS: [(Self, &str); 3] =
+        [(Self::Plain, "bench-plain"), (Self::Stream, "bench-chunk"), (Self::Hold, "bench-still")];
+
+    /// The body of a request, about a kilobyte.
+    pub fn body(self) -> String {
+        let word = Self::WORDS.iter().find(|(shape, _)| *shape == self).map_or("", |(_, word)| *word);
+        let text = format!("{word} {}", "The quick brown fox jumps over the lazy dog. ".repeat(18));
+        let system = "You are a helpful assistant. Answer in one short sentence.";
+        json!({
+            "model": "tiny",
+            "messages": [{"role": "system", "content": system}, {"role": "user", "content": text}],
+            "stream": self != Self::Plain,
+            "temperature": 0.7,
+            "max_tokens": 256,
+        })
+        .to_string()
+    }
+
+    fn of(body: &[u8]) -> Self {
+        let said = http::find(body, b"bench-").map(|at| &body[at..]).unwrap_or_default();
+        let says = |word: &str| said.starts_with(word.as_bytes());
+        Self::WORDS.iter().find(|(_, word)| says(word)).map_or(Self::Plain, |(shape, _)| *shape)
+    }
+}
+
+/// The running server.
+pub struct Upstream {
+    /// Where it answers, as `127.0.0.1:1234`.
+    pub address: String,
+    _process: Running,
+    _output: BufReader<ChildStdout>,
+}
+
+impl Upstream {
+    /// Starts it.
+    pub fn start() -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let mut child = command.arg(ARGUMENT).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take();
+        let process = Running(child);
+        let mut output = BufReader::new(output.context("its output")?);
+        let mut address = String::new();
+        output.read_line(&mut address)?;
+        ensure!(!address.is_empty(), "the upstream of the measurement did not start");
+        Ok(Self { address: address.trim().to_owned(), _process: process, _output: output })
+    }
+}
+
+/// Serves until its end, on one thread; says where.
+pub fn serve() -> Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(accept())
+}
+
+async fn accept() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    println!("{}", listener.local_addr()?);
+    let answers = Arc::new(Answers::prepare());
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let answers = answers.clone();
+        // A client that leaves ends it.
+        tokio::spawn(async move { drop(converse(stream, &answers).await) });
+    }
+}
+
+/// Bytes of the answers.
+struct Answers {
+    models: Vec<u8>,
+    plain: Vec<u8>,
+    head: Vec<u8>,
+    piece: Vec<u8>,
+    /// What ends a stream, without and with its usage.
+    ends: [Vec<u8>; 2],
+}
+
+impl Answers {
+    fn prepare() -> Self {
+        let usage = json!({"prompt_tokens": 190, "completion_tokens": 200, "total_tokens": 390});
+        let text = "A fox jumps over a dog, which does not mind at all. ".repeat(4);
+        let message = json!({"role": "assistant", "content": text});
+        let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": "stop"});
+        let plain = json!({"id": "chatcmpl-7d1f6a", "object": "chat.completion", "created": 1_700_000_000,
+            "model": "tiny", "choices": [choice], "usage": usage});
+        let piece = |choices: Value, usage: Value| {
+            let mut chunk = json!({"id": "chatcmpl-7d1f6a", "object": "chat.completion.chunk",
+                "created": 1_700_000_000, "model": "tiny", "choices": choices});
+            if !usage.is_null() {
+                chunk["usage"] = usage;
+            }
+            event(&chunk.to_string())
+        };
+        let choice = |delta: Value, reason: Value| json!([{"index": 0, "delta": delta, "finish_reason": reason}]);
+        let finish = piece(choice(json!({}), json!("stop")), Value::Null);
+        let done = [event("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
+        Self {
+            models: whole(&json!({"object": "list", "data": [{"id": "tiny", "object": "model"}]})),
+            plain: whole(&plain),
+            head: b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_vec(),
+            piece: piece(choice(json!({"content": " word"}), Value::Null), Value::Null),
+            ends: [[finish.clone(), done.clone()].concat(), [finish, piece(json!([]), usage), done].concat()],
+        }
+    }
+}
+
+fn whole(body: &Value) -> Vec<u8> {
+    let body = body.to_string();
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+/// An event in a chunk of its own.
+fn event(data: &str) -> Vec<u8> {
+    let event = format!("data: {data}\n\n");
+    format!("{:x}\r\n{event}\r\n", event.len()).into_bytes()
+}
+
+async fn converse(mut stream: TcpStream, answers: &Answers) -> Result<()> {
+    let mut bytes = Vec::with_capacity(4096);
+    loop {
+        let end = loop {
+            if let Some(end) = request(&bytes) {
+                break end;
+            }
+            if stream.read_buf(&mut bytes).await? == 0 {
+                return Ok(());
+            }
+        };
+        answer(&mut stream, &bytes[..end], answers).await?;
+        bytes.drain(..end);
+    }
+}
+
+/// Bytes of the request that these begin with, once it is whole.
+fn request(bytes: &[u8]) -> Option<usize> {
+    let head = http::head(bytes)?;
+    let end = match http::length(&bytes[..head]) {
+        Some(length) => head + length,
+        None if http::header(&bytes[..head], "transfer-encoding").is_none() => head,
+        None => http::find(&bytes[head..], http::LAST_CHUNK)? + head + http::LAST_CHUNK.len(),
+    };
+    (bytes.len() >= end).then_some(end)
+}
+
+async fn answer(stream: &mut TcpStream, request: &[u8], answers: &Answers) -> Result<()> {
+    if request.starts_with(b"GET") {
+        return Ok(stream.write_all(&answers.models).await?);
+    }
+    let body = &request[http::head(request).unwrap_or_default()..];
+    match Shape::of(body) {
+        Shape::Plain => stream.write_all(&answers.plain).await?,
+        Shape::Stream => {
+            let asks_usage = http::find(body, b"include_usage").is_some();
+            pieces(stream, answers, APART, Some(CHUNKS)).await?;
+            stream.write_all(&answers.ends[usize::from(asks_usage)]).await?;
+        }
+        Shape::Hold => pieces(stream, answers, HELD_APART, None).await?,
+    }
+    Ok(())
+}
+
+/// Sends the head and so many pieces; without end where there is no number.
+async fn pieces(stream: &mut TcpStream, answers: &Answers, apart: Duration, number: Option<u32>) -> Result<()> {
+    stream.write_all(&answers.head).await?;
+    let mut ticks = interval(apart);
+    // One that is late must not make the next come with it.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut sent = 0;
+    while number.is_none_or(|number| sent < number) {
+        ticks.tick().await;
+        stream.write_all(&answers.piece).await?;
+        sent = sent.saturating_add(1);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_known_by_what_it_says() {
+        for shape in [Shape::Plain, Shape::Stream, Shape::Hold] {
+            assert!(Shape::of(shape.body().as_bytes()) == shape);
+        }
+    }
+
+    #[test]
+    fn a_request_ends_where_it_says() {
+        let bytes = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}GET";
+        assert_eq!(request(bytes), Some(bytes.len() - 3));
+        assert_eq!(request(&bytes[..bytes.len() - 4]), None);
+        assert_eq!(request(b"GET / HTTP/1.1\r\n\r\n"), Some(18));
+        let chunked = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
+        assert_eq!(request(chunked), Some(chunked.len()));
+    }
+}
