@@ -36,6 +36,8 @@ const ALONE: (u32, u64, usize) = (1_000, 3, 5);
 const HELD: u32 = 4_000;
 /// Until each of them has got some pieces.
 const HELD_FOR: Duration = Duration::from_secs(6);
+/// How often as many streams come and go.
+const CHURN: usize = 6;
 /// Files that processes may open: two for each stream, and room.
 const FILES: u64 = 10_000;
 
@@ -65,7 +67,8 @@ pub async fn run(report: &mut Report) -> Result<()> {
     let chunks = chunks(report, &systems).await?;
     metered(report, plain, chunks);
     alone(report, &systems).await?;
-    memory(report, &mut systems, &service).await
+    memory(report, &mut systems, &service).await?;
+    churn(report, &systems).await
 }
 
 /// Lets processes open as many files as many streams need.
@@ -227,6 +230,22 @@ async fn memory(report: &mut Report, systems: &mut [System], service: &Berth) ->
     let figures = Figures(figures);
     let detail = format!("{HELD} open, fewer of those that are slow; {}", figures.others());
     report.add("gateway: memory of an open stream", figures.of(OURS)?, "KB", Some(Bound::Most(25.0)), detail);
+    Ok(())
+}
+
+/// Streams that come and are left in the middle, again and again: what they leave behind.
+async fn churn(report: &mut Report, systems: &[System]) -> Result<()> {
+    let ours = systems.iter().find(|system| system.is_ours()).context("Berth is measured")?;
+    let process = ours.process.as_ref().context("a process")?;
+    let mut after = Vec::new();
+    for _ in 0..CHURN {
+        held(ours).await?;
+        after.push(process.memory()?);
+    }
+    let (first, last) = (after[0], after[CHURN - 1]);
+    let detail = format!("{first:.0} MB after the first {HELD} streams, {last:.0} after {CHURN} times as many, all left");
+    let what = "gateway: memory after streams came and went, beside the first round";
+    report.add(what, last / first, "times", Some(Bound::Most(1.1)), detail);
     Ok(())
 }
 
