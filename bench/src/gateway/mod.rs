@@ -243,7 +243,8 @@ async fn churn(report: &mut Report, systems: &[System]) -> Result<()> {
         after.push(process.memory()?);
     }
     let (first, last) = (after[0], after[CHURN - 1]);
-    let detail = format!("{first:.0} MB after the first {HELD} streams, {last:.0} after {CHURN} times as many, all left");
+    let detail =
+        format!("{first:.0} MB after the first {HELD} streams, {last:.0} after {CHURN} times as many, all left");
     let what = "gateway: memory after streams came and went, beside the first round";
     report.add(what, last / first, "times", Some(Bound::Most(1.1)), detail);
     Ok(())
