@@ -22,6 +22,11 @@ use std::process::ExitCode;
 
 use crate::cli::Cli;
 
+/// Thousands of streams that come and go leave holes in the heap of glibc, which it keeps: after 4,000 that had left, the
+/// service held 400 MB. This one gives memory back.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::read();
     if !cli.runs_the_service() {
