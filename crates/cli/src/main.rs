@@ -22,8 +22,8 @@ use std::process::ExitCode;
 
 use crate::cli::Cli;
 
-/// Thousands of streams that come and go leave holes in the heap of glibc, which it keeps: after 4,000 that had left, the
-/// service held 400 MB. This one gives memory back.
+/// Thousands of streams that come and go leave holes in the heap of glibc, which it keeps: after rounds of 4,000 that had
+/// left, the service held 400 MB. This one gives memory back.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

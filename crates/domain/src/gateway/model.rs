@@ -177,6 +177,13 @@ impl Model {
     pub const PRICE_KEYS: [&'static str; 2] = ["input", "output"];
 }
 
+impl Model {
+    /// Its name, and the others that it has.
+    pub fn names(&self) -> impl Iterator<Item = &ModelId> {
+        std::iter::once(&self.id).chain(&self.aliases)
+    }
+}
+
 impl TryFrom<&Value> for Model {
     type Error = Error;
 
@@ -243,23 +250,29 @@ fn upstream(f: &mut Fields<'_>, id: Option<&ModelId>) -> Option<Upstream> {
     if f.has("url") == f.has("gguf") {
         f.fail("url", "is required, or 'gguf' with the path of a model file in its place");
     }
-    let env = f.optional("api_key_env", variable).map(Access::Env);
-    let file = f.optional("api_key_file", sized(1, 4096)).map(Access::File);
-    if env.is_some() && file.is_some() {
-        f.fail("api_key_file", "must not stand beside api_key_env");
-    }
+    let access = access(f);
     let model = f.optional("model", sized(1, 200));
     Some(Upstream {
         weight: small(f.optional("weight", integer(1, 1000)).unwrap_or(1)),
         max_concurrency: f.optional("max_concurrency", integer(1, 1_000_000)).map(small),
         place: url.or(gguf)?,
         model: model.or_else(|| id.map(ModelId::to_string)).unwrap_or_default(),
-        access: env.or(file),
+        access,
     })
 }
 
+/// Where the key comes from, if there is one.
+pub(super) fn access(f: &mut Fields<'_>) -> Option<Access> {
+    let env = f.optional("api_key_env", variable).map(Access::Env);
+    let file = f.optional("api_key_file", sized(1, 4096)).map(Access::File);
+    if env.is_some() && file.is_some() {
+        f.fail("api_key_file", "must not stand beside api_key_env");
+    }
+    env.or(file)
+}
+
 /// Rule: an http or https URL, taken without the slash at its end.
-pub fn base_url(value: &Value) -> Parsed<String> {
+pub(super) fn base_url(value: &Value) -> Parsed<String> {
     let url = text(value)?.trim_end_matches('/');
     let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or_default();
     let plain = url.bytes().all(|b| b.is_ascii_graphic()) && !url.contains(['?', '#', '@']);
@@ -271,7 +284,7 @@ pub fn base_url(value: &Value) -> Parsed<String> {
 }
 
 /// Rule: the name of an environment variable.
-pub fn variable(value: &Value) -> Parsed<String> {
+fn variable(value: &Value) -> Parsed<String> {
     let name = text(value)?;
     let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     if (1..=200).contains(&name.len()) && name.bytes().all(good) && !name.starts_with(|c: char| c.is_ascii_digit()) {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::fields::{Fields, Parsed, sized, text};
-use crate::gateway::model::{Access, base_url, variable};
+use crate::gateway::model::{Access, access, base_url};
 
 /// Who speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,15 +63,14 @@ impl TryFrom<&Value> for Voice {
             f.fail("espeak", "is required, or 'url' with the address of a server in its place");
         }
         let (model, voice) = (f.optional("model", sized(1, 200)), f.optional("voice", sized(1, 200)));
-        let env = f.optional("api_key_env", variable).map(Access::Env);
-        let file = f.optional("api_key_file", sized(1, 4096)).map(Access::File);
+        let access = access(&mut f);
         let source = match (espeak, url) {
             (Some(voice), _) => Some(Source::Espeak(voice)),
             (None, Some(url)) => Some(Source::Url {
                 url,
                 model: model.unwrap_or_else(|| "tts-1".into()),
                 voice: voice.or_else(|| id.clone()).unwrap_or_default(),
-                access: env.or(file),
+                access,
             }),
             (None, None) => None,
         };
@@ -102,7 +101,8 @@ mod tests {
     fn voices() {
         let voice = Voice::try_from(&json!({"id": "x", "url": "http://h/v1"})).unwrap();
         assert!(matches!(voice.source, Source::Url { voice, model, .. } if voice == "x" && model == "tts-1"));
-        for bad in [json!({"id": "x"}), json!({"espeak": "en"}), json!({"id": "x", "espeak": "-f"})] {
+        let both = json!({"id": "x", "url": "http://h/v1", "api_key_env": "K", "api_key_file": "/k"});
+        for bad in [json!({"id": "x"}), json!({"espeak": "en"}), json!({"id": "x", "espeak": "-f"}), both] {
             assert!(Voice::try_from(&bad).is_err(), "{bad}");
         }
         assert_eq!(Voice::defaults().len(), 6);

@@ -82,7 +82,7 @@ fn only(body: &Value, known: &[&str]) -> Result<(), String> {
 pub(super) fn check(models: &[Model], voices: &[Voice]) -> Result<()> {
     let mut names = HashSet::new();
     for model in models {
-        for name in std::iter::once(&model.id).chain(&model.aliases) {
+        for name in model.names() {
             ensure!(names.insert(name), "models: the name '{name}' stands twice");
         }
         for access in model.upstreams.iter().filter_map(|upstream| upstream.access.as_ref()) {

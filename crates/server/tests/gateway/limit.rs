@@ -291,3 +291,21 @@ async fn limits_are_shown() {
     let set = gateway.platform.admin.get(&path).await;
     assert_eq!((&set.body["tokens_per_minute"], &set.body["spend_per_month"]), (&json!(1000), &json!(50)));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_requests_together_are_bounded() {
+    let upstream = Upstream::start().await;
+    let gate = upstream.gate();
+    upstream.then(Script::default().hold(&gate).and(Script::chat("Hello")));
+    let models = vec![tiny(&[upstream.url()], json!({}))];
+    let gateway = Gateway::configured(models, |config| config.gateway.max_requests = 1).await;
+    let first = tokio::spawn(gateway.posting(CHAT, ask("first").to_string()).send());
+    upstream.until(|u| u.open() == 1).await;
+    let refused = gateway.chat(&ask("second")).await;
+    refused.refused(429, "too_many");
+    assert!(refused.headers.contains_key("retry-after"));
+    gate.open();
+    assert_eq!(first.await.expect("an end").expect("an answer").status(), 200);
+    assert_eq!(gateway.chat(&ask("third")).await.status, 200);
+    assert_eq!(gateway.books(2).await.requests, 2, "what found no room is in no book");
+}

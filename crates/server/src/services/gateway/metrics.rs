@@ -47,6 +47,11 @@ const FIGURES: [Figure; 9] = [
     ("berth_upstream_ready", "gauge", "Whether its address is known.", |u| f64::from(u8::from(u.address().is_some()))),
 ];
 
+/// A name as the value of a label; no model's name has a backslash or a line break.
+fn label(name: &str) -> String {
+    name.replace('"', "\\\"")
+}
+
 /// Everything in Prometheus' text format.
 pub fn text(table: &Table, meter: &Meter) -> String {
     let mut text = String::new();
@@ -54,14 +59,14 @@ pub fn text(table: &Table, meter: &Meter) -> String {
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for entry in &table.models {
             for (index, upstream) in entry.upstreams.iter().enumerate() {
-                let model = entry.name.replace('\\', "\\\\").replace('"', "\\\"");
+                let model = label(&entry.name);
                 let _ = writeln!(text, "{name}{{model=\"{model}\",upstream=\"{index}\"}} {}", figure(upstream));
             }
         }
     }
     let _ = writeln!(text, "# HELP berth_model_queue Requests that wait.\n# TYPE berth_model_queue gauge");
     for entry in &table.models {
-        let _ = writeln!(text, "berth_model_queue{{model=\"{}\"}} {}", entry.name, entry.queue.len());
+        let _ = writeln!(text, "berth_model_queue{{model=\"{}\"}} {}", label(&entry.name), entry.queue.len());
     }
     for (name, help, value) in [
         ("berth_usage_journal_failures_total", "Records that could not be appended to the journal.", meter.failures()),

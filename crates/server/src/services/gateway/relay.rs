@@ -114,10 +114,15 @@ impl Relay {
             self.searched = 0;
             match self.judge(ready, ready + end) {
                 Verdict::Pass => ready += end,
-                Verdict::Hide if ready == 0 => self.held.advance(end),
-                // What stands before goes out first; this one is looked at again.
-                Verdict::Hide => break,
+                Verdict::Hide => {
+                    let before = self.held.split_to(ready);
+                    self.held.advance(end);
+                    if ready > 0 {
+                        return Some(Out::Bytes(before.freeze()));
+                    }
+                }
                 Verdict::Done => return Some(self.done(ready + end)),
+                // What stands before goes out first; this one is looked at again.
                 Verdict::Broken(_) if ready > 0 => break,
                 Verdict::Broken(told) => return Some(self.broken(Failure::Body, told)),
             }
@@ -139,12 +144,8 @@ impl Relay {
         }
         self.seen.begun |= chunk.begun;
         self.seen.ended |= chunk.ended;
-        if chunk.only_usage && self.hides_usage {
-            self.account.note(&chunk);
-            return Verdict::Hide;
-        }
         self.account.note(&chunk);
-        Verdict::Pass
+        if chunk.only_usage && self.hides_usage { Verdict::Hide } else { Verdict::Pass }
     }
 
     /// The upstream's body came to a clean end.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_domain::Timestamp;
-use berth_domain::gateway::{Model, ModelId, Place, Voice};
+use berth_domain::gateway::{Model, ModelId, Place, Source, Voice};
 use berth_domain::ids::ProjectId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -85,7 +85,7 @@ impl Table {
     }
 
     fn add(&mut self, entry: Arc<Entry>) {
-        for name in std::iter::once(&entry.model.id).chain(&entry.model.aliases) {
+        for name in entry.model.names() {
             self.by_name.entry(name.as_str().to_owned()).or_insert_with(|| entry.clone());
         }
         self.models.push(entry);
@@ -145,7 +145,6 @@ fn start(spec: berth_domain::gateway::Upstream, data_dir: &Path) -> anyhow::Resu
 
 /// The voices, ready for use.
 pub fn voices(voices: &[Voice]) -> anyhow::Result<HashMap<String, Arc<Speaks>>> {
-    use berth_domain::gateway::Source;
     let ready = |voice: &Voice| {
         let address = match &voice.source {
             Source::Espeak(_) => None,

@@ -168,6 +168,11 @@ impl Identity {
     async fn of_key(&self, caller: Caller, org: &str, project: &str) -> Result<Scope> {
         let Who::Key { project: own, .. } = caller.who else { return Err(project_not_found()) };
         let row = store::project::named(&self.inner.db, own, org, project).await?.ok_or_else(project_not_found)?;
+        self.of_own(caller, row).await
+    }
+
+    /// What a key sees of its own project.
+    async fn of_own(&self, caller: Caller, row: ProjectRow) -> Result<Scope> {
         let org = store::org::find(&self.inner.db, row.org).await?.ok_or_else(project_not_found)?;
         refuse_suspended(org.suspended_at)?;
         self.scope(caller, ProjectRow { role: Some(ProjectRole::Editor), ..row }, None).await
@@ -196,7 +201,7 @@ impl Identity {
         if name.is_some_and(|name| name != row.slug && name != row.id.to_string()) {
             return Err(project_not_found());
         }
-        self.of_key(caller, &row.org.to_string(), &own.to_string()).await
+        self.of_own(caller, row).await
     }
 
     async fn scope(

@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::gateway::body::{Head, Operation};
 use berth_domain::gateway::money::estimate;
-use berth_domain::gateway::{Usage, route};
+use berth_domain::gateway::{Nano, Price, Usage, refusal, route};
 use berth_domain::{Code, Error, Result};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -93,8 +93,9 @@ async fn answer(gateway: Gateway, scope: Scope, request: Request, operation: Ope
     let body = read(request, BODY_LIMIT).await?;
     let head = Head::read(operation, &body)?;
     let entry = gateway.model(&head.model, scope.project)?;
-    let prompt = estimate(head.prompt_bytes);
-    let account = open(&gateway, &scope, &entry, operation, prompt, head.max_tokens.unwrap_or(ANSWER)).await?;
+    let room = room(&gateway)?;
+    let most = Usage { prompt: estimate(head.prompt_bytes), completion: head.max_tokens.unwrap_or(ANSWER) };
+    let account = open(&gateway, &scope, entry.name.clone(), entry.model.price, operation, most).await?;
     let streams = head.stream;
     let job = Job {
         operation,
@@ -106,7 +107,6 @@ async fn answer(gateway: Gateway, scope: Scope, request: Request, operation: Ope
         request_id,
         deadline: Instant::now() + entry.model.timeouts.total,
     };
-    let room = room(&gateway)?;
     Ok(if streams {
         stream(gateway, job, entry, account, room).await
     } else {
@@ -138,19 +138,18 @@ pub(super) fn room(gateway: &Gateway) -> Result<OwnedSemaphorePermit> {
 pub(super) async fn open(
     gateway: &Gateway,
     scope: &Scope,
-    entry: &Entry,
+    model: Arc<str>,
+    price: Price,
     operation: Operation,
-    prompt: u64,
-    completion: u64,
+    most: Usage,
 ) -> Result<Account> {
-    let most = Usage { prompt, completion };
-    let reservation = gateway.allowances().reserve(scope, most.total(), entry.model.price.of(most)).await?;
-    let record = record(gateway, scope, entry.name.clone(), operation);
-    Ok(Account::open(gateway, record, entry.model.price, reservation, prompt))
+    let reservation = gateway.allowances().reserve(scope, most.total(), price.of(most)).await?;
+    let record = record(gateway, scope, model, operation);
+    Ok(Account::open(gateway, record, price, reservation, most.prompt))
 }
 
 /// What is known of a request from its beginning.
-pub(super) fn record(gateway: &Gateway, scope: &Scope, model: Arc<str>, operation: Operation) -> Record {
+fn record(gateway: &Gateway, scope: &Scope, model: Arc<str>, operation: Operation) -> Record {
     let (key, user) = match scope.caller.who {
         Who::Key { id, .. } => (Some(id), None),
         Who::Person { user, .. } => (None, Some(user)),
@@ -166,7 +165,7 @@ pub(super) fn record(gateway: &Gateway, scope: &Scope, model: Arc<str>, operatio
         operation: operation.as_str(),
         status: 0,
         usage: Usage::default(),
-        cost: berth_domain::gateway::Nano::default(),
+        cost: Nano::default(),
         estimated: false,
     }
 }
@@ -174,7 +173,10 @@ pub(super) fn record(gateway: &Gateway, scope: &Scope, model: Arc<str>, operatio
 /// An answer that is sent when it is whole.
 async fn whole(gateway: Gateway, job: Job, entry: Arc<Entry>, mut account: Account) -> Result<Response> {
     let found = found(&gateway, &job, &entry, &mut account).await?;
-    let Answer::Whole(body, chunk) = found.answer else { return refused(found.answer, account) };
+    let Answer::Whole(body, chunk) = found.answer else {
+        let (status, body) = refused(found.answer, account)?;
+        return Ok(refusal_of(status, body));
+    };
     account.note(&chunk);
     found.slot.told(account.completion());
     account.close(200);
@@ -191,14 +193,19 @@ pub(super) async fn found(gateway: &Gateway, job: &Job, entry: &Arc<Entry>, acco
 }
 
 /// What an upstream says to a request that it takes for wrong.
-pub(super) fn refused(answer: Answer, mut account: Account) -> Result<Response> {
+pub(super) fn refused(answer: Answer, mut account: Account) -> Result<(StatusCode, Bytes)> {
     match answer {
         Answer::Refused(status, body) => {
             account.refuse(status.as_u16());
-            Ok(keep_shape(json(status, body)))
+            Ok((status, body))
         }
         _ => Err(Error::internal("an answer of another kind than was asked for")),
     }
+}
+
+/// The same as an answer.
+pub(super) fn refusal_of(status: StatusCode, body: Bytes) -> Response {
+    keep_shape(json(status, body))
 }
 
 fn json(status: StatusCode, body: Bytes) -> Response {
@@ -229,14 +236,14 @@ async fn stream(
     };
     Ok(match opened {
         Opened::Relay(relay) => events(Body::from_stream(hold(relayed(&gateway, relay), room))),
-        Opened::Refused(response) => response,
+        Opened::Refused(status, body) => refusal_of(status, body),
     })
 }
 
 /// What became of a stream that was asked for.
 enum Opened {
     Relay(Box<Relay>),
-    Refused(Response),
+    Refused(StatusCode, Bytes),
 }
 
 impl Opened {
@@ -245,7 +252,10 @@ impl Opened {
             Found { answer: Answer::Events(body, held), slot, patience } => {
                 Self::Relay(Box::new(Relay::new(body, held, hides_usage, patience, slot, account)))
             }
-            found => Self::Refused(refused(found.answer, account)?),
+            found => {
+                let (status, body) = refused(found.answer, account)?;
+                Self::Refused(status, body)
+            }
         })
     }
 }
@@ -311,17 +321,13 @@ fn late(
                     yield piece;
                 }
             }
-            Ok(Opened::Refused(response)) => yield Ok(refusal_event(response).await),
+            Ok(Opened::Refused(status, body)) => {
+                yield Ok(error_event(&refusal::read(status.as_u16(), &body, &[])));
+            }
             Err(error) => yield Ok(error_event(&openai::refusal(&error))),
         }
     }
     .boxed()
-}
-
-/// A refusal as an event: its body has one line.
-async fn refusal_event(response: Response) -> Bytes {
-    let body = axum::body::to_bytes(response.into_body(), BODY_LIMIT).await.unwrap_or_default();
-    error_event(&berth_domain::gateway::refusal::read(400, &body, &[]))
 }
 
 fn events(body: Body) -> Response {

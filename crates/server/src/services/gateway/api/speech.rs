@@ -18,14 +18,15 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::Refused;
-use super::completion::{BODY_LIMIT, found, open, record, refused, room, scoped, told};
+use super::completion::{BODY_LIMIT, found, open, refusal_of, refused, room, scoped, told};
 use crate::http::auth::{Inference, Scope};
 use crate::http::body::{read, require_json};
 use crate::http::reply::Reply;
 use crate::services::gateway::account::Account;
 use crate::services::gateway::attempt::{Answer, Failure, Patience, Question, ask, piece};
 use crate::services::gateway::dispatch::{Found, Job};
-use crate::services::gateway::speech::{SpeechStream, sse};
+use crate::services::gateway::queue::Priority;
+use crate::services::gateway::speech::{SpeechStream, as_events};
 use crate::services::gateway::table::{Entry, Speaks};
 use crate::services::gateway::{Gateway, LOCAL_SPEECH};
 
@@ -73,12 +74,14 @@ async fn of_model(
     scope: Scope,
     entry: Arc<Entry>,
     asked: Asked,
-    priority: crate::services::gateway::queue::Priority,
+    priority: Priority,
 ) -> Reply<Response> {
     let mut head = Head::read(Operation::Speech, &asked.body)?;
     head.stream = false;
     let usage = characters(&asked.speech);
-    let mut account = open(&gateway, &scope, &entry, Operation::Speech, usage.prompt, 0).await?;
+    let room = room(&gateway)?;
+    let (name, price) = (entry.name.clone(), entry.model.price);
+    let mut account = open(&gateway, &scope, name, price, Operation::Speech, usage).await?;
     let job = Job {
         operation: Operation::Speech,
         conversation: scoped(head.conversation, &scope),
@@ -89,13 +92,15 @@ async fn of_model(
         request_id: asked.request_id,
         deadline: Instant::now() + entry.model.timeouts.total,
     };
-    let room = room(&gateway)?;
     match found(&gateway, &job, &entry, &mut account).await? {
         Found { answer: Answer::Bytes(kind, body, first), slot, patience } => {
             account.know(usage);
             Ok(sound(kind, relayed(body, first, patience, account, (slot, room))))
         }
-        found => Ok(refused(found.answer, account)?),
+        found => {
+            let (status, body) = refused(found.answer, account)?;
+            Ok(refusal_of(status, body))
+        }
     }
 }
 
@@ -105,11 +110,9 @@ async fn of_voice(gateway: Gateway, scope: Scope, asked: Asked) -> Reply<Respons
         Error::field("voice", format!("is none of the voices there are: {known}"))
     })?;
     let usage = characters(&asked.speech);
-    let reservation =
-        gateway.allowances().reserve(&scope, usage.total(), berth_domain::gateway::Nano::default()).await?;
-    let record = record(&gateway, &scope, LOCAL_SPEECH.into(), Operation::Speech);
-    let mut account = Account::open(&gateway, record, Price::default(), reservation, usage.prompt);
     let room = room(&gateway)?;
+    let (name, price) = (LOCAL_SPEECH.into(), Price::default());
+    let mut account = open(&gateway, &scope, name, price, Operation::Speech, usage).await?;
     match &speaks.voice.source {
         Source::Espeak(voice) => {
             let made = gateway.speaker().speak(&asked.speech, voice).await;
@@ -124,7 +127,10 @@ async fn of_voice(gateway: Gateway, scope: Scope, asked: Asked) -> Reply<Respons
                     account.know(usage);
                     Ok(sound(kind, relayed(body, first, patience, account, room)))
                 }
-                (answer, _) => Ok(refused(answer, account)?),
+                (answer, _) => {
+                    let (status, body) = refused(answer, account)?;
+                    Ok(refusal_of(status, body))
+                }
             }
         }
     }
@@ -170,7 +176,7 @@ type Pieces = BoxStream<'static, Result<Bytes, std::io::Error>>;
 /// What is made on this machine. An error in the middle cuts the answer, so that it does not look whole.
 fn local(speech: &Speech, made: SpeechStream, mut account: Account, room: impl Send + 'static) -> Response {
     let kind = if speech.sse { "text/event-stream; charset=utf-8" } else { speech.format.content_type() };
-    let mut made = if speech.sse { sse(made, speech.input.chars().count()) } else { made };
+    let mut made = if speech.sse { as_events(made, speech.input.chars().count()) } else { made };
     let pieces = async_stream::stream! {
         let _held = room;
         while let Some(piece) = made.next().await {

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use berth_domain::error::FieldError;
-use berth_domain::gateway::{Access, Model, ModelId, Place, Upstream};
+use berth_domain::gateway::{Access, Model, Place, Upstream};
 use berth_domain::{Code, Error, Result, Timestamp};
 
 use crate::config::model::key_of;
@@ -132,17 +132,13 @@ async fn record(tx: &mut Tx, admin: &Person, action: &str, row: &ModelRow, now: 
     Ok(audit.write(tx, now).await?)
 }
 
-fn names(model: &Model) -> impl Iterator<Item = &ModelId> {
-    std::iter::once(&model.id).chain(&model.aliases)
-}
-
 /// Refuses a model one of whose names stands twice, or is another model's.
 fn refuse_taken(model: &Model, others: &[Model]) -> Result<()> {
     let mut own = HashSet::new();
-    if let Some(name) = names(model).find(|name| !own.insert(*name)) {
+    if let Some(name) = model.names().find(|name| !own.insert(*name)) {
         return Err(Error::field("aliases", format!("the name '{name}' stands twice")));
     }
-    match others.iter().flat_map(names).find(|name| own.contains(name)) {
+    match others.iter().flat_map(Model::names).find(|name| own.contains(name)) {
         None => Ok(()),
         Some(name) => Err(Error::new(
             Code::ModelExists,

@@ -17,6 +17,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_domain::gateway::speech::{Format, Speech};
+use berth_domain::gateway::sse;
 use berth_domain::{Code, Error, Result};
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, BoxStream, StreamExt};
@@ -24,6 +25,8 @@ use serde_json::json;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::relay::error_event;
+use crate::http::openai;
 use process::{Making, Order};
 use sandbox::Sandbox;
 
@@ -204,15 +207,13 @@ async fn room(ahead: &Arc<Semaphore>, bytes: usize, turn: &mut Turn) -> Result<O
 }
 
 /// The audio as events, with what was used at the end. An error is an event, too, and the last one.
-pub fn sse(mut audio: SpeechStream, characters: usize) -> SpeechStream {
+pub fn as_events(mut audio: SpeechStream, characters: usize) -> SpeechStream {
     let stream = async_stream::stream! {
         while let Some(piece) = audio.next().await {
             match piece {
                 Ok(piece) => yield Ok(event(&json!({"type": "speech.audio.delta", "audio": STANDARD.encode(&piece)}))),
                 Err(error) => {
-                    let kind = if error.code.status() < 500 { "invalid_request_error" } else { "api_error" };
-                    let (message, code) = (error.message.as_str(), error.code.as_str());
-                    yield Ok(event(&json!({"error": {"message": message, "type": kind, "param": null, "code": code}})));
+                    yield Ok(error_event(&openai::refusal(&error)));
                     return;
                 }
             }
@@ -224,5 +225,5 @@ pub fn sse(mut audio: SpeechStream, characters: usize) -> SpeechStream {
 }
 
 fn event(value: &serde_json::Value) -> Bytes {
-    Bytes::from(format!("data: {value}\n\n"))
+    sse::event(&value.to_string()).into()
 }

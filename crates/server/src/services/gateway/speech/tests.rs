@@ -184,7 +184,7 @@ fn events(bytes: &[u8]) -> Vec<Value> {
 #[tokio::test]
 async fn events_carry_the_audio() {
     let audio: SpeechStream = stream::iter([&b"ab"[..], b"cde"].map(|b| Ok(Bytes::from_static(b)))).boxed();
-    let events = events(&all(sse(audio, 7)).await);
+    let events = events(&all(as_events(audio, 7)).await);
     assert_eq!(events[0], json!({"type": "speech.audio.delta", "audio": "YWI="}));
     assert_eq!(events[1], json!({"type": "speech.audio.delta", "audio": "Y2Rl"}));
     let usage = json!({"input_tokens": 7, "output_tokens": 0, "total_tokens": 7});
@@ -194,7 +194,7 @@ async fn events_carry_the_audio() {
 #[tokio::test]
 async fn an_error_among_events_is_the_last() {
     let audio: SpeechStream = stream::iter([Ok(Bytes::from_static(b"ab")), Err(Error::internal("a secret"))]).boxed();
-    let bytes = all(sse(audio, 7)).await;
+    let bytes = all(as_events(audio, 7)).await;
     let events = events(&bytes);
     assert_eq!(events.len(), 2);
     assert_eq!(
