@@ -9,6 +9,7 @@ pub mod body;
 pub mod breaker;
 pub mod budget;
 pub mod chunk;
+pub mod framing;
 pub mod latency;
 pub mod model;
 pub mod money;

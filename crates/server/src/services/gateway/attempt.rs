@@ -2,18 +2,15 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode};
 use berth_domain::gateway::body::Operation;
 use berth_domain::gateway::chunk::{self, Chunk};
 use berth_domain::gateway::{refusal, sse};
 use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-use super::http::Http;
+use super::http::{Body, Http, HttpError, Request};
 use super::upstream::Address;
-use crate::http::envelope::REQUEST_ID;
 
 /// Most bytes of an answer that is read whole.
 pub const WHOLE: usize = 64 << 20;
@@ -61,9 +58,9 @@ pub enum Answer {
     /// A whole body, and what it says.
     Whole(Bytes, Chunk),
     /// A stream of events, and what of it came so far: at least one event.
-    Events(Incoming, BytesMut),
+    Events(Body, BytesMut),
     /// Anything else as it comes: its type, and its first piece.
-    Bytes(HeaderValue, Incoming, Bytes),
+    Bytes(HeaderValue, Body, Bytes),
     /// The upstream says that the request is wrong.
     Refused(StatusCode, Bytes),
 }
@@ -95,22 +92,18 @@ pub async fn ask(
     question: &Question<'_>,
     patience: Patience,
 ) -> Result<Answer, Failure> {
-    let request = request(address, question).ok_or(Failure::Body)?;
-    let sent = timeout_at(patience.first(), http.send(request)).await.map_err(|_| Failure::Timeout)?;
-    let response = sent.map_err(|error| {
-        tracing::debug!(%error, "an upstream cannot be reached");
-        Failure::Unreachable
-    })?;
-    let status = response.status();
+    let request = request(address, question);
+    let sending = http.send(&address.origin, &request);
+    let response = timeout_at(patience.first(), sending).await.map_err(|_| Failure::Timeout)??;
+    let (status, body) = (response.status, response.body);
     match status.as_u16() {
         200..=299 => {}
-        401 | 403 | 408 | 429 => return Err(Failure::Status(status.as_u16(), retry_after(response.headers()))),
-        400..=499 => return refused(address, status, response.into_body(), patience).await,
+        401 | 403 | 408 | 429 => return Err(Failure::Status(status.as_u16(), response.retry_after)),
+        400..=499 => return refused(address, status, body, patience).await,
         other => return Err(Failure::Status(other, None)),
     }
-    let kind = response.headers().get(header::CONTENT_TYPE).cloned();
+    let kind = response.content_type;
     let essence = kind.as_ref().and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
-    let body = response.into_body();
     match question.operation {
         Operation::Speech if essence.starts_with("application/json") || essence.starts_with("text/html") => {
             Err(Failure::Body)
@@ -122,62 +115,57 @@ pub async fn ask(
     }
 }
 
-fn request(address: &Address, question: &Question<'_>) -> Option<Request<Full<Bytes>>> {
-    let accept = if question.streams { "text/event-stream" } else { "*/*" };
-    let mut request = Request::new(Full::new(question.body.clone()));
-    *request.method_mut() = Method::POST;
-    *request.uri_mut() = address.uri(question.operation).clone();
-    let headers = request.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
-    headers.insert(header::USER_AGENT, HeaderValue::from_static(concat!("berth/", env!("CARGO_PKG_VERSION"))));
-    headers.insert(REQUEST_ID, HeaderValue::from_str(question.request_id).ok()?);
-    if let Some(credential) = &address.credential {
-        headers.insert(header::AUTHORIZATION, credential.clone());
-    }
-    Some(request)
+fn request(address: &Address, question: &Question<'_>) -> Request {
+    let Question { operation, streams, body, request_id } = question;
+    let length = body.len().to_string();
+    let accept = if *streams { "text/event-stream" } else { "*/*" };
+    let head = [
+        address.head(*operation),
+        b"content-type: application/json\r\naccept: ",
+        accept.as_bytes(),
+        b"\r\nx-request-id: ",
+        request_id.as_bytes(),
+        b"\r\ncontent-length: ",
+        length.as_bytes(),
+        b"\r\n\r\n",
+    ];
+    Request { head: head.concat(), body: body.clone() }
 }
 
-fn retry_after(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
+impl From<HttpError> for Failure {
+    fn from(error: HttpError) -> Self {
+        tracing::debug!(%error, "an upstream cannot be reached");
+        Self::Unreachable
+    }
+}
+
+/// Appends the next piece of a body; false at its end.
+pub async fn read(body: &mut Body, into: &mut BytesMut, until: Instant) -> Result<bool, Failure> {
+    Ok(timeout_at(until, body.read(into)).await.map_err(|_| Failure::Timeout)??)
 }
 
 /// The next piece of a body; `None` at its end.
-pub async fn piece(body: &mut Incoming, until: Instant) -> Result<Option<Bytes>, Failure> {
-    loop {
-        match timeout_at(until, body.frame()).await {
-            Err(_) => return Err(Failure::Timeout),
-            Ok(None) => return Ok(None),
-            Ok(Some(Err(_))) => return Err(Failure::Unreachable),
-            Ok(Some(Ok(frame))) => match frame.into_data() {
-                Ok(data) if data.is_empty() => {}
-                Ok(data) => return Ok(Some(data)),
-                // Trailers tell nothing that a client would read.
-                Err(_) => {}
-            },
-        }
-    }
+pub async fn piece(body: &mut Body, until: Instant) -> Result<Option<Bytes>, Failure> {
+    let mut piece = BytesMut::new();
+    Ok(read(body, &mut piece, until).await?.then(|| piece.freeze()))
 }
 
 /// Reads a body to its end.
-async fn read(mut body: Incoming, most: usize, patience: Patience) -> Result<Bytes, Failure> {
-    let Some(first) = piece(&mut body, patience.first()).await? else { return Ok(Bytes::new()) };
-    let Some(second) = piece(&mut body, patience.next()).await? else { return Ok(first) };
-    let mut all = BytesMut::from(first);
-    let mut next = Some(second);
-    while let Some(piece_of_it) = next {
-        if all.len() + piece_of_it.len() > most {
+async fn read_whole(mut body: Body, most: usize, patience: Patience) -> Result<Bytes, Failure> {
+    let mut all = BytesMut::new();
+    let mut goes_on = read(&mut body, &mut all, patience.first()).await?;
+    while goes_on {
+        if all.len() > most {
             return Err(Failure::Body);
         }
-        all.extend_from_slice(&piece_of_it);
-        next = piece(&mut body, patience.next()).await?;
+        goes_on = read(&mut body, &mut all, patience.next()).await?;
     }
     Ok(all.freeze())
 }
 
 /// A refusal that is the caller's to read: as it is where it is one of OpenAI's and tells nothing of the upstream.
-async fn refused(address: &Address, status: StatusCode, body: Incoming, patience: Patience) -> Result<Answer, Failure> {
-    let body = read(body, REFUSAL, patience).await.unwrap_or_default();
+async fn refused(address: &Address, status: StatusCode, body: Body, patience: Patience) -> Result<Answer, Failure> {
+    let body = read_whole(body, REFUSAL, patience).await.unwrap_or_default();
     let secrets = address.secrets();
     if refusal::passes(&body, &secrets) {
         return Ok(Answer::Refused(status, body));
@@ -186,8 +174,8 @@ async fn refused(address: &Address, status: StatusCode, body: Incoming, patience
     Ok(Answer::Refused(status, refusal::envelope(&told).into()))
 }
 
-async fn whole(operation: Operation, body: Incoming, patience: Patience) -> Result<Answer, Failure> {
-    let body = read(body, WHOLE, patience).await?;
+async fn whole(operation: Operation, body: Body, patience: Patience) -> Result<Answer, Failure> {
+    let body = read_whole(body, WHOLE, patience).await?;
     let chunk = chunk::read(&body).filter(|chunk| !chunk.failed).ok_or(Failure::Body)?;
     let has_choices = matches!(operation, Operation::Chat | Operation::Completions);
     if has_choices && chunk.choices == 0 {
@@ -196,14 +184,14 @@ async fn whole(operation: Operation, body: Incoming, patience: Patience) -> Resu
     Ok(Answer::Whole(body, chunk))
 }
 
-async fn first_piece(kind: Option<HeaderValue>, mut body: Incoming, patience: Patience) -> Result<Answer, Failure> {
+async fn first_piece(kind: Option<HeaderValue>, mut body: Body, patience: Patience) -> Result<Answer, Failure> {
     let first = piece(&mut body, patience.first()).await?.ok_or(Failure::Body)?;
     let kind = kind.unwrap_or(HeaderValue::from_static("application/octet-stream"));
     Ok(Answer::Bytes(kind, body, first))
 }
 
 /// Reads a stream until its first event that says something.
-async fn first_event(mut body: Incoming, patience: Patience) -> Result<Answer, Failure> {
+async fn first_event(mut body: Body, patience: Patience) -> Result<Answer, Failure> {
     let until = patience.first();
     let (mut held, mut judged, mut searched) = (BytesMut::new(), 0, 0);
     loop {
@@ -216,10 +204,8 @@ async fn first_event(mut body: Incoming, patience: Patience) -> Result<Answer, F
         }
         // A blank line may stand across two pieces.
         searched = (held.len() - judged).saturating_sub(3);
-        let next = piece(&mut body, until).await?.ok_or(Failure::Body)?;
-        if held.len() + next.len() > EVENT {
+        if !read(&mut body, &mut held, until).await? || held.len() > EVENT {
             return Err(Failure::Body);
         }
-        held.extend_from_slice(&next);
     }
 }

@@ -1,12 +1,10 @@
-//! Looks after upstreams whose breaker is open: whether they are well again, without risking a request of anybody.
+//! Looks after upstreams: whether those whose breaker is open are well again, without risking a request of anybody, and
+//! that no connection stays open that nobody will use.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{Request, header};
 use berth_domain::gateway::breaker::State;
-use bytes::Bytes;
-use http_body_util::Full;
 use tokio_util::sync::CancellationToken;
 
 use super::Gateway;
@@ -24,6 +22,7 @@ pub async fn watch(gateway: Gateway, stop: CancellationToken) {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(LOOK) => {}
         }
+        gateway.addresses().for_each(|address| address.origin.tidy());
         let table = gateway.table();
         let doubtful = table.models.iter().flat_map(|entry| &entry.upstreams);
         let looks = doubtful.filter(|upstream| upstream.breaker() != State::Closed).map(|u| look(&gateway, u));
@@ -37,11 +36,7 @@ pub async fn watch(gateway: Gateway, stop: CancellationToken) {
 /// A server that lists its models is well; one that answers anything but a fault of its own is, too.
 async fn look(gateway: &Gateway, upstream: &Arc<Upstream>) {
     let Some(address) = upstream.address() else { return };
-    let mut request = Request::new(Full::<Bytes>::default());
-    *request.uri_mut() = address.models.clone();
-    if let Some(credential) = &address.credential {
-        request.headers_mut().insert(header::AUTHORIZATION, credential.clone());
-    }
-    let answer = tokio::time::timeout(PATIENCE, gateway.http().send(request)).await;
-    upstream.probed(answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.status().as_u16() < 429)));
+    let request = address.look();
+    let answer = tokio::time::timeout(PATIENCE, gateway.http().send(&address.origin, &request)).await;
+    upstream.probed(answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.status.as_u16() < 429)));
 }

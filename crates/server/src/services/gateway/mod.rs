@@ -60,6 +60,7 @@ use parking::Parking;
 use relay::Relay;
 use speech::Speaker;
 use table::{Entry, Offer, Speaks, Table, Tables};
+use upstream::Address;
 
 /// The model that speaks with this machine's own voices.
 pub const LOCAL_SPEECH: &str = "tts-1";
@@ -219,6 +220,16 @@ impl Gateway {
 
     fn voice(&self, id: &str) -> Option<Arc<Speaks>> {
         self.inner.voices.get(id).cloned()
+    }
+
+    /// Where all upstreams of the moment are.
+    fn addresses(&self) -> impl Iterator<Item = Arc<Address>> {
+        let (table, voices) = (self.table(), self.inner.voices.values());
+        let upstreams: Vec<_> = table.models.iter().flat_map(|entry| &entry.upstreams).cloned().collect();
+        upstreams
+            .into_iter()
+            .filter_map(|upstream| upstream.address())
+            .chain(voices.filter_map(|voice| voice.address.clone()))
     }
 
     fn voice_names(&self) -> Vec<&str> {

@@ -8,11 +8,11 @@ use berth_domain::gateway::refusal::{self, Refusal};
 use berth_domain::gateway::sse::{self, DONE};
 use berth_domain::{Code, Error};
 use bytes::{Buf, Bytes, BytesMut};
-use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use super::account::Account;
-use super::attempt::{EVENT, Failure, Patience, piece};
+use super::attempt::{EVENT, Failure, Patience, read};
+use super::http::Body;
 use super::upstream::Slot;
 
 /// The last event of a complete stream.
@@ -57,7 +57,7 @@ pub enum Out {
 
 /// A stream on its way.
 pub struct Relay {
-    body: Incoming,
+    body: Body,
     held: BytesMut,
     searched: usize,
     seen: Seen,
@@ -70,7 +70,7 @@ pub struct Relay {
 impl Relay {
     /// Relays what an upstream began to send.
     pub fn new(
-        body: Incoming,
+        body: Body,
         held: BytesMut,
         hides_usage: bool,
         patience: Patience,
@@ -93,9 +93,9 @@ impl Relay {
                 return Some(out);
             }
             let next = self.patience.next();
-            match piece(&mut self.body, next.min(until)).await {
-                Ok(Some(bytes)) => self.held.extend_from_slice(&bytes),
-                Ok(None) => return Some(self.ended()),
+            match read(&mut self.body, &mut self.held, next.min(until)).await {
+                Ok(true) => {}
+                Ok(false) => return Some(self.ended()),
                 Err(Failure::Timeout) if Instant::now() < next => return None,
                 Err(failure) => return Some(self.broken(failure, None)),
             }
@@ -164,6 +164,7 @@ impl Relay {
     fn done(&mut self, end: usize) -> Out {
         self.slot.told(self.account.completion());
         self.account.close(200);
+        self.body.finish();
         Out::Last(self.held.split_to(end).freeze())
     }
 

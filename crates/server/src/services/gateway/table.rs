@@ -46,7 +46,7 @@ pub struct Speaks {
     /// What it is.
     pub voice: Voice,
     /// Its server, where it has one.
-    pub address: Option<Address>,
+    pub address: Option<Arc<Address>>,
 }
 
 /// What is on offer.
@@ -150,7 +150,7 @@ pub fn voices(voices: &[Voice]) -> anyhow::Result<HashMap<String, Arc<Speaks>>> 
             Source::Espeak(_) => None,
             Source::Url { url, access, .. } => {
                 let key = access.as_ref().map(key_of).transpose()?;
-                Some(Address::new(url, key.as_ref().map(|key| key.0.as_str()))?)
+                Some(Arc::new(Address::new(url, key.as_ref().map(|key| key.0.as_str()))?))
             }
         };
         anyhow::Ok((voice.id.clone(), Arc::new(Speaks { voice: voice.clone(), address })))

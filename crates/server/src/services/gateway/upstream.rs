@@ -7,71 +7,97 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
+use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderValue, Uri};
 use berth_domain::gateway::body::Operation;
 use berth_domain::gateway::breaker::{Breaker, State};
 use berth_domain::gateway::latency::Latency;
 use berth_domain::gateway::route::Standing;
 use berth_domain::gateway::{self as domain, Place};
+use bytes::Bytes;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::http::{Origin, Request};
 use super::table::Entry;
 use crate::config::model::key_of;
 
 /// Where an upstream is, ready for use.
 pub struct Address {
-    chat: Uri,
-    completions: Uri,
-    embeddings: Uri,
-    speech: Uri,
-    /// What lists its models: asked to see whether it is well.
-    pub models: Uri,
-    /// `Bearer …`, hidden from logs.
-    pub credential: Option<HeaderValue>,
+    /// Its connections.
+    pub origin: Arc<Origin>,
+    /// The beginning of the head of every request, by path.
+    heads: Heads,
     /// What must never stand in an answer: its address and its key.
-    pub secrets: Vec<String>,
+    secrets: Vec<String>,
+}
+
+/// Heads of requests, with the key in them.
+struct Heads {
+    chat: Box<[u8]>,
+    completions: Box<[u8]>,
+    embeddings: Box<[u8]>,
+    speech: Box<[u8]>,
+    models: Box<[u8]>,
 }
 
 impl Address {
     /// The address of a base URL, with a key.
     pub fn new(base: &str, key: Option<&str>) -> anyhow::Result<Self> {
-        let at = |path: &str| format!("{base}{path}").parse::<Uri>();
-        let credential =
-            key.map(|key| HeaderValue::from_str(&format!("Bearer {key}"))).transpose()?.map(|mut value| {
-                value.set_sensitive(true);
-                value
-            });
-        let models = at("/models")?;
-        let authority = models.authority().map(ToString::to_string).unwrap_or_default();
-        let host = models.host().unwrap_or_default().to_owned();
+        let uri: Uri = base.parse()?;
+        let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let host = uri.host().unwrap_or_default().to_owned();
+        let credential = key.map(|key| HeaderValue::from_str(&format!("Bearer {key}"))).transpose()?;
+        let head = |method: &str, path: &str| head(&format!("{base}{path}"), method, credential.as_ref());
+        let post = |operation: Operation| head("POST", operation.path());
+        let heads = Heads {
+            chat: post(Operation::Chat)?,
+            completions: post(Operation::Completions)?,
+            embeddings: post(Operation::Embeddings)?,
+            speech: post(Operation::Speech)?,
+            models: head("GET", "/models")?,
+        };
         let mut secrets = vec![base.to_owned(), authority, host];
         secrets.extend(key.map(str::to_owned));
         secrets.retain(|secret| secret.len() > 3);
-        Ok(Self {
-            chat: at(Operation::Chat.path())?,
-            completions: at(Operation::Completions.path())?,
-            embeddings: at(Operation::Embeddings.path())?,
-            speech: at(Operation::Speech.path())?,
-            models,
-            credential,
-            secrets,
-        })
+        Ok(Self { origin: Origin::new(uri), heads, secrets })
     }
 
-    /// Where an operation is asked for.
-    pub const fn uri(&self, operation: Operation) -> &Uri {
+    /// The beginning of the head of a request for an operation: without the fields that are each request's own, and
+    /// without the blank line.
+    pub fn head(&self, operation: Operation) -> &[u8] {
         match operation {
-            Operation::Chat => &self.chat,
-            Operation::Completions => &self.completions,
-            Operation::Embeddings => &self.embeddings,
-            Operation::Speech => &self.speech,
+            Operation::Chat => &self.heads.chat,
+            Operation::Completions => &self.heads.completions,
+            Operation::Embeddings => &self.heads.embeddings,
+            Operation::Speech => &self.heads.speech,
         }
+    }
+
+    /// A request that lists its models, to see whether it is well.
+    pub fn look(&self) -> Request {
+        Request { head: [&self.heads.models[..], b"\r\n"].concat(), body: Bytes::new() }
     }
 
     /// What must never stand in an answer.
     pub fn secrets(&self) -> Vec<&str> {
         self.secrets.iter().map(String::as_str).collect()
     }
+}
+
+/// Request line and headers that are the same for every request.
+fn head(url: &str, method: &str, credential: Option<&HeaderValue>) -> anyhow::Result<Box<[u8]>> {
+    let uri: Uri = url.parse()?;
+    let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let host = uri.host().unwrap_or_default();
+    let port = uri.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let agent = concat!("berth/", env!("CARGO_PKG_VERSION"));
+    let mut head = format!("{method} {target} HTTP/1.1\r\nhost: {host}{port}\r\nuser-agent: {agent}\r\n").into_bytes();
+    if let Some(credential) = credential {
+        head.extend_from_slice(b"authorization: ");
+        head.extend_from_slice(credential.as_bytes());
+        head.extend_from_slice(b"\r\n");
+    }
+    Ok(head.into())
 }
 
 /// What metrics tell of an upstream.

@@ -13,7 +13,6 @@ use berth_domain::{Code, Error, Result, json};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -25,6 +24,7 @@ use crate::http::reply::Reply;
 use crate::services::gateway::account::Account;
 use crate::services::gateway::attempt::{Answer, Failure, Patience, Question, ask, piece};
 use crate::services::gateway::dispatch::{Found, Job};
+use crate::services::gateway::http;
 use crate::services::gateway::queue::Priority;
 use crate::services::gateway::speech::{SpeechStream, as_events};
 use crate::services::gateway::table::{Entry, Speaks};
@@ -196,7 +196,7 @@ fn local(speech: &Speech, made: SpeechStream, mut account: Account, room: impl S
 
 /// What a server makes, as it comes.
 fn relayed(
-    mut body: Incoming,
+    mut body: http::Body,
     first: Bytes,
     patience: Patience,
     mut account: Account,

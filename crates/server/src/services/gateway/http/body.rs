@@ -1,0 +1,95 @@
+//! The body of an answer, read as it comes. At its end the connection waits for the next request.
+
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use berth_domain::gateway::framing::{Decoder, Framing};
+use bytes::BytesMut;
+
+use super::connection::Connection;
+use super::{HttpError, Origin};
+
+/// How long the end of a body may take of which nobody wants the rest.
+const END: Duration = Duration::from_secs(1);
+
+/// A body. Dropped before its end, it closes the connection.
+pub struct Body {
+    /// `None` at the end.
+    connection: Option<Connection>,
+    decoder: Decoder,
+    /// Content that came with the head.
+    early: BytesMut,
+    /// Who keeps the connection; `None` where it cannot serve again.
+    origin: Option<Arc<Origin>>,
+}
+
+impl Body {
+    /// The body on a connection of which `early` came already.
+    pub fn new(
+        connection: Connection,
+        framing: Framing,
+        early: &[u8],
+        origin: Option<Arc<Origin>>,
+    ) -> Result<Self, HttpError> {
+        let (mut decoder, mut content) = (Decoder::new(framing), BytesMut::new());
+        let taken = decoder.decode(early, |piece| content.extend_from_slice(piece));
+        let everything = taken.map_err(|_| HttpError::Malformed)? == early.len();
+        let mut body = Self { connection: Some(connection), decoder, early: content, origin };
+        body.took(everything);
+        Ok(body)
+    }
+
+    /// Appends what comes next; false at the end of the body. Nothing is lost where the future is dropped.
+    pub async fn read(&mut self, into: &mut BytesMut) -> Result<bool, HttpError> {
+        std::future::poll_fn(|context| self.poll(context, into)).await
+    }
+
+    /// Nobody wants the rest. Where only little of it is left, the connection may serve again.
+    pub fn finish(&mut self) {
+        let (Some(connection), Some(origin)) = (self.connection.take(), self.origin.take()) else { return };
+        let decoder = self.decoder.clone();
+        let mut rest = Self { connection: Some(connection), decoder, early: BytesMut::new(), origin: Some(origin) };
+        tokio::spawn(tokio::time::timeout(END, async move {
+            let mut unwanted = BytesMut::new();
+            while let Ok(true) = rest.read(&mut unwanted).await {
+                unwanted.clear();
+            }
+        }));
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>, into: &mut BytesMut) -> Poll<Result<bool, HttpError>> {
+        if !self.early.is_empty() {
+            into.extend_from_slice(&std::mem::take(&mut self.early));
+            return Poll::Ready(Ok(true));
+        }
+        let before = into.len();
+        while let Some(connection) = &mut self.connection {
+            let decoder = &mut self.decoder;
+            let taken = ready!(connection.poll_read(context, |bytes| {
+                let taken = decoder.decode(bytes, |piece| into.extend_from_slice(piece));
+                (!bytes.is_empty()).then(|| taken.map(|taken| taken == bytes.len()))
+            }))?;
+            match taken {
+                Some(taken) => self.took(taken.map_err(|_| HttpError::Malformed)?),
+                None if self.decoder.may_close() => self.connection = None,
+                None => return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())),
+            }
+            if into.len() > before {
+                return Poll::Ready(Ok(true));
+            }
+        }
+        Poll::Ready(Ok(false))
+    }
+
+    /// Lets go of the connection at the end of the body. What comes behind it has no meaning.
+    fn took(&mut self, everything: bool) {
+        if !self.decoder.is_done() {
+            return;
+        }
+        if let (Some(connection), Some(origin), true) = (self.connection.take(), self.origin.take(), everything) {
+            origin.put(connection);
+        }
+    }
+}

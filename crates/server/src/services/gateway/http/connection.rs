@@ -1,0 +1,193 @@
+//! One connection, in the hands of one request at a time.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use axum::http::StatusCode;
+use bytes::Bytes;
+use hyper_rustls::MaybeHttpsStream;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::body::Body;
+use super::head::{self, Head};
+use super::{HttpError, Origin, Request, Response};
+
+/// Most bytes of one read.
+const READ: usize = 32 << 10;
+/// Up to here a body is copied to its head, so that both go out together.
+const TOGETHER: usize = 16 << 10;
+
+thread_local! {
+    /// What is read lands here and is copied out at once, so that who waits for bytes holds no room for them.
+    static LANDING: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into());
+}
+
+/// Bytes to and from a server.
+pub enum Io {
+    /// As they are.
+    Plain(TcpStream),
+    /// By TLS.
+    Tls(Box<dyn Secured>),
+}
+
+/// A connection with TLS.
+pub trait Secured: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Secured for T {}
+
+impl From<MaybeHttpsStream<TokioIo<TcpStream>>> for Io {
+    fn from(stream: MaybeHttpsStream<TokioIo<TcpStream>>) -> Self {
+        match stream {
+            MaybeHttpsStream::Http(stream) => Self::Plain(stream.into_inner()),
+            MaybeHttpsStream::Https(stream) => Self::Tls(Box::new(stream.into_inner())),
+        }
+    }
+}
+
+/// A connection to a server.
+pub struct Connection {
+    io: Io,
+}
+
+impl Connection {
+    /// A connection that was not used yet.
+    pub const fn new(io: Io) -> Self {
+        Self { io }
+    }
+
+    /// Whether nothing came and nothing ended while nobody asked; anything that did has no meaning.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        self.poll_read(&mut context, |_| ()).is_pending()
+    }
+
+    /// Hands what comes next to `take`; no bytes are the end.
+    pub fn poll_read<T>(&mut self, context: &mut Context<'_>, take: impl FnOnce(&[u8]) -> T) -> Poll<io::Result<T>> {
+        LANDING.with_borrow_mut(|landing| {
+            let mut landed = ReadBuf::new(landing);
+            ready!(match &mut self.io {
+                Io::Plain(tcp) => Pin::new(tcp).poll_read(context, &mut landed),
+                Io::Tls(tls) => Pin::new(&mut **tls).poll_read(context, &mut landed),
+            })?;
+            Poll::Ready(Ok(take(landed.filled())))
+        })
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.io {
+            Io::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
+            Io::Tls(tls) => Pin::new(&mut **tls).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.io {
+            Io::Plain(_) => Poll::Ready(Ok(())),
+            Io::Tls(tls) => Pin::new(&mut **tls).poll_flush(context),
+        }
+    }
+
+    /// Sends a request and reads the head of its answer. An error tells whether it came before any byte of an answer.
+    pub async fn exchange(self, origin: &Arc<Origin>, request: &Request) -> Result<Response, (HttpError, bool)> {
+        let mut exchange = Exchange { outgoing: Outgoing::new(request), incoming: Vec::new(), connection: self };
+        let head = std::future::poll_fn(|context| exchange.poll(context)).await;
+        let Exchange { outgoing, incoming, connection } = exchange;
+        let head = head.map_err(|error| (error, incoming.is_empty()))?;
+        let keeps = head.keeps && outgoing.is_sent();
+        let early = incoming.get(head.length..).unwrap_or_default();
+        let body = Body::new(connection, head.framing, early, keeps.then(|| origin.clone()));
+        let body = body.map_err(|error| (error, false))?;
+        Ok(Response { status: head.status, content_type: head.content_type, retry_after: head.retry_after, body })
+    }
+}
+
+/// What is still to be sent.
+struct Outgoing {
+    first: Bytes,
+    second: Bytes,
+    is_flushed: bool,
+}
+
+impl Outgoing {
+    fn new(request: &Request) -> Self {
+        let Request { head, body } = request;
+        if body.len() > TOGETHER {
+            return Self { first: Bytes::copy_from_slice(head), second: body.clone(), is_flushed: false };
+        }
+        Self { first: [head, &body[..]].concat().into(), second: Bytes::new(), is_flushed: false }
+    }
+
+    const fn is_sent(&self) -> bool {
+        self.first.is_empty() && self.second.is_empty() && self.is_flushed
+    }
+
+    fn poll(&mut self, connection: &mut Connection, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        for part in [&mut self.first, &mut self.second] {
+            while !part.is_empty() {
+                let sent = ready!(connection.poll_write(context, part))?;
+                if sent == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                *part = part.split_off(sent);
+            }
+        }
+        if !self.is_flushed {
+            ready!(connection.poll_flush(context))?;
+            self.is_flushed = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A request under way, until the head of its answer is there.
+struct Exchange {
+    outgoing: Outgoing,
+    incoming: Vec<u8>,
+    connection: Connection,
+}
+
+impl Exchange {
+    /// A server may answer before it has read everything, and close.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Head, HttpError>> {
+        let sending = if self.outgoing.is_sent() {
+            Poll::Ready(Ok(()))
+        } else {
+            self.outgoing.poll(&mut self.connection, context)
+        };
+        loop {
+            if let Some(head) = self.head()? {
+                return Poll::Ready(Ok(head));
+            }
+            let incoming = &mut self.incoming;
+            let reading = self.connection.poll_read(context, |bytes| {
+                incoming.extend_from_slice(bytes);
+                bytes.len()
+            });
+            let error = match reading {
+                Poll::Pending if matches!(sending, Poll::Pending | Poll::Ready(Ok(()))) => return Poll::Pending,
+                Poll::Ready(Ok(1..)) => continue,
+                Poll::Ready(Ok(0)) => io::ErrorKind::UnexpectedEof.into(),
+                Poll::Ready(Err(error)) => error,
+                Poll::Pending => io::ErrorKind::BrokenPipe.into(),
+            };
+            return Poll::Ready(Err(error.into()));
+        }
+    }
+
+    /// The head of the answer, past those that only say that one will come.
+    fn head(&mut self) -> Result<Option<Head>, HttpError> {
+        while !self.incoming.is_empty() {
+            match head::read(&self.incoming)? {
+                Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => return Err(HttpError::Malformed),
+                Some(head) if head.status.is_informational() => drop(self.incoming.drain(..head.length)),
+                head => return Ok(head),
+            }
+        }
+        Ok(None)
+    }
+}
