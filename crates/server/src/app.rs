@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use axum::Router;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +18,9 @@ pub use doctor::{Finding, Report, doctor};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::Db;
+use crate::http::auth::Gate;
 use crate::http::base::Configured;
+use crate::http::edge::Edge;
 use crate::http::probes::Probes;
 use crate::services::gateway::Gateway;
 use crate::services::identity::Identity;
@@ -47,7 +48,7 @@ pub struct Engines {
 /// A service that is ready to answer.
 pub struct App {
     /// Its routes.
-    pub router: Router,
+    pub edge: Edge,
     /// Its clock: tests set it forward.
     pub clock: Clock,
     /// Its database.
@@ -88,7 +89,9 @@ impl App {
         let managed = identity.routes().merge(vms.routes()).merge(sandboxes.routes()).merge(gateway.routes());
         let services = OpenApiRouter::new().merge(managed).merge(inside);
         let base = Configured(config.public_url().map(Arc::from));
-        let router = crate::http::router(services, Arc::new(identity.clone()), db.clone(), base, probes);
+        let gate: Arc<dyn Gate> = Arc::new(identity.clone());
+        let router = crate::http::router(services, gate.clone(), db.clone(), base, probes);
+        let edge = Edge::new(router, gate, gateway.hot());
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         identity.spawn_workers(&mut tasks, &stop);
@@ -99,7 +102,7 @@ impl App {
             let services: Vec<Arc<dyn Stops>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
             tasks.spawn(suspension::watch(db.clone(), Arc::new(identity.clone()), services, stop.clone()));
         }
-        Ok(Self { router, clock, db, first_login: identity.first_login(), vms, sandboxes, tasks, stop, _lock: lock })
+        Ok(Self { edge, clock, db, first_login: identity.first_login(), vms, sandboxes, tasks, stop, _lock: lock })
     }
 
     /// Ends the workers, letting each finish its step. Machines keep running.
@@ -128,7 +131,7 @@ pub async fn serve(config: Config) -> Result<()> {
     })?;
     announce(&config, &app, listener.local_addr()?);
     let ending = CancellationToken::new();
-    let server = tokio::spawn(crate::http::server::serve(listener, app.router.clone(), ending.clone()));
+    let server = tokio::spawn(crate::http::server::serve(listener, app.edge.clone(), ending.clone()));
     signalled().await;
     tracing::info!("draining; machines keep running");
     ending.cancel();

@@ -90,7 +90,7 @@ impl Platform {
         let app = App::start_with(&config, engines).await.expect("the service starts");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
-        let server = tokio::spawn(serve(listener, app.router.clone(), CancellationToken::new()));
+        let server = tokio::spawn(serve(listener, app.edge.clone(), CancellationToken::new()));
         let admin = Caller::login(&base, EMAIL, PASSWORD).await;
         Self { engine, sandboxes, admin, config, app: Some(app), server, _dir: dir }
     }

@@ -88,7 +88,15 @@ pub async fn unknown_route() -> ApiError {
 }
 
 /// The outermost layer.
-pub async fn envelope(mut request: Request, next: Next) -> Response {
+pub async fn envelope(request: Request, next: Next) -> Response {
+    enveloped(request, |request| next.run(request)).await
+}
+
+/// What `answer` answers, as callers get it.
+pub async fn enveloped<F>(mut request: Request, answer: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     let id = request_id(&request);
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
@@ -98,7 +106,7 @@ pub async fn envelope(mut request: Request, next: Next) -> Response {
     let limit = Slot::default();
     request.extensions_mut().insert(limit.clone());
     let began = Instant::now();
-    let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+    let mut response = match AssertUnwindSafe(answer(request)).catch_unwind().await {
         Ok(response) => shaped(response),
         Err(panic) => ApiError(Error::internal(format!("panic: {}", panic_text(&*panic)))).into_response(),
     };

@@ -9,6 +9,7 @@ pub mod auth;
 pub mod base;
 pub mod body;
 pub mod docs;
+pub mod edge;
 pub mod envelope;
 pub mod idempotency;
 pub mod limit;

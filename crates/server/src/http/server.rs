@@ -3,12 +3,12 @@
 //! axum's own loop also guesses HTTP/2 without TLS, which nobody speaks to us. The guess costs every connection a second
 //! buffer for as long as it lasts, and thousands of streams last long.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::Request;
@@ -19,7 +19,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::ServiceExt;
+
+use super::edge::Edge;
 
 /// How long the head of a request may take, and how long a connection is kept that nobody uses.
 const HEAD: Duration = Duration::from_mins(2);
@@ -27,14 +28,14 @@ const HEAD: Duration = Duration::from_mins(2);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Answers until told to end; then until the requests under way are answered.
-pub async fn serve(listener: TcpListener, router: Router, ending: CancellationToken) {
+pub async fn serve(listener: TcpListener, edge: Edge, ending: CancellationToken) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD);
     let connections = TaskTracker::new();
     while let Some(accepted) = ending.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok((stream, from)) => {
-                connections.spawn(connection(http.clone(), stream, from, router.clone(), ending.clone()));
+                connections.spawn(connection(http.clone(), stream, from, edge.clone(), ending.clone()));
             }
             Err(error) if is_of_one(&error) => {}
             Err(error) => {
@@ -54,21 +55,18 @@ fn is_of_one(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-async fn connection(
-    http: http1::Builder,
-    stream: TcpStream,
-    from: SocketAddr,
-    router: Router,
-    ending: CancellationToken,
-) {
+async fn connection(http: http1::Builder, stream: TcpStream, from: SocketAddr, edge: Edge, ending: CancellationToken) {
     // What is sent piece by piece, as output is, must not wait for the receipt of the piece before.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection ended before it began");
     }
     let service = service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(ConnectInfo(from));
-        router.clone().oneshot(request)
+        let edge = edge.clone();
+        async move {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(ConnectInfo(from));
+            Ok::<_, Infallible>(edge.answer(request).await)
+        }
     });
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service).with_upgrades());
     let ended = if let Some(ended) = ending.run_until_cancelled(connection.as_mut()).await {

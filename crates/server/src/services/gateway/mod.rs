@@ -53,6 +53,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::Db;
+use crate::http::edge::Hot;
 use allowance::Allowances;
 use http::Http;
 use meter::Meter;
@@ -122,6 +123,11 @@ impl Gateway {
     /// Its routes.
     pub fn routes(&self) -> OpenApiRouter {
         api::routes().with_state(self.clone())
+    }
+
+    /// Those of its routes that are asked most.
+    pub fn hot(&self) -> Hot {
+        api::hot(self)
     }
 
     /// Its workers, until told to stop.

@@ -13,6 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Gateway;
+use crate::http::edge::Hot;
 use crate::http::openai::OpenAiErrorBody;
 
 /// Every route of the service.
@@ -27,6 +28,14 @@ pub fn routes() -> OpenApiRouter<Gateway> {
         .routes(routes!(usage::get_usage))
         .routes(routes!(model_admin::list_all_models, model_admin::create_model))
         .routes(routes!(model_admin::get_model, model_admin::replace_model, model_admin::delete_model))
+}
+
+/// Those of them that are asked most.
+pub fn hot(gateway: &Gateway) -> Hot {
+    Hot::default()
+        .post::<completion::__path_create_chat_completion, _, _>(completion::create_chat_completion, gateway)
+        .post::<completion::__path_create_completion, _, _>(completion::create_completion, gateway)
+        .post::<completion::__path_create_embedding, _, _>(completion::create_embedding, gateway)
 }
 
 /// What any route below `/v1` may refuse with.
