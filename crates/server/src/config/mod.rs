@@ -8,6 +8,7 @@ mod identity;
 mod mail;
 pub mod model;
 mod sandbox;
+mod traces;
 mod vm;
 
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ pub use identity::Identity;
 pub use mail::{Mail, Sms};
 pub use model::Gateway;
 pub use sandbox::Sandbox;
+pub use traces::Traces;
 pub use vm::Vm;
 
 /// How machines are accelerated.
@@ -82,6 +84,8 @@ pub struct Config {
     pub sandbox: Sandbox,
     /// The gateway to models.
     pub gateway: Gateway,
+    /// Traces of requests to models.
+    pub traces: Traces,
     /// Models of the configuration.
     #[serde(deserialize_with = "model::models")]
     pub models: Vec<Model>,
@@ -121,6 +125,7 @@ impl Default for Config {
             vm: Vm::default(),
             sandbox: Sandbox::default(),
             gateway: Gateway::default(),
+            traces: Traces::default(),
             models: Vec::new(),
             voices: Voice::defaults(),
             catalog: Catalog::default(),
@@ -190,6 +195,7 @@ impl Config {
         if let Some(dir) = env("BERTH_DATA_DIR") {
             self.data_dir = dir.into();
         }
+        self.traces.apply(env);
         Ok(())
     }
 
@@ -212,6 +218,7 @@ impl Config {
         self.mail.check()?;
         self.sms.check()?;
         self.gateway.check()?;
+        self.traces.check()?;
         model::check(&self.models, &self.voices)?;
         self.identity.check()
     }
@@ -285,6 +292,8 @@ mod tests {
             ("[sandbox]\nupload_mb = 0", &[], "upload_mb"),
             ("[sandbox]\nbuild_seconds = 3601", &[], "build_seconds"),
             ("[gateway]\nkeep_alive_millis = 0", &[], "keep_alive_millis"),
+            ("[traces]\nendpoint = \"collector\"", &[], "traces.endpoint"),
+            ("[traces]\nurl = \"http://h\"", &[], "url"),
             ("[[models]]\nid = \"a\"\n", &[], "upstreams"),
             ("[[models]]\nid = \"a\"\nupstream = []\n", &[], "'upstream'"),
             ("[[models]]\nid = \"a\"\nupstreams = [{ url = \"http://h\", wait = 1 }]\n", &[], "'wait'"),

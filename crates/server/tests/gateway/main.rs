@@ -10,6 +10,8 @@ mod model;
 mod routing;
 mod speech;
 mod stream;
+#[cfg(feature = "traces")]
+mod trace;
 mod traps;
 mod usage;
 

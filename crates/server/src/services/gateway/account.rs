@@ -1,4 +1,5 @@
-//! What a request took, noted whatever becomes of it: dropped in the middle, it is a client that left.
+//! What a request took, noted whatever becomes of it: dropped in the middle, it is a client that left. The request's
+//! span ends with it.
 
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use super::Gateway;
 use super::allowance::Reservation;
 use super::meter::Record;
 use super::table::Entry;
+use super::trace::{Origin, Trace};
 
 /// The status of a client that left, as nginx calls it.
 pub const CLIENT_LEFT: u16 = 499;
@@ -20,6 +22,7 @@ pub struct Account {
     record: Record,
     price: Price,
     reservation: Reservation,
+    trace: Trace,
     prompt: u64,
     told: Option<Usage>,
     text_bytes: usize,
@@ -36,6 +39,7 @@ impl Account {
             record,
             price,
             reservation,
+            trace: Trace::default(),
             prompt,
             told: None,
             text_bytes: 0,
@@ -43,6 +47,17 @@ impl Account {
             sent: false,
             closed: false,
         }
+    }
+
+    /// Begins the span of the request, which asks for a model by this name. `streams` is whether its answer comes in
+    /// pieces.
+    pub fn trace(&mut self, origin: &Origin, model: &str, max_tokens: Option<u64>, streams: bool) {
+        self.trace = self.gateway.traces().begin(&self.record, origin, model, max_tokens, streams);
+    }
+
+    /// The `traceparent` that upstreams are told, where the request has a span.
+    pub fn traceparent(&self) -> Option<String> {
+        self.trace.traceparent()
     }
 
     /// An upstream of this model is asked: from here on the request costs something.
@@ -56,12 +71,14 @@ impl Account {
 
     /// What is known beforehand: characters of a text to be spoken.
     pub fn know(&mut self, usage: Usage) {
+        self.trace.first();
         self.told = Some(usage);
         self.sent = true;
     }
 
     /// Notes what a piece of the answer says.
     pub fn note(&mut self, chunk: &Chunk) {
+        self.trace.first();
         self.told = chunk.usage.or(self.told);
         self.text_bytes += chunk.text_bytes;
         self.pieces += u64::from(chunk.text_bytes > 0);
@@ -69,6 +86,7 @@ impl Account {
 
     /// The first piece of a stream goes out: should this service die, the request stands in the books.
     pub fn begin(&mut self) {
+        self.trace.first();
         self.record.status = 200;
         self.write();
     }
@@ -108,6 +126,7 @@ impl Account {
         if !std::mem::replace(&mut self.closed, true) {
             self.record.status = status;
             self.write();
+            self.trace.end(&self.record);
             self.reservation.settle(self.record.usage.total(), self.record.cost);
         }
     }

@@ -29,6 +29,8 @@ pub struct Question<'a> {
     pub body: Bytes,
     /// The request's id, passed on.
     pub request_id: &'a str,
+    /// The request's span, passed on where it has one.
+    pub traceparent: Option<String>,
 }
 
 /// How long an upstream has.
@@ -116,7 +118,8 @@ pub async fn ask(
 }
 
 fn request(address: &Address, question: &Question<'_>) -> Request {
-    let Question { operation, streams, body, request_id } = question;
+    let Question { operation, streams, body, request_id, traceparent } = question;
+    let trace = traceparent.as_ref().map(|parent| format!("traceparent: {parent}\r\n")).unwrap_or_default();
     let length = body.len().to_string();
     let accept = if *streams { "text/event-stream" } else { "*/*" };
     let head = [
@@ -125,7 +128,9 @@ fn request(address: &Address, question: &Question<'_>) -> Request {
         accept.as_bytes(),
         b"\r\nx-request-id: ",
         request_id.as_bytes(),
-        b"\r\ncontent-length: ",
+        b"\r\n",
+        trace.as_bytes(),
+        b"content-length: ",
         length.as_bytes(),
         b"\r\n\r\n",
     ];

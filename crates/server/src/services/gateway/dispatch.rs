@@ -150,7 +150,7 @@ async fn of_model(
             return Ok(None);
         }
         account.asks(entry);
-        let asked = ask_at(gateway, job, &slot, patience).await;
+        let asked = ask_at(gateway, job, &slot, patience, account.traceparent()).await;
         match asked {
             Ok(answer) => {
                 slot.answered();
@@ -182,12 +182,18 @@ async fn again(past: &mut [Past]) -> bool {
     true
 }
 
-async fn ask_at(gateway: &Gateway, job: &Job, slot: &Slot, patience: Patience) -> Result<Answer, Failure> {
+async fn ask_at(
+    gateway: &Gateway,
+    job: &Job,
+    slot: &Slot,
+    patience: Patience,
+    traceparent: Option<String>,
+) -> Result<Answer, Failure> {
     let address = slot.upstream.address().ok_or(Failure::Unreachable)?;
     let rewritten = job.head.rewritten(&job.body, &slot.upstream.spec.model);
     let body = rewritten.map_or_else(|| job.body.clone(), Bytes::from);
     let streams = job.head.stream;
-    let question = Question { operation: job.operation, streams, body, request_id: &job.request_id };
+    let question = Question { operation: job.operation, streams, body, request_id: &job.request_id, traceparent };
     ask(gateway.http(), &address, &question, patience).await
 }
 

@@ -276,7 +276,7 @@ fn other(error: impl std::fmt::Display) -> DbError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::db::sql;
 
@@ -284,7 +284,7 @@ mod tests {
         Db::open(&format!("sqlite:{}", dir.join("db").display())).await.unwrap()
     }
 
-    fn record(id: Uuid, completion: u64) -> Record {
+    pub fn record(id: Uuid, completion: u64) -> Record {
         Record {
             id,
             at: Timestamp(1),

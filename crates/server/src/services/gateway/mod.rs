@@ -33,6 +33,7 @@ mod serve;
 mod speech;
 pub mod store;
 mod table;
+mod trace;
 mod upstream;
 mod wire;
 
@@ -61,6 +62,7 @@ use parking::Parking;
 use relay::Relay;
 use speech::Speaker;
 use table::{Entry, Offer, Speaks, Table, Tables};
+use trace::Traces;
 use upstream::Address;
 
 /// The model that speaks with this machine's own voices.
@@ -89,6 +91,7 @@ struct Inner {
     budget: Mutex<Budget>,
     room: Arc<Semaphore>,
     parking: Parking<Box<Relay>>,
+    traces: Traces,
     reloading: tokio::sync::Mutex<()>,
 }
 
@@ -110,6 +113,7 @@ impl Gateway {
             speaker: Speaker::new(),
             budget: Mutex::default(),
             parking: Parking::default(),
+            traces: Traces::start(&config.traces)?,
             room: Arc::new(Semaphore::new(config.gateway.max_requests)),
             reloading: tokio::sync::Mutex::default(),
             db,
@@ -133,6 +137,7 @@ impl Gateway {
     /// Its workers, until told to stop.
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         tasks.spawn(self.inner.meter.clone().run(stop.clone()));
+        tasks.spawn(self.inner.traces.clone().flush(stop.clone()));
         tasks.spawn(health::watch(self.clone(), stop.clone()));
         let (gateway, ending) = (self.clone(), stop.clone());
         tasks.spawn(async move { gateway.inner.parking.watch(ending).await });
@@ -254,6 +259,10 @@ impl Gateway {
 
     fn parking(&self) -> &Parking<Box<Relay>> {
         &self.inner.parking
+    }
+
+    fn traces(&self) -> &Traces {
+        &self.inner.traces
     }
 
     fn millis(&self) -> u64 {

@@ -90,13 +90,15 @@ pub(super) async fn create_embedding(
 async fn answer(gateway: Gateway, scope: Scope, request: Request, operation: Operation) -> Reply<Response> {
     require_json(request.headers())?;
     let (priority, request_id) = told(&request);
+    let origin = gateway.traces().origin(&request);
     let body = read(request, BODY_LIMIT).await?;
     let head = Head::read(operation, &body)?;
     let entry = gateway.model(&head.model, scope.project)?;
     let room = room(&gateway)?;
     let most = Usage { prompt: estimate(head.prompt_bytes), completion: head.max_tokens.unwrap_or(ANSWER) };
-    let account = open(&gateway, &scope, entry.name.clone(), entry.model.price, operation, most).await?;
+    let mut account = open(&gateway, &scope, entry.name.clone(), entry.model.price, operation, most).await?;
     let streams = head.stream;
+    account.trace(&origin, &head.model, head.max_tokens, streams);
     let job = Job {
         operation,
         conversation: scoped(head.conversation, &scope),

@@ -28,6 +28,7 @@ use crate::services::gateway::http;
 use crate::services::gateway::queue::Priority;
 use crate::services::gateway::speech::{SpeechStream, as_events};
 use crate::services::gateway::table::{Entry, Speaks};
+use crate::services::gateway::trace::Origin;
 use crate::services::gateway::{Gateway, LOCAL_SPEECH};
 
 /// Speaks a text (OpenAI's speech). The sound comes as it is made.
@@ -45,10 +46,11 @@ pub(super) async fn create_speech(
 ) -> Reply<Response> {
     require_json(request.headers())?;
     let (priority, request_id) = told(&request);
+    let origin = gateway.traces().origin(&request);
     let body = read(request, BODY_LIMIT).await?;
     let value = json::parse(&body)?;
     let speech = Speech::read(&value)?;
-    let asked = Asked { speech, value, body, request_id };
+    let asked = Asked { speech, value, body, request_id, origin };
     match gateway.model(&asked.speech.model, scope.project) {
         Ok(entry) => of_model(gateway, scope, entry, asked, priority).await,
         Err(_) if asked.speech.model == LOCAL_SPEECH => of_voice(gateway, scope, asked).await,
@@ -62,6 +64,7 @@ struct Asked {
     value: Value,
     body: Bytes,
     request_id: String,
+    origin: Origin,
 }
 
 /// Characters are to speech what tokens are to texts.
@@ -82,6 +85,7 @@ async fn of_model(
     let room = room(&gateway)?;
     let (name, price) = (entry.name.clone(), entry.model.price);
     let mut account = open(&gateway, &scope, name, price, Operation::Speech, usage).await?;
+    account.trace(&asked.origin, &asked.speech.model, None, true);
     let job = Job {
         operation: Operation::Speech,
         conversation: scoped(head.conversation, &scope),
@@ -113,6 +117,7 @@ async fn of_voice(gateway: Gateway, scope: Scope, asked: Asked) -> Reply<Respons
     let room = room(&gateway)?;
     let (name, price) = (LOCAL_SPEECH.into(), Price::default());
     let mut account = open(&gateway, &scope, name, price, Operation::Speech, usage).await?;
+    account.trace(&asked.origin, &asked.speech.model, None, true);
     match &speaks.voice.source {
         Source::Espeak(voice) => {
             let made = gateway.speaker().speak(&asked.speech, voice).await;
@@ -121,7 +126,7 @@ async fn of_voice(gateway: Gateway, scope: Scope, asked: Asked) -> Reply<Respons
             Ok(local(&asked.speech, made, account, room))
         }
         Source::Url { model, voice, .. } => {
-            let asking = of_server(&gateway, &speaks, model, voice, &asked).await;
+            let asking = of_server(&gateway, &speaks, (model, voice), &asked, account.traceparent()).await;
             match asking.inspect_err(|error| account.refuse(error.code.status()))? {
                 (Answer::Bytes(kind, body, first), patience) => {
                     account.know(usage);
@@ -140,9 +145,9 @@ async fn of_voice(gateway: Gateway, scope: Scope, asked: Asked) -> Reply<Respons
 async fn of_server(
     gateway: &Gateway,
     speaks: &Speaks,
-    model: &str,
-    voice: &str,
+    (model, voice): (&str, &str),
     asked: &Asked,
+    traceparent: Option<String>,
 ) -> Result<(Answer, Patience)> {
     let address = speaks.address.as_ref().ok_or_else(|| Error::internal("a voice without an address"))?;
     let mut value = asked.value.clone();
@@ -152,6 +157,7 @@ async fn of_server(
         streams: false,
         body: value.to_string().into(),
         request_id: &asked.request_id,
+        traceparent,
     };
     let Timeouts { first_byte, idle, total } = Timeouts::default();
     let patience = Patience { first_byte, idle, deadline: Instant::now() + total };

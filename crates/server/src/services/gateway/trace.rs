@@ -1,0 +1,76 @@
+//! Spans of requests to models, as OpenTelemetry's conventions for generative AI name them
+//! (<https://github.com/open-telemetry/semantic-conventions-genai>), sent by OTLP over HTTP.
+//!
+//! A span stands for one request, from the opening of its account to its close, with all that was tried at upstreams.
+//! What was said in it is not known here, and no key is. A request puts its span into a queue, and a thread sends what
+//! is there; where the queue is full or the collector away, spans are lost, and requests do not notice.
+//!
+//! All of it is there with the feature `traces` only. Without it the same names have nothing behind them.
+
+#[cfg(feature = "traces")]
+mod otlp;
+
+#[cfg(feature = "traces")]
+pub use otlp::{Origin, Trace, Traces};
+
+#[cfg(not(feature = "traces"))]
+pub use nothing::{Origin, Trace, Traces};
+
+#[cfg(not(feature = "traces"))]
+mod nothing {
+    #![expect(
+        clippy::unnecessary_wraps,
+        clippy::unused_async,
+        clippy::unused_self,
+        reason = "as with the feature `traces`"
+    )]
+
+    use axum::extract::Request;
+    use tokio_util::sync::CancellationToken;
+
+    use crate::services::gateway::meter::Record;
+
+    /// What makes and sends spans: nothing does.
+    #[derive(Clone)]
+    pub struct Traces;
+
+    /// What a request is part of: of no matter.
+    pub struct Origin;
+
+    /// The span of a request: there is none.
+    #[derive(Default)]
+    pub struct Trace(());
+
+    impl Traces {
+        /// Starts nothing.
+        pub fn start(_: &crate::config::Traces) -> anyhow::Result<Self> {
+            Ok(Self)
+        }
+
+        /// Has nothing to send.
+        pub async fn flush(self, _: CancellationToken) {}
+
+        /// Reads nothing of a request.
+        pub fn origin(&self, _: &Request) -> Origin {
+            Origin
+        }
+
+        /// Begins no span.
+        pub fn begin(&self, _: &Record, _: &Origin, _: &str, _: Option<u64>, _: bool) -> Trace {
+            Trace(())
+        }
+    }
+
+    impl Trace {
+        /// Notes nothing.
+        pub fn first(&mut self) {}
+
+        /// Ends nothing.
+        pub fn end(&mut self, _: &Record) {}
+
+        /// None.
+        pub fn traceparent(&self) -> Option<String> {
+            None
+        }
+    }
+}

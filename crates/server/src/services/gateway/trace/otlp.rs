@@ -1,0 +1,298 @@
+//! Spans that are made and sent.
+
+mod export;
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName};
+use opentelemetry::propagation::{Extractor, TextMapPropagator};
+use opentelemetry::trace::{Span as _, SpanBuilder, SpanKind, Status, TraceFlags, Tracer, TracerProvider};
+use opentelemetry::{Context, InstrumentationScope, KeyValue};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
+use tokio_util::sync::CancellationToken;
+
+use crate::http::envelope::RequestId;
+use crate::services::gateway::account::CLIENT_LEFT;
+use crate::services::gateway::meter::Record;
+
+/// How long the service's end waits for the last spans.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Whose telemetry this looks like: every upstream is asked in OpenAI's protocol, whoever runs it.
+const PROVIDER: &str = "openai";
+/// The error of a request whose client left.
+const LEFT: &str = "cancelled";
+
+/// What makes and sends spans, where a collector is configured; its copies are the same one.
+#[derive(Clone)]
+pub struct Traces(Option<Sending>);
+
+#[derive(Clone)]
+struct Sending {
+    provider: SdkTracerProvider,
+    tracer: SdkTracer,
+}
+
+/// What a request is part of: the span its client names, and the request's id.
+#[derive(Default)]
+pub struct Origin {
+    parent: Context,
+    request_id: String,
+}
+
+impl Traces {
+    /// Starts to send spans to the collector that is configured, if one is.
+    pub fn start(config: &crate::config::Traces) -> anyhow::Result<Self> {
+        if config.endpoint.is_empty() {
+            return Ok(Self(None));
+        }
+        Ok(Self::over(export::provider(&config.endpoint)?))
+    }
+
+    fn over(provider: SdkTracerProvider) -> Self {
+        let scope = InstrumentationScope::builder("berth").with_version(export::VERSION).build();
+        let tracer = provider.tracer_with_scope(scope);
+        Self(Some(Sending { provider, tracer }))
+    }
+
+    /// Sends what is left, once the service ends.
+    pub async fn flush(self, stop: CancellationToken) {
+        stop.cancelled().await;
+        let Some(Sending { provider, .. }) = self.0 else { return };
+        let ended = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(PATIENCE)).await;
+        if !matches!(ended, Ok(Ok(()))) {
+            tracing::warn!("the last traces did not reach their collector in time");
+        }
+    }
+
+    /// What a request is part of. A `traceparent` that is none is as if absent (W3C Trace Context, section 3.2).
+    pub fn origin(&self, request: &Request) -> Origin {
+        if self.0.is_none() {
+            return Origin::default();
+        }
+        let headers = Headers(request.headers());
+        let parent = TraceContextPropagator::new().extract_with_context(&Context::new(), &headers);
+        let request_id = request.extensions().get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
+        Origin { parent, request_id }
+    }
+
+    /// Begins the span of a request to a model, by the client's name for it. `streams` is whether the answer comes in
+    /// pieces.
+    pub fn begin(
+        &self,
+        record: &Record,
+        origin: &Origin,
+        model: &str,
+        max_tokens: Option<u64>,
+        streams: bool,
+    ) -> Trace {
+        let Some(Sending { tracer, .. }) = &self.0 else { return Trace::default() };
+        let operation = operation(record);
+        let mut attributes = vec![
+            KeyValue::new("gen_ai.operation.name", operation),
+            KeyValue::new("gen_ai.provider.name", PROVIDER),
+            KeyValue::new("gen_ai.request.model", model.to_owned()),
+            KeyValue::new("berth.project", record.project.to_string()),
+            KeyValue::new("berth.request_id", origin.request_id.clone()),
+        ];
+        attributes.extend(max_tokens.map(|most| KeyValue::new("gen_ai.request.max_tokens", number(most))));
+        attributes.extend(streams.then(|| KeyValue::new("gen_ai.request.stream", true)));
+        let span = SpanBuilder::from_name(format!("{operation} {model}"))
+            .with_kind(SpanKind::Client)
+            .with_attributes(attributes);
+        let span = tracer.build_with_context(span, &origin.parent);
+        Trace(Some(Box::new(Open { span, streams, began: Instant::now(), first: None })))
+    }
+}
+
+/// The headers of a request, as propagators read them.
+struct Headers<'a>(&'a HeaderMap);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        let text = self.0.get(key)?.to_str().ok()?;
+        (key != "traceparent" || well_formed(text)).then_some(text)
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(HeaderName::as_str).collect()
+    }
+}
+
+/// Whether a `traceparent` has the form of one. The library reads shorter ids, too. Versions after 00 may say more.
+fn well_formed(text: &str) -> bool {
+    let fields: Vec<_> = text.splitn(5, '-').collect();
+    let is_hex = |field: &str| field.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let fits = |(field, length): (&&str, usize)| field.len() == length && is_hex(field);
+    let ends = fields.len() == 4 || (fields.len() == 5 && fields[0] != "00");
+    ends && std::iter::zip(&fields, [2, 32, 16, 2]).all(fits)
+}
+
+/// The span of a request; nothing where none is made.
+#[derive(Default)]
+pub struct Trace(Option<Box<Open>>);
+
+struct Open {
+    span: Span,
+    streams: bool,
+    began: Instant,
+    first: Option<Duration>,
+}
+
+impl Trace {
+    /// Something of the answer is there.
+    pub fn first(&mut self) {
+        if let Some(open) = &mut self.0
+            && open.first.is_none()
+        {
+            open.first = Some(open.began.elapsed());
+        }
+    }
+
+    /// The request ended, as its record says.
+    pub fn end(&mut self, record: &Record) {
+        let Some(open) = &mut self.0 else { return };
+        if !open.span.is_recording() {
+            return;
+        }
+        let waited = open.first.filter(|_| open.streams).map(|waited| waited.as_secs_f64());
+        open.span.set_attributes(outcome(record, open.first.is_some()));
+        open.span.set_attributes(waited.map(|seconds| KeyValue::new("gen_ai.response.time_to_first_chunk", seconds)));
+        if failed(record) {
+            open.span.set_status(Status::error(""));
+        }
+        open.span.end();
+    }
+
+    /// The span as the parent of what upstreams do: a `traceparent` of version 00, where a span is made. It is there
+    /// for a span that is not sampled, too, and says so.
+    pub fn traceparent(&self) -> Option<String> {
+        let span = self.0.as_ref()?.span.span_context();
+        let flags = span.trace_flags() & TraceFlags::SAMPLED;
+        span.is_valid().then(|| format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id()))
+    }
+}
+
+/// The operation in the words of the conventions. They have none for speech; theirs for it is under discussion.
+fn operation(record: &Record) -> &'static str {
+    match record.operation {
+        "completions" => "text_completion",
+        "speech" => "text_to_speech",
+        same => same,
+    }
+}
+
+const fn failed(record: &Record) -> bool {
+    record.status >= 400
+}
+
+/// What a request's end tells: its status and usage, and who answered.
+fn outcome(record: &Record, answered: bool) -> Vec<KeyValue> {
+    let mut attributes = vec![KeyValue::new("http.response.status_code", i64::from(record.status))];
+    if failed(record) {
+        let error = match record.status {
+            CLIENT_LEFT => Cow::Borrowed(LEFT),
+            status => Cow::Owned(status.to_string()),
+        };
+        attributes.push(KeyValue::new("error.type", error));
+    }
+    if answered {
+        attributes.push(KeyValue::new("gen_ai.response.model", record.model.clone()));
+    }
+    if answered || record.usage.total() > 0 {
+        attributes.push(KeyValue::new("gen_ai.usage.input_tokens", number(record.usage.prompt)));
+        if matches!(record.operation, "chat" | "completions") {
+            attributes.push(KeyValue::new("gen_ai.usage.output_tokens", number(record.usage.completion)));
+        }
+        attributes.push(KeyValue::new("berth.estimated", record.estimated));
+    }
+    attributes
+}
+
+fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http;
+    use berth_domain::gateway::Usage;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::services::gateway::meter;
+
+    fn record() -> Record {
+        Record { status: 0, usage: Usage::default(), ..meter::tests::record(Uuid::nil(), 0) }
+    }
+
+    /// The `traceparent` for upstreams of a request that came with this one.
+    fn passed_on(traceparent: &str) -> String {
+        let traces = Traces::over(SdkTracerProvider::builder().build());
+        let request = http::Request::builder().header("traceparent", traceparent).body(Body::empty()).unwrap();
+        let trace = traces.begin(&record(), &traces.origin(&request), "tiny", None, false);
+        trace.traceparent().unwrap()
+    }
+
+    #[test]
+    fn upstreams_are_told_of_the_span_in_the_trace_of_the_client() {
+        let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+        for flags in ["00", "01"] {
+            let passed = passed_on(&format!("00-{trace}-{parent}-{flags}"));
+            let fields: Vec<_> = passed.split('-').collect();
+            assert_eq!((fields.len(), fields[0], fields[1], fields[3]), (4, "00", trace, flags), "{passed}");
+            assert!(fields[2].len() == 16 && fields[2] != parent, "{passed}");
+        }
+        assert!(passed_on(&format!("01-{trace}-{parent}-00-more")).starts_with(&format!("00-{trace}-")));
+        for bad in [
+            String::new(),
+            "hello".into(),
+            format!("00-{trace}-{parent}"),
+            format!("00-{trace}-{parent}-01-more"),
+            format!("ff-{trace}-{parent}-01"),
+            format!("00-{}-{parent}-01", trace.to_uppercase()),
+            format!("00-{trace}-1-01"),
+            format!("00-{trace}-{}-01", "0".repeat(16)),
+        ] {
+            let passed = passed_on(&bad);
+            assert!(passed.len() == 55 && passed.ends_with("-01") && !passed.contains(trace), "{bad}: {passed}");
+        }
+    }
+
+    #[test]
+    fn without_a_collector_there_is_no_span() {
+        let traces = Traces::start(&crate::config::Traces::default()).unwrap();
+        let request = http::Request::new(Body::empty());
+        let mut trace = traces.begin(&record(), &traces.origin(&request), "tiny", None, false);
+        assert_eq!(trace.traceparent(), None);
+        trace.first();
+        trace.end(&record());
+    }
+
+    #[test]
+    fn a_span_tells_what_the_record_says_and_no_more() {
+        let told = |record: &Record, answered| {
+            let attributes = outcome(record, answered);
+            attributes.iter().map(|told| format!("{}={}", told.key, told.value)).collect::<Vec<_>>().join(" ")
+        };
+        let refused = Record { status: 429, ..record() };
+        assert_eq!(told(&refused, false), "http.response.status_code=429 error.type=429");
+        let usage = Usage { prompt: u64::MAX, completion: 3 };
+        let left = Record { status: CLIENT_LEFT, usage, estimated: true, ..record() };
+        assert_eq!(
+            told(&left, true),
+            "http.response.status_code=499 error.type=cancelled gen_ai.response.model=tiny \
+             gen_ai.usage.input_tokens=9223372036854775807 gen_ai.usage.output_tokens=3 berth.estimated=true"
+        );
+        let usage = Usage { prompt: 12, completion: 0 };
+        let spoken = Record { status: 200, operation: "speech", usage, ..record() };
+        assert_eq!(
+            told(&spoken, true),
+            "http.response.status_code=200 gen_ai.response.model=tiny gen_ai.usage.input_tokens=12 \
+             berth.estimated=false"
+        );
+    }
+}
