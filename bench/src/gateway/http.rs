@@ -22,6 +22,15 @@ pub fn length(head: &[u8]) -> Option<usize> {
     header(head, "content-length")?.parse().ok()
 }
 
+/// The bytes of a request to go on with a conversation; `headers` have a line end each.
+pub fn request(headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n{headers}\
+         content-length: {length}\r\n\r\n{body}"
+    )
+}
+
 /// What ends a body in chunks.
 pub const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
 

@@ -5,6 +5,10 @@
 //! are left out.
 
 mod berth;
+mod connection;
+mod day;
+mod ending;
+mod hour;
 mod http;
 pub mod load;
 mod rivals;
@@ -36,8 +40,6 @@ const ALONE: (u32, u64, usize) = (1_000, 3, 5);
 const HELD: u32 = 4_000;
 /// Until each of them has got some pieces.
 const HELD_FOR: Duration = Duration::from_secs(6);
-/// How often as many streams come and go.
-const CHURN: usize = 6;
 /// Files that processes may open: two for each stream, and room.
 const FILES: u64 = 10_000;
 
@@ -68,7 +70,7 @@ pub async fn run(report: &mut Report) -> Result<()> {
     metered(report, plain, chunks);
     alone(report, &systems).await?;
     memory(report, &mut systems, &service).await?;
-    churn(report, &systems).await
+    day(report, &mut systems, &service).await
 }
 
 /// Lets processes open as many files as many streams need.
@@ -216,10 +218,7 @@ async fn memory(report: &mut Report, systems: &mut [System], service: &Berth) ->
     let mut figures = Vec::new();
     for system in systems.iter_mut().filter(|system| system.process.is_some()) {
         if system.is_ours() {
-            // One that has done nothing yet has no memory left to use again. Its folder is one process' alone.
-            drop(system.process.take());
-            system.process = Some(service.launch().await?);
-            system.answers().await?;
+            anew(system, service).await?;
         }
         match held(system).await {
             Ok(figure) => figures.push((system.name, figure)),
@@ -233,21 +232,19 @@ async fn memory(report: &mut Report, systems: &mut [System], service: &Berth) ->
     Ok(())
 }
 
-/// Streams that come and are left in the middle, again and again: what they leave behind.
-async fn churn(report: &mut Report, systems: &[System]) -> Result<()> {
-    let ours = systems.iter().find(|system| system.is_ours()).context("Berth is measured")?;
-    let process = ours.process.as_ref().context("a process")?;
-    let mut after = Vec::new();
-    for _ in 0..CHURN {
-        held(ours).await?;
-        after.push(process.memory()?);
-    }
-    let (first, last) = (after[0], after[CHURN - 1]);
-    let detail =
-        format!("{first:.0} MB after the first {HELD} streams, {last:.0} after {CHURN} times as many, all left");
-    let what = "gateway: memory after streams came and went, beside the first round";
-    report.add(what, last / first, "times", Some(Bound::Most(1.1)), detail);
-    Ok(())
+/// A day of streams.
+async fn day(report: &mut Report, systems: &mut [System], service: &Berth) -> Result<()> {
+    let ours = systems.iter_mut().find(|system| system.is_ours()).context("Berth is measured")?;
+    anew(ours, service).await?;
+    day::run(report, ours).await
+}
+
+/// Starts Berth anew: a process that has done nothing yet has no memory left to use again.
+async fn anew(system: &mut System, service: &Berth) -> Result<()> {
+    // Its folder is one process' alone.
+    drop(system.process.take());
+    system.process = Some(service.launch().await?);
+    system.answers().await
 }
 
 /// Memory of each of a system's open streams, in KB (10^3 bytes).

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use berth_testkit::Caller;
 
+use super::http;
 use super::load::{Outcome, Work};
 use super::upstream::Shape;
 use crate::process::Running;
@@ -51,13 +52,7 @@ impl System {
 
     /// Work for it.
     pub fn work(&self, shape: Shape, connections: u32, requests: u32, seconds: u64) -> Work {
-        let body = shape.body();
-        let request = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n{}content-length: \
-             {}\r\n\r\n{body}",
-            self.headers,
-            body.len()
-        );
+        let request = http::request(&self.headers, &shape.body());
         Work { address: self.address.clone(), request, shape, connections, requests, seconds }
     }
 
@@ -100,7 +95,7 @@ impl System {
     }
 
     /// Waits until so many requests more are in its usage; how many there are.
-    async fn settled(&self, before: Option<u64>, wanted: u64) -> Result<Option<u64>> {
+    pub async fn settled(&self, before: Option<u64>, wanted: u64) -> Result<Option<u64>> {
         tokio::time::sleep(AFTERWARDS).await;
         let Some(before) = before else { return Ok(None) };
         let mut more = 0;
@@ -114,8 +109,8 @@ impl System {
         Ok(Some(more))
     }
 
-    /// Requests in its usage.
-    async fn metered(&self) -> Result<Option<u64>> {
+    /// Requests in its usage, where it meters.
+    pub async fn metered(&self) -> Result<Option<u64>> {
         let Some(caller) = &self.ledger else { return Ok(None) };
         let answer = caller.get("/usage?window=24h&resolution=1h&group_by=model").await;
         ensure!(answer.status == 200, "{answer:?}");

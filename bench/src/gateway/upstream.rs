@@ -21,7 +21,11 @@ use crate::process::Running;
 pub const ARGUMENT: &str = "gateway-upstream";
 /// Pieces of a stream.
 pub const CHUNKS: u32 = 200;
-/// Between two of them.
+/// Pieces of a short stream.
+const FEW: u32 = 3;
+/// Bytes of a flood: twice what Linux takes off a writer whose reader does not read (`net.ipv4.tcp_wmem`).
+const FLOOD: usize = 8 << 20;
+/// Between two pieces.
 const APART: Duration = Duration::from_millis(5);
 /// Between two of a stream that is held open.
 const HELD_APART: Duration = Duration::from_secs(2);
@@ -35,20 +39,49 @@ pub enum Shape {
     Stream,
     /// A stream that does not end.
     Hold,
+    /// A short stream.
+    Short,
+    /// The same without its end: silence, until somebody leaves.
+    Stuck,
+    /// More than fits on the way, as fast as it goes, and then silence.
+    Flood,
+    /// Silence from the beginning.
+    Quiet,
 }
 
 impl Shape {
     /// The words of a request that tell the shape of its answer; all have the same length.
-    const WORDS: [(Self, &str); 3] =
-        [(Self::Plain, "bench-plain"), (Self::Stream, "bench-chunk"), (Self::Hold, "bench-still")];
+    const WORDS: [(Self, &str); 7] = [
+        (Self::Plain, "bench-plain"),
+        (Self::Stream, "bench-chunk"),
+        (Self::Hold, "bench-still"),
+        (Self::Short, "bench-short"),
+        (Self::Stuck, "bench-stuck"),
+        (Self::Flood, "bench-flood"),
+        (Self::Quiet, "bench-quiet"),
+    ];
+
+    /// Pieces, where their number is known.
+    pub const fn pieces(self) -> u32 {
+        match self {
+            Self::Stream => CHUNKS,
+            Self::Short | Self::Stuck => FEW,
+            Self::Plain | Self::Hold | Self::Flood | Self::Quiet => 0,
+        }
+    }
 
     /// The body of a request, about a kilobyte.
     pub fn body(self) -> String {
+        self.body_to("tiny")
+    }
+
+    /// The same to another model.
+    pub fn body_to(self, model: &str) -> String {
         let word = Self::WORDS.iter().find(|(shape, _)| *shape == self).map_or("", |(_, word)| *word);
         let text = format!("{word} {}", "The quick brown fox jumps over the lazy dog. ".repeat(18));
         let system = "You are a helpful assistant. Answer in one short sentence.";
         json!({
-            "model": "tiny",
+            "model": model,
             "messages": [{"role": "system", "content": system}, {"role": "user", "content": text}],
             "stream": self != Self::Plain,
             "temperature": 0.7,
@@ -111,6 +144,8 @@ struct Answers {
     plain: Vec<u8>,
     head: Vec<u8>,
     piece: Vec<u8>,
+    /// Some long pieces.
+    flood: Vec<u8>,
     /// What ends a stream, without and with its usage.
     ends: [Vec<u8>; 2],
 }
@@ -132,6 +167,7 @@ impl Answers {
             event(&chunk.to_string())
         };
         let choice = |delta: Value, reason: Value| json!([{"index": 0, "delta": delta, "finish_reason": reason}]);
+        let long = choice(json!({"content": "word ".repeat(800)}), Value::Null);
         let finish = piece(choice(json!({}), json!("stop")), Value::Null);
         let done = [event("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
         Self {
@@ -139,6 +175,7 @@ impl Answers {
             plain: whole(&plain),
             head: b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_vec(),
             piece: piece(choice(json!({"content": " word"}), Value::Null), Value::Null),
+            flood: piece(long, Value::Null).repeat(16),
             ends: [[finish.clone(), done.clone()].concat(), [finish, piece(json!([]), usage), done].concat()],
         }
     }
@@ -190,14 +227,40 @@ async fn answer(stream: &mut TcpStream, request: &[u8], answers: &Answers) -> Re
     let body = &request[http::head(request).unwrap_or_default()..];
     match Shape::of(body) {
         Shape::Plain => stream.write_all(&answers.plain).await?,
-        Shape::Stream => {
+        shape @ (Shape::Stream | Shape::Short) => {
             let asks_usage = http::find(body, b"include_usage").is_some();
-            pieces(stream, answers, APART, Some(CHUNKS)).await?;
+            pieces(stream, answers, APART, Some(shape.pieces())).await?;
             stream.write_all(&answers.ends[usize::from(asks_usage)]).await?;
         }
         Shape::Hold => pieces(stream, answers, HELD_APART, None).await?,
+        shape @ Shape::Stuck => {
+            pieces(stream, answers, APART, Some(shape.pieces())).await?;
+            left(stream).await?;
+        }
+        Shape::Flood => {
+            flood(stream, answers).await?;
+            left(stream).await?;
+        }
+        Shape::Quiet => left(stream).await?,
     }
     Ok(())
+}
+
+/// Sends the head and all of a flood.
+async fn flood(stream: &mut TcpStream, answers: &Answers) -> Result<()> {
+    stream.write_all(&answers.head).await?;
+    for _ in 0..FLOOD.div_ceil(answers.flood.len()) {
+        stream.write_all(&answers.flood).await?;
+    }
+    Ok(())
+}
+
+/// Waits until the other side leaves.
+async fn left(stream: &mut TcpStream) -> Result<()> {
+    let mut unread = [0_u8; 64];
+    while stream.read(&mut unread).await? > 0 {}
+    // A reset frees the other side's port at once. Otherwise it waits for a minute, and ports run out.
+    Ok(stream.set_zero_linger()?)
 }
 
 /// Sends the head and so many pieces; without end where there is no number.
@@ -221,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_request_is_known_by_what_it_says() {
-        for shape in [Shape::Plain, Shape::Stream, Shape::Hold] {
+        for (shape, _) in Shape::WORDS {
             assert!(Shape::of(shape.body().as_bytes()) == shape);
         }
     }
