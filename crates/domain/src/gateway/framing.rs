@@ -124,7 +124,10 @@ impl Decoder {
                 State::Size(size << 4 | u64::from(value(byte)), digits + 1)
             }
             (State::Size(size, 1..) | State::Extension(size), b'\r') => State::SizeEnd(size),
-            (State::Size(size, 1..), b' ' | b'\t' | b';') => State::Extension(size),
+            // Some pad their sizes with blanks.
+            (State::Size(size, 1..), b' ' | b'\t' | b';') | (State::Extension(size), b' ' | b'\t') => {
+                State::Extension(size)
+            }
             (State::Extension(size), byte) if byte != b'\n' => self.ignore(State::Extension(size))?,
             (State::SizeEnd(0) | State::InTrailer, b'\n') => State::Trailer,
             (State::SizeEnd(size), b'\n') => State::Data(size),

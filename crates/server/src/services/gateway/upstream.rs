@@ -89,7 +89,8 @@ fn head(url: &str, method: &str, credential: Option<&HeaderValue>) -> anyhow::Re
     let uri: Uri = url.parse()?;
     let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let host = uri.host().unwrap_or_default();
-    let port = uri.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let default = if uri.scheme_str() == Some("https") { 443 } else { 80 };
+    let port = uri.port_u16().filter(|port| *port != default).map(|port| format!(":{port}")).unwrap_or_default();
     let agent = concat!("berth/", env!("CARGO_PKG_VERSION"));
     let mut head = format!("{method} {target} HTTP/1.1\r\nhost: {host}{port}\r\nuser-agent: {agent}\r\n").into_bytes();
     if let Some(credential) = credential {

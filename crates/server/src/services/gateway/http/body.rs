@@ -8,7 +8,7 @@ use std::time::Duration;
 use berth_domain::gateway::framing::{Decoder, Framing};
 use bytes::BytesMut;
 
-use super::connection::Connection;
+use super::connection::{Connection, Outgoing};
 use super::{HttpError, Origin};
 
 /// How long the end of a body may take of which nobody wants the rest.
@@ -23,22 +23,27 @@ pub struct Body {
     early: BytesMut,
     /// Who keeps the connection; `None` where it cannot serve again.
     origin: Option<Arc<Origin>>,
+    /// What the server agreed to before it had read it.
+    rest: Option<Box<Outgoing>>,
 }
 
 impl Body {
-    /// The body on a connection of which `early` came already.
+    /// The body on a connection, over which `rest` of the request still goes.
     pub fn new(
         connection: Connection,
         framing: Framing,
-        early: &[u8],
         origin: Option<Arc<Origin>>,
-    ) -> Result<Self, HttpError> {
-        let (mut decoder, mut content) = (Decoder::new(framing), BytesMut::new());
-        let taken = decoder.decode(early, |piece| content.extend_from_slice(piece));
-        let everything = taken.map_err(|_| HttpError::Malformed)? == early.len();
-        let mut body = Self { connection: Some(connection), decoder, early: content, origin };
-        body.took(everything);
-        Ok(body)
+        rest: Option<Box<Outgoing>>,
+    ) -> Self {
+        Self { connection: Some(connection), decoder: Decoder::new(framing), early: BytesMut::new(), origin, rest }
+    }
+
+    /// The same where these bytes came already.
+    pub fn after(mut self, bytes: &[u8]) -> Result<Self, HttpError> {
+        let content = &mut self.early;
+        let taken = self.decoder.decode(bytes, |piece| content.extend_from_slice(piece));
+        self.took(taken.map_err(|_| HttpError::Malformed)? == bytes.len());
+        Ok(self)
     }
 
     /// Appends what comes next; false at the end of the body. Nothing is lost where the future is dropped.
@@ -49,11 +54,12 @@ impl Body {
     /// Nobody wants the rest. Where only little of it is left, the connection may serve again.
     pub fn finish(&mut self) {
         let (Some(connection), Some(origin)) = (self.connection.take(), self.origin.take()) else { return };
-        let decoder = self.decoder.clone();
-        let mut rest = Self { connection: Some(connection), decoder, early: BytesMut::new(), origin: Some(origin) };
+        let (decoder, rest) = (self.decoder.clone(), self.rest.take());
+        let mut end =
+            Self { connection: Some(connection), decoder, early: BytesMut::new(), origin: Some(origin), rest };
         tokio::spawn(tokio::time::timeout(END, async move {
             let mut unwanted = BytesMut::new();
-            while let Ok(true) = rest.read(&mut unwanted).await {
+            while let Ok(true) = end.read(&mut unwanted).await {
                 unwanted.clear();
             }
         }));
@@ -66,6 +72,11 @@ impl Body {
         }
         let before = into.len();
         while let Some(connection) = &mut self.connection {
+            if let Some(Poll::Ready(sent)) = self.rest.as_mut().map(|rest| rest.poll(connection, context)) {
+                // A broken way out is told on the way in.
+                self.origin = self.origin.take().filter(|_| sent.is_ok());
+                self.rest = None;
+            }
             let decoder = &mut self.decoder;
             let taken = ready!(connection.poll_read(context, |bytes| {
                 let taken = decoder.decode(bytes, |piece| into.extend_from_slice(piece));
@@ -88,7 +99,8 @@ impl Body {
         if !self.decoder.is_done() {
             return;
         }
-        if let (Some(connection), Some(origin), true) = (self.connection.take(), self.origin.take(), everything) {
+        let serves_again = everything && self.rest.is_none();
+        if let (Some(connection), Some(origin), true) = (self.connection.take(), self.origin.take(), serves_again) {
             origin.put(connection);
         }
     }

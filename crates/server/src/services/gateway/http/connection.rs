@@ -1,8 +1,9 @@
 //! One connection, in the hands of one request at a time.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -12,6 +13,7 @@ use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::task::coop::unconstrained;
 
 use super::body::Body;
 use super::head::{self, Head};
@@ -49,6 +51,10 @@ impl From<MaybeHttpsStream<TokioIo<TcpStream>>> for Io {
     }
 }
 
+/// Whether not a byte of an answer came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silent(pub bool);
+
 /// A connection to a server.
 pub struct Connection {
     io: Io,
@@ -62,8 +68,9 @@ impl Connection {
 
     /// Whether nothing came and nothing ended while nobody asked; anything that did has no meaning.
     pub fn is_quiet(&mut self) -> bool {
-        let mut context = Context::from_waker(Waker::noop());
-        self.poll_read(&mut context, |_| ()).is_pending()
+        // A task that did much is told "nothing yet" without a look; here that would be an answer.
+        let mut looking = pin!(unconstrained(poll_fn(|context| self.poll_read(context, |_| ()))));
+        looking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
     /// Hands what comes next to `take`; no bytes are the end.
@@ -85,6 +92,11 @@ impl Connection {
         }
     }
 
+    /// Whether nothing more will come behind what sending came to.
+    const fn ends_by(&self, sending: &Poll<io::Result<()>>) -> bool {
+        matches!((&self.io, sending), (Io::Tls(_), Poll::Ready(Err(_))))
+    }
+
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.io {
             Io::Plain(_) => Poll::Ready(Ok(())),
@@ -92,22 +104,25 @@ impl Connection {
         }
     }
 
-    /// Sends a request and reads the head of its answer. An error tells whether it came before any byte of an answer.
-    pub async fn exchange(self, origin: &Arc<Origin>, request: &Request) -> Result<Response, (HttpError, bool)> {
-        let mut exchange = Exchange { outgoing: Outgoing::new(request), incoming: Vec::new(), connection: self };
-        let head = std::future::poll_fn(|context| exchange.poll(context)).await;
-        let Exchange { outgoing, incoming, connection } = exchange;
-        let head = head.map_err(|error| (error, incoming.is_empty()))?;
-        let keeps = head.keeps && outgoing.is_sent();
+    /// Sends a request and reads the head of its answer.
+    pub async fn exchange(self, origin: &Arc<Origin>, request: &Request) -> Result<Response, (HttpError, Silent)> {
+        let outgoing = Outgoing::new(request);
+        let mut exchange = Exchange { outgoing, incoming: Vec::new(), silent: Silent(true), connection: self };
+        let head = poll_fn(|context| exchange.poll(context)).await;
+        let Exchange { outgoing, incoming, silent, connection } = exchange;
+        let head = head.map_err(|error| (error, silent))?;
+        let reads_on = outgoing.is_sent() || head.status.is_success();
+        let keeps = head.keeps && reads_on;
+        let rest = (reads_on && !outgoing.is_sent()).then(|| Box::new(outgoing));
         let early = incoming.get(head.length..).unwrap_or_default();
-        let body = Body::new(connection, head.framing, early, keeps.then(|| origin.clone()));
-        let body = body.map_err(|error| (error, false))?;
+        let body = Body::new(connection, head.framing, keeps.then(|| origin.clone()), rest);
+        let body = body.after(early).map_err(|error| (error, silent))?;
         Ok(Response { status: head.status, content_type: head.content_type, retry_after: head.retry_after, body })
     }
 }
 
 /// What is still to be sent.
-struct Outgoing {
+pub struct Outgoing {
     first: Bytes,
     second: Bytes,
     is_flushed: bool,
@@ -126,7 +141,8 @@ impl Outgoing {
         self.first.is_empty() && self.second.is_empty() && self.is_flushed
     }
 
-    fn poll(&mut self, connection: &mut Connection, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Sends as much as goes.
+    pub fn poll(&mut self, connection: &mut Connection, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         for part in [&mut self.first, &mut self.second] {
             while !part.is_empty() {
                 let sent = ready!(connection.poll_write(context, part))?;
@@ -148,11 +164,12 @@ impl Outgoing {
 struct Exchange {
     outgoing: Outgoing,
     incoming: Vec<u8>,
+    silent: Silent,
     connection: Connection,
 }
 
 impl Exchange {
-    /// A server may answer before it has read everything, and close.
+    /// A server may refuse before it has read everything, and close. One that agrees early still reads the rest.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Head, HttpError>> {
         let sending = if self.outgoing.is_sent() {
             Poll::Ready(Ok(()))
@@ -169,8 +186,12 @@ impl Exchange {
                 bytes.len()
             });
             let error = match reading {
-                Poll::Pending if matches!(sending, Poll::Pending | Poll::Ready(Ok(()))) => return Poll::Pending,
-                Poll::Ready(Ok(1..)) => continue,
+                // A broken way out is told on the way in, behind what the server may have said before.
+                Poll::Pending if !self.connection.ends_by(&sending) => return Poll::Pending,
+                Poll::Ready(Ok(1..)) => {
+                    self.silent = Silent(false);
+                    continue;
+                }
                 Poll::Ready(Ok(0)) => io::ErrorKind::UnexpectedEof.into(),
                 Poll::Ready(Err(error)) => error,
                 Poll::Pending => io::ErrorKind::BrokenPipe.into(),

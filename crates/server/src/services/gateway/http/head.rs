@@ -37,20 +37,15 @@ pub fn read(bytes: &[u8]) -> Result<Option<Head>, HttpError> {
         httparse::Status::Partial if bytes.len() <= MOST => return Ok(None),
         _ => return Err(HttpError::Malformed),
     };
+    let is_old = parsed.version != Some(1);
     let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(HttpError::Malformed)?;
-    let mut head = Head {
-        length,
-        status,
-        content_type: None,
-        retry_after: None,
-        framing: Framing::Close,
-        keeps: parsed.version == Some(1),
-    };
+    let mut head =
+        Head { length, status, content_type: None, retry_after: None, framing: Framing::Close, keeps: !is_old };
     let mut body = Announced::default();
     for field in parsed.headers.iter() {
         head.note(field, &mut body)?;
     }
-    head.frame(&body);
+    head.frame(&body, is_old);
     Ok(Some(head))
 }
 
@@ -60,6 +55,7 @@ struct Announced {
     length: Option<u64>,
     encoded: bool,
     chunked: bool,
+    closes: bool,
 }
 
 impl Head {
@@ -77,9 +73,7 @@ impl Head {
         } else if is("connection") {
             for option in text().split(',').map(str::trim) {
                 self.keeps |= option.eq_ignore_ascii_case("keep-alive");
-            }
-            if text().split(',').any(|option| option.trim().eq_ignore_ascii_case("close")) {
-                self.keeps = false;
+                body.closes |= option.eq_ignore_ascii_case("close");
             }
         } else if is("content-type") {
             self.content_type = HeaderValue::from_bytes(field.value).ok();
@@ -89,9 +83,9 @@ impl Head {
         Ok(())
     }
 
-    /// RFC 9112, section 6.3. Where both a length and an encoding are told, somebody on the way may have been fooled,
-    /// so that nothing more is read of that connection.
-    fn frame(&mut self, body: &Announced) {
+    /// RFC 9112, section 6. Where both a length and an encoding are told, or an encoding by a version that had none,
+    /// somebody on the way may have been fooled, so that nothing more is read of that connection.
+    fn frame(&mut self, body: &Announced, is_old: bool) {
         let bodiless = self.status.is_informational() || matches!(self.status.as_u16(), 204 | 304);
         self.framing = match (body.length, body.encoded) {
             _ if bodiless => Framing::Length(0),
@@ -99,12 +93,17 @@ impl Head {
             (Some(length), false) => Framing::Length(length),
             _ => Framing::Close,
         };
-        self.keeps &= self.framing != Framing::Close && !(body.encoded && body.length.is_some());
+        let doubtful = body.encoded && (is_old || body.length.is_some());
+        self.keeps &= self.framing != Framing::Close && !doubtful && !body.closes;
     }
 }
 
+/// A length, which may be told several times (RFC 9110, section 8.6).
 fn length(text: &str) -> Option<u64> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+    let mut told = text.split(',').map(str::trim);
+    let first = told.next()?;
+    let is_number = !first.is_empty() && first.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number && told.all(|other| other == first)).then(|| first.parse().ok())?
 }
 
 #[cfg(test)]
@@ -119,17 +118,18 @@ mod tests {
     fn how_the_end_is_told() {
         for (fields, framing, keeps) in [
             ("Content-Length: 3\n", Framing::Length(3), true),
-            ("content-length: 3\nContent-Length: 3\n", Framing::Length(3), true),
+            ("content-length: 3\nContent-Length: 3, 3\n", Framing::Length(3), true),
             ("Transfer-Encoding: gzip, Chunked\n", Framing::Chunked, true),
             ("Transfer-Encoding: chunked\nContent-Length: 3\n", Framing::Chunked, false),
             ("Transfer-Encoding: chunked, gzip\n", Framing::Close, false),
             ("", Framing::Close, false),
             ("Content-Length: 3\nConnection: x, Close\n", Framing::Length(3), false),
+            ("Content-Length: 3\nConnection: close\nConnection: keep-alive\n", Framing::Length(3), false),
         ] {
             let head = head(&format!("HTTP/1.1 200 OK\n{fields}\n")).unwrap();
             assert_eq!((head.framing, head.keeps), (framing, keeps), "{fields}");
         }
-        for wrong in ["-3", "+3", "3, 3", "99999999999999999999", ""] {
+        for wrong in ["-3", "+3", "3, 4", "3,", "99999999999999999999", ""] {
             assert!(head(&format!("HTTP/1.1 200 OK\nContent-Length: {wrong}\n\n")).is_none(), "{wrong}");
         }
         assert!(head("HTTP/1.1 200 OK\nContent-Length: 3\nContent-Length: 4\n\n").is_none());
@@ -139,6 +139,8 @@ mod tests {
     fn versions_and_statuses() {
         assert!(!head("HTTP/1.0 200 OK\nContent-Length: 3\n\n").unwrap().keeps);
         assert!(head("HTTP/1.0 200 OK\nContent-Length: 3\nConnection: Keep-Alive\n\n").unwrap().keeps);
+        let old = "HTTP/1.0 200 OK\nTransfer-Encoding: chunked\nConnection: keep-alive\n\n";
+        assert!(!head(old).unwrap().keeps);
         for bodiless in [100, 103, 204, 304] {
             let head = head(&format!("HTTP/1.1 {bodiless} x\nContent-Length: 3\n\n")).unwrap();
             assert_eq!(head.framing, Framing::Length(0));

@@ -23,10 +23,14 @@ use rustls::{ClientConfig, RootCertStore};
 use tower::Service;
 
 pub use body::Body;
-use connection::{Connection, Io};
+use connection::{Connection, Io, Silent};
 
-/// How long a connection may take to come about.
+/// How long a connection to all addresses of a server may take to come about.
 const CONNECT: Duration = Duration::from_secs(5);
+/// The same with finding its name, of which a resolver alone may take 5 s for each server that is away, and TLS.
+const READY: Duration = Duration::from_secs(15);
+/// A kept connection that was closed shows it within one round trip.
+const STALE: Duration = Duration::from_secs(1);
 /// How long a connection is kept that nobody uses; common servers close theirs after 5 to 75 seconds.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -121,12 +125,13 @@ impl Http {
 
     /// Sends a request. Dropping the future, or the body of the answer, ends it at the upstream, too.
     ///
-    /// A kept connection may have been closed at the other end the moment before; where it ends without a byte of an
-    /// answer, the request goes out once more over a new one.
+    /// A kept connection may have been closed at the other end the moment before; where it ends at once and without a
+    /// byte of an answer, the request goes out once more over a new one. What ends later is a failure of the server.
     pub async fn send(&self, origin: &Arc<Origin>, request: &Request) -> Result<Response, HttpError> {
         if let Some(kept) = origin.take() {
+            let began = Instant::now();
             match kept.exchange(origin, request).await {
-                Err((HttpError::Broken(_), true)) => {}
+                Err((HttpError::Broken(_), Silent(true))) if began.elapsed() < STALE => {}
                 answer => return answer.map_err(|(error, _)| error),
             }
         }
@@ -140,7 +145,7 @@ impl Http {
             std::future::poll_fn(|context| connector.poll_ready(context)).await?;
             connector.call(uri.clone()).await
         };
-        let connected = tokio::time::timeout(CONNECT, connecting).await.map_err(|late| HttpError::Connect(late.into()));
+        let connected = tokio::time::timeout(READY, connecting).await.map_err(|late| HttpError::Connect(late.into()));
         Ok(Connection::new(Io::from(connected?.map_err(HttpError::Connect)?)))
     }
 }

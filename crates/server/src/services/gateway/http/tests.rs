@@ -61,7 +61,7 @@ async fn converse(mut stream: impl AsyncRead + AsyncWrite + Unpin, script: Scrip
             };
             head.push(byte);
         }
-        stream.write_all(answer.replace('\n', "\r\n").as_bytes()).await.unwrap();
+        stream.write_all(answer.replace("later", "").replace('\n', "\r\n").as_bytes()).await.unwrap();
         stream.flush().await.unwrap();
         if answer.contains("later") {
             // Until the client goes.
@@ -111,7 +111,7 @@ async fn a_connection_that_cannot_serve_again_does_not() {
     let http = Http::new().unwrap();
     for count in 1..=6 {
         assert_eq!(server.ask(&http).await.unwrap(), (200, "hi".to_owned()));
-        assert_eq!(server.accepted(), count);
+        assert_eq!((server.accepted(), server.origin.idle().len()), (count, usize::from(count == 6)));
     }
 }
 
@@ -124,6 +124,17 @@ async fn a_kept_connection_that_ended_is_replaced() {
         assert_eq!(server.ask(&http).await.unwrap().0, 200);
     }
     assert_eq!(server.accepted(), 3);
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_said_something_is_not_replaced() {
+    for something in ["HTTP/1.1 102 Processing\n\n", "HTTP/1.1 200"] {
+        let server = Server::start(vec![vec![OK, something], vec![OK]]).await;
+        let http = Http::new().unwrap();
+        server.ask(&http).await.unwrap();
+        assert!(matches!(server.ask(&http).await, Err(HttpError::Broken(_))), "{something}");
+        assert_eq!(server.accepted(), 1);
+    }
 }
 
 #[tokio::test]
@@ -157,7 +168,7 @@ async fn nobody_there() {
 
 #[tokio::test]
 async fn who_drops_an_answer_closes_its_connection() {
-    let mut server = Server::start(vec![vec!["later"], vec!["HTTP/1.1 200 OK\nContent-Length: 9\n\nlater"]]).await;
+    let mut server = Server::start(vec![vec!["later"], vec!["HTTP/1.1 200 OK\nContent-Length: 9\n\nhilater"]]).await;
     let http = Http::new().unwrap();
     let asked = request(b"{}");
     let mut asking = Box::pin(http.send(&server.origin, &asked));
@@ -220,6 +231,27 @@ async fn an_answer_may_come_before_everything_was_read() {
     drop(answering.await.unwrap());
 }
 
+#[tokio::test]
+async fn who_agrees_early_gets_the_rest() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let origin = Origin::new(format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap());
+    let length = 16 << 20;
+    let reading = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_u8().await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n").await.unwrap();
+        let mut got = 1;
+        while got < length {
+            got += stream.read(&mut [0; 1 << 12]).await.unwrap();
+        }
+        stream.write_all(b"hi").await.unwrap();
+    });
+    let response = http_with_body(&origin, vec![b'x'; length].into()).await.unwrap();
+    assert_eq!(within(read(response)).await.unwrap(), (200, "hi".to_owned()));
+    assert_eq!(origin.idle().len(), 1);
+    reading.await.unwrap();
+}
+
 async fn http_with_body(origin: &Arc<Origin>, body: Bytes) -> Result<Response, HttpError> {
     let head = format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
     within(Http::new().unwrap().send(origin, &Request { head: head.into(), body })).await
@@ -229,7 +261,8 @@ async fn http_with_body(origin: &Arc<Origin>, body: Bytes) -> Result<Response, H
 async fn large_bodies_go_whole() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = Origin::new(format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap());
-    let body: Bytes = (0..8_000_000_u32).map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect::<Vec<_>>().into();
+    let body: Bytes =
+        (0..8_000_000_u32).map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect::<Vec<_>>().into();
     let expected = body.clone();
     let reading = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
