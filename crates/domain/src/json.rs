@@ -17,15 +17,15 @@ const FEW: usize = 32;
 /// # Errors
 /// [`Code::InvalidRequest`], with what is wrong and where.
 pub fn parse(bytes: &[u8]) -> Result<Value> {
-    whole(Strict, bytes)
+    whole(Strict, bytes).map(|(value, _)| value)
 }
 
-/// Refuses what [`parse`] refuses, in the same words, and builds nothing.
+/// Refuses what [`parse`] refuses, in the same words, and builds nothing; the bytes as text.
 ///
 /// # Errors
 /// [`Code::InvalidRequest`], with what is wrong and where.
-pub fn check(bytes: &[u8]) -> Result<()> {
-    whole(Check(&mut Vec::new()), bytes)
+pub fn check(bytes: &[u8]) -> Result<&str> {
+    whole(Check(&mut Vec::new()), bytes).map(|((), text)| text)
 }
 
 /// What is said of bytes that are no JSON.
@@ -33,10 +33,13 @@ pub(crate) fn invalid(problem: impl fmt::Display) -> Error {
     Error::new(Code::InvalidRequest, format!("The body is not valid JSON: {problem}."))
 }
 
-/// Reads one value with nothing behind it.
-fn whole<'de, S: DeserializeSeed<'de>>(seed: S, bytes: &'de [u8]) -> Result<S::Value> {
-    let mut reader = serde_json::Deserializer::from_slice(bytes);
-    seed.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value)).map_err(invalid)
+/// Reads one value with nothing behind it; with the bytes as text.
+fn whole<'de, S: DeserializeSeed<'de>>(seed: S, bytes: &'de [u8]) -> Result<(S::Value, &'de str)> {
+    // Judged once for all of it, and not for each string.
+    let text = std::str::from_utf8(bytes).map_err(invalid)?;
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let value = seed.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value)).map_err(invalid)?;
+    Ok((value, text))
 }
 
 fn twice<E: serde::de::Error>(key: &str) -> E {
@@ -224,7 +227,7 @@ mod tests {
     #[test]
     fn strict_json() {
         assert_eq!(parse(br#"{"a":[1,2.5,"x",null,true]}"#).unwrap()["a"][1], 2.5);
-        assert_eq!(check(br#" {"a":[1,-2.5,"x\n\u00e4",null,true,false,{"a":{"a":""}}]} "#), Ok(()));
+        assert_eq!(check(br#" {"a":[1,-2.5,"x\n\u00e4",null,true,false,{"a":{"a":""}}]} "#).map(drop), Ok(()));
         for bad in
             [&b"{\"a\":1,\"a\":2}"[..], b"{\"o\":{\"b\":1,\"b\":1}}", b"", b"{", b"{} x", b"\xff", b"nul", b"[1e999]"]
         {
@@ -285,13 +288,13 @@ mod tests {
     proptest! {
         #[test]
         fn check_refuses_what_parse_refuses(text in prop_oneof![soup(), crowded(), ".*"]) {
-            prop_assert_eq!(check(text.as_bytes()), parse(text.as_bytes()).map(|_| ()));
+            prop_assert_eq!(check(text.as_bytes()).map(drop), parse(text.as_bytes()).map(drop));
         }
 
         #[test]
         fn check_refuses_what_parse_refuses_of_many_keys(keys in prop::collection::vec(0..400_u16, 0..80)) {
             let text = object(keys.iter().map(u16::to_string));
-            prop_assert_eq!(check(text.as_bytes()), parse(text.as_bytes()).map(|_| ()));
+            prop_assert_eq!(check(text.as_bytes()).map(drop), parse(text.as_bytes()).map(drop));
             let mut unique = keys.clone();
             unique.sort_unstable();
             unique.dedup();
@@ -300,7 +303,7 @@ mod tests {
 
         #[test]
         fn check_refuses_what_parse_refuses_of_bytes(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            prop_assert_eq!(check(&bytes), parse(&bytes).map(|_| ()));
+            prop_assert_eq!(check(&bytes).map(drop), parse(&bytes).map(drop));
         }
     }
 }

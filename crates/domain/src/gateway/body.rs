@@ -113,8 +113,7 @@ impl Head {
     /// [`crate::Code::InvalidRequest`] for what is no JSON object without duplicate keys, and with every field that
     /// breaks a rule.
     pub fn read(operation: Operation, body: &[u8]) -> Result<Self> {
-        json::check(body)?;
-        let text = std::str::from_utf8(body).map_err(json::invalid)?;
+        let text = json::check(body)?;
         if !text.trim_start().starts_with('{') {
             return Err(Error::field("body", "must be a JSON object"));
         }

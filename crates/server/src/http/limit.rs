@@ -48,7 +48,7 @@ impl Window {
             ("ratelimit", format!("\"{name}\";r={left};t={reset}")),
         ];
         for (header, text) in texts {
-            if let Ok(value) = HeaderValue::from_str(&text) {
+            if let Ok(value) = HeaderValue::try_from(text) {
                 headers.insert(HeaderName::from_static(header), value);
             }
         }

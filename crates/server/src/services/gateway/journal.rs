@@ -1,6 +1,6 @@
 //! The journal of usage: what requests took, on its way to the database.
 //!
-//! A record is a line of JSON, appended to the present segment by one write(2). What was written outlives the process;
+//! A record is a line of JSON, a list of its fields, appended to the present segment by one write(2). What was written outlives the process;
 //! power that fails may take what the machine had not put on its disk yet. A segment's name has its number, which
 //! orders it, and the run of the service that wrote it: `00000000000000000042-<id>.jsonl`. A segment is sealed to be
 //! moved, and no file is written again by another run, so at most the last line of a file is torn.
@@ -15,17 +15,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeTuple;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 /// Bytes after which a segment is sealed, whoever moves it: what is read at once is bounded.
 const SEGMENT_BYTES: u64 = 8 << 20;
+/// Sealed segments up to which their lines stay in memory: a few MB each.
+const KNOWN: usize = 2;
 /// Most bytes kept in memory: some 100,000 records.
 const KEPT_BYTES: usize = 32 << 20;
 
 /// A record as the journal and the database have it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line<'a> {
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Line {
     /// The request.
     pub id: Uuid,
     /// When it was made, in microseconds since 1970.
@@ -39,9 +42,10 @@ pub struct Line<'a> {
     /// The person who asked.
     pub user: Option<UserId>,
     /// The model.
-    pub model: Cow<'a, str>,
+    #[serde(deserialize_with = "shared")]
+    pub model: Arc<str>,
     /// The operation's word.
-    pub operation: Cow<'a, str>,
+    pub operation: Cow<'static, str>,
     /// Status of the answer.
     pub status: u16,
     /// Tokens of the prompt.
@@ -54,11 +58,38 @@ pub struct Line<'a> {
     pub estimated: bool,
 }
 
+fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+    String::deserialize(deserializer).map(Into::into)
+}
+
+/// Without the names of its fields: they would be half of what is written and read.
+impl Serialize for Line {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { id, at, org, project, key, user, model, operation, status, prompt, completion, cost, estimated } =
+            self;
+        let mut list = serializer.serialize_tuple(13)?;
+        list.serialize_element(id)?;
+        list.serialize_element(at)?;
+        list.serialize_element(org)?;
+        list.serialize_element(project)?;
+        list.serialize_element(key)?;
+        list.serialize_element(user)?;
+        list.serialize_element(&**model)?;
+        list.serialize_element(operation)?;
+        list.serialize_element(status)?;
+        list.serialize_element(prompt)?;
+        list.serialize_element(completion)?;
+        list.serialize_element(cost)?;
+        list.serialize_element(estimated)?;
+        list.end()
+    }
+}
+
 /// Lines of a segment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Lines {
     /// The last line of each request, in the order of the first ones.
-    pub lines: Vec<Line<'static>>,
+    pub lines: Vec<Line>,
     /// Whole lines that could not be read.
     pub unread: usize,
 }
@@ -66,26 +97,31 @@ pub struct Lines {
 impl Lines {
     /// Reads lines. What stands behind the last line break is a write that was cut off.
     fn parse(bytes: &[u8]) -> Self {
-        let mut all = Self::default();
+        let whole = bytes.split_inclusive(|b| *b == b'\n').filter(|text| text.ends_with(b"\n"));
+        let read: Vec<_> = whole.map(serde_json::from_slice::<Line>).collect();
+        let unread = read.iter().filter(|line| line.is_err()).count();
+        Self { unread, ..Self::of(read.into_iter().flatten()) }
+    }
+
+    /// Lines in the order in which they were written.
+    fn of(written: impl Iterator<Item = Line>) -> Self {
+        let mut lines: Vec<Line> = Vec::new();
         let mut places: HashMap<Uuid, usize> = HashMap::new();
-        for text in bytes.split_inclusive(|b| *b == b'\n').filter(|text| text.ends_with(b"\n")) {
-            let Ok(line) = serde_json::from_slice::<Line<'static>>(text) else {
-                all.unread += 1;
-                continue;
-            };
-            let place = *places.entry(line.id).or_insert(all.lines.len());
-            match all.lines.get_mut(place) {
+        for line in written {
+            let place = *places.entry(line.id).or_insert(lines.len());
+            match lines.get_mut(place) {
                 Some(earlier) => *earlier = line,
-                None => all.lines.push(line),
+                None => lines.push(line),
             }
         }
-        all
+        Self { lines, unread: 0 }
     }
 }
 
 #[derive(Clone, Debug)]
 enum Source {
-    File(PathBuf),
+    /// With its lines, where they are still known.
+    File(PathBuf, Option<Arc<[Line]>>),
     Memory(Arc<[u8]>),
 }
 
@@ -102,7 +138,8 @@ impl Segment {
     pub fn read(&self) -> io::Result<Lines> {
         match &self.source {
             Source::Memory(bytes) => Ok(Lines::parse(bytes)),
-            Source::File(path) => match fs::read(path) {
+            Source::File(_, Some(known)) => Ok(Lines::of(known.iter().cloned())),
+            Source::File(path, None) => match fs::read(path) {
                 Ok(bytes) => Ok(Lines::parse(&bytes)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     tracing::error!(file = %path.display(), "a file of usage is not there any more");
@@ -117,7 +154,7 @@ impl Segment {
     pub fn remove(&self) -> io::Result<()> {
         match &self.source {
             Source::Memory(_) => Ok(()),
-            Source::File(path) => match fs::remove_file(path) {
+            Source::File(path, _) => match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
             },
@@ -127,7 +164,7 @@ impl Segment {
     fn bytes_in_memory(&self) -> usize {
         match &self.source {
             Source::Memory(bytes) => bytes.len(),
-            Source::File(_) => 0,
+            Source::File(..) => 0,
         }
     }
 }
@@ -149,6 +186,7 @@ struct Current {
     file: File,
     path: PathBuf,
     bytes: u64,
+    lines: Vec<Line>,
 }
 
 /// The journal of one run of a service.
@@ -173,7 +211,7 @@ impl Journal {
         for entry in fs::read_dir(dir)? {
             let path = entry?.path();
             if let Some((number, service)) = named(&path) {
-                left.push((number, Segment { service, source: Source::File(path) }));
+                left.push((number, Segment { service, source: Source::File(path, None) }));
             }
         }
         left.sort_by_key(|(number, _)| *number);
@@ -191,13 +229,13 @@ impl Journal {
     }
 
     /// Appends a record.
-    pub fn append(&mut self, line: &Line<'_>) -> Appended {
+    pub fn append(&mut self, line: &Line) -> Appended {
         self.line.clear();
         if let Err(error) = serde_json::to_writer(&mut self.line, line) {
             return Appended::Lost(error.into());
         }
         self.line.push(b'\n');
-        match self.write() {
+        match self.write(line) {
             Ok(()) => Appended::Written,
             Err(error) if self.in_memory + self.line.len() > KEPT_BYTES => Appended::Lost(error),
             Err(error) => {
@@ -208,7 +246,7 @@ impl Journal {
         }
     }
 
-    fn write(&mut self) -> io::Result<()> {
+    fn write(&mut self, line: &Line) -> io::Result<()> {
         let mut current = match self.current.take() {
             Some(current) => current,
             None => self.create()?,
@@ -216,6 +254,7 @@ impl Journal {
         let written = current.file.write_all(&self.line);
         if written.is_ok() {
             current.bytes += self.line.len() as u64;
+            current.lines.push(line.clone());
         } else {
             // Half a line would swallow the next one. Should this fail, too, it stays the last of its file.
             let _ = current.file.set_len(current.bytes);
@@ -232,7 +271,7 @@ impl Journal {
         let path = self.dir.join(format!("{:020}-{}.jsonl", self.next, self.service));
         self.next = self.next.saturating_add(1);
         let file = OpenOptions::new().append(true).create_new(true).open(&path)?;
-        Ok(Current { file, path, bytes: 0 })
+        Ok(Current { file, path, bytes: 0, lines: Vec::new() })
     }
 
     fn retire(&mut self, current: Current) {
@@ -242,7 +281,9 @@ impl Journal {
             return;
         }
         self.seal_kept();
-        self.sealed.push_back(Segment { service: self.service, source: Source::File(current.path) });
+        // They are read from their file where many wait, or where this is another run of the service.
+        let known = (self.sealed.len() < KNOWN).then(|| current.lines.into());
+        self.sealed.push_back(Segment { service: self.service, source: Source::File(current.path, known) });
     }
 
     fn seal_kept(&mut self) {
@@ -288,7 +329,7 @@ fn named(path: &Path) -> Option<(u64, Uuid)> {
 mod tests {
     use super::*;
 
-    fn line(id: Uuid, completion: i64) -> Line<'static> {
+    fn line(id: Uuid, completion: i64) -> Line {
         Line {
             id,
             at: 1,
@@ -336,6 +377,29 @@ mod tests {
         let lines = vec![line(one, 3), line(other, 2)];
         assert_eq!(moved(&mut journal), [(service, Lines { lines, unread: 0 })]);
         assert_eq!((journal.sealed(), files(dir.path())), (0, 0));
+    }
+
+    #[test]
+    fn a_line_reads_as_it_was_written() {
+        let line = line(Uuid::now_v7(), 7);
+        let text = serde_json::to_string(&line).unwrap();
+        assert!(text.starts_with('[') && !text.contains('\n'), "{text}");
+        assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
+    }
+
+    #[test]
+    fn what_waits_for_long_is_read_from_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path(), Uuid::now_v7()).unwrap();
+        let ids: Vec<_> = (0..=KNOWN).map(|_| Uuid::now_v7()).collect();
+        for id in &ids {
+            journal.append(&line(*id, 1));
+            journal.seal();
+        }
+        let known = journal.sealed.iter().filter(|segment| matches!(segment.source, Source::File(_, Some(_)))).count();
+        assert_eq!((known, journal.sealed()), (KNOWN, KNOWN + 1));
+        let found: Vec<_> = moved(&mut journal).iter().map(|(_, lines)| lines.lines[0].id).collect();
+        assert_eq!(found, ids);
     }
 
     #[test]
@@ -405,8 +469,8 @@ mod tests {
         assert_eq!(kept, 31);
         assert!(matches!(journal.append(&long), Appended::Lost(_)));
         journal.seal();
-        // The files went with their folder; what was kept did not.
-        assert_eq!(moved(&mut journal).iter().filter(|(_, lines)| lines.lines.len() == 1).count(), 1);
+        // The files went with their folder; what was known and what was kept did not.
+        assert_eq!(moved(&mut journal).iter().filter(|(_, lines)| lines.lines.len() == 1).count(), 3);
         assert!(matches!(journal.append(&long), Appended::Kept(_)));
     }
 }

@@ -59,11 +59,11 @@ pub struct Record {
 }
 
 impl Record {
-    fn line(&self) -> Line<'_> {
+    fn line(&self) -> Line {
         let Usage { prompt, completion } = self.usage;
         // PostgreSQL takes no NUL, and a record that is never taken would hold up all others.
         let nul = self.model.contains('\0');
-        let model = if nul { Cow::Owned(storable(self.model.to_string())) } else { Cow::Borrowed(&*self.model) };
+        let model = if nul { storable(self.model.to_string()).into() } else { self.model.clone() };
         Line {
             id: self.id,
             at: self.at.0,

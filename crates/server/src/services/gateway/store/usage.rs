@@ -54,7 +54,7 @@ fn statement(rows: usize, mark: impl Fn(usize) -> String) -> String {
 
 /// Writes what a run of a service noted; what is there of the same requests is replaced. No two lines are of the
 /// same request.
-pub async fn put(tx: &mut Tx, service: Uuid, lines: &[Line<'_>]) -> Result<(), DbError> {
+pub async fn put(tx: &mut Tx, service: Uuid, lines: &[Line]) -> Result<(), DbError> {
     let service = service.to_string();
     let mut left = lines;
     let statements = &STATEMENTS[usize::from(tx.is_shared())];
@@ -69,7 +69,7 @@ pub async fn put(tx: &mut Tx, service: Uuid, lines: &[Line<'_>]) -> Result<(), D
     Ok(())
 }
 
-fn bind(query: Query, line: &Line<'_>, service: &str) -> Query {
+fn bind(query: Query, line: &Line, service: &str) -> Query {
     query
         .bind(line.id.to_string())
         .bind(line.at)
@@ -191,7 +191,7 @@ mod tests {
         Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap()
     }
 
-    fn line(seconds: i64, model: &'static str, key: Option<KeyId>) -> Line<'static> {
+    fn line(seconds: i64, model: &'static str, key: Option<KeyId>) -> Line {
         Line {
             id: Uuid::now_v7(),
             at: seconds * Timestamp::SECOND,
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    async fn written(db: &Db, service: Uuid, lines: &[Line<'_>]) {
+    async fn written(db: &Db, service: Uuid, lines: &[Line]) {
         let mut tx = db.begin().await.unwrap();
         put(&mut tx, service, lines).await.unwrap();
         tx.commit().await.unwrap();
