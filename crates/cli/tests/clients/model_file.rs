@@ -14,13 +14,14 @@ fn make(file: &Path) {
     assert!(made.status.success() && made.stdout.is_empty(), "{made:?}");
 }
 
-/// A service that serves the file as `acme/tiny`, with the engine that the tests installed.
+/// A service that serves the file as `acme/tiny`, with an engine that it installs itself, from a folder of wheels.
 fn service(file: &Path) -> Service {
     let mut service = Service::new(BERTH, &[]);
     let file = file.to_str().expect("a path");
     service.configure(&format!("[[models]]\nid = \"acme/tiny\"\nupstreams = [{{ gguf = \"{file}\" }}]\n"));
-    let (python, path) = (python(), std::env::var("PATH").expect("a path"));
-    service.set("PATH", &format!("{}:{path}", python.parent().expect("a folder").display()));
+    let wheels = python().ancestors().nth(2).expect("a folder").join("wheels");
+    service.set("PIP_NO_INDEX", "1");
+    service.set("PIP_FIND_LINKS", wheels.to_str().expect("a path"));
     service.start();
     service
 }
