@@ -144,6 +144,28 @@ async fn a_person_asks_for_a_project() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_project_may_be_named_by_a_slug_that_only_one_has() {
+    let upstream = Upstream::start().await;
+    let gateway = Gateway::over(&upstream).await;
+    let admin = &gateway.platform.admin;
+    let token = admin.token.clone();
+    let named = || {
+        let request = gateway.bare(Method::POST, CHAT).bearer_auth(&token).json(&ask("hi"));
+        gateway.send(request.header("x-project-id", "default"))
+    };
+    assert_eq!(named().await.status, 200);
+    let org = admin.post("/api/v1/orgs", json!({"name": "Second"})).await;
+    assert_eq!(org.status, 201, "{org:?}");
+    let projects = format!("/api/v1/orgs/{}/projects", org.body["id"].as_str().expect("an id"));
+    let made = admin.post(&projects, json!({"name": "Default", "slug": "default"})).await;
+    assert!(matches!(made.status, 201 | 409), "there is one now: {made:?}");
+    let refused = named().await;
+    refused.refused(400, "invalid_request");
+    assert!(refused.text().contains("several organizations"), "{}", refused.text());
+    assert_eq!(upstream.count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_may_have_32_mib() {
     let upstream = Upstream::start().await;
     let gateway = Gateway::over(&upstream).await;
