@@ -273,3 +273,25 @@ impl Drop for Slot {
         self.entry.queue.call();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_an_upstream_is_addressed() {
+        for (base, line, host) in [
+            ("http://h:80/v1", "POST /v1/chat/completions HTTP/1.1", "host: h"),
+            ("https://h:443", "POST /chat/completions HTTP/1.1", "host: h"),
+            ("http://h:443/a/b", "POST /a/b/chat/completions HTTP/1.1", "host: h:443"),
+            ("https://[::1]:9101/v1", "POST /v1/chat/completions HTTP/1.1", "host: [::1]:9101"),
+        ] {
+            let address = Address::new(base, Some("sk-1")).unwrap();
+            let head = String::from_utf8(address.head(Operation::Chat).to_vec()).unwrap();
+            let lines: Vec<_> = head.split("\r\n").collect();
+            assert_eq!((lines[0], lines[1]), (line, host), "{base}");
+            assert_eq!((lines[3], lines[4], lines.len()), ("authorization: Bearer sk-1", "", 5), "{base}");
+        }
+        assert!(Address::new("http://h", Some("a\nb")).is_err());
+    }
+}
