@@ -36,10 +36,9 @@ build_agent() {
   export BERTH_AGENT=${CARGO_TARGET_DIR:-$root/target}/$triple/agent/berth-agent
 }
 
-# Builds what sandboxes boot and start from, where it is not there as their recipes say; the agent, too, unless it was
-# built before.
+# Builds what sandboxes boot and start from, where it is not there as their recipes say.
 build_sandbox_images() {
-  [[ -n ${BERTH_AGENT:-} ]] || build_agent
+  build_agent
   images/build guest "$BERTH_DATA_DIR/sandbox/guest"
   images/build base "$BERTH_DATA_DIR/sandbox/templates/base"
 }

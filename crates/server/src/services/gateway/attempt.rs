@@ -139,7 +139,7 @@ fn request(address: &Address, question: &Question<'_>) -> Request {
 
 impl From<HttpError> for Failure {
     fn from(error: HttpError) -> Self {
-        tracing::debug!(%error, "an upstream cannot be reached");
+        tracing::debug!(%error, "the connection to an upstream failed");
         Self::Unreachable
     }
 }

@@ -1,9 +1,9 @@
 //! The journal of usage: what requests took, on its way to the database.
 //!
-//! A record is a line of JSON, a list of its fields, appended to the present segment by one write(2). What was written outlives the process;
-//! power that fails may take what the machine had not put on its disk yet. A segment's name has its number, which
-//! orders it, and the run of the service that wrote it: `00000000000000000042-<id>.jsonl`. A segment is sealed to be
-//! moved, and no file is written again by another run, so at most the last line of a file is torn.
+//! A record is a line of JSON, a list of its fields, appended to the present segment by one write(2). What was written
+//! outlives the process; power that fails may take what the machine had not put on its disk yet. A segment's name has
+//! its number, which orders it, and the run of the service that wrote it: `00000000000000000042-<id>.jsonl`. A segment is
+//! sealed to be moved, and no file is written again by another run, so at most the last line of a file is torn.
 //!
 //! Where the file system refuses, lines are kept in memory, in their place between the files.
 
@@ -62,7 +62,7 @@ fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Err
     String::deserialize(deserializer).map(Into::into)
 }
 
-/// Without the names of its fields: they would be half of what is written and read.
+/// Without the names of its fields: they would be a third of what is written and read.
 impl Serialize for Line {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { id, at, org, project, key, user, model, operation, status, prompt, completion, cost, estimated } =
@@ -385,6 +385,13 @@ mod tests {
         let text = serde_json::to_string(&line).unwrap();
         assert!(text.starts_with('[') && !text.contains('\n'), "{text}");
         assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
+        let Line { id, at, org, project, user, model, operation, status, prompt, completion, cost, .. } = line.clone();
+        let named = serde_json::json!({
+            "id": id, "at": at, "org": org, "project": project, "key": null, "user": user, "model": &*model,
+            "operation": operation, "status": status, "prompt": prompt, "completion": completion, "cost": cost,
+            "estimated": true,
+        });
+        assert_eq!(serde_json::from_value::<Line>(named).unwrap(), line);
     }
 
     #[test]

@@ -276,7 +276,28 @@ fn other(error: impl std::fmt::Display) -> DbError {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+impl Record {
+    /// A record for tests.
+    pub const fn sample(id: Uuid, model: Arc<str>, usage: Usage) -> Self {
+        Self {
+            id,
+            at: Timestamp(1),
+            org: OrgId(Uuid::nil()),
+            project: ProjectId(Uuid::nil()),
+            key: None,
+            user: None,
+            model,
+            operation: "chat",
+            status: 200,
+            usage,
+            cost: Nano(5),
+            estimated: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
     use super::*;
     use crate::db::sql;
 
@@ -284,21 +305,8 @@ pub(super) mod tests {
         Db::open(&format!("sqlite:{}", dir.join("db").display())).await.unwrap()
     }
 
-    pub fn record(id: Uuid, completion: u64) -> Record {
-        Record {
-            id,
-            at: Timestamp(1),
-            org: OrgId(Uuid::nil()),
-            project: ProjectId(Uuid::nil()),
-            key: None,
-            user: None,
-            model: "tiny".into(),
-            operation: "chat",
-            status: 200,
-            usage: Usage { prompt: 1, completion },
-            cost: Nano(5),
-            estimated: false,
-        }
+    fn record(id: Uuid, completion: u64) -> Record {
+        Record::sample(id, "tiny".into(), Usage { prompt: 1, completion })
     }
 
     async fn number(db: &Db, what: &'static str) -> i64 {

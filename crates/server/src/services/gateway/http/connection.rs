@@ -29,20 +29,20 @@ thread_local! {
     static LANDING: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into());
 }
 
-/// Bytes to and from a server.
-pub enum Io {
+/// A connection to a server.
+pub enum Connection {
     /// As they are.
     Plain(TcpStream),
     /// By TLS.
     Tls(Box<dyn Secured>),
 }
 
-/// A connection with TLS.
+/// What TLS makes of one.
 pub trait Secured: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Secured for T {}
 
-impl From<MaybeHttpsStream<TokioIo<TcpStream>>> for Io {
+impl From<MaybeHttpsStream<TokioIo<TcpStream>>> for Connection {
     fn from(stream: MaybeHttpsStream<TokioIo<TcpStream>>) -> Self {
         match stream {
             MaybeHttpsStream::Http(stream) => Self::Plain(stream.into_inner()),
@@ -55,17 +55,7 @@ impl From<MaybeHttpsStream<TokioIo<TcpStream>>> for Io {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silent(pub bool);
 
-/// A connection to a server.
-pub struct Connection {
-    io: Io,
-}
-
 impl Connection {
-    /// A connection that was not used yet.
-    pub const fn new(io: Io) -> Self {
-        Self { io }
-    }
-
     /// Whether nothing came and nothing ended while nobody asked; anything that did has no meaning.
     pub fn is_quiet(&mut self) -> bool {
         // A task that did much is told "nothing yet" without a look; here that would be an answer.
@@ -77,30 +67,30 @@ impl Connection {
     pub fn poll_read<T>(&mut self, context: &mut Context<'_>, take: impl FnOnce(&[u8]) -> T) -> Poll<io::Result<T>> {
         LANDING.with_borrow_mut(|landing| {
             let mut landed = ReadBuf::new(landing);
-            ready!(match &mut self.io {
-                Io::Plain(tcp) => Pin::new(tcp).poll_read(context, &mut landed),
-                Io::Tls(tls) => Pin::new(&mut **tls).poll_read(context, &mut landed),
+            ready!(match self {
+                Self::Plain(tcp) => Pin::new(tcp).poll_read(context, &mut landed),
+                Self::Tls(tls) => Pin::new(&mut **tls).poll_read(context, &mut landed),
             })?;
             Poll::Ready(Ok(take(landed.filled())))
         })
     }
 
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.io {
-            Io::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
-            Io::Tls(tls) => Pin::new(&mut **tls).poll_write(context, bytes),
+        match self {
+            Self::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_write(context, bytes),
         }
     }
 
     /// Whether nothing more will come behind what sending came to.
     const fn ends_by(&self, sending: &Poll<io::Result<()>>) -> bool {
-        matches!((&self.io, sending), (Io::Tls(_), Poll::Ready(Err(_))))
+        matches!((self, sending), (Self::Tls(_), Poll::Ready(Err(_))))
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
-            Io::Plain(_) => Poll::Ready(Ok(())),
-            Io::Tls(tls) => Pin::new(&mut **tls).poll_flush(context),
+        match self {
+            Self::Plain(_) => Poll::Ready(Ok(())),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_flush(context),
         }
     }
 

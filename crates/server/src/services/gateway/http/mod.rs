@@ -23,7 +23,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tower::Service;
 
 pub use body::Body;
-use connection::{Connection, Io, Silent};
+use connection::{Connection, Silent};
 
 /// How long a connection to all addresses of a server may take to come about.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -146,7 +146,7 @@ impl Http {
             connector.call(uri.clone()).await
         };
         let connected = tokio::time::timeout(READY, connecting).await.map_err(|late| HttpError::Connect(late.into()));
-        Ok(Connection::new(Io::from(connected?.map_err(HttpError::Connect)?)))
+        Ok(connected?.map_err(HttpError::Connect)?.into())
     }
 }
 

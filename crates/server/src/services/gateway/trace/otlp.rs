@@ -223,10 +223,9 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::services::gateway::meter;
 
     fn record() -> Record {
-        Record { status: 0, usage: Usage::default(), ..meter::tests::record(Uuid::nil(), 0) }
+        Record { status: 0, ..Record::sample(Uuid::nil(), "tiny".into(), Usage::default()) }
     }
 
     /// The `traceparent` for upstreams of a request that came with this one.
