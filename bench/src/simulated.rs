@@ -35,6 +35,5 @@ pub async fn serve(folder: &Path, machines: usize) -> Result<()> {
         }
         println!("{}", began.elapsed().as_secs_f64());
     });
-    server::serve(listener, app.edge.clone(), CancellationToken::new()).await;
-    Ok(())
+    Ok(server::serve(listener, app.edge.clone(), CancellationToken::new()).await?)
 }

@@ -33,9 +33,6 @@ use crate::services::vm::engine::Engine;
 use crate::services::vm::engine::qemu::QemuEngine;
 use crate::services::{Holder, Stops, suspension};
 
-/// How long requests under way may take to end after SIGTERM.
-const DRAIN: Duration = Duration::from_secs(10);
-
 /// What runs machines.
 #[derive(Clone)]
 pub struct Engines {
@@ -131,14 +128,15 @@ pub async fn serve(config: Config) -> Result<()> {
     })?;
     announce(&config, &app, listener.local_addr()?);
     let ending = CancellationToken::new();
-    let server = tokio::spawn(crate::http::server::serve(listener, app.edge.clone(), ending.clone()));
-    signalled().await;
-    tracing::info!("draining; machines keep running");
-    ending.cancel();
-    // Streams have no end of their own: after the time to drain they are cut.
-    let _ = tokio::time::timeout(DRAIN, server).await;
+    let until_signalled = async {
+        signalled().await;
+        tracing::info!("draining; machines keep running");
+        ending.cancel();
+    };
+    let serving = crate::http::server::serve(listener, app.edge.clone(), ending.clone());
+    let (served, ()) = tokio::join!(serving, until_signalled);
     app.stop().await;
-    Ok(())
+    served.context("connections cannot be served")
 }
 
 /// `berth shutdown`: stops every machine of a service that does not run, in good order, and ends.

@@ -30,7 +30,7 @@ pub struct Platform {
     /// Its configuration.
     pub config: Config,
     app: Option<App>,
-    server: JoinHandle<()>,
+    server: JoinHandle<std::io::Result<()>>,
     _dir: Arc<TempDir>,
 }
 

@@ -15,7 +15,7 @@ static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
 pub(super) async fn run(db: &Db) -> Result<(), DbError> {
     match &db.pools {
         Pools::Sqlite { write, .. } => SQLITE.run(write).await,
-        Pools::Postgres(pool) => POSTGRES.run(pool).await,
+        Pools::Postgres(pool, _) => POSTGRES.run(pool).await,
     }
     .map_err(|e| DbError::Other(format!("the schema could not be brought up to date: {e}")))
 }

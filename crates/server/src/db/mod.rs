@@ -28,7 +28,9 @@ use std::time::Duration;
 use sqlx::Connection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use tokio::runtime::Handle;
 use tokio::sync::broadcast;
+use tokio_util::context::TokioContext;
 
 pub use query::{On, PageQuery, Query, Value, page_of, sql};
 pub use row::{FromRow, Row};
@@ -101,8 +103,12 @@ pub enum Signal {
 
 #[derive(Clone)]
 enum Pools {
-    Sqlite { write: SqlitePool, read: SqlitePool },
-    Postgres(PgPool),
+    Sqlite {
+        write: SqlitePool,
+        read: SqlitePool,
+    },
+    /// With the runtime that watches its connections: who asks may run on one that ends earlier.
+    Postgres(PgPool, Handle),
 }
 
 /// The database, shared by everything.
@@ -128,7 +134,7 @@ impl Db {
 
     /// Whether other services may write to the same database.
     pub const fn is_shared(&self) -> bool {
-        matches!(self.pools, Pools::Postgres(_))
+        matches!(self.pools, Pools::Postgres(..))
     }
 
     /// Changes with every commit: what was read before is true for as long as it is the same. `None` where
@@ -141,8 +147,8 @@ impl Db {
     pub async fn begin(&self) -> Result<Tx, DbError> {
         let inner = match &self.pools {
             Pools::Sqlite { write, .. } => TxInner::Sqlite(write.begin_with("BEGIN IMMEDIATE").await?),
-            Pools::Postgres(pool) => {
-                let mut tx = pool.begin().await?;
+            Pools::Postgres(pool, home) => {
+                let mut tx = TokioContext::new(pool.begin(), home.clone()).await?;
                 sqlx::query(ONE_WRITER).execute(&mut *tx).await?;
                 TxInner::Postgres(tx)
             }
@@ -173,7 +179,7 @@ impl Db {
                 read.close().await;
                 write.close().await;
             }
-            Pools::Postgres(pool) => pool.close().await,
+            Pools::Postgres(pool, _) => pool.close().await,
         }
     }
 }
@@ -254,5 +260,5 @@ async fn open_postgres(url: &str) -> Result<Pools, DbError> {
     let patience = ACQUIRE.as_millis().to_string();
     let options = options.options([("lock_timeout", patience.as_str())]);
     let pool = PgPoolOptions::new().max_connections(READERS * 2).acquire_timeout(ACQUIRE).connect_with(options).await?;
-    Ok(Pools::Postgres(pool))
+    Ok(Pools::Postgres(pool, Handle::current()))
 }

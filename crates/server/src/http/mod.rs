@@ -11,6 +11,7 @@ pub mod body;
 pub mod docs;
 pub mod edge;
 pub mod envelope;
+pub mod event_loop;
 pub mod idempotency;
 pub mod limit;
 pub mod list;

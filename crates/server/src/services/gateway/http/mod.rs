@@ -12,6 +12,7 @@ mod body;
 mod connection;
 mod head;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use bytes::Bytes;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::{ClientConfig, RootCertStore};
+use tokio::runtime::{Handle, Id};
 use tower::Service;
 
 pub use body::Body;
@@ -68,10 +70,14 @@ pub struct Response {
     pub body: Body,
 }
 
-/// A server, and the connections to it that wait for their next request.
+/// Connections that wait for their next request, and since when.
+type Idle = Vec<(Instant, Connection)>;
+
+/// A server, and the connections to it that wait. They stay with the runtime that watches them: used on another, each
+/// piece of an answer would have to call it from there.
 pub struct Origin {
     uri: Uri,
-    idle: Mutex<Vec<(Instant, Connection)>>,
+    idle: Mutex<HashMap<Id, Idle>>,
 }
 
 impl Origin {
@@ -80,13 +86,14 @@ impl Origin {
         Arc::new(Self { uri, idle: Mutex::default() })
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<(Instant, Connection)>> {
+    fn idle(&self) -> MutexGuard<'_, HashMap<Id, Idle>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The connection that was used last: the others may grow old.
     fn take(&self) -> Option<Connection> {
         let mut idle = self.idle();
+        let idle = idle.get_mut(&Handle::current().id())?;
         while let Some((since, mut connection)) = idle.pop() {
             if since.elapsed() < IDLE && connection.is_quiet() {
                 return Some(connection);
@@ -96,12 +103,15 @@ impl Origin {
     }
 
     fn put(&self, connection: Connection) {
-        self.idle().push((Instant::now(), connection));
+        self.idle().entry(Handle::current().id()).or_default().push((Instant::now(), connection));
     }
 
     /// Closes connections that grew old or were closed at the other end.
     pub fn tidy(&self) {
-        self.idle().retain_mut(|(since, connection)| since.elapsed() < IDLE && connection.is_quiet());
+        self.idle().retain(|_, idle| {
+            idle.retain_mut(|(since, connection)| since.elapsed() < IDLE && connection.is_quiet());
+            !idle.is_empty()
+        });
     }
 }
 
