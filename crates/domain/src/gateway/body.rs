@@ -1,20 +1,18 @@
 //! What a request's body tells the gateway, and the few bytes of it that may change.
 //!
 //! Nobody is served by a body that was read, understood and written again: fields that the gateway does not know
-//! would suffer. So a body is checked once, the values of a handful of keys are found as spans of its bytes, and
-//! a change replaces spans. All other bytes go on as the client wrote them.
+//! would suffer. So a body is scanned once: that checks all of it, finds the values of a handful of keys as spans of
+//! its bytes, and hashes what begins the conversation on the way. A change replaces spans. All other bytes go on as
+//! the client wrote them.
 
-use std::fmt;
 use std::ops::Range;
 
-use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
 use serde_json::{Number, Value};
 
 use crate::error::{Error, FieldError, Result};
 use crate::fields::{Parsed, integer, sized};
-use crate::json::{self, Key};
+use crate::json;
+use crate::json::scan::{self, Scan};
 
 /// Bytes of a prompt that tell conversations apart, where there are no messages.
 const BEGINNING: usize = 1024;
@@ -113,17 +111,16 @@ impl Head {
     /// [`crate::Code::InvalidRequest`] for what is no JSON object without duplicate keys, and with every field that
     /// breaks a rule.
     pub fn read(operation: Operation, body: &[u8]) -> Result<Self> {
-        let text = json::check(body)?;
-        if !text.trim_start().starts_with('{') {
+        let top = std::str::from_utf8(body).ok().and_then(Top::read).ok_or_else(|| json::refusal(body))?;
+        let Some(first) = top.first else {
             return Err(Error::field("body", "must be a JSON object"));
-        }
-        let top: Top<'_> = serde_json::from_str(text).map_err(json::invalid)?;
+        };
         let mut faults = Vec::new();
         let model = noted(&mut faults, "model", model(top.model));
         let stream = noted(&mut faults, "stream", flag(top.stream));
-        let usage = noted(&mut faults, "stream_options", usage(top.stream_options, text));
+        let usage = noted(&mut faults, "stream_options", usage(&top, first));
         let content = noted(&mut faults, operation.content(), content(operation, &top));
-        let (Some((model, raw)), Some(stream), Some((asks_usage, patch)), Some(content)) =
+        let (Some((model, model_at)), Some(stream), Some((asks_usage, patch)), Some(content)) =
             (model, stream, usage, content)
         else {
             return Err(Error::invalid(faults));
@@ -133,9 +130,9 @@ impl Head {
             stream,
             asks_usage,
             max_tokens: top.max_completion_tokens.and_then(positive).or_else(|| top.max_tokens.and_then(positive)),
-            prompt_bytes: content.map_or(0, |content| content.get().len()),
-            conversation: conversation(operation, top.prompt_cache_key, content),
-            model_at: span(text, raw),
+            prompt_bytes: content.map_or(0, |content| content.text.len()),
+            conversation: conversation(operation, &top, content),
+            model_at,
             usage: (stream && !asks_usage && operation.streams_usage()).then_some(patch),
         })
     }
@@ -165,45 +162,118 @@ impl Head {
     }
 }
 
-/// The values of the keys that matter, as they stand in the body. Null is as if absent.
-#[derive(Deserialize)]
+/// A value as it stands in the body.
+#[derive(Clone, Copy)]
+struct Raw<'a> {
+    start: usize,
+    text: &'a str,
+}
+
+impl<'a> Raw<'a> {
+    fn new(body: &'a str, at: Range<usize>) -> Option<Self> {
+        Some(Self { start: at.start, text: body.get(at)? })
+    }
+
+    /// Where it stands.
+    const fn at(self) -> Range<usize> {
+        self.start..self.start + self.text.len()
+    }
+}
+
+/// The values of the keys that matter. Null is as if absent, but for `stream_options` and `include_usage`: of a value
+/// that is to be replaced, the place matters.
+#[derive(Default)]
 struct Top<'a> {
-    #[serde(borrow)]
-    model: Option<&'a RawValue>,
-    #[serde(borrow)]
-    stream: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "even_null")]
-    stream_options: Option<&'a RawValue>,
-    #[serde(borrow)]
-    messages: Option<&'a RawValue>,
-    #[serde(borrow)]
-    prompt: Option<&'a RawValue>,
-    #[serde(borrow)]
-    input: Option<&'a RawValue>,
-    #[serde(borrow)]
-    max_completion_tokens: Option<&'a RawValue>,
-    #[serde(borrow)]
-    max_tokens: Option<&'a RawValue>,
-    #[serde(borrow)]
-    prompt_cache_key: Option<&'a RawValue>,
+    body: &'a str,
+    /// Where its first member may stand; `None` for a body that is no object.
+    first: Option<usize>,
+    model: Option<Raw<'a>>,
+    stream: Option<Raw<'a>>,
+    stream_options: Option<Raw<'a>>,
+    /// The member of `stream_options`.
+    include_usage: Option<Raw<'a>>,
+    messages: Option<Raw<'a>>,
+    prompt: Option<Raw<'a>>,
+    input: Option<Raw<'a>>,
+    max_completion_tokens: Option<Raw<'a>>,
+    max_tokens: Option<Raw<'a>>,
+    prompt_cache_key: Option<Raw<'a>>,
+    /// The hash of the messages up to and with the first of the user.
+    beginning: Hash,
 }
 
-/// What matters of `stream_options`.
-#[derive(Deserialize)]
-struct Options<'a> {
-    #[serde(borrow, default, deserialize_with = "even_null")]
-    include_usage: Option<&'a RawValue>,
-}
+impl<'a> Top<'a> {
+    /// Scans a body; `None` for what is no JSON without duplicate keys.
+    fn read(body: &'a str) -> Option<Self> {
+        let mut top = Self { body, ..Self::default() };
+        let read = scan::whole(body, |scan| {
+            if scan.peek()? != b'{' {
+                return scan.value();
+            }
+            let object = scan.object(|scan, key| top.member(scan, key))?;
+            top.first = Some(object.start + 1);
+            Some(object)
+        });
+        read.map(|_| top)
+    }
 
-/// A value that is there, even if it is null: its place matters.
-fn even_null<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<&'de RawValue>, D::Error> {
-    <&'de RawValue>::deserialize(deserializer).map(Some)
-}
+    fn member(&mut self, scan: &mut Scan<'a>, key: &str) -> Option<()> {
+        let at = match key {
+            "messages" => self.scan_messages(scan)?,
+            "stream_options" => self.scan_options(scan)?,
+            _ => scan.value()?,
+        };
+        let place = match key {
+            "model" => &mut self.model,
+            "stream" => &mut self.stream,
+            "stream_options" => &mut self.stream_options,
+            "messages" => &mut self.messages,
+            "prompt" => &mut self.prompt,
+            "input" => &mut self.input,
+            "max_completion_tokens" => &mut self.max_completion_tokens,
+            "max_tokens" => &mut self.max_tokens,
+            "prompt_cache_key" => &mut self.prompt_cache_key,
+            _ => return Some(()),
+        };
+        let raw = Raw::new(self.body, at)?;
+        *place = (raw.text != "null" || key == "stream_options").then_some(raw);
+        Some(())
+    }
 
-/// Where a value stands in the text that it was borrowed from.
-fn span(text: &str, raw: &RawValue) -> Range<usize> {
-    let start = raw.get().as_ptr().addr() - text.as_ptr().addr();
-    start..start + raw.get().len()
+    /// Hashes messages up to and with the first of the user; what is no message ends it, too.
+    fn scan_messages(&mut self, scan: &mut Scan<'a>) -> Option<Range<usize>> {
+        if scan.peek()? != b'[' {
+            return scan.value();
+        }
+        let mut over = false;
+        scan.list(|scan| {
+            over = over || scan.peek()? != b'{';
+            if over {
+                return scan.value().map(|_| ());
+            }
+            let message = scan.object(|scan, key| {
+                let value = self.body.get(scan.value()?)?;
+                self.beginning.add(key.as_bytes());
+                self.beginning.add(value.as_bytes());
+                over |= key == "role" && value == r#""user""#;
+                Some(())
+            });
+            message.map(|_| ())
+        })
+    }
+
+    fn scan_options(&mut self, scan: &mut Scan<'a>) -> Option<Range<usize>> {
+        if scan.peek()? != b'{' {
+            return scan.value();
+        }
+        scan.object(|scan, key| {
+            let at = scan.value()?;
+            if key == "include_usage" {
+                self.include_usage = Raw::new(self.body, at);
+            }
+            Some(())
+        })
+    }
 }
 
 /// The outcome of a field's rule; a broken rule is noted.
@@ -211,46 +281,44 @@ fn noted<T>(faults: &mut Vec<FieldError>, field: &str, parsed: Parsed<T>) -> Opt
     parsed.map_err(|message| faults.push(FieldError { field: field.to_owned(), message })).ok()
 }
 
-/// Rule: the name of a model.
-fn model(raw: Option<&RawValue>) -> Parsed<(String, &RawValue)> {
+/// Rule: the name of a model; with where it stands.
+fn model(raw: Option<Raw<'_>>) -> Parsed<(String, Range<usize>)> {
     let raw = raw.ok_or("is required")?;
-    let name: String = serde_json::from_str(raw.get()).map_err(|_| "must be a string")?;
-    Ok((sized(1, 200)(&Value::String(name))?, raw))
+    let name: String = serde_json::from_str(raw.text).map_err(|_| "must be a string")?;
+    Ok((sized(1, 200)(&Value::String(name))?, raw.at()))
 }
 
 /// Rule: true or false; absent is false.
-fn flag(raw: Option<&RawValue>) -> Parsed<bool> {
-    match raw.map(RawValue::get) {
+fn flag(raw: Option<Raw<'_>>) -> Parsed<bool> {
+    match raw.map(|raw| raw.text) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
         Some(_) => Err("must be true or false".into()),
     }
 }
 
-/// Rule: options of a stream. Whether they ask for usage, and the change that makes them.
-fn usage(raw: Option<&RawValue>, text: &str) -> Parsed<(bool, Patch)> {
-    let Some(raw) = raw else {
-        let start = text.len() - text.trim_start().len() + 1;
-        return Ok((false, Patch { at: start..start, text: MEMBER }));
+/// Rule: options of a stream. Whether they ask for usage, and the change that makes them. `first` is where the body's
+/// first member may stand.
+fn usage(top: &Top<'_>, first: usize) -> Parsed<(bool, Patch)> {
+    let Some(options) = top.stream_options else {
+        return Ok((false, Patch { at: first..first, text: MEMBER }));
     };
-    let (object, at) = (raw.get(), span(text, raw));
-    if object == "null" {
-        return Ok((false, Patch { at, text: OPTIONS }));
+    if options.text == "null" {
+        return Ok((false, Patch { at: options.at(), text: OPTIONS }));
     }
-    let Some(members) = object.strip_prefix('{') else {
+    let Some(members) = options.text.strip_prefix('{') else {
         return Err("must be an object".into());
     };
-    let options: Options<'_> = serde_json::from_str(object).map_err(|e| format!("must be an object: {e}"))?;
-    if let Some(value) = options.include_usage {
-        return Ok((value.get() == "true", Patch { at: span(text, value), text: "true" }));
+    if let Some(value) = top.include_usage {
+        return Ok((value.text == "true", Patch { at: value.at(), text: "true" }));
     }
-    let start = at.start + 1;
+    let start = options.start + 1;
     let member = if members.trim_start().starts_with('}') { ONLY } else { FIRST };
     Ok((false, Patch { at: start..start, text: member }))
 }
 
 /// Rule: what the model works on. What else is wrong with it, the upstream knows better.
-fn content<'a>(operation: Operation, top: &Top<'a>) -> Parsed<Option<&'a RawValue>> {
+fn content<'a>(operation: Operation, top: &Top<'a>) -> Parsed<Option<Raw<'a>>> {
     let given = match operation {
         Operation::Chat => top.messages,
         Operation::Completions => top.prompt,
@@ -259,7 +327,7 @@ fn content<'a>(operation: Operation, top: &Top<'a>) -> Parsed<Option<&'a RawValu
     };
     let raw = given.ok_or("is required")?;
     if operation == Operation::Chat {
-        let items = raw.get().strip_prefix('[').ok_or("must be a list")?;
+        let items = raw.text.strip_prefix('[').ok_or("must be a list")?;
         if items.trim_start().starts_with(']') {
             return Err("must have at least one item".into());
         }
@@ -268,80 +336,26 @@ fn content<'a>(operation: Operation, top: &Top<'a>) -> Parsed<Option<&'a RawValu
 }
 
 /// A positive integer; `20.0` is one.
-fn positive(raw: &RawValue) -> Option<u64> {
-    let number: Number = serde_json::from_str(raw.get()).ok()?;
+fn positive(raw: Raw<'_>) -> Option<u64> {
+    let number: Number = serde_json::from_str(raw.text).ok()?;
     let exact = number.as_u64();
     let whole = exact.or_else(|| integer(1, i64::MAX)(&Value::Number(number)).ok().map(i64::unsigned_abs));
     whole.filter(|tokens| *tokens > 0)
 }
 
 /// The hash of what begins a conversation.
-fn conversation(operation: Operation, key: Option<&RawValue>, content: Option<&RawValue>) -> u64 {
+fn conversation(operation: Operation, top: &Top<'_>, content: Option<Raw<'_>>) -> u64 {
     let mut hash = Hash::default();
-    if let Some(key) = key.filter(|key| key.get().starts_with('"')) {
+    if let Some(key) = top.prompt_cache_key.filter(|key| key.text.starts_with('"')) {
         hash.add(b"prompt_cache_key");
-        hash.add(key.get().as_bytes());
+        hash.add(key.text.as_bytes());
+    } else if operation == Operation::Chat {
+        return top.beginning.0;
     } else if let Some(content) = content {
-        if operation == Operation::Chat {
-            let mut reader = serde_json::Deserializer::from_str(content.get());
-            // What follows the user's first message stays unread, which the reader takes for an error.
-            let _ = reader.deserialize_seq(Messages(&mut hash));
-        } else {
-            let bytes = content.get().as_bytes();
-            hash.add(&bytes[..bytes.len().min(BEGINNING)]);
-        }
+        let bytes = content.text.as_bytes();
+        hash.add(&bytes[..bytes.len().min(BEGINNING)]);
     }
     hash.0
-}
-
-/// Hashes messages up to and with the first of the user.
-struct Messages<'a>(&'a mut Hash);
-
-impl<'de> Visitor<'de> for Messages<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("messages")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<(), A::Error> {
-        while let Some(user) = seq.next_element_seed(Message(&mut *self.0))? {
-            if user {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Hashes a message and tells whether it is the user's.
-struct Message<'a>(&'a mut Hash);
-
-impl<'de> DeserializeSeed<'de> for Message<'_> {
-    type Value = bool;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<bool, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Message<'_> {
-    type Value = bool;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a message")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<bool, A::Error> {
-        let mut user = false;
-        while let Some(key) = map.next_key_seed(Key)? {
-            let value: &'de RawValue = map.next_value()?;
-            self.0.add(key.as_bytes());
-            self.0.add(value.get().as_bytes());
-            user |= key == "role" && value.get() == r#""user""#;
-        }
-        Ok(user)
-    }
 }
 
 /// A hash of eight bytes a step. It spreads conversations and protects nothing.

@@ -1,10 +1,15 @@
 //! Tests of what is read from bodies, and of what changes in them.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::*;
 use crate::error::Code;
+
+const OPERATIONS: [Operation; 4] = [Operation::Chat, Operation::Completions, Operation::Embeddings, Operation::Speech];
 
 fn chat(body: &str) -> Result<Head> {
     Head::read(Operation::Chat, body.as_bytes())
@@ -70,6 +75,7 @@ fn what_is_no_json_is_refused() {
     for bad in ["", "{", "{} x", r#"{"model":"m","model":"m"}"#, r#"{"messages":[{"a":1,"a":1}]}"#, &deep(126)] {
         let error = chat(bad).unwrap_err();
         assert_eq!((error.code, error.details.len()), (Code::InvalidRequest, 0), "{bad}");
+        assert_eq!(error, json::parse(bad.as_bytes()).unwrap_err());
     }
     assert!(chat(r#"{"model":"m","messages":[1],"mod\u0065l":"n"}"#).is_err());
     assert!(Head::read(Operation::Chat, b"{\"model\":\"\xff\",\"messages\":[1]}").is_err());
@@ -179,6 +185,27 @@ fn conversations_are_told_by_their_beginning() {
     assert_eq!(keyed("\"a\"", "x"), keyed("\"a\"", "y"));
     assert_ne!(keyed("\"a\"", "x"), keyed("\"b\"", "x"));
     assert_eq!(hash(&format!(r#""messages":[{system},{user}],"prompt_cache_key":7"#)), first);
+    assert_eq!(hash(&format!(r#""prompt_cache_key":null,"messages":[{system},{user}]"#)), first);
+    assert_eq!(hash(r#""prompt_cache_key":"a","messages":["x"]"#), keyed("\"a\"", "y"));
+}
+
+#[test]
+fn what_is_no_message_ends_the_beginning() {
+    let hash = |messages: &str| chat(&format!(r#"{{"model":"m","messages":[{messages}]}}"#)).unwrap().conversation;
+    let system = r#"{"role":"system"}"#;
+    for other in ["null", "1", "\"x\"", "[]", r#"[{"role":"user"}]"#] {
+        assert_eq!(hash(&format!("{system},{other},{system}")), hash(system), "{other}");
+        assert_eq!(hash(other), 0, "{other}");
+    }
+    assert_ne!(hash(&format!("{system},{{}},{system}")), hash(system));
+    // A message counts to its end, and only what is written as the user's is the user's.
+    assert_ne!(hash(r#"{"role":"user","content":"a"}"#), hash(r#"{"role":"user","content":"b"}"#));
+    for role in [r#""rol\u0065":"user""#, r#""role": "user""#] {
+        assert_eq!(hash(&format!("{{{role}}},{system}")), hash(r#"{"role":"user"}"#), "{role}");
+    }
+    for role in [r#""role":"us\u0065r""#, r#""role":["user"]"#, r#""Role":"user""#] {
+        assert_ne!(hash(&format!("{{{role}}},{system}")), hash(&format!("{{{role}}}")), "{role}");
+    }
 }
 
 #[test]
@@ -278,6 +305,111 @@ fn member(key: &str, value: &str, space: &str, escaped: bool) -> String {
     format!("{space}\"{first}{rest}\"{space}:{space}{value}{space}")
 }
 
+/// The members of an object in the order in which they stand, as serde finds them: slowly.
+fn members(object: &str) -> Option<Vec<(String, &str)>> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_str(object).ok()?;
+    let mut members: Vec<_> = members.into_iter().map(|(key, value)| (key, value.get())).collect();
+    members.sort_by_key(|(_, value)| value.as_ptr());
+    Some(members)
+}
+
+/// The hash of what begins a conversation, found the slow way.
+fn beginning(operation: Operation, key: Option<&str>, content: Option<&str>) -> u64 {
+    let mut hash = Hash::default();
+    match (key.filter(|key| key.starts_with('"')), content) {
+        (Some(key), _) => {
+            hash.add(b"prompt_cache_key");
+            hash.add(key.as_bytes());
+        }
+        (None, Some(content)) if operation == Operation::Chat => {
+            for message in serde_json::from_str::<Vec<&RawValue>>(content).unwrap() {
+                let Some(members) = members(message.get()) else { break };
+                for (key, value) in &members {
+                    hash.add(key.as_bytes());
+                    hash.add(value.as_bytes());
+                }
+                if members.iter().any(|(key, value)| key == "role" && *value == r#""user""#) {
+                    break;
+                }
+            }
+        }
+        (None, Some(content)) => hash.add(&content.as_bytes()[..content.len().min(BEGINNING)]),
+        (None, None) => {}
+    }
+    hash.0
+}
+
+/// The fields of a body that break a rule.
+fn broken(operation: Operation, body: &Value) -> Vec<&'static str> {
+    let absent = |field: &str| body[field].is_null();
+    let content = match operation {
+        Operation::Chat => body["messages"].as_array().is_some_and(|messages| !messages.is_empty()),
+        Operation::Completions => !absent("prompt"),
+        Operation::Embeddings => !absent("input"),
+        Operation::Speech => true,
+    };
+    let rules = [
+        ("model", body["model"].is_string()),
+        ("stream", absent("stream") || body["stream"].is_boolean()),
+        ("stream_options", absent("stream_options") || body["stream_options"].is_object()),
+        (operation.content(), content),
+    ];
+    rules.into_iter().filter(|(_, kept)| !kept).map(|(field, _)| field).collect()
+}
+
+fn tokens(value: &Value) -> Option<u64> {
+    let whole = value.as_u64().or_else(|| integer(1, i64::MAX)(value).ok().map(i64::unsigned_abs));
+    whole.filter(|tokens| *tokens > 0)
+}
+
+fn one_of(texts: &[&str]) -> BoxedStrategy<String> {
+    prop::sample::select(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()).boxed()
+}
+
+fn any_value() -> BoxedStrategy<String> {
+    value().prop_map(|value| value.to_string()).boxed()
+}
+
+/// A message, or something in its place.
+fn message() -> impl Strategy<Value = String> {
+    let key = one_of(&["role", "rol\\u0065", "ROLE"]);
+    let role = one_of(&["\"user\"", "\"us\\u0065r\"", "\"system\"", "\"assistant\"", "null", "[\"user\"]"]);
+    let written = (key, role, any_value(), any::<bool>()).prop_map(|(key, role, content, first)| {
+        let (role, content) = (format!(" \"{key}\" : {role}\n"), format!("\"content\":{content}"));
+        if first { format!("{{{role},{content}}}") } else { format!("{{{content},{role}}}") }
+    });
+    prop_oneof![8 => written, 1 => any_value()]
+}
+
+/// A body of any operation, mostly a good one.
+fn request() -> impl Strategy<Value = String> {
+    let messages = prop::collection::vec(message(), 0..5).prop_map(|items| format!("[{}]", items.join(" ,\n")));
+    let limit = || one_of(&["1", "20.0", "0", "-1", "1.5", "null", "\"9\"", "{}", "18446744073709551615", "2e1"]);
+    let options = ["null", "{}", r#"{"include_usage":true}"#, r#"{"a":{"include_usage":true}}"#, "[]"];
+    let members = [
+        ("messages", prop_oneof![9 => messages, 1 => any_value()].boxed()),
+        ("model", one_of(&["\"m\"", "\"\\u006d\"", "\"a/b\"", "\"c\"", "7"])),
+        ("prompt", any_value()),
+        ("input", any_value()),
+        ("prompt_cache_key", one_of(&["null", "\"a\"", "7", "[\"a\"]"])),
+        ("stream", one_of(&["true", "false", "true", "null", "\"true\""])),
+        ("stream_options", one_of(&options)),
+        ("max_tokens", limit()),
+        ("max_completion_tokens", limit()),
+        ("xyz", any_value()),
+    ];
+    let members: Vec<_> = members
+        .into_iter()
+        .map(|(key, text)| prop::option::weighted(0.8, text).prop_map(move |text| text.map(|text| (key, text))))
+        .collect();
+    let space = prop::sample::select(vec!["", " ", "\r\n"]);
+    (members, space, any::<bool>()).prop_flat_map(|(members, space, escaped)| {
+        let members = members.iter().flatten().map(|(key, text)| member(key, text, space, escaped));
+        let members = Just(members.collect::<Vec<_>>()).prop_shuffle();
+        members.prop_map(move |members| format!("{space}{{{}}}{space}", members.join(",")))
+    })
+}
+
 /// How many bytes of `old` stand between what `old` and `new` begin with and what they end with.
 fn changed(old: &[u8], new: &[u8]) -> usize {
     let same = old.iter().zip(new).take_while(|(a, b)| a == b).count();
@@ -320,9 +452,36 @@ proptest! {
     }
 
     #[test]
+    fn what_is_found_is_what_a_slow_reader_finds(text in request(), operation in 0..4_usize) {
+        let operation = OPERATIONS[operation];
+        let whole = json::parse(text.as_bytes()).unwrap();
+        let head = match Head::read(operation, text.as_bytes()) {
+            Ok(head) => head,
+            Err(error) => {
+                let fields: Vec<_> = error.details.iter().map(|detail| detail.field.as_str()).collect();
+                prop_assert!(!fields.is_empty());
+                prop_assert_eq!(fields, broken(operation, &whole));
+                return Ok(());
+            }
+        };
+        prop_assert!(broken(operation, &whole).is_empty());
+        let slow = members(&text).unwrap();
+        let raw = |key: &str| slow.iter().find(|(name, _)| name == key).map_or("null", |(_, value)| *value);
+        let given = |key: &str| Some(raw(key)).filter(|value| *value != "null");
+        prop_assert_eq!(&Value::from(head.model.as_str()), &whole["model"]);
+        prop_assert_eq!(&text[head.model_at.clone()], raw("model"));
+        prop_assert_eq!(head.stream, whole["stream"] == true);
+        prop_assert_eq!(head.asks_usage, whole["stream_options"]["include_usage"] == true);
+        let most = tokens(&whole["max_completion_tokens"]).or_else(|| tokens(&whole["max_tokens"]));
+        prop_assert_eq!(head.max_tokens, most);
+        let content = given(operation.content());
+        prop_assert_eq!(head.prompt_bytes, content.map_or(0, str::len));
+        prop_assert_eq!(head.conversation, beginning(operation, given("prompt_cache_key"), content));
+    }
+
+    #[test]
     fn reading_never_fails_but_in_words(text in ".*", operation in 0..4_usize) {
-        let all = [Operation::Chat, Operation::Completions, Operation::Embeddings, Operation::Speech];
-        if let Err(error) = Head::read(all[operation], text.as_bytes()) {
+        if let Err(error) = Head::read(OPERATIONS[operation], text.as_bytes()) {
             prop_assert_eq!(error.code, Code::InvalidRequest);
         }
     }
