@@ -106,7 +106,7 @@ impl Account {
     fn write(&mut self) {
         (self.record.usage, self.record.estimated) = self.usage();
         self.record.cost = self.price.of(self.record.usage);
-        self.gateway.meter().write(&self.record);
+        self.gateway.meter().write(&mut self.record);
     }
 
     /// Tokens of the answer so far.

@@ -19,6 +19,7 @@ use time::{Date, OffsetDateTime};
 
 use super::meter::Meter;
 use super::store;
+use super::totals::minute;
 use crate::clock::Clock;
 use crate::http::auth::Scope;
 
@@ -154,7 +155,7 @@ impl Money {
 /// What is known of a project.
 #[derive(Debug)]
 struct Entry {
-    /// Requests made from then on are counted here.
+    /// Requests made from the beginning of this minute on are counted here.
     since: Timestamp,
     touched: Timestamp,
     open: u64,
@@ -169,7 +170,7 @@ impl Entry {
         Self {
             // A record may tell a time before its request came here. It cannot be one of an earlier entry: that
             // was forgotten because there was none for longer.
-            since: now.plus_seconds(-IDLE / 2),
+            since: minute(now.plus_seconds(-IDLE / 2)),
             touched: now,
             open: 0,
             tokens: Tokens { used: 0, limit: 0, at: now },

@@ -1,10 +1,10 @@
 //! What requests took: written off their path, in the database a moment later.
 //!
-//! A request pays for one append to the [`journal`]. A worker moves sealed segments to the database, oldest first, each
-//! in one transaction; its file goes when its rows are there. Whatever is interrupted is done again, and changes
-//! nothing: a row has the id of its request, and a later record of the request replaces the earlier one.
+//! A request pays for one append to the [journal](super::journal). A worker adds sealed segments to the
+//! [totals](super::totals) of the database, oldest first, each in one transaction; its file goes when that is done.
+//! Whatever is interrupted is done again, and changes nothing: the transaction notes the segment's number, and no segment
+//! is added twice. A later record of a request says only by how much the earlier one was wrong.
 
-use std::borrow::Cow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,14 @@ use std::time::Duration;
 use anyhow::Context;
 use berth_domain::Timestamp;
 use berth_domain::gateway::{Nano, Usage};
-use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
+use berth_domain::ids::{KeyId, OrgId, ProjectId};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::journal::{Appended, Journal, Line, Segment};
+use super::journal::{Appended, Found, Journal, Segment};
 use super::store;
+use super::totals::{Counts, Group, Line, minute};
 use crate::db::{Db, DbError};
 use crate::fault;
 use crate::http::path::storable;
@@ -32,8 +33,6 @@ const MOST: i64 = 1_000_000_000_000_000;
 /// What a request took.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// The request: an id of version 7.
-    pub id: Uuid,
     /// When it was made.
     pub at: Timestamp,
     /// The organization.
@@ -42,11 +41,10 @@ pub struct Record {
     pub project: ProjectId,
     /// The API key that asked, if one did.
     pub key: Option<KeyId>,
-    /// The person who asked, if one did.
-    pub user: Option<UserId>,
     /// The model that answered, or that was asked for.
     pub model: Arc<str>,
-    /// The operation's word.
+    /// The operation's word, for the request's span.
+    #[cfg_attr(not(feature = "traces"), expect(dead_code, reason = "only a span tells it"))]
     pub operation: &'static str,
     /// Status of the answer; 499 is a client that left.
     pub status: u16,
@@ -56,28 +54,26 @@ pub struct Record {
     pub cost: Nano,
     /// Whether the tokens are an estimate.
     pub estimated: bool,
+    /// What of it is written already.
+    pub written: Counts,
 }
 
 impl Record {
-    fn line(&self) -> Line {
-        let Usage { prompt, completion } = self.usage;
+    fn group(&self) -> Group {
         // PostgreSQL takes no NUL, and a record that is never taken would hold up all others.
         let nul = self.model.contains('\0');
         let model = if nul { storable(self.model.to_string()).into() } else { self.model.clone() };
-        Line {
-            id: self.id,
-            at: self.at.0,
-            org: self.org,
-            project: self.project,
-            key: self.key,
-            user: self.user,
-            model,
-            operation: Cow::Borrowed(self.operation),
-            status: self.status,
+        Group { minute: minute(self.at), org: self.org, project: self.project, key: self.key, model }
+    }
+
+    fn counts(&self) -> Counts {
+        let Usage { prompt, completion } = self.usage;
+        Counts {
+            requests: 1,
             prompt: bounded(prompt),
             completion: bounded(completion),
             cost: self.cost.0.clamp(0, MOST),
-            estimated: self.estimated,
+            estimated: self.estimated.into(),
         }
     }
 }
@@ -153,12 +149,18 @@ impl Meter {
         self.inner.lost.load(Ordering::Relaxed)
     }
 
-    /// Writes a record; one with the same id as an earlier one replaces it. A failure is no failure of the request.
-    pub fn write(&self, record: &Record) {
-        let line = record.line();
+    /// Writes what of a record is not written yet. A failure is no failure of the request.
+    pub fn write(&self, record: &mut Record) {
+        let counts = record.counts();
+        let line = Line { group: record.group(), counts: counts - record.written };
+        record.written = counts;
+        let text = match line.text() {
+            Ok(text) => text,
+            Err(error) => return self.note(Appended::Lost(error.into())),
+        };
         let (appended, told) = {
             let mut state = self.state();
-            (state.journal.append(&line), std::mem::replace(&mut state.told, true))
+            (state.journal.append(&line, &text), std::mem::replace(&mut state.told, true))
         };
         if !told {
             self.inner.wake.notify_one();
@@ -223,18 +225,17 @@ impl Meter {
     async fn move_one(&self, segment: Segment) -> Result<(), DbError> {
         let reading = segment.clone();
         let read = tokio::task::spawn_blocking(move || reading.read()).await.map_err(other)?;
-        let lines = read.map_err(other)?;
-        if lines.unread > 0 {
-            tracing::error!(lines = lines.unread, "records of usage cannot be read; they are left out");
+        let Found { totals, unread } = read.map_err(other)?;
+        if unread > 0 {
+            tracing::error!(lines = unread, "records of usage cannot be read; they are left out");
         }
         fault::point("usage.move.before").await.map_err(DbError::Other)?;
-        if !lines.lines.is_empty() {
+        if !totals.is_empty() {
             let mut tx = self.inner.db.begin().await?;
-            store::usage::put(&mut tx, segment.service, &lines.lines).await?;
+            store::usage::add(&mut tx, (segment.service, segment.number), &totals).await?;
             tx.commit().await?;
         }
         fault::point("usage.move.written").await.map_err(DbError::Other)?;
-        // A file that stays would bring old records back over new ones: nothing is moved before it is gone.
         segment.remove().map_err(other)?;
         self.state().journal.forget_oldest();
         fault::point("usage.move.done").await.map_err(DbError::Other)
@@ -278,20 +279,19 @@ fn other(error: impl std::fmt::Display) -> DbError {
 #[cfg(test)]
 impl Record {
     /// A record for tests.
-    pub const fn sample(id: Uuid, model: Arc<str>, usage: Usage) -> Self {
+    pub fn sample(model: Arc<str>, usage: Usage) -> Self {
         Self {
-            id,
             at: Timestamp(1),
             org: OrgId(Uuid::nil()),
             project: ProjectId(Uuid::nil()),
             key: None,
-            user: None,
             model,
             operation: "chat",
             status: 200,
             usage,
             cost: Nano(5),
             estimated: false,
+            written: Counts::default(),
         }
     }
 }
@@ -305,12 +305,12 @@ mod tests {
         Db::open(&format!("sqlite:{}", dir.join("db").display())).await.unwrap()
     }
 
-    fn record(id: Uuid, completion: u64) -> Record {
-        Record::sample(id, "tiny".into(), Usage { prompt: 1, completion })
+    fn record(completion: u64) -> Record {
+        Record::sample("tiny".into(), Usage { prompt: 1, completion })
     }
 
     async fn number(db: &Db, what: &'static str) -> i64 {
-        let text = format!("SELECT CAST({what} AS BIGINT) FROM inference_usage");
+        let text = format!("SELECT CAST(COALESCE({what}, 0) AS BIGINT) FROM inference_totals");
         sql(text).fetch_one(db).await.unwrap()
     }
 
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_record_is_a_row_once() {
+    async fn every_record_counts_once() {
         let dir = tempfile::tempdir().unwrap();
         let (db, usage) = (database(dir.path()).await, dir.path().join("usage"));
         let meter = Meter::open(&usage, db.clone()).unwrap();
@@ -328,9 +328,10 @@ mod tests {
                 let meter = meter.clone();
                 tokio::task::spawn_blocking(move || {
                     for _ in 0..400 {
-                        let id = Uuid::now_v7();
-                        meter.write(&record(id, 100));
-                        meter.write(&record(id, 2));
+                        let mut record = record(100);
+                        meter.write(&mut record);
+                        record.usage.completion = 2;
+                        meter.write(&mut record);
                     }
                 })
             })
@@ -340,7 +341,7 @@ mod tests {
             writer.await.unwrap();
         }
         meter.flush().await.unwrap();
-        assert_eq!(number(&db, "COUNT(*)").await, 1600);
+        assert_eq!(number(&db, "SUM(requests)").await, 1600);
         assert_eq!((number(&db, "SUM(completion_tokens)").await, number(&db, "SUM(cost)").await), (3200, 8000));
         assert_eq!((files(&usage), meter.failures(), meter.lost()), (0, 0, 0));
     }
@@ -349,10 +350,9 @@ mod tests {
     async fn what_a_dead_service_left_is_moved_and_again_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let (db, usage) = (database(dir.path()).await, dir.path().join("usage"));
-        let ids: Vec<_> = (0..2).map(|_| Uuid::now_v7()).collect();
         let dead = Meter::open(&usage, db.clone()).unwrap();
-        dead.write(&record(ids[0], 1));
-        dead.write(&record(ids[1], 2));
+        dead.write(&mut record(1));
+        dead.write(&mut record(2));
         let kept = dir.path().join("kept");
         let file = std::fs::read_dir(&usage).unwrap().next().unwrap().unwrap().path();
         std::fs::copy(&file, &kept).unwrap();
@@ -361,9 +361,9 @@ mod tests {
         for _ in 0..2 {
             let meter = Meter::open(&usage, db.clone()).unwrap();
             meter.flush().await.unwrap();
-            assert_eq!((number(&db, "COUNT(*)").await, number(&db, "SUM(completion_tokens)").await), (2, 3));
+            assert_eq!((number(&db, "SUM(requests)").await, number(&db, "SUM(completion_tokens)").await), (2, 3));
             assert_eq!(files(&usage), 0);
-            let named: String = sql("SELECT DISTINCT service FROM inference_usage").fetch_one(&db).await.unwrap();
+            let named: String = sql("SELECT DISTINCT service FROM inference_totals").fetch_one(&db).await.unwrap();
             assert_eq!(named, service.to_string(), "whose rows they are does not change");
             // As if it had died before the file went.
             std::fs::copy(&kept, &file).unwrap();
@@ -375,17 +375,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (db, usage) = (database(dir.path()).await, dir.path().join("usage"));
         let meter = Meter::open(&usage, db.clone()).unwrap();
-        meter.write(&record(Uuid::now_v7(), 1));
+        meter.write(&mut record(1));
         db.close().await;
         for _ in 0..3 {
             assert!(meter.flush().await.is_err());
-            meter.write(&record(Uuid::now_v7(), 1));
+            meter.write(&mut record(1));
         }
         assert_eq!(files(&usage), 2);
         let db = database(dir.path()).await;
         let meter = Meter::open(&usage, db.clone()).unwrap();
         meter.flush().await.unwrap();
-        assert_eq!(number(&db, "COUNT(*)").await, 4);
+        assert_eq!(number(&db, "SUM(requests)").await, 4);
     }
 
     #[tokio::test]
@@ -394,12 +394,13 @@ mod tests {
         let (db, usage) = (database(dir.path()).await, dir.path().join("usage"));
         let meter = Meter::open(&usage, db.clone()).unwrap();
         std::fs::remove_dir(&usage).unwrap();
-        let id = Uuid::now_v7();
-        meter.write(&record(id, 1));
-        meter.write(&record(id, 7));
+        let mut record = record(1);
+        meter.write(&mut record);
+        record.usage.completion = 7;
+        meter.write(&mut record);
         assert_eq!((meter.failures(), meter.lost()), (2, 0));
         meter.flush().await.unwrap();
-        assert_eq!((number(&db, "COUNT(*)").await, number(&db, "SUM(completion_tokens)").await), (1, 7));
+        assert_eq!((number(&db, "SUM(requests)").await, number(&db, "SUM(completion_tokens)").await), (1, 7));
     }
 
     #[tokio::test]
@@ -409,12 +410,12 @@ mod tests {
         let meter = Meter::open(&dir.path().join("usage"), db.clone()).unwrap();
         for _ in 0..100 {
             let usage = Usage { prompt: u64::MAX, completion: u64::MAX };
-            let odd = Record { model: "a\0b".into(), usage, cost: Nano(i64::MAX), ..record(Uuid::now_v7(), 0) };
-            meter.write(&odd);
+            let mut odd = Record { model: "a\0b".into(), usage, cost: Nano(i64::MAX), ..record(0) };
+            meter.write(&mut odd);
         }
         meter.flush().await.unwrap();
         assert_eq!(number(&db, "SUM(cost)").await, 100 * MOST);
-        let model: String = sql("SELECT model FROM inference_usage LIMIT 1").fetch_one(&db).await.unwrap();
+        let model: String = sql("SELECT model FROM inference_totals LIMIT 1").fetch_one(&db).await.unwrap();
         assert_eq!(model, "a\u{fffd}b");
     }
 
@@ -422,19 +423,19 @@ mod tests {
     async fn the_worker_moves_what_is_written_and_the_rest_at_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let (db, usage) = (database(dir.path()).await, dir.path().join("usage"));
-        Meter::open(&usage, db.clone()).unwrap().write(&record(Uuid::now_v7(), 1));
+        Meter::open(&usage, db.clone()).unwrap().write(&mut record(1));
         let meter = Meter::open(&usage, db.clone()).unwrap();
         let stop = CancellationToken::new();
         let worker = tokio::spawn(meter.clone().run(stop.clone()));
         let moved = async {
-            while number(&db, "COUNT(*)").await == 0 {
+            while number(&db, "SUM(requests)").await == 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         tokio::time::timeout(Duration::from_mins(1), moved).await.unwrap();
-        meter.write(&record(Uuid::now_v7(), 1));
+        meter.write(&mut record(1));
         stop.cancel();
         worker.await.unwrap();
-        assert_eq!((number(&db, "COUNT(*)").await, files(&usage)), (2, 0));
+        assert_eq!((number(&db, "SUM(requests)").await, files(&usage)), (2, 0));
     }
 }

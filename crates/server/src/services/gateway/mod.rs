@@ -33,6 +33,7 @@ mod serve;
 mod speech;
 pub mod store;
 mod table;
+mod totals;
 mod trace;
 mod upstream;
 mod wire;

@@ -8,6 +8,7 @@ use super::*;
 use crate::db::Db;
 use crate::http::auth::{Caller, Limits, Who};
 use crate::services::gateway::meter::Record;
+use crate::services::gateway::totals::Counts;
 
 const UNIT: Nano = Nano(PARTS);
 
@@ -42,18 +43,17 @@ impl Place {
 
     fn record(&self, project: ProjectId, cost: Nano) -> Record {
         Record {
-            id: Uuid::now_v7(),
             at: self.clock.now(),
             org: OrgId(Uuid::nil()),
             project,
             key: None,
-            user: None,
             model: "tiny".into(),
             operation: "chat",
             status: 200,
             usage: Usage::default(),
             cost,
             estimated: false,
+            written: Counts::default(),
         }
     }
 }
@@ -209,12 +209,12 @@ async fn what_was_spent_before_counts_and_a_new_month_begins_at_nothing() {
     let scope = scope(None, Some(10));
     // A service that died: what it wrote is in its journal only.
     let dead = place.meter("usage");
-    dead.write(&place.record(scope.project, Nano(8 * PARTS)));
-    let last_month = Record {
+    dead.write(&mut place.record(scope.project, Nano(8 * PARTS)));
+    let mut last_month = Record {
         at: Month::of(place.clock.now()).begin.plus_seconds(-1),
         ..place.record(scope.project, Nano(100 * PARTS))
     };
-    dead.write(&last_month);
+    dead.write(&mut last_month);
     drop(dead);
     let meter = place.meter("usage");
     let all = place.allowances(&meter, false);
@@ -237,9 +237,9 @@ async fn where_others_serve_their_rows_count_after_a_second_and_own_ones_once() 
     let all = place.allowances(&meter, true);
     let mut own = all.reserve(&scope, 1, Nano(3 * PARTS)).await.unwrap();
     // It is in the database before it is settled here.
-    meter.write(&place.record(scope.project, Nano(3 * PARTS)));
+    meter.write(&mut place.record(scope.project, Nano(3 * PARTS)));
     meter.flush().await.unwrap();
-    other.write(&place.record(scope.project, Nano(2 * PARTS)));
+    other.write(&mut place.record(scope.project, Nano(2 * PARTS)));
     other.flush().await.unwrap();
     place.clock.advance(3600);
     assert!(all.reserve(&scope, 1, Nano(5 * PARTS + 1)).await.is_err());
@@ -256,7 +256,7 @@ async fn what_is_taken_without_a_limit_counts_when_there_is_one() {
     let all = place.allowances(&meter, false);
     let free = scope(None, None);
     let mut ended = all.reserve(&free, 1, UNIT).await.unwrap();
-    meter.write(&place.record(free.project, UNIT));
+    meter.write(&mut place.record(free.project, UNIT));
     ended.settle(1, UNIT);
     let under_way = all.reserve(&free, 1, UNIT).await.unwrap();
     let limited = Scope { limits: Limits { spend_per_month: Some(3), ..Limits::default() }, ..free };
@@ -273,7 +273,7 @@ async fn idle_projects_are_forgotten_and_nothing_with_them() {
     let all = place.allowances(&meter, false);
     let spender = scope(None, Some(10));
     let mut paid = all.reserve(&spender, 1, Nano(4 * PARTS)).await.unwrap();
-    meter.write(&place.record(spender.project, Nano(4 * PARTS)));
+    meter.write(&mut place.record(spender.project, Nano(4 * PARTS)));
     paid.settle(1, Nano(4 * PARTS));
     let busy = scope(Some(10), None);
     let held = all.reserve(&busy, 10, Nano(0)).await.unwrap();

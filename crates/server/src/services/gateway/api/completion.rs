@@ -15,7 +15,6 @@ use bytes::Bytes;
 use futures::StreamExt;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::Refused;
 use crate::http::auth::{Inference, Scope, Who};
@@ -31,6 +30,7 @@ use crate::services::gateway::meter::Record;
 use crate::services::gateway::queue::Priority;
 use crate::services::gateway::relay::{KEEP_ALIVE, Out, Relay, broke_off, error_event};
 use crate::services::gateway::table::Entry;
+use crate::services::gateway::totals::Counts;
 
 /// Largest body of a request to a model, in bytes (contract, section 4).
 pub const BODY_LIMIT: usize = 32 << 20;
@@ -152,23 +152,22 @@ pub(super) async fn open(
 
 /// What is known of a request from its beginning.
 fn record(gateway: &Gateway, scope: &Scope, model: Arc<str>, operation: Operation) -> Record {
-    let (key, user) = match scope.caller.who {
-        Who::Key { id, .. } => (Some(id), None),
-        Who::Person { user, .. } => (None, Some(user)),
+    let key = match scope.caller.who {
+        Who::Key { id, .. } => Some(id),
+        Who::Person { .. } => None,
     };
     Record {
-        id: Uuid::now_v7(),
         at: gateway.clock().now(),
         org: scope.org,
         project: scope.project,
         key,
-        user,
         model,
         operation: operation.as_str(),
         status: 0,
         usage: Usage::default(),
         cost: Nano::default(),
         estimated: false,
+        written: Counts::default(),
     }
 }
 

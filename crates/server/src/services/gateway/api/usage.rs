@@ -2,7 +2,8 @@
 
 use axum::Json;
 use axum::extract::State;
-use berth_domain::Timestamp;
+use berth_domain::error::FieldError;
+use berth_domain::{Error, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -14,8 +15,11 @@ use crate::http::series::{Bounds, Steps};
 use crate::services::gateway::Gateway;
 use crate::services::gateway::store::usage::{self, Grouping, StepRow};
 
+/// Seconds in a minute.
+const MINUTE: i64 = 60;
 /// What may be asked for.
-const BOUNDS: Bounds = Bounds { finest: 60, longest: 30 * 86_400, default: Steps { window: 86_400, resolution: 3600 } };
+const BOUNDS: Bounds =
+    Bounds { finest: MINUTE, longest: 30 * 86_400, default: Steps { window: 86_400, resolution: 3600 } };
 
 /// Usage of models.
 #[derive(Serialize, ToSchema)]
@@ -74,11 +78,21 @@ impl Asked {
         let word = |name: &str| params.get(name).map(str::to_owned);
         let (window, resolution) = (word("window"), word("resolution"));
         let steps = Steps::read(params, BOUNDS)?;
+        whole_minutes(steps)?;
         let window = window.unwrap_or_else(|| "24h".into());
         let short = steps.window < BOUNDS.default.resolution;
         let resolution = resolution.unwrap_or_else(|| if short { window.clone() } else { "1h".into() });
         Ok(Self { steps, words: (window, resolution), group_by })
     }
+}
+
+/// Usage is known by the minute.
+fn whole_minutes(steps: Steps) -> berth_domain::Result<()> {
+    let broken =
+        [("window", steps.window), ("resolution", steps.resolution)].into_iter().filter(|(_, s)| s % MINUTE != 0);
+    let message = "must be whole minutes, like 5m or 120s";
+    let faults: Vec<_> = broken.map(|(field, _)| FieldError { field: field.into(), message: message.into() }).collect();
+    if faults.is_empty() { Ok(()) } else { Err(Error::invalid(faults)) }
 }
 
 fn grouping(text: &str) -> Result<Grouping, String> {
@@ -93,8 +107,8 @@ fn grouping(text: &str) -> Result<Grouping, String> {
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/usage", operation_id = "getUsage",
     tag = "models",
     params(("org_id" = String, Path), ("project_id" = String, Path),
-        ("window" = Option<String>, Query, description = "like 60m or 7d, at most 30d; default 24h"),
-        ("resolution" = Option<String>, Query, description = "like 5m or 1d, at least 1m; default 1h"),
+        ("window" = Option<String>, Query, description = "like 60m or 7d, whole minutes, at most 30d; default 24h"),
+        ("resolution" = Option<String>, Query, description = "like 5m or 1d, whole minutes; default 1h"),
         ("group_by" = Option<String>, Query, description = "model or key")),
     responses((status = 200, body = UsageView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
@@ -133,7 +147,17 @@ mod tests {
         assert_eq!(read("window=5m&group_by=model").unwrap(), models);
         assert_eq!(read("window=1h").unwrap(), asked((3600, "1h"), (3600, "1h"), None));
         assert!(read("window=1m&resolution=1m").is_ok());
-        for bad in ["group_by=user", "group_by=", "window=31d", "window=59s", "resolution=59s", "resolution=2d"] {
+        assert!(read("window=120s&resolution=60s").is_ok());
+        for bad in [
+            "group_by=user",
+            "group_by=",
+            "window=31d",
+            "window=59s",
+            "window=119s",
+            "resolution=59s",
+            "resolution=61s",
+            "resolution=2d",
+        ] {
             assert!(read(bad).is_err(), "{bad}");
         }
         let fields = read("group_by=user&window=x&resolution=y").unwrap_err().details.len();

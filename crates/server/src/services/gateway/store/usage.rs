@@ -1,4 +1,4 @@
-//! Rows of usage: one for each request to a model.
+//! Rows of usage: one for each minute, and what is told apart in it.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -10,87 +10,94 @@ use uuid::Uuid;
 
 use super::Tenant;
 use crate::db::{Db, DbError, FromRow, Query, Row, Tx, sql};
-use crate::services::gateway::journal::Line;
+use crate::services::gateway::totals::{Counts, Group, Totals};
 
 /// The columns, in the order in which they are bound.
-const COLUMNS: [&str; 14] = [
-    "id",
-    "at",
-    "org_id",
+const COLUMNS: [&str; 11] = [
     "project_id",
-    "key_id",
-    "user_id",
+    "at",
     "model",
-    "operation",
-    "status",
+    "key_id",
+    "service",
+    "org_id",
+    "requests",
     "prompt_tokens",
     "completion_tokens",
     "cost",
     "estimated",
-    "service",
 ];
+/// How many of them tell rows apart.
+const KEY: usize = 5;
+/// How many of the last are added up.
+const SUMS: usize = 5;
 
 /// Rows of a statement. There are few sizes, so that connections keep few prepared statements.
 const SIZES: [usize; 3] = [50, 5, 1];
 
-/// The statements of SQLite: its driver looks an argument that has a name, as `$1`, up in a list of all, which took
-/// two fifths of its thread's time; those of PostgreSQL.
-static STATEMENTS: LazyLock<[[String; 3]; 2]> = LazyLock::new(|| {
-    [SIZES.map(|rows| statement(rows, |_| "?".into())), SIZES.map(|rows| statement(rows, |n| format!("${n}")))]
-});
+static STATEMENTS: LazyLock<[String; 3]> = LazyLock::new(|| SIZES.map(statement));
 
-fn statement(rows: usize, mark: impl Fn(usize) -> String) -> String {
+fn statement(rows: usize) -> String {
     let width = COLUMNS.len();
-    let row = |n: usize| (1..=width).map(|column| mark(n * width + column)).collect::<Vec<_>>().join(", ");
+    let row = |n: usize| (1..=width).map(|column| format!("${}", n * width + column)).collect::<Vec<_>>().join(", ");
     let rows: Vec<_> = (0..rows).map(|n| format!("({})", row(n))).collect();
-    let changes: Vec<_> = COLUMNS.iter().skip(1).map(|name| format!("{name} = excluded.{name}")).collect();
+    let sums = &COLUMNS[width - SUMS..];
+    let sums: Vec<_> = sums.iter().map(|name| format!("{name} = inference_totals.{name} + excluded.{name}")).collect();
     format!(
-        "INSERT INTO inference_usage ({}) VALUES {} ON CONFLICT (id) DO UPDATE SET {}",
+        "INSERT INTO inference_totals ({}) VALUES {} ON CONFLICT ({}) DO UPDATE SET {}",
         COLUMNS.join(", "),
         rows.join(", "),
-        changes.join(", ")
+        COLUMNS[..KEY].join(", "),
+        sums.join(", ")
     )
 }
 
-/// Writes what a run of a service noted; what is there of the same requests is replaced. No two lines are of the
-/// same request.
-pub async fn put(tx: &mut Tx, service: Uuid, lines: &[Line]) -> Result<(), DbError> {
+/// Adds what a segment of a run's journal sums up to. Segments come in the order of their numbers; one that is told
+/// again changes nothing.
+pub async fn add(tx: &mut Tx, (service, segment): (Uuid, u64), totals: &Totals) -> Result<(), DbError> {
     let service = service.to_string();
-    let mut left = lines;
-    let statements = &STATEMENTS[usize::from(tx.is_shared())];
-    for (size, text) in SIZES.into_iter().zip(statements) {
+    let is_new = sql("INSERT INTO inference_journals (service, segment) VALUES ($1, $2) \
+         ON CONFLICT (service) DO UPDATE SET segment = excluded.segment \
+         WHERE inference_journals.segment < excluded.segment")
+    .bind(service.as_str())
+    .bind(i64::try_from(segment).unwrap_or(i64::MAX))
+    .execute(tx)
+    .await?;
+    if is_new == 0 {
+        return Ok(());
+    }
+    let all: Vec<_> = totals.iter().collect();
+    let mut left = all.as_slice();
+    for (size, text) in SIZES.into_iter().zip(&*STATEMENTS) {
         let chunks = left.chunks_exact(size);
         left = chunks.remainder();
         for chunk in chunks {
-            let query = chunk.iter().fold(sql(text.as_str()), |query, line| bind(query, line, &service));
-            query.execute(&mut *tx).await?;
+            let query = chunk.iter().fold(sql(text.as_str()), |query, row| bind(query, row, &service));
+            query.execute(tx).await?;
         }
     }
     Ok(())
 }
 
-fn bind(query: Query, line: &Line, service: &str) -> Query {
+fn bind(query: Query, (group, counts): &(&Group, &Counts), service: &str) -> Query {
     query
-        .bind(line.id.to_string())
-        .bind(line.at)
-        .bind(line.org)
-        .bind(line.project)
-        .bind(line.key)
-        .bind(line.user)
-        .bind(&*line.model)
-        .bind(&*line.operation)
-        .bind(i64::from(line.status))
-        .bind(line.prompt)
-        .bind(line.completion)
-        .bind(line.cost)
-        .bind(line.estimated)
+        .bind(group.project)
+        .bind(group.minute)
+        .bind(&*group.model)
+        .bind(group.key.map(|key| key.to_string()).unwrap_or_default())
         .bind(service)
+        .bind(group.org)
+        .bind(counts.requests)
+        .bind(counts.prompt)
+        .bind(counts.completion)
+        .bind(counts.cost)
+        .bind(counts.estimated)
 }
 
-/// What a project spent from a moment on, without what one run of a service noted for requests since another.
+/// What a project spent from the beginning of a minute on, without what one run of a service noted for requests since
+/// another.
 pub async fn spent(db: &Db, project: ProjectId, from: Timestamp, besides: (Uuid, Timestamp)) -> Result<Nano, DbError> {
     let (service, since) = besides;
-    let sum: i64 = sql("SELECT CAST(COALESCE(SUM(cost), 0) AS BIGINT) FROM inference_usage \
+    let sum: i64 = sql("SELECT CAST(COALESCE(SUM(cost), 0) AS BIGINT) FROM inference_totals \
          WHERE project_id = $1 AND at >= $2 AND NOT (service = $3 AND at >= $4)")
     .bind(project)
     .bind(from)
@@ -144,7 +151,7 @@ impl FromRow for StepRow {
 }
 
 /// Usage of a project by steps of so many seconds, those without requests left out: by time, then group. `span` is
-/// in seconds since 1970.
+/// in seconds since 1970; it and the steps are whole minutes.
 pub async fn steps(
     db: &Db,
     tenant: Tenant,
@@ -155,13 +162,13 @@ pub async fn steps(
     let (group, by) = match grouping {
         None => ("CAST(NULL AS TEXT)", "1"),
         Some(Grouping::Model) => ("model", "1, 2"),
-        Some(Grouping::Key) => ("key_id", "1, 2"),
+        Some(Grouping::Key) => ("NULLIF(key_id, '')", "1, 2"),
     };
     let text = format!(
-        "SELECT CAST(at / 1000000 / $5 * $5 AS BIGINT) AS step, {group} AS grp, COUNT(*) AS requests, \
-         CAST(SUM(prompt_tokens) AS BIGINT) AS prompt_tokens, \
+        "SELECT CAST(at / 1000000 / $5 * $5 AS BIGINT) AS step, {group} AS grp, \
+         CAST(SUM(requests) AS BIGINT) AS requests, CAST(SUM(prompt_tokens) AS BIGINT) AS prompt_tokens, \
          CAST(SUM(completion_tokens) AS BIGINT) AS completion_tokens, CAST(SUM(cost) AS BIGINT) AS cost, \
-         MAX(estimated) AS estimated FROM inference_usage \
+         CAST(CASE WHEN SUM(estimated) > 0 THEN 1 ELSE 0 END AS BIGINT) AS estimated FROM inference_totals \
          WHERE org_id = $1 AND project_id = $2 AND at >= $3 AND at < $4 GROUP BY {by}"
     );
     let mut rows: Vec<StepRow> = sql(text)
@@ -182,6 +189,7 @@ mod tests {
     use berth_domain::ids::{KeyId, OrgId};
 
     use super::*;
+    use crate::services::gateway::totals::Line;
 
     const ORG: OrgId = OrgId(Uuid::from_u128(1));
     const PROJECT: ProjectId = ProjectId(Uuid::from_u128(2));
@@ -191,69 +199,76 @@ mod tests {
         Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap()
     }
 
-    fn line(seconds: i64, model: &'static str, key: Option<KeyId>) -> Line {
-        Line {
-            id: Uuid::now_v7(),
-            at: seconds * Timestamp::SECOND,
-            org: ORG,
-            project: PROJECT,
-            key,
-            user: None,
-            model: model.into(),
-            operation: "chat".into(),
-            status: 200,
-            prompt: 10,
-            completion: 1,
-            cost: 7,
-            estimated: false,
-        }
+    /// A request of a minute.
+    fn line(minute: i64, model: &str, key: Option<KeyId>) -> Line {
+        let mut line = Line::sample(minute, model);
+        line.group.key = key;
+        line
     }
 
-    async fn written(db: &Db, service: Uuid, lines: &[Line]) {
+    async fn written(db: &Db, segment: (Uuid, u64), lines: &[Line]) {
+        let mut totals = Totals::default();
+        for line in lines {
+            totals.add(line);
+        }
         let mut tx = db.begin().await.unwrap();
-        put(&mut tx, service, lines).await.unwrap();
+        add(&mut tx, segment, &totals).await.unwrap();
         tx.commit().await.unwrap();
     }
 
     #[tokio::test]
-    async fn many_rows_at_once_are_all_there_and_replaced() {
+    async fn many_rows_at_once_are_all_there_and_added_to() {
         let dir = tempfile::tempdir().unwrap();
         let db = database(&dir).await;
-        let mut lines: Vec<_> = (0..1234).map(|n| line(n, "tiny", None)).collect();
-        written(&db, Uuid::nil(), &lines).await;
+        let mut lines: Vec<_> = (0..1234).map(|n| line(n % 60, &format!("model {n}"), None)).collect();
+        written(&db, (Uuid::nil(), 1), &lines).await;
         for line in &mut lines {
-            line.completion = 2;
-            line.estimated = true;
+            line.counts = Counts { requests: 0, prompt: -4, completion: 1, cost: 0, estimated: 1 };
         }
-        written(&db, Uuid::nil(), &lines).await;
+        written(&db, (Uuid::nil(), 2), &lines).await;
         let all = steps(&db, Tenant { org: ORG, project: PROJECT }, 0..3600, 3600, None).await.unwrap();
         let row = StepRow {
             begin: 0,
             group: None,
             requests: 1234,
-            prompt_tokens: 12_340,
-            completion_tokens: 2468,
-            cost: Nano(8638),
+            prompt_tokens: 6 * 1234,
+            completion_tokens: 2 * 1234,
+            cost: Nano(7 * 1234),
             estimated: true,
         };
         assert_eq!(all, [row]);
     }
 
     #[tokio::test]
+    async fn a_segment_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = database(&dir).await;
+        let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
+        for segment in [(one, 4), (one, 4), (other, 1), (one, 5), (one, 4), (one, 5), (other, 1)] {
+            written(&db, segment, &[line(1, "tiny", None)]).await;
+        }
+        let all = steps(&db, Tenant { org: ORG, project: PROJECT }, 0..3600, 3600, None).await.unwrap();
+        assert_eq!(all.iter().map(|row| row.requests).collect::<Vec<_>>(), [3]);
+    }
+
+    #[tokio::test]
     async fn usage_is_grouped_by_step_and_by_what_is_asked() {
         let dir = tempfile::tempdir().unwrap();
         let db = database(&dir).await;
-        let foreign = Line { project: ProjectId(Uuid::nil()), ..line(60, "tiny", None) };
-        let guess = Line { estimated: true, ..line(119, "big", None) };
+        let mut foreign = line(1, "tiny", None);
+        foreign.group.project = ProjectId(Uuid::nil());
+        let mut guess = line(1, "big", None);
+        guess.counts.estimated = 1;
         let lines = [
-            line(59, "tiny", None),
-            line(60, "tiny", Some(KEY)),
-            line(61, "tiny", None),
+            line(0, "tiny", None),
+            line(1, "tiny", Some(KEY)),
+            line(1, "tiny", None),
             guess,
-            line(120, "Zed", Some(KEY)),
+            line(2, "Zed", Some(KEY)),
+            line(3, "Zed", Some(KEY)),
             foreign,
         ];
-        written(&db, Uuid::nil(), &lines).await;
+        written(&db, (Uuid::nil(), 1), &lines).await;
         let tenant = Tenant { org: ORG, project: PROJECT };
         let by = async |grouping| {
             let rows = steps(&db, tenant, 60..180, 60, grouping).await.unwrap();
@@ -275,13 +290,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let db = database(&dir).await;
         let (own, other) = (Uuid::now_v7(), Uuid::now_v7());
-        written(&db, own, &[line(99, "tiny", None), line(200, "tiny", None)]).await;
-        written(&db, other, &[line(99, "tiny", None), line(100, "tiny", None), line(200, "tiny", None)]).await;
-        let at = |seconds: i64| Timestamp(seconds * Timestamp::SECOND);
+        written(&db, (own, 1), &[line(1, "tiny", None), line(4, "tiny", None)]).await;
+        written(&db, (other, 1), &[line(1, "tiny", None), line(2, "tiny", None), line(4, "tiny", None)]).await;
+        let at = |minute: i64| Timestamp(minute * 60 * Timestamp::SECOND);
         let spent = async |from, since| spent(&db, PROJECT, at(from), (own, at(since))).await.unwrap();
         assert_eq!(spent(0, 0).await, Nano(21));
-        assert_eq!(spent(0, 150).await, Nano(28));
-        assert_eq!(spent(100, 201).await, Nano(21));
-        assert_eq!(spent(201, 0).await, Nano(0));
+        assert_eq!(spent(0, 3).await, Nano(28));
+        assert_eq!(spent(2, 5).await, Nano(21));
+        assert_eq!(spent(5, 0).await, Nano(0));
     }
 }

@@ -220,12 +220,11 @@ mod tests {
     use axum::body::Body;
     use axum::http;
     use berth_domain::gateway::Usage;
-    use uuid::Uuid;
 
     use super::*;
 
     fn record() -> Record {
-        Record { status: 0, ..Record::sample(Uuid::nil(), "tiny".into(), Usage::default()) }
+        Record { status: 0, ..Record::sample("tiny".into(), Usage::default()) }
     }
 
     /// The `traceparent` for upstreams of a request that came with this one.
