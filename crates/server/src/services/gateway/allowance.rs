@@ -257,7 +257,8 @@ impl Allowances {
         loop {
             match self.inner.look(scope, tokens, cost)? {
                 Look::LetIn(month) => return Ok(self.inner.reservation(scope, tokens, cost, month)),
-                Look::Unread(reading) => self.inner.read(scope.project, &reading).await?,
+                // Rare and large: in place, every request would make room for it.
+                Look::Unread(reading) => Box::pin(self.inner.read(scope.project, &reading)).await?,
             }
         }
     }

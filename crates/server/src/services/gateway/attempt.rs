@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::http::{Body, Http, HttpError, Request};
 use super::upstream::Address;
+use crate::http::event_loop::compute;
 
 /// Most bytes of an answer that is read whole.
 pub const WHOLE: usize = 64 << 20;
@@ -181,7 +182,9 @@ async fn refused(address: &Address, status: StatusCode, body: Body, patience: Pa
 
 async fn whole(operation: Operation, body: Body, patience: Patience) -> Result<Answer, Failure> {
     let body = read_whole(body, WHOLE, patience).await?;
-    let chunk = chunk::read(&body).filter(|chunk| !chunk.failed).ok_or(Failure::Body)?;
+    let text = body.clone();
+    let chunk = compute(body.len(), move || chunk::read(&text)).await;
+    let chunk = chunk.filter(|chunk| !chunk.failed).ok_or(Failure::Body)?;
     let has_choices = matches!(operation, Operation::Chat | Operation::Completions);
     if has_choices && chunk.choices == 0 {
         return Err(Failure::Body);

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,8 +21,15 @@ use crate::http::limit::Window;
 
 /// Counters of each table before those that are whole again are dropped.
 const ENTRIES: usize = 50_000;
+/// Requests between two looks at how many there are: a table that many threads use counts them one part after another.
+const LOOK: u32 = 1024;
 
-type Keyed = RateLimiter<Uuid, DefaultKeyedStateStore<Uuid>, DefaultClock, StateInformationMiddleware>;
+type Table = RateLimiter<Uuid, DefaultKeyedStateStore<Uuid>, DefaultClock, StateInformationMiddleware>;
+
+struct Keyed {
+    table: Table,
+    asked: AtomicU32,
+}
 
 /// The counters.
 pub struct Limiter {
@@ -32,7 +40,7 @@ pub struct Limiter {
 }
 
 fn counter(per_minute: NonZeroU32) -> Keyed {
-    RateLimiter::keyed(Quota::per_minute(per_minute)).with_middleware()
+    Keyed { table: RateLimiter::keyed(Quota::per_minute(per_minute)).with_middleware(), asked: AtomicU32::new(0) }
 }
 
 impl Limiter {
@@ -69,10 +77,10 @@ impl Limiter {
     }
 
     fn count(&self, name: &'static str, limit: NonZeroU32, counter: &Keyed, id: Uuid) -> Result<Window> {
-        if counter.len() > ENTRIES {
-            counter.retain_recent();
+        if counter.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK) && counter.table.len() > ENTRIES {
+            counter.table.retain_recent();
         }
-        match counter.check_key(&id) {
+        match counter.table.check_key(&id) {
             Ok(state) => {
                 let left = state.remaining_burst_capacity();
                 let reset = u64::from(limit.get() - left.min(limit.get())) * 60 / u64::from(limit.get());

@@ -20,6 +20,7 @@ use super::Refused;
 use crate::http::auth::{Inference, Scope, Who};
 use crate::http::body::{read, require_json};
 use crate::http::envelope::keep_shape;
+use crate::http::event_loop::compute;
 use crate::http::openai;
 use crate::http::reply::Reply;
 use crate::services::gateway::Gateway;
@@ -92,7 +93,8 @@ async fn answer(gateway: Gateway, scope: Scope, request: Request, operation: Ope
     let (priority, request_id) = told(&request);
     let origin = gateway.traces().origin(&request);
     let body = read(request, BODY_LIMIT).await?;
-    let head = Head::read(operation, &body)?;
+    let text = body.clone();
+    let head = compute(body.len(), move || Head::read(operation, &text)).await?;
     let entry = gateway.model(&head.model, scope.project)?;
     let room = room(&gateway)?;
     let most = Usage { prompt: estimate(head.prompt_bytes), completion: head.max_tokens.unwrap_or(ANSWER) };
