@@ -1,4 +1,5 @@
-//! The books over SIGKILL: every request whose answer came stands in them once, and one that was cut as estimated.
+//! The books over the service's end: every request whose answer came stands in them once, and one that was cut as
+//! estimated.
 
 use berth_testkit::{Caller, Script, Service, Upstream};
 use futures::StreamExt;
@@ -22,12 +23,19 @@ fn ask(service: &Service, key: &str, streams: bool) -> reqwest::RequestBuilder {
     reqwest::Client::new().post(url).bearer_auth(key).json(&body)
 }
 
+async fn books(caller: &Caller) -> Vec<Value> {
+    let usage = caller.get("/usage?window=24h&resolution=1h").await;
+    usage.body["data"].as_array().cloned().unwrap_or_default()
+}
+
+fn sum(rows: &[Value], field: &str) -> i64 {
+    rows.iter().filter_map(|row| row[field].as_i64()).sum()
+}
+
 /// Requests in the books, and whether any is estimated.
 async fn booked(caller: &Caller) -> (i64, bool) {
-    let usage = caller.get("/usage?window=24h&resolution=1h").await;
-    let rows: Vec<Value> = usage.body["data"].as_array().cloned().unwrap_or_default();
-    let requests = rows.iter().filter_map(|row| row["requests"].as_i64()).sum();
-    (requests, rows.iter().any(|row| row["estimated"] == true))
+    let rows = books(caller).await;
+    (sum(&rows, "requests"), rows.iter().any(|row| row["estimated"] == true))
 }
 
 async fn answered(service: &Service, key: &str) {
@@ -70,4 +78,25 @@ async fn a_stream_that_dies_with_the_service_is_estimated() {
     service.start();
     assert_eq!(booked(&service.admin().await).await, (ANSWERED + 1, true));
     gate.open();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_outlasts_the_service_pays_for_what_came() {
+    let upstream = Upstream::start().await;
+    let mut service = service(&upstream);
+    let key = key(&service.admin().await).await;
+    let gate = upstream.gate();
+    upstream.then(Script::sse().delta("one").hold(&gate).delta(&"more ".repeat(200)).hang());
+    let mut stream = ask(&service, &key, true).send().await.expect("an answer").bytes_stream();
+    let mut text = String::new();
+    while !text.contains("more") {
+        text.push_str(&String::from_utf8_lossy(&stream.next().await.expect("a piece").expect("bytes")));
+        gate.open();
+    }
+    // It drains for a while, cuts what has no end, and writes that down.
+    assert_eq!(service.stop(), Some(0));
+    service.start();
+    let rows = books(&service.admin().await).await;
+    assert_eq!(sum(&rows, "requests"), 1, "{rows:?}");
+    assert!(sum(&rows, "completion_tokens") > 200 && rows[0]["estimated"] == true, "{rows:?}");
 }
