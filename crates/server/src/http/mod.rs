@@ -23,6 +23,7 @@ pub mod reply;
 pub mod series;
 pub mod server;
 pub mod wait;
+pub mod websocket;
 
 use std::sync::Arc;
 

@@ -15,6 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::forward::{Reply, lost, refusal};
 use super::inside::Inside;
+use crate::http::websocket;
 
 /// Frames under way to the agent: who types faster waits.
 const UNDER_WAY: usize = 64;
@@ -79,8 +80,7 @@ async fn relay(
         }
     };
     let (code, reason) = close;
-    // The other side may be gone already.
-    let _ = socket.send(Message::Close(Some(CloseFrame { code, reason: reason.into() }))).await;
+    websocket::close(socket, Some(CloseFrame { code, reason: reason.into() })).await;
 }
 
 enum Shown {

@@ -16,6 +16,7 @@ use crate::http::envelope::{ApiError, ErrorBody};
 use crate::http::list::Params;
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
+use crate::http::websocket;
 use crate::services::vm::engine::{Console, EngineError};
 use crate::services::vm::{Vms, store};
 
@@ -127,6 +128,5 @@ async fn relay(mut socket: WebSocket, mut console: Box<dyn Console>, over: impl 
             }
         }
     }
-    // The other side may be gone already.
-    let _ = socket.send(Message::Close(None)).await;
+    websocket::close(socket, None).await;
 }
