@@ -5,10 +5,12 @@
 
 pub mod scan;
 
+use std::collections::HashSet;
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use crate::error::{Code, Error, Result};
 
@@ -17,15 +19,22 @@ use crate::error::{Code, Error, Result};
 /// # Errors
 /// [`Code::InvalidRequest`], with what is wrong and where.
 pub fn parse(bytes: &[u8]) -> Result<Value> {
+    strictly(bytes)
+}
+
+/// What [`parse`] says of bytes that a scan has refused. It builds nothing either: whoever sends what is no JSON must
+/// not have a service make room for many times as much.
+pub(crate) fn refusal(bytes: &[u8]) -> Error {
+    let refused = strictly::<()>(bytes).err();
+    refused.unwrap_or_else(|| Error::internal("the scan refused JSON that the parser takes"))
+}
+
+fn strictly<T: Built>(bytes: &[u8]) -> Result<T> {
     // Judged once for all of it, and not for each string.
     let text = std::str::from_utf8(bytes).map_err(invalid)?;
     let mut reader = serde_json::Deserializer::from_str(text);
-    Strict.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value)).map_err(invalid)
-}
-
-/// What [`parse`] says of bytes that a scan has refused.
-pub(crate) fn refusal(bytes: &[u8]) -> Error {
-    parse(bytes).err().unwrap_or_else(|| Error::internal("the scan refused JSON that the parser takes"))
+    let built = Strict(PhantomData).deserialize(&mut reader);
+    built.and_then(|value| reader.end().map(|()| value)).map_err(invalid)
 }
 
 /// What is said of bytes that are no JSON.
@@ -33,74 +42,111 @@ fn invalid(problem: impl fmt::Display) -> Error {
     Error::new(Code::InvalidRequest, format!("The body is not valid JSON: {problem}."))
 }
 
-fn twice<E: serde::de::Error>(key: &str) -> E {
-    E::custom(format_args!("the key {key:?} stands twice"))
+/// What is made of a text: its value, or nothing.
+trait Built: Sized {
+    /// The members of an object, as far as they are known.
+    type Members: Default;
+
+    fn scalar(value: impl Into<Value>) -> Self;
+    fn list(items: Vec<Self>) -> Self;
+    /// Whether the key is new.
+    fn add(members: &mut Self::Members, key: &str, value: Self) -> bool;
+    fn object(members: Self::Members) -> Self;
 }
 
-/// Builds a [`Value`] like serde_json's own, but refuses a key that stands twice.
-struct Strict;
+impl Built for Value {
+    type Members = Map<String, Self>;
 
-impl<'de> DeserializeSeed<'de> for Strict {
-    type Value = Value;
+    fn scalar(value: impl Into<Value>) -> Self {
+        value.into()
+    }
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Value, D::Error> {
+    fn list(items: Vec<Self>) -> Self {
+        Self::Array(items)
+    }
+
+    fn add(members: &mut Self::Members, key: &str, value: Self) -> bool {
+        !members.contains_key(key) && members.insert(key.to_owned(), value).is_none()
+    }
+
+    fn object(members: Self::Members) -> Self {
+        Self::Object(members)
+    }
+}
+
+impl Built for () {
+    type Members = HashSet<String>;
+
+    fn scalar(_: impl Into<Value>) -> Self {}
+
+    fn list(_: Vec<Self>) -> Self {}
+
+    fn add(members: &mut Self::Members, key: &str, (): Self) -> bool {
+        members.insert(key.to_owned())
+    }
+
+    fn object(_: Self::Members) -> Self {}
+}
+
+/// Reads like serde_json's own, but refuses a key that stands twice.
+struct Strict<T>(PhantomData<T>);
+
+impl<'de, T: Built> DeserializeSeed<'de> for Strict<T> {
+    type Value = T;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<T, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Strict {
-    type Value = Value;
+impl<'de, T: Built> Visitor<'de> for Strict<T> {
+    type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_bool<E>(self, v: bool) -> std::result::Result<Value, E> {
-        Ok(Value::Bool(v))
+    fn visit_bool<E>(self, v: bool) -> std::result::Result<T, E> {
+        Ok(T::scalar(v))
     }
 
-    fn visit_i64<E>(self, v: i64) -> std::result::Result<Value, E> {
-        Ok(Value::Number(v.into()))
+    fn visit_i64<E>(self, v: i64) -> std::result::Result<T, E> {
+        Ok(T::scalar(v))
     }
 
-    fn visit_u64<E>(self, v: u64) -> std::result::Result<Value, E> {
-        Ok(Value::Number(v.into()))
+    fn visit_u64<E>(self, v: u64) -> std::result::Result<T, E> {
+        Ok(T::scalar(v))
     }
 
-    fn visit_f64<E>(self, v: f64) -> std::result::Result<Value, E> {
-        Ok(Number::from_f64(v).map_or(Value::Null, Value::Number))
+    fn visit_f64<E>(self, v: f64) -> std::result::Result<T, E> {
+        Ok(T::scalar(v))
     }
 
-    fn visit_str<E>(self, v: &str) -> std::result::Result<Value, E> {
-        Ok(Value::String(v.to_owned()))
+    fn visit_str<E>(self, v: &str) -> std::result::Result<T, E> {
+        Ok(T::scalar(v))
     }
 
-    fn visit_string<E>(self, v: String) -> std::result::Result<Value, E> {
-        Ok(Value::String(v))
+    fn visit_unit<E>(self) -> std::result::Result<T, E> {
+        Ok(T::scalar(()))
     }
 
-    fn visit_unit<E>(self) -> std::result::Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<T, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element_seed(Self)? {
+        while let Some(item) = seq.next_element_seed(Self(PhantomData))? {
             items.push(item);
         }
-        Ok(Value::Array(items))
+        Ok(T::list(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Value, A::Error> {
-        let mut object = Map::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<T, A::Error> {
+        let mut members = T::Members::default();
         while let Some(key) = map.next_key::<String>()? {
-            let value = map.next_value_seed(Self)?;
-            if object.contains_key(&key) {
-                return Err(twice(&key));
+            let value = map.next_value_seed(Self(PhantomData))?;
+            if !T::add(&mut members, &key, value) {
+                return Err(serde::de::Error::custom(format_args!("the key {key:?} stands twice")));
             }
-            object.insert(key, value);
         }
-        Ok(Value::Object(object))
+        Ok(T::object(members))
     }
 }
 
