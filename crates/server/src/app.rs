@@ -4,6 +4,7 @@ mod doctor;
 mod lock;
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,13 +129,15 @@ pub async fn serve(config: Config) -> Result<()> {
     })?;
     announce(&config, &app, listener.local_addr()?);
     let ending = CancellationToken::new();
-    let until_signalled = async {
-        signalled().await;
-        tracing::info!("draining; machines keep running");
-        ending.cancel();
+    let mut serving = pin!(crate::http::server::serve(listener, app.edge.clone(), ending.clone()));
+    let served = tokio::select! {
+        served = serving.as_mut() => served,
+        () = signalled() => {
+            tracing::info!("draining; machines keep running");
+            ending.cancel();
+            serving.await
+        }
     };
-    let serving = crate::http::server::serve(listener, app.edge.clone(), ending.clone());
-    let (served, ()) = tokio::join!(serving, until_signalled);
     app.stop().await;
     served.context("connections cannot be served")
 }

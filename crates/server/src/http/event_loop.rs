@@ -36,7 +36,11 @@ impl EventLoop {
     fn start(stop: CancellationToken) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
-        let run = move || runtime.block_on(stop.cancelled());
+        let run = move || {
+            runtime.block_on(stop.cancelled());
+            // Its tasks are dropped here and now. Nobody waits for a look-up of a name that takes its time.
+            runtime.shutdown_background();
+        };
         let thread = thread::Builder::new().name("event-loop".into()).spawn(run)?;
         Ok(Self { handle, connection: Arc::default(), thread })
     }

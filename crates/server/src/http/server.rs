@@ -40,10 +40,13 @@ pub async fn serve(listener: TcpListener, edge: Edge, ending: CancellationToken)
     let connections = TaskTracker::new();
     while let Some(accepted) = ending.run_until_cancelled(listener.accept()).await {
         match accepted {
-            Ok((stream, from)) => {
-                let serving = connection(http.clone(), stream.into_std()?, from, edge.clone(), ending.clone());
-                loops.spawn(connections.track_future(serving));
-            }
+            Ok((stream, from)) => match stream.into_std() {
+                Ok(stream) => {
+                    let serving = connection(http.clone(), stream, from, edge.clone(), ending.clone());
+                    loops.spawn(connections.track_future(serving));
+                }
+                Err(error) => tracing::debug!(%error, "a connection ended before it began"),
+            },
             Err(error) if is_of_one(&error) => {}
             Err(error) => {
                 tracing::error!(%error, "no connection can be taken; trying again");
