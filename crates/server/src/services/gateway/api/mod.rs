@@ -30,13 +30,12 @@ pub fn routes() -> OpenApiRouter<Gateway> {
         .routes(routes!(model_admin::get_model, model_admin::replace_model, model_admin::delete_model))
 }
 
-/// Those of them that ask models.
+/// Those of them that are asked most. Speech starts programs, which an event loop should not.
 pub fn hot(gateway: &Gateway) -> Hot {
     Hot::default()
         .post::<completion::__path_create_chat_completion, _, _>(completion::create_chat_completion, gateway)
         .post::<completion::__path_create_completion, _, _>(completion::create_completion, gateway)
         .post::<completion::__path_create_embedding, _, _>(completion::create_embedding, gateway)
-        .post::<speech::__path_create_speech, _, _>(speech::create_speech, gateway)
 }
 
 /// What any route below `/v1` may refuse with.

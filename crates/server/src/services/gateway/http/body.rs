@@ -1,7 +1,6 @@
 //! The body of an answer, read as it comes. At its end the connection waits for the next request.
 
 use std::io;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use berth_domain::gateway::framing::{Decoder, Framing};
 use bytes::BytesMut;
 
 use super::connection::{Connection, Outgoing};
-use super::{HttpError, Origin};
+use super::{HttpError, Keeper};
 
 /// How long the end of a body may take of which nobody wants the rest.
 const END: Duration = Duration::from_secs(1);
@@ -22,20 +21,15 @@ pub struct Body {
     /// Content that came with the head.
     early: BytesMut,
     /// Who keeps the connection; `None` where it cannot serve again.
-    origin: Option<Arc<Origin>>,
+    keeper: Option<Keeper>,
     /// What the server agreed to before it had read it.
     rest: Option<Box<Outgoing>>,
 }
 
 impl Body {
     /// The body on a connection, over which `rest` of the request still goes.
-    pub fn new(
-        connection: Connection,
-        framing: Framing,
-        origin: Option<Arc<Origin>>,
-        rest: Option<Box<Outgoing>>,
-    ) -> Self {
-        Self { connection: Some(connection), decoder: Decoder::new(framing), early: BytesMut::new(), origin, rest }
+    pub fn new(connection: Connection, framing: Framing, keeper: Option<Keeper>, rest: Option<Box<Outgoing>>) -> Self {
+        Self { connection: Some(connection), decoder: Decoder::new(framing), early: BytesMut::new(), keeper, rest }
     }
 
     /// The same where these bytes came already.
@@ -53,10 +47,10 @@ impl Body {
 
     /// Nobody wants the rest. Where only little of it is left, the connection may serve again.
     pub fn finish(&mut self) {
-        let (Some(connection), Some(origin)) = (self.connection.take(), self.origin.take()) else { return };
+        let (Some(connection), Some(keeper)) = (self.connection.take(), self.keeper.take()) else { return };
         let (decoder, rest) = (self.decoder.clone(), self.rest.take());
         let mut end =
-            Self { connection: Some(connection), decoder, early: BytesMut::new(), origin: Some(origin), rest };
+            Self { connection: Some(connection), decoder, early: BytesMut::new(), keeper: Some(keeper), rest };
         tokio::spawn(tokio::time::timeout(END, async move {
             let mut unwanted = BytesMut::new();
             while let Ok(true) = end.read(&mut unwanted).await {
@@ -74,7 +68,7 @@ impl Body {
         while let Some(connection) = &mut self.connection {
             if let Some(Poll::Ready(sent)) = self.rest.as_mut().map(|rest| rest.poll(connection, context)) {
                 // A broken way out is told on the way in.
-                self.origin = self.origin.take().filter(|_| sent.is_ok());
+                self.keeper = self.keeper.take().filter(|_| sent.is_ok());
                 self.rest = None;
             }
             let decoder = &mut self.decoder;
@@ -100,8 +94,8 @@ impl Body {
             return;
         }
         let serves_again = everything && self.rest.is_none();
-        if let (Some(connection), Some(origin), true) = (self.connection.take(), self.origin.take(), serves_again) {
-            origin.put(connection);
+        if let (Some(connection), Some(keeper), true) = (self.connection.take(), self.keeper.take(), serves_again) {
+            keeper.keep(connection);
         }
     }
 }

@@ -105,7 +105,7 @@ impl Connection {
         let keeps = head.keeps && reads_on;
         let rest = (reads_on && !outgoing.is_sent()).then(|| Box::new(outgoing));
         let early = incoming.get(head.length..).unwrap_or_default();
-        let body = Body::new(connection, head.framing, keeps.then(|| origin.clone()), rest);
+        let body = Body::new(connection, head.framing, keeps.then(|| origin.keeper()), rest);
         let body = body.after(early).map_err(|error| (error, silent))?;
         Ok(Response { status: head.status, content_type: head.content_type, retry_after: head.retry_after, body })
     }

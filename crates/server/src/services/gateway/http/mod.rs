@@ -102,8 +102,9 @@ impl Origin {
         None
     }
 
-    fn put(&self, connection: Connection) {
-        self.idle().entry(Handle::current().id()).or_default().push((Instant::now(), connection));
+    /// Who keeps a connection of the present runtime.
+    fn keeper(self: &Arc<Self>) -> Keeper {
+        Keeper { origin: self.clone(), watcher: Handle::current().id() }
     }
 
     /// Closes connections that grew old or were closed at the other end.
@@ -112,6 +113,18 @@ impl Origin {
             idle.retain_mut(|(since, connection)| since.elapsed() < IDLE && connection.is_quiet());
             !idle.is_empty()
         });
+    }
+}
+
+/// Keeps a connection for the next request, wherever its last answer was read.
+pub struct Keeper {
+    origin: Arc<Origin>,
+    watcher: Id,
+}
+
+impl Keeper {
+    fn keep(self, connection: Connection) {
+        self.origin.idle().entry(self.watcher).or_default().push((Instant::now(), connection));
     }
 }
 
