@@ -83,6 +83,14 @@ impl Segment {
         }
     }
 
+    /// Leaves its file to people, under a name by which it is no segment any more.
+    pub fn set_aside(&self) -> io::Result<()> {
+        match &self.source {
+            Source::Memory(_) => Ok(()),
+            Source::File(path, _) => fs::rename(path, path.with_extension("unread")),
+        }
+    }
+
     /// Groups that stand nowhere else.
     fn kept(&self) -> usize {
         match &self.source {

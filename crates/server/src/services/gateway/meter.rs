@@ -153,7 +153,6 @@ impl Meter {
     pub fn write(&self, record: &mut Record) {
         let counts = record.counts();
         let line = Line { group: record.group(), counts: counts - record.written };
-        record.written = counts;
         let text = match line.text() {
             Ok(text) => text,
             Err(error) => return self.note(Appended::Lost(error.into())),
@@ -164,6 +163,9 @@ impl Meter {
         };
         if !told {
             self.inner.wake.notify_one();
+        }
+        if !matches!(appended, Appended::Lost(_)) {
+            record.written = counts;
         }
         self.note(appended);
     }
@@ -226,9 +228,6 @@ impl Meter {
         let reading = segment.clone();
         let read = tokio::task::spawn_blocking(move || reading.read()).await.map_err(other)?;
         let Found { totals, unread } = read.map_err(other)?;
-        if unread > 0 {
-            tracing::error!(lines = unread, "records of usage cannot be read; they are left out");
-        }
         fault::point("usage.move.before").await.map_err(DbError::Other)?;
         if !totals.is_empty() {
             let mut tx = self.inner.db.begin().await?;
@@ -236,7 +235,13 @@ impl Meter {
             tx.commit().await?;
         }
         fault::point("usage.move.written").await.map_err(DbError::Other)?;
-        segment.remove().map_err(other)?;
+        // What cannot be taken away does not count again: its number is noted.
+        if unread > 0 {
+            tracing::error!(lines = unread, "records of usage cannot be read; their file is set aside");
+            segment.set_aside().unwrap_or_else(stays);
+        } else {
+            segment.remove().unwrap_or_else(stays);
+        }
         self.state().journal.forget_oldest();
         fault::point("usage.move.done").await.map_err(DbError::Other)
     }
@@ -270,6 +275,10 @@ impl Meter {
     fn state(&self) -> MutexGuard<'_, State> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn stays(error: std::io::Error) {
+    tracing::warn!(%error, "a file of usage whose records are in the database stays where it is");
 }
 
 fn other(error: impl std::fmt::Display) -> DbError {
@@ -401,6 +410,25 @@ mod tests {
         assert_eq!((meter.failures(), meter.lost()), (2, 0));
         meter.flush().await.unwrap();
         assert_eq!((number(&db, "SUM(requests)").await, number(&db, "SUM(completion_tokens)").await), (1, 7));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_left_to_people() {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, usage) = (database(dir.path()).await, dir.path().join("usage"));
+        let dead = Meter::open(&usage, db.clone()).unwrap();
+        dead.write(&mut record(1));
+        let file = std::fs::read_dir(&usage).unwrap().next().unwrap().unwrap().path();
+        let mut text = std::fs::read(&file).unwrap();
+        text.extend_from_slice(b"[\"of another kind\"]\n");
+        std::fs::write(&file, &text).unwrap();
+        drop(dead);
+        for _ in 0..2 {
+            let meter = Meter::open(&usage, db.clone()).unwrap();
+            meter.flush().await.unwrap();
+            assert_eq!(number(&db, "SUM(requests)").await, 1);
+            assert_eq!(std::fs::read(file.with_extension("unread")).unwrap(), text);
+        }
     }
 
     #[tokio::test]

@@ -31,6 +31,9 @@ const KEY: usize = 5;
 /// How many of the last are added up.
 const SUMS: usize = 5;
 
+/// Most that a number adds up to: an upstream that tells nonsense must not make a transaction fail, and hold up all.
+const MOST: i64 = 4_000_000_000_000_000_000;
+
 /// Rows of a statement. There are few sizes, so that connections keep few prepared statements.
 const SIZES: [usize; 3] = [50, 5, 1];
 
@@ -41,7 +44,11 @@ fn statement(rows: usize) -> String {
     let row = |n: usize| (1..=width).map(|column| format!("${}", n * width + column)).collect::<Vec<_>>().join(", ");
     let rows: Vec<_> = (0..rows).map(|n| format!("({})", row(n))).collect();
     let sums = &COLUMNS[width - SUMS..];
-    let sums: Vec<_> = sums.iter().map(|name| format!("{name} = inference_totals.{name} + excluded.{name}")).collect();
+    let sum = |name: &&str| {
+        let (known, new) = (format!("inference_totals.{name}"), format!("excluded.{name}"));
+        format!("{name} = CASE WHEN {known} > {MOST} - {new} THEN {MOST} ELSE {known} + {new} END")
+    };
+    let sums: Vec<_> = sums.iter().map(sum).collect();
     format!(
         "INSERT INTO inference_totals ({}) VALUES {} ON CONFLICT ({}) DO UPDATE SET {}",
         COLUMNS.join(", "),
@@ -249,6 +256,19 @@ mod tests {
         }
         let all = steps(&db, Tenant { org: ORG, project: PROJECT }, 0..3600, 3600, None).await.unwrap();
         assert_eq!(all.iter().map(|row| row.requests).collect::<Vec<_>>(), [3]);
+    }
+
+    #[tokio::test]
+    async fn nonsense_adds_up_to_no_more_than_a_row_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = database(&dir).await;
+        let mut much = line(1, "tiny", None);
+        much.counts.prompt = i64::MAX;
+        for segment in 1..4 {
+            written(&db, (Uuid::nil(), segment), &[much.clone()]).await;
+        }
+        let all = steps(&db, Tenant { org: ORG, project: PROJECT }, 0..3600, 3600, None).await.unwrap();
+        assert_eq!(all.iter().map(|row| (row.requests, row.prompt_tokens)).collect::<Vec<_>>(), [(3, MOST)]);
     }
 
     #[tokio::test]
