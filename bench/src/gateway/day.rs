@@ -162,7 +162,7 @@ fn memory(report: &mut Report, after: &[f64], took: Duration) {
 }
 
 /// Whether each request that got as far as an account is in the bill, and no other.
-fn usage(report: &mut Report, asked: u64, rows: u64) -> Result<()> {
+fn usage(report: &mut Report, asked: u64, shown: u64) -> Result<()> {
     let number = |is: fn(Ending) -> bool| (0..DAY).filter(|stream| is(Ending::of(*stream))).count();
     let (early, refused) = (number(Ending::is_early), number(Ending::is_refused));
     let possible = u64::from(DAY) - u64::try_from(refused)?;
@@ -171,9 +171,9 @@ fn usage(report: &mut Report, asked: u64, rows: u64) -> Result<()> {
         (certain..=possible).contains(&asked),
         "the gateway counts {asked} requests to its upstream, which must be {certain} to {possible}"
     );
-    let detail = format!("{rows} of {asked}; {refused} were refused, and of {early} some left before they were read");
-    let what = "gateway: rows of usage too few or too many after a day of streams";
-    report.add(what, figure(rows.abs_diff(asked))?, "rows", Some(Bound::Most(0.0)), detail);
+    let detail = format!("{shown} of {asked}; {refused} were refused, and of {early} some left before they were read");
+    let what = "gateway: requests in the usage too few or too many after a day of streams";
+    report.add(what, figure(shown.abs_diff(asked))?, "requests", Some(Bound::Most(0.0)), detail);
     Ok(())
 }
 

@@ -50,7 +50,7 @@ impl Operation {
         }
     }
 
-    /// The word of metrics and of usage.
+    /// Its word, in spans.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",

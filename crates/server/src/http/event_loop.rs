@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Bytes of work, as parsing a body, that a loop does itself: a fraction of a millisecond.
+/// Bytes of work, as parsing a body, that a loop does itself: 0.1 to 0.3 ms of text, at worst 3 ms of nothing but keys.
 const LIGHT: usize = 256 << 10;
 
 /// The event loops of a service. Dropped, they end, and what runs on them with them.

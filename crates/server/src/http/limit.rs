@@ -46,7 +46,7 @@ impl Window {
         let mut numbers = [itoa::Buffer::new(); 3];
         let [a, b, c] = &mut numbers;
         let (limit, left, reset) = (a.format(limit), b.format(left), c.format(reset));
-        // Every answer has them: put together from their pieces, they cost a third of what format! takes.
+        // Every answer has them: put together from their pieces, they cost less than half of what format! takes.
         let texts = [
             ("ratelimit-policy", ["\"", name, "\";q=", limit, ";w=60"].concat()),
             ("ratelimit", ["\"", name, "\";r=", left, ";t=", reset].concat()),

@@ -22,6 +22,8 @@ pub struct Steps {
 /// What may be asked for, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
+    /// What windows and resolutions are whole multiples of.
+    pub unit: i64,
     /// Finest resolution.
     pub finest: i64,
     /// Longest window.
@@ -33,9 +35,9 @@ pub struct Bounds {
 impl Steps {
     /// Reads `window` and `resolution`, and refuses with every mistake of the query.
     pub fn read(mut params: Params, bounds: Bounds) -> Result<Self> {
-        let Bounds { finest, longest, default } = bounds;
-        let window = params.read("window", |t| duration(t, finest, longest)).unwrap_or(default.window);
-        let resolution = params.read("resolution", |t| duration(t, finest, longest));
+        let default = bounds.default;
+        let window = params.read("window", |t| duration(t, bounds)).unwrap_or(default.window);
+        let resolution = params.read("resolution", |t| duration(t, bounds));
         // A short window is one step where nobody says otherwise.
         let resolution = resolution.unwrap_or(default.resolution.min(window));
         params.finish()?;
@@ -63,9 +65,10 @@ impl Steps {
 }
 
 /// Seconds of a text like `90s`, `5m`, `1h` or `1d`.
-fn duration(text: &str, least: i64, most: i64) -> Result<i64, String> {
-    let rule = || format!("must be a time like 30s, 5m, 1h or 1d, from {least}s to {most}s");
-    let unit = match text.chars().last() {
+fn duration(text: &str, Bounds { unit, finest, longest, .. }: Bounds) -> Result<i64, String> {
+    let multiples = if unit > 1 { format!(", in multiples of {unit}s") } else { String::new() };
+    let rule = || format!("must be a time like 30s, 5m, 1h or 1d, from {finest}s to {longest}s{multiples}");
+    let seconds = match text.chars().last() {
         Some('s') => 1,
         Some('m') => 60,
         Some('h') => 3600,
@@ -75,8 +78,8 @@ fn duration(text: &str, least: i64, most: i64) -> Result<i64, String> {
     let digits = &text[..text.len() - 1];
     let number: i64 = digits.parse().map_err(|_| rule())?;
     number
-        .checked_mul(unit)
-        .filter(|s| (least..=most).contains(s) && digits.bytes().all(|b| b.is_ascii_digit()))
+        .checked_mul(seconds)
+        .filter(|s| (finest..=longest).contains(s) && s % unit == 0 && digits.bytes().all(|b| b.is_ascii_digit()))
         .ok_or_else(rule)
 }
 
@@ -86,13 +89,20 @@ mod tests {
 
     #[test]
     fn durations_on_both_sides() {
-        for (text, want) in [("10s", 10), ("5m", 300), ("1h", 3600)] {
-            assert_eq!(duration(text, 10, 3600), Ok(want));
+        let default = Steps { window: 3600, resolution: 10 };
+        let bounds = Bounds { unit: 1, finest: 10, longest: 3600, default };
+        for (text, want) in [("10s", 10), ("5m", 300), ("1h", 3600), ("61s", 61)] {
+            assert_eq!(duration(text, bounds), Ok(want));
         }
         for bad in ["", "s", "9s", "61m", "1", "-1h", "+1h", "1.5h", "1x", "99999999999999999999h", "ä"] {
-            assert!(duration(bad, 10, 3600).is_err(), "{bad}");
+            assert!(duration(bad, bounds).is_err(), "{bad}");
         }
-        assert_eq!(duration("30d", 5, 30 * 86_400), Ok(30 * 86_400));
+        assert_eq!(duration("30d", Bounds { longest: 30 * 86_400, ..bounds }), Ok(30 * 86_400));
+        let minutes = Bounds { unit: 60, finest: 60, ..bounds };
+        assert_eq!((duration("60s", minutes), duration("2m", minutes)), (Ok(60), Ok(120)));
+        for bad in ["59s", "61s", "119s"] {
+            assert!(duration(bad, minutes).unwrap_err().ends_with("to 3600s, in multiples of 60s"), "{bad}");
+        }
     }
 
     #[test]
@@ -102,7 +112,8 @@ mod tests {
         assert_eq!(starts, [100, 120, 140]);
         assert_eq!(steps.span(Timestamp(173 * Timestamp::SECOND)), 100..180);
         assert_eq!(Steps { window: 60, resolution: 20 }.span(Timestamp(160 * Timestamp::SECOND)), 100..180);
-        let bounds = Bounds { finest: 5, longest: 30 * 86_400, default: Steps { window: 3600, resolution: 10 } };
+        let bounds =
+            Bounds { unit: 1, finest: 5, longest: 30 * 86_400, default: Steps { window: 3600, resolution: 10 } };
         let read = |query: &str| Steps::read(Params::parse(query), bounds);
         assert_eq!(read("").unwrap(), bounds.default);
         assert_eq!(read("window=5s").unwrap(), Steps { window: 5, resolution: 5 });

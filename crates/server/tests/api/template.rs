@@ -105,7 +105,7 @@ async fn an_upload_is_kept_for_a_day() {
         .until("its end", |c| async move { c.get("/sandbox_uploads").await.body["pagination"]["total_items"] == 1 })
         .await;
     caller.delete(&format!("/sandbox_uploads/{id}")).await.refused(404, "not_found");
-    assert_eq!(platform.sandboxes.uploads(), 1);
+    eventually("the files' end", 30, || (platform.sandboxes.uploads() == 1).then_some(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,7 +169,7 @@ async fn a_build_waits_for_what_it_begins_with() {
             second["message"] == "waiting for the template 'first'"
         })
         .await;
-    assert_eq!(platform.sandboxes.builds(), 1);
+    eventually("the first build", 30, || (platform.sandboxes.builds() == 1).then_some(()));
     // Who is deleted is built no further; a name that is nobody's then is a registry's.
     platform.sandboxes.set_builds_last(false);
     assert_eq!(caller.delete("/sandbox_templates/first").await.status, 204);
@@ -216,7 +216,7 @@ async fn only_so_many_are_built_at_a_time() {
             all["data"].as_array().is_some_and(|all| all.iter().filter(|t| waits(t)).count() == 1)
         })
         .await;
-    assert_eq!(platform.sandboxes.builds(), 2);
+    eventually("two builds", 30, || (platform.sandboxes.builds() == 2).then_some(()));
     // One that waits can be deleted as those can that are built.
     for name in ["a", "b", "c"] {
         assert_eq!(caller.delete(&format!("/sandbox_templates/{name}")).await.status, 204);

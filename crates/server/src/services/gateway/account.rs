@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use berth_domain::gateway::body::Operation;
 use berth_domain::gateway::chunk::Chunk;
 use berth_domain::gateway::money::estimate;
 use berth_domain::gateway::{Price, Usage};
@@ -51,8 +52,15 @@ impl Account {
 
     /// Begins the span of the request, which asks for a model by this name. `streams` is whether its answer comes in
     /// pieces.
-    pub fn trace(&mut self, origin: &Origin, model: &str, max_tokens: Option<u64>, streams: bool) {
-        self.trace = self.gateway.traces().begin(&self.record, origin, model, max_tokens, streams);
+    pub fn trace(
+        &mut self,
+        operation: Operation,
+        origin: &Origin,
+        model: &str,
+        max_tokens: Option<u64>,
+        streams: bool,
+    ) {
+        self.trace = self.gateway.traces().begin(operation, origin, model, max_tokens, streams);
     }
 
     /// The `traceparent` that upstreams are told, where the request has a span.
@@ -87,7 +95,6 @@ impl Account {
     /// The first piece of a stream goes out: should this service die, the request stands in the books.
     pub fn begin(&mut self) {
         self.trace.first();
-        self.record.status = 200;
         self.write();
     }
 
@@ -124,9 +131,8 @@ impl Account {
     /// The request has ended with this status.
     pub fn close(&mut self, status: u16) {
         if !std::mem::replace(&mut self.closed, true) {
-            self.record.status = status;
             self.write();
-            self.trace.end(&self.record);
+            self.trace.end(status, &self.record);
             self.reservation.settle(self.record.usage.total(), self.record.cost);
         }
     }

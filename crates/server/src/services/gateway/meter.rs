@@ -43,11 +43,6 @@ pub struct Record {
     pub key: Option<KeyId>,
     /// The model that answered, or that was asked for.
     pub model: Arc<str>,
-    /// The operation's word, for the request's span.
-    #[cfg_attr(not(feature = "traces"), expect(dead_code, reason = "only a span tells it"))]
-    pub operation: &'static str,
-    /// Status of the answer; 499 is a client that left.
-    pub status: u16,
     /// Tokens.
     pub usage: Usage,
     /// What they cost.
@@ -295,8 +290,6 @@ impl Record {
             project: ProjectId(Uuid::nil()),
             key: None,
             model,
-            operation: "chat",
-            status: 200,
             usage,
             cost: Nano(5),
             estimated: false,

@@ -26,6 +26,8 @@ mod nothing {
     )]
 
     use axum::extract::Request;
+    use berth_domain::gateway::body::Operation;
+    use berth_domain::ids::ProjectId;
     use tokio_util::sync::CancellationToken;
 
     use crate::services::gateway::meter::Record;
@@ -51,12 +53,12 @@ mod nothing {
         pub async fn flush(self, _: CancellationToken) {}
 
         /// Reads nothing of a request.
-        pub fn origin(&self, _: &Request) -> Origin {
+        pub fn origin(&self, _: ProjectId, _: &Request) -> Origin {
             Origin
         }
 
         /// Begins no span.
-        pub fn begin(&self, _: &Record, _: &Origin, _: &str, _: Option<u64>, _: bool) -> Trace {
+        pub fn begin(&self, _: Operation, _: &Origin, _: &str, _: Option<u64>, _: bool) -> Trace {
             Trace(())
         }
     }
@@ -66,7 +68,7 @@ mod nothing {
         pub fn first(&mut self) {}
 
         /// Ends nothing.
-        pub fn end(&mut self, _: &Record) {}
+        pub fn end(&mut self, _: u16, _: &Record) {}
 
         /// None.
         pub fn traceparent(&self) -> Option<String> {

@@ -21,7 +21,7 @@ use crate::http::series::{Bounds, Steps};
 pub const INTERVAL: i64 = 5;
 /// What may be asked for.
 pub const BOUNDS: Bounds =
-    Bounds { finest: INTERVAL, longest: 30 * 86_400, default: Steps { window: 3600, resolution: 10 } };
+    Bounds { unit: 1, finest: INTERVAL, longest: 30 * 86_400, default: Steps { window: 3600, resolution: 10 } };
 /// How long a machine may take to tell what it uses.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Machines that are asked at the same time.

@@ -48,8 +48,6 @@ impl Place {
             project,
             key: None,
             model: "tiny".into(),
-            operation: "chat",
-            status: 200,
             usage: Usage::default(),
             cost,
             estimated: false,

@@ -91,16 +91,16 @@ pub(super) async fn create_embedding(
 async fn answer(gateway: Gateway, scope: Scope, request: Request, operation: Operation) -> Reply<Response> {
     require_json(request.headers())?;
     let (priority, request_id) = told(&request);
-    let origin = gateway.traces().origin(&request);
+    let origin = gateway.traces().origin(scope.project, &request);
     let body = read(request, BODY_LIMIT).await?;
     let text = body.clone();
     let head = compute(body.len(), move || Head::read(operation, &text)).await?;
     let entry = gateway.model(&head.model, scope.project)?;
     let room = room(&gateway)?;
     let most = Usage { prompt: estimate(head.prompt_bytes), completion: head.max_tokens.unwrap_or(ANSWER) };
-    let mut account = open(&gateway, &scope, entry.name.clone(), entry.model.price, operation, most).await?;
+    let mut account = open(&gateway, &scope, entry.name.clone(), entry.model.price, most).await?;
     let streams = head.stream;
-    account.trace(&origin, &head.model, head.max_tokens, streams);
+    account.trace(operation, &origin, &head.model, head.max_tokens, streams);
     let job = Job {
         operation,
         conversation: scoped(head.conversation, &scope),
@@ -144,16 +144,15 @@ pub(super) async fn open(
     scope: &Scope,
     model: Arc<str>,
     price: Price,
-    operation: Operation,
     most: Usage,
 ) -> Result<Account> {
     let reservation = gateway.allowances().reserve(scope, most.total(), price.of(most)).await?;
-    let record = record(gateway, scope, model, operation);
+    let record = record(gateway, scope, model);
     Ok(Account::open(gateway, record, price, reservation, most.prompt))
 }
 
 /// What is known of a request from its beginning.
-fn record(gateway: &Gateway, scope: &Scope, model: Arc<str>, operation: Operation) -> Record {
+fn record(gateway: &Gateway, scope: &Scope, model: Arc<str>) -> Record {
     let key = match scope.caller.who {
         Who::Key { id, .. } => Some(id),
         Who::Person { .. } => None,
@@ -164,8 +163,6 @@ fn record(gateway: &Gateway, scope: &Scope, model: Arc<str>, operation: Operatio
         project: scope.project,
         key,
         model,
-        operation: operation.as_str(),
-        status: 0,
         usage: Usage::default(),
         cost: Nano::default(),
         estimated: false,

@@ -46,7 +46,7 @@ pub(super) async fn create_speech(
 ) -> Reply<Response> {
     require_json(request.headers())?;
     let (priority, request_id) = told(&request);
-    let origin = gateway.traces().origin(&request);
+    let origin = gateway.traces().origin(scope.project, &request);
     let body = read(request, BODY_LIMIT).await?;
     let value = json::parse(&body)?;
     let speech = Speech::read(&value)?;
@@ -84,8 +84,8 @@ async fn of_model(
     let usage = characters(&asked.speech);
     let room = room(&gateway)?;
     let (name, price) = (entry.name.clone(), entry.model.price);
-    let mut account = open(&gateway, &scope, name, price, Operation::Speech, usage).await?;
-    account.trace(&asked.origin, &asked.speech.model, None, true);
+    let mut account = open(&gateway, &scope, name, price, usage).await?;
+    account.trace(Operation::Speech, &asked.origin, &asked.speech.model, None, true);
     let job = Job {
         operation: Operation::Speech,
         conversation: scoped(head.conversation, &scope),
@@ -116,8 +116,8 @@ async fn of_voice(gateway: Gateway, scope: Scope, asked: Asked) -> Reply<Respons
     let usage = characters(&asked.speech);
     let room = room(&gateway)?;
     let (name, price) = (LOCAL_SPEECH.into(), Price::default());
-    let mut account = open(&gateway, &scope, name, price, Operation::Speech, usage).await?;
-    account.trace(&asked.origin, &asked.speech.model, None, true);
+    let mut account = open(&gateway, &scope, name, price, usage).await?;
+    account.trace(Operation::Speech, &asked.origin, &asked.speech.model, None, true);
     match &speaks.voice.source {
         Source::Espeak(voice) => {
             let made = gateway.speaker().speak(&asked.speech, voice).await;

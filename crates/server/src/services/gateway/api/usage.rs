@@ -2,8 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use berth_domain::error::FieldError;
-use berth_domain::{Error, Timestamp};
+use berth_domain::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -17,9 +16,9 @@ use crate::services::gateway::store::usage::{self, Grouping, StepRow};
 
 /// Seconds in a minute.
 const MINUTE: i64 = 60;
-/// What may be asked for.
+/// What may be asked for: usage is known by the minute.
 const BOUNDS: Bounds =
-    Bounds { finest: MINUTE, longest: 30 * 86_400, default: Steps { window: 86_400, resolution: 3600 } };
+    Bounds { unit: MINUTE, finest: MINUTE, longest: 30 * 86_400, default: Steps { window: 86_400, resolution: 3600 } };
 
 /// Usage of models.
 #[derive(Serialize, ToSchema)]
@@ -78,21 +77,11 @@ impl Asked {
         let word = |name: &str| params.get(name).map(str::to_owned);
         let (window, resolution) = (word("window"), word("resolution"));
         let steps = Steps::read(params, BOUNDS)?;
-        whole_minutes(steps)?;
         let window = window.unwrap_or_else(|| "24h".into());
         let short = steps.window < BOUNDS.default.resolution;
         let resolution = resolution.unwrap_or_else(|| if short { window.clone() } else { "1h".into() });
         Ok(Self { steps, words: (window, resolution), group_by })
     }
-}
-
-/// Usage is known by the minute.
-fn whole_minutes(steps: Steps) -> berth_domain::Result<()> {
-    let broken =
-        [("window", steps.window), ("resolution", steps.resolution)].into_iter().filter(|(_, s)| s % MINUTE != 0);
-    let message = "must be whole minutes, like 5m or 120s";
-    let faults: Vec<_> = broken.map(|(field, _)| FieldError { field: field.into(), message: message.into() }).collect();
-    if faults.is_empty() { Ok(()) } else { Err(Error::invalid(faults)) }
 }
 
 fn grouping(text: &str) -> Result<Grouping, String> {

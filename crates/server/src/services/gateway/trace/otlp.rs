@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName};
+use berth_domain::gateway::body::Operation;
+use berth_domain::ids::ProjectId;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{Span as _, SpanBuilder, SpanKind, Status, TraceFlags, Tracer, TracerProvider};
 use opentelemetry::{Context, InstrumentationScope, KeyValue};
@@ -35,9 +37,9 @@ struct Sending {
     tracer: SdkTracer,
 }
 
-/// What a request is part of: the span its client names, and the request's id.
-#[derive(Default)]
+/// What a request is part of: its project, the span its client names, and the request's id.
 pub struct Origin {
+    project: ProjectId,
     parent: Context,
     request_id: String,
 }
@@ -68,42 +70,41 @@ impl Traces {
     }
 
     /// What a request is part of. A `traceparent` that is none is as if absent (W3C Trace Context, section 3.2).
-    pub fn origin(&self, request: &Request) -> Origin {
+    pub fn origin(&self, project: ProjectId, request: &Request) -> Origin {
         if self.0.is_none() {
-            return Origin::default();
+            return Origin { project, parent: Context::default(), request_id: String::new() };
         }
         let headers = Headers(request.headers());
         let parent = TraceContextPropagator::new().extract_with_context(&Context::new(), &headers);
         let request_id = request.extensions().get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
-        Origin { parent, request_id }
+        Origin { project, parent, request_id }
     }
 
     /// Begins the span of a request to a model, by the client's name for it. `streams` is whether the answer comes in
     /// pieces.
     pub fn begin(
         &self,
-        record: &Record,
+        operation: Operation,
         origin: &Origin,
         model: &str,
         max_tokens: Option<u64>,
         streams: bool,
     ) -> Trace {
         let Some(Sending { tracer, .. }) = &self.0 else { return Trace::default() };
-        let operation = operation(record);
+        let name = name(operation);
         let mut attributes = vec![
-            KeyValue::new("gen_ai.operation.name", operation),
+            KeyValue::new("gen_ai.operation.name", name),
             KeyValue::new("gen_ai.provider.name", PROVIDER),
             KeyValue::new("gen_ai.request.model", model.to_owned()),
-            KeyValue::new("berth.project", record.project.to_string()),
+            KeyValue::new("berth.project", origin.project.to_string()),
             KeyValue::new("berth.request_id", origin.request_id.clone()),
         ];
         attributes.extend(max_tokens.map(|most| KeyValue::new("gen_ai.request.max_tokens", number(most))));
         attributes.extend(streams.then(|| KeyValue::new("gen_ai.request.stream", true)));
-        let span = SpanBuilder::from_name(format!("{operation} {model}"))
-            .with_kind(SpanKind::Client)
-            .with_attributes(attributes);
+        let span =
+            SpanBuilder::from_name(format!("{name} {model}")).with_kind(SpanKind::Client).with_attributes(attributes);
         let span = tracer.build_with_context(span, &origin.parent);
-        Trace(Some(Box::new(Open { span, streams, began: Instant::now(), first: None })))
+        Trace(Some(Box::new(Open { span, operation, streams, began: Instant::now(), first: None })))
     }
 }
 
@@ -136,6 +137,7 @@ pub struct Trace(Option<Box<Open>>);
 
 struct Open {
     span: Span,
+    operation: Operation,
     streams: bool,
     began: Instant,
     first: Option<Duration>,
@@ -151,16 +153,16 @@ impl Trace {
         }
     }
 
-    /// The request ended, as its record says.
-    pub fn end(&mut self, record: &Record) {
+    /// The request ended with this status; its record tells the rest.
+    pub fn end(&mut self, status: u16, record: &Record) {
         let Some(open) = &mut self.0 else { return };
         if !open.span.is_recording() {
             return;
         }
         let waited = open.first.filter(|_| open.streams).map(|waited| waited.as_secs_f64());
-        open.span.set_attributes(outcome(record, open.first.is_some()));
+        open.span.set_attributes(outcome(open.operation, status, record, open.first.is_some()));
         open.span.set_attributes(waited.map(|seconds| KeyValue::new("gen_ai.response.time_to_first_chunk", seconds)));
-        if failed(record) {
+        if failed(status) {
             open.span.set_status(Status::error(""));
         }
         open.span.end();
@@ -176,23 +178,23 @@ impl Trace {
 }
 
 /// The operation in the words of the conventions. They have none for speech; theirs for it is under discussion.
-fn operation(record: &Record) -> &'static str {
-    match record.operation {
-        "completions" => "text_completion",
-        "speech" => "text_to_speech",
-        same => same,
+const fn name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Completions => "text_completion",
+        Operation::Speech => "text_to_speech",
+        same => same.as_str(),
     }
 }
 
-const fn failed(record: &Record) -> bool {
-    record.status >= 400
+const fn failed(status: u16) -> bool {
+    status >= 400
 }
 
 /// What a request's end tells: its status and usage, and who answered.
-fn outcome(record: &Record, answered: bool) -> Vec<KeyValue> {
-    let mut attributes = vec![KeyValue::new("http.response.status_code", i64::from(record.status))];
-    if failed(record) {
-        let error = match record.status {
+fn outcome(operation: Operation, status: u16, record: &Record, answered: bool) -> Vec<KeyValue> {
+    let mut attributes = vec![KeyValue::new("http.response.status_code", i64::from(status))];
+    if failed(status) {
+        let error = match status {
             CLIENT_LEFT => Cow::Borrowed(LEFT),
             status => Cow::Owned(status.to_string()),
         };
@@ -203,7 +205,7 @@ fn outcome(record: &Record, answered: bool) -> Vec<KeyValue> {
     }
     if answered || record.usage.total() > 0 {
         attributes.push(KeyValue::new("gen_ai.usage.input_tokens", number(record.usage.prompt)));
-        if matches!(record.operation, "chat" | "completions") {
+        if matches!(operation, Operation::Chat | Operation::Completions) {
             attributes.push(KeyValue::new("gen_ai.usage.output_tokens", number(record.usage.completion)));
         }
         attributes.push(KeyValue::new("berth.estimated", record.estimated));
@@ -224,14 +226,14 @@ mod tests {
     use super::*;
 
     fn record() -> Record {
-        Record { status: 0, ..Record::sample("tiny".into(), Usage::default()) }
+        Record::sample("tiny".into(), Usage::default())
     }
 
     /// The `traceparent` for upstreams of a request that came with this one.
     fn passed_on(traceparent: &str) -> String {
         let traces = Traces::over(SdkTracerProvider::builder().build());
         let request = http::Request::builder().header("traceparent", traceparent).body(Body::empty()).unwrap();
-        let trace = traces.begin(&record(), &traces.origin(&request), "tiny", None, false);
+        let trace = traces.begin(Operation::Chat, &traces.origin(record().project, &request), "tiny", None, false);
         trace.traceparent().unwrap()
     }
 
@@ -264,31 +266,31 @@ mod tests {
     fn without_a_collector_there_is_no_span() {
         let traces = Traces::start(&crate::config::Traces::default()).unwrap();
         let request = http::Request::new(Body::empty());
-        let mut trace = traces.begin(&record(), &traces.origin(&request), "tiny", None, false);
+        let mut trace = traces.begin(Operation::Chat, &traces.origin(record().project, &request), "tiny", None, false);
         assert_eq!(trace.traceparent(), None);
         trace.first();
-        trace.end(&record());
+        trace.end(200, &record());
     }
 
     #[test]
     fn a_span_tells_what_the_record_says_and_no_more() {
-        let told = |record: &Record, answered| {
-            let attributes = outcome(record, answered);
+        let told = |operation, status, record: &Record, answered| {
+            let attributes = outcome(operation, status, record, answered);
             attributes.iter().map(|told| format!("{}={}", told.key, told.value)).collect::<Vec<_>>().join(" ")
         };
-        let refused = Record { status: 429, ..record() };
-        assert_eq!(told(&refused, false), "http.response.status_code=429 error.type=429");
+        let refused = told(Operation::Chat, 429, &record(), false);
+        assert_eq!(refused, "http.response.status_code=429 error.type=429");
         let usage = Usage { prompt: u64::MAX, completion: 3 };
-        let left = Record { status: CLIENT_LEFT, usage, estimated: true, ..record() };
+        let left = Record { usage, estimated: true, ..record() };
         assert_eq!(
-            told(&left, true),
+            told(Operation::Chat, CLIENT_LEFT, &left, true),
             "http.response.status_code=499 error.type=cancelled gen_ai.response.model=tiny \
              gen_ai.usage.input_tokens=9223372036854775807 gen_ai.usage.output_tokens=3 berth.estimated=true"
         );
         let usage = Usage { prompt: 12, completion: 0 };
-        let spoken = Record { status: 200, operation: "speech", usage, ..record() };
+        let spoken = Record { usage, ..record() };
         assert_eq!(
-            told(&spoken, true),
+            told(Operation::Speech, 200, &spoken, true),
             "http.response.status_code=200 gen_ai.response.model=tiny gen_ai.usage.input_tokens=12 \
              berth.estimated=false"
         );

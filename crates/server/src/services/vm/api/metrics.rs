@@ -19,7 +19,7 @@ use crate::services::vm::{Vms, store};
 
 /// What may be asked for.
 const BOUNDS: Bounds =
-    Bounds { finest: INTERVAL, longest: KEPT, default: Steps { window: KEPT, resolution: INTERVAL } };
+    Bounds { unit: 1, finest: INTERVAL, longest: KEPT, default: Steps { window: KEPT, resolution: INTERVAL } };
 
 /// Series of a VM.
 #[derive(Serialize, ToSchema)]
