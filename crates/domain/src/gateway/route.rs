@@ -23,7 +23,8 @@ pub struct Standing {
 }
 
 impl Standing {
-    fn open(&self) -> bool {
+    /// Whether it admits and has room.
+    pub fn is_open(&self) -> bool {
         self.admits && self.most.is_none_or(|most| self.busy < most)
     }
 
@@ -37,15 +38,6 @@ impl Standing {
     }
 }
 
-/// Why no upstream was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lack {
-    /// Some admit and all of those are full: waiting may help.
-    Busy,
-    /// None admits.
-    Down,
-}
-
 /// The upstream that answers; `None` where none both admits and has room. `chance` is 64 random bits, `key` the hash of
 /// the conversation together with its project.
 pub fn choose(strategy: Strategy, standings: &[Standing], chance: u64, key: u64) -> Option<usize> {
@@ -55,11 +47,6 @@ pub fn choose(strategy: Strategy, standings: &[Standing], chance: u64, key: u64)
         Strategy::Latency => fastest(standings, chance),
         Strategy::Affinity => nearest(standings, key),
     }
-}
-
-/// Why [`choose`] found none.
-pub fn lack(standings: &[Standing]) -> Lack {
-    if standings.iter().any(|standing| standing.admits) { Lack::Busy } else { Lack::Down }
 }
 
 /// Spreads a number over 64 bits: one step of splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
@@ -73,7 +60,7 @@ pub const fn mix(x: u64) -> u64 {
 
 /// Those that may be chosen, with their places.
 fn open(standings: &[Standing]) -> impl Iterator<Item = (usize, &Standing)> + Clone {
-    standings.iter().enumerate().filter(|(_, standing)| standing.open())
+    standings.iter().enumerate().filter(|(_, standing)| standing.is_open())
 }
 
 /// A number below `end`, each for as many chances as any other, give or take one; 0 where `end` is 0.
@@ -194,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn why_there_is_none() {
+    fn who_is_full_or_down_is_not_chosen() {
         let full = Standing { most: Some(2), ..standing(1, 2) };
         let down = Standing { admits: false, ..standing(1, 0) };
         for strategy in ALL {
@@ -202,9 +189,6 @@ mod tests {
             assert_eq!(choose(strategy, &[], 7, 7), None);
             assert_eq!(choose(strategy, &[full, Standing { busy: 1, ..full }], 7, 7), Some(1));
         }
-        assert_eq!(lack(&[full, down]), Lack::Busy);
-        assert_eq!(lack(&[down, down]), Lack::Down);
-        assert_eq!(lack(&[]), Lack::Down);
     }
 
     #[test]

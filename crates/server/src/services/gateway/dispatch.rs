@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use berth_domain::gateway::body::{Head, Operation};
-use berth_domain::gateway::route::{self, Lack};
+use berth_domain::gateway::route::{self, Standing};
 use berth_domain::ids::ProjectId;
 use berth_domain::{Code, Error, Result};
 use bytes::Bytes;
@@ -24,7 +24,7 @@ use super::upstream::Slot;
 
 /// Before an upstream is asked again: this, and up to as much again by chance.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long who waits in a queue trusts that it is called.
+/// How long who waits in a queue trusts that it is called: nobody calls where an upstream fell ill or got well.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A request on its way.
@@ -208,27 +208,19 @@ async fn take(
     let mut ticket: Option<Ticket<'_>> = None;
     loop {
         // Who comes later does not overtake who waits.
-        if ticket.as_ref().map_or(entry.queue.len() == 0, |_| true) {
-            match choose(job, entry, past, heeds_breakers) {
-                Ok(taken) => {
-                    if let Some(ticket) = ticket {
-                        ticket.taken();
-                    }
-                    return Ok(Some(taken));
-                }
-                Err(Lack::Down) => return Ok(None),
-                Err(Lack::Busy) => {}
-            }
+        let turn = ticket.as_ref().map_or_else(|| entry.queue.len() == 0, Ticket::turn);
+        match (look(job, entry, past, heeds_breakers, turn), &ticket) {
+            (Look::Taken(index, slot), _) => return Ok(Some((index, slot))),
+            (Look::Down, _) => return Ok(None),
+            (Look::Spare, Some(ticket)) if turn => ticket.pass_on(),
+            (Look::Spare, Some(_)) => entry.queue.call(),
+            (Look::Spare, None) | (Look::Busy, _) => {}
         }
         if Instant::now() >= job.deadline {
             failures.note(Failure::Timeout);
             return Ok(None);
         }
-        // Who was called and came too late lines up again; the call is spent.
-        if let Some(spent) = ticket.take_if(|ticket| ticket.was_called()) {
-            spent.taken();
-        }
-        match &mut ticket {
+        match &ticket {
             None => {
                 let joined = entry.queue.join(job.priority, entry.model.max_queue);
                 ticket = Some(joined.ok_or_else(|| queue_full(&entry.name))?);
@@ -240,18 +232,33 @@ async fn take(
     }
 }
 
-fn choose(job: &Job, entry: &Arc<Entry>, past: &[Past], heeds_breakers: bool) -> Result<(usize, Slot), Lack> {
+/// What a look at the upstreams comes to.
+enum Look {
+    /// A place at this one.
+    Taken(usize, Slot),
+    /// All that may be asked are busy.
+    Busy,
+    /// Something is free, but not for this request, or it is not its turn.
+    Spare,
+    /// None may be asked.
+    Down,
+}
+
+/// Looks at the upstreams of a model, and takes a place if it is the request's turn.
+fn look(job: &Job, entry: &Arc<Entry>, past: &[Past], heeds_breakers: bool, turn: bool) -> Look {
     let _alone = entry.choosing.lock().unwrap_or_else(PoisonError::into_inner);
-    let standings: Vec<_> = std::iter::zip(&entry.upstreams, past)
-        .map(|(upstream, past)| {
-            let mut standing = upstream.standing(heeds_breakers);
-            standing.admits &= *past == Past::Untried;
-            standing
-        })
-        .collect();
-    let chosen = route::choose(entry.model.strategy, &standings, chance(), job.conversation);
-    let index = chosen.ok_or_else(|| route::lack(&standings))?;
-    Ok((index, entry.upstreams[index].begin(entry)))
+    let mut standings: Vec<_> = entry.upstreams.iter().map(|upstream| upstream.standing(heeds_breakers)).collect();
+    let spare = standings.iter().any(Standing::is_open);
+    for (standing, past) in std::iter::zip(&mut standings, past) {
+        standing.admits &= *past == Past::Untried;
+    }
+    let chosen = turn.then(|| route::choose(entry.model.strategy, &standings, chance(), job.conversation)).flatten();
+    match chosen {
+        Some(index) => Look::Taken(index, entry.upstreams[index].begin(entry)),
+        None if !standings.iter().any(|standing| standing.admits) => Look::Down,
+        None if spare => Look::Spare,
+        None => Look::Busy,
+    }
 }
 
 fn queue_full(model: &str) -> Error {
