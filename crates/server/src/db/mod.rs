@@ -27,9 +27,12 @@ use std::time::Duration;
 
 use sqlx::Connection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
+use tokio::time::timeout;
 use tokio_util::context::TokioContext;
 
 pub use query::{On, PageQuery, Query, Value, page_of, sql};
@@ -39,6 +42,8 @@ pub use row::{FromRow, Row};
 const READERS: u32 = 8;
 /// How long a request waits for a connection before it is answered `service_unavailable`.
 const ACQUIRE: Duration = Duration::from_secs(5);
+/// How long the first connection to a file may take, which recovers what a power cut left, on a disk that may be busy.
+const OPEN: Duration = Duration::from_mins(1);
 /// PostgreSQL, too, has one writer at a time: a transaction that read a row may write it, whoever else
 /// serves. The key is the word `berth`.
 const ONE_WRITER: &str = "SELECT pg_advisory_xact_lock(422724498536)";
@@ -237,6 +242,8 @@ async fn open_sqlite(path: &Path) -> Result<Pools, DbError> {
         .foreign_keys(true)
         .statement_cache_capacity(256)
         .busy_timeout(ACQUIRE);
+    let first = timeout(OPEN, SqliteConnection::connect_with(&options)).await;
+    let first = first.map_err(|_| DbError::Unavailable(format!("its file did not open in {OPEN:?}")))??;
     let write = SqlitePoolOptions::new()
         .max_connections(1)
         .acquire_timeout(ACQUIRE)
@@ -251,6 +258,7 @@ async fn open_sqlite(path: &Path) -> Result<Pools, DbError> {
         .acquire_timeout(ACQUIRE)
         .test_before_acquire(false)
         .connect_lazy_with(options.read_only(true).create_if_missing(false));
+    first.close().await?;
     Ok(Pools::Sqlite { write, read })
 }
 
