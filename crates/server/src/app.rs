@@ -70,7 +70,7 @@ impl App {
 
     /// The same over any engines.
     pub async fn start_with(config: &Config, engines: Engines) -> Result<Self> {
-        let lock = lock::DataDir::take(&config.data_dir)?;
+        let lock = lock::DataDir::take(&config.data_dir).await?;
         let db = Db::open(&config.database_url).await.context("the database cannot be opened")?;
         let clock = Clock::default();
         let vms = Vms::new(db.clone(), clock.clone(), config, engines.vm.clone());

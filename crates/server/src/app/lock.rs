@@ -3,16 +3,22 @@
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
+
+/// How often the folder is tried, and how long after each time: a program that a service was about to start when it died
+/// holds the folder, too, until it is what it was to be.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The data folder, held for as long as this lives. The kernel lets go of it with the process.
 pub(super) struct DataDir(#[expect(dead_code, reason = "held, not read")] File);
 
 impl DataDir {
     /// Makes the folder, if need be, and takes it.
-    pub(super) fn take(dir: &Path) -> Result<Self> {
+    pub(super) async fn take(dir: &Path) -> Result<Self> {
         let cannot = || format!("the data folder {} cannot be used; set BERTH_DATA_DIR to one that can", dir.display());
         DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(cannot)?;
         let file = OpenOptions::new()
@@ -22,13 +28,16 @@ impl DataDir {
             .mode(0o600)
             .open(dir.join("lock"))
             .with_context(cannot)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self(file)),
-            Err(rustix::io::Errno::WOULDBLOCK) => bail!(
-                "another service runs on the data folder {}; stop it with script/stop, or set BERTH_DATA_DIR to another folder",
-                dir.display()
-            ),
-            Err(error) => Err(error).with_context(cannot),
+        for _ in 0..TRIES {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self(file)),
+                Err(rustix::io::Errno::WOULDBLOCK) => tokio::time::sleep(PAUSE).await,
+                Err(error) => return Err(error).with_context(cannot),
+            }
         }
+        bail!(
+            "another service runs on the data folder {}; stop it with script/stop, or set BERTH_DATA_DIR to another folder",
+            dir.display()
+        )
     }
 }
