@@ -20,13 +20,10 @@ use super::log;
 
 /// Serves with the Python package; see there.
 const RUNNER: &str = include_str!("runner.py");
-/// Runs a program until it ends or stdin does, whatever comes first. The program itself knows nothing of stdin.
+/// Becomes a program that is killed when stdin ends, and knows nothing of stdin itself.
 const LEASH: &str = r#"exec 3<&0 </dev/null
-"$@" >&2 3<&- &
-pid=$!
-{ cat <&3 >/dev/null; kill -9 $pid; } 2>/dev/null &
-exec 3<&-
-wait $pid"#;
+{ cat <&3 >/dev/null; kill -9 $$; } 2>/dev/null &
+exec "$@" >&2 3<&-"#;
 /// Between two questions whether a server is well.
 const ASK: Duration = Duration::from_millis(100);
 /// Longest wait for its answer.
@@ -162,42 +159,41 @@ fn free_port() -> std::io::Result<u16> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::super::tests::program;
     use super::*;
 
-    /// A child on the leash that only a signal ends, and its log with the process id of what it runs.
-    async fn on_the_leash(dir: &Path, script: &str) -> (Child, Pid) {
-        let program = program(dir, "program", &format!("#!/bin/sh\necho $$ >&2\n{script}\n"));
-        let child = Child::start(&Engine::Server(program), Path::new("/x/tiny.gguf"), dir).unwrap();
-        let log = dir.join("models/tiny.log");
-        let pid = loop {
-            let text = std::fs::read_to_string(&log).unwrap_or_default();
-            if let Some(pid) = text.strip_suffix('\n').and_then(|line| line.parse().ok()) {
-                break Pid::from_raw(pid).unwrap();
-            }
-            sleep(Duration::from_millis(10)).await;
-        };
-        (child, pid)
+    const MINUTE: Duration = Duration::from_mins(1);
+
+    /// A child on the leash.
+    fn on_the_leash(dir: &Path, script: &str) -> Child {
+        let program = program(dir, "program", &format!("#!/bin/sh\n{script}\n"));
+        Child::start(&Engine::Server(program), Path::new("/x/tiny.gguf"), dir).unwrap()
     }
 
     #[tokio::test]
-    async fn it_ends_with_the_pipe_whatever_became_of_its_leash() {
+    async fn it_ends_with_the_pipe() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut child, pid) = on_the_leash(dir.path(), "trap '' TERM; while :; do sleep 0.1; done").await;
-        child.process.kill().await.unwrap();
-        assert!(rustix::process::test_kill_process(pid).is_ok(), "it is not the shell");
+        let mut child = on_the_leash(dir.path(), "trap '' TERM; echo $$ >&2; while :; do sleep 0.1; done");
+        let log = dir.path().join("models/tiny.log");
+        let said = async {
+            while !std::fs::read_to_string(&log).is_ok_and(|text| text.ends_with('\n')) {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(MINUTE, said).await.unwrap();
+        let id = child.process.id().unwrap();
+        assert_eq!(std::fs::read_to_string(&log).unwrap().trim(), id.to_string(), "no shell stands between");
         drop(child.held.take());
-        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
-        // Whoever adopts it may leave it as a zombie.
-        while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
-            sleep(Duration::from_millis(10)).await;
-        }
+        let status = timeout(MINUTE, child.process.wait()).await.unwrap().unwrap();
+        assert_eq!(status.signal(), Some(9), "what ignores a wish is killed");
     }
 
     #[tokio::test]
     async fn its_end_is_seen() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut child, _) = on_the_leash(dir.path(), "exit 7").await;
+        let mut child = on_the_leash(dir.path(), "exit 7");
         let (address, _told) = watch::channel(None);
         assert!(child.life(&address).await.contains('7'));
         child.end().await;
