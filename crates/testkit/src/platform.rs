@@ -292,7 +292,7 @@ impl Caller {
 
     /// Waits until a VM has a status, and answers it.
     pub async fn reaches(&self, vm: &str, status: &str) -> Value {
-        let answer = self.get(&format!("/vms/{vm}/wait?status={status}&timeout=60")).await;
+        let answer = self.get(&format!("/vms/{vm}/wait?status={status}&timeout=300")).await;
         assert_eq!((answer.status, answer.body["status"].as_str()), (200, Some(status)), "{answer:?}");
         answer.body
     }
@@ -306,7 +306,7 @@ impl Caller {
 
     /// Waits until a sandbox has a phase, and answers it.
     pub async fn sandbox_reaches(&self, sandbox: &str, phase: &str) -> Value {
-        let answer = self.get(&format!("/sandboxes/{sandbox}/wait?phase={phase}&timeout=60")).await;
+        let answer = self.get(&format!("/sandboxes/{sandbox}/wait?phase={phase}&timeout=300")).await;
         assert_eq!((answer.status, answer.body["phase"].as_str()), (200, Some(phase)), "{answer:?}");
         answer.body
     }

@@ -73,7 +73,7 @@ impl Service {
         let port = port();
         let listen = format!("127.0.0.1:{port}");
         // Each service hands out addresses of its own, so that tests beside each other do not meet.
-        let config = format!("[vm]\nfirst_address = \"127.{}.{}.1\"\n", 65 + port % 60, port / 256);
+        let config = format!("[vm]\nfirst_address = \"127.{}.{}.1\"\n", 65 + port / 256 % 60, port % 256);
         std::fs::write(dir.path().join("berth.toml"), config).expect("a file");
         let base = format!("http://{listen}");
         Self {
@@ -152,9 +152,11 @@ impl Service {
 
     /// Starts it by another command, and waits until it is ready.
     pub fn start_as(&mut self, mut command: Command) {
-        self.child = Some(command.spawn().expect("the service starts"));
-        let address = self.listen.clone();
-        eventually("the service", 30, || std::net::TcpStream::connect(&address).ok());
+        let child = self.child.insert(command.spawn().expect("the service starts"));
+        eventually("the service", 120, || {
+            assert_eq!(child.try_wait().ok().flatten(), None, "the service ended");
+            std::net::TcpStream::connect(&self.listen).ok()
+        });
     }
 
     /// Kills it, as a power cut would.
@@ -165,7 +167,7 @@ impl Service {
         }
     }
 
-    /// Ends it as an operator does, within a minute; the code it ended with.
+    /// Ends it as an operator does, within five minutes; the code it ended with.
     pub fn stop(&mut self) -> Option<i32> {
         let pid = self.child.as_ref().and_then(|child| i32::try_from(child.id()).ok()).and_then(Pid::from_raw)?;
         let _ = kill_process(pid, Signal::TERM);
@@ -186,7 +188,7 @@ impl Service {
     fn ended(&mut self) -> ExitStatus {
         // It stays ours until it ended, so that one that does not is killed with the test.
         let child = self.child.as_mut().expect("a service");
-        let status = eventually("the service's end", 60, || child.try_wait().ok().flatten());
+        let status = eventually("the service's end", 300, || child.try_wait().ok().flatten());
         self.child = None;
         status
     }

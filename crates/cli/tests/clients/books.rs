@@ -51,6 +51,9 @@ async fn what_was_answered_is_in_the_books_whenever_the_service_dies() {
     for point in ["before", "written", "done"].map(|step| format!("usage.move.{step}")) {
         let upstream = Upstream::start().await;
         let mut service = service(&upstream);
+        service.stop();
+        service.set("BERTH_FAULT", "usage.move.before=wait");
+        service.start();
         let key = key(&service.admin().await).await;
         answered(&service, &key).await;
         service.kill();

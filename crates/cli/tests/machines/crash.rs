@@ -240,6 +240,9 @@ async fn a_death_is_dealt_with() {
             rustix::process::kill_process(machine, rustix::process::Signal::KILL).expect("a signal");
         })
         .await;
+        if end == "running" {
+            eventually("another machine", 60, || service.machine(&id).filter(|pid| *pid != machine));
+        }
         caller.reaches(&id, end).await;
         assert_eq!(service.machine(&id).is_some(), end == "running", "{point}");
         leaves_nothing(&service, &caller, &id).await;
@@ -250,6 +253,8 @@ async fn a_death_is_dealt_with() {
 async fn a_deadline_that_passed_begins_again() {
     for point in ["vm.retry.before", "vm.retry.after"] {
         let mut service = service();
+        let config = service.dir.path().join("berth.toml");
+        let before = std::fs::read(&config).expect("a file");
         // Two failures and the pauses after them take longer than a start may.
         service.configure("starting_seconds = 2\n");
         service.set("BERTH_FAULT", &format!("vm.start.before=fail,vm.start.intent=fail,{point}=kill"));
@@ -259,6 +264,7 @@ async fn a_deadline_that_passed_begins_again() {
         service.died();
         assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
         service.set("BERTH_FAULT", "");
+        std::fs::write(&config, &before).expect("a file");
         service.start();
         let caller = service.admin().await;
         let id = caller.get("/vms").await.body["data"][0]["id"].as_str().expect("an id").to_owned();

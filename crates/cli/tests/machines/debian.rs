@@ -51,7 +51,9 @@ fn debian(name: &str, public: &str, user_data: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cloud_init_does_what_user_data_says() {
-    let service = Service::started(BERTH, &["micro", "debian-12"]);
+    let mut service = Service::new(BERTH, &["micro", "debian-12"]);
+    service.configure("stop_seconds = 240\nstopping_seconds = 300\n");
+    service.start();
     let caller = service.admin().await;
     let (_, public) = key(&service);
     let id = caller.create_vm(debian("config", &public, CLOUD_CONFIG)).await;
@@ -61,9 +63,9 @@ async fn cloud_init_does_what_user_data_says() {
     assert_eq!(says(&service, &vm, "cat /etc/from-cloud-config; echo; sudo cat /root/order"), "written\nboot\nrun");
     assert_eq!(says(&service, &vm, "getent passwd ada | cut -d: -f7"), "/bin/bash");
     assert_eq!(says(&service, &vm, "readlink /etc/localtime"), "/usr/share/zoneinfo/Europe/Berlin");
-    assert_eq!(says(&service, &vm, "cloud-init status; systemctl is-system-running"), "status: done\nrunning");
+    assert_eq!(says(&service, &vm, "cloud-init status; systemctl is-system-running --wait"), "status: done\nrunning");
     assert_eq!(says(&service, &vm, "grep -c ' /mnt/data ext4 rw' /proc/mounts"), "1");
-    // The power button ends it: a stop that took the switch would take 30 s and a dirty file system.
+    // The power button ends it: a stop that took the switch would leave a dirty file system.
     says(&service, &vm, "echo unsynced | sudo tee /root/file");
     assert_eq!(caller.act(&format!("/vms/{id}/stop")).await.status, 202);
     caller.reaches(&id, "stopped").await;

@@ -21,7 +21,7 @@ pub fn ssh(service: &Service, vm: &Value, command: &str) -> Output {
     let text = |name: &str| ssh[name].as_str().expect("a text").to_owned();
     let mut program = Command::new("ssh");
     program.args(["-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]);
-    program.args(["-o", "UserKnownHostsFile=/dev/null", "-o", "ConnectTimeout=10", "-p", &ssh["port"].to_string()]);
+    program.args(["-o", "UserKnownHostsFile=/dev/null", "-o", "ConnectTimeout=60", "-p", &ssh["port"].to_string()]);
     program.arg("-i").arg(service.dir.path().join("key")).args(["-l", &text("user"), &text("host"), command]);
     program.output().expect("ssh")
 }

@@ -94,9 +94,9 @@ async fn a_shell_is_a_terminal() {
     })
     .await;
     // Ctrl-C is the program's, not this one's.
-    person.types("sleep 600\n");
-    person.sees("sleep 600").await;
-    until("its start", async || !out(&here.exec(&["pgrep", "-f", "sleep 600"]).await).is_empty()).await;
+    person.types("sleep 601\n");
+    person.sees("sleep 601").await;
+    until("its start", async || !out(&here.exec(&["pgrep", "-x", "-f", "sleep 601"]).await).is_empty()).await;
     person.types("\x03");
     person.types("echo code=$?\n");
     person.sees("code=130").await;

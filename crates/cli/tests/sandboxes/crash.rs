@@ -194,7 +194,7 @@ async fn restores_rules_and_removals_survive() {
         world.dies_at(&point, Method::PATCH, &path, network).await;
         world.is_whole(&world.id, true).await;
     }
-    let denied = run(&world.caller, &world.id, json!({"cmd": "curl -sS -m 5 http://denied.example.net/"})).await;
+    let denied = run(&world.caller, &world.id, json!({"cmd": "curl -sS -m 60 http://denied.example.net/"})).await;
     assert!(denied.stderr.contains("resolve"), "{denied:?}");
     let finish = ["sandbox.end.before", "sandbox.end.after", "sandbox.finish.before", "sandbox.finish.done"];
     for point in finish.iter().chain(&["sandbox.finish.after", "sandbox.remove_layer.intent"]) {

@@ -74,7 +74,9 @@ async fn a_machine_that_dies_comes_back_with_its_disk() {
 
     // The agent is its first process: without it the machine ends, and comes back.
     let second = service.sandbox(&id).expect("a machine");
-    run(&caller, &id, json!({"cmd": "echo c >/proc/sysrq-trigger", "user": "root"})).await;
+    let crash = json!({"cmd": "echo c >/proc/sysrq-trigger", "user": "root"});
+    // It may be gone before the command's beginning is told.
+    caller.post(&format!("/sandbox/{id}/commands"), crash).await;
     eventually("a third machine", 30, || service.sandbox(&id).filter(|pid| *pid != second));
     caller.sandbox_reaches(&id, "Ready").await;
     assert_eq!(content(&caller, &id, "kept.txt").await, b"kept");

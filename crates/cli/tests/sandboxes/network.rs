@@ -19,7 +19,7 @@ async fn the_host_and_private_networks_are_out_of_reach() {
     let change = json!({"network": {"egress": "deny", "allow": ["example.org", "192.0.2.0/24"]}});
     let changed = caller.patch(&format!("/sandboxes/{id}"), change).await;
     assert_eq!((changed.status, &changed.body["network"]["egress"]), (200, &json!("deny")), "{changed:?}");
-    let denied = run(&caller, &id, json!({"cmd": "curl -sS -m 5 http://denied.example.net/"})).await;
+    let denied = run(&caller, &id, json!({"cmd": "curl -sS -m 60 http://denied.example.net/"})).await;
     assert!(denied.stderr.contains("resolve"), "{denied:?}");
     let wrong = caller.patch(&format!("/sandboxes/{id}"), json!({"network": {"allow": ["10.0.0.1/8"]}})).await;
     wrong.refused(400, "invalid_request");

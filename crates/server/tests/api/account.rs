@@ -152,7 +152,7 @@ async fn of_two_resets_at_once_one_counts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_is_changed_by_who_knows_it() {
-    let platform = Platform::start().await;
+    let platform = Platform::start_with(|config| config.identity.backoff_first_seconds = 60).await;
     let ada = platform.sign_up("ada@example.com").await;
     let elsewhere = Caller::login(&ada.base, "ada@example.com", PASSWORD).await;
     let change = async |current: &str, new: &str| {
@@ -199,6 +199,7 @@ async fn a_number_is_verified_by_a_code() {
 async fn another_address_needs_the_password_and_is_verified_anew() {
     let platform = Platform::start().await;
     let ada = platform.sign_up("ada@example.com").await;
+    platform.message("ada@example.com", 1).await;
     platform.sign_up("bob@example.com").await;
     let change = async |body| ada.patch("/api/v1/users/me", body).await;
     change(json!({"email": "new@example.com"})).await.refused(400, "wrong_password");

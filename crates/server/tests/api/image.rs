@@ -52,7 +52,8 @@ async fn an_image_from_a_url_can_be_cloned_and_removed() {
     caller.delete("/api/v1/images/mine").await.refused(409, "image_in_use");
     caller.delete(&format!("/vms/{id}")).await;
     caller.gone(&id).await;
-    assert_eq!(caller.delete("/api/v1/images/mine").await.status, 204);
+    // Its disk goes after it.
+    caller.until("the image's end", |c| async move { c.delete("/api/v1/images/mine").await.status == 204 }).await;
     caller.get("/api/v1/images/mine").await.refused(404, "image_not_found");
     caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
     assert_eq!(

@@ -61,7 +61,9 @@ async fn verbs_while_provisioning() {
     }
     assert_eq!(caller.delete(&format!("/vms/{id}")).await.status, 202);
     caller.gone(&id).await;
-    assert_eq!(caller.get("/root_disks").await.body["pagination"]["total_items"], 0);
+    caller
+        .until("its disk's end", |c| async move { c.get("/root_disks").await.body["pagination"]["total_items"] == 0 })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,15 +252,18 @@ async fn restart_policies() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_status_that_takes_too_long_is_tried_again_and_then_failed() {
-    let platform = Platform::start().await;
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
     let caller = &platform.admin;
     platform.engine.refuse("start", transient("no luck"));
     let id = caller.create_vm(vm("web")).await;
     caller.reaches(&id, "starting").await;
-    for _ in 0..4 {
-        platform.advance(301);
-        caller.get(&format!("/vms/{id}/wait?status=failed&timeout=3")).await;
-    }
+    caller
+        .until("its failure", |c| {
+            let path = format!("/vms/{id}/wait?status=failed&timeout=3");
+            platform.advance(301);
+            async move { c.get(&path).await.body["status"] == "failed" }
+        })
+        .await;
     let vm = caller.reaches(&id, "failed").await;
     assert!(vm["message"].as_str().is_some_and(|m| m.contains("after 300 seconds")), "{vm}");
     platform.engine.allow("start");

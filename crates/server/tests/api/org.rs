@@ -207,7 +207,8 @@ async fn what_holds_something_stays() {
     ada.delete("/api/v1/orgs/acme").await.refused(409, "conflict");
     ada.delete(&format!("/vms/{id}")).await;
     ada.gone(&id).await;
-    assert_eq!(ada.delete("").await.status, 204);
+    // Its disk goes after it.
+    ada.until("the project's end", |c| async move { c.delete("").await.status == 204 }).await;
     ada.get("").await.refused(404, "project_not_found");
     // Its slug is free again, and empty projects go with their organization.
     assert_eq!(ada.post("/api/v1/orgs/acme/projects", json!({"name": "Shop", "slug": "shop"})).await.status, 201);

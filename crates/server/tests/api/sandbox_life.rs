@@ -183,15 +183,18 @@ async fn restarts_of_service_and_host() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_phase_that_takes_too_long_is_tried_again_and_then_failed() {
-    let platform = Platform::start().await;
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
     let caller = &platform.admin;
     platform.sandboxes.refuse("start", transient("no luck"));
     let id = caller.create_sandbox(json!({})).await;
     caller.sandbox_reaches(&id, "Provisioning").await;
-    for _ in 0..3 {
-        platform.advance(121);
-        caller.get(&format!("/sandboxes/{id}/wait?phase=Failed&timeout=3")).await;
-    }
+    caller
+        .until("its failure", |c| {
+            let path = format!("/sandboxes/{id}/wait?phase=Failed&timeout=3");
+            platform.advance(121);
+            async move { c.get(&path).await.body["phase"] == "Failed" }
+        })
+        .await;
     let failed = caller.sandbox_reaches(&id, "Failed").await;
     assert!(failed["message"].as_str().is_some_and(|m| m.contains("after 120 seconds")), "{failed}");
     assert_eq!(caller.delete(&format!("/sandboxes/{id}")).await.status, 202);

@@ -143,7 +143,7 @@ async fn forks_begin_where_the_source_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_ready_cannot_be_built_on() {
-    let platform = Platform::start().await;
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
     let (caller, engine) = (&platform.admin, &platform.sandboxes);
     let id = caller.ready_sandbox().await;
     engine.refuse("cut", EngineError::Transient("busy".into()));
@@ -196,7 +196,7 @@ async fn of_two_restores_one_is_refused() {
     let id = caller.ready_sandbox().await;
     let body = json!({"snapshot_id": snapshot(caller, &id, json!({})).await});
     settles(caller, body["snapshot_id"].as_str().expect("an id"), "Ready").await;
-    platform.sandboxes.set_delay(std::time::Duration::from_millis(20));
+    platform.sandboxes.refuse("end", EngineError::Transient("busy".into()));
     let mut tasks = JoinSet::new();
     for _ in 0..2 {
         let (caller, path, body) = (caller.clone(), format!("/sandboxes/{id}/restore"), body.clone());
@@ -205,6 +205,8 @@ async fn of_two_restores_one_is_refused() {
     let mut statuses = tasks.join_all().await;
     statuses.sort_unstable();
     assert_eq!(statuses, [202, 409]);
+    platform.sandboxes.allow("end");
+    platform.advance(20);
     caller.sandbox_reaches(&id, "Ready").await;
 }
 

@@ -65,6 +65,7 @@ async fn uploads_are_bounded_and_go() {
     assert_eq!(upload(caller, vec![0; most]).await.status, 201);
     upload(caller, vec![0; most + 1]).await.refused(413, "payload_too_large");
     upload(caller, Vec::new()).await.refused(400, "invalid_request");
+    eventually("the end of what was refused", 30, || (platform.sandboxes.uploads() == 1).then_some(()));
     for _ in 1..16 {
         assert_eq!(upload(caller, vec![1]).await.status, 201);
     }
@@ -96,11 +97,11 @@ async fn an_upload_is_kept_for_a_day() {
     let made = platform.admin.post("/api_keys", json!({"name": "k", "scopes": ["sandbox"]})).await;
     let caller = &platform.admin.with_token(made.body["key"].as_str().expect("a key"));
     let id = upload(caller, vec![1]).await.id();
-    platform.advance(86_390);
+    platform.advance(86_000);
     // Whatever is done meanwhile, it is there.
     assert_eq!(upload(caller, vec![1]).await.status, 201);
     assert_eq!(caller.get("/sandbox_uploads").await.body["pagination"]["total_items"], 2);
-    platform.advance(10);
+    platform.advance(400);
     caller
         .until("its end", |c| async move { c.get("/sandbox_uploads").await.body["pagination"]["total_items"] == 1 })
         .await;
@@ -185,7 +186,7 @@ async fn a_build_waits_for_what_it_begins_with() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_is_tried_again_a_few_times() {
-    let platform = Platform::start().await;
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 86_400).await;
     let caller = &platform.admin;
     let gone = EngineError::Transient("the registry does not answer".into());
     platform.sandboxes.refuse("build_template", gone);
@@ -193,7 +194,7 @@ async fn a_build_is_tried_again_a_few_times() {
     let path = "/sandbox_templates/app";
     caller
         .until("its failure", |c| {
-            platform.advance(3);
+            platform.advance(1);
             async move { c.get(path).await.body["status"] == "failed" }
         })
         .await;

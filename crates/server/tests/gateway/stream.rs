@@ -11,11 +11,6 @@ use super::{CHAT, Gateway, Live, ask_stream, broke_off, events, tiny};
 /// One word of a stream: what stands before its failures.
 const BEGUN: &str = "Once";
 
-/// A gateway over two addresses of an upstream that may be silent for a second.
-async fn gateway_over(upstream: &Upstream) -> Gateway {
-    Gateway::over_twice(upstream, json!({"idle_timeout_seconds": 1})).await
-}
-
 /// A stream that began well, and goes on like this once that was read.
 async fn begun(gateway: &Gateway, upstream: &Upstream, rest: Script) -> Live {
     let gate = upstream.gate();
@@ -160,7 +155,7 @@ fn two_begun() -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_was_cut_never_looks_complete() {
     let upstream = Upstream::start().await;
-    let gateway = gateway_over(&upstream).await;
+    let gateway = Gateway::over_twice(&upstream, json!({})).await;
     let half = "data: {\"choices\":[{\"index\":0,\"del";
     for (how, rest) in [
         ("a clean end without finish_reason", Script::default().step(Step::End)),
@@ -188,7 +183,7 @@ async fn a_stream_that_was_cut_never_looks_complete() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_of_the_upstream_ends_the_stream() {
     let upstream = Upstream::start().await;
-    let gateway = gateway_over(&upstream).await;
+    let gateway = Gateway::over_twice(&upstream, json!({})).await;
     for told in [
         json!({"error": {"message": "out of memory", "type": "server_error", "param": null, "code": "oom"}}),
         json!({"error": {"message": "out of memory", "code": 500}}),
@@ -205,7 +200,7 @@ async fn an_error_of_the_upstream_ends_the_stream() {
 #[tokio::test(flavor = "multi_thread")]
 async fn silence_in_the_middle_ends_the_stream() {
     let upstream = Upstream::start().await;
-    let gateway = gateway_over(&upstream).await;
+    let gateway = Gateway::over_twice(&upstream, json!({"idle_timeout_seconds": 1})).await;
     let live = begun(&gateway, &upstream, Script::default().hang()).await;
     let error = broke_off(&live.rest().await);
     assert_eq!(error["code"], "upstream_timeout");
@@ -285,7 +280,7 @@ async fn an_endless_stream_comes_to_an_end() {
     let upstream = Upstream::start().await;
     let endless = Step::Drip(delta("and then ").into_bytes(), Duration::from_millis(5));
     upstream.then(Script::sse().step(endless));
-    let gateway = Gateway::with(vec![tiny(&[upstream.url()], json!({"total_timeout_seconds": 1}))]).await;
+    let gateway = Gateway::with(vec![tiny(&[upstream.url()], json!({"total_timeout_seconds": 3}))]).await;
     let reply = gateway.post(CHAT, ask_stream("hi").to_string()).await;
     assert_eq!(reply.status, 200);
     assert_eq!(broke_off(&reply.text())["code"], "upstream_timeout");

@@ -89,11 +89,12 @@ async fn who_does_not_read_is_not_read_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_read_has_no_more_time_than_others() {
     let upstream = Upstream::start().await;
-    let place = json!({"upstreams": [{"url": upstream.url(), "max_concurrency": 1}], "total_timeout_seconds": 2});
+    let place = json!({"upstreams": [{"url": upstream.url(), "max_concurrency": 1}], "total_timeout_seconds": 4});
     let gateway = Gateway::with(vec![tiny(&[], place)]).await;
     let flood = Step::Flood(delta(&"a".repeat(64 * 1024)).into_bytes(), 16_384);
     upstream.then(Script::sse().step(flood));
     let live = gateway.open(&ask_stream("hi")).await;
+    assert_eq!(live.status, 200);
     upstream.until(|u| u.cancelled() == 1 && u.open() == 0).await;
     // Its place is free, and whoever reads on is told that this is not all.
     assert_eq!(gateway.chat(&ask("hi")).await.status, 200);
@@ -145,7 +146,7 @@ async fn a_client_that_leaves_while_comments_come_ends_the_upstreams_work() {
     let gateway = Gateway::configured(models, |config| config.gateway.keep_alive_millis = 50).await;
     let mut live = gateway.open(&ask_stream("hi")).await;
     live.until(": keep-alive").await;
-    assert_eq!(upstream.open(), 1);
+    upstream.until(|u| u.open() == 1).await;
     drop(live);
     upstream.until(|u| u.cancelled() == 1 && u.open() == 0).await;
     gateway.idle().await;

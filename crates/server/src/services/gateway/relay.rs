@@ -63,8 +63,9 @@ pub struct Relay {
     seen: Seen,
     hides_usage: bool,
     patience: Patience,
-    slot: Slot,
+    // Closed before the place is free: whoever sees nothing under way finds it in the books.
     account: Account,
+    slot: Slot,
 }
 
 impl Relay {
