@@ -1,10 +1,12 @@
 //! Which upstream of several is asked, and how they change while streams run.
 
+use std::time::Duration;
+
 use berth_testkit::{Caller, Script, Upstream};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{CHAT, Gateway, ask, ask_stream, tiny};
+use super::{CHAT, Gateway, ask, ask_stream, tiny, within};
 
 async fn pair(change: Value) -> (Upstream, Upstream, Gateway) {
     let (a, b) = (Upstream::start().await, Upstream::start().await);
@@ -176,4 +178,42 @@ async fn what_is_urgent_goes_first() {
     }
     let order: Vec<_> = upstream.requests().iter().map(|r| r.json()["messages"][0]["content"].clone()).collect();
     assert_eq!(order, ["first", "second", "third", "fourth", "fifth"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_one_upstream_holds_nobody_up_at_another() {
+    let upstreams = [Upstream::start().await, Upstream::start().await];
+    let gate = upstreams[0].gate();
+    for upstream in &upstreams {
+        let gate = gate.clone();
+        upstream.answers(move |request| match request.json()["messages"][0]["content"].as_str() {
+            Some("first") => Script::default().hold(&gate).and(Script::chat("Hello")),
+            _ => Script::chat("Hello"),
+        });
+    }
+    let places = upstreams.each_ref().map(|upstream| json!({"url": upstream.url(), "max_concurrency": 1}));
+    let gateway = Gateway::with(vec![tiny(&[], json!({"upstreams": places}))]).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(gateway.posting(CHAT, ask("first").to_string()).send());
+    within(async {
+        while upstreams.iter().all(|upstream| upstream.open() == 0) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let [a, b] = &upstreams;
+    let (busy, free) = if a.open() == 1 { (a, b) } else { (b, a) };
+    // It fails at the one that is free, and waits for the other.
+    free.then(Script::html(500));
+    tasks.spawn(gateway.posting(CHAT, ask("second").to_string()).send());
+    gateway.waiting(1).await;
+    for _ in 0..3 {
+        assert_eq!(gateway.chat(&ask("hi")).await.status, 200);
+    }
+    assert_eq!((free.count(), busy.count()), (4, 1));
+    gate.open();
+    for answer in tasks.join_all().await {
+        assert_eq!(answer.expect("an answer").status(), 200);
+    }
+    assert_eq!((free.count(), busy.count()), (4, 2));
 }
