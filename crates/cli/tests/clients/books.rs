@@ -10,8 +10,10 @@ use crate::{BERTH, key};
 /// Requests that are answered before the service dies.
 const ANSWERED: i64 = 7;
 
-fn service(upstream: &Upstream) -> Service {
+/// A service over an upstream, started with this fault.
+fn service(upstream: &Upstream, fault: &str) -> Service {
     let mut service = Service::new(BERTH, &[]);
+    service.set("BERTH_FAULT", fault);
     service.configure(&format!("[[models]]\nid = \"tiny\"\nupstreams = [{{ url = \"{}\" }}]\n", upstream.url()));
     service.start();
     service
@@ -50,10 +52,8 @@ async fn answered(service: &Service, key: &str) {
 async fn what_was_answered_is_in_the_books_whenever_the_service_dies() {
     for point in ["before", "written", "done"].map(|step| format!("usage.move.{step}")) {
         let upstream = Upstream::start().await;
-        let mut service = service(&upstream);
-        service.stop();
-        service.set("BERTH_FAULT", "usage.move.before=wait");
-        service.start();
+        // Nothing is moved before it dies.
+        let mut service = service(&upstream, "usage.move.before=wait");
         let key = key(&service.admin().await).await;
         answered(&service, &key).await;
         service.kill();
@@ -69,7 +69,7 @@ async fn what_was_answered_is_in_the_books_whenever_the_service_dies() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_dies_with_the_service_is_estimated() {
     let upstream = Upstream::start().await;
-    let mut service = service(&upstream);
+    let mut service = service(&upstream, "");
     let key = key(&service.admin().await).await;
     answered(&service, &key).await;
     let gate = upstream.gate();
@@ -86,7 +86,7 @@ async fn a_stream_that_dies_with_the_service_is_estimated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_outlasts_the_service_pays_for_what_came() {
     let upstream = Upstream::start().await;
-    let mut service = service(&upstream);
+    let mut service = service(&upstream, "");
     let key = key(&service.admin().await).await;
     let gate = upstream.gate();
     upstream.then(Script::sse().delta("one").hold(&gate).delta(&"more ".repeat(200)).hang());

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 use berth_testkit::{Caller, Service, eventually};
 use serde_json::{Value, json};
@@ -28,12 +27,12 @@ fn service(file: &Path) -> Service {
 }
 
 async fn served(caller: &Caller) {
-    // An engine has to be installed, too.
-    let deadline = Instant::now() + Duration::from_mins(5);
-    while caller.get("/api/v1/admin/models/acme/tiny").await.body["upstreams"][0]["ready"] != true {
-        assert!(Instant::now() < deadline, "the file is not served within five minutes");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    caller
+        .until("the engine", |c| async move {
+            let model = c.get("/api/v1/admin/models/acme/tiny").await;
+            model.body["upstreams"][0]["ready"] == true
+        })
+        .await;
 }
 
 /// A command of a program that has nothing but a key.

@@ -16,15 +16,20 @@ pub struct Standing {
     pub busy: u32,
     /// Most requests at the same time; `None` is no limit.
     pub most: Option<u32>,
-    /// Whether it may be asked: its breaker and health let it, it has an address and was not tried for this request.
+    /// Whether it may be asked: its breaker and health let it, and it has an address.
     pub admits: bool,
+    /// Whether it was tried for this request.
+    pub tried: bool,
     /// Peak EWMA of its answers in seconds; 0 is unknown.
     pub latency: f64,
 }
 
 impl Standing {
-    /// Whether it admits and has room.
-    pub fn is_open(&self) -> bool {
+    const fn admits_this(&self) -> bool {
+        self.admits && !self.tried
+    }
+
+    fn has_room(&self) -> bool {
         self.admits && self.most.is_none_or(|most| self.busy < most)
     }
 
@@ -38,6 +43,17 @@ impl Standing {
     }
 }
 
+/// Why a request takes no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// All that admit are full: waiting may help.
+    Busy,
+    /// Something is free, but it is not the request's turn, or it was tried.
+    Spare,
+    /// None admits the request.
+    Down,
+}
+
 /// The upstream that answers; `None` where none both admits and has room. `chance` is 64 random bits, `key` the hash of
 /// the conversation together with its project.
 pub fn choose(strategy: Strategy, standings: &[Standing], chance: u64, key: u64) -> Option<usize> {
@@ -46,6 +62,17 @@ pub fn choose(strategy: Strategy, standings: &[Standing], chance: u64, key: u64)
         Strategy::LeastBusy => least_busy(standings, chance),
         Strategy::Latency => fastest(standings, chance),
         Strategy::Affinity => nearest(standings, key),
+    }
+}
+
+/// Why [`choose`] found none, or was not asked.
+pub fn lack(standings: &[Standing]) -> Lack {
+    if !standings.iter().any(Standing::admits_this) {
+        Lack::Down
+    } else if standings.iter().any(Standing::has_room) {
+        Lack::Spare
+    } else {
+        Lack::Busy
     }
 }
 
@@ -60,7 +87,7 @@ pub const fn mix(x: u64) -> u64 {
 
 /// Those that may be chosen, with their places.
 fn open(standings: &[Standing]) -> impl Iterator<Item = (usize, &Standing)> + Clone {
-    standings.iter().enumerate().filter(|(_, standing)| standing.is_open())
+    standings.iter().enumerate().filter(|(_, standing)| standing.has_room() && !standing.tried)
 }
 
 /// A number below `end`, each for as many chances as any other, give or take one; 0 where `end` is 0.
@@ -127,7 +154,7 @@ fn cost(standing: &Standing, other: &Standing) -> f64 {
 /// while its own has more than 5/4 of its share of the load (Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing
 /// with Bounded Loads", 2018; 5/4 is the least that HAProxy's manual advises), else to the best with room.
 fn nearest(standings: &[Standing], key: u64) -> Option<usize> {
-    let admitting = standings.iter().filter(|standing| standing.admits);
+    let admitting = standings.iter().filter(|standing| standing.admits_this());
     let total = admitting.clone().map(|standing| u128::from(standing.busy)).sum::<u128>() + 1;
     let weights = admitting.map(|standing| u128::from(standing.share())).sum::<u128>();
     let within = |standing: &Standing| {
@@ -162,7 +189,7 @@ mod tests {
     const ALL: [Strategy; 4] = [Strategy::Weighted, Strategy::LeastBusy, Strategy::Latency, Strategy::Affinity];
 
     fn standing(weight: u32, busy: u32) -> Standing {
-        Standing { weight, busy, most: None, admits: true, latency: 0.0 }
+        Standing { weight, busy, most: None, admits: true, tried: false, latency: 0.0 }
     }
 
     fn count(strategy: Strategy, standings: &[Standing], draws: u64) -> Vec<u64> {
@@ -181,14 +208,21 @@ mod tests {
     }
 
     #[test]
-    fn who_is_full_or_down_is_not_chosen() {
+    fn why_there_is_none() {
         let full = Standing { most: Some(2), ..standing(1, 2) };
         let down = Standing { admits: false, ..standing(1, 0) };
+        let tried = Standing { tried: true, ..standing(1, 0) };
         for strategy in ALL {
-            assert_eq!(choose(strategy, &[full, down], 7, 7), None);
+            assert_eq!(choose(strategy, &[full, down, tried], 7, 7), None);
             assert_eq!(choose(strategy, &[], 7, 7), None);
             assert_eq!(choose(strategy, &[full, Standing { busy: 1, ..full }], 7, 7), Some(1));
         }
+        assert_eq!(lack(&[full, down]), Lack::Busy);
+        assert_eq!(lack(&[full, Standing { tried: true, ..full }]), Lack::Busy);
+        assert_eq!(lack(&[full, tried]), Lack::Spare);
+        assert_eq!(lack(&[standing(1, 0)]), Lack::Spare, "it is not its turn");
+        assert_eq!(lack(&[down, tried]), Lack::Down);
+        assert_eq!(lack(&[]), Lack::Down);
     }
 
     #[test]
@@ -225,19 +259,25 @@ mod tests {
     }
 
     fn standings() -> impl proptest::strategy::Strategy<Value = Vec<Standing>> {
-        let one = (0_u32..50, 0_u32..20, prop::option::of(0_u32..20), any::<bool>(), 0.0..10.0_f64);
-        let one =
-            one.prop_map(|(weight, busy, most, admits, latency)| Standing { weight, busy, most, admits, latency });
+        let one = (0_u32..50, 0_u32..20, prop::option::of(0_u32..20), any::<[bool; 2]>(), 0.0..10.0_f64);
+        let one = one.prop_map(|(weight, busy, most, [admits, tried], latency)| Standing {
+            weight,
+            busy,
+            most,
+            admits,
+            tried,
+            latency,
+        });
         prop::collection::vec(one, 0..8)
     }
 
     proptest! {
         #[test]
-        fn never_one_that_is_full_or_down_while_another_could(
+        fn never_one_that_is_full_or_down_or_tried_while_another_could(
             standings in standings(), chance: u64, key: u64,
         ) {
             let good = |standing: &Standing| {
-                standing.admits && standing.most.is_none_or(|most| standing.busy < most)
+                standing.admits && !standing.tried && standing.most.is_none_or(|most| standing.busy < most)
             };
             for strategy in ALL {
                 match choose(strategy, &standings, chance, key) {

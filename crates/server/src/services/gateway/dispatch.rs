@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use berth_domain::gateway::body::{Head, Operation};
-use berth_domain::gateway::route::{self, Standing};
+use berth_domain::gateway::route::{self, Lack, Standing};
 use berth_domain::ids::ProjectId;
 use berth_domain::{Code, Error, Result};
 use bytes::Bytes;
@@ -209,12 +209,12 @@ async fn take(
     loop {
         // Who comes later does not overtake who waits.
         let turn = ticket.as_ref().map_or_else(|| entry.queue.len() == 0, Ticket::turn);
-        match (look(job, entry, past, heeds_breakers, turn), &ticket) {
-            (Look::Taken(index, slot), _) => return Ok(Some((index, slot))),
-            (Look::Down, _) => return Ok(None),
-            (Look::Spare, Some(ticket)) if turn => ticket.pass_on(),
-            (Look::Spare, Some(_)) => entry.queue.call(),
-            (Look::Spare, None) | (Look::Busy, _) => {}
+        match (choose(job, entry, past, heeds_breakers, turn), &ticket) {
+            (Ok(taken), _) => return Ok(Some(taken)),
+            (Err(Lack::Down), _) => return Ok(None),
+            (Err(Lack::Spare), Some(ticket)) if turn => ticket.pass_on(),
+            (Err(Lack::Spare), Some(_)) => entry.queue.call(),
+            (Err(Lack::Spare), None) | (Err(Lack::Busy), _) => {}
         }
         if Instant::now() >= job.deadline {
             failures.note(Failure::Timeout);
@@ -232,33 +232,21 @@ async fn take(
     }
 }
 
-/// What a look at the upstreams comes to.
-enum Look {
-    /// A place at this one.
-    Taken(usize, Slot),
-    /// All that may be asked are busy.
-    Busy,
-    /// Something is free, but not for this request, or it is not its turn.
-    Spare,
-    /// None may be asked.
-    Down,
-}
-
-/// Looks at the upstreams of a model, and takes a place if it is the request's turn.
-fn look(job: &Job, entry: &Arc<Entry>, past: &[Past], heeds_breakers: bool, turn: bool) -> Look {
+/// Chooses an upstream and takes a place at it, if it is the request's turn.
+fn choose(
+    job: &Job,
+    entry: &Arc<Entry>,
+    past: &[Past],
+    heeds_breakers: bool,
+    turn: bool,
+) -> Result<(usize, Slot), Lack> {
     let _alone = entry.choosing.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut standings: Vec<_> = entry.upstreams.iter().map(|upstream| upstream.standing(heeds_breakers)).collect();
-    let spare = standings.iter().any(Standing::is_open);
-    for (standing, past) in std::iter::zip(&mut standings, past) {
-        standing.admits &= *past == Past::Untried;
-    }
+    let standings: Vec<_> = std::iter::zip(&entry.upstreams, past)
+        .map(|(upstream, past)| Standing { tried: *past != Past::Untried, ..upstream.standing(heeds_breakers) })
+        .collect();
     let chosen = turn.then(|| route::choose(entry.model.strategy, &standings, chance(), job.conversation)).flatten();
-    match chosen {
-        Some(index) => Look::Taken(index, entry.upstreams[index].begin(entry)),
-        None if !standings.iter().any(|standing| standing.admits) => Look::Down,
-        None if spare => Look::Spare,
-        None => Look::Busy,
-    }
+    let index = chosen.ok_or_else(|| route::lack(&standings))?;
+    Ok((index, entry.upstreams[index].begin(entry)))
 }
 
 fn queue_full(model: &str) -> Error {

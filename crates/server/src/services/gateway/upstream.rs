@@ -201,6 +201,7 @@ impl Upstream {
             busy: self.busy(),
             most: self.spec.max_concurrency,
             admits: present && (admits || !heeds_breaker),
+            tried: false,
             latency,
         }
     }
