@@ -29,17 +29,34 @@ service_pid() {
   echo "$pid"
 }
 
-# Builds the agent of sandboxes: static, because it runs where there are no libraries.
-build_agent() {
-  local triple=x86_64-unknown-linux-gnu
-  RUSTFLAGS="-C target-feature=+crt-static" cargo build -p berth-agent --profile agent --target "$triple" --locked --quiet
-  export BERTH_AGENT=${CARGO_TARGET_DIR:-$root/target}/$triple/agent/berth-agent
+# How programs are optimised: quick, or release, which takes longer and is optimised across crates.
+profile=${BERTH_PROFILE:-quick}
+# What cargo builds into, and the program that a script built last.
+target=${CARGO_TARGET_DIR:-$root/target}
+berth=$target/berth
+
+# Debian and Ubuntu have the allocator, SQLite and zstd compiled. What is packaged brings its own, because it runs where
+# these are not.
+use_compiled_libraries() {
+  local allocator=/usr/lib/x86_64-linux-gnu/libjemalloc_pic.a
+  [[ ! -f $allocator ]] || export JEMALLOC_OVERRIDE=$allocator
+  ! pkg-config --atleast-version 3.40 sqlite3 2>/dev/null || export LIBSQLITE3_SYS_USE_PKG_CONFIG=1
+  ! pkg-config --atleast-version 1.5 libzstd 2>/dev/null || export ZSTD_SYS_USE_PKG_CONFIG=1
 }
 
-# Builds what sandboxes boot and start from, where it is not there as their recipes say.
-build_sandbox_images() {
-  build_agent
-  images/build guest "$BERTH_DATA_DIR/sandbox/guest"
+# Builds the program and the agent of sandboxes: static, because it runs where there are no libraries.
+build_programs() {
+  RUSTC_WORKSPACE_WRAPPER=$root/script/rustc cargo build -p berth -p berth-agent --profile "$profile" --locked "$@"
+  ln -sfn "$profile/berth" "$berth"
+}
+
+# Builds what sandboxes boot, with an agent, where it is not there as its recipe says.
+build_guest() {
+  BERTH_AGENT=$1 images/build guest "$BERTH_DATA_DIR/sandbox/guest"
+}
+
+# Builds what sandboxes start from, where it is not there as its recipe says.
+build_base() {
   images/build base "$BERTH_DATA_DIR/sandbox/templates/base"
 }
 

@@ -7,6 +7,8 @@ use berth_server::clock::Clock;
 use berth_server::config::Config;
 use berth_server::db::Db;
 use berth_server::http::auth::Gate;
+use berth_server::http::client_address::ClientAddress;
+use berth_server::seal::Sealer;
 use berth_server::services::identity::Identity;
 use berth_testkit::Caller;
 use serde_json::json;
@@ -40,12 +42,13 @@ async fn checks(report: &mut Report, folder: &std::path::Path, admin: &Caller) -
     let data = folder.to_string_lossy().into_owned();
     let config = Config::from_sources(None, |name| (name == "BERTH_DATA_DIR").then(|| data.clone()))?;
     let db = Db::open(&config.database_url).await?;
-    let identity = Identity::start(db, Clock::default(), &config, Vec::new()).await?;
+    let sealer = Sealer::open(&config.secrets, &db).await?;
+    let identity = Identity::start(db, Clock::default(), &config, sealer, Vec::new()).await?;
     for (what, token, most) in [("an access token", &admin.token, 20.0), ("an API key", &key, 10.0)] {
-        identity.caller(token).await?;
+        identity.caller(token, ClientAddress::default()).await?;
         let before = cpu();
         for _ in 0..CHECKS {
-            identity.caller(token).await?;
+            identity.caller(token, ClientAddress::default()).await?;
         }
         let each = (cpu() - before) / f64::from(CHECKS) * 1e6;
         report.add(&format!("check of {what}, warm"), each, "µs of CPU", Some(Bound::Most(most)), String::new());

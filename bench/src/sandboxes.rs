@@ -7,7 +7,7 @@ use berth_qemu::machine::Accel;
 use berth_qemu::sandbox::{self, Begin, Layer, Spec, create_layer, layer_size};
 use berth_qemu::seed::Mac;
 use berth_testkit::{Caller, Service};
-use reqwest::Method;
+use reqwest::{Method, header};
 use serde_json::{Value, json};
 
 use crate::process::{cpu, median, percentile, pss};
@@ -24,6 +24,8 @@ const QUIET: Duration = Duration::from_secs(15);
 const ALIVE: usize = 100;
 /// What is moved into a sandbox and out of it.
 const FILE: u32 = 64 << 20;
+/// MB that `seq 1000000` writes.
+const LINES: f64 = 6.888_896;
 
 pub async fn run(report: &mut Report) -> Result<()> {
     let program = program()?;
@@ -227,6 +229,26 @@ async fn files(report: &mut Report, bench: &Bench, id: &str) -> Result<()> {
     let here = megabytes / began.elapsed().as_secs_f64();
     report.add("sandbox: a file in", there, "MB/s", Some(Bound::Least(30.0)), "64 MiB".into());
     report.add("sandbox: a file out", here, "MB/s", Some(Bound::Least(30.0)), "64 MiB".into());
+    output(report, bench, id, here).await
+}
+
+/// The same bytes as a command's output; and lines as events, which is what a program without a parser of frames reads.
+async fn output(report: &mut Report, bench: &Bench, id: &str, file: f64) -> Result<()> {
+    let began = Instant::now();
+    let request =
+        bench.request(Method::POST, id, "commands").header(header::ACCEPT, berth_domain::agent::output::CONTENT_TYPE);
+    let frames = request.json(&json!({"cmd": "cat big"})).send().await?.bytes().await?;
+    ensure!(frames.len() >= FILE as usize, "{} bytes came back", frames.len());
+    let rate = f64::from(FILE) / 1e6 / began.elapsed().as_secs_f64();
+    let detail = format!("64 MiB in frames of bytes; the file itself {file:.0}");
+    report.add("sandbox: output of a command", rate, "MB/s", Some(Bound::Least(40.0)), detail);
+    let began = Instant::now();
+    let text =
+        bench.request(Method::POST, id, "commands").json(&json!({"cmd": "seq 1000000"})).send().await?.text().await?;
+    ensure!(text.contains("\"code\":0"), "the end is missing");
+    let rate = LINES / began.elapsed().as_secs_f64();
+    let detail = format!("a million lines of 7 bytes, {} bytes of events", text.len());
+    report.add("sandbox: output of a command as events", rate, "MB/s", None, detail);
     Ok(())
 }
 

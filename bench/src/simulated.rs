@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use berth_server::app::{App, Engines};
+use berth_server::app::{App, Doors, Engines};
 use berth_server::config::{Config, Secret};
-use berth_server::http::server;
 use berth_testkit::{SimulatedEngine, SimulatedSandboxes};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// Serves until its end; says where, and when it has looked at so many machines.
@@ -27,13 +25,14 @@ pub async fn serve(folder: &Path, machines: usize) -> Result<()> {
     let app =
         App::start_with(&config, Engines { vm: engine.clone(), sandbox: Arc::new(SimulatedSandboxes::default()) })
             .await?;
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    println!("http://{}", listener.local_addr()?);
+    let at_any_port = Config { listen: ([127, 0, 0, 1], 0).into(), ..config };
+    let doors = Doors::open(&at_any_port, None, &app).await?;
+    println!("http://{}", doors.main);
     tokio::spawn(async move {
         while engine.looked_at() < machines {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         println!("{}", began.elapsed().as_secs_f64());
     });
-    Ok(server::serve(listener, app.edge.clone(), CancellationToken::new()).await?)
+    Ok(doors.serve(CancellationToken::new()).await?)
 }

@@ -2,7 +2,7 @@
 # guest: what every sandbox boots, whatever its disk holds: Debian's cloud
 # kernel, and an initrd whose first process is Berth's agent.
 
-# The agent's binary, static: made by script/lib.sh's build_agent.
+# The agent's binary, static: made by script/lib.sh's build_programs.
 agent=${BERTH_AGENT-}
 cmdline="console=ttyS0 quiet panic=-1 cryptomgr.notests nowatchdog"
 
@@ -10,7 +10,7 @@ cmdline="console=ttyS0 quiet panic=-1 cryptomgr.notests nowatchdog"
 boot_modules=(virtio_pci virtio_console virtio_blk virtio_net)
 
 recipe_inputs() {
-  [[ -x $agent ]] || die "BERTH_AGENT names no program; build it first: source script/lib.sh && build_agent"
+  [[ -x $agent ]] || die "BERTH_AGENT names no program. script/quickstart and script/test build it and name it."
   sha256sum <"$agent"
 }
 

@@ -81,7 +81,12 @@ pub fn nothing() -> Answer {
 
 /// An answer of server-sent events.
 pub fn events(chunks: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static) -> Answer {
-    let mut answer = typed(StatusCode::OK, "text/event-stream", Body::Chunks(Box::pin(chunks)));
+    stream("text/event-stream", chunks)
+}
+
+/// An answer that is told as it happens.
+pub fn stream(kind: &'static str, chunks: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static) -> Answer {
+    let mut answer = typed(StatusCode::OK, kind, Body::Chunks(Box::pin(chunks)));
     answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer
 }

@@ -55,7 +55,7 @@ fn parse(body: &Value) -> Result<Boot> {
             }
         }
     };
-    let mut fields = Fields::of(body);
+    let mut fields = Fields::among_others(body);
     let root = fields.required("root", absolute);
     let (user, workspace) = (fields.optional("user", name), fields.optional("workspace", absolute));
     let bare = fields.optional("bare", boolean).unwrap_or_default();

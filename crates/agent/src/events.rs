@@ -12,6 +12,9 @@ use futures_core::Stream;
 /// How long a stream of events is silent at most.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// What keeps an idle stream of events alive.
+pub const COMMENT: &[u8] = b": keep-alive\n\n";
+
 /// Writes one event; `data` has no newline.
 pub fn write(out: &mut Vec<u8>, id: Option<&str>, name: &str, data: &str) {
     if let Some(id) = id {
@@ -26,6 +29,11 @@ pub fn write(out: &mut Vec<u8>, id: Option<&str>, name: &str, data: &str) {
 pub trait Feed: Send + 'static {
     /// The next chunk; nothing at the end.
     fn next(&mut self) -> impl Future<Output = Option<io::Result<Bytes>>> + Send;
+
+    /// What is sent to say that the stream is alive.
+    fn keep_alive(&self) -> Bytes {
+        Bytes::from_static(COMMENT)
+    }
 
     /// After what silence a comment is sent, if [`Self::next`] may be dropped and asked again; never without.
     const KEEP_ALIVE: Option<Duration>;
@@ -52,8 +60,8 @@ fn turn<F: Feed>(mut feed: F) -> Turn<F> {
             return (feed, next);
         };
         let next = tokio::time::timeout(silence, feed.next()).await;
-        let comment = Bytes::from_static(b": keep-alive\n\n");
-        (feed, next.unwrap_or(Some(Ok(comment))))
+        let next = next.unwrap_or_else(|_| Some(Ok(feed.keep_alive())));
+        (feed, next)
     })
 }
 

@@ -86,7 +86,7 @@ impl Freezer {
 pub async fn freeze(call: Call) -> Result<Answer> {
     let agent = call.agent.clone();
     let body = call.json().await?;
-    let mut fields = Fields::of(&body);
+    let mut fields = Fields::among_others(&body);
     let processes = fields.optional("processes", boolean).unwrap_or_default();
     let wanted = fields.finish(Some(Freeze { processes }))?;
     Ok(reply(StatusCode::OK, &stop(&agent, wanted).await?))

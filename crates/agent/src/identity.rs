@@ -72,7 +72,7 @@ fn failed(error: std::io::Error) -> Refusal {
 }
 
 fn parse(body: &Value) -> Result<(Identity, Vec<u8>)> {
-    let mut fields = Fields::of(body);
+    let mut fields = Fields::among_others(body);
     let bytes = fields.required("entropy", |value| {
         let bytes = BASE64_STANDARD.decode(text(value)?).map_err(|_| "must be base64".to_owned())?;
         if ENTROPY.contains(&bytes.len()) { Ok(bytes) } else { Err("must be 16 to 2048 bytes".to_owned()) }

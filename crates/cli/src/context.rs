@@ -4,8 +4,9 @@ use anyhow::Result;
 use berth_client::{Client, Inference, ProjectClient, Tokens};
 
 use crate::cli::Global;
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, Store};
 use crate::failure::Failure;
+use crate::output::Look;
 
 /// Where a service listens by default.
 pub const DEFAULT_URL: &str = "http://127.0.0.1:8080";
@@ -21,18 +22,20 @@ pub fn api_key() -> Option<String> {
 pub struct Context {
     /// The service, with a credential.
     pub client: Client,
-    /// Whether to print JSON.
-    pub json: bool,
+    /// How to print what is asked for.
+    pub look: Look,
+    kept_as: Option<String>,
     org: Option<String>,
     project: Option<String>,
     typed_project: Option<String>,
+    typed_org: Option<String>,
 }
 
 impl Context {
     /// The context of whoever calls: a program with `BERTH_API_KEY`, or a person.
-    pub fn any(global: &Global) -> Result<Self> {
+    pub async fn any(global: &Global) -> Result<Self> {
         match api_key() {
-            Some(key) => Self::with_api_key(global, key),
+            Some(key) => Self::with_api_key(global, key).await,
             None => Self::signed_in(global),
         }
     }
@@ -47,38 +50,62 @@ impl Context {
         }
     }
 
-    /// A key belongs to one project, so that what was kept of a person's sign-in says nothing about it.
-    fn with_api_key(global: &Global, key: String) -> Result<Self> {
+    /// A key belongs to one project, so that what was kept of a person's sign-in says nothing about it: where none is
+    /// named, the key tells which.
+    async fn with_api_key(global: &Global, key: String) -> Result<Self> {
         let client = Client::new(&address(global, None)?)?.with_api_key(key);
-        Ok(Self::new(global, client, None))
+        let mut context = Self::new(global, client, None);
+        if context.org.is_none() || context.project.is_none() {
+            match context.client.own_api_key().await {
+                Ok(own) => {
+                    context.org.get_or_insert(own.organization.slug);
+                    context.project.get_or_insert(own.project.slug);
+                }
+                // A service of an older version does not tell.
+                Err(error) if error.status() == Some(404) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(context)
     }
 
-    /// The context of a signed-in person; `BERTH_TOKEN` is a token for programs that keep none.
+    /// The context of a signed-in person; `BERTH_TOKEN` is a token for programs that keep none. It may be another
+    /// person's than the sign-in that is kept, so that nothing is changed of that.
     fn signed_in(global: &Global) -> Result<Self> {
-        let kept = Credentials::load()?;
-        let url = address(global, None)?;
-        // A sign-in is good for its own service only.
-        let kept = kept.filter(|k| k.url == url);
-        let client = match (std::env::var("BERTH_TOKEN"), &kept) {
-            (Ok(token), _) if !token.is_empty() => {
-                Client::new(&url)?.with_tokens(Tokens { access_token: token, refresh_token: String::new() })
+        let (url, kept) = kept(global)?;
+        match (std::env::var("BERTH_TOKEN"), kept) {
+            (Ok(token), kept) if !token.is_empty() => {
+                let tokens = Tokens { access_token: token, refresh_token: String::new() };
+                let client = Client::new(&url)?.with_tokens(tokens);
+                Ok(Self { kept_as: None, ..Self::new(global, client, kept) })
             }
-            (_, Some(kept)) => Client::new(&url)?.with_tokens(kept.tokens.clone()).on_tokens(keeper(kept.clone())),
-            (_, None) => return Err(Failure::signed_out()),
-        };
-        Ok(Self::new(global, client, kept))
+            (_, Some(kept)) => {
+                let keeper = keeper(kept.email.clone(), url.clone());
+                let client = Client::new(&url)?.with_tokens(kept.tokens.clone()).on_tokens(keeper);
+                Ok(Self::new(global, client, Some(kept)))
+            }
+            (_, None) => Err(Failure::signed_out()),
+        }
     }
 
     fn new(global: &Global, client: Client, kept: Option<Credentials>) -> Self {
+        let kept_as = kept.as_ref().map(|kept| kept.name.clone());
         let (kept_org, kept_project) = kept.map(|k| (k.org, k.project)).unzip();
         let named = |given: &Option<String>, kept: Option<String>| given.clone().or(kept).filter(|n| !n.is_empty());
         Self {
             client,
-            json: global.json,
+            look: global.look(),
+            kept_as,
             project: named(&global.project, kept_project),
             org: named(&global.org, kept_org),
             typed_project: global.project.clone().filter(|_| global.project_typed),
+            typed_org: global.org.clone().filter(|name| !name.is_empty()),
         }
+    }
+
+    /// Whether nothing is shown of what is going on: no person reads.
+    pub const fn is_quiet(&self) -> bool {
+        !self.look.is_for_people()
     }
 
     /// The organization that commands mean.
@@ -112,6 +139,11 @@ impl Context {
         self.typed_project.as_deref()
     }
 
+    /// The organization, only if it was named: by `--org` or `BERTH_ORG`.
+    pub fn typed_org(&self) -> Option<&str> {
+        self.typed_org.as_deref()
+    }
+
     /// Makes commands mean another project by default.
     pub fn choose(&self, org: &str, project: &str) -> Result<()> {
         let kept = self.keep(|kept| (kept.org, kept.project) = (org.to_owned(), project.to_owned()))?;
@@ -122,34 +154,134 @@ impl Context {
         }
     }
 
-    /// Changes the sign-in that was kept, if there is one.
+    /// Changes the sign-in that was kept, if there is one. Another command may have renewed its tokens since it was
+    /// read, and those that this one renewed are kept by then.
     pub fn keep(&self, change: impl FnOnce(&mut Credentials)) -> Result<bool> {
-        let Some(mut kept) = Credentials::load()?.filter(|k| k.url == self.client.base()) else { return Ok(false) };
-        // A call before may have renewed the tokens.
-        kept.tokens = self.client.tokens().filter(|t| !t.refresh_token.is_empty()).unwrap_or(kept.tokens);
-        change(&mut kept);
-        kept.save()?;
-        Ok(true)
+        let Some(name) = &self.kept_as else { return Ok(false) };
+        Store::change(|store| Ok(store.named_mut(name).map(change).is_some()))
+    }
+
+    /// The name of the sign-in that was kept, if there is one.
+    pub fn kept_as(&self) -> Option<&str> {
+        self.kept_as.as_deref()
+    }
+
+    /// Forgets the sign-in that was kept; the names of those that are left.
+    pub fn forget(&self) -> Result<Vec<String>> {
+        Store::change(|store| {
+            if let Some(name) = &self.kept_as {
+                store.forget(name);
+            }
+            Ok(store.contexts.iter().map(|kept| kept.name.clone()).collect())
+        })
     }
 }
 
-/// The address of the service: as typed, from `BERTH_URL`, of the sign-in that was kept, or the default.
-pub fn address(global: &Global, typed: Option<&str>) -> Result<String> {
-    let given = typed.or(global.url.as_deref()).map(str::to_owned);
-    let url = match given {
-        Some(url) => url,
-        None => Credentials::load().ok().flatten().map_or_else(|| DEFAULT_URL.into(), |k| k.url),
+/// The service that is called, and the sign-in that is good for it: the one that `--context` names, or one at the address
+/// that was given, or the one that commands use.
+fn kept(global: &Global) -> Result<(String, Option<Credentials>)> {
+    let store = Store::load()?;
+    let url = address_of(&store, global, None)?;
+    let kept = match &global.context {
+        Some(name) => Some(store.find(name)?),
+        None if global.url.is_some() => store.at(&url),
+        None => store.current(),
     };
-    if url.starts_with("http://") || url.starts_with("https://") {
-        return Ok(url.trim_end_matches('/').to_owned());
+    if let Some(kept) = kept.filter(|kept| kept.url != url) {
+        return Err(Failure::usage(format!(
+            "The context '{}' is of {}, not of {url}: leave one out",
+            kept.name, kept.url
+        )));
     }
-    Err(Failure::usage(format!("'{url}' is no address of a service; it looks like {DEFAULT_URL}")))
+    Ok((url, kept.cloned()))
 }
 
-fn keeper(kept: Credentials) -> impl Fn(&Tokens) + Send + Sync {
+/// The address of the service, where what is kept does not count if it cannot be read.
+pub fn address(global: &Global, typed: Option<&str>) -> Result<String> {
+    address_of(&Store::load().unwrap_or_default(), global, typed)
+}
+
+/// The address of the service: as typed, of the context that was named, from `BERTH_URL`, of the sign-in that commands use,
+/// or the default.
+pub fn address_of(store: &Store, global: &Global, typed: Option<&str>) -> Result<String> {
+    let of_context = || global.context.as_ref().and_then(|name| store.named(name)).map(|kept| kept.url.as_str());
+    let url = typed
+        .or(global.url.as_deref().filter(|_| global.url_typed))
+        .or_else(of_context)
+        .or(global.url.as_deref())
+        .or_else(|| store.current().map(|kept| kept.url.as_str()))
+        .unwrap_or(DEFAULT_URL);
+    with_scheme(url)
+        .ok_or_else(|| Failure::usage(format!("'{url}' is no address of a service; it looks like {DEFAULT_URL}")))
+}
+
+/// An address with its scheme. Where none was typed, this host is asked in clear and any other one is not.
+fn with_scheme(text: &str) -> Option<String> {
+    let scheme = text.split_once("://").map(|(scheme, host)| (scheme, host.trim_end_matches('/')));
+    let text = text.trim_end_matches('/');
+    match scheme {
+        Some(("http" | "https", host)) if !host.is_empty() => Some(text.to_owned()),
+        Some(_) => None,
+        None if text.is_empty() || text.contains(char::is_whitespace) => None,
+        None if is_loopback(text) => Some(format!("http://{text}")),
+        None => Some(format!("https://{text}")),
+    }
+}
+
+/// Whether an address without its scheme, with or without a port, is one of this host.
+fn is_loopback(text: &str) -> bool {
+    let authority = text.split('/').next().unwrap_or(text);
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => authority.split(':').next().unwrap_or(authority),
+    };
+    host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+}
+
+/// Warns before a password goes over a network where everybody on the way reads it.
+pub fn warn_in_clear(url: &str) {
+    if url.strip_prefix("http://").is_some_and(|host| !is_loopback(host)) {
+        eprintln!("berth: {url} is not encrypted: who is on the way reads the password. Use https:// if you can.");
+    }
+}
+
+/// Keeps renewed tokens of somebody's sign-in at a service, unless it is forgotten by now. Its name may be another one's
+/// by then.
+fn keeper(email: String, url: String) -> impl Fn(&Tokens) + Send + Sync {
     move |tokens| {
-        if let Err(error) = (Credentials { tokens: tokens.clone(), ..kept.clone() }).save() {
+        let kept = Store::change(|store| {
+            if let Some(kept) = store.of_mut(&url, &email) {
+                kept.tokens = tokens.clone();
+            }
+            Ok(())
+        });
+        if let Err(error) = kept {
             eprintln!("berth: the renewed sign-in cannot be kept: {error:#}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_as_people_type_them() {
+        for (typed, meant) in [
+            ("http://127.0.0.1:8080/", Some("http://127.0.0.1:8080")),
+            ("https://berth.example.org", Some("https://berth.example.org")),
+            ("localhost:18080", Some("http://localhost:18080")),
+            ("127.0.0.1:8080", Some("http://127.0.0.1:8080")),
+            ("[::1]:8080", Some("http://[::1]:8080")),
+            ("berth.example.org", Some("https://berth.example.org")),
+            ("10.0.0.1:8080", Some("https://10.0.0.1:8080")),
+            ("localhost.example.org", Some("https://localhost.example.org")),
+            ("ftp://berth.example.org", None),
+            ("http://", None),
+            ("", None),
+            ("two words", None),
+        ] {
+            assert_eq!(with_scheme(typed).as_deref(), meant, "{typed}");
         }
     }
 }

@@ -1,17 +1,26 @@
-//! Where a sign-in is kept: `credentials.json` in the folder of settings, for its owner's eyes only.
+//! Where sign-ins are kept: `credentials.json` in the folder of settings, for its owner's eyes only.
+//!
+//! Each sign-in is a context with a name, and one of them is the one that commands use. Commands that run at the same
+//! time change their own context each, so that a change reads, changes and writes under a lock; whoever reads meanwhile
+//! sees the file before or after it.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use berth_client::Tokens;
 use serde::{Deserialize, Serialize};
 
+use crate::failure::Failure;
+
 /// A sign-in, and what commands mean by default.
 #[derive(Clone, Deserialize, Serialize)]
 pub struct Credentials {
+    /// What the context is called.
+    #[serde(default)]
+    pub name: String,
     /// Address of the service.
     pub url: String,
     /// Who is signed in.
@@ -22,6 +31,23 @@ pub struct Credentials {
     pub project: String,
     /// The session's tokens.
     pub tokens: Tokens,
+}
+
+/// All sign-ins that are kept.
+#[derive(Clone, Default, Deserialize, Serialize)]
+pub struct Store {
+    /// Name of the one that commands use; empty where none is.
+    pub current: String,
+    /// Each of them, by the time of its first sign-in.
+    pub contexts: Vec<Credentials>,
+}
+
+/// What a file holds: all sign-ins, or the only one that an older version kept.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Kept {
+    Several(Store),
+    One(Credentials),
 }
 
 /// `$XDG_CONFIG_HOME/berth`, or `~/.config/berth`; made if need be.
@@ -38,39 +64,209 @@ fn file() -> Result<PathBuf> {
     Ok(folder()?.join("credentials.json"))
 }
 
-impl Credentials {
-    /// The sign-in, if there is one.
-    pub fn load() -> Result<Option<Self>> {
+/// What a service is called where nobody says another name: its host and port.
+fn host(url: &str) -> &str {
+    let host = url.split_once("://").map_or(url, |(_, host)| host);
+    host.trim_end_matches('/')
+}
+
+impl Store {
+    /// The sign-ins that are kept.
+    pub fn load() -> Result<Self> {
         let path = file()?;
         match std::fs::read(&path) {
-            Ok(bytes) => {
-                let parsed = serde_json::from_slice(&bytes);
-                parsed
-                    .map(Some)
-                    .with_context(|| format!("{} cannot be read; sign in again: berth login", path.display()))
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Ok(bytes) => Self::read(&bytes)
+                .with_context(|| format!("{} cannot be read; sign in again: berth login", path.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
         }
     }
 
-    /// Keeps it; whoever reads meanwhile sees the old or the new.
-    pub fn save(&self) -> Result<()> {
-        let path = file()?;
-        let tmp = path.with_extension(format!("tmp-{}", std::process::id()));
-        let write = || -> std::io::Result<()> {
-            let mut open = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&tmp)?;
-            open.write_all(&serde_json::to_vec_pretty(self)?)?;
-            std::fs::rename(&tmp, &path)
-        };
-        write().with_context(|| format!("{} cannot be written", path.display()))
+    fn read(bytes: &[u8]) -> serde_json::Result<Self> {
+        Ok(match serde_json::from_slice(bytes)? {
+            Kept::Several(store) => store,
+            Kept::One(only) => {
+                let name = host(&only.url).to_owned();
+                Self { current: name.clone(), contexts: vec![Credentials { name, ..only }] }
+            }
+        })
     }
 
-    /// Forgets it.
-    pub fn forget() -> Result<()> {
-        match std::fs::remove_file(file()?) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
+    /// Changes the sign-ins that are kept, as they are by then. A change that fails changes nothing.
+    pub fn change<T>(change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let _locked = lock()?;
+        let mut store = Self::load()?;
+        let done = change(&mut store)?;
+        store.save()?;
+        Ok(done)
+    }
+
+    /// Keeps a new sign-in, which commands use from now on; one without a name gets a free one. A file that cannot be
+    /// read is given up for it. All that is kept then.
+    pub fn put(mut credentials: Credentials) -> Result<Self> {
+        let _locked = lock()?;
+        let mut store = Self::load().unwrap_or_default();
+        if credentials.name.is_empty() {
+            credentials.name = store.name_for(&credentials.url, &credentials.email);
         }
+        store.current.clone_from(&credentials.name);
+        match store.named_mut(&credentials.name) {
+            Some(kept) => *kept = credentials,
+            None => store.contexts.push(credentials),
+        }
+        store.save()?;
+        Ok(store)
+    }
+
+    /// The one that commands use.
+    pub fn current(&self) -> Option<&Credentials> {
+        self.named(&self.current)
+    }
+
+    /// The one of a name.
+    pub fn named(&self, name: &str) -> Option<&Credentials> {
+        self.contexts.iter().find(|kept| kept.name == name)
+    }
+
+    /// The one of a name that somebody typed.
+    pub fn find(&self, name: &str) -> Result<&Credentials> {
+        self.named(name).ok_or_else(|| match name {
+            "" => Failure::signed_out(),
+            _ => Failure::not_found(format!("There is no context called '{name}'. List them: berth context list")),
+        })
+    }
+
+    /// The one of a name, to be changed.
+    pub fn named_mut(&mut self, name: &str) -> Option<&mut Credentials> {
+        self.contexts.iter_mut().find(|kept| kept.name == name)
+    }
+
+    /// One at a service: the one that commands use, or else the first.
+    pub fn at(&self, url: &str) -> Option<&Credentials> {
+        self.current().filter(|kept| kept.url == url).or_else(|| self.contexts.iter().find(|kept| kept.url == url))
+    }
+
+    /// Somebody's at a service.
+    pub fn of(&self, url: &str, email: &str) -> Option<&Credentials> {
+        self.contexts.iter().find(|kept| kept.url == url && kept.email == email)
+    }
+
+    /// Somebody's at a service, to be changed.
+    pub fn of_mut(&mut self, url: &str, email: &str) -> Option<&mut Credentials> {
+        self.contexts.iter_mut().find(|kept| kept.url == url && kept.email == email)
+    }
+
+    /// Calls one otherwise, by a name that is free.
+    pub fn rename(&mut self, name: &str, new_name: &str) -> Result<()> {
+        self.find(name)?;
+        if new_name.is_empty() || (new_name != name && self.named(new_name).is_some()) {
+            return Err(Failure::usage(format!("'{new_name}' is no free name: berth context list")));
+        }
+        if self.current == name {
+            new_name.clone_into(&mut self.current);
+        }
+        if let Some(kept) = self.named_mut(name) {
+            new_name.clone_into(&mut kept.name);
+        }
+        Ok(())
+    }
+
+    /// What a sign-in is called where nobody says: as before, by its service, or by its service and account where
+    /// another account has that name.
+    fn name_for(&self, url: &str, email: &str) -> String {
+        match self.of(url, email) {
+            Some(kept) => kept.name.clone(),
+            None if self.named(host(url)).is_none() => host(url).to_owned(),
+            None => format!("{}/{email}", host(url)),
+        }
+    }
+
+    /// Forgets one.
+    pub fn forget(&mut self, name: &str) {
+        self.contexts.retain(|kept| kept.name != name);
+        if self.current == name {
+            self.current.clear();
+        }
+    }
+
+    fn save(&self) -> Result<()> {
+        let path = file()?;
+        let tmp = path.with_extension(format!("tmp-{}", std::process::id()));
+        write(&tmp, &path, &serde_json::to_vec_pretty(self)?)
+            .with_context(|| format!("{} cannot be written", path.display()))
+    }
+}
+
+/// Writes a file that only its owner reads, and puts it in the place of the one before.
+fn write(tmp: &Path, path: &Path, content: &[u8]) -> std::io::Result<()> {
+    // One that a process of this number left is not written into: it may be open to others.
+    match std::fs::remove_file(tmp) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut open = OpenOptions::new().write(true).create_new(true).mode(0o600).open(tmp)?;
+    open.write_all(content)?;
+    open.sync_all()?;
+    std::fs::rename(tmp, path)
+}
+
+/// Holds every other change off for as long as the file is open.
+fn lock() -> Result<File> {
+    let path = folder()?.join("credentials.lock");
+    let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = open.with_context(|| format!("{} cannot be opened", path.display()))?;
+    file.lock().with_context(|| format!("{} cannot be locked", path.display()))?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn kept(name: &str, url: &str, email: &str) -> serde_json::Value {
+        let tokens = json!({"access_token": "a", "refresh_token": "r"});
+        let mut kept = json!({"url": url, "email": email, "org": "o", "project": "p", "tokens": tokens});
+        if !name.is_empty() {
+            kept["name"] = name.into();
+        }
+        kept
+    }
+
+    #[test]
+    fn a_file_of_an_older_version_is_a_context() {
+        let old = kept("", "http://127.0.0.1:8080", "ana@example.com");
+        let store = Store::read(old.to_string().as_bytes()).unwrap();
+        assert_eq!(store.current().map(|c| (c.name.as_str(), c.project.as_str())), Some(("127.0.0.1:8080", "p")));
+        let again = Store::read(&serde_json::to_vec(&store).unwrap()).unwrap();
+        assert_eq!(again.current, "127.0.0.1:8080");
+        assert!(Store::read(b"{\"url\": 1}").is_err());
+    }
+
+    #[test]
+    fn a_second_account_at_a_service_has_a_name_of_its_own() {
+        let (url, ana) = ("https://berth.example.com", "ana@example.com");
+        let store = json!({"current": "work", "contexts": [kept("work", url, ana), kept("x", "http://b", ana)]});
+        let store = Store::read(store.to_string().as_bytes()).unwrap();
+        assert_eq!(store.name_for(url, ana), "work");
+        assert_eq!(store.name_for(url, "bob@example.com"), "berth.example.com");
+        let taken = json!({"current": "", "contexts": [kept("berth.example.com", url, ana)]});
+        let taken = Store::read(taken.to_string().as_bytes()).unwrap();
+        assert_eq!(taken.name_for(url, "bob@example.com"), "berth.example.com/bob@example.com");
+        assert!(taken.current().is_none() && taken.at(url).is_some() && store.at("http://b").is_some());
+    }
+
+    #[test]
+    fn what_is_written_is_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (tmp, path) = (dir.path().join("tmp"), dir.path().join("file"));
+        // Left by somebody, and open to everybody.
+        std::fs::write(&tmp, "left").unwrap();
+        std::fs::set_permissions(&tmp, PermissionsExt::from_mode(0o666)).unwrap();
+        write(&tmp, &path, b"secret").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"secret");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!tmp.exists());
     }
 }

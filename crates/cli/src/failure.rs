@@ -3,8 +3,11 @@
 use std::process::ExitCode;
 
 use berth_client::Error as ClientError;
+use serde_json::{Value, json};
 
 use crate::context::{API_KEY, api_key};
+use crate::credentials::Store;
+use crate::typed;
 
 /// A failure of this side, with its exit code.
 #[derive(Debug)]
@@ -22,6 +25,11 @@ impl std::fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Failure {
+    /// With an exit code.
+    pub fn of(code: u8, text: impl Into<String>) -> anyhow::Error {
+        Self { code, text: text.into() }.into()
+    }
+
     /// The command is not valid.
     pub fn usage(text: impl Into<String>) -> anyhow::Error {
         Self { code: 2, text: text.into() }.into()
@@ -29,7 +37,9 @@ impl Failure {
 
     /// Nobody is signed in.
     pub fn signed_out() -> anyhow::Error {
-        Self { code: 3, text: "You are not signed in. Type: berth login URL".into() }.into()
+        let others = Store::load().is_ok_and(|store| !store.contexts.is_empty());
+        let other = if others { "; or use another sign-in: berth context list" } else { "" };
+        Self { code: 3, text: format!("You are not signed in. Type: berth login URL{other}") }.into()
     }
 
     /// The credential is not good for this.
@@ -48,13 +58,34 @@ impl Failure {
     }
 }
 
-/// Says what went wrong, and what to type where that is known.
-pub fn report(error: &anyhow::Error) -> ExitCode {
-    eprintln!("berth: {error:#}");
+/// Says what went wrong, and what to type where that is known; or the same for a program, as the API says it.
+pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
+    if json {
+        eprintln!("{}", for_programs(error));
+        return ExitCode::from(code(error));
+    }
+    eprintln!("berth: {}", typed::sentence(&format!("{error:#}")));
     if let Some(error) = error.downcast_ref::<ClientError>() {
         hint(error);
     }
     ExitCode::from(code(error))
+}
+
+/// The service's answer with its code and fields; what this side found, with a code of its own.
+pub fn for_programs(error: &anyhow::Error) -> Value {
+    if let Some(ClientError::Api { code, message, details, request_id, .. }) = error.downcast_ref() {
+        let details: Vec<_> = details.iter().map(|d| json!({"field": d.field, "message": d.message})).collect();
+        return json!({"code": code, "message": message, "details": details, "request_id": request_id});
+    }
+    let word = match code(error) {
+        2 => "usage",
+        3 => "not_signed_in",
+        4 => "not_found",
+        5 => "conflict",
+        6 => "unavailable",
+        _ => "failed",
+    };
+    json!({"code": word, "message": format!("{error:#}")})
 }
 
 fn hint(error: &ClientError) {
@@ -68,6 +99,9 @@ fn hint(error: &ClientError) {
         }
         ClientError::Api { code, .. } if code == "model_exists" => {
             eprintln!("Another in its place: berth model add ID URL --replace; or away with it: berth model remove ID");
+        }
+        ClientError::Api { code, .. } if code == "invitation_required" => {
+            eprintln!("With the link of the invitation's mail: berth signup --invitation LINK");
         }
         ClientError::Api { code, .. } if code == "sandbox_paused" => eprintln!("Type: berth sandbox resume SANDBOX"),
         ClientError::Api { code, .. } if code == "sandbox_failed" => {
@@ -94,7 +128,8 @@ fn no_credential(code: &str) -> bool {
     ["unauthorized", "invalid_api_key"].contains(&code)
 }
 
-fn code(error: &anyhow::Error) -> u8 {
+/// The code that the program ends with.
+pub fn code(error: &anyhow::Error) -> u8 {
     if let Some(failure) = error.downcast_ref::<Failure>() {
         return failure.code;
     }

@@ -31,3 +31,8 @@ pub fn window() -> (u16, u16) {
     };
     of(tcgetwinsize(rustix::stdio::stdout())).or_else(|| of(tcgetwinsize(rustix::stdio::stdin()))).unwrap_or((80, 24))
 }
+
+/// Columns of the window that standard output is, if it is one.
+pub fn columns() -> Option<usize> {
+    tcgetwinsize(rustix::stdio::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}

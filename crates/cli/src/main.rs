@@ -2,21 +2,28 @@
 //!
 //! Exit codes: 0 done; 1 failed; 2 the command or the request is not valid; 3 not signed in or not
 //! allowed; 4 not found; 5 in conflict with how things stand; 6 the service cannot be reached, is not
-//! ready, or time was over; 130 interrupted. `berth sandbox exec`, `run` and `shell` end as what they ran did, and
+//! ready, or time was over; 7 another service took the database from this one; 130 interrupted. `berth sandbox exec`, `run` and `shell` end as what they ran did, and
 //! with 125 where Berth failed.
 
 mod cli;
 mod commands;
+mod complete;
 mod context;
 mod credentials;
 mod failure;
+mod grammar;
 mod keyboard;
 mod output;
 mod pairs;
 mod pick;
 mod progress;
 mod prompt;
+mod several;
+mod size;
 mod span;
+mod tips;
+mod typed;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -28,8 +35,15 @@ use crate::cli::Cli;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::read();
-    if !cli.runs_the_service() {
+    complete::answer();
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let json = cli.global.look().is_json();
+    if cli.runs_the_service() {
+        give_memory_back();
+    } else {
         // `berth vm list | head -n 1` ends quietly, as other tools do.
         sigpipe::reset();
     }
@@ -45,6 +59,13 @@ fn main() -> ExitCode {
     runtime.shutdown_background();
     match outcome {
         Ok(code) => code,
-        Err(error) => failure::report(&error),
+        Err(error) => failure::report(&error, json),
+    }
+}
+
+/// Has a thread of the allocator free pages while nobody allocates: of 50 MB of an idle service 11 were such pages.
+fn give_memory_back() {
+    if let Err(error) = tikv_jemalloc_ctl::background_thread::write(true) {
+        eprintln!("berth: the allocator keeps the memory of a burst until the next one: {error}");
     }
 }

@@ -1,11 +1,54 @@
-//! Tables for people, JSON for programs.
+//! What is printed: tables for people, names and ids for shells, JSON for programs.
+//!
+//! A table fits a window of 80 columns. Of an id it shows the end: ids are UUIDs of version 7, so that those which were
+//! made together begin alike, while their last twelve digits are of chance. Whatever takes an id takes its end as well
+//! (`pick`). `-o wide` shows ids in full and the columns that have no room otherwise.
 
 use anyhow::Result;
 use berth_client::List;
-use comfy_table::{ContentArrangement, Table, presets};
+use clap::ValueEnum;
+use comfy_table::{ContentArrangement, presets};
 use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+
+use crate::keyboard;
+use crate::pick::is_id;
+
+/// Where the part of an id begins that tables show.
+const SHORT: usize = 24;
+
+/// How things are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    #[default]
+    Table,
+    Wide,
+    Json,
+    Name,
+    Id,
+}
+
+/// How things are printed, and whether a table has a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The format.
+    pub format: Format,
+    /// Whether a table begins with the names of its columns.
+    pub headers: bool,
+}
+
+impl Look {
+    /// Whether a person reads it, who may be told what to type next.
+    pub const fn is_for_people(self) -> bool {
+        matches!(self.format, Format::Table | Format::Wide)
+    }
+
+    /// Whether a program reads what the API answers.
+    pub const fn is_json(self) -> bool {
+        matches!(self.format, Format::Json)
+    }
+}
 
 /// Prints a value as JSON.
 pub fn json(value: &impl Serialize) -> Result<()> {
@@ -13,21 +56,40 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Prints a value as JSON, or as `people` shows it.
-pub fn print<T: Serialize>(as_json: bool, value: &T, people: impl FnOnce(&T)) -> Result<()> {
-    if as_json {
-        return json(value);
+/// Prints one thing as JSON, by its name or its id, or as `people` shows it.
+pub fn print<T: Serialize>(look: Look, value: &T, name: &str, id: &str, people: impl FnOnce(&T)) -> Result<()> {
+    match look.format {
+        Format::Json => return json(value),
+        Format::Name => println!("{name}"),
+        Format::Id => println!("{id}"),
+        Format::Table | Format::Wide => people(value),
     }
-    people(value);
     Ok(())
 }
 
+/// Says what was done to a thing of which nothing else is left to show; a shell gets its name or its id alone.
+pub fn done(look: Look, name: &str, id: &str, sentence: &str) {
+    match look.format {
+        Format::Json => {}
+        Format::Name => println!("{name}"),
+        Format::Id => println!("{id}"),
+        Format::Table | Format::Wide => println!("{sentence}"),
+    }
+}
+
+/// Says something to people, and nothing to shells and programs.
+pub fn say(look: Look, sentence: &str) {
+    if look.is_for_people() {
+        println!("{sentence}");
+    }
+}
+
 /// Prints a page of a list, and says if there are more.
-pub fn list<T: Serialize>(as_json: bool, list: &List<T>, people: impl FnOnce(&[T])) -> Result<()> {
-    if as_json {
+pub fn list<T: Serialize>(look: Look, list: &List<T>, table: impl FnOnce(&[T]) -> Table) -> Result<()> {
+    if look.is_json() {
         return json(list);
     }
-    people(&list.data);
+    table(&list.data).print(look);
     let page = &list.pagination;
     if page.current_page < page.total_pages {
         eprintln!("Page {} of {}. More: --page {}", page.current_page, page.total_pages, page.current_page + 1);
@@ -35,22 +97,125 @@ pub fn list<T: Serialize>(as_json: bool, list: &List<T>, people: impl FnOnce(&[T
     Ok(())
 }
 
-/// Prints rows below a header; or, where there are none, what to type.
-pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>, empty: &str) {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header);
-    table.add_rows(rows);
-    if table.is_empty() {
-        eprintln!("{empty}");
-        return;
+/// Prints a value of which a table is made: one row of a list, or all of them.
+pub fn rows<T: Serialize>(look: Look, value: &T, table: impl FnOnce(&T) -> Table) -> Result<()> {
+    if look.is_json() {
+        return json(value);
     }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
+    table(value).print(look);
+    Ok(())
+}
+
+/// Prints one thing by names and values. One of them is its `id`, and its `name` if it has one.
+pub fn record<T: Serialize>(
+    look: Look,
+    value: &T,
+    pairs: impl FnOnce(&T) -> Vec<(&'static str, String)>,
+) -> Result<()> {
+    if look.is_json() {
+        return json(value);
     }
-    for line in table.lines() {
-        println!("{}", line.trim_end());
+    let pairs = pairs(value);
+    let of = |wanted: &str| pairs.iter().find(|(name, value)| *name == wanted && !value.is_empty());
+    let chosen = match look.format {
+        Format::Id => of("id"),
+        Format::Name => of("name").or_else(|| of("id")),
+        _ => None,
+    };
+    match chosen {
+        Some((_, value)) => println!("{value}"),
+        None => fields(&pairs),
     }
+    Ok(())
+}
+
+/// Rows below a header.
+///
+/// A column whose name begins with `+` is shown in the wide form only. A cell that is an id is shown by its end
+/// elsewhere. The first column is what the thing is called, and the column `ID` its id.
+pub struct Table {
+    columns: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+    empty: String,
+    cut: bool,
+}
+
+impl Table {
+    /// Rows below a header; `empty` is what to type where there are none.
+    pub fn new<const N: usize>(
+        columns: [&'static str; N],
+        rows: impl IntoIterator<Item = [String; N]>,
+        empty: impl Into<String>,
+    ) -> Self {
+        let rows = rows.into_iter().map(Vec::from).collect();
+        Self { columns: columns.into(), rows, empty: empty.into(), cut: false }
+    }
+
+    /// The last column is a text of any length, of which a window shows what it has room for.
+    pub fn cut(self) -> Self {
+        Self { cut: true, ..self }
+    }
+
+    /// Prints it.
+    pub fn print(&self, look: Look) {
+        let window = keyboard::columns().filter(|_| self.cut && look.format == Format::Table);
+        let lines = self.lines(look);
+        if lines.is_empty() && look.is_for_people() {
+            eprintln!("{}", self.empty);
+        }
+        for line in lines {
+            println!("{}", window.map_or_else(|| line.clone(), |window| fitted(&line, window)));
+        }
+    }
+
+    fn lines(&self, look: Look) -> Vec<String> {
+        match look.format {
+            Format::Id => self.rows.iter().map(|row| self.id(row)).collect(),
+            Format::Name => self.rows.iter().map(|row| self.name(row)).collect(),
+            _ if self.rows.is_empty() => Vec::new(),
+            Format::Table | Format::Json => self.drawn(look.headers, false),
+            Format::Wide => self.drawn(look.headers, true),
+        }
+    }
+
+    fn id(&self, row: &[String]) -> String {
+        let at = self.columns.iter().position(|column| *column == "ID").unwrap_or_default();
+        row.get(at).cloned().unwrap_or_default()
+    }
+
+    fn name(&self, row: &[String]) -> String {
+        row.first().filter(|name| *name != "-").cloned().unwrap_or_else(|| self.id(row))
+    }
+
+    fn drawn(&self, headers: bool, wide: bool) -> Vec<String> {
+        let shown = |index: &usize| wide || !self.columns[*index].starts_with('+');
+        let indices: Vec<_> = (0..self.columns.len()).filter(shown).collect();
+        let mut table = comfy_table::Table::new();
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        if headers {
+            table.set_header(indices.iter().map(|index| self.columns[*index].trim_start_matches('+')));
+        }
+        for row in &self.rows {
+            table.add_row(indices.iter().map(|index| if wide { &row[*index] } else { short(&row[*index]) }));
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        table.lines().map(|line| line.trim_end().to_owned()).collect()
+    }
+}
+
+/// A line that is at most so wide.
+fn fitted(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
+        return line.to_owned();
+    }
+    line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// What tables show of an id; any other text as it is.
+pub fn short(text: &str) -> &str {
+    if is_id(text) { &text[SHORT..] } else { text }
 }
 
 /// Prints names and values, one on each line; empty values are left out.
@@ -73,7 +238,58 @@ pub fn age(at: &str) -> String {
     }
 }
 
+/// A time to the second: `2026-01-31T12:00:00Z`.
+pub fn time(at: &str) -> String {
+    let whole = |at: OffsetDateTime| at.replace_nanosecond(0).ok()?.format(&Rfc3339).ok();
+    OffsetDateTime::parse(at, &Rfc3339).ok().and_then(whole).unwrap_or_else(|| at.to_owned())
+}
+
 /// A text, or a dash.
 pub fn or_dash(text: Option<&str>) -> String {
     text.filter(|t| !t.is_empty()).unwrap_or("-").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "01939f2e-7c00-7abc-8def-0123456789ab";
+
+    fn table() -> Table {
+        let row = |name: &str, id: &str| [name.to_owned(), "micro".to_owned(), id.to_owned()];
+        let other = ID.replace("01939", "01940");
+        Table::new(["NAME", "+IMAGE", "ID"], [row("web", ID), row("-", &other)], "None.")
+    }
+
+    fn lines(format: Format, headers: bool) -> Vec<String> {
+        table().lines(Look { format, headers })
+    }
+
+    #[test]
+    fn a_table_shows_the_end_of_ids_and_a_wide_one_everything() {
+        assert_eq!(lines(Format::Table, true), ["NAME  ID", "web   0123456789ab", "-     0123456789ab"]);
+        assert_eq!(lines(Format::Table, false).len(), 2);
+        let wide = lines(Format::Wide, true);
+        assert!(wide[0].contains("IMAGE") && wide[1].contains("micro") && wide[1].ends_with(ID), "{wide:?}");
+    }
+
+    #[test]
+    fn shells_get_ids_in_full_and_names_that_are_taken() {
+        let other = ID.replace("01939", "01940");
+        assert_eq!(lines(Format::Id, true), [ID, &other]);
+        assert_eq!(lines(Format::Name, true), ["web", &other]);
+        let none = Table::new(["NAME"], [], "None.");
+        assert!(none.lines(Look { format: Format::Table, headers: true }).is_empty());
+    }
+
+    #[test]
+    fn a_window_gets_what_it_has_room_for() {
+        assert_eq!((fitted("äbc", 3), fitted("äbcd", 3)), ("äbc".into(), "äb…".into()));
+    }
+
+    #[test]
+    fn times_have_no_fractions() {
+        assert_eq!(time("2026-11-22T20:06:36.123456Z"), "2026-11-22T20:06:36Z");
+        assert_eq!(time("soon"), "soon");
+    }
 }

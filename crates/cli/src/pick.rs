@@ -1,21 +1,108 @@
-//! Choosing one thing by what a person typed.
+//! Choosing one thing by what a person typed: its name, its id, or the beginning or the end of its id.
 
 use anyhow::Result;
+use berth_client::{List, Page};
 
+use crate::context::Context;
 use crate::failure::Failure;
+use crate::output::short;
+
+/// Fewest characters of an id that stand for it.
+const FEWEST: usize = 4;
+/// Most candidates that an error names.
+const NAMED: usize = 5;
 
 /// Whether a text has the form of an id.
 pub fn is_id(text: &str) -> bool {
-    text.len() == 36 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
+    text.len() == 36 && has_digits(text)
 }
 
-/// The only one that was found under a name; `list` is what to type to see all.
-pub fn only<T>(mut found: Vec<T>, noun: &str, text: &str, list: &str) -> Result<T> {
-    match (found.pop(), found.is_empty()) {
-        (Some(one), true) => Ok(one),
-        (None, _) => Err(Failure::not_found(format!("There is no {noun} called '{text}'. List them: {list}"))),
-        (Some(_), false) => Err(Failure::usage(format!("Several {noun}s are called '{text}'; use an id: {list}"))),
+/// Whether a text can be a part of an id.
+pub fn is_part(text: &str) -> bool {
+    (FEWEST..36).contains(&text.len()) && has_digits(text)
+}
+
+fn has_digits(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
+}
+
+/// Whether an id begins or ends with a text.
+pub fn belongs(id: &str, text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    is_part(&text) && (id.starts_with(&text) || id.ends_with(&text))
+}
+
+/// What is looked for.
+#[derive(Clone, Copy)]
+pub struct Noun<'a> {
+    /// What one is called here.
+    pub one: &'static str,
+    /// What to type to see all.
+    pub list: &'a str,
+}
+
+impl Noun<'_> {
+    /// Tells people that several share a name, where a new one has it: they are allowed to, and only ids tell them apart.
+    pub async fn tell_shared(
+        self,
+        context: &Context,
+        name: &str,
+        count: impl AsyncFnOnce() -> berth_client::Result<i64>,
+    ) {
+        if context.is_quiet() {
+            return;
+        }
+        if let Some(count) = count().await.ok().filter(|count| *count > 1) {
+            let (several, list) = (plural(self.one), self.list);
+            eprintln!("berth: {count} {several} are called '{name}' now; their ids tell them apart: {list}");
+        }
     }
+
+    /// The only one of these that a text names: by its name, which wins, or by the beginning or the end of its id.
+    pub fn of<T>(
+        self,
+        mut all: Vec<T>,
+        text: &str,
+        id: impl Fn(&T) -> &str,
+        is_called: impl Fn(&T) -> bool,
+    ) -> Result<T> {
+        let named = all.iter().any(&is_called);
+        all.retain(|thing| if named { is_called(thing) } else { belongs(id(thing), text) });
+        let (one, list) = (self.one, self.list);
+        match (all.pop(), all.is_empty()) {
+            (Some(only), true) => Ok(only),
+            (None, _) => Err(Failure::not_found(format!("There is no {one} called '{text}'. List them: {list}"))),
+            (Some(another), false) => {
+                let parts: Vec<_> = all.iter().chain([&another]).take(NAMED).map(|thing| short(id(thing))).collect();
+                let (several, more) = (plural(one), if all.len() < NAMED { "" } else { ", …" });
+                let how = if named { "are called" } else { "have ids with" };
+                let parts = parts.join(", ");
+                Err(Failure::usage(format!("Several {several} {how} '{text}'; use an id: {parts}{more} ({list})")))
+            }
+        }
+    }
+}
+
+/// What a text may name: what is called so, or else everything, where it may be a part of an id.
+pub async fn candidates<T>(
+    text: &str,
+    named: Vec<T>,
+    all: impl AsyncFn(Page) -> berth_client::Result<List<T>>,
+) -> berth_client::Result<Vec<T>> {
+    if named.is_empty() && is_part(text) { Page::all(all).await } else { Ok(named) }
+}
+
+/// The plural of what things are called here.
+fn plural(noun: &str) -> String {
+    let end = if noun.ends_with('x') { "es" } else { "s" };
+    format!("{noun}{end}")
+}
+
+/// The service that a mail's link leads to.
+pub fn service(link: &str) -> Option<&str> {
+    let (scheme, rest) = link.trim().split_once("://")?;
+    let end = rest.find("/account/").or_else(|| rest.find(['/', '?'])).unwrap_or(rest.len());
+    Some(&link.trim()[..scheme.len() + 3 + end]).filter(|_| end > 0)
 }
 
 /// The token of a mail's link, or the token itself.
@@ -36,9 +123,54 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several() {
-        assert_eq!(only(vec![1], "key", "ci", "berth key list").unwrap(), 1);
-        assert!(only(vec![1, 2], "key", "ci", "berth key list").unwrap_err().to_string().contains("use an id"));
-        assert!(only::<i32>(Vec::new(), "key", "ci", "berth key list").unwrap_err().to_string().contains("no key"));
+    fn services_of_links() {
+        let link = "http://127.0.0.1:18080/account/invitation?token=ab";
+        assert_eq!(service(link), Some("http://127.0.0.1:18080"));
+        assert_eq!(service("https://example.org/berth/account/invitation?token=ab"), Some("https://example.org/berth"));
+        assert_eq!(service("https://example.org/?token=ab"), Some("https://example.org"));
+        assert_eq!(service("a-B_1"), None);
+        assert_eq!(service("http://"), None);
+    }
+
+    const SANDBOX: Noun = Noun { one: "sandbox", list: "berth sandbox list" };
+    const IDS: [&str; 3] = [
+        "01939f2e-7c00-7abc-8def-0123456789ab",
+        "01939f2e-7c00-7abc-8def-aaaa456789ab",
+        "01939f2e-7c01-7abc-8def-0123456700cd",
+    ];
+
+    /// The id that a text chooses of things that are called so.
+    fn chosen(names: [&str; 3], text: &str) -> Result<&'static str> {
+        let all = IDS.into_iter().zip(names).collect::<Vec<_>>();
+        Ok(SANDBOX.of(all, text, |(id, _)| id, |(_, name)| *name == text)?.0)
+    }
+
+    #[test]
+    fn a_name_wins_over_a_part_of_an_id() {
+        let names = ["web", "db", "0123456789ab"];
+        assert_eq!(chosen(names, "web").unwrap(), IDS[0]);
+        assert_eq!(chosen(names, "0123456789ab").unwrap(), IDS[2]);
+        for part in ["aaaa456789ab", "AAAA456789AB", "00cd", "01939f2e-7c01"] {
+            let id = if part.starts_with(['a', 'A']) { IDS[1] } else { IDS[2] };
+            assert_eq!(chosen(["", "", ""], part).unwrap(), id);
+        }
+        for none in ["0cd", "9f2e", "nope", "", "ffff"] {
+            let error = chosen(["mail", "web", "db"], none).unwrap_err().to_string();
+            assert_eq!(error, format!("There is no sandbox called '{none}'. List them: berth sandbox list"));
+        }
+    }
+
+    #[test]
+    fn of_several_the_ids_are_named() {
+        let error = chosen(["web", "web", "db"], "web").unwrap_err().to_string();
+        assert!(
+            error.starts_with("Several sandboxes are called 'web'; use an id: 0123456789ab, aaaa456789ab"),
+            "{error}"
+        );
+        let error = chosen(["web", "web", "db"], "01939f2e").unwrap_err().to_string();
+        assert!(
+            error.starts_with("Several sandboxes have ids with '01939f2e'") && error.contains("0123456700cd"),
+            "{error}"
+        );
     }
 }

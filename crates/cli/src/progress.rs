@@ -12,10 +12,13 @@ use crate::failure::Failure;
 /// Between two looks at what is waited for.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// Between two lines that say the same, where no line changes.
+const AGAIN: Duration = Duration::from_secs(30);
+
 /// A progress line on standard error.
 pub struct Progress {
     bar: Option<ProgressBar>,
-    shown: String,
+    told: Option<Told>,
 }
 
 impl Progress {
@@ -29,18 +32,16 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(100));
             bar
         });
-        Self { bar, shown: if quiet { "quiet".into() } else { String::new() } }
+        let told = (!quiet && bar.is_none()).then(|| Told::new(Instant::now()));
+        Self { bar, told }
     }
 
     /// Shows a step.
     pub fn show(&mut self, text: String) {
-        match &self.bar {
-            Some(bar) => bar.set_message(text),
-            None if self.shown != "quiet" && self.shown != text => {
-                eprintln!("{text}");
-                self.shown = text;
-            }
-            None => {}
+        if let Some(bar) = &self.bar {
+            bar.set_message(text);
+        } else if let Some(line) = self.told.as_mut().and_then(|told| told.line(text, Instant::now())) {
+            eprintln!("{line}");
         }
     }
 
@@ -52,8 +53,48 @@ impl Progress {
     }
 }
 
+/// What was told where no line changes: each step once, and every half minute that it goes on.
+struct Told {
+    text: String,
+    began: Instant,
+    last: Instant,
+}
+
+impl Told {
+    const fn new(now: Instant) -> Self {
+        Self { text: String::new(), began: now, last: now }
+    }
+
+    /// The line to write, if there is one.
+    fn line(&mut self, text: String, now: Instant) -> Option<String> {
+        let is_new = self.text != text;
+        if !is_new && now.duration_since(self.last) < AGAIN {
+            return None;
+        }
+        (self.text, self.last) = (text, now);
+        let seconds = now.duration_since(self.began).as_secs();
+        Some(if is_new { self.text.clone() } else { format!("{}, {seconds} s so far", self.text) })
+    }
+}
+
 /// Waits until a VM has a status and shows the steps on the way.
 pub async fn wait(project: &ProjectClient, id: &str, status: &str, seconds: u64, quiet: bool) -> Result<Vm> {
+    until(project, id, (status, false), seconds, quiet).await
+}
+
+/// Waits until a VM runs and its guest has booted, and shows the steps on the way.
+pub async fn wait_guest(project: &ProjectClient, id: &str, seconds: u64, quiet: bool) -> Result<Vm> {
+    until(project, id, ("running", true), seconds, quiet).await
+}
+
+/// Waits until a VM has a status, and if that is wanted its guest has booted.
+async fn until(
+    project: &ProjectClient,
+    id: &str,
+    (status, guest): (&str, bool),
+    seconds: u64,
+    quiet: bool,
+) -> Result<Vm> {
     let mut progress = Progress::new(quiet);
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let vm = loop {
@@ -61,27 +102,42 @@ pub async fn wait(project: &ProjectClient, id: &str, status: &str, seconds: u64,
             Err(error) if status == "deleted" && error.status() == Some(404) => project.wait_vm(id, status, 1).await?,
             other => other?,
         };
-        if vm.status == status || vm.status == "failed" || vm.status == "deleted" {
+        let there = vm.status == status && (vm.guest_ready || !guest);
+        // One that is off stays so until somebody asks for something else, so that there is nothing to wait for.
+        if there || ["stopped", "failed", "deleted"].contains(&vm.status.as_str()) {
             break vm;
         }
+        let booting = if guest && vm.status == status { ", and its guest has not booted," } else { "" };
         if Instant::now() > deadline {
-            return Err(Failure::late(format!("{} is still {} after {seconds} s", vm.name, vm.status)));
+            return Err(Failure::late(format!("{} is still {}{booting} after {seconds} s", vm.name, vm.status)));
         }
-        progress.show(step(&vm));
+        progress.show(if booting.is_empty() {
+            step(&vm.name, &vm.status, vm.message.as_deref())
+        } else {
+            format!("{}: running (waiting for its guest)", vm.name)
+        });
         tokio::time::sleep(LOOK).await;
     };
     progress.finish();
     if vm.status == status {
         return Ok(vm);
     }
-    bail!("{} is {}: {}", vm.name, vm.status, vm.message.unwrap_or_default())
+    match (vm.status.as_str(), vm.message) {
+        (_, Some(message)) => bail!("{} is {}: {message}", vm.name, vm.status),
+        ("stopped", None) if status == "running" => {
+            bail!(
+                "{name} is stopped and will not be {status} by itself. Start it: berth vm start {name}",
+                name = vm.name
+            )
+        }
+        (is, None) => bail!("{} is {is} and will not be {status} by itself", vm.name),
+    }
 }
 
-fn step(vm: &Vm) -> String {
-    match &vm.message {
-        Some(message) => format!("{}: {} ({message})", vm.name, vm.status),
-        None => format!("{}: {}", vm.name, vm.status),
-    }
+/// What is shown of a thing that is on its way.
+fn step(name: &str, status: &str, message: Option<&str>) -> String {
+    let message = message.map(|message| format!(" ({message})")).unwrap_or_default();
+    format!("{name}: {status}{message}")
 }
 
 /// How long one request waits for a sandbox, in seconds; then its step is shown again.
@@ -100,23 +156,25 @@ pub async fn wait_sandbox(
     let sandbox = loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let sandbox = project.wait_sandbox(id, phase, left.as_secs().clamp(1, TURN)).await?;
-        if sandbox.phase == phase || ["Failed", "Deleting"].contains(&sandbox.phase.as_str()) {
+        // A paused one stays so until somebody resumes it.
+        if sandbox.phase == phase || ["Failed", "Deleting", "Paused"].contains(&sandbox.phase.as_str()) {
             break sandbox;
         }
         if left.is_zero() {
             let text = format!("{} is still {} after {seconds} s", called(&sandbox), sandbox.phase);
             return Err(Failure::late(text));
         }
-        progress.show(match &sandbox.message {
-            Some(message) => format!("{}: {} ({message})", called(&sandbox), sandbox.phase),
-            None => format!("{}: {}", called(&sandbox), sandbox.phase),
-        });
+        progress.show(step(called(&sandbox), &sandbox.phase, sandbox.message.as_deref()));
     };
     progress.finish();
     if sandbox.phase == phase {
         return Ok(sandbox);
     }
-    bail!("{} is {}: {}", called(&sandbox), sandbox.phase, sandbox.message.as_deref().unwrap_or_default())
+    let name = called(&sandbox);
+    if sandbox.phase == "Paused" {
+        bail!("{name} is Paused and will not be {phase} by itself. Wake it: berth sandbox resume {name}");
+    }
+    bail!("{name} is {}: {}", sandbox.phase, sandbox.message.as_deref().unwrap_or_default())
 }
 
 /// What a sandbox is called: its name, or its id if it has none.
@@ -153,5 +211,30 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_no_line_changes_a_step_is_told_once_and_then_every_half_minute() {
+        let began = Instant::now();
+        let mut told = Told::new(began);
+        for (second, text, line) in [
+            (0, "web: starting", Some("web: starting")),
+            (1, "web: starting", None),
+            (29, "web: starting", None),
+            (30, "web: starting", Some("web: starting, 30 s so far")),
+            (59, "web: starting", None),
+            (60, "web: starting", Some("web: starting, 60 s so far")),
+            (61, "web: running", Some("web: running")),
+            (90, "web: running", None),
+            (91, "web: running", Some("web: running, 91 s so far")),
+        ] {
+            let said = told.line(text.to_owned(), began + Duration::from_secs(second));
+            assert_eq!(said.as_deref(), line, "{second}");
+        }
     }
 }

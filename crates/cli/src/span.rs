@@ -9,17 +9,23 @@ use crate::failure::Failure;
 /// Spans beyond this one are a slip of the hand.
 const LONGEST: u64 = 100 * 365 * 86_400;
 
-/// The seconds of a span: `90s`, `30m`, `12h` or `7d`.
+/// The seconds of a span, for the parser of the command line.
+pub fn parse(text: &str) -> Result<u64, String> {
+    seconds(text).map_err(|error| error.to_string())
+}
+
+/// The seconds of a span: `90`, `90s`, `30m`, `12h` or `7d`.
 pub fn seconds(text: &str) -> Result<u64> {
-    let wrong = || Failure::usage(format!("'{text}' is no span of time; it looks like 90s, 30m, 12h or 7d"));
-    let unit = match text.chars().last() {
-        Some('s') => 1,
-        Some('m') => 60,
-        Some('h') => 3600,
-        Some('d') => 86_400,
+    let wrong = || Failure::usage(format!("'{text}' is no span of time; it looks like 90, 90s, 30m, 12h or 7d"));
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
         _ => return Err(wrong()),
     };
-    let count: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
+    let count: u64 = digits.parse().map_err(|_| wrong())?;
     count.checked_mul(unit).filter(|seconds| *seconds <= LONGEST).ok_or_else(wrong)
 }
 
@@ -50,10 +56,10 @@ mod tests {
 
     #[test]
     fn spans() {
-        for (text, expected) in [("0s", 0), ("90s", 90), ("30m", 1800), ("12h", 43_200), ("7d", 604_800)] {
+        for (text, expected) in [("0s", 0), ("90", 90), ("90s", 90), ("30m", 1800), ("12h", 43_200), ("7d", 604_800)] {
             assert_eq!(seconds(text).unwrap(), expected, "{text}");
         }
-        for text in ["", "s", "7", "-1h", "1w", "7ä", "36501d", "99999999999999999999d"] {
+        for text in ["", "s", "-1", "-1h", "1w", "7ä", "1h30m", "36501d", "99999999999999999999d"] {
             assert!(seconds(text).is_err(), "{text}");
         }
         assert_eq!(seconds("36500d").unwrap(), LONGEST);

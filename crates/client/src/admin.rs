@@ -1,10 +1,10 @@
-//! What administrators of the platform do with people and organizations.
+//! What administrators of the platform do with people, organizations and everybody's things.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::transport::segment;
-use crate::{Client, List, Organization, Page, Result, User};
+use crate::{Client, List, Organization, Page, Project, Result, Sandbox, User, Vm};
 
 /// A person as an administrator sees them.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -14,6 +14,64 @@ pub struct AdminUser {
     pub user: User,
     /// When the account was suspended, RFC 3339.
     pub suspended_at: Option<String>,
+}
+
+/// Something and whose it is.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Owned<T> {
+    /// The thing.
+    #[serde(flatten)]
+    pub thing: T,
+    /// Id of the organization.
+    pub org_id: String,
+    /// Its slug.
+    pub org: String,
+    /// Id of the project.
+    pub project_id: String,
+    /// Its slug.
+    pub project: String,
+}
+
+/// A project and the slug of its organization.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct AdminProject {
+    /// The project.
+    #[serde(flatten)]
+    pub project: Project,
+    /// Slug of the organization.
+    pub org: String,
+}
+
+/// Which of everybody's things to list.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct OwnedFilter {
+    /// Only those of an organization, by id or slug.
+    pub org: Option<String>,
+    /// Only those of a project, by id or slug.
+    pub project: Option<String>,
+    /// Only this name.
+    pub name: Option<String>,
+    /// Only VMs of this status.
+    pub status: Option<String>,
+    /// Only sandboxes of this phase.
+    pub phase: Option<String>,
+    /// From 1.
+    pub page: Option<u32>,
+    /// 1 to 100.
+    pub limit: Option<u32>,
+}
+
+/// A person to be made.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NewUser {
+    /// Address.
+    pub email: String,
+    /// Name.
+    pub name: Option<String>,
+    /// Password; without one a mail has a link that chooses it.
+    pub password: Option<String>,
+    /// Whether they administer the platform.
+    pub administrator: bool,
 }
 
 /// Which people to list.
@@ -27,10 +85,59 @@ pub struct UserFilter {
     pub limit: Option<u32>,
 }
 
+fn user_path(id: &str) -> String {
+    format!("/api/v1/admin/users/{}", segment(id))
+}
+
 impl Client {
     /// Everybody, newest first.
     pub async fn all_users(&self, filter: &UserFilter) -> Result<List<AdminUser>> {
         self.list("/api/v1/admin/users", filter).await
+    }
+
+    /// Makes a person.
+    pub async fn create_user(&self, user: &NewUser) -> Result<AdminUser> {
+        self.post("/api/v1/admin/users", Some(user)).await
+    }
+
+    /// Makes a person an administrator of the platform, or takes that back.
+    pub async fn set_administrator(&self, id: &str, administrator: bool) -> Result<AdminUser> {
+        self.patch(&user_path(id), &json!({ "administrator": administrator })).await
+    }
+
+    /// Deletes a person, with the organizations that are nobody else's and empty.
+    pub async fn delete_user(&self, id: &str) -> Result<()> {
+        self.delete(&user_path(id)).await
+    }
+
+    /// Everybody's VMs, newest first.
+    pub async fn all_vms(&self, filter: &OwnedFilter) -> Result<List<Owned<Vm>>> {
+        self.list("/api/v1/admin/vms", filter).await
+    }
+
+    /// Everybody's sandboxes, newest first.
+    pub async fn all_sandboxes(&self, filter: &OwnedFilter) -> Result<List<Owned<Sandbox>>> {
+        self.list("/api/v1/admin/sandboxes", filter).await
+    }
+
+    /// Everybody's projects, newest first.
+    pub async fn all_projects(&self, filter: &OwnedFilter) -> Result<List<AdminProject>> {
+        self.list("/api/v1/admin/projects", filter).await
+    }
+
+    /// Stops somebody's VM.
+    pub async fn stop_any_vm(&self, id: &str) -> Result<Vm> {
+        self.post(&format!("/api/v1/admin/vms/{}/stop", segment(id)), None::<&()>).await
+    }
+
+    /// Deletes somebody's VM.
+    pub async fn delete_any_vm(&self, id: &str) -> Result<()> {
+        self.delete(&format!("/api/v1/admin/vms/{}", segment(id))).await
+    }
+
+    /// Deletes somebody's sandbox.
+    pub async fn delete_any_sandbox(&self, id: &str) -> Result<()> {
+        self.delete(&format!("/api/v1/admin/sandboxes/{}", segment(id))).await
     }
 
     /// Every organization, newest first.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::transport::segment;
-use crate::{List, Page, ProjectClient, Result};
+use crate::{Client, List, Page, ProjectClient, Result};
 
 /// An API key, without its secret.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -29,6 +29,66 @@ pub struct ApiKey {
     pub expires_at: Option<String>,
     /// Last use to the minute, RFC 3339.
     pub last_used_at: Option<String>,
+    /// Where it was used last.
+    #[serde(default)]
+    pub last_used_address: Option<String>,
+    /// Networks that it may be used from; everywhere, where there are none.
+    #[serde(default)]
+    pub source_networks: Vec<String>,
+    /// Who made it.
+    #[serde(default)]
+    pub owner: Option<ApiKeyOwner>,
+    /// Whether it lives longer than the organization lets keys live that are made now.
+    #[serde(default)]
+    pub exceeds_max_life: bool,
+}
+
+/// Who made an API key.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct ApiKeyOwner {
+    /// Id.
+    pub id: String,
+    /// Address, if the account is there.
+    pub email: Option<String>,
+}
+
+/// Something with a name, as an API key is told where it belongs.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Named {
+    /// Id.
+    pub id: String,
+    /// Name in paths.
+    pub slug: String,
+    /// Name.
+    pub name: String,
+}
+
+/// What an API key is told of itself.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct OwnApiKey {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// What the key begins with.
+    pub prefix: String,
+    /// `vm`, `sandbox`, `inference`.
+    pub scopes: Vec<String>,
+    /// When it ends, RFC 3339.
+    pub expires_at: Option<String>,
+    /// Networks that it may be used from; everywhere, where there are none.
+    pub source_networks: Vec<String>,
+    /// Its organization.
+    pub organization: Named,
+    /// Its project.
+    pub project: Named,
+}
+
+impl Client {
+    /// What the API key is that calls.
+    pub async fn own_api_key(&self) -> Result<OwnApiKey> {
+        self.get("/api/v1/key").await
+    }
 }
 
 /// An API key to make.
@@ -41,6 +101,9 @@ pub struct NewApiKey {
     /// When it ends, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
+    /// CIDRs and addresses that it may be used from; everywhere, where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub source_networks: Vec<String>,
 }
 
 /// A change of an API key; what is absent stays.
@@ -55,6 +118,9 @@ pub struct ChangeApiKey {
     /// When it ends, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
+    /// All that it may be used from; an empty list is everywhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_networks: Option<Vec<String>>,
 }
 
 /// An API key that was just made: the only time that it shows itself.

@@ -87,6 +87,20 @@ pub struct Plan {
     pub id: String,
     /// Name for people.
     pub name: String,
+    /// What an hour of its VMs costs.
+    #[serde(default)]
+    pub price: PlanPrice,
+}
+
+/// What an hour of a plan's VMs costs, in units of money.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct PlanPrice {
+    /// Of a virtual CPU.
+    pub vcpu_hour: f64,
+    /// Of a GiB of memory.
+    pub memory_gb_hour: f64,
+    /// Of a GPU.
+    pub gpu_hour: f64,
 }
 
 impl NewImage {

@@ -32,6 +32,7 @@ mod org;
 mod project;
 mod quota;
 mod referral;
+mod resource_usage;
 mod runtime;
 mod sandbox;
 mod session;
@@ -43,12 +44,11 @@ mod usage;
 mod user;
 mod vm;
 
-pub use admin::{AdminUser, UserFilter};
-pub use api_key::{ApiKey, ChangeApiKey, MadeApiKey, NewApiKey};
+pub use admin::{AdminProject, AdminUser, NewUser, Owned, OwnedFilter, UserFilter};
+pub use api_key::{ApiKey, ApiKeyOwner, ChangeApiKey, MadeApiKey, Named, NewApiKey, OwnApiKey};
 pub use audit::{AuditFilter, AuditRecord};
 pub use berth_domain::agent::runtime::{
-    Change, ChangeKind, CommandRequest, Entry, EntryType, Exit, Extracted, Listing, Output, OutputEvent, Process,
-    ProcessState, Processes,
+    CommandRequest, Entry, EntryType, Exit, Extracted, Listing, Output, OutputEvent, Process, ProcessState, Processes,
 };
 pub use berth_domain::agent::terminal::FromServer;
 pub use chat::ChatChunk;
@@ -56,16 +56,18 @@ pub use console::Console;
 pub use disk::{DataDisk, NewDataDisk, RootDisk};
 pub use error::{Error, FieldError, Result};
 pub use event::Event;
-pub use image::{Image, ImageSource, NewImage, Plan, Region, VmConfig};
+pub use image::{Image, ImageSource, NewImage, Plan, PlanPrice, Region, VmConfig};
 pub use invitation::{Invitation, NewInvitation, ProjectRole};
 pub use member::Member;
 pub use model::{AdminModel, Inference, Model, ModelPrice, ModelUpstream, Models, NewModel, NewModelUpstream};
-pub use org::{Organization, Rename};
+pub use org::{ChangeOrganization, Organization, Rename};
 pub use project::Project;
 pub use quota::{Limits, Quota, QuotaEntry};
 pub use referral::{Referral, ReferralCode};
+pub use resource_usage::{ResourceUsage, ResourceUsageFilter, ResourceUsageRow};
 pub use runtime::{
-    Execution, FileContent, OpenTerminal, Runtime, TerminalEvent, TerminalReader, TerminalWriter, output_bytes,
+    Execution, FileContent, Form, OpenTerminal, Piece, Runtime, TerminalEvent, TerminalReader, TerminalWriter,
+    output_bytes,
 };
 pub use sandbox::{ChangeSandbox, CreateSandbox, ForkSandbox, Network, Sandbox, SandboxFilter};
 pub use session::{Session, Tokens};
@@ -76,6 +78,6 @@ pub use transport::{Client, List, Page, Pagination, ProjectClient};
 pub use usage::{Usage, UsageRow};
 pub use user::{ChangeUser, SignUp, SignedUp, User};
 pub use vm::{
-    AttachedDisk, ChangeVm, CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, Operation, Port, RootDiskChoice,
-    Ssh, Vm, VmFilter,
+    AttachedDisk, ChangeVm, CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, OpenPort, Operation, Port,
+    RootDiskChoice, Ssh, Vm, VmFilter,
 };

@@ -73,6 +73,15 @@ pub struct NewModel {
     /// Projects, by id, that may use it; none is every project.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub projects: Vec<String>,
+    /// Most requests that wait while all upstreams are busy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_queue: Option<u32>,
+    /// Most tokens of one of its answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<u64>,
+    /// Names at the top of a request that it does not take.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny_fields: Vec<String>,
 }
 
 /// What a million tokens cost, in units of money.

@@ -20,13 +20,30 @@ pub struct Organization {
     /// When it was suspended, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_at: Option<String>,
+    /// How long an API key may live that is made now, in seconds.
+    #[serde(default)]
+    pub max_key_seconds: Option<u64>,
     /// Creation, RFC 3339.
     pub created_at: String,
     /// Last change, RFC 3339.
     pub updated_at: String,
 }
 
-/// A change of an organization or a project; what is absent stays.
+/// A change of an organization; what is absent stays.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ChangeOrganization {
+    /// Name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Name in paths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slug: Option<String>,
+    /// How long an API key may live that is made from now on, in seconds; 0 is without end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_key_seconds: Option<u64>,
+}
+
+/// A change of a project; what is absent stays.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Rename {
     /// Name.
@@ -58,7 +75,7 @@ impl Client {
     }
 
     /// Changes an organization.
-    pub async fn update_organization(&self, org: &str, change: &Rename) -> Result<Organization> {
+    pub async fn update_organization(&self, org: &str, change: &ChangeOrganization) -> Result<Organization> {
         self.patch(&org_path(org), change).await
     }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::transport::segment;
 use crate::{Client, ProjectClient, Result};
 
-/// What a project uses and may use.
+/// What a project uses and may use, or all projects of an organization together.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Quota {
     /// VMs.
@@ -18,13 +18,18 @@ pub struct Quota {
     pub disks: QuotaEntry,
     /// Disk in GiB.
     pub disk_gb: QuotaEntry,
+    /// Sandboxes.
+    pub sandboxes: QuotaEntry,
+    /// Projects, of an organization.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub projects: Option<QuotaEntry>,
     /// Requests a minute, if there is a limit.
     #[serde(default)]
     pub requests_per_minute: Option<i64>,
     /// Tokens of models a minute, if there is a limit.
     #[serde(default)]
     pub tokens_per_minute: Option<i64>,
-    /// Money for models a calendar month, in whole units, if there is a limit.
+    /// Money for models, machines and disks a calendar month, in whole units, if there is a limit.
     #[serde(default)]
     pub spend_per_month: Option<i64>,
 }
@@ -38,7 +43,7 @@ pub struct QuotaEntry {
     pub limit: Option<i64>,
 }
 
-/// What an administrator allows a project; what is absent has no limit.
+/// What an administrator allows a project, or all projects of an organization together; what is absent has no limit.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// VMs.
@@ -53,11 +58,13 @@ pub struct Limits {
     pub disk_gb: Option<i64>,
     /// Sandboxes.
     pub sandboxes: Option<i64>,
+    /// Projects, of an organization.
+    pub projects: Option<i64>,
     /// Requests a minute.
     pub requests_per_minute: Option<i64>,
     /// Tokens of models a minute.
     pub tokens_per_minute: Option<i64>,
-    /// Money for models a calendar month (UTC), in whole units of the models' prices.
+    /// Money for models, machines and disks a calendar month (UTC), in whole units of the prices.
     pub spend_per_month: Option<i64>,
 }
 
@@ -71,6 +78,25 @@ impl Client {
     pub async fn set_limits(&self, project: &str, limits: &Limits) -> Result<Limits> {
         self.put(&limits_path(project), limits).await
     }
+
+    /// The limits of an organization, by its id; for administrators of the platform.
+    pub async fn org_limits(&self, org: &str) -> Result<Limits> {
+        self.get(&org_limits_path(org)).await
+    }
+
+    /// Sets all limits of an organization, by its id; for administrators of the platform.
+    pub async fn set_org_limits(&self, org: &str, limits: &Limits) -> Result<Limits> {
+        self.put(&org_limits_path(org), limits).await
+    }
+
+    /// What the projects of an organization use and may use together; for its owners and admins.
+    pub async fn org_quota(&self, org: &str) -> Result<Quota> {
+        self.get(&format!("/api/v1/orgs/{}/quota", segment(org))).await
+    }
+}
+
+fn org_limits_path(org: &str) -> String {
+    format!("/api/v1/admin/orgs/{}/quota", segment(org))
 }
 
 fn limits_path(project: &str) -> String {

@@ -44,16 +44,6 @@ impl Client {
         Ok(tokens)
     }
 
-    /// Renews the tokens now; by itself the client does it when the access token ended.
-    pub async fn refresh(&self) -> Result<Tokens> {
-        let refresh_token = self.tokens().map(|t| t.refresh_token).unwrap_or_default();
-        let body = json!({ "refresh_token": refresh_token });
-        let request = self.request(http::Method::POST, "/api/v1/auth/refresh").json(&body);
-        let tokens: Tokens = crate::transport::json(self.once(request).await?).await?;
-        self.keep_tokens(tokens.clone());
-        Ok(tokens)
-    }
-
     /// Ends the session, or all sessions of the account.
     pub async fn logout(&self, all: bool) -> Result<()> {
         self.post::<()>("/api/v1/auth/logout", Some(&json!({ "all": all }))).await?;

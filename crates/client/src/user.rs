@@ -1,5 +1,6 @@
 //! People: accounts, addresses, numbers.
 
+use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -95,9 +96,10 @@ impl Client {
         self.patch("/api/v1/users/me", change).await
     }
 
-    /// Deletes the caller's account, with the organizations that are nobody else's and empty.
-    pub async fn delete_me(&self) -> Result<()> {
-        self.delete("/api/v1/users/me").await?;
+    /// Deletes the caller's account by its password, with the organizations that are nobody else's and empty.
+    pub async fn delete_me(&self, current_password: &str) -> Result<()> {
+        let body = json!({ "current_password": current_password });
+        self.send(Method::DELETE, "/api/v1/users/me", Some(body)).await?;
         self.set_tokens(None);
         Ok(())
     }

@@ -41,7 +41,7 @@ pub struct Vm {
     pub public_ip: Option<String>,
     /// Ports open on it.
     #[serde(default)]
-    pub exposed_ports: Vec<Port>,
+    pub exposed_ports: Vec<OpenPort>,
     /// Where SSH answers.
     pub ssh: Option<Ssh>,
     /// Whether its first boot finished.
@@ -71,6 +71,9 @@ pub struct AttachedDisk {
     pub kind: String,
     /// Size in GiB.
     pub size_gb: i64,
+    /// Where its file system is mounted in the guest.
+    #[serde(default)]
+    pub mount_path: Option<String>,
 }
 
 /// An inbound port.
@@ -80,6 +83,21 @@ pub struct Port {
     pub port: u16,
     /// `tcp` or `udp`.
     pub protocol: String,
+}
+
+/// An inbound port, and where it is reached.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct OpenPort {
+    /// The port inside the VM.
+    pub port: u16,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// The address it is reached at, once there is one.
+    #[serde(default)]
+    pub host: Option<String>,
+    /// The port it is reached at.
+    #[serde(default)]
+    pub public_port: Option<u16>,
 }
 
 /// Where SSH answers.

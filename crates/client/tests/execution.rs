@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
-use berth_client::{Client, CommandRequest, Error, OutputEvent, Runtime, Sandbox, Tokens, output_bytes};
+use berth_client::{Client, CommandRequest, Error, Form, OutputEvent, Runtime, Sandbox, Tokens, output_bytes};
 use futures::StreamExt;
 use serde_json::json;
 
@@ -76,7 +76,8 @@ async fn service(answers: Vec<Say>) -> (Runtime, Script) {
 async fn followed(answers: Vec<Say>) -> (Result<(String, Option<OutputEvent>), Error>, Vec<String>) {
     let (runtime, script) = service(answers).await;
     let followed = async {
-        let mut execution = runtime.command(&CommandRequest { detach: true, ..CommandRequest::default() }).await?;
+        let mut execution =
+            runtime.command(&CommandRequest { detach: true, ..CommandRequest::default() }, Form::Lines).await?;
         let (mut text, mut last) = (String::new(), None);
         while let Some(event) = execution.next().await? {
             match &event {
@@ -147,7 +148,7 @@ async fn what_cannot_be_known_is_an_error() {
 #[tokio::test]
 async fn a_log_as_it_is_ends_where_it_ends() {
     let (runtime, script) = service(vec![Say::Events("event: stdout\ndata: {\"line\":\"x\",\"offset\":9}\n\n")]).await;
-    let mut log = runtime.logs(5, 9, false);
+    let mut log = runtime.logs(5, 9, false, Form::Lines);
     assert!(matches!(log.next().await, Ok(Some(OutputEvent::Output { .. }))));
     assert!(matches!(log.next().await, Ok(None)));
     assert_eq!((log.offset(), script.asked.lock().expect("a list").len()), (11, 1));

@@ -70,10 +70,16 @@ codes! {
     QuotaExceeded = "quota_exceeded", 403;
     /// The address must be verified before signing in.
     EmailNotVerified = "email_not_verified", 403;
+    /// Sign-up needs an invitation here.
+    InvitationRequired = "invitation_required", 403;
+    /// Nobody signs up here.
+    SignupClosed = "signup_closed", 403;
     /// The account was suspended by an administrator of the platform.
     UserSuspended = "user_suspended", 403;
     /// The organization was suspended by an administrator of the platform.
     OrganizationSuspended = "organization_suspended", 403;
+    /// The API key may not be used from the caller's address.
+    AddressNotAllowed = "address_not_allowed", 403;
     /// The API key lacks the scope for this operation.
     MissingScope = "missing_scope", 403;
     /// The sandbox's file system says no.
@@ -102,6 +108,8 @@ codes! {
     ModelNotFound = "model_not_found", 404;
     /// The route exists, the method does not.
     MethodNotAllowed = "method_not_allowed", 405;
+    /// The body did not come in time.
+    RequestTimeout = "request_timeout", 408;
     /// The request conflicts with the present state.
     Conflict = "conflict", 409;
     /// The operation is not allowed in the sandbox's current phase.

@@ -2,8 +2,13 @@
 //!
 //! `serde` stops at the first error. Here each field is parsed by its own rule, the mistakes are
 //! collected under the path of their field, and [`Fields::finish`] hands over all of them at once.
-//! The rules of the contract for every body live here and nowhere else: unknown fields are ignored,
-//! `null` means absent, `20.0` is an integer.
+//! The rules of the contract for every body live here and nowhere else: `null` means absent, `20.0` is an
+//! integer, and a field that nobody asks for is refused, because a slip must not open what was to be closed.
+//! Which fields there are nobody has to list: those that are asked for are.
+
+mod meant;
+
+use std::cell::RefCell;
 
 use serde_json::{Map, Value};
 
@@ -12,17 +17,40 @@ use crate::error::{Error, FieldError, Result};
 /// The outcome of one field's rule: the value, or the rule it broke as a sentence.
 pub type Parsed<T> = std::result::Result<T, String>;
 
+/// Most unknown names of one object that are told one by one; of more, the last tells how many.
+const TOLD: usize = 32;
+
+/// Every one of these names that nobody asked for, with what may be meant. `kind` is what they would be.
+pub fn unasked<'n>(kind: &str, names: impl Iterator<Item = &'n str>, asked: &[String]) -> Vec<FieldError> {
+    let unknown: Vec<&str> = names.filter(|name| asked.iter().all(|known| known != name)).collect();
+    let mistake = |(index, name): (usize, &&str)| FieldError {
+        field: meant::shown(name),
+        message: match unknown.len() - index {
+            more @ 2.. if index + 1 == TOLD => format!("no such {kind}, and {} more that do not exist", more - 1),
+            _ => meant::unknown(kind, name, asked),
+        },
+    };
+    unknown.iter().enumerate().take(TOLD).map(mistake).collect()
+}
+
 /// A JSON object being read, with the mistakes found so far.
 pub struct Fields<'a> {
     object: Option<&'a Map<String, Value>>,
     path: String,
     errors: Vec<FieldError>,
+    /// The fields that were asked for; `None` where others may stand beside them.
+    asked: Option<RefCell<Vec<String>>>,
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the body of a request, which must be an object.
+    /// Reads the body of a request, which must be an object and have no other fields than those asked for.
     pub fn of(value: &'a Value) -> Self {
-        let mut fields = Self { object: value.as_object(), path: String::new(), errors: Vec::new() };
+        Self { asked: Some(RefCell::default()), ..Self::among_others(value) }
+    }
+
+    /// The same, and other fields may stand beside those asked for: they are for somebody else to judge.
+    pub fn among_others(value: &'a Value) -> Self {
+        let mut fields = Self { object: value.as_object(), path: String::new(), errors: Vec::new(), asked: None };
         if fields.object.is_none() {
             fields.fail("body", "must be a JSON object");
         }
@@ -101,15 +129,28 @@ impl<'a> Fields<'a> {
         !self.errors.is_empty()
     }
 
-    /// Hands over what was read, or every mistake.
-    pub fn finish<T>(self, value: Option<T>) -> Result<T> {
+    /// Hands over what was read, or every mistake: unknown fields are the last.
+    pub fn finish<T>(mut self, value: Option<T>) -> Result<T> {
+        self.refuse_unasked();
         match value {
             Some(value) if self.errors.is_empty() => Ok(value),
             _ => Err(Error::invalid(self.errors)),
         }
     }
 
+    fn refuse_unasked(&mut self) {
+        let (Some(object), Some(asked)) = (self.object, self.asked.take()) else { return };
+        for FieldError { field, message } in unasked("field", object.keys().map(String::as_str), &asked.into_inner()) {
+            self.fail(&field, message);
+        }
+    }
+
     fn raw(&self, name: &str) -> Option<&'a Value> {
+        if let Some(asked) = &self.asked
+            && asked.borrow().iter().all(|known| known != name)
+        {
+            asked.borrow_mut().push(name.to_owned());
+        }
         self.object?.get(name).filter(|v| !v.is_null())
     }
 
@@ -136,8 +177,10 @@ impl<'a> Fields<'a> {
             return None;
         };
         let path = if self.path.is_empty() { name } else { format!("{}.{name}", self.path) };
-        let mut inner = Fields { object: Some(object), path, errors: Vec::new() };
+        let asked = self.asked.as_ref().map(|_| RefCell::default());
+        let mut inner = Fields { object: Some(object), path, errors: Vec::new(), asked };
         let parsed = rule(&mut inner);
+        inner.refuse_unasked();
         self.errors.append(&mut inner.errors);
         parsed
     }
@@ -202,6 +245,57 @@ mod tests {
         let error = f.finish(Some(())).unwrap_err();
         let fields: Vec<_> = error.details.iter().map(|d| d.field.as_str()).collect();
         assert_eq!(fields, ["a", "b", "list[1]", "o.n", "os[1]"]);
+    }
+
+    fn mistakes(error: &Error) -> Vec<(&str, &str)> {
+        error.details.iter().map(|d| (d.field.as_str(), d.message.as_str())).collect()
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_refused_at_every_depth_beside_every_other_mistake() {
+        let body = json!({"a": 1, "aa": null, "o": {"n": 5, "m": 1}, "os": [{"n": 1}, {"nn": 1}], "free": {"x": 1}});
+        let read = |mut f: Fields<'_>| {
+            f.required("a", text);
+            f.object("o", |o| o.required("n", integer(1, 4)));
+            f.objects("os", 5, |o| o.optional("n", integer(1, 4)));
+            f.optional("free", |_| Ok(()));
+            f.finish(Some(())).unwrap_err()
+        };
+        let strict = read(Fields::of(&body));
+        assert_eq!(
+            mistakes(&strict),
+            [
+                ("a", "must be a string"),
+                ("o.n", "must be an integer from 1 to 4"),
+                ("o.m", "no such field; there are: n"),
+                ("os[1].nn", "no such field; there are: n"),
+                ("aa", "no such field; there are: a, o, os, free"),
+            ]
+        );
+        let lenient = read(Fields::among_others(&body));
+        assert_eq!(lenient.details.len(), 2);
+    }
+
+    #[test]
+    fn a_field_that_was_looked_for_is_known() {
+        let body = json!({"a": 1, "b": 2});
+        let mut f = Fields::of(&body);
+        assert!(f.has("a") && f.optional("b", integer(1, 2)).is_some());
+        assert!(f.finish(Some(())).is_ok());
+    }
+
+    #[test]
+    fn many_unknown_fields_are_counted() {
+        let of = |count: usize| {
+            let body = Value::Object((0..count).map(|n| (format!("field{n:03}"), Value::Null)).collect());
+            Fields::of(&body).finish(Some(())).unwrap_err().details
+        };
+        let exactly = of(TOLD);
+        assert_eq!(exactly.len(), TOLD);
+        assert_eq!(exactly[TOLD - 1].message, "no such field; there are none here");
+        let more = of(TOLD + 9);
+        assert_eq!(more.len(), TOLD);
+        assert_eq!(more[TOLD - 1].message, "no such field, and 9 more that do not exist");
     }
 
     #[test]

@@ -67,6 +67,10 @@ ids! {
     UploadId;
 }
 
+/// Whose something is that several share: an organization, and a project of it. Organizations come first, since
+/// anybody may make projects.
+pub type Owner = (OrgId, ProjectId);
+
 impl DiskId {
     /// The serial the guest sees: the last 20 hexadecimal digits of the id (virtio allows 20).
     pub fn serial(self) -> String {

@@ -7,6 +7,7 @@
 
 pub mod agent;
 pub mod error;
+pub mod fair;
 pub mod fields;
 pub mod gateway;
 pub mod identity;
@@ -14,11 +15,12 @@ pub mod ids;
 pub mod json;
 pub mod names;
 pub mod page;
+pub mod resource_usage;
 pub mod sandbox;
 pub mod time;
 pub mod vm;
 mod words;
 
 pub use error::{Code, Error, FieldError, Result};
-pub use time::Timestamp;
+pub use time::{Month, Timestamp};
 use words::words;

@@ -111,6 +111,31 @@ impl Slug {
     }
 }
 
+/// Whether a name would mislead those who read it in a mail: it holds what mail programs make a link of, or characters
+/// that are not seen or turn the order of others.
+pub fn misleads(name: &str) -> bool {
+    let unseen = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    };
+    name.contains("://") || name.chars().any(unseen) || holds_host_name(name)
+}
+
+/// Whether two labels meet at a dot, the right one of which could be a top-level domain.
+fn holds_host_name(text: &str) -> bool {
+    // All that stands for a dot in host names (UTS #46).
+    let dot = |c: char| matches!(c, '.' | '\u{3002}' | '\u{ff0e}' | '\u{ff61}');
+    let mut parts = text.split(dot).peekable();
+    while let (Some(left), Some(right)) = (parts.next(), parts.peek()) {
+        let mut label = right.chars().take_while(|c| c.is_alphanumeric() || *c == '-');
+        let named = label.next().is_some_and(char::is_alphabetic) && label.next().is_some();
+        if named && left.chars().next_back().is_some_and(char::is_alphanumeric) {
+            return true;
+        }
+    }
+    false
+}
+
 fn not_an_id(text: &str) -> Result<(), String> {
     if uuid::Uuid::parse_str(text).is_ok() { Err("must not look like a UUID".into()) } else { Ok(()) }
 }
@@ -150,7 +175,42 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_name_leads_nobody_astray() {
+        for good in
+            ["Ada", "J.R.R. Tolkien", "Acme Inc.", "Dr. Meier", "v2.0", "Zoë & Söhne", "...", "a@b", "Berth 1.5x"]
+        {
+            assert!(!misleads(good), "{good}");
+        }
+        for bad in [
+            "Win at evil.com",
+            "https://192.0.2.1",
+            "evil.com/path",
+            "www.evil",
+            "bücher.example",
+            "x@evil.org",
+            "evil\u{3002}com",
+            "a\u{202e}b",
+            "a\u{200b}b",
+            "a\u{2028}b",
+            "a\nb",
+        ] {
+            assert!(misleads(bad), "{bad}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn every_host_name_is_found(before in "[a-z ]{0,9}", label in "[a-z0-9]{1,9}", top in "[a-z]{2,9}", after in "[ /:?,!a-z]{0,9}") {
+            let name = format!("{before}{label}.{top}{after}");
+            prop_assert!(misleads(&name));
+        }
+
+        #[test]
+        fn words_without_a_dot_between_are_names(words in prop::collection::vec("[A-Za-z0-9äöüß'-]{1,9}\\.?", 1..6)) {
+            prop_assert!(!misleads(&words.join(" ")));
+        }
+
         #[test]
         fn a_title_always_yields_a_slug(title in ".{0,80}") {
             let slug = Slug::from_title(&title, "project");

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use time::{Date, Duration, OffsetDateTime};
 
 /// Microseconds since 1970 in UTC. On the wire RFC 3339 with six digits and `Z`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,6 +32,11 @@ impl Timestamp {
         i64::try_from(at.unix_timestamp_nanos() / 1000).map(Self).map_err(|_| bad())
     }
 
+    /// Its day in UTC, as RFC 3339 writes it.
+    pub fn date(self) -> String {
+        self.to_string().split('T').next().unwrap_or_default().to_owned()
+    }
+
     /// Whole seconds since 1970.
     pub const fn seconds(self) -> i64 {
         self.0.div_euclid(Self::SECOND)
@@ -52,6 +57,27 @@ impl fmt::Display for Timestamp {
             at.second(),
             self.0.rem_euclid(Self::SECOND)
         )
+    }
+}
+
+/// A calendar month in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Month {
+    /// Its first moment.
+    pub begin: Timestamp,
+    /// The first moment after it.
+    pub end: Timestamp,
+}
+
+impl Month {
+    /// The month of a time.
+    pub fn of(at: Timestamp) -> Self {
+        let today = OffsetDateTime::from_unix_timestamp(at.seconds()).unwrap_or(OffsetDateTime::UNIX_EPOCH).date();
+        let first = |date: Date| date.replace_day(1).unwrap_or(date);
+        let begin = first(today);
+        let end = first(begin.saturating_add(Duration::days(31)));
+        let at = |date: Date| Timestamp(date.midnight().assume_utc().unix_timestamp() * Timestamp::SECOND);
+        Self { begin: at(begin), end: at(end) }
     }
 }
 
@@ -77,7 +103,19 @@ mod tests {
     }
 
     #[test]
+    fn months_are_calendar_months() {
+        let at = |text: &str| Timestamp::parse(text).unwrap();
+        let month = |text: &str| Month::of(at(text));
+        let december = Month { begin: at("2026-12-01T00:00:00Z"), end: at("2027-01-01T00:00:00Z") };
+        assert_eq!(month("2026-12-01T00:00:00Z"), december);
+        assert_eq!(month("2026-12-31T23:59:59.999999Z"), december);
+        assert_eq!(month("2027-01-01T00:00:00Z").begin, december.end);
+        assert_eq!(month("2028-02-29T12:00:00Z").end, at("2028-03-01T00:00:00Z"));
+    }
+
+    #[test]
     fn six_digits_and_z() {
+        assert_eq!(Timestamp(-1).date(), "1969-12-31");
         assert_eq!(Timestamp(0).to_string(), "1970-01-01T00:00:00.000000Z");
         assert_eq!(Timestamp(1_790_000_000_000_042).to_string(), "2026-09-21T14:13:20.000042Z");
         assert_eq!(Timestamp(-1).to_string(), "1969-12-31T23:59:59.999999Z");

@@ -9,6 +9,8 @@ macro_rules! words {
         impl $type {
             /// Every value.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+            /// Every word.
+            pub const WORDS: &'static [&'static str] = &[$($text),*];
 
             /// The word on the wire and in the database.
             pub const fn as_str(self) -> &'static str {

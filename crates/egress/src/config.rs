@@ -19,6 +19,8 @@ pub struct Config {
     pub outside: Arc<dyn Outside>,
     /// Bounds.
     pub limits: Limits,
+    /// Sockets of all sandboxes together. One sandbox has as many as it leaves to the others: half of them at most.
+    pub sockets: usize,
 }
 
 impl Default for Config {
@@ -29,6 +31,7 @@ impl Default for Config {
             host_loopback: false,
             outside: Arc::new(RealOutside),
             limits: Limits::default(),
+            sockets: 4096,
         }
     }
 }
@@ -58,6 +61,8 @@ pub struct Limits {
     pub tcp_flows: usize,
     /// TCP connections being made. Further ones are not answered, and a guest asks again within a second.
     pub half_open: usize,
+    /// Bytes that buffers of TCP connections take. Once half of them are taken, further connections have small ones.
+    pub buffers: usize,
     /// UDP flows; the one idle longest gives way.
     pub udp_flows: usize,
     /// Questions to the resolver under way; more are dropped.
@@ -77,6 +82,8 @@ impl Default for Limits {
         Self {
             tcp_flows: 1024,
             half_open: 64,
+            // 128 connections with large buffers, and 1,024 with small ones.
+            buffers: 80 << 20,
             udp_flows: 256,
             queries: 64,
             names: 4096,

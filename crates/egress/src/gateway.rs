@@ -14,6 +14,7 @@ use crate::counters::Counters;
 use crate::frame::Deframer;
 use crate::host::Host;
 use crate::names::Names;
+use crate::pool::{Claim, Pool};
 use crate::switch::Switch;
 use crate::wire::Wire;
 
@@ -22,6 +23,7 @@ use crate::wire::Wire;
 pub struct Gateway {
     config: Arc<Config>,
     host: Arc<Host>,
+    sockets: Arc<Pool>,
 }
 
 /// What the tasks of one link share.
@@ -32,10 +34,28 @@ pub(crate) struct Link {
     pub(crate) wire: Wire,
     pub(crate) half_open: Arc<Semaphore>,
     pub(crate) queries: Arc<Semaphore>,
+    pub(crate) buffers: Arc<Pool>,
+    /// Those of all links.
+    sockets: Arc<Pool>,
+    /// Those of this one.
+    own: Arc<Pool>,
     names: Mutex<Names>,
 }
 
+/// A socket of the service's, until it is dropped.
+pub(crate) struct SocketClaim {
+    _own: Claim,
+    _all: Claim,
+}
+
 impl Link {
+    /// A socket more, if the sandbox leaves as many to the others as it has.
+    pub(crate) fn socket(&self) -> Option<SocketClaim> {
+        let own = self.own.claim(1, 0)?;
+        let all = self.sockets.claim(1, self.own.used().saturating_sub(1))?;
+        Some(SocketClaim { _own: own, _all: all })
+    }
+
     pub(crate) fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -45,7 +65,8 @@ impl Gateway {
     /// A gateway with a configuration.
     pub fn new(config: Config) -> Self {
         let host = Arc::new(Host::new(config.host.clone()));
-        Self { config: Arc::new(config), host }
+        let sockets = Pool::new(config.sockets);
+        Self { config: Arc::new(config), host, sockets }
     }
 
     /// Is the other end of a guest's network card until the stream ends; dropping the future ends all its
@@ -68,6 +89,9 @@ impl Gateway {
             wire: Wire::new(Arc::clone(&counters)),
             half_open: Arc::new(Semaphore::new(limits.half_open)),
             queries: Arc::new(Semaphore::new(limits.queries)),
+            buffers: Pool::new(limits.buffers),
+            sockets: Arc::clone(&self.sockets),
+            own: Pool::new(self.config.sockets),
             names: Mutex::new(Names::new(limits.names)),
         };
         let (read, write) = stream.into_split();

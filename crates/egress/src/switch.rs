@@ -111,13 +111,16 @@ impl Switch {
             return reset();
         }
         let Ok(permit) = Arc::clone(&self.link.half_open).try_acquire_owned() else { return };
-        let flow = Arc::new(tcp::Flow::new(key));
+        let socket = self.link.socket();
+        let (Some(room), Some(socket)) = (tcp::Room::take(&self.link.buffers), socket) else { return reset() };
+        let flow = Arc::new(tcp::Flow::new(key, room));
         let opening = tcp::Opening {
             flow: Arc::clone(&flow),
             link: Arc::clone(&self.link),
             syn: packet.to_vec(),
             quote: Quote::segment(key, segment),
             permit,
+            socket,
         };
         let (task, destination) = match route {
             Route::Outside(to, destination) => (self.tasks.spawn(opening.outside(to)), Some(destination)),
@@ -153,22 +156,28 @@ impl Switch {
         {
             entry.task.abort();
         }
+        let Some(socket) = self.link.socket() else { return };
         let (flow, datagrams) = udp::Flow::new();
         let flow = Arc::new(flow);
         flow.send(payload);
-        let task = self.tasks.spawn(udp::run(Arc::clone(&flow), datagrams, Arc::clone(&self.link), key, to));
+        let running = udp::run(Arc::clone(&flow), datagrams, Arc::clone(&self.link), key, to);
+        let task = self.tasks.spawn(async move {
+            running.await;
+            drop(socket);
+        });
         self.owners.insert(task.id(), (Protocol::Udp, key));
         self.udp.insert(key, Entry { flow, destination: Some(destination), task });
     }
 
     fn query(&mut self, key: Key, payload: &[u8]) {
         let Ok(permit) = Arc::clone(&self.link.queries).try_acquire_owned() else { return };
+        let Some(socket) = self.link.socket() else { return };
         let (link, query) = (Arc::clone(&self.link), payload.to_vec());
         self.tasks.spawn(async move {
             if let Some(answer) = dns::answer(&link, &query, dns::Transport::Udp).await {
                 link.wire.send(&Outbound::datagram(key, &answer));
             }
-            drop(permit);
+            drop((permit, socket));
         });
     }
 

@@ -63,7 +63,7 @@ fn expand(compression: Compression, file: File, scratch: &Path, most: u64) -> Re
     let decoder = Decoder::new(compression, BufReader::new(file)).map_err(Error::from_stream)?;
     let written = io::copy(&mut decoder.take(most.saturating_add(1)), &mut out).map_err(Error::from_stream)?;
     if written > most {
-        let message = format!("The archive has more than {most} bytes without its compression; give a larger disk_gb.");
+        let message = format!("The archive has more than the {most} bytes there are for it without its compression.");
         return Err(Error::TooLarge(message));
     }
     out.seek(SeekFrom::Start(0))?;

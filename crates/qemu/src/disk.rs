@@ -3,8 +3,12 @@
 //! A disk is made under a temporary name beside its place and renamed when it is whole, so that what
 //! has the name is a disk, whatever was interrupted.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, Signal};
 use serde::Deserialize;
 use tokio::process::Command;
 
@@ -26,9 +30,6 @@ pub struct DiskInfo {
     /// The disk it builds on.
     #[serde(rename = "full-backing-filename")]
     pub backing: Option<PathBuf>,
-    /// QEMU's own format details.
-    #[serde(rename = "format-specific")]
-    pub(crate) specific: Option<serde_json::Value>,
 }
 
 fn temporary(dst: &Path) -> PathBuf {
@@ -91,6 +92,63 @@ pub async fn flatten(from: &Path, format: &str, dst: &Path) -> Result<()> {
     run(command.args(["convert", "-f", format, "-O", "qcow2"]).arg(from).arg(dst)).await
 }
 
+/// How much taking in a foreign disk may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Most bytes of its file, and of the file that it becomes.
+    pub file_bytes: u64,
+    /// Largest size for a guest, in bytes.
+    pub virtual_bytes: u64,
+    /// Longest time of a conversion.
+    pub time: Duration,
+}
+
+/// Address space of a conversion, in bytes: several times what qemu-img takes, and little beside a host's memory
+/// (OpenStack's Glance allows 1 GiB).
+const ADDRESS_SPACE: u64 = 2 << 30;
+
+/// Copies a foreign disk as [`flatten`] does, in a process that may take no more than this.
+pub(crate) async fn convert(from: &Path, format: &str, dst: &Path, bounds: &Bounds) -> Result<()> {
+    let mut command = Command::new(tool("qemu-img")?);
+    command.args(["convert", "-f", format, "-O", "qcow2"]).arg(from).arg(dst);
+    bound(&mut command, bounds);
+    let seconds = bounds.time.as_secs();
+    let late = || Error::Invalid(format!("converting the image took longer than {seconds} s"));
+    let out = tokio::time::timeout(bounds.time, output(&mut command)).await.map_err(|_| late())??;
+    let most = bounds.file_bytes;
+    // The signal of a file that grew too large is ignored where the service's parent ignores it. The write then fails
+    // at that very size.
+    let full = || std::fs::metadata(dst).is_ok_and(|file| file.len() >= most);
+    match out.status.signal().and_then(Signal::from_named_raw) {
+        Some(Signal::XCPU) => Err(late()),
+        Some(Signal::XFSZ) => Err(too_much(most)),
+        _ if !out.status.success() && full() => Err(too_much(most)),
+        _ => judged(&out),
+    }
+}
+
+fn too_much(most: u64) -> Error {
+    Error::Invalid(format!("the image's content has more than the {most} bytes that are taken in"))
+}
+
+#[expect(unsafe_code, reason = "the standard library has no way to bound what a child may take")]
+fn bound(command: &mut Command, bounds: &Bounds) {
+    let limits = [
+        (Resource::Fsize, bounds.file_bytes),
+        (Resource::Cpu, bounds.time.as_secs() + 1),
+        (Resource::As, ADDRESS_SPACE),
+        (Resource::Core, 0),
+    ];
+    let set = move || {
+        for (resource, most) in limits {
+            rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only the system call prlimit64 is made; it touches no memory of others and no lock.
+    unsafe { command.pre_exec(set) };
+}
+
 /// Removes a disk and what an interrupted creation left of it.
 pub async fn remove(dst: &Path) -> Result<()> {
     remove_one(&temporary(dst)).await?;
@@ -116,13 +174,16 @@ pub async fn info(path: &Path, format: &str) -> Result<DiskInfo> {
 }
 
 pub(crate) async fn run(command: &mut Command) -> Result<()> {
+    judged(&output(command).await?)
+}
+
+async fn output(command: &mut Command) -> Result<Output> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
-    let out = command
-        .stdin(std::process::Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .map_err(at("cannot run", Path::new(&program)))?;
+    let command = command.stdin(std::process::Stdio::null()).kill_on_drop(true);
+    command.output().await.map_err(at("cannot run", Path::new(&program)))
+}
+
+fn judged(out: &Output) -> Result<()> {
     if out.status.success() {
         return Ok(());
     }

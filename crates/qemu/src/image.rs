@@ -3,14 +3,16 @@
 //! An image is a folder with `image.json` and the files it names. A foreign image has nothing executed
 //! on the host: its header is read, it is converted, and its own boot loader starts it in a machine.
 
+mod header;
+
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::disk::{flatten, info};
+use self::header::Header;
+use crate::disk::{Bounds, convert};
 use crate::error::at;
 use crate::machine::Boot;
 use crate::{Error, Result};
@@ -117,7 +119,9 @@ impl Manifest {
     /// Compares the files with what they should hash to.
     pub fn verify(&self, dir: &Path) -> Result<()> {
         for (name, want) in &self.sha256 {
-            if hash(&dir.join(name))? != *want {
+            let path = dir.join(name);
+            let mut file = std::fs::File::open(&path).map_err(at("cannot open", &path))?;
+            if hash(&mut file).map_err(at("cannot read", &path))? != *want {
                 return Err(Error::Damaged(format!("the image's file '{name}' is not what it was made as")));
             }
         }
@@ -126,24 +130,16 @@ impl Manifest {
 }
 
 /// Takes in a foreign image, qcow2 or raw, below `images`.
-pub async fn import(file: &Path, images: &Path, import: &Import) -> Result<Manifest> {
-    let (path, wanted) = (file.to_path_buf(), import.sha256.clone());
-    let (format, digest) = blocking(move || {
-        let digest = hash(&path)?;
-        if wanted.is_some_and(|wanted| !wanted.eq_ignore_ascii_case(&digest)) {
-            return Err(Error::Invalid(format!("the image's SHA-256 is {digest}, not what was given")));
-        }
-        Ok((format(&path)?, digest))
-    })
-    .await?;
-    let header = refuse_references(file, format).await?;
+pub async fn import(file: &Path, images: &Path, import: &Import, bounds: &Bounds) -> Result<Manifest> {
+    let (path, wanted, most) = (file.to_path_buf(), import.sha256.clone(), *bounds);
+    let (header, digest) = blocking(move || judge(&path, wanted.as_deref(), &most)).await?;
     let (staging, dst) = (images.join(format!(".{}.tmp", import.id)), images.join(&import.id));
     // What an interrupted import left serves nobody.
     remove_tree(&staging).await?;
     tokio::fs::create_dir_all(&staging).await.map_err(at("cannot create", &staging))?;
-    let manifest = manifest(import, digest, header);
+    let manifest = manifest(import, digest, header.virtual_size);
     let finished = async {
-        flatten(file, format, &staging.join(&manifest.disk)).await?;
+        convert(file, header.format, &staging.join(&manifest.disk), bounds).await?;
         let text = serde_json::to_vec_pretty(&manifest).map_err(|e| Error::Invalid(e.to_string()))?;
         tokio::fs::write(staging.join(MANIFEST), text).await.map_err(at("cannot write", &staging))?;
         // An earlier try may have come this far; a damaged image is what is being replaced.
@@ -179,34 +175,29 @@ fn manifest(import: &Import, digest: String, virtual_size: u64) -> Manifest {
     }
 }
 
-/// The size for a guest; refuses an image that would make QEMU open other files of the host.
-async fn refuse_references(file: &Path, format: &str) -> Result<u64> {
-    let header = info(file, format).await?;
-    let external = header.specific.as_ref().and_then(|s| s.pointer("/data/data-file")).is_some();
-    if header.backing.is_some() || external {
-        return Err(Error::Invalid("the image builds on another file; flatten it with qemu-img convert first".into()));
+/// What the image says of itself, and its hash; refuses one that is larger than it may be or not what was given.
+fn judge(path: &Path, wanted: Option<&str>, bounds: &Bounds) -> Result<(Header, String)> {
+    let mut file = header::open(path)?;
+    let header = header::read(&file)?;
+    let length = file.metadata().map_err(at("cannot look at", path))?.len();
+    for (bytes, most, what) in [
+        (length, bounds.file_bytes, "the image's file has"),
+        (header.virtual_size, bounds.virtual_bytes, "the image's disk has"),
+    ] {
+        if bytes > most {
+            return Err(Error::Invalid(format!("{what} {bytes} bytes, more than the {most} that are taken in")));
+        }
     }
-    Ok(header.virtual_size)
+    let digest = hash(&mut file).map_err(at("cannot read", path))?;
+    if wanted.is_some_and(|wanted| !wanted.eq_ignore_ascii_case(&digest)) {
+        return Err(Error::Invalid(format!("the image's SHA-256 is {digest}, not what was given")));
+    }
+    Ok((header, digest))
 }
 
-/// The format, by the first bytes: what is neither qcow2 nor a boot sector is refused.
-fn format(file: &Path) -> Result<&'static str> {
-    let mut head = [0; 512];
-    let mut open = std::fs::File::open(file).map_err(at("cannot open", file))?;
-    open.read_exact(&mut head).map_err(|_| Error::Invalid("the file is too small to be a disk image".into()))?;
-    if head.starts_with(b"QFI\xfb") {
-        Ok("qcow2")
-    } else if head.ends_with(&[0x55, 0xaa]) {
-        Ok("raw")
-    } else {
-        Err(Error::Invalid("the file is neither a qcow2 image nor a raw disk with a boot sector".into()))
-    }
-}
-
-fn hash(path: &Path) -> Result<String> {
-    let mut file = std::fs::File::open(path).map_err(at("cannot open", path))?;
+fn hash(file: &mut std::fs::File) -> std::io::Result<String> {
     let mut hasher = Sha256::new();
-    std::io::copy(&mut file, &mut hasher).map_err(at("cannot read", path))?;
+    std::io::copy(file, &mut hasher)?;
     Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -225,6 +216,8 @@ pub fn list(images: &Path) -> Vec<(PathBuf, Manifest)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::process::Command;
 
     use super::*;
@@ -235,6 +228,8 @@ mod tests {
         Import { id: "foreign".into(), name: "Foreign".into(), login_user: "root".into(), sha256: None, uefi: false }
     }
 
+    const BOUNDS: Bounds = Bounds { file_bytes: 1 << 20, virtual_bytes: 1 << 30, time: Duration::from_mins(1) };
+
     #[tokio::test]
     async fn a_raw_disk_is_taken_in_whole() {
         let dir = tempfile::tempdir().unwrap();
@@ -243,9 +238,12 @@ mod tests {
         bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
         std::fs::write(&file, &bytes).unwrap();
         let wrong = Import { sha256: Some("0".repeat(64)), ..options() };
-        assert!(matches!(import(&file, dir.path(), &wrong).await, Err(Error::Invalid(_))));
-        let right = Import { sha256: Some(hash(&file).unwrap().to_uppercase()), ..options() };
-        import(&file, dir.path(), &right).await.unwrap();
+        assert!(matches!(import(&file, dir.path(), &wrong, &BOUNDS).await, Err(Error::Invalid(_))));
+        let right = Import {
+            sha256: Some(hash(&mut std::fs::File::open(&file).unwrap()).unwrap().to_uppercase()),
+            ..options()
+        };
+        import(&file, dir.path(), &right, &BOUNDS).await.unwrap();
         let manifest = Manifest::load(&dir.path().join("foreign")).unwrap();
         assert_eq!(manifest.virtual_size_bytes, 1 << 20);
         assert_eq!(list(dir.path()).len(), 1);
@@ -258,7 +256,7 @@ mod tests {
         std::fs::write(&base, vec![1; 4096]).unwrap();
         let mut command = Command::new(tool("qemu-img").unwrap());
         run(command.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]).arg(&base).arg(&file)).await.unwrap();
-        let error = import(&file, dir.path(), &options()).await.unwrap_err();
+        let error = import(&file, dir.path(), &options(), &BOUNDS).await.unwrap_err();
         assert!(error.to_string().contains("another file"), "{error}");
         assert!(!dir.path().join("foreign").exists());
     }
@@ -269,7 +267,87 @@ mod tests {
         for (name, bytes) in [("tiny", vec![0; 10]), ("text", vec![b'x'; 4096])] {
             let file = dir.path().join(name);
             std::fs::write(&file, bytes).unwrap();
-            assert!(matches!(import(&file, dir.path(), &options()).await, Err(Error::Invalid(_))));
+            assert!(matches!(import(&file, dir.path(), &options(), &BOUNDS).await, Err(Error::Invalid(_))));
         }
+    }
+
+    /// An image whose every cluster is the same one of the file: its header, an empty table of counts, and tables that
+    /// all lead to the last cluster.
+    fn expanding() -> Vec<u8> {
+        const CLUSTER: usize = 1 << 16;
+        const COPIED: u64 = 1 << 63;
+        let mut bytes = vec![0; 5 * CLUSTER];
+        let mut word = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
+        for (at, value) in [(4, 3), (20, 16), (36, 1), (56, 1), (96, 4), (100, 104)] {
+            word(at, value);
+        }
+        let mut long = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_be_bytes());
+        long(24, 64 << 20);
+        long(40, 2 * CLUSTER as u64);
+        long(48, CLUSTER as u64);
+        long(2 * CLUSTER, (3 * CLUSTER as u64) | COPIED);
+        for entry in 0..CLUSTER / 8 {
+            long(3 * CLUSTER + 8 * entry, (4 * CLUSTER as u64) | COPIED);
+        }
+        bytes[..4].copy_from_slice(b"QFI\xfb");
+        bytes[4 * CLUSTER..].fill(0xab);
+        bytes
+    }
+
+    #[tokio::test]
+    async fn an_image_that_grows_when_it_is_converted_is_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("bomb.qcow2");
+        std::fs::write(&file, expanding()).unwrap();
+        let error = import(&file, dir.path(), &options(), &BOUNDS).await.unwrap_err();
+        assert!(error.to_string().contains("more than"), "{error}");
+        assert!(list(dir.path()).is_empty() && !dir.path().join(".foreign.tmp").exists());
+        let ample = Bounds { file_bytes: 1 << 30, ..BOUNDS };
+        import(&file, dir.path(), &options(), &ample).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn sizes_are_bounded_on_both_sides() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("disk.qcow2");
+        let mut command = Command::new(tool("qemu-img").unwrap());
+        run(command.args(["create", "-q", "-f", "qcow2"]).arg(&file).arg("1G")).await.unwrap();
+        let length = std::fs::metadata(&file).unwrap().len();
+        import(&file, dir.path(), &options(), &Bounds { file_bytes: length, ..BOUNDS }).await.unwrap();
+        for bounds in [Bounds { virtual_bytes: (1 << 30) - 1, ..BOUNDS }, Bounds { file_bytes: length - 1, ..BOUNDS }] {
+            let error = import(&file, dir.path(), &options(), &bounds).await.unwrap_err();
+            assert!(error.to_string().contains("more than"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_conversion_that_takes_too_long_is_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("disk.img");
+        let mut bytes = vec![0; 1 << 20];
+        bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
+        std::fs::write(&file, &bytes).unwrap();
+        let none = Bounds { time: Duration::ZERO, ..BOUNDS };
+        let error = import(&file, dir.path(), &options(), &none).await.unwrap_err();
+        assert!(error.to_string().contains("longer than"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn pipes_are_refused_without_being_opened_for_long() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, file) = (dir.path().join("pipe"), dir.path().join("evil.qcow2"));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+        let error = import(&pipe, dir.path(), &options(), &BOUNDS).await.unwrap_err();
+        assert!(error.to_string().contains("plain file"), "{error}");
+        // One that names a pipe for its data: to open it would be to wait for ever.
+        let mut header = vec![0; 512];
+        header[..4].copy_from_slice(b"QFI\xfb");
+        for (at, word) in [(4, 3_u32), (20, 16), (76, 4), (100, 104), (104, 0x4441_5441), (108, 4)] {
+            header[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        }
+        header[112..116].copy_from_slice(b"pipe");
+        std::fs::write(&file, &header).unwrap();
+        let error = import(&file, dir.path(), &options(), &BOUNDS).await.unwrap_err();
+        assert!(error.to_string().contains("another file"), "{error}");
     }
 }

@@ -40,13 +40,13 @@ impl fmt::Display for Mac {
     }
 }
 
-/// A file system that the guest mounts at `/mnt/<name>` on every boot.
+/// A file system that the guest mounts on every boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// The disk's serial: `/dev/disk/by-id/virtio-<serial>`.
     pub serial: String,
-    /// The name.
-    pub name: String,
+    /// Where: a folder right below `/mnt`.
+    pub path: String,
 }
 
 /// What a guest is told.
@@ -71,7 +71,8 @@ pub struct Seed {
 impl Seed {
     /// The files of the seed.
     fn files(&self) -> [(&'static str, String); 5] {
-        let mounts = self.mounts.iter().map(|m| format!("{} {}\n", m.serial, m.name)).collect();
+        let name = |mount: &Mount| mount.path.trim_start_matches("/mnt/").to_owned();
+        let mounts = self.mounts.iter().map(|m| format!("{} {}\n", m.serial, name(m))).collect();
         [
             ("meta-data", self.meta_data()),
             ("user-data", self.user_data.clone().unwrap_or_else(|| EMPTY.into())),
@@ -170,7 +171,7 @@ mod tests {
             user_data: None,
             vendor_data: None,
             mac: Mac([0x52, 0x54, 0, 1, 2, 0xff]),
-            mounts: vec![Mount { serial: "0123456789abcdef0123".into(), name: "data".into() }],
+            mounts: vec![Mount { serial: "0123456789abcdef0123".into(), path: "/mnt/data".into() }],
         }
     }
 

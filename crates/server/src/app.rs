@@ -1,30 +1,46 @@
 //! The composition root: everything is made here, once, and handed to who needs it.
 
 mod doctor;
+mod doors;
+mod folder;
+mod host;
 mod lock;
 
-use std::net::SocketAddr;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use tokio::net::TcpListener;
+use anyhow::{Context, Result, anyhow, bail};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use utoipa_axum::router::OpenApiRouter;
+use uuid::Uuid;
 
 pub use doctor::{Finding, Report, doctor};
+pub use doors::{Bound, Doors};
 
 use crate::clock::Clock;
-use crate::config::Config;
-use crate::db::Db;
+use crate::config::{Config, LogFormat};
+use crate::db::{Db, DbError, keeper};
 use crate::http::auth::Gate;
 use crate::http::base::Configured;
+use crate::http::client_address::TrustedProxies;
+use crate::http::cors::Cors;
 use crate::http::edge::Edge;
-use crate::http::probes::Probes;
+use crate::http::idempotency::Turns;
+use crate::http::paced::Grace;
+use crate::http::probes::{self, Probes};
+use crate::http::seats::{self, Seats};
+use crate::http::streams::Streams;
+use crate::http::tls::Certificate;
+use crate::seal::Sealer;
 use crate::services::gateway::Gateway;
-use crate::services::identity::Identity;
+use crate::services::identity::{FirstLogin, Identity};
+use crate::services::resource_usage::ResourceUsage;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::engine::SandboxEngine;
 use crate::services::sandbox::engine::qemu::QemuSandboxes;
@@ -33,6 +49,16 @@ use crate::services::vm::Vms;
 use crate::services::vm::engine::Engine;
 use crate::services::vm::engine::qemu::QemuEngine;
 use crate::services::{Holder, Stops, suspension};
+
+/// Why a service ended that another one took the database from. To start it again would take it back.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("another service has taken over the database; machines of this host keep running")]
+pub struct TakenOver;
+
+/// How long workers may take to finish a step once they are told to stop.
+const ENDING: Duration = Duration::from_secs(30);
+/// How long the database may take to let go.
+const LEAVING: Duration = Duration::from_secs(10);
 
 /// What runs machines.
 #[derive(Clone)]
@@ -47,12 +73,21 @@ pub struct Engines {
 pub struct App {
     /// Its routes.
     pub edge: Edge,
+    /// Its connections.
+    pub seats: Arc<Seats>,
+    /// Those of the addresses that metrics and administration have for themselves.
+    pub operators_seats: Arc<Seats>,
     /// Its clock: tests set it forward.
     pub clock: Clock,
     /// Its database.
     pub db: Db,
+    /// What seals secrets.
+    pub sealer: Sealer,
     /// The first administrator's login, if it was just made up.
-    pub first_login: Option<(String, crate::config::Secret)>,
+    pub first_login: Option<FirstLogin>,
+    /// Cancelled once another service has taken over the database: this one does nothing more.
+    pub lost: CancellationToken,
+    run: Uuid,
     vms: Vms,
     sandboxes: Sandboxes,
     tasks: JoinSet<()>,
@@ -70,28 +105,44 @@ impl App {
 
     /// The same over any engines.
     pub async fn start_with(config: &Config, engines: Engines) -> Result<Self> {
+        Self::start_by(Clock::default(), config, engines).await
+    }
+
+    /// The same by any clock.
+    pub async fn start_by(clock: Clock, config: &Config, engines: Engines) -> Result<Self> {
         let lock = lock::DataDir::take(&config.data_dir).await?;
-        let db = Db::open(&config.database_url).await.context("the database cannot be opened")?;
-        let clock = Clock::default();
+        let keeper = folder::keeper(&config.data_dir)?;
+        let db = folder::open(config, &keeper, &clock).await?;
+        let sealer = Sealer::open(&config.secrets, &db).await?;
         let vms = Vms::new(db.clone(), clock.clone(), config, engines.vm.clone());
         let sandboxes = Sandboxes::new(db.clone(), clock.clone(), config, engines.sandbox.clone());
         let holders: Vec<Arc<dyn Holder>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
-        let identity = Identity::start(db.clone(), clock.clone(), config, holders).await?;
+        let identity = Identity::start(db.clone(), clock.clone(), config, sealer.clone(), holders).await?;
         let gateway = Gateway::start(db.clone(), clock.clone(), config).await?;
         vms.prepare().await?;
         sandboxes.prepare().await?;
-        let inside = runtime::routes(Runtime { db: db.clone(), engine: engines.sandbox.clone() });
-        let metrics = metrics(vms.clone(), sandboxes.clone(), gateway.clone());
-        let ready = move || engines.vm.ready().and_then(|()| engines.sandbox.ready());
-        let probes = Probes { db: db.clone(), engines: Arc::new(ready), metrics };
+        let usage = ResourceUsage::start(db.clone(), clock.clone(), config, &[&vms, &sandboxes]).await?;
+        let inside = runtime::routes(Runtime { db: db.clone(), clock: clock.clone(), engine: engines.sandbox.clone() });
+        let seats = Seats::configured(&config.http);
+        let operators_seats = Seats::of_operators(seats.most());
+        let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
+        let metrics = metrics(vms.clone(), sandboxes.clone(), gateway.clone(), host);
+        let health = folder::Health::default();
+        let engines = Arc::new(move || ready(&engines));
+        let probes = Probes { db: db.clone(), writes: health.writes(), engines, metrics };
         let managed = identity.routes().merge(vms.routes()).merge(sandboxes.routes()).merge(gateway.routes());
-        let services = OpenApiRouter::new().merge(managed).merge(inside);
+        let services = OpenApiRouter::new().merge(managed).merge(usage.routes()).merge(inside);
         let base = Configured(config.public_url().map(Arc::from));
         let gate: Arc<dyn Gate> = Arc::new(identity.clone());
-        let router = crate::http::router(services, gate.clone(), db.clone(), base, probes);
-        let edge = Edge::new(router, gate, gateway.hot());
-        let stop = CancellationToken::new();
+        let router = crate::http::router(services, gate.clone(), db.clone(), base, probes, Turns::new(sealer.clone()));
+        let proxies = TrustedProxies::new(config.http.trusted_proxies.clone());
+        let edge = Edge::new(router, gate, gateway.hot(), proxies);
+        let edge = edge.with_cors(Cors::new(&config.http.cors_origins)).with_streams(Streams::of(seats.most()));
+        let edge = edge.with_grace(Grace(Duration::from_secs(config.http.body_grace_seconds)));
+        let (stop, lost) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = JoinSet::new();
+        let keeping = folder::Keeping { db: db.clone(), run: keeper.run, folder: config.data_dir.clone(), health };
+        tasks.spawn(keeping.keep(clock.clone(), stop.clone(), lost.clone()));
         identity.spawn_workers(&mut tasks, &stop);
         vms.spawn_workers(&mut tasks, &stop);
         sandboxes.spawn_workers(&mut tasks, &stop);
@@ -100,51 +151,145 @@ impl App {
             let services: Vec<Arc<dyn Stops>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
             tasks.spawn(suspension::watch(db.clone(), Arc::new(identity.clone()), services, stop.clone()));
         }
-        Ok(Self { edge, clock, db, first_login: identity.first_login(), vms, sandboxes, tasks, stop, _lock: lock })
+        Ok(Self {
+            edge,
+            seats,
+            operators_seats,
+            clock,
+            db,
+            sealer,
+            first_login: identity.first_login(),
+            lost,
+            run: keeper.run,
+            vms,
+            sandboxes,
+            tasks,
+            stop,
+            _lock: lock,
+        })
     }
 
-    /// Ends the workers, letting each finish its step. Machines keep running.
+    /// Ends the workers, letting each finish its step, for as long as that may take. Machines keep running.
     pub async fn stop(mut self) {
         self.stop.cancel();
-        while self.tasks.join_next().await.is_some() {}
-        self.db.close().await;
+        if !ended(&mut self.tasks, ENDING).await {
+            tracing::warn!(
+                "workers are still at a step after {ENDING:?} and are called off; the next start goes on there"
+            );
+        }
+        let leave = async {
+            if let Err(error) = keeper::left(&self.db, self.run, self.clock.now()).await {
+                tracing::warn!(%error, "the database cannot be told that the service ended");
+            }
+            self.db.close().await;
+        };
+        if tokio::time::timeout(LEAVING, leave).await.is_err() {
+            tracing::warn!("the database does not let go within {LEAVING:?}");
+        }
+    }
+
+    /// Returns when a worker ended though nobody told it to: what it does, nobody does any more.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        match self.tasks.join_next().await {
+            Some(Err(error)) => anyhow!("a worker of the service failed: {error}"),
+            Some(Ok(())) => anyhow!("a worker of the service ended by itself"),
+            None => std::future::pending().await,
+        }
     }
 }
 
-fn metrics(vms: Vms, sandboxes: Sandboxes, gateway: Gateway) -> crate::http::probes::Metrics {
+/// Waits until tasks have ended, and calls off those that have not in time; whether all have.
+async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
+    let all = async { while tasks.join_next().await.is_some() {} };
+    let in_time = tokio::time::timeout(patience, all).await.is_ok();
+    tasks.abort_all();
+    in_time
+}
+
+/// Whether machines of every kind can be run; else which kinds cannot, and why.
+fn ready(engines: &Engines) -> std::result::Result<(), String> {
+    let found = [("VMs", engines.vm.ready()), ("sandboxes", engines.sandbox.ready())];
+    let wrong = found.into_iter().filter_map(|(kind, found)| Some(format!("{kind}: {}", found.err()?)));
+    let wrong: Vec<String> = wrong.collect();
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+}
+
+fn metrics(
+    vms: Vms,
+    sandboxes: Sandboxes,
+    gateway: Gateway,
+    (data_dir, seats): (PathBuf, [Arc<Seats>; 2]),
+) -> crate::http::probes::Metrics {
     Arc::new(move || {
         let (vms, sandboxes, gateway) = (vms.clone(), sandboxes.clone(), gateway.clone());
-        Box::pin(async move { vms.prometheus().await + &sandboxes.prometheus().await + &gateway.prometheus() })
+        let host = host::prometheus(&data_dir, seats.iter().map(|seats| seats.taken()).sum());
+        Box::pin(async move {
+            // What the database would have to count is left out where it does not answer.
+            let counted = async { Ok::<_, DbError>(vms.prometheus().await? + &sandboxes.prometheus().await?) };
+            probes::soon(counted).await.unwrap_or_default() + &gateway.prometheus() + &host
+        })
     })
 }
 
 /// `berth serve`: answers until SIGTERM or SIGINT, then drains and leaves machines running.
 pub async fn serve(config: Config) -> Result<()> {
-    init_log(&config.log);
+    init_log(&config);
     // What the service and its machines write is nobody else's to read.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    let app = App::start(&config).await?;
-    let listener = TcpListener::bind(config.listen).await.with_context(|| {
-        format!("cannot listen on {}; is another service there? Set BERTH_LISTEN to another address", config.listen)
-    })?;
-    announce(&config, &app, listener.local_addr()?);
+    seats::raise_descriptors();
+    // What is typed wrong is told before anything is opened.
+    let certificate = config.http.tls.as_ref().map(Certificate::load).transpose()?.map(Arc::new);
+    let (mut app, doors) = open(&config, certificate.clone()).await?;
+    announce(&config, &app, &doors);
+    let mut signals = Signals::new()?;
     let ending = CancellationToken::new();
-    let mut serving = pin!(crate::http::server::serve(listener, app.edge.clone(), ending.clone()));
-    let served = tokio::select! {
-        served = serving.as_mut() => served,
-        () = signalled() => {
-            tracing::info!("draining; machines keep running");
+    let _reloading =
+        certificate.map(|certificate| AbortOnDropHandle::new(tokio::spawn(certificate.reload_on_hangup())));
+    let lost = app.lost.clone();
+    let mut serving = pin!(doors.serve(ending.clone()));
+    let outcome = tokio::select! {
+        served = serving.as_mut() => {
             ending.cancel();
-            serving.await
+            served.context("connections cannot be served")
         }
+        () = signals.next() => {
+            tracing::info!("draining; machines keep running");
+            Ok(())
+        }
+        () = lost.cancelled() => Err(TakenOver.into()),
+        error = app.failed() => Err(if lost.is_cancelled() { TakenOver.into() } else { error }),
     };
-    app.stop().await;
-    served.context("connections cannot be served")
+    let rest = async {
+        if ending.is_cancelled() {
+            return Ok(());
+        }
+        ending.cancel();
+        serving.await.context("connections cannot be served")
+    };
+    tokio::select! {
+        drained = drain(rest, app.stop()) => outcome.and(drained),
+        () = signals.next() => bail!("ended at once by a second signal; machines keep running, the next start goes on"),
+    }
+}
+
+/// Waits for the rest of the connections, then for the workers: these are to end in order whatever became of those.
+async fn drain(connections: impl Future<Output = Result<()>>, workers: impl Future<Output = ()>) -> Result<()> {
+    let served = connections.await;
+    workers.await;
+    served
+}
+
+/// Takes the addresses, then the database, and begins to work: a service that cannot be reached touches nothing.
+pub async fn open(config: &Config, certificate: Option<Arc<Certificate>>) -> Result<(App, Doors)> {
+    let bound = Bound::new(config).await?;
+    let app = App::start(config).await?;
+    let doors = bound.open(config, certificate, &app);
+    Ok((app, doors))
 }
 
 /// `berth shutdown`: stops every machine of a service that does not run, in good order, and ends.
 pub async fn shut_down(config: Config) -> Result<()> {
-    init_log(&config.log);
+    init_log(&config);
     let app = App::start(&config).await?;
     let count = app.vms.stop(None, "the platform is shut down").await?;
     println!("Stopping {count} machines; a guest has {} s to answer the power button", config.vm.stop_seconds);
@@ -158,29 +303,77 @@ pub async fn shut_down(config: Config) -> Result<()> {
     Ok(())
 }
 
-fn announce(config: &Config, app: &App, address: SocketAddr) {
-    println!("Berth answers at http://{address} (documentation at http://{address}/docs)");
+/// `berth backup`: copies the database into a new file, while the service runs or not.
+pub async fn back_up(config: &Config, to: &Path) -> Result<()> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    crate::db::copy(&config.database_url, to).await.context("the database cannot be copied")
+}
+
+fn announce(config: &Config, app: &App, doors: &Doors) {
+    let address = doors.main;
+    let url = Config { listen: address, ..config.clone() }.own_url();
+    println!("Berth answers at {url} (documentation at {url}/docs)");
     println!("Data: {}", config.data_dir.display());
-    if let Some((email, password)) = &app.first_login {
+    if let Some(FirstLogin { email, file }) = &app.first_login {
         println!("First administrator: {email}");
-        println!("Password (shown only this once): {}", password.0);
+        println!("Its password is the second line of {}", file.display());
     }
-    tracing::info!(%address, "ready");
+    tracing::info!(%address, sign_up = config.sign_up().describe(), "ready");
 }
 
-fn init_log(filter: &str) {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter).unwrap_or_else(|_| "info".into());
-    // A second initialisation, in tests, leaves the first in place.
-    let _ = tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(std::io::stderr).try_init();
-}
-
-async fn signalled() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
-        return std::future::pending().await;
+fn init_log(config: &Config) {
+    let filter = tracing_subscriber::EnvFilter::try_new(&config.log).unwrap_or_else(|_| "info".into());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let is_terminal = std::io::stderr().is_terminal();
+    let for_people = match config.log_format {
+        LogFormat::Auto => is_terminal,
+        LogFormat::Json => false,
+        LogFormat::Text => true,
     };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
+    // A second initialisation, in tests, leaves the first in place.
+    let _ = if for_people { log.with_ansi(is_terminal).try_init() } else { log.json().try_init() };
+}
+
+/// The signals that end a service.
+struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        let cannot = "signals cannot be received";
+        let (term, int) = (SignalKind::terminate(), SignalKind::interrupt());
+        Ok(Self { term: signal(term).context(cannot)?, int: signal(int).context(cannot)? })
+    }
+
+    /// Returns when the next one comes.
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn workers_are_ended_where_connections_cannot_be_served() {
+        let ended = CancellationToken::new();
+        let drained = drain(async { bail!("no thread") }, async { ended.cancel() }).await;
+        assert_eq!((drained.unwrap_err().to_string().as_str(), ended.is_cancelled()), ("no thread", true));
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_does_not_end_is_called_off() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async {});
+        assert!(ended(&mut tasks, Duration::from_mins(1)).await);
+        tasks.spawn(std::future::pending());
+        assert!(!ended(&mut tasks, Duration::ZERO).await);
+        assert!(tasks.join_next().await.is_some_and(|ended| ended.is_err_and(|error| error.is_cancelled())));
     }
 }

@@ -6,5 +6,8 @@ pub mod config;
 pub mod db;
 pub mod fault;
 pub mod http;
+pub mod lost;
+mod private_file;
+pub mod seal;
 pub mod services;
 pub mod work;

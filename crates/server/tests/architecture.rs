@@ -83,6 +83,7 @@ fn services_know_each_other_only_by_their_front_doors() {
         ("vm", ["services::identity", "services::sandbox", "services::gateway"]),
         ("sandbox", ["services::identity", "services::vm::store", "services::gateway"]),
         ("gateway", ["services::identity", "services::vm", "services::sandbox"]),
+        ("resource_usage", ["services::vm", "services::sandbox", "services::gateway"]),
     ];
     for (service, others) in apart {
         refuse(&format!("server/src/services/{service}"), &others, |_| false);
@@ -105,9 +106,9 @@ fn services_know_each_other_only_by_their_front_doors() {
 
 #[test]
 fn requests_do_not_touch_the_host() {
-    // What a request may ask the engine for: where to receive an upload, what a console or a meter shows, and the id
-    // of what was set aside.
-    let harmless = ["staging", "upload", "console", "console_log", "usage", "ready", "spare"];
+    // What a request may ask the engine for: where to receive an upload and whether there is room for it, what a
+    // console or a meter shows, and the id of what was set aside.
+    let harmless = ["staging", "upload", "capacity", "console", "console_log", "usage", "ready", "spare"];
     let asks = |line: &str| {
         let calls: Vec<_> =
             line.split("engine().").skip(1).map(|rest| rest.split('(').next().unwrap_or_default()).collect();
@@ -127,4 +128,44 @@ fn stores_are_asked_by_ops_and_reconcilers_not_by_wire() {
     for service in ["vm", "sandbox", "gateway"] {
         refuse(&format!("server/src/services/{service}/wire"), &["engine()", ".begin()", "Tx"], |_| false);
     }
+}
+
+/// What acts for nobody who is signed in: it proves by other means who asks, records that somebody was refused, or is
+/// the platform's own.
+const FOR_NOBODY: [(&str, &[&str]); 10] = [
+    ("identity/ops/audit.rs", &["forget"]),
+    ("identity/ops/password.rs", &["reset", "confirm"]),
+    ("identity/ops/refusal.rs", &["login", "key", "more"]),
+    ("identity/ops/session.rs", &["login", "prove", "refresh"]),
+    ("identity/ops/signing_key.rs", &["at_start", "keep_fresh"]),
+    ("identity/ops/user.rs", &["first_administrator", "sign_up"]),
+    ("identity/ops/verification.rs", &["ask", "verify_email"]),
+    ("sandbox/ops/sandbox.rs", &["pause_all"]),
+    ("sandbox/ops/upload.rs", &["dismiss"]),
+    ("vm/ops/vm.rs", &["stop_all"]),
+];
+
+#[test]
+fn who_acts_for_a_caller_asks_again_inside_the_transaction() {
+    let mut seen = 0;
+    for service in ["identity", "vm", "sandbox", "gateway"] {
+        for (file, text) in sources(&format!("server/src/services/{service}/ops")) {
+            let listed = FOR_NOBODY.iter().find(|(known, _)| file.ends_with(known)).map_or(&[][..], |(_, names)| names);
+            let mut function = String::new();
+            for line in lines(&text) {
+                if let Some(rest) = line.split("fn ").nth(1) {
+                    function = rest.split(['(', '<']).next().unwrap_or_default().to_owned();
+                }
+                seen += usize::from(line.contains(".begin_as("));
+                let alone = line.contains(".begin()") && !listed.contains(&function.as_str());
+                assert!(
+                    !alone,
+                    "{file}: {function} begins a transaction without asking whether its caller still may. Begin it \
+                     with `begin_as(scope)`, the scope or person of the extractor; what acts for nobody who is signed \
+                     in is listed in FOR_NOBODY"
+                );
+            }
+        }
+    }
+    assert!(seen > 40, "{seen} operations act for a caller");
 }

@@ -11,8 +11,8 @@ use berth_domain::ids::{DiskId, VmId};
 use berth_domain::vm::ExposedPort;
 use berth_domain::vm::plan::Machine;
 use berth_server::services::vm::engine::{
-    Capacity, Console, DiskSpec, Engine, EngineError, Found, ImageImport, ImageInfo, MachineSpec, Result, Started,
-    Usage,
+    Capacity, Console, DiskSpec, Engine, EngineError, Found, ImageImport, ImageInfo, MachineSpec, Open, Result,
+    Started, Usage,
 };
 use tempfile::TempDir;
 use tokio::sync::broadcast;
@@ -30,8 +30,12 @@ struct World {
     disks: HashSet<DiskId>,
     refusals: HashMap<String, EngineError>,
     delay: Duration,
+    stuck_gb: Option<i64>,
     capacity: Capacity,
     deaf: bool,
+    unheard: u32,
+    ssh_port: u16,
+    taken: HashSet<u16>,
     boot: u32,
     starts: u32,
     everything_runs: bool,
@@ -48,8 +52,12 @@ impl Default for SimulatedEngine {
             disks: HashSet::new(),
             refusals: HashMap::new(),
             delay: Duration::ZERO,
+            stuck_gb: None,
             capacity,
             deaf: false,
+            unheard: 0,
+            ssh_port: 22,
+            taken: HashSet::new(),
             boot: 1,
             starts: 0,
             everything_runs: false,
@@ -80,6 +88,11 @@ impl SimulatedEngine {
         self.world().delay = delay;
     }
 
+    /// Disks of this size are never finished.
+    pub fn set_stuck_disks(&self, size_gb: i64) {
+        self.world().stuck_gb = Some(size_gb);
+    }
+
     /// What there is to give.
     pub fn set_capacity(&self, change: impl FnOnce(&mut Capacity)) {
         change(&mut self.world().capacity);
@@ -88,6 +101,26 @@ impl SimulatedEngine {
     /// Whether guests ignore the power button.
     pub fn set_deaf(&self, deaf: bool) {
         self.world().deaf = deaf;
+    }
+
+    /// How often the power button is pressed before a guest hears it.
+    pub fn set_unheard(&self, presses: u32) {
+        self.world().unheard = presses;
+    }
+
+    /// Where machines' SSH can answer on this host.
+    pub fn set_ssh_port(&self, port: u16) {
+        self.world().ssh_port = port;
+    }
+
+    /// From now on another program of the host has a port of every address.
+    pub fn take_port(&self, port: u16) {
+        self.world().taken.insert(port);
+    }
+
+    /// The image's files are moved away.
+    pub fn lose_image(&self, id: &str) {
+        self.world().images.remove(id);
     }
 
     /// Something happens to a machine from outside.
@@ -153,6 +186,14 @@ impl SimulatedEngine {
     }
 }
 
+impl World {
+    fn started(&self, spec: &MachineSpec) -> Started {
+        let taken_ports: Vec<ExposedPort> =
+            spec.ports.iter().copied().filter(|port| self.taken.contains(&port.port)).collect();
+        Started { low_ports: Vec::new(), taken_ports }
+    }
+}
+
 fn image(id: &str, version: &str, virtual_size: i64) -> ImageInfo {
     ImageInfo {
         id: id.into(),
@@ -177,7 +218,7 @@ impl Engine for SimulatedEngine {
     }
 
     fn ssh_port(&self) -> u16 {
-        22
+        self.world().ssh_port
     }
 
     async fn address_free(&self, _: Ipv4Addr) -> bool {
@@ -190,6 +231,9 @@ impl Engine for SimulatedEngine {
 
     async fn make_disk(&self, disk: &DiskSpec) -> Result<()> {
         self.call("make_disk").await?;
+        if self.world().stuck_gb == Some(disk.size_gb) {
+            std::future::pending::<()>().await;
+        }
         self.world().disks.insert(disk.id);
         Ok(())
     }
@@ -197,6 +241,14 @@ impl Engine for SimulatedEngine {
     async fn remove_disk(&self, id: DiskId) -> Result<()> {
         self.call("remove_disk").await?;
         self.world().disks.remove(&id);
+        Ok(())
+    }
+
+    async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
+        self.call("remove_disk").await?;
+        if self.world().disks.remove(&id) {
+            std::fs::write(into.join(id.to_string()), "").expect("a file");
+        }
         Ok(())
     }
 
@@ -219,7 +271,7 @@ impl Engine for SimulatedEngine {
         let mut world = self.world();
         world.starts += 1;
         world.machines.insert(spec.id, (Machine::Running, spec.clone()));
-        Ok(Started::default())
+        Ok(world.started(spec))
     }
 
     async fn resume(&self, id: VmId) -> Result<()> {
@@ -230,7 +282,13 @@ impl Engine for SimulatedEngine {
 
     async fn press_power(&self, id: VmId) -> Result<()> {
         self.call("press_power").await?;
-        if !self.world().deaf {
+        let heard = {
+            let mut world = self.world();
+            let unheard = world.unheard;
+            world.unheard = unheard.saturating_sub(1);
+            unheard == 0 && !world.deaf
+        };
+        if heard {
             self.set(id, Machine::PoweredOff);
         }
         Ok(())
@@ -248,12 +306,13 @@ impl Engine for SimulatedEngine {
         Ok(())
     }
 
-    async fn set_ports(&self, spec: &MachineSpec, _: &[ExposedPort]) -> Result<Started> {
+    async fn set_ports(&self, spec: &MachineSpec, _: Open<'_>) -> Result<Started> {
         self.call("set_ports").await?;
-        if let Some(entry) = self.world().machines.get_mut(&spec.id) {
+        let mut world = self.world();
+        if let Some(entry) = world.machines.get_mut(&spec.id) {
             entry.1 = spec.clone();
         }
-        Ok(Started::default())
+        Ok(world.started(spec))
     }
 
     async fn console_log(&self, _: VmId, bytes: usize) -> Result<Vec<u8>> {

@@ -13,7 +13,7 @@ pub mod upstream;
 
 pub use body::{key, vm};
 pub use engine::SimulatedEngine;
-pub use platform::{Answer, Caller, Platform, code_in, token_in};
+pub use platform::{Answer, Caller, Platform, code_in, fresh_database, token_in};
 pub use sandboxes::SimulatedSandboxes;
 pub use service::{Service, eventually, images};
 pub use upstream::{Gate, Received, Script, Step, Upstream};

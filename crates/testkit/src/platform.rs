@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_server::app::{App, Engines};
+use berth_server::app::{App, Doors, Engines};
+use berth_server::clock::Clock;
 use berth_server::config::{Config, Secret};
-use berth_server::http::server::serve;
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -78,20 +77,22 @@ impl Platform {
             config.database_url = fresh_database(&server);
         }
         change(&mut config);
-        Self::run(config, (Arc::default(), Arc::default()), dir).await
+        Self::run(config, (Arc::default(), Arc::default()), Clock::default(), dir).await
     }
 
     async fn run(
         config: Config,
         (engine, sandboxes): (Arc<SimulatedEngine>, Arc<SimulatedSandboxes>),
+        clock: Clock,
         dir: Arc<TempDir>,
     ) -> Self {
         let engines = Engines { vm: engine.clone(), sandbox: sandboxes.clone() };
-        let app = App::start_with(&config, engines).await.expect("the service starts");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let base = format!("http://{}", listener.local_addr().expect("an address"));
-        let server = tokio::spawn(serve(listener, app.edge.clone(), CancellationToken::new()));
-        let admin = Caller::login(&base, EMAIL, PASSWORD).await;
+        let app = App::start_by(clock, &config, engines).await.expect("the service starts");
+        let at_any_port = Config { listen: ([127, 0, 0, 1], 0).into(), ..config.clone() };
+        let doors = Doors::open(&at_any_port, None, &app).await.expect("a port");
+        let base = format!("http://{}", doors.main);
+        let server = tokio::spawn(doors.serve(CancellationToken::new()));
+        let admin = Caller::login(&base, EMAIL, &password(&config)).await;
         Self { engine, sandboxes, admin, config, app: Some(app), server, _dir: dir }
     }
 
@@ -99,7 +100,16 @@ impl Platform {
     pub async fn restart(mut self) -> Self {
         self.stop().await;
         let engines = (self.engine.clone(), self.sandboxes.clone());
-        Self::run(self.config.clone(), engines, self._dir.clone()).await
+        Self::run(self.config.clone(), engines, Clock::default(), self._dir.clone()).await
+    }
+
+    /// Ends the service as SIGKILL would, and starts it again over the same files and the same host, at the time that
+    /// its clock was set forward to.
+    pub async fn crash_and_restart(mut self) -> Self {
+        let clock = self.app().clock.clone();
+        self.crash();
+        let engines = (self.engine.clone(), self.sandboxes.clone());
+        Self::run(self.config.clone(), engines, clock, self._dir.clone()).await
     }
 
     /// Ends the service as SIGTERM would.
@@ -110,20 +120,27 @@ impl Platform {
         }
     }
 
+    /// Ends the service as SIGKILL would: nothing is brought to an end.
+    pub fn crash(&mut self) {
+        self.server.abort();
+        self.app = None;
+    }
+
     /// The service.
     pub fn app(&self) -> &App {
         self.app.as_ref().expect("a running service")
     }
 
-    /// Another service on the same database, with a folder and machines of its own; `None` on SQLite, which is
-    /// one service's alone.
+    /// A service on a copy of this one's folder, with machines of its own: for a few seconds both have the database,
+    /// until this one sees that another came. `None` on SQLite, which is one service's alone.
     pub async fn beside(&self) -> Option<Self> {
         if !self.config.database_url.starts_with("postgres") {
             return None;
         }
         let dir = Arc::new(tempfile::tempdir().expect("a folder"));
-        let config = Config { data_dir: dir.path().to_owned(), ..self.config.clone() };
-        Some(Self::run(config, (Arc::default(), Arc::default()), dir).await)
+        std::fs::copy(self.config.data_dir.join("identity"), dir.path().join("identity")).expect("a copy");
+        let config = Config { data_dir: dir.path().to_owned(), take_over: true, ..self.config.clone() };
+        Some(Self::run(config, (Arc::default(), Arc::default()), Clock::default(), dir).await)
     }
 
     /// Sets the service's clock forward.
@@ -135,7 +152,9 @@ impl Platform {
     pub fn messages(&self, recipient: &str) -> Vec<String> {
         let folder = self.config.data_dir.join("outbox");
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut files: Vec<_> = entries.map(|e| e.path()).collect();
+        // What begins with a dot is being written, and has another name in a moment.
+        let whole = |entry: &std::fs::DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
+        let mut files: Vec<_> = entries.filter(whole).map(|e| e.path()).collect();
         // Named after ids that grow with time.
         files.sort();
         let texts = files.iter().filter_map(|file| std::fs::read_to_string(file).ok());
@@ -157,8 +176,17 @@ impl Platform {
     }
 }
 
+/// The administrator's password: as configured, or as the service made it up.
+fn password(config: &Config) -> String {
+    if !config.admin_password.0.is_empty() {
+        return config.admin_password.0.clone();
+    }
+    let login = std::fs::read_to_string(config.data_dir.join("administrator")).expect("a file");
+    login.lines().nth(1).expect("a second line").to_owned()
+}
+
 /// A new database on a PostgreSQL server; the server is thrown away after the tests.
-fn fresh_database(server: &str) -> String {
+pub fn fresh_database(server: &str) -> String {
     let name = format!("berth_{}", uuid::Uuid::now_v7().simple());
     let create = format!("CREATE DATABASE {name}");
     let mut command = std::process::Command::new("psql");
@@ -211,6 +239,23 @@ impl Caller {
     /// The same person in another project, by its path.
     pub fn in_project(&self, path: &str) -> Self {
         Self { project: path.into(), ..self.clone() }
+    }
+
+    /// Id of the project.
+    pub fn project_id(&self) -> &str {
+        self.project.rsplit('/').next().expect("an id")
+    }
+
+    /// Path of the project's organization: `/api/v1/orgs/…`.
+    pub fn org(&self) -> &str {
+        self.project.split("/projects").next().expect("a path")
+    }
+
+    /// The same person in a new project of the same organization.
+    pub async fn another_project(&self, name: &str) -> Self {
+        let made = self.post(&format!("{}/projects", self.org()), json!({"name": name})).await;
+        assert_eq!(made.status, 201, "{made:?}");
+        self.in_project(&format!("{}/projects/{}", self.org(), made.id()))
     }
 
     /// The service's address.

@@ -3,19 +3,20 @@
 //! It notes whatever no engine may be asked for: to remove a layer that something builds on, to start a machine on
 //! a layer that is not there, to write to a frozen one. A platform that ends asserts that nothing was noted.
 
+mod steer;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use berth_domain::Timestamp;
 use berth_domain::agent::control::Identity;
 use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
 use berth_domain::sandbox::network::Network;
 use berth_server::services::sandbox::agent::{self, Connection};
 use berth_server::services::sandbox::engine::{
-    Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, From, Named, Observed, Paused,
+    Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, From, Kept, Named, Observed, Paused,
     PlatformTemplate, Result, Sample, SandboxEngine, StartSpec, Started, Warming,
 };
 use tempfile::TempDir;
@@ -32,6 +33,8 @@ pub struct SimulatedSandboxes {
     world: Mutex<World>,
     happenings: broadcast::Sender<SandboxId>,
     uploads: TempDir,
+    /// Long ago.
+    began: Instant,
 }
 
 #[derive(Default)]
@@ -63,6 +66,12 @@ struct World {
     version: u32,
     /// Whether builds last until they are called off.
     builds_last: bool,
+    /// Whether the programs of templates hang.
+    templates_hang: bool,
+    /// Whether machines have just begun.
+    begins: bool,
+    /// Templates that are being booted.
+    warming: HashSet<SandboxId>,
     /// Builds that began.
     builds: u32,
     violations: Vec<String>,
@@ -76,7 +85,7 @@ impl Default for SimulatedSandboxes {
             machines: HashMap::new(),
             refusals: HashMap::new(),
             activity: HashMap::new(),
-            capacity: Capacity { memory_mb: 1_000_000, disk_free: true },
+            capacity: Capacity { memory_mb: 1_000_000, disk_bytes: 1 << 40 },
             delay: Duration::ZERO,
             agent: None,
             boot: 1,
@@ -84,11 +93,15 @@ impl Default for SimulatedSandboxes {
             loads_memory: true,
             version: 1,
             builds_last: false,
+            templates_hang: false,
+            begins: false,
+            warming: HashSet::new(),
             builds: 0,
             violations: Vec::new(),
         };
         let uploads = TempDir::new().expect("a folder");
-        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0, uploads }
+        let began = Instant::now().checked_sub(Duration::from_mins(1)).unwrap_or_else(Instant::now);
+        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0, uploads, began }
     }
 }
 
@@ -105,119 +118,14 @@ impl World {
 }
 
 impl SimulatedSandboxes {
+    /// Uploads that are on the host.
+    fn sent(&self) -> Vec<UploadId> {
+        let entries = std::fs::read_dir(self.uploads.path()).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// From now on a call of this name is refused.
-    pub fn refuse(&self, call: &str, error: EngineError) {
-        self.world().refusals.insert(call.to_owned(), error);
-    }
-
-    /// From now on a call of this name works again.
-    pub fn allow(&self, call: &str) {
-        self.world().refusals.remove(call);
-    }
-
-    /// How long each call takes.
-    pub fn set_delay(&self, delay: Duration) {
-        self.world().delay = delay;
-    }
-
-    /// From now on this agent is inside every machine: `berth-agent --socket PATH`.
-    pub fn set_agent(&self, socket: &Path) {
-        self.world().agent = Some(socket.to_owned());
-    }
-
-    /// What there is to give.
-    pub fn set_capacity(&self, change: impl FnOnce(&mut Capacity)) {
-        change(&mut self.world().capacity);
-    }
-
-    /// Whether builds last until they are called off.
-    pub fn set_builds_last(&self, yes: bool) {
-        self.world().builds_last = yes;
-    }
-
-    /// How many builds began.
-    pub fn builds(&self) -> u32 {
-        self.world().builds
-    }
-
-    /// How many uploads there are on the host.
-    pub fn uploads(&self) -> usize {
-        std::fs::read_dir(self.uploads.path()).map_or(0, Iterator::count)
-    }
-
-    /// What is in the uploads on the host.
-    pub fn uploaded(&self) -> Vec<Vec<u8>> {
-        let entries = std::fs::read_dir(self.uploads.path()).into_iter().flatten().flatten();
-        entries.map(|entry| std::fs::read(entry.path()).expect("a file")).collect()
-    }
-
-    /// Whether memories load.
-    pub fn set_loads_memory(&self, yes: bool) {
-        self.world().loads_memory = yes;
-    }
-
-    /// The image of the platform's template is built anew.
-    pub fn rebuild_base(&self) {
-        self.world().version += 1;
-    }
-
-    /// How a sandbox is used.
-    pub fn set_activity(&self, sandbox: &str, open: u32, last_used: Option<Timestamp>) {
-        self.world().activity.insert(id(sandbox), Activity { open, running: 0, last_used });
-    }
-
-    /// A machine ends by itself.
-    pub fn kill(&self, sandbox: &str) {
-        let sandbox = id(sandbox);
-        if let Some(machine) = self.world().machines.get_mut(&sandbox) {
-            machine.alive = false;
-        }
-        let _ = self.happenings.send(sandbox);
-    }
-
-    /// The host starts anew: no machine runs any more, and their traces are there.
-    pub fn restart_host(&self) {
-        let mut world = self.world();
-        world.boot += 1;
-        world.machines.values_mut().for_each(|machine| machine.alive = false);
-    }
-
-    /// Something is written inside a sandbox.
-    pub fn write(&self, sandbox: &str, text: &str) {
-        let mut world = self.world();
-        let top = world.machines.get(&id(sandbox)).filter(|m| m.alive).expect("a machine").top;
-        let frozen = world.layers[&top].frozen;
-        world.require(!frozen, || format!("{sandbox} writes to a frozen layer"));
-        world.layers.get_mut(&top).expect("a layer").written.insert(text.to_owned());
-    }
-
-    /// Everything that a sandbox's running machine sees on its disk.
-    pub fn read(&self, sandbox: &str) -> Vec<String> {
-        let world = self.world();
-        let top = world.machines.get(&id(sandbox)).filter(|m| m.alive).expect("a machine").top;
-        let texts: BTreeSet<_> = world.chain(top).iter().flat_map(|id| world.layers[id].written.clone()).collect();
-        texts.into_iter().collect()
-    }
-
-    /// What a machine was started with, and whether its memory was loaded.
-    pub fn spec(&self, sandbox: &str) -> Option<(StartSpec, bool)> {
-        self.world().machines.get(&id(sandbox)).map(|m| (m.spec.clone(), m.from_memory))
-    }
-
-    /// Machines that run, layers and memories that exist, and starts so far.
-    pub fn counts(&self) -> (usize, usize, usize, u32) {
-        let world = self.world();
-        let running = world.machines.values().filter(|m| m.alive).count();
-        (running, world.layers.len(), world.memories.len(), world.starts)
-    }
-
-    /// What it was asked for and never may be.
-    pub fn violations(&self) -> Vec<String> {
-        self.world().violations.clone()
     }
 
     async fn call(&self, name: &str) -> Result<()> {
@@ -314,6 +222,20 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(())
     }
 
+    async fn set_aside(&self, kept: Kept, into: &Path) -> Result<()> {
+        let (id, was_there) = match kept {
+            Kept::Layer(id) => (id.to_string(), self.world().layers.remove(&id).is_some()),
+            Kept::Memory(id) => (id.to_string(), self.world().memories.remove(&id)),
+            Kept::Upload(id) => {
+                (id.to_string(), std::fs::remove_file(self.uploads.path().join(id.to_string())).is_ok())
+            }
+        };
+        if was_there {
+            std::fs::write(into.join(id), "").expect("a file");
+        }
+        Ok(())
+    }
+
     async fn observe(&self, id: SandboxId) -> Result<Observed> {
         self.call("observe").await?;
         Ok(match self.world().machines.get(&id) {
@@ -374,7 +296,9 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn end(&self, id: SandboxId) -> Result<()> {
         self.call("end").await?;
-        self.world().machines.remove(&id);
+        let mut world = self.world();
+        world.machines.remove(&id);
+        world.warming.remove(&id);
         Ok(())
     }
 
@@ -436,6 +360,10 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn warm_template(&self, warming: &Warming) -> Result<i64> {
         self.call("warm_template").await?;
+        if self.world().templates_hang {
+            self.world().warming.insert(warming.machine.id);
+            std::future::pending::<()>().await;
+        }
         self.world().memories.insert(warming.memory);
         Ok(1 << 20)
     }
@@ -448,11 +376,12 @@ impl SandboxEngine for SimulatedSandboxes {
         let stream = UnixStream::connect(socket).await.map_err(|e| gone(e.to_string()))?;
         let session = agent::connect(stream, AGENT_PATIENCE).await.map_err(|e| gone(e.to_string()))?;
         session.identify(&identity()).await.map_err(|e| gone(e.to_string()))?;
-        Ok(Connection { session, authorization: format!("Bearer {AGENT_TOKEN}"), in_use: Arc::new(()) })
+        let since = if self.world().begins { Instant::now() } else { self.began };
+        Ok(Connection { session, authorization: format!("Bearer {AGENT_TOKEN}"), since, in_use: Arc::new(()) })
     }
 
-    async fn activity(&self, id: SandboxId) -> Activity {
-        self.world().activity.get(&id).copied().unwrap_or_default()
+    fn activity(&self, id: SandboxId) -> Activity {
+        self.world().activity.get(&id).copied().unwrap_or(Activity { running: Some(0), ..Activity::default() })
     }
 
     async fn sample(&self, id: SandboxId) -> Option<Sample> {
@@ -468,7 +397,7 @@ impl SandboxEngine for SimulatedSandboxes {
             sandboxes: world.machines.keys().copied().collect(),
             layers: world.layers.keys().copied().collect(),
             memories: world.memories.iter().copied().collect(),
-            uploads: Vec::new(),
+            uploads: self.sent(),
         })
     }
 

@@ -60,7 +60,7 @@ pub async fn pack(call: Call) -> Result<Answer> {
 }
 
 fn parse(body: &Value) -> Result<Pack> {
-    let mut fields = Fields::of(body);
+    let mut fields = Fields::among_others(body);
     let sources = fields.list("sources", MAX_SOURCES, |value| text(value).map(ToOwned::to_owned)).unwrap_or_default();
     let to = fields.required("to", absolute);
     let into = fields.required("into", boolean).unwrap_or_default();

@@ -14,7 +14,7 @@ use crate::body::{Answer, events, read_json_up_to};
 use crate::error::{Refusal, Result};
 use crate::events::Feeding;
 use crate::process::api::begin;
-use crate::process::{Follow, How, Launch, Leash, arguments, environment_rule, quoted};
+use crate::process::{Follow, Form, How, Launch, Leash, arguments, environment_rule, quoted};
 use crate::server::Call;
 
 /// The longest time a program may take, in seconds.
@@ -28,14 +28,14 @@ pub async fn run(call: Call) -> Result<Answer> {
     let started = tokio::spawn(async move {
         let how = How { stdin: false, timeout: Some(wanted.timeout_seconds), held: true };
         let process = begin(&agent, prepare(&agent, wanted), how).await?;
-        Ok::<_, Refusal>(Follow::command(process.clone(), Some(Leash(process))))
+        Ok::<_, Refusal>(Follow::command(process.clone(), Some(Leash(process)), Form::Lines))
     });
     let follow = started.await.map_err(Refusal::internal)??;
     Ok(events(Feeding::new(follow)))
 }
 
 fn parse(body: &Value) -> Result<Run> {
-    let mut fields = Fields::of(body);
+    let mut fields = Fields::among_others(body);
     let argv = arguments(&mut fields);
     if argv.is_none() && !fields.failed() {
         fields.fail("argv", "is required");

@@ -21,12 +21,12 @@ use tokio::time::{Instant, timeout};
 
 use crate::accounts::Account;
 use crate::agent::{Agent, Place, lock};
-use crate::body::{Answer, events, nothing, reply};
+use crate::body::{Answer, nothing, reply, stream};
 use crate::clock;
 use crate::error::{Refusal, Result};
 use crate::events::Feeding;
 use crate::files;
-use crate::process::follow::{Follow, Leash, Which};
+use crate::process::follow::{Follow, Form, Leash, Which};
 use crate::process::hold::Hold;
 use crate::process::pump::{Pump, Source};
 use crate::process::{Launch, Process, base_env, launch, request, signal_by_name};
@@ -40,19 +40,19 @@ const END: Duration = Duration::from_secs(8);
 
 /// `POST commands`.
 pub async fn command(call: Call) -> Result<Answer> {
-    let agent = call.agent.clone();
+    let (agent, headers) = (call.agent.clone(), call.headers.clone());
     let wanted = request::parse(&call.json().await?)?;
-    let detach = wanted.detach;
+    let (detach, form) = (wanted.detach, Form::of(&headers));
     // A task of its own: a client that leaves meanwhile drops what it returns, and that ends the command.
     let started = tokio::spawn(async move {
         let held = wanted.hold || !detach;
         let process = run(&agent, wanted, false, held).await?;
         let leash = (!detach).then(|| Leash(process.clone()));
-        Ok::<_, Refusal>(Follow::command(process, leash))
+        Ok::<_, Refusal>(Follow::command(process, leash, form))
     });
     let follow = started.await.map_err(Refusal::internal)??;
     let _ = timeout(TOGETHER, follow.process().ended()).await;
-    Ok(events(Feeding::new(follow)))
+    Ok(told(follow))
 }
 
 /// `POST processes`.
@@ -111,8 +111,14 @@ pub fn logs(mut call: Call) -> Result<Answer> {
         }
     };
     call.query.finish()?;
-    let reader = Follow::new(process, offset, which, follow);
-    Ok(events(Feeding::new(if hold { reader.holding() } else { reader })))
+    let reader = Follow::new(process, offset, which, follow, Form::of(&call.headers));
+    Ok(told(if hold { reader.holding() } else { reader }))
+}
+
+/// The answer with what a reader gets.
+fn told(reader: Follow) -> Answer {
+    let kind = reader.content_type();
+    stream(kind, Feeding::new(reader))
 }
 
 /// `POST processes/{pid}/stdin`.

@@ -1,4 +1,8 @@
-//! A process's log as server-sent events, at the reader's pace.
+//! A process's log at the reader's pace: as server-sent events of a line each, or as frames of bytes.
+//!
+//! A line is one event, however long its program pauses in it: who wants to see a prompt reads bytes. It is cut where it
+//! is longer than 64 KiB, where the other stream has its turn in it (since the bytes of an event are contiguous), and
+//! where the process ended.
 
 use std::io;
 use std::sync::Arc;
@@ -6,17 +10,22 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use berth_domain::agent::output::{self, Header, Kind};
 use berth_domain::agent::runtime::{Output, OutputEvent};
 use bytes::Bytes;
+use http::{HeaderMap, header};
 use tokio::sync::watch;
 
 use crate::agent::lock;
 use crate::events::{self, Feed};
 use crate::process::Process;
-use crate::process::log::{Cursor, Record};
+use crate::process::lines::Lines;
+use crate::process::log::Log;
 
-/// Bytes of events gathered for one frame.
+/// Bytes of events gathered for one frame of HTTP.
 const BATCH: usize = 64 * 1024;
+/// Bytes that are cut into lines at a time: each may be an event.
+const PIECE: usize = 4 * 1024;
 
 /// Which of the streams is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +39,87 @@ pub enum Which {
 }
 
 impl Which {
-    fn has(self, record: &Record<'_>) -> bool {
-        self == Self::Both || (self == Self::Stderr) == record.stderr
+    fn has(self, stderr: bool) -> bool {
+        self == Self::Both || (self == Self::Stderr) == stderr
     }
+}
+
+/// What a reader gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Server-sent events, one for each line.
+    Lines,
+    /// Frames ([`output`]) of bytes as they came.
+    Frames,
+}
+
+impl Form {
+    /// What a request asks for.
+    pub fn of(headers: &HeaderMap) -> Self {
+        match headers.get(header::ACCEPT) {
+            Some(accept) if accept == output::CONTENT_TYPE => Self::Frames,
+            _ => Self::Lines,
+        }
+    }
+
+    /// What an answer is declared as.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Lines => "text/event-stream",
+            Self::Frames => output::CONTENT_TYPE,
+        }
+    }
+
+    fn event(self, out: &mut Vec<u8>, event: &OutputEvent) {
+        match self {
+            Self::Lines => events::write(out, None, event.name(), &event.data()),
+            Self::Frames => output::write_event(out, event),
+        }
+    }
+}
+
+/// A line that has not ended yet.
+#[derive(Default)]
+struct Line {
+    lines: Lines,
+    stderr: bool,
+    /// Where it begins.
+    offset: u64,
+}
+
+impl Line {
+    /// Takes what came next; writes every line that ended.
+    fn feed(&mut self, out: &mut Vec<u8>, offset: u64, stderr: bool, bytes: &[u8]) {
+        if self.lines.pending() > 0 && (self.stderr != stderr || self.end() != offset) {
+            self.finish(out);
+        }
+        if self.lines.pending() == 0 {
+            self.offset = offset;
+        }
+        self.stderr = stderr;
+        let at = &mut self.offset;
+        self.lines.feed(bytes, |piece, newline| write_piece(out, stderr, at, piece, newline));
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + self.lines.pending() as u64
+    }
+
+    /// Writes what there is of it.
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        let (stderr, at) = (self.stderr, &mut self.offset);
+        self.lines.finish(|piece, newline| write_piece(out, stderr, at, piece, newline));
+    }
+}
+
+fn write_piece(out: &mut Vec<u8>, stderr: bool, at: &mut u64, piece: &[u8], newline: bool) {
+    let (line, base64) = match std::str::from_utf8(piece) {
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(_) => (None, Some(BASE64_STANDARD.encode(piece))),
+    };
+    let output = Output { line, base64, offset: *at, partial: !newline };
+    Form::Lines.event(out, &OutputEvent::Output { stderr, output });
+    *at += piece.len() as u64 + u64::from(newline);
 }
 
 /// Ends a command when its reader goes away before its end.
@@ -77,8 +164,11 @@ impl Drop for Seat {
 pub struct Follow {
     process: Arc<Process>,
     changes: watch::Receiver<()>,
-    cursor: Cursor,
+    /// What is read next.
+    offset: u64,
+    line: Line,
     which: Which,
+    form: Form,
     /// Whether it waits for what is to come.
     waits: bool,
     /// Whether its first event tells the process.
@@ -92,23 +182,28 @@ pub struct Follow {
 
 impl Follow {
     /// Reads from an offset; with `follow` to the end of the process.
-    pub fn new(process: Arc<Process>, offset: u64, which: Which, follow: bool) -> Self {
+    pub fn new(process: Arc<Process>, offset: u64, which: Which, follow: bool, form: Form) -> Self {
         let changes = process.changed.subscribe();
-        let cursor = Cursor::at(offset);
         let (waits, introduce, done) = (follow, false, false);
-        Self { process, changes, cursor, which, waits, introduce, seat: None, _leash: None, done }
+        let line = Line::default();
+        Self { process, changes, offset, line, which, form, waits, introduce, seat: None, _leash: None, done }
     }
 
     /// Becomes the reader whom the process waits for, if it was started to wait for one.
     pub fn holding(mut self) -> Self {
         // The one before it leaves only then.
-        self.seat = Some(Seat::take(&self.process, self.cursor.offset));
+        self.seat = Some(Seat::take(&self.process, self.offset));
         self
     }
 
     /// The reader who started a command: from the beginning, with a `start`.
-    pub fn command(process: Arc<Process>, leash: Option<Leash>) -> Self {
-        Self { _leash: leash, introduce: true, ..Self::new(process, 0, Which::Both, true).holding() }
+    pub fn command(process: Arc<Process>, leash: Option<Leash>, form: Form) -> Self {
+        Self { _leash: leash, introduce: true, ..Self::new(process, 0, Which::Both, true, form).holding() }
+    }
+
+    /// What its answer is declared as.
+    pub fn content_type(&self) -> &'static str {
+        self.form.content_type()
     }
 
     /// Whose log it is.
@@ -118,36 +213,57 @@ impl Follow {
 
     /// What there is to tell now.
     fn batch(&mut self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let (process, mut out) = (self.process.clone(), Vec::new());
         if std::mem::take(&mut self.introduce) {
-            write(&mut out, &OutputEvent::Start { pid: self.process.pid });
+            self.form.event(&mut out, &OutputEvent::Start { pid: process.pid });
         }
         // The order matters: who sees the exit then sees the whole log.
-        let exit = lock(&self.process.exit).clone();
-        let log = lock(&self.process.log);
-        if let Some(from) = log.catch_up(&mut self.cursor) {
-            write(&mut out, &OutputEvent::Truncated { from });
+        let exit = lock(&process.exit).clone();
+        let log = lock(&process.log);
+        if self.offset < log.start() {
+            self.line.finish(&mut out);
+            self.offset = log.start();
+            self.form.event(&mut out, &OutputEvent::Truncated { from: self.offset });
         }
         while out.len() < BATCH {
-            match log.next(&mut self.cursor) {
-                Some(record) if self.which.has(&record) => write(&mut out, &event(&record)),
-                Some(_) => {}
-                None => {
-                    if let Some(exit) = exit {
-                        write(&mut out, &OutputEvent::Exit(exit));
-                        self.done = true;
-                    }
-                    self.done |= !self.waits;
-                    break;
-                }
+            if self.read(&log, &mut out) {
+                continue;
             }
+            if exit.is_some() || !self.waits {
+                self.line.finish(&mut out);
+                self.done = true;
+            }
+            if let Some(exit) = exit {
+                self.form.event(&mut out, &OutputEvent::Exit(exit));
+            }
+            break;
         }
         out
+    }
+
+    /// Tells what comes next in the log, if there is anything.
+    fn read(&mut self, log: &Log, out: &mut Vec<u8>) -> bool {
+        let most = if self.form == Form::Lines { PIECE } else { BATCH };
+        let Some(run) = log.read(self.offset, most) else { return false };
+        self.offset = run.offset + run.bytes.len() as u64;
+        match self.form {
+            _ if !self.which.has(run.stderr) => {}
+            Form::Lines => self.line.feed(out, run.offset, run.stderr, run.bytes),
+            Form::Frames => output::write(out, run.stderr, run.offset, run.bytes),
+        }
+        true
     }
 }
 
 impl Feed for Follow {
     const KEEP_ALIVE: Option<Duration> = Some(events::KEEP_ALIVE);
+
+    fn keep_alive(&self) -> Bytes {
+        match self.form {
+            Form::Lines => Bytes::from_static(events::COMMENT),
+            Form::Frames => Bytes::copy_from_slice(&Header { kind: Kind::Nothing, length: 0, offset: 0 }.encode()),
+        }
+    }
 
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
@@ -157,7 +273,7 @@ impl Feed for Follow {
             self.changes.mark_unchanged();
             let batch = self.batch();
             if let Some(seat) = &self.seat {
-                seat.moved(self.cursor.offset);
+                seat.moved(self.offset);
             }
             if !batch.is_empty() {
                 return Some(Ok(batch.into()));
@@ -167,17 +283,4 @@ impl Feed for Follow {
             }
         }
     }
-}
-
-fn event(record: &Record<'_>) -> OutputEvent {
-    let (line, base64) = match std::str::from_utf8(record.bytes) {
-        Ok(text) => (Some(text.to_owned()), None),
-        Err(_) => (None, Some(BASE64_STANDARD.encode(record.bytes))),
-    };
-    let output = Output { line, base64, offset: record.offset, partial: !record.newline };
-    OutputEvent::Output { stderr: record.stderr, output }
-}
-
-fn write(out: &mut Vec<u8>, event: &OutputEvent) {
-    events::write(out, None, event.name(), &event.data());
 }

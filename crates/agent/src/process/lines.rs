@@ -28,16 +28,7 @@ impl Lines {
         self.cut_long(&mut emit);
     }
 
-    /// Emits what there is of a line, but for a character that is not whole.
-    pub fn pause(&mut self, mut emit: impl FnMut(&[u8], bool)) {
-        let whole = whole_characters(&self.pending);
-        if whole > 0 {
-            emit(&self.pending[..whole], false);
-            self.pending.drain(..whole);
-        }
-    }
-
-    /// Emits everything that is left: the stream ended.
+    /// Emits everything that is left: the stream ended, or another one has its turn.
     pub fn finish(&mut self, mut emit: impl FnMut(&[u8], bool)) {
         if !self.pending.is_empty() {
             emit(&self.pending, false);
@@ -45,9 +36,9 @@ impl Lines {
         }
     }
 
-    /// Whether [`Self::pause`] would emit something.
-    pub fn has_pending(&self) -> bool {
-        whole_characters(&self.pending) > 0
+    /// How many bytes have no newline yet.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
     }
 
     fn cut_long(&mut self, emit: &mut impl FnMut(&[u8], bool)) {
@@ -102,32 +93,16 @@ mod tests {
         assert!(out.len() >= 2 && out.iter().all(|(bytes, _)| std::str::from_utf8(bytes).is_ok()));
     }
 
-    #[test]
-    fn a_pause_keeps_half_a_character_back() {
-        let mut out = Pieces::new();
-        let mut lines = Lines::default();
-        let (before, after) = "a€b".as_bytes().split_at(2);
-        lines.feed(before, |bytes, newline| out.push((bytes.to_vec(), newline)));
-        lines.pause(|bytes, newline| out.push((bytes.to_vec(), newline)));
-        assert!(!lines.has_pending(), "half a character waits for its rest");
-        lines.feed(after, |bytes, newline| out.push((bytes.to_vec(), newline)));
-        lines.finish(|bytes, newline| out.push((bytes.to_vec(), newline)));
-        assert_eq!(out, [(b"a".to_vec(), false), ("€b".into(), false)]);
-    }
-
     proptest! {
         #[test]
         fn nothing_is_lost_added_or_moved(
             bytes in prop::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..300),
-            step in 1_usize..40, pauses: bool,
+            step in 1_usize..40,
         ) {
             let mut out = Pieces::new();
             let mut lines = Lines::default();
             for chunk in bytes.chunks(step) {
                 lines.feed(chunk, |bytes, newline| out.push((bytes.to_vec(), newline)));
-                if pauses {
-                    lines.pause(|bytes, newline| out.push((bytes.to_vec(), newline)));
-                }
             }
             lines.finish(|bytes, newline| out.push((bytes.to_vec(), newline)));
             prop_assert!(out.iter().all(|(bytes, _)| !bytes.contains(&b'\n')));
@@ -139,7 +114,6 @@ mod tests {
             let mut lines = Lines::default();
             for chunk in text.as_bytes().chunks(step) {
                 lines.feed(chunk, |bytes, _| assert!(std::str::from_utf8(bytes).is_ok()));
-                lines.pause(|bytes, _| assert!(std::str::from_utf8(bytes).is_ok()));
             }
             lines.finish(|bytes, _| assert!(std::str::from_utf8(bytes).is_ok()));
         }

@@ -1,77 +1,74 @@
 //! The bounded log of a process: what both of its streams said, in the order it came. Pure.
 //!
-//! It is a list of chunks of records; a record is a header of four bytes and a piece of a line. Whole chunks are
-//! dropped from the front, so what is kept begins at a record. Offsets count the bytes of pieces and newlines.
+//! It is a list of chunks; a chunk is bytes and where in them the streams take turns. Whole chunks are dropped from the
+//! front. Nobody looks for lines while a program writes: who reads them cuts them. Offsets count bytes.
 
 use std::collections::VecDeque;
 
 /// The bytes that are kept at least, once there were so many.
 pub const KEPT: usize = 8 * 1024 * 1024;
-/// The bytes of memory that a log of many tiny lines may take, headers included.
+/// The bytes of memory that a log of streams that take turns may take.
 const MEMORY: usize = 2 * KEPT;
 const CHUNK: usize = 64 * 1024;
-const HEADER: usize = 4;
+/// Bytes of memory for each turn of a stream.
+const TURN: usize = size_of::<(usize, bool)>();
 
-/// A piece of a line.
+/// Bytes of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
-    /// Where its first byte stands.
+pub struct Run<'a> {
+    /// Where the first byte stands.
     pub offset: u64,
     /// Whether it is of the error stream.
     pub stderr: bool,
-    /// Whether a newline follows.
-    pub newline: bool,
-    /// Its bytes.
+    /// The bytes.
     pub bytes: &'a [u8],
-}
-
-/// Where a reader is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Cursor {
-    /// What it reads next.
-    pub offset: u64,
-    /// The chunk and the record in it that begin there, if it was there before.
-    place: Option<(u64, usize)>,
-}
-
-impl Cursor {
-    /// A reader that begins at an offset.
-    pub fn at(offset: u64) -> Self {
-        Self { offset, place: None }
-    }
 }
 
 #[derive(Debug)]
 struct Chunk {
     start: u64,
     data: Vec<u8>,
+    /// Where each turn ends in the data, and whether it is of the error stream.
+    turns: Vec<(usize, bool)>,
+}
+
+impl Chunk {
+    fn memory(&self) -> usize {
+        self.data.len() + self.turns.len() * TURN
+    }
 }
 
 /// The log.
 #[derive(Debug, Default)]
 pub struct Log {
     chunks: VecDeque<Chunk>,
-    /// The number of the first chunk, counted since the start.
-    first: u64,
     /// The offset behind the last byte.
     end: u64,
-    /// Bytes of all chunks, headers included.
+    /// Bytes of all chunks and turns.
     memory: usize,
 }
 
 impl Log {
-    /// Appends a piece, of at most 64 KiB.
-    pub fn append(&mut self, stderr: bool, bytes: &[u8], newline: bool) {
-        if self.chunks.back().is_none_or(|chunk| chunk.data.len() >= CHUNK) {
-            self.chunks.push_back(Chunk { start: self.end, data: Vec::new() });
+    /// Appends what a stream said.
+    pub fn append(&mut self, stderr: bool, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
         }
-        let header = u32::try_from(bytes.len()).unwrap_or(0) << 2 | u32::from(newline) << 1 | u32::from(stderr);
+        if self.chunks.back().is_none_or(|chunk| chunk.memory() >= CHUNK) {
+            self.chunks.push_back(Chunk { start: self.end, data: Vec::new(), turns: Vec::new() });
+        }
         if let Some(chunk) = self.chunks.back_mut() {
-            chunk.data.extend_from_slice(&header.to_le_bytes());
             chunk.data.extend_from_slice(bytes);
+            match chunk.turns.last_mut() {
+                Some((end, of)) if *of == stderr => *end = chunk.data.len(),
+                _ => {
+                    chunk.turns.push((chunk.data.len(), stderr));
+                    self.memory += TURN;
+                }
+            }
         }
-        self.memory += HEADER + bytes.len();
-        self.end += bytes.len() as u64 + u64::from(newline);
+        self.memory += bytes.len();
+        self.end += bytes.len() as u64;
         self.trim();
     }
 
@@ -92,59 +89,20 @@ impl Log {
 
     /// Drops everything; offsets go on.
     pub fn clear(&mut self) {
-        self.first += self.chunks.len() as u64;
         self.chunks = VecDeque::new();
         self.memory = 0;
     }
 
-    /// If what a reader wants is gone, moves it to what is kept and says where that begins.
-    pub fn catch_up(&self, cursor: &mut Cursor) -> Option<u64> {
-        let start = self.start();
-        (cursor.offset < start).then(|| {
-            *cursor = Cursor { offset: start, place: None };
-            start
-        })
-    }
-
-    /// The next record of a reader, who has caught up; nothing at the end.
-    pub fn next(&self, cursor: &mut Cursor) -> Option<Record<'_>> {
-        if cursor.offset >= self.end {
-            return None;
-        }
-        let (mut number, mut position, mut skip) = self.locate(cursor)?;
-        if position >= self.chunk(number)?.data.len() {
-            (number, position, skip) = (number + 1, 0, 0);
-        }
-        let data = &self.chunk(number)?.data;
-        let (length, newline, stderr) = header(data, position)?;
-        let begin = position + HEADER;
-        let record = Record { offset: cursor.offset, stderr, newline, bytes: data.get(begin + skip..begin + length)? };
-        cursor.offset += (length - skip) as u64 + u64::from(newline);
-        cursor.place = Some((number, begin + length));
-        Some(record)
-    }
-
-    fn chunk(&self, number: u64) -> Option<&Chunk> {
-        self.chunks.get(usize::try_from(number.checked_sub(self.first)?).ok()?)
-    }
-
-    /// The chunk and the record that hold a reader's offset, and the bytes of the record before it.
-    fn locate(&self, cursor: &Cursor) -> Option<(u64, usize, usize)> {
-        if let Some((number, position)) = cursor.place.filter(|(number, _)| *number >= self.first) {
-            return Some((number, position, 0));
-        }
-        let index = self.chunks.partition_point(|chunk| chunk.start <= cursor.offset).checked_sub(1)?;
+    /// What one stream said from an offset on, at most so many bytes; nothing at the end. An offset before what is kept
+    /// is [`Self::start`]'s.
+    pub fn read(&self, offset: u64, most: usize) -> Option<Run<'_>> {
+        let offset = offset.max(self.start());
+        let index = self.chunks.partition_point(|chunk| chunk.start <= offset).checked_sub(1)?;
         let chunk = self.chunks.get(index)?;
-        let (mut position, mut offset) = (0, chunk.start);
-        loop {
-            let (length, newline, _) = header(&chunk.data, position)?;
-            let next = offset + length as u64 + u64::from(newline);
-            if cursor.offset < next {
-                let skip = usize::try_from(cursor.offset - offset).ok()?.min(length);
-                return Some((self.first + index as u64, position, skip));
-            }
-            (position, offset) = (position + HEADER + length, next);
-        }
+        let from = usize::try_from(offset - chunk.start).ok().filter(|from| *from < chunk.data.len())?;
+        let (end, stderr) = *chunk.turns.get(chunk.turns.partition_point(|(end, _)| *end <= from))?;
+        let bytes = chunk.data.get(from..end.min(from.saturating_add(most)))?;
+        Some(Run { offset, stderr, bytes })
     }
 
     fn trim(&mut self) {
@@ -154,17 +112,10 @@ impl Log {
                 break;
             }
             if let Some(chunk) = self.chunks.pop_front() {
-                self.memory -= chunk.data.len();
-                self.first += 1;
+                self.memory -= chunk.memory();
             }
         }
     }
-}
-
-fn header(data: &[u8], position: usize) -> Option<(usize, bool, bool)> {
-    let bytes = data.get(position..position + HEADER)?;
-    let word = u32::from_le_bytes(bytes.try_into().ok()?);
-    Some(((word >> 2) as usize, word & 2 != 0, word & 1 != 0))
 }
 
 #[cfg(test)]
@@ -172,79 +123,70 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(log: &Log, cursor: &mut Cursor) -> Vec<(u64, bool, Vec<u8>, bool)> {
-        let mut out = Vec::new();
-        while let Some(r) = log.next(cursor) {
-            out.push((r.offset, r.stderr, r.bytes.to_vec(), r.newline));
-        }
-        out
-    }
-
     #[test]
     fn a_reader_goes_on_where_it_was() {
         let mut log = Log::default();
-        let mut cursor = Cursor::default();
-        assert_eq!(read(&log, &mut cursor), []);
-        log.append(false, b"ab", true);
-        log.append(true, b"", true);
-        assert_eq!(read(&log, &mut cursor), [(0, false, b"ab".to_vec(), true), (3, true, vec![], true)]);
-        log.append(false, b"c", false);
-        assert_eq!(read(&log, &mut cursor), [(4, false, b"c".to_vec(), false)]);
-        assert_eq!(read(&log, &mut Cursor::at(1)).first(), Some(&(1, false, b"b".to_vec(), true)));
-        assert_eq!(read(&log, &mut Cursor::at(2)).first(), Some(&(2, false, vec![], true)));
-        assert_eq!(read(&log, &mut Cursor::at(99)), []);
+        assert_eq!(log.read(0, 9), None);
+        log.append(false, b"ab\n");
+        log.append(true, b"");
+        log.append(true, b"\n");
+        assert_eq!(log.read(0, 9), Some(Run { offset: 0, stderr: false, bytes: b"ab\n" }));
+        assert_eq!(log.read(0, 2), Some(Run { offset: 0, stderr: false, bytes: b"ab" }));
+        assert_eq!(log.read(3, 9), Some(Run { offset: 3, stderr: true, bytes: b"\n" }));
+        log.append(true, b"c");
+        assert_eq!(log.read(4, 9), Some(Run { offset: 4, stderr: true, bytes: b"c" }));
+        assert_eq!(log.read(1, 1), Some(Run { offset: 1, stderr: false, bytes: b"b" }));
+        assert_eq!((log.read(5, 9), log.read(99, 9)), (None, None));
     }
 
     #[test]
-    fn what_is_older_than_the_limit_goes_and_a_late_reader_is_told() {
+    fn what_is_older_than_the_limit_goes() {
         let mut log = Log::default();
-        let line = [b'x'; 1023];
-        let mut late = Cursor::default();
+        let line = [b'x'; 1024];
         for _ in 0..KEPT / 1024 {
-            log.append(false, &line, true);
+            log.append(false, &line);
         }
-        assert_eq!((log.start(), log.catch_up(&mut late)), (0, None), "as much as the limit is kept");
+        assert_eq!(log.start(), 0, "as much as the limit is kept");
         for _ in 0..1000 {
-            log.append(false, &line, true);
+            log.append(false, &line);
         }
         let kept = log.end - log.start();
         assert!(kept >= KEPT as u64 && kept <= (KEPT + 2 * CHUNK + 4096) as u64, "{kept}");
-        assert_eq!(log.catch_up(&mut late), Some(log.start()));
-        assert_eq!(log.next(&mut late).unwrap().offset, log.start());
+        assert_eq!(log.read(0, 9).unwrap().offset, log.start());
     }
 
     #[test]
-    fn tiny_lines_do_not_take_more_memory_than_said() {
+    fn turns_do_not_take_more_memory_than_said() {
         let mut log = Log::default();
-        for _ in 0..6_000_000 {
-            log.append(true, b"", true);
+        for turn in 0..3_000_000 {
+            log.append(turn % 2 == 0, b"\n");
         }
         assert!(log.memory() <= MEMORY + 2 * CHUNK, "{}", log.memory());
+        let counted: usize = log.chunks.iter().map(Chunk::memory).sum();
+        assert_eq!(log.memory(), counted);
         log.clear();
-        assert_eq!((log.memory(), log.start(), log.end), (0, 6_000_000, 6_000_000));
+        assert_eq!((log.memory(), log.start(), log.end), (0, 3_000_000, 3_000_000));
     }
 
     proptest! {
         #[test]
         fn every_offset_reads_the_same_bytes(
-            pieces in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..40_000), any::<bool>()), 1..12),
-            from in 0.0_f64..1.0,
+            pieces in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..40_000)), 1..12),
+            from in 0.0_f64..1.0, most in 1_usize..100_000,
         ) {
             let mut log = Log::default();
             let mut all = Vec::new();
-            for (stderr, bytes, newline) in &pieces {
-                log.append(*stderr, bytes, *newline);
-                all.extend_from_slice(bytes);
-                all.extend(newline.then_some(b'\n'));
+            for (stderr, bytes) in &pieces {
+                log.append(*stderr, bytes);
+                all.extend(bytes.iter().map(|byte| (*stderr, *byte)));
             }
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a place")]
             let from = (from * all.len() as f64) as usize;
-            let mut cursor = Cursor::at(from as u64);
             let mut out = Vec::new();
-            while let Some(record) = log.next(&mut cursor) {
-                prop_assert_eq!(record.offset, (from + out.len()) as u64);
-                out.extend_from_slice(record.bytes);
-                out.extend(record.newline.then_some(b'\n'));
+            while let Some(run) = log.read((from + out.len()) as u64, most) {
+                prop_assert_eq!(run.offset, (from + out.len()) as u64);
+                prop_assert!(!run.bytes.is_empty() && run.bytes.len() <= most);
+                out.extend(run.bytes.iter().map(|byte| (run.stderr, *byte)));
             }
             prop_assert_eq!(&out[..], &all[from..]);
         }

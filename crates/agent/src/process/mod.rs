@@ -35,7 +35,7 @@ use crate::agent::lock;
 use crate::error::{Refusal, Result};
 
 pub use api::How;
-pub use follow::{Follow, Leash};
+pub use follow::{Follow, Form, Leash};
 use hold::Hold;
 pub use launch::{Launch, base_env, launch};
 pub use log::Log;
@@ -213,7 +213,7 @@ mod tests {
     fn end(processes: &Processes, pid: i32, hold: Hold) -> Arc<Process> {
         let mut log = Log::default();
         for _ in 0..log::KEPT / 4096 {
-            log.append(false, &[b'x'; 4095], true);
+            log.append(false, &[b'x'; 4096]);
         }
         let process = Arc::new(Process {
             pid,

@@ -13,12 +13,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::agent::lock;
 use crate::process::hold::{AHEAD, LAST};
-use crate::process::lines::Lines;
 use crate::process::reaper::{Ended, Ending, Reaper};
 use crate::process::{Process, Processes, signal_name};
 
-/// How long a stream may pause before what it said of a line is shown.
-const PAUSE: Duration = Duration::from_millis(100);
 /// How long output is waited for once the process ended, while others hold its streams.
 const GRACE: Duration = Duration::from_millis(100);
 /// What a process gets between TERM and KILL.
@@ -36,14 +33,13 @@ thread_local! {
 /// One stream of a process.
 pub struct Source {
     pipe: Option<Receiver>,
-    lines: Lines,
     stderr: bool,
 }
 
 impl Source {
     /// The stream behind a pipe.
     pub fn new(pipe: Receiver, stderr: bool) -> Self {
-        Self { pipe: Some(pipe), lines: Lines::default(), stderr }
+        Self { pipe: Some(pipe), stderr }
     }
 
     async fn readable(&self) {
@@ -62,32 +58,18 @@ impl Source {
             let read = BUFFER.with_borrow_mut(|buffer| {
                 let read = pipe.try_read(buffer);
                 if let Ok(n) = read {
-                    let mut log = lock(&process.log);
-                    self.lines.feed(&buffer[..n], |bytes, newline| log.append(self.stderr, bytes, newline));
+                    lock(&process.log).append(self.stderr, &buffer[..n]);
                 }
                 read
             });
             match read {
                 Ok(n) if n > 0 => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Ok(_) | Err(_) => {
-                    self.pipe = None;
-                    self.finish(process);
-                }
+                Ok(_) | Err(_) => self.pipe = None,
             }
             any = true;
         }
         any
-    }
-
-    fn pause(&mut self, process: &Process) {
-        let mut log = lock(&process.log);
-        self.lines.pause(|bytes, newline| log.append(self.stderr, bytes, newline));
-    }
-
-    fn finish(&mut self, process: &Process) {
-        let mut log = lock(&process.log);
-        self.lines.finish(|bytes, newline| log.append(self.stderr, bytes, newline));
     }
 }
 
@@ -112,13 +94,12 @@ pub struct Pump {
 struct Timers {
     timeout: Option<Instant>,
     kill: Option<Instant>,
-    flush: Option<Instant>,
     release: Option<Instant>,
 }
 
 impl Timers {
     fn next(&self) -> Option<Instant> {
-        [self.timeout, self.kill, self.flush, self.release].into_iter().flatten().min()
+        [self.timeout, self.kill, self.release].into_iter().flatten().min()
     }
 }
 
@@ -127,9 +108,6 @@ impl Pump {
     pub async fn run(mut self) {
         let (ended, timed_out) = self.until_end().await;
         self.drain().await;
-        for source in &mut self.sources {
-            source.finish(&self.process);
-        }
         let exit = match ended {
             Some(Ended { code, signal }) => Exit { code, signal: signal.map(signal_name), timed_out },
             // The reaper lives as long as the agent, so this is not reached.
@@ -152,8 +130,8 @@ impl Pump {
             let [out, err] = &self.sources;
             tokio::select! {
                 ended = &mut self.ending => return (ended.ok(), timed_out),
-                () = out.readable(), if !waits => self.take(0, &mut timers),
-                () = err.readable(), if !waits => self.take(1, &mut timers),
+                () = out.readable(), if !waits => self.take(0),
+                () = err.readable(), if !waits => self.take(1),
                 () = self.process.progress.notified() => {}
                 () = self.process.end.notified() => self.begin_end(&mut timers),
                 () = at(timers.next()) => timed_out |= self.due(&mut timers),
@@ -161,12 +139,10 @@ impl Pump {
         }
     }
 
-    fn take(&mut self, index: usize, timers: &mut Timers) {
+    fn take(&mut self, index: usize) {
         if self.sources[index].take(&self.process, AHEAD) {
             self.process.changed.send_replace(());
         }
-        let open_line = self.sources.iter().any(|source| source.lines.has_pending());
-        timers.flush = open_line.then(|| Instant::now() + PAUSE);
     }
 
     fn begin_end(&self, timers: &mut Timers) {
@@ -180,12 +156,6 @@ impl Pump {
     fn due(&mut self, timers: &mut Timers) -> bool {
         let now = Instant::now();
         let is_due = |timer: &mut Option<Instant>| timer.take_if(|at| *at <= now).is_some();
-        if is_due(&mut timers.flush) {
-            for source in &mut self.sources {
-                source.pause(&self.process);
-            }
-            self.process.changed.send_replace(());
-        }
         if is_due(&mut timers.release) {
             lock(&self.process.hold).release();
         }

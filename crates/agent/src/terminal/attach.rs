@@ -27,6 +27,8 @@ use crate::terminal::{Terminal, Terminals};
 const SIZES: std::ops::RangeInclusive<u64> = 1..=10_000;
 /// The most bytes of one frame of output.
 const CHUNK: usize = 64 * 1024;
+/// How long what was typed before a connection ended may take to be read by its program.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Refusals that wait for the client to read them.
 const REFUSALS: usize = 8;
 
@@ -50,7 +52,7 @@ pub async fn terminal(mut call: Call) -> Result<Answer> {
         opening.await.map_err(crate::error::Refusal::internal)??
     };
     let (refusals, refused) = mpsc::channel(REFUSALS);
-    let typing = tokio::spawn(listen(terminal.clone(), call.body, refusals));
+    let typing = Some(tokio::spawn(listen(terminal.clone(), call.body, refusals)));
     let changes = terminal.changed.subscribe();
     let terminals = agent.terminals.clone();
     let number = lock(&terminal.readers).add(lock(&terminal.screen).end());
@@ -127,7 +129,7 @@ struct Attachment {
     number: u64,
     changes: watch::Receiver<()>,
     refused: mpsc::Receiver<FromServer>,
-    typing: JoinHandle<()>,
+    typing: Option<JoinHandle<()>>,
     offset: u64,
     greeted: bool,
     done: bool,
@@ -135,7 +137,14 @@ struct Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        self.typing.abort();
+        if let Some(mut typing) = self.typing.take() {
+            // What was typed before the connection dropped may still be in it: a reset comes right behind.
+            tokio::spawn(async move {
+                if tokio::time::timeout(LAST_WORDS, &mut typing).await.is_err() {
+                    typing.abort();
+                }
+            });
+        }
         lock(&self.terminal.readers).remove(self.number);
         self.terminal.progress.notify_one();
     }

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use berth_domain::agent::runtime::{Exit, Output, OutputEvent};
+use http::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Client, posting, until};
+use crate::harness::{Agent, Client, Told, posting, request, until, whole};
 
 fn lines(events: &[OutputEvent], wanted: bool) -> Vec<(u64, String, bool)> {
     let line = |event: &OutputEvent| match event {
@@ -55,7 +56,7 @@ async fn both_streams_share_one_count_of_bytes() {
 }
 
 #[tokio::test]
-async fn lines_come_when_they_are_said_and_prompts_too() {
+async fn lines_come_when_they_are_said_and_whole() {
     let (agent, client) = Agent::start().await;
     let cmd = "echo first; printf 'name? '; while [ ! -e go ]; do sleep 0.01; done; echo last";
     let mut events = client.command(json!({ "cmd": cmd })).await;
@@ -65,9 +66,56 @@ async fn lines_come_when_they_are_said_and_prompts_too() {
         other => panic!("{other:?}"),
     };
     assert_eq!(next().await, Output { line: Some("first".into()), offset: 0, ..Output::default() });
-    assert_eq!(next().await, Output { line: Some("name? ".into()), offset: 6, partial: true, base64: None });
+    // Longer than any wait after which half a line might come.
+    tokio::time::sleep(Duration::from_millis(300)).await;
     agent.write("go", b"");
-    assert_eq!(next().await, Output { line: Some("last".into()), offset: 12, ..Output::default() });
+    assert_eq!(next().await, Output { line: Some("name? last".into()), offset: 6, ..Output::default() });
+}
+
+#[tokio::test]
+async fn a_line_is_cut_where_the_other_stream_has_its_turn() {
+    let (agent, client) = Agent::start().await;
+    let cmd =
+        "printf ab; while [ ! -e a ]; do sleep 0.01; done; echo x >&2; while [ ! -e b ]; do sleep 0.01; done; echo c";
+    let mut bytes = client.frames(json!({ "cmd": cmd })).await;
+    assert_eq!(bytes.output().await, (false, 0, b"ab".to_vec()));
+    let pid = bytes.pid();
+    let log = format!("/runtime/processes/{pid}/logs?follow");
+    let lines_of = client.events(request(Method::GET, &log, whole(""))).await;
+    agent.write("a", b"");
+    assert_eq!(bytes.output().await, (true, 2, b"x\n".to_vec()));
+    agent.write("b", b"");
+    let events = lines_of.all().await;
+    assert_eq!(lines(&events, false), [(0, "ab".into(), true), (4, "c".into(), false)]);
+    assert_eq!(lines(&events, true), [(2, "x".into(), false)]);
+    assert_eq!(bytes.output().await, (false, 4, b"c\n".to_vec()));
+}
+
+#[tokio::test]
+async fn who_reads_bytes_sees_a_prompt_and_gets_many_lines_at_once() {
+    let (agent, client) = Agent::start().await;
+    let cmd = "printf 'name? '; while [ ! -e go ]; do sleep 0.01; done; seq 100000; printf '\\377\\0'; exit 3";
+    let mut frames = client.frames(json!({ "cmd": cmd })).await;
+    assert_eq!(frames.output().await, (false, 0, b"name? ".to_vec()));
+    agent.write("go", b"");
+    let (mut text, mut count) = (b"name? ".to_vec(), 0);
+    let exit = loop {
+        match frames.next().await {
+            Told::Output { stderr, offset, bytes } => {
+                assert_eq!((stderr, offset), (false, text.len() as u64));
+                text.extend_from_slice(&bytes);
+                count += 1;
+            }
+            Told::Event(OutputEvent::Exit(exit)) => break exit,
+            other @ Told::Event(_) => panic!("{other:?}"),
+        }
+    };
+    let mut expected = "name? ".to_owned().into_bytes();
+    (1..=100_000).for_each(|n| expected.extend_from_slice(format!("{n}\n").as_bytes()));
+    expected.extend_from_slice(b"\xff\0");
+    assert!(text == expected, "every byte");
+    assert!(count < 2_000, "{count} frames for 100,000 lines");
+    assert_eq!(exit, code(3));
 }
 
 #[tokio::test]

@@ -36,6 +36,24 @@ async fn what_was_written_is_read() {
 }
 
 #[tokio::test]
+async fn a_field_that_is_not_known_is_refused_and_nothing_is_done() {
+    let (agent, client) = Agent::start().await;
+    client.put("/runtime/files/content?path=file", "x").await;
+    let misspelt = [
+        ("/runtime/files/mkdir", json!({"path": "made", "parent": true}), "parent"),
+        ("/runtime/files/remove", json!({"path": "file", "recursiv": true}), "recursiv"),
+        ("/runtime/files/move", json!({"from": "file", "to": "moved", "overwritten": true}), "overwritten"),
+        ("/runtime/files/archive", json!({"path": "file", "format": "tar"}), "format"),
+        ("/runtime/commands", json!({"cmd": "touch made", "timeout": 1}), "timeout"),
+        ("/runtime/processes", json!({"cmd": "touch made", "timeout": 1}), "timeout"),
+    ];
+    for (path, body, field) in misspelt {
+        client.post(path, body).await.names(&[field]);
+    }
+    assert!(agent.path("file").exists() && !agent.path("made").exists() && !agent.path("moved").exists());
+}
+
+#[tokio::test]
 async fn a_file_is_replaced_whole_and_keeps_its_mode() {
     let (agent, client) = Agent::start().await;
     client.put("/runtime/files/content?path=a&mode=0750", "one").await.ok();

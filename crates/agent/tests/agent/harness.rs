@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use berth_domain::agent::error::ErrorBody;
 use berth_domain::agent::marker::{Answer, marker};
+use berth_domain::agent::output;
 use berth_domain::agent::runtime::OutputEvent;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
@@ -146,6 +147,60 @@ impl Events {
     }
 }
 
+/// What a frame of output tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Output { stderr: bool, offset: u64, bytes: Vec<u8> },
+    Event(OutputEvent),
+}
+
+/// Frames of output as they come.
+pub struct Frames {
+    body: Incoming,
+    buffer: Vec<u8>,
+    pid: Option<i32>,
+}
+
+impl Frames {
+    /// The next frame that tells something.
+    pub async fn next(&mut self) -> Told {
+        tokio::time::timeout(PATIENCE, self.wait()).await.expect("a frame in time")
+    }
+
+    async fn wait(&mut self) -> Told {
+        loop {
+            if let Some(header) = output::Header::parse(&self.buffer).unwrap()
+                && self.buffer.len() >= output::HEADER_LEN + header.length
+            {
+                let bytes: Vec<u8> = self.buffer.drain(..output::HEADER_LEN + header.length).collect();
+                let bytes = bytes[output::HEADER_LEN..].to_vec();
+                match header.kind {
+                    output::Kind::Nothing => continue,
+                    output::Kind::Event => return Told::Event(output::event(&bytes).unwrap().expect("an event")),
+                    kind => {
+                        let stderr = kind == output::Kind::Stderr;
+                        return Told::Output { stderr, offset: header.offset, bytes };
+                    }
+                }
+            }
+            let frame = self.body.frame().await.expect("no end without an exit");
+            self.buffer.extend_from_slice(&frame.expect("an unbroken stream").into_data().unwrap());
+        }
+    }
+
+    /// The next output.
+    pub async fn output(&mut self) -> (bool, u64, Vec<u8>) {
+        match self.next().await {
+            Told::Output { stderr, offset, bytes } => (stderr, offset, bytes),
+            other @ Told::Event(_) => panic!("{other:?}"),
+        }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.pid.expect("a start")
+    }
+}
+
 /// One session with an agent.
 #[derive(Clone)]
 pub struct Client {
@@ -224,6 +279,21 @@ impl Client {
             (StatusCode::OK, &"text/event-stream".parse().unwrap())
         );
         Events::new(response.into_body())
+    }
+
+    /// Runs a command and gives what it writes as frames.
+    pub async fn frames(&self, body: Value) -> Frames {
+        let mut request = posting("/runtime/commands", &body);
+        request.headers_mut().insert("accept", output::CONTENT_TYPE.parse().unwrap());
+        let response = self.send(request).await;
+        assert_eq!(
+            (response.status(), &response.headers()["content-type"]),
+            (StatusCode::OK, &output::CONTENT_TYPE.parse().unwrap())
+        );
+        let mut frames = Frames { body: response.into_body(), buffer: Vec::new(), pid: None };
+        let Told::Event(OutputEvent::Start { pid }) = frames.next().await else { panic!("no start") };
+        frames.pid = Some(pid);
+        frames
     }
 
     /// Runs a command and gives its events.

@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::harness::{Agent, Client, PATIENCE, piecewise, request, whole};
+use crate::harness::{Agent, Client, PATIENCE, piecewise, request, until, whole};
 
 /// One attachment.
 struct Seat {
@@ -77,6 +77,19 @@ impl Seat {
 
     async fn tells(&self, wish: Value) {
         self.typing.send(encode(&Frame::Text(wish.to_string())).into()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_was_typed_right_before_a_connection_dropped_is_executed() {
+    let (agent, client) = Agent::start().await;
+    for number in 0..20 {
+        let seat = Seat::take(&client, "?cmd=exec+sh").await;
+        seat.types(&format!("touch typed{number}; exit\n")).await;
+        // The frame is under way, and the reset is right behind it.
+        tokio::task::yield_now().await;
+        drop(seat);
+        until("what was typed", || agent.path(&format!("typed{number}")).exists()).await;
     }
 }
 

@@ -1,21 +1,35 @@
 //! One's own account: name, address, number, password, sessions.
 
 use anyhow::Result;
-use berth_client::{ChangeUser, Client, Session};
+use berth_client::{ChangeUser, Client, Page, Session, User};
 use clap::{Args, Subcommand};
 
 use super::session;
 use crate::cli::{Global, PageArgs};
-use crate::context::{Context, address};
-use crate::credentials::Credentials;
+use crate::context::{Context, address, warn_in_clear};
 use crate::failure::Failure;
-use crate::{output, pick, prompt};
+use crate::output::{self, Table};
+use crate::pick::{self, Noun, is_id};
+use crate::prompt;
+use crate::typed::{Words, retold};
+
+/// Which option becomes which field.
+const WORDS: Words = &[
+    ("name", "--name"),
+    ("phone", "--phone"),
+    ("email", "--email"),
+    ("code", "--code"),
+    ("token", "the link"),
+    ("current_password", "the password"),
+    ("new_password", "the new password"),
+];
+const SESSION: Noun = Noun { one: "session", list: "berth account sessions" };
 
 #[derive(Subcommand)]
 pub enum AccountCommand {
     /// Change name, phone number or address; the address wants the password
     Update(UpdateArgs),
-    /// Delete the account, with the organizations that are nobody else's and empty
+    /// Delete the account, with the organizations that are nobody else's and empty; BERTH_PASSWORD answers for a program
     Delete {
         /// Do not ask
         #[arg(long)]
@@ -88,22 +102,28 @@ pub async fn run(global: &Global, command: AccountCommand) -> Result<()> {
         AccountCommand::Sessions(page) => {
             let context = person()?;
             let sessions = context.client.sessions(page.into()).await?;
-            output::list(context.json, &sessions, show_sessions)
+            output::list(context.look, &sessions, show_sessions)
         }
         AccountCommand::EndSession { session } => {
             let context = person()?;
-            context.client.end_session(&session).await?;
-            say(&context, "The session is over.");
+            let id = find_session(&context.client, &session).await?;
+            context.client.end_session(&id).await?;
+            output::done(context.look, &id, &id, "The session is over.");
             Ok(())
         }
         AccountCommand::Forgot { email } => {
-            anybody(global)?.forgot_password(&email).await?;
-            println!("If {email} has an account, a mail is on its way. Type: berth account reset LINK");
+            let asked = anybody(global)?.forgot_password(&email).await;
+            asked.map_err(|error| retold(error, &[("email", "EMAIL")]))?;
+            let next = "a mail is on its way. Type: berth account reset LINK";
+            output::say(global.look(), &format!("If {email} has an account, {next}"));
             Ok(())
         }
         AccountCommand::Reset { token } => {
-            anybody(global)?.reset_password(pick::token(&token), &prompt::new_password()?).await?;
-            println!("The password is set and every session is over. Type: berth login");
+            let client = of_link(global, &token)?;
+            warn_in_clear(client.base());
+            let set = client.reset_password(pick::token(&token), &prompt::new_password()?).await;
+            set.map_err(|error| retold(error, WORDS))?;
+            output::say(global.look(), "The password is set and every session is over. Type: berth login");
             Ok(())
         }
     }
@@ -114,10 +134,14 @@ fn anybody(global: &Global) -> Result<Client> {
     Ok(Client::new(&address(global, None)?)?)
 }
 
-fn say(context: &Context, text: &str) {
-    if !context.json {
-        println!("{text}");
-    }
+/// The service that a mail's link leads to, unless another one was named; or the one of a token alone.
+fn of_link(global: &Global, link: &str) -> Result<Client> {
+    Ok(Client::new(&address(global, pick::service(link).filter(|_| !names_a_service(global)))?)?)
+}
+
+/// Whether it was said which service is meant.
+pub const fn names_a_service(global: &Global) -> bool {
+    global.url.is_some() || global.context.is_some()
 }
 
 async fn update(context: &Context, args: UpdateArgs) -> Result<()> {
@@ -126,11 +150,11 @@ async fn update(context: &Context, args: UpdateArgs) -> Result<()> {
         None => None,
     };
     let change = ChangeUser { name: args.name, phone: args.phone, email: args.email, current_password };
-    let me = context.client.update_me(&change).await?;
+    let me = context.client.update_me(&change).await.map_err(|error| retold(error, WORDS))?;
     if change.email.is_some() {
         context.keep(|kept| kept.email.clone_from(&me.email))?;
     }
-    output::print(context.json, &me, |me| output::fields(&session::facts(me)))?;
+    output::print(context.look, &me, &me.email, &me.id, |me| output::fields(&session::facts(me)))?;
     if change.email.is_some() && !me.email_verified {
         eprintln!("A mail was sent to {}. Type: berth account verify LINK", me.email);
     }
@@ -138,27 +162,29 @@ async fn update(context: &Context, args: UpdateArgs) -> Result<()> {
 }
 
 async fn delete(context: &Context, yes: bool) -> Result<()> {
-    let email = context.client.me().await?.email;
+    let User { email, id, .. } = context.client.me().await?;
     if !yes && prompt::ask(&format!("Type {email} to delete this account for good: "))?.as_ref() != Some(&email) {
         return Err(Failure::usage("Nothing was deleted. To delete without being asked: berth account delete --yes"));
     }
-    context.client.delete_me().await?;
-    Credentials::forget()?;
-    say(context, &format!("The account of {email} is deleted."));
+    context.client.delete_me(&prompt::password(prompt::PASSWORD, "Password: ")?).await?;
+    context.forget()?;
+    output::done(context.look, &email, &id, &format!("The account of {email} is deleted."));
     Ok(())
 }
 
 async fn change_password(context: &Context) -> Result<()> {
+    warn_in_clear(context.client.base());
     let current = prompt::password(prompt::PASSWORD, "Current password: ")?;
-    context.client.change_password(&current, &prompt::new_password()?).await?;
-    say(context, "The password is changed, and every other session is over.");
+    let changed = context.client.change_password(&current, &prompt::new_password()?).await;
+    changed.map_err(|error| retold(error, WORDS))?;
+    output::say(context.look, "The password is changed, and every other session is over.");
     Ok(())
 }
 
 async fn verify(global: &Global, args: VerifyArgs) -> Result<()> {
     if let Some(token) = &args.token {
-        anybody(global)?.verify_email(pick::token(token)).await?;
-        println!("The address is verified.");
+        of_link(global, token)?.verify_email(pick::token(token)).await?;
+        output::say(global.look(), "The address is verified.");
         return Ok(());
     }
     let email = match args.email {
@@ -167,37 +193,47 @@ async fn verify(global: &Global, args: VerifyArgs) -> Result<()> {
     };
     let client = anybody(global)?;
     if let Some(code) = &args.code {
-        client.verify_email_by_code(&email, code).await?;
-        println!("{email} is verified.");
+        client.verify_email_by_code(&email, code).await.map_err(|error| retold(error, WORDS))?;
+        output::say(global.look(), &format!("{email} is verified."));
     } else {
-        client.request_email_verification(&email).await?;
-        println!("A mail is on its way to {email}, unless it is verified. Type: berth account verify LINK");
+        client.request_email_verification(&email).await.map_err(|error| retold(error, WORDS))?;
+        let next = "unless it is verified. Type: berth account verify LINK";
+        output::say(global.look(), &format!("A mail is on its way to {email}, {next}"));
     }
     Ok(())
 }
 
 async fn verify_phone(context: &Context, phone: &str, code: Option<&str>) -> Result<()> {
     if let Some(code) = code {
-        context.client.verify_phone(phone, code).await?;
-        say(context, &format!("{phone} is verified."));
+        context.client.verify_phone(phone, code).await.map_err(|error| retold(error, WORDS))?;
+        output::say(context.look, &format!("{phone} is verified."));
     } else {
-        context.client.request_phone_verification(phone).await?;
+        context.client.request_phone_verification(phone).await.map_err(|error| retold(error, WORDS))?;
         let next = format!("berth account verify --phone {phone} --code CODE");
-        say(context, &format!("A text message is on its way to {phone}. Type: {next}"));
+        output::say(context.look, &format!("A text message is on its way to {phone}. Type: {next}"));
     }
     Ok(())
 }
 
-fn show_sessions(sessions: &[Session]) {
+/// The id of a session, by its id or a part of it.
+async fn find_session(client: &Client, text: &str) -> Result<String> {
+    if is_id(text) {
+        return Ok(text.to_owned());
+    }
+    let all = Page::all(async |page| client.sessions(page).await).await?;
+    Ok(SESSION.of(all, text, |session| &session.id, |_| false)?.id)
+}
+
+fn show_sessions(sessions: &[Session]) -> Table {
     let rows = sessions.iter().map(|s| {
         [
             s.id.clone(),
             if s.current { "this one".into() } else { String::new() },
-            output::or_dash(s.client.as_deref()),
             output::or_dash(s.address.as_deref()),
             output::age(&s.last_used_at),
             output::age(&s.created_at),
+            output::or_dash(s.client.as_deref()),
         ]
     });
-    output::table(["ID", "", "PROGRAM", "ADDRESS", "USED", "AGE"], rows, "No sessions.");
+    Table::new(["ID", "", "ADDRESS", "USED", "AGE", "PROGRAM"], rows, "No sessions.").cut()
 }

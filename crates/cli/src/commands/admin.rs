@@ -1,13 +1,24 @@
-//! What administrators of the platform do with people and organizations.
+//! What administrators of the platform do with people, organizations and everybody's things.
 
 use anyhow::Result;
-use berth_client::{AdminUser, Organization, Page, UserFilter};
+use berth_client::{AdminProject, AdminUser, NewUser, Organization, Owned, OwnedFilter, Page, Sandbox, UserFilter, Vm};
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::audit::{self, AuditArgs};
 use crate::cli::PageArgs;
 use crate::context::Context;
-use crate::output;
-use crate::pick::{is_id, only};
+use crate::output::{self, Table};
+use crate::pick::{Noun, candidates, is_id};
+use crate::prompt;
+use crate::typed::{Words, retold};
+
+/// Which option of a new person becomes which field.
+const WORDS: Words = &[("email", "EMAIL"), ("name", "--name"), ("password", "the password")];
+const USER: Noun = Noun { one: "user", list: "berth admin users" };
+const ORG: Noun = Noun { one: "organization", list: "berth admin orgs" };
+const PROJECT: Noun = Noun { one: "project", list: "berth admin projects" };
+const VM: Noun = Noun { one: "VM", list: "berth admin vms" };
+const SANDBOX: Noun = Noun { one: "sandbox", list: "berth admin sandboxes" };
 
 #[derive(Subcommand)]
 pub enum AdminCommand {
@@ -21,6 +32,41 @@ pub enum AdminCommand {
     },
     /// List every organization
     Orgs(PageArgs),
+    /// List everybody's projects; --org narrows it
+    Projects(PageArgs),
+    /// List everybody's VMs; --org and --project narrow it
+    Vms {
+        /// Only this status, like running
+        #[arg(long)]
+        status: Option<String>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// List everybody's sandboxes; --org and --project narrow it
+    Sandboxes {
+        /// Only this phase, like Ready
+        #[arg(long)]
+        phase: Option<String>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// What was done on the whole platform, by whom; --org and --project narrow it
+    Audit {
+        #[command(flatten)]
+        args: AuditArgs,
+        /// All of it as lines of JSON, not only a page
+        #[arg(long, conflicts_with_all = ["page", "limit"])]
+        export: bool,
+    },
+    /// Make, promote, demote and delete people
+    #[command(subcommand)]
+    User(UserCommand),
+    /// Stop and delete somebody's VM
+    #[command(subcommand)]
+    Vm(AnyVmCommand),
+    /// Delete somebody's sandbox
+    #[command(subcommand)]
+    Sandbox(AnySandboxCommand),
     /// Suspend a person or an organization
     Suspend {
         #[command(flatten)]
@@ -35,6 +81,62 @@ pub enum AdminCommand {
     RotateSigningKey,
 }
 
+#[derive(Subcommand)]
+pub enum UserCommand {
+    /// Make a person; without a password a mail has a link that chooses one
+    Create {
+        /// Address
+        email: String,
+        /// Name
+        #[arg(long)]
+        name: Option<String>,
+        /// Read a password from standard input
+        #[arg(long)]
+        password_stdin: bool,
+        /// Make them an administrator of the platform
+        #[arg(long)]
+        administrator: bool,
+    },
+    /// Make a person an administrator of the platform
+    Promote {
+        /// Address or id
+        user: String,
+    },
+    /// Take that back
+    Demote {
+        /// Address or id
+        user: String,
+    },
+    /// Delete a person, with the organizations that are nobody else's and empty
+    Delete {
+        /// Address or id
+        user: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum AnyVmCommand {
+    /// Stop a VM; its owner may start it again
+    Stop {
+        /// Name or id
+        vm: String,
+    },
+    /// Delete a VM
+    Delete {
+        /// Name or id
+        vm: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum AnySandboxCommand {
+    /// Delete a sandbox
+    Delete {
+        /// Name or id
+        sandbox: String,
+    },
+}
+
 #[derive(Args)]
 pub struct Target {
     /// A person or an organization
@@ -46,9 +148,7 @@ pub struct Target {
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Kind {
-    /// A person
     User,
-    /// An organization
     Org,
 }
 
@@ -58,11 +158,26 @@ pub async fn run(context: &Context, command: AdminCommand) -> Result<()> {
     match command {
         AdminCommand::Users { email, page } => {
             let filter = UserFilter { email, page: Some(page.page), limit: Some(page.limit) };
-            output::list(context.json, &client.all_users(&filter).await?, show_users)
+            output::list(context.look, &client.all_users(&filter).await?, show_users)
         }
         AdminCommand::Orgs(page) => {
-            output::list(context.json, &client.all_organizations(page.into()).await?, show_orgs)
+            output::list(context.look, &client.all_organizations(page.into()).await?, show_orgs)
         }
+        AdminCommand::Projects(page) => {
+            output::list(context.look, &client.all_projects(&whose(context, page)).await?, show_projects)
+        }
+        AdminCommand::Vms { status, page } => {
+            let filter = OwnedFilter { status, ..whose(context, page) };
+            output::list(context.look, &client.all_vms(&filter).await?, show_vms)
+        }
+        AdminCommand::Sandboxes { phase, page } => {
+            let filter = OwnedFilter { phase, ..whose(context, page) };
+            output::list(context.look, &client.all_sandboxes(&filter).await?, show_sandboxes)
+        }
+        AdminCommand::Audit { args, export } => audit::run_all(context, args, export).await,
+        AdminCommand::User(command) => people(context, command).await,
+        AdminCommand::Vm(command) => vm(context, command).await,
+        AdminCommand::Sandbox(AnySandboxCommand::Delete { sandbox }) => delete_sandbox(context, &sandbox).await,
         AdminCommand::Suspend { target, reason } => {
             let (id, reason) = (find(context, &target).await?, reason.as_deref());
             match target.kind {
@@ -79,46 +194,173 @@ pub async fn run(context: &Context, command: AdminCommand) -> Result<()> {
         }
         AdminCommand::RotateSigningKey => {
             let kid = client.rotate_signing_key().await?;
-            output::print(context.json, &serde_json::json!({ "kid": kid }), |_| println!("The new key is {kid}."))
+            let answer = serde_json::json!({ "kid": kid });
+            output::print(context.look, &answer, &kid, &kid, |_| println!("The new key is {kid}."))
         }
     }
 }
 
 /// The id of a person or an organization.
 async fn find(context: &Context, target: &Target) -> Result<String> {
-    let text = target.name.as_str();
+    match target.kind {
+        Kind::User => find_user(context, &target.name).await,
+        Kind::Org => find_org(context, &target.name).await,
+    }
+}
+
+/// The id of a person, by address or id.
+pub async fn find_user(context: &Context, text: &str) -> Result<String> {
     if is_id(text) {
         return Ok(text.to_owned());
     }
-    if let Kind::User = target.kind {
-        let filter = UserFilter { email: Some(text.to_owned()), page: None, limit: Some(100) };
-        // The service answers every address that holds the text; one of them at most is the address itself.
-        let mut found = context.client.all_users(&filter).await?.data;
-        found.retain(|found| found.user.email.eq_ignore_ascii_case(text));
-        return Ok(only(found, "user", text, "berth admin users")?.user.id);
+    let filter = UserFilter { email: Some(text.to_owned()), page: None, limit: Some(100) };
+    // The service answers every address that holds the text; one of them at most is the address itself.
+    let found = context.client.all_users(&filter).await?.data;
+    let page = |at: Page| UserFilter { email: None, page: Some(at.page), limit: Some(at.limit) };
+    let found = candidates(text, found, async |at| context.client.all_users(&page(at)).await).await?;
+    Ok(USER.of(found, text, |found| &found.user.id, |found| found.user.email.eq_ignore_ascii_case(text))?.user.id)
+}
+
+/// The id of anybody's project: by id, or by its slug in an organization that is named or not.
+pub async fn find_project(context: &Context, org: Option<&str>, text: &str) -> Result<String> {
+    if is_id(text) {
+        return Ok(text.to_owned());
+    }
+    let of_org = || OwnedFilter { org: org.map(str::to_owned), ..OwnedFilter::default() };
+    let filter = OwnedFilter { project: Some(text.to_owned()), ..of_org() };
+    let found = context.client.all_projects(&filter).await?.data;
+    let all = async |at| context.client.all_projects(&paged(of_org(), at)).await;
+    let found = candidates(text, found, all).await?;
+    let is_called = |found: &AdminProject| found.project.slug == text || found.project.name == text;
+    Ok(PROJECT.of(found, text, |found| &found.project.id, is_called)?.project.id)
+}
+
+/// A page of what a filter leaves.
+fn paged(filter: OwnedFilter, at: Page) -> OwnedFilter {
+    OwnedFilter { page: Some(at.page), limit: Some(at.limit), ..filter }
+}
+
+/// Whose things are listed: everybody's, but for what was typed.
+fn whose(context: &Context, page: PageArgs) -> OwnedFilter {
+    OwnedFilter {
+        org: context.typed_org().map(str::to_owned),
+        project: context.typed_project().map(str::to_owned),
+        page: Some(page.page),
+        limit: Some(page.limit),
+        ..OwnedFilter::default()
+    }
+}
+
+async fn people(context: &Context, command: UserCommand) -> Result<()> {
+    let client = &context.client;
+    match command {
+        UserCommand::Create { email, name, password_stdin, administrator } => {
+            let password = if password_stdin { Some(prompt::line()?) } else { None };
+            let mailed = password.is_none();
+            let made = client.create_user(&NewUser { email, name, password, administrator }).await;
+            let made = made.map_err(|error| retold(error, WORDS))?;
+            if mailed && !context.is_quiet() {
+                eprintln!("A mail is on its way to {}; its link chooses a password.", made.user.email);
+            }
+            user(context, made)
+        }
+        UserCommand::Promote { user: text } => {
+            user(context, client.set_administrator(&find_user(context, &text).await?, true).await?)
+        }
+        UserCommand::Demote { user: text } => {
+            user(context, client.set_administrator(&find_user(context, &text).await?, false).await?)
+        }
+        UserCommand::Delete { user: text } => {
+            let id = find_user(context, &text).await?;
+            client.delete_user(&id).await?;
+            output::done(context.look, &text, &id, &format!("{text} is deleted."));
+            Ok(())
+        }
+    }
+}
+
+async fn vm(context: &Context, command: AnyVmCommand) -> Result<()> {
+    let client = &context.client;
+    match command {
+        AnyVmCommand::Stop { vm } => {
+            let id = find_vm(context, &vm).await?;
+            client.stop_any_vm(&id).await?;
+            output::done(context.look, &vm, &id, &format!("{vm} is being stopped."));
+        }
+        AnyVmCommand::Delete { vm } => {
+            let id = find_vm(context, &vm).await?;
+            client.delete_any_vm(&id).await?;
+            output::done(context.look, &vm, &id, &format!("{vm} is being deleted."));
+        }
+    }
+    Ok(())
+}
+
+async fn find_vm(context: &Context, text: &str) -> Result<String> {
+    if is_id(text) {
+        return Ok(text.to_owned());
+    }
+    let found = context.client.all_vms(&narrowed(context, Some(text))).await?.data;
+    let all = async |at| context.client.all_vms(&paged(narrowed(context, None), at)).await;
+    let found = candidates(text, found, all).await?;
+    Ok(VM.of(found, text, |vm| &vm.thing.id, |vm| vm.thing.name == text)?.thing.id)
+}
+
+async fn find_sandbox(context: &Context, text: &str) -> Result<String> {
+    if is_id(text) {
+        return Ok(text.to_owned());
+    }
+    let found = context.client.all_sandboxes(&narrowed(context, Some(text))).await?.data;
+    let all = async |at| context.client.all_sandboxes(&paged(narrowed(context, None), at)).await;
+    let found = candidates(text, found, all).await?;
+    let is_called = |sandbox: &Owned<Sandbox>| sandbox.thing.name.as_deref() == Some(text);
+    Ok(SANDBOX.of(found, text, |sandbox| &sandbox.thing.id, is_called)?.thing.id)
+}
+
+async fn delete_sandbox(context: &Context, text: &str) -> Result<()> {
+    let id = find_sandbox(context, text).await?;
+    context.client.delete_any_sandbox(&id).await?;
+    output::done(context.look, text, &id, &format!("{text} is being deleted."));
+    Ok(())
+}
+
+/// What is called so, or everything, of the organization and project that were typed.
+fn narrowed(context: &Context, name: Option<&str>) -> OwnedFilter {
+    let typed = |text: Option<&str>| text.map(str::to_owned);
+    OwnedFilter {
+        org: typed(context.typed_org()),
+        project: typed(context.typed_project()),
+        name: typed(name),
+        limit: Some(100),
+        ..OwnedFilter::default()
+    }
+}
+
+/// The id of an organization, by slug, name or id, whoever belongs to it.
+pub async fn find_org(context: &Context, text: &str) -> Result<String> {
+    if is_id(text) {
+        return Ok(text.to_owned());
     }
     let mut orgs = Page::all(async |page| context.client.all_organizations(page).await).await?;
     if orgs.iter().any(|o| o.slug == text) {
         orgs.retain(|o| o.slug == text);
-    } else {
-        orgs.retain(|o| o.name == text);
     }
-    Ok(only(orgs, "organization", text, "berth admin orgs")?.id)
+    Ok(ORG.of(orgs, text, |o| &o.id, |o| o.slug == text || o.name == text)?.id)
 }
 
 fn user(context: &Context, user: AdminUser) -> Result<()> {
-    output::print(context.json, &user, |user| show_users(std::slice::from_ref(user)))
+    output::rows(context.look, &user, |user| show_users(std::slice::from_ref(user)))
 }
 
 fn org(context: &Context, org: Organization) -> Result<()> {
-    output::print(context.json, &org, |org| show_orgs(std::slice::from_ref(org)))
+    output::rows(context.look, &org, |org| show_orgs(std::slice::from_ref(org)))
 }
 
 fn state(suspended_at: Option<&String>) -> String {
     if suspended_at.is_some() { "suspended".into() } else { "active".into() }
 }
 
-fn show_users(users: &[AdminUser]) {
+fn show_users(users: &[AdminUser]) -> Table {
     let rows = users.iter().map(|AdminUser { user, suspended_at }| {
         [
             user.email.clone(),
@@ -130,13 +372,42 @@ fn show_users(users: &[AdminUser]) {
             user.id.clone(),
         ]
     });
-    let header = ["ADDRESS", "NAME", "STATUS", "VERIFIED", "ADMINISTRATOR", "AGE", "ID"];
-    output::table(header, rows, "Nobody has this address.");
+    let header = ["ADDRESS", "+NAME", "STATUS", "VERIFIED", "ADMIN", "AGE", "ID"];
+    Table::new(header, rows, "Nobody has this address.")
 }
 
-fn show_orgs(orgs: &[Organization]) {
+fn show_orgs(orgs: &[Organization]) -> Table {
     let rows = orgs.iter().map(|o| {
         [o.slug.clone(), o.name.clone(), state(o.suspended_at.as_ref()), output::age(&o.created_at), o.id.clone()]
     });
-    output::table(["SLUG", "NAME", "STATUS", "AGE", "ID"], rows, "No organizations.");
+    Table::new(["SLUG", "NAME", "STATUS", "AGE", "ID"], rows, "No organizations.")
+}
+
+fn show_projects(projects: &[AdminProject]) -> Table {
+    let rows = projects.iter().map(|AdminProject { project, org }| {
+        [format!("{org}/{}", project.slug), project.name.clone(), output::age(&project.created_at), project.id.clone()]
+    });
+    Table::new(["PROJECT", "NAME", "AGE", "ID"], rows, "No projects.")
+}
+
+fn show_vms(vms: &[Owned<Vm>]) -> Table {
+    let rows = vms.iter().map(|vm| {
+        let (place, vm) = (format!("{}/{}", vm.org, vm.project), &vm.thing);
+        [vm.name.clone(), place, vm.status.clone(), output::age(&vm.created_at), vm.id.clone()]
+    });
+    Table::new(["NAME", "PROJECT", "STATUS", "AGE", "ID"], rows, "No VMs.")
+}
+
+fn show_sandboxes(sandboxes: &[Owned<Sandbox>]) -> Table {
+    let rows = sandboxes.iter().map(|sandbox| {
+        let (place, sandbox) = (format!("{}/{}", sandbox.org, sandbox.project), &sandbox.thing);
+        [
+            output::or_dash(sandbox.name.as_deref()),
+            place,
+            sandbox.phase.clone(),
+            output::age(&sandbox.created_at),
+            sandbox.id.clone(),
+        ]
+    });
+    Table::new(["NAME", "PROJECT", "PHASE", "AGE", "ID"], rows, "No sandboxes.")
 }

@@ -1,26 +1,30 @@
-//! `berth audit`: what was done in an organization.
+//! `berth audit`: what was done in an organization; `berth admin audit`: what was done on the whole platform.
 
-use std::collections::HashMap;
+use std::io::Write;
 
 use anyhow::Result;
-use berth_client::{AuditFilter, AuditRecord, Page};
+use berth_client::{AuditFilter, AuditRecord, List};
 use clap::Args;
 
-use super::{member, project};
+use super::{admin, member, project};
 use crate::cli::PageArgs;
 use crate::context::Context;
-use crate::pick::is_id;
-use crate::{output, span};
+use crate::output::{self, Table};
+use crate::pick::{belongs, is_id, is_part};
+use crate::span;
+
+/// Pages of records in which an id is looked for whose end was typed.
+const PAGES: u32 = 20;
 
 #[derive(Args)]
 pub struct AuditArgs {
-    /// Only this action, like vm.create
+    /// Only this action, like vm.create; or all of a noun, like vm
     #[arg(long)]
     action: Option<String>,
-    /// Only what this member did: address, name or id; or a key: id
+    /// Only what this person did: address, name or id; or a key: id
     #[arg(long, value_name = "WHO")]
     actor: Option<String>,
-    /// Only what was done to this: id
+    /// Only what was done to this: id, or the end of one
     #[arg(long, value_name = "ID")]
     subject: Option<String>,
     /// Not before: 1h ago, or a time like 2030-01-31T12:00:00Z
@@ -35,45 +39,100 @@ pub struct AuditArgs {
 
 /// Does what was typed.
 pub async fn run(context: &Context, args: AuditArgs) -> Result<()> {
-    let actor = match args.actor {
-        Some(text) if !is_id(&text) => Some(member::of_org(context, &text).await?.user_id),
-        other => other,
+    let actor = match &args.actor {
+        Some(text) if !is_id(text) => Some(member::of_org(context, text).await?.user_id),
+        other => other.clone(),
     };
     let project_id = match context.typed_project() {
         Some(text) => Some(project::find(context, text).await?.1.id),
         None => None,
     };
-    let filter = AuditFilter {
+    let (client, org) = (&context.client, context.org()?);
+    let filter = AuditFilter { actor, project_id, ..filter(args)? };
+    let filter = with_subject(filter, async |filter: &AuditFilter| client.audit_log(org, filter).await).await?;
+    let records = client.audit_log(org, &filter).await?;
+    output::list(context.look, &records, |records| show(records, false))
+}
+
+/// What of the whole platform was typed, or of it what `--org` and `--project` name: as a table, or all of it as lines
+/// of JSON.
+pub async fn run_all(context: &Context, args: AuditArgs, export: bool) -> Result<()> {
+    let actor = match &args.actor {
+        Some(text) if !is_id(text) => Some(admin::find_user(context, text).await?),
+        other => other.clone(),
+    };
+    let org_id = match context.typed_org() {
+        Some(text) => Some(admin::find_org(context, text).await?),
+        None => None,
+    };
+    let project_id = match context.typed_project() {
+        Some(text) => Some(admin::find_project(context, context.typed_org(), text).await?),
+        None => None,
+    };
+    let filter = AuditFilter { actor, org_id, project_id, ..filter(args)? };
+    let filter = with_subject(filter, async |filter: &AuditFilter| context.client.all_audit(filter).await).await?;
+    if export {
+        let mut out = std::io::stdout().lock();
+        context
+            .client
+            .export_audit(&AuditFilter { page: None, limit: None, ..filter }, |piece| out.write_all(piece))
+            .await?;
+        return Ok(());
+    }
+    let records = context.client.all_audit(&filter).await?;
+    output::list(context.look, &records, |records| show(records, true))
+}
+
+/// A filter whose subject is an id in full, where the end of one was typed that was shown: what it is of stands in the
+/// records themselves.
+async fn with_subject(
+    filter: AuditFilter,
+    list: impl AsyncFn(&AuditFilter) -> berth_client::Result<List<AuditRecord>>,
+) -> Result<AuditFilter> {
+    let Some(part) = filter.subject.clone().filter(|text| is_part(text)) else { return Ok(filter) };
+    for page in 1..=PAGES {
+        let all = AuditFilter { subject: None, page: Some(page), limit: Some(100), ..filter.clone() };
+        let List { data, pagination } = list(&all).await?;
+        if let Some(found) = data.into_iter().find(|record| belongs(&record.subject, &part)) {
+            return Ok(AuditFilter { subject: Some(found.subject), ..filter });
+        }
+        if i64::from(page) >= pagination.total_pages {
+            break;
+        }
+    }
+    Ok(filter)
+}
+
+fn filter(args: AuditArgs) -> Result<AuditFilter> {
+    Ok(AuditFilter {
         action: args.action,
-        actor,
         subject: args.subject,
-        project_id,
         since: args.since.as_deref().map(span::ago).transpose()?,
         until: args.until.as_deref().map(span::ago).transpose()?,
         page: Some(args.page.page),
         limit: Some(args.page.limit),
-    };
-    let records = context.client.audit_log(context.org()?, &filter).await?;
-    let names = if context.json { HashMap::new() } else { names(context).await? };
-    output::list(context.json, &records, |records| show(records, &names))
+        ..AuditFilter::default()
+    })
 }
 
-/// Addresses of the members, by id.
-async fn names(context: &Context) -> Result<HashMap<String, String>> {
-    let org = context.org()?;
-    let members = Page::all(async |page| context.client.members(org, page).await).await?;
-    Ok(members.into_iter().map(|m| (m.user_id, m.email)).collect())
-}
-
-fn show(records: &[AuditRecord], names: &HashMap<String, String>) {
-    let address = |id: &String| names.get(id).unwrap_or(id).clone();
+fn show(records: &[AuditRecord], whole_platform: bool) -> Table {
     let rows = records.iter().map(|r| {
-        let actor = match (&r.actor, r.actor_kind.as_str()) {
-            (Some(id), "user") => address(id),
-            (Some(id), kind) => format!("{kind} {id}"),
+        let actor = match (r.actor_name.as_ref().or(r.actor.as_ref()), r.actor_kind.as_str()) {
+            (Some(name), "user") => name.clone(),
+            (Some(name), kind) => format!("{kind} {name}"),
             (None, kind) => kind.to_owned(),
         };
-        [r.created_at.clone(), r.action.clone(), actor, address(&r.subject), r.data.to_string()]
+        let named = r.data["name"].as_str().or(r.data["email"].as_str()).map(str::to_owned);
+        let subject = r.subject_name.clone().or(named).unwrap_or_else(|| r.subject.clone());
+        let project = r.project.as_deref().or(r.project_id.as_deref());
+        let place = match (r.org.as_deref().filter(|_| whole_platform), project) {
+            (Some(org), Some(project)) => format!("{org}/{project}"),
+            (Some(org), None) => org.to_owned(),
+            (None, project) => output::or_dash(project),
+        };
+        [output::time(&r.created_at), r.action.clone(), actor, place, subject, r.data.to_string(), r.id.clone()]
     });
-    output::table(["TIME", "ACTION", "WHO", "WHAT", "MORE"], rows, "Nothing was done, or nothing of this kind.");
+    let none =
+        "Nothing was done, or nothing of this kind. Actions are like vm.create; '--action vm' is everything of VMs.";
+    Table::new(["TIME", "ACTION", "WHO", "PROJECT", "WHAT", "+MORE", "+ID"], rows, none)
 }

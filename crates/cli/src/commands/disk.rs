@@ -1,25 +1,38 @@
 //! Data disks and root disk volumes. A disk is named by its name or its id.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use berth_client::{DataDisk, NewDataDisk, Page, ProjectClient, RootDisk};
+use berth_client::{DataDisk, NewDataDisk, Page, ProjectClient, RootDisk, VmFilter};
 use clap::{Subcommand, ValueEnum};
 
 use super::vm::find as find_vm;
+use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output;
-use crate::pick::{is_id, only};
+use crate::output::{self, Table};
+use crate::pick::{Noun, is_id};
+use crate::several::{Outcome, find_all};
+use crate::size;
+use crate::typed::{Words, retold};
+use crate::wait::WaitArgs;
 
-/// How long `--wait` waits for a disk.
-const LONGEST: Duration = Duration::from_mins(2);
+/// Seconds that a new disk is waited for.
+const LONGEST: u64 = 120;
+
+/// What VMs are called, by their ids.
+type Names = BTreeMap<String, String>;
+
+const DISK: Noun = Noun { one: "disk", list: "berth disk list" };
+const ROOT_DISK: Noun = Noun { one: "root disk", list: "berth disk list --root" };
+
+/// Which option becomes which field.
+const WORDS: Words = &[("name", "NAME"), ("type", "--kind"), ("size_gb", "--size"), ("region_id", "--region")];
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Kind {
-    /// A file system, mounted at /mnt/NAME
     Filesystem,
-    /// Raw
     Block,
 }
 
@@ -31,8 +44,11 @@ pub enum DiskCommand {
         /// Root disk volumes instead
         #[arg(long)]
         root: bool,
+        #[command(flatten)]
+        page: PageArgs,
     },
     /// Show one data disk
+    #[command(visible_alias = "show")]
     Get {
         /// Name or id
         disk: String,
@@ -44,18 +60,17 @@ pub enum DiskCommand {
     Create {
         /// Name: small letters, digits and hyphens, at most 20
         name: String,
-        /// Size in GiB, 10 to 2048
-        #[arg(long, default_value_t = 10)]
-        size: i64,
-        /// What it is in the guest
+        /// Size in GiB, or as 1T: 10 to 2048
+        #[arg(long, alias = "disk", default_value = "10", value_name = "GIB", value_parser = size::gib)]
+        size: u64,
+        /// What it is in the guest: a file system mounted at /mnt/NAME, or raw blocks
         #[arg(long, value_enum, default_value_t = Kind::Filesystem)]
         kind: Kind,
         /// Region
         #[arg(long, default_value = "local")]
         region: String,
-        /// Wait until it is ready
-        #[arg(long, short)]
-        wait: bool,
+        #[command(flatten)]
+        waiting: WaitArgs,
     },
     /// Attach a data disk to a VM that is off
     Attach {
@@ -69,12 +84,13 @@ pub enum DiskCommand {
         /// Name or id
         disk: String,
     },
-    /// Delete a disk that no VM has
+    /// Delete disks that no VM has
     #[command(visible_alias = "rm")]
     Delete {
-        /// Name or id
-        disk: String,
-        /// A root disk volume
+        /// Names or ids
+        #[arg(required = true)]
+        disks: Vec<String>,
+        /// Root disk volumes
         #[arg(long)]
         root: bool,
     },
@@ -84,63 +100,74 @@ pub enum DiskCommand {
 pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
     let project = context.project()?;
     match command {
-        DiskCommand::List { root: false } => {
-            let disks = project.disks(Page::default()).await?;
-            output::print(context.json, &disks, |disks| show(&disks.data))
+        DiskCommand::List { root: false, page } => {
+            let disks = project.disks(page.into()).await?;
+            let vms = vms(context, &project, disks.data.iter().any(|disk| disk.vm_id.is_some())).await?;
+            output::list(context.look, &disks, |disks| show(disks, &vms))
         }
-        DiskCommand::List { root: true } => {
-            let disks = project.root_disks(Page::default()).await?;
-            output::print(context.json, &disks, |disks| show_roots(&disks.data))
+        DiskCommand::List { root: true, page } => {
+            let disks = project.root_disks(page.into()).await?;
+            let vms = vms(context, &project, disks.data.iter().any(|disk| disk.vm_id.is_some())).await?;
+            output::list(context.look, &disks, |disks| show_roots(disks, &vms))
         }
-        DiskCommand::Get { disk, root: false } => one(context, find_data(&project, &disk).await?),
+        DiskCommand::Get { disk, root: false } => one(context, &project, find_data(&project, &disk).await?).await,
         DiskCommand::Get { disk, root: true } => {
             let disk = find_root(&project, &disk).await?;
-            output::print(context.json, &disk, |disk| show_roots(std::slice::from_ref(disk)))
+            let vms = vms(context, &project, disk.vm_id.is_some()).await?;
+            output::rows(context.look, &disk, |disk| show_roots(std::slice::from_ref(disk), &vms))
         }
-        DiskCommand::Create { name, size, kind, region, wait } => {
+        DiskCommand::Create { name, size, kind, region, waiting } => {
             let kind = match kind {
                 Kind::Filesystem => "filesystem".to_owned(),
                 Kind::Block => "block".to_owned(),
             };
-            let disk = project.create_disk(&NewDataDisk { name, kind, size_gb: size, region_id: region }).await?;
-            one(context, if wait { ready(&project, disk).await? } else { disk })
+            let size_gb = i64::try_from(size)?;
+            let request = NewDataDisk { name, kind, size_gb, region_id: region };
+            let disk = project.create_disk(&request).await.map_err(|error| retold(error, WORDS))?;
+            tell_shared(context, &project, &disk.name).await;
+            let longest = waiting.longest(LONGEST);
+            let disk = if waiting.wanted(false) { ready(&project, disk, longest).await? } else { disk };
+            one(context, &project, disk).await
         }
         DiskCommand::Attach { disk, vm } => {
             let (disk, vm) = (find_data(&project, &disk).await?, find_vm(&project, &vm).await?);
-            one(context, project.attach_disk(&disk.id, &vm.id).await?)
+            one(context, &project, project.attach_disk(&disk.id, &vm.id).await?).await
         }
         DiskCommand::Detach { disk } => {
             let disk = find_data(&project, &disk).await?;
-            one(context, project.detach_disk(&disk.id).await?)
+            one(context, &project, project.detach_disk(&disk.id).await?).await
         }
-        DiskCommand::Delete { disk, root } => delete(context, &project, &disk, root).await,
+        DiskCommand::Delete { disks, root } => delete(context, &project, &disks, root).await,
     }
 }
 
-async fn delete(context: &Context, project: &ProjectClient, text: &str, root: bool) -> Result<()> {
-    let name = if root {
-        let disk = find_root(project, text).await?;
-        project.delete_root_disk(&disk.id).await?;
-        disk.name
-    } else {
-        let disk = find_data(project, text).await?;
-        project.delete_disk(&disk.id).await?;
-        disk.name
+async fn delete(context: &Context, project: &ProjectClient, texts: &[String], root: bool) -> Result<()> {
+    let find = async |text: &str| {
+        if root {
+            find_root(project, text).await.map(|disk| (disk.id, disk.name))
+        } else {
+            find_data(project, text).await.map(|disk| (disk.id, disk.name))
+        }
     };
-    if !context.json {
-        println!("{name} is being deleted");
+    let disks = find_all(texts, find).await?;
+    let mut outcome = Outcome::of(disks.len(), context.look);
+    for (id, name) in disks {
+        let answer = if root { project.delete_root_disk(&id).await } else { project.delete_disk(&id).await };
+        if outcome.of_one(&name, answer.map_err(Into::into)).is_some() {
+            output::done(context.look, &name, &id, &format!("{name} is being deleted"));
+        }
     }
-    Ok(())
+    outcome.end()
 }
 
-async fn ready(project: &ProjectClient, mut disk: DataDisk) -> Result<DataDisk> {
+async fn ready(project: &ProjectClient, mut disk: DataDisk, seconds: u64) -> Result<DataDisk> {
     let started = Instant::now();
     while disk.status != "ready" {
         if disk.status == "failed" {
             bail!("{} failed: {}", disk.name, disk.message.unwrap_or_default());
         }
-        if started.elapsed() > LONGEST {
-            return Err(Failure::late(format!("{} is still {}", disk.name, disk.status)));
+        if started.elapsed() > Duration::from_secs(seconds) {
+            return Err(Failure::late(format!("{} is still {} after {seconds} s", disk.name, disk.status)));
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
         disk = project.disk(&disk.id).await?;
@@ -148,14 +175,22 @@ async fn ready(project: &ProjectClient, mut disk: DataDisk) -> Result<DataDisk> 
     Ok(disk)
 }
 
+/// Tells that a new disk shares its name with others.
+async fn tell_shared(context: &Context, project: &ProjectClient, name: &str) {
+    let count = async || {
+        let all = Page::all(async |page| project.disks(page).await).await?;
+        Ok(all.iter().map(|disk| i64::from(disk.name == name)).sum())
+    };
+    DISK.tell_shared(context, name, count).await;
+}
+
 /// The data disk of a name or an id.
 pub async fn find_data(project: &ProjectClient, text: &str) -> Result<DataDisk> {
     if is_id(text) {
         return Ok(project.disk(text).await?);
     }
-    let mut found = Page::all(async |page| project.disks(page).await).await?;
-    found.retain(|disk| disk.name == text);
-    only(found, "disk", text, "berth disk list")
+    let all = Page::all(async |page| project.disks(page).await).await?;
+    DISK.of(all, text, |disk| &disk.id, |disk| disk.name == text)
 }
 
 /// The root disk volume of a name or an id.
@@ -163,18 +198,33 @@ pub async fn find_root(project: &ProjectClient, text: &str) -> Result<RootDisk> 
     if is_id(text) {
         return Ok(project.root_disk(text).await?);
     }
-    let mut found = Page::all(async |page| project.root_disks(page).await).await?;
-    found.retain(|disk| disk.name == text);
-    only(found, "disk", text, "berth disk list --root")
+    let all = Page::all(async |page| project.root_disks(page).await).await?;
+    ROOT_DISK.of(all, text, |disk| &disk.id, |disk| disk.name == text)
 }
 
-fn one(context: &Context, disk: DataDisk) -> Result<()> {
-    output::print(context.json, &disk, |disk| show(std::slice::from_ref(disk)))
+/// What VMs are called, for people, where a disk is one's.
+async fn vms(context: &Context, project: &ProjectClient, wanted: bool) -> Result<Names> {
+    if !wanted || !context.look.is_for_people() {
+        return Ok(Names::new());
+    }
+    let page = |at: Page| VmFilter { page: Some(at.page), limit: Some(at.limit), ..VmFilter::default() };
+    let all = Page::all(async |at| project.vms(page(at)).await).await?;
+    Ok(all.into_iter().map(|vm| (vm.id, vm.name)).collect())
 }
 
-fn show(disks: &[DataDisk]) {
+async fn one(context: &Context, project: &ProjectClient, disk: DataDisk) -> Result<()> {
+    let vms = vms(context, project, disk.vm_id.is_some()).await?;
+    output::rows(context.look, &disk, |disk| show(std::slice::from_ref(disk), &vms))
+}
+
+/// What a disk's VM is called.
+fn vm(id: Option<&str>, vms: &Names) -> String {
+    output::or_dash(id.map(|id| vms.get(id).map_or(id, String::as_str)))
+}
+
+fn show(disks: &[DataDisk], vms: &Names) -> Table {
     let rows = disks.iter().map(|d| {
-        let vm = output::or_dash(d.vm_id.as_deref());
+        let vm = vm(d.vm_id.as_deref(), vms);
         [
             d.name.clone(),
             d.status.clone(),
@@ -186,12 +236,12 @@ fn show(disks: &[DataDisk]) {
         ]
     });
     let header = ["NAME", "STATUS", "KIND", "SIZE", "VM", "AGE", "ID"];
-    output::table(header, rows, "No data disks. Make one: berth disk create NAME");
+    Table::new(header, rows, "No data disks. Make one: berth disk create NAME")
 }
 
-fn show_roots(disks: &[RootDisk]) {
+fn show_roots(disks: &[RootDisk], vms: &Names) -> Table {
     let rows = disks.iter().map(|d| {
-        let vm = output::or_dash(d.vm_id.as_deref());
+        let vm = vm(d.vm_id.as_deref(), vms);
         [
             d.name.clone(),
             d.status.clone(),
@@ -202,5 +252,5 @@ fn show_roots(disks: &[RootDisk]) {
             d.id.clone(),
         ]
     });
-    output::table(["NAME", "STATUS", "IMAGE", "SIZE", "VM", "AGE", "ID"], rows, "No root disk volumes.");
+    Table::new(["NAME", "STATUS", "IMAGE", "SIZE", "VM", "AGE", "ID"], rows, "No root disk volumes.")
 }

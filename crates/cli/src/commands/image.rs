@@ -3,20 +3,34 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
-use berth_client::{Client, Image, ImageSource, NewImage, Page};
+use anyhow::{Context as _, Result, bail};
+use berth_client::{Client, Image, ImageSource, NewImage};
 use clap::{Args, Subcommand};
 
+use crate::cli::PageArgs;
 use crate::context::Context;
-use crate::output;
+use crate::output::{self, Table};
 use crate::progress::Progress;
+use crate::typed::{Words, retold};
+
+/// Which option becomes which field; a file's id is named otherwise than a URL's.
+const WORDS: Words = &[
+    ("id", "--id"),
+    ("image_id", "--id"),
+    ("name", "--name"),
+    ("login_user", "--login-user"),
+    ("sha256", "--sha256"),
+    ("firmware", "--uefi"),
+    ("url", "SOURCE"),
+];
 
 #[derive(Subcommand)]
 pub enum ImageCommand {
     /// List images
     #[command(visible_alias = "ls")]
-    List,
+    List(PageArgs),
     /// Show one image
+    #[command(visible_alias = "show")]
     Get {
         /// Id
         image: String,
@@ -56,17 +70,12 @@ pub struct ImportArgs {
 pub async fn run(context: &Context, command: ImageCommand) -> Result<()> {
     let client = &context.client;
     match command {
-        ImageCommand::List => {
-            let images = client.images(Page::default()).await?;
-            output::print(context.json, &images, |images| show(&images.data))
-        }
+        ImageCommand::List(page) => output::list(context.look, &client.images(page.into()).await?, show),
         ImageCommand::Get { image } => one(context, client.image(&image).await?),
         ImageCommand::Import(args) => one(context, import(context, args).await?),
         ImageCommand::Delete { image } => {
             client.delete_image(&image).await?;
-            if !context.json {
-                println!("{image} removed");
-            }
+            output::done(context.look, &image, &image, &format!("{image} removed"));
             Ok(())
         }
     }
@@ -74,8 +83,14 @@ pub async fn run(context: &Context, command: ImageCommand) -> Result<()> {
 
 async fn import(context: &Context, args: ImportArgs) -> Result<Image> {
     let is_url = args.source.starts_with("http://") || args.source.starts_with("https://");
-    let source =
-        if is_url { ImageSource::Url(args.source.clone()) } else { ImageSource::File(PathBuf::from(&args.source)) };
+    let source = if is_url {
+        ImageSource::Url(args.source.clone())
+    } else {
+        // Looked at before anything is sent, so that a slip is told as one.
+        let file = std::fs::File::open(&args.source);
+        file.with_context(|| format!("the file {} cannot be read", args.source))?;
+        ImageSource::File(PathBuf::from(&args.source))
+    };
     let image = NewImage {
         id: args.id.unwrap_or_else(|| id_of(&args.source)),
         name: args.name,
@@ -83,9 +98,9 @@ async fn import(context: &Context, args: ImportArgs) -> Result<Image> {
         sha256: args.sha256,
         firmware: args.uefi.then(|| "uefi".to_owned()),
     };
-    let mut progress = Progress::new(context.json);
+    let mut progress = Progress::new(context.is_quiet());
     progress.show(format!("{}: {}", image.id, if is_url { "asking for it" } else { "sending and converting" }));
-    let started = context.client.import_image(&image, &source).await?;
+    let started = context.client.import_image(&image, &source).await.map_err(|error| retold(error, WORDS))?;
     let done = ready(&context.client, started, &mut progress).await?;
     progress.finish();
     Ok(done)
@@ -113,10 +128,10 @@ fn id_of(source: &str) -> String {
 }
 
 fn one(context: &Context, image: Image) -> Result<()> {
-    output::print(context.json, &image, |image| show(std::slice::from_ref(image)))
+    output::rows(context.look, &image, |image| show(std::slice::from_ref(image)))
 }
 
-fn show(images: &[Image]) {
+fn show(images: &[Image]) -> Table {
     let rows = images.iter().map(|i| {
         let message = output::or_dash(i.message.as_deref());
         let size = format!("{} GiB", i.virtual_size_gb);
@@ -130,8 +145,9 @@ fn show(images: &[Image]) {
             message,
         ]
     });
-    let header = ["ID", "NAME", "STATUS", "USER", "DISK", "AGE", "MESSAGE"];
-    output::table(header, rows, "No images. Build one: script/quickstart, or import one: berth image import FILE");
+    let header = ["ID", "+NAME", "STATUS", "USER", "DISK", "AGE", "MESSAGE"];
+    let none = "No images. Build one: script/quickstart, or import one: berth image import FILE";
+    Table::new(header, rows, none).cut()
 }
 
 #[cfg(test)]

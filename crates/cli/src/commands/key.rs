@@ -6,8 +6,21 @@ use clap::{Args, Subcommand};
 
 use crate::cli::PageArgs;
 use crate::context::{API_KEY, Context};
-use crate::pick::{is_id, only};
-use crate::{output, span};
+use crate::output::{self, Table};
+use crate::pick::{Noun, is_id};
+use crate::span;
+use crate::typed::{Words, retold};
+
+const KEY: Noun = Noun { one: "key", list: "berth key list" };
+
+/// Which option of a new key becomes which field.
+const NEW: Words =
+    &[("name", "NAME"), ("scopes", "--scope"), ("expires_at", "--expires"), ("source_networks", "--from")];
+/// Which option of a change becomes which field.
+const CHANGES: Words =
+    &[("name", "--name"), ("scopes", "--scope"), ("expires_at", "--expires"), ("source_networks", "--from")];
+/// What stands for every network.
+const ANYWHERE: &str = "anywhere";
 
 #[derive(Subcommand)]
 pub enum KeyCommand {
@@ -22,7 +35,7 @@ pub enum KeyCommand {
     },
     /// Make a key
     Create(CreateArgs),
-    /// Change name, scopes or end of a key
+    /// Change name, scopes, networks or end of a key
     Update(UpdateArgs),
     /// Revoke a key, at once
     #[command(visible_alias = "rm")]
@@ -53,6 +66,9 @@ pub struct CreateArgs {
     /// When it ends: 30d, or a time like 2030-01-31T12:00:00Z; by default never
     #[arg(long, value_name = "WHEN")]
     expires: Option<String>,
+    /// Network or address that it may be used from, as 198.51.100.0/24; repeated; by default everywhere
+    #[arg(long = "from", value_delimiter = ',', value_name = "NETWORK")]
+    networks: Vec<String>,
     /// Print the key alone
     #[arg(long, short)]
     quiet: bool,
@@ -63,7 +79,7 @@ pub struct UpdateArgs {
     /// Name, id or prefix
     key: String,
     /// New name
-    #[arg(long, required_unless_present_any = ["scopes", "expires"])]
+    #[arg(long, required_unless_present_any = ["scopes", "expires", "networks"])]
     name: Option<String>,
     /// All that it is good for from now on; repeated
     #[arg(long = "scope", value_delimiter = ',', value_name = "SCOPE")]
@@ -71,18 +87,26 @@ pub struct UpdateArgs {
     /// When it ends: 30d, or a time like 2030-01-31T12:00:00Z
     #[arg(long, value_name = "WHEN")]
     expires: Option<String>,
+    /// All networks and addresses that it may be used from; repeated; 'anywhere' lifts it
+    #[arg(long = "from", value_delimiter = ',', value_name = "NETWORK")]
+    networks: Vec<String>,
 }
 
 /// Does what was typed.
 pub async fn run(context: &Context, command: KeyCommand) -> Result<()> {
     let project = context.project()?;
     match command {
-        KeyCommand::List(page) => output::list(context.json, &project.api_keys(page.into()).await?, show),
+        KeyCommand::List(page) => output::list(context.look, &project.api_keys(page.into()).await?, show),
         KeyCommand::Get { key } => one(context, find(&project, &key).await?),
         KeyCommand::Create(args) => {
             let expires_at = args.expires.as_deref().map(span::ahead).transpose()?;
-            let request = NewApiKey { name: args.name, scopes: args.scopes, expires_at };
-            made(context, &project.create_api_key(&request).await?, args.quiet)
+            let request =
+                NewApiKey { name: args.name, scopes: args.scopes, expires_at, source_networks: args.networks };
+            let key = project.create_api_key(&request).await.map_err(|error| retold(error, NEW))?;
+            // The key first: it is shown this once.
+            made(context, &key, args.quiet)?;
+            tell_shared(context, &project, &request.name).await;
+            Ok(())
         }
         KeyCommand::Update(args) => {
             let key = find(&project, &args.key).await?;
@@ -90,15 +114,14 @@ pub async fn run(context: &Context, command: KeyCommand) -> Result<()> {
                 name: args.name,
                 scopes: (!args.scopes.is_empty()).then_some(args.scopes),
                 expires_at: args.expires.as_deref().map(span::ahead).transpose()?,
+                source_networks: networks(args.networks),
             };
-            one(context, project.update_api_key(&key.id, &change).await?)
+            one(context, project.update_api_key(&key.id, &change).await.map_err(|error| retold(error, CHANGES))?)
         }
         KeyCommand::Revoke { key } => {
             let key = find(&project, &key).await?;
             project.revoke_api_key(&key.id).await?;
-            if !context.json {
-                println!("The key {} is revoked.", key.name);
-            }
+            output::done(context.look, &key.name, &key.id, &format!("The key {} is revoked.", key.name));
             Ok(())
         }
         KeyCommand::Rotate { key, overlap, quiet } => {
@@ -109,22 +132,40 @@ pub async fn run(context: &Context, command: KeyCommand) -> Result<()> {
     }
 }
 
+/// Tells that a new key shares its name with others that are active.
+async fn tell_shared(context: &Context, project: &ProjectClient, name: &str) {
+    let count = async || {
+        let keys = Page::all(async |page| project.api_keys(page).await).await?;
+        Ok(keys.iter().map(|key| i64::from(key.name == name && key.status == "active")).sum())
+    };
+    KEY.tell_shared(context, name, count).await;
+}
+
+/// The networks that were typed, if any were.
+fn networks(typed: Vec<String>) -> Option<Vec<String>> {
+    match typed.as_slice() {
+        [] => None,
+        [word] if word == ANYWHERE => Some(Vec::new()),
+        _ => Some(typed),
+    }
+}
+
 /// The key of a name, an id or a prefix: of several with one name, the one that is active.
 async fn find(project: &ProjectClient, text: &str) -> Result<ApiKey> {
     if is_id(text) {
         return Ok(project.api_key(text).await?);
     }
     let mut keys = Page::all(async |page| project.api_keys(page).await).await?;
-    keys.retain(|key| key.name == text || key.prefix == text);
-    if keys.iter().any(|key| key.status == "active") {
+    let is_called = |key: &ApiKey| key.name == text || key.prefix == text;
+    if keys.iter().any(|key| is_called(key) && key.status == "active") {
         keys.retain(|key| key.status == "active");
     }
-    only(keys, "key", text, "berth key list")
+    KEY.of(keys, text, |key| &key.id, is_called)
 }
 
 /// Shows a key for the only time.
 fn made(context: &Context, made: &MadeApiKey, quiet: bool) -> Result<()> {
-    if context.json {
+    if context.look.is_json() {
         return output::json(made);
     }
     if quiet {
@@ -132,31 +173,39 @@ fn made(context: &Context, made: &MadeApiKey, quiet: bool) -> Result<()> {
         return Ok(());
     }
     one(context, made.api_key.clone())?;
-    println!("\n{}\n", made.key);
-    eprintln!(
-        "The key is not shown again. A program uses it as {API_KEY}, with BERTH_URL, BERTH_ORG and BERTH_PROJECT."
-    );
+    if context.look.is_for_people() {
+        println!("\n{}\n", made.key);
+    } else {
+        eprintln!("{}", made.key);
+    }
+    eprintln!("The key is not shown again. A program uses it as {API_KEY}, with BERTH_URL; it knows its project.");
     Ok(())
 }
 
 fn one(context: &Context, key: ApiKey) -> Result<()> {
-    output::print(context.json, &key, |key| show(std::slice::from_ref(key)))
+    output::rows(context.look, &key, |key| show(std::slice::from_ref(key)))
 }
 
-fn show(keys: &[ApiKey]) {
+fn show(keys: &[ApiKey]) -> Table {
     let rows = keys.iter().map(|k| {
         let used = k.last_used_at.as_deref().map_or_else(|| "never".into(), output::age);
+        let from = if k.source_networks.is_empty() { ANYWHERE.into() } else { k.source_networks.join(",") };
+        let owner = k.owner.as_ref().and_then(|owner| owner.email.as_deref());
+        let ends = k.expires_at.as_deref().map_or_else(|| "never".into(), output::time);
         [
             k.name.clone(),
             k.status.clone(),
             k.scopes.join(","),
             k.prefix.clone(),
+            output::or_dash(owner),
+            from,
             used,
-            k.expires_at.clone().unwrap_or_else(|| "never".into()),
+            output::or_dash(k.last_used_address.as_deref()),
+            if k.exceeds_max_life { format!("{ends} (beyond the organization's limit)") } else { ends },
             output::age(&k.created_at),
             k.id.clone(),
         ]
     });
-    let header = ["NAME", "STATUS", "SCOPES", "PREFIX", "USED", "ENDS", "AGE", "ID"];
-    output::table(header, rows, "No keys. Make one: berth key create NAME --scope vm");
+    let header = ["NAME", "STATUS", "SCOPES", "PREFIX", "+OWNER", "+FROM", "USED", "+BY", "+ENDS", "AGE", "ID"];
+    Table::new(header, rows, "No keys. Make one: berth key create NAME --scope vm")
 }

@@ -6,8 +6,11 @@ use clap::Subcommand;
 
 use crate::cli::PageArgs;
 use crate::context::Context;
-use crate::output;
-use crate::pick::{is_id, only};
+use crate::output::{self, Table};
+use crate::pick::Noun;
+use crate::typed::retold;
+
+const LIST: &str = "berth member list";
 
 #[derive(Subcommand)]
 pub enum MemberCommand {
@@ -48,12 +51,15 @@ pub async fn run(context: &Context, command: MemberCommand) -> Result<()> {
 
 async fn in_org(context: &Context, org: &str, command: MemberCommand) -> Result<()> {
     let client = &context.client;
-    let find = async |text: &str| find(async |page| client.members(org, page).await, text, "berth member list").await;
+    let find = async |text: &str| find(async |page| client.members(org, page).await, text, LIST).await;
     match command {
-        MemberCommand::List(page) => output::list(context.json, &client.members(org, page.into()).await?, show),
+        MemberCommand::List(page) => {
+            output::list(context.look, &client.members(org, page.into()).await?, |members| show(context, members))
+        }
         MemberCommand::Role { member, role } => {
             let member = find(&member).await?;
-            one(context, client.set_member_role(org, &member.user_id, &role).await?)
+            let changed = client.set_member_role(org, &member.user_id, &role).await;
+            one(context, changed.map_err(|error| retold(error, &[("role", "ROLE")]))?)
         }
         MemberCommand::Remove { member } => {
             let member = find(&member).await?;
@@ -67,13 +73,16 @@ async fn in_org(context: &Context, org: &str, command: MemberCommand) -> Result<
 
 async fn in_project(context: &Context, project: &ProjectClient, command: MemberCommand) -> Result<()> {
     let name = context.project_name().unwrap_or_default();
-    let list = format!("berth member list --project {name}");
+    let list = format!("{LIST} --project {name}");
     let find = async |text: &str| find(async |page| project.members(page).await, text, &list).await;
     match command {
-        MemberCommand::List(page) => output::list(context.json, &project.members(page.into()).await?, show),
+        MemberCommand::List(page) => {
+            output::list(context.look, &project.members(page.into()).await?, |members| show(context, members))
+        }
         MemberCommand::Role { member, role } => {
             let member = find(&member).await?;
-            one(context, project.set_member_role(&member.user_id, &role).await?)
+            let changed = project.set_member_role(&member.user_id, &role).await;
+            one(context, changed.map_err(|error| retold(error, &[("role", "ROLE")]))?)
         }
         MemberCommand::Remove { member } => {
             let member = find(&member).await?;
@@ -88,12 +97,12 @@ async fn in_project(context: &Context, project: &ProjectClient, command: MemberC
 async fn add(context: &Context, text: &str, role: &str) -> Result<()> {
     let (project, org) = (context.project()?, context.org()?);
     let added = if text.contains('@') {
-        project.add_member(text, role).await?
+        project.add_member(text, role).await
     } else {
-        let found = find(async |page| context.client.members(org, page).await, text, "berth member list").await?;
-        project.add_member_by_id(&found.user_id, role).await?
+        let found = find(async |page| context.client.members(org, page).await, text, LIST).await?;
+        project.add_member_by_id(&found.user_id, role).await
     };
-    one(context, added)
+    one(context, added.map_err(|error| retold(error, &[("email", "MEMBER"), ("role", "--role")]))?)
 }
 
 /// The member of an address, a name or an id.
@@ -102,36 +111,33 @@ async fn find(
     text: &str,
     command: &str,
 ) -> Result<Member> {
-    let mut members = Page::all(list).await?;
-    members.retain(|m| match text {
-        id if is_id(id) => m.user_id == id,
-        email if email.contains('@') => m.email.eq_ignore_ascii_case(email),
-        name => m.name.as_deref() == Some(name),
-    });
-    only(members, "member", text, command)
+    let members = Page::all(list).await?;
+    let is_called =
+        |m: &Member| m.user_id == text || m.email.eq_ignore_ascii_case(text) || m.name.as_deref() == Some(text);
+    Noun { one: "member", list: command }.of(members, text, |m| &m.user_id, is_called)
 }
 
 /// The member of the organization that a text names.
 pub async fn of_org(context: &Context, text: &str) -> Result<Member> {
     let org = context.org()?;
-    find(async |page| context.client.members(org, page).await, text, "berth member list").await
+    find(async |page| context.client.members(org, page).await, text, LIST).await
 }
 
 fn removed(context: &Context, member: &Member, place: &str) {
-    if !context.json {
-        println!("{} is no member of {place} any more.", member.email);
-    }
+    let said = format!("{} is no member of {place} any more.", member.email);
+    output::done(context.look, &member.email, &member.user_id, &said);
 }
 
 fn one(context: &Context, member: Member) -> Result<()> {
-    output::print(context.json, &member, |member| show(std::slice::from_ref(member)))
+    output::rows(context.look, &member, |member| show(context, std::slice::from_ref(member)))
 }
 
-fn show(members: &[Member]) {
+fn show(context: &Context, members: &[Member]) -> Table {
     let rows = members.iter().map(|m| {
         let name = output::or_dash(m.name.as_deref());
         [m.email.clone(), name, m.role.clone(), output::age(&m.created_at), m.user_id.clone()]
     });
-    let empty = "No members of its own. Add one: berth member add ADDRESS --role editor --project PROJECT";
-    output::table(["ADDRESS", "NAME", "ROLE", "SINCE", "ID"], rows, empty);
+    let project = context.project_name().unwrap_or("PROJECT");
+    let empty = format!("No members of its own. Add one: berth member add ADDRESS --role editor --project {project}");
+    Table::new(["ADDRESS", "NAME", "ROLE", "SINCE", "ID"], rows, empty)
 }

@@ -4,6 +4,7 @@ pub mod account;
 pub mod admin;
 pub mod audit;
 pub mod chat;
+pub mod context;
 pub mod disk;
 pub mod image;
 pub mod invitation;
@@ -15,6 +16,7 @@ pub mod org;
 pub mod project;
 pub mod quota;
 pub mod referral;
+mod resource_usage;
 pub mod sandbox;
 mod service;
 pub mod session;
@@ -26,47 +28,51 @@ pub mod vm;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::CommandFactory;
 
 use crate::cli::{Cli, Command};
+use crate::complete;
 use crate::context::Context;
 
 /// Does what was typed.
 pub async fn run(cli: Cli) -> Result<ExitCode> {
     let global = &cli.global;
-    let (context, person) = (|| Context::any(global), || Context::person(global));
+    let (any, person) = (|| Context::any(global), || Context::person(global));
     match cli.command {
-        Command::Serve(args) => return service::serve(&args).await,
+        Command::Serve { service, take_over, new_secrets_key } => {
+            return service::serve(&service, take_over, new_secrets_key).await;
+        }
+        Command::Backup { service, file } => return service::back_up(global.look(), &service, &file).await,
         Command::Shutdown(args) => return service::shutdown(&args).await,
         Command::Doctor(args) => return service::doctor(&args).await,
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "berth", &mut std::io::stdout());
+            complete::register(shell)?;
         }
         Command::Login(args) => session::login(global, args).await?,
         Command::Signup(args) => session::sign_up(global, args).await?,
+        Command::Context(command) => context::run(global.look(), command).await?,
         Command::Logout { all } => session::logout(&person()?, all).await?,
         Command::Whoami => session::whoami(&person()?).await?,
         Command::Account(command) => account::run(global, command).await?,
         Command::Org(command) => org::run(&person()?, command).await?,
         Command::Member(command) => member::run(&person()?, command).await?,
         Command::Invite(args) => invitation::invite(&person()?, args).await?,
-        Command::Invitation(command) => invitation::run(&person()?, command).await?,
+        Command::Invitation(command) => invitation::run(global, command).await?,
         Command::Project(command) => project::run(&person()?, command).await?,
         Command::Key(command) => key::run(&person()?, command).await?,
         Command::Audit(args) => audit::run(&person()?, args).await?,
         Command::Referral { command } => referral::run(&person()?, command).await?,
         Command::Admin(command) => admin::run(&person()?, command).await?,
-        Command::Vm(command) => return vm::run(&context()?, command).await,
-        Command::Disk(command) => disk::run(&context()?, command).await?,
-        Command::Image(command) => image::run(&context()?, command).await?,
-        Command::Sandbox(command) => return sandbox::run(&context()?, command).await,
-        Command::Template(command) => template::run(&context()?, command).await?,
+        Command::Vm(command) => return vm::run(&any().await?, command).await,
+        Command::Disk(command) => disk::run(&any().await?, command).await?,
+        Command::Image(command) => image::run(&any().await?, command).await?,
+        Command::Sandbox(command) => return sandbox::run(&any().await?, command).await,
+        Command::Template(command) => template::run(&any().await?, command).await?,
         Command::Model(command) => model::run(global, command).await?,
-        Command::Chat(args) => return chat::run(&context()?, args).await,
-        Command::Speak(args) => speak::run(&context()?, args).await?,
-        Command::Usage(args) => usage::run(&context()?, args).await?,
-        Command::Catalog => offer::catalog(&context()?).await?,
-        Command::Quota { command: None } => quota::show(&context()?).await?,
+        Command::Chat(args) => return chat::run(&any().await?, args).await,
+        Command::Speak(args) => speak::run(&any().await?, args).await?,
+        Command::Usage(args) => usage::run(&any().await?, args).await?,
+        Command::Catalog => offer::catalog(&any().await?).await?,
+        Command::Quota { command: None } => quota::show(&any().await?).await?,
         Command::Quota { command: Some(command) } => quota::run(&person()?, command).await?,
     }
     Ok(ExitCode::SUCCESS)

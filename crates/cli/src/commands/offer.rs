@@ -3,8 +3,9 @@
 use anyhow::Result;
 use serde_json::json;
 
+use super::usage::money;
 use crate::context::Context;
-use crate::output;
+use crate::output::{self, Table};
 
 pub async fn catalog(context: &Context) -> Result<()> {
     let (regions, configs, plans) = (
@@ -12,17 +13,24 @@ pub async fn catalog(context: &Context) -> Result<()> {
         context.client.vm_configs().await?.data,
         context.client.plans().await?.data,
     );
-    if context.json {
+    if context.look.is_json() {
         return output::json(&json!({ "regions": regions, "vm_configs": configs, "plans": plans }));
     }
     let sizes = configs.into_iter().map(|c| {
         let gpus = c.gpu_model.map_or_else(|| "-".into(), |model| format!("{} x {model}", c.gpu_max));
         [c.id, c.vcpu.to_string(), format!("{} MiB", c.memory_mb), gpus]
     });
-    output::table(["SIZE", "VCPU", "MEMORY", "GPU"], sizes, "No sizes are configured.");
-    println!();
-    output::table(["REGION", "NAME"], regions.into_iter().map(|r| [r.id, r.name]), "No regions are configured.");
-    println!();
-    output::table(["PLAN", "NAME"], plans.into_iter().map(|p| [p.id, p.name]), "No plans are configured.");
+    Table::new(["SIZE", "VCPU", "MEMORY", "GPU"], sizes, "No sizes are configured.").print(context.look);
+    output::say(context.look, "");
+    Table::new(["REGION", "NAME"], regions.into_iter().map(|r| [r.id, r.name]), "No regions are configured.")
+        .print(context.look);
+    output::say(context.look, "");
+    let plans = plans.into_iter().map(|p| {
+        let prices = [p.price.vcpu_hour, p.price.memory_gb_hour, p.price.gpu_hour].map(money);
+        let [vcpu, memory, gpu] = prices;
+        [p.id, p.name, vcpu, memory, gpu]
+    });
+    let columns = ["PLAN", "NAME", "VCPU HOUR", "GIB HOUR", "GPU HOUR"];
+    Table::new(columns, plans, "No plans are configured.").print(context.look);
     Ok(())
 }

@@ -1,13 +1,20 @@
 //! Organizations. One is named by its slug, id or name.
 
 use anyhow::Result;
-use berth_client::{Organization, Page, Rename};
+use berth_client::{ChangeOrganization, Organization, Page};
 use clap::Subcommand;
 
 use super::session::first_project;
 use crate::cli::PageArgs;
 use crate::context::Context;
-use crate::{output, pick};
+use crate::output::{self, Table};
+use crate::pick::Noun;
+use crate::span;
+use crate::typed::{Words, retold};
+
+/// Which option of a change becomes which field.
+const CHANGES: Words = &[("name", "--name"), ("slug", "--slug"), ("max_key_seconds", "--max-key-life")];
+const ORG: Noun = Noun { one: "organization", list: "berth org list" };
 
 #[derive(Subcommand)]
 pub enum OrgCommand {
@@ -28,16 +35,19 @@ pub enum OrgCommand {
         #[arg(long)]
         slug: Option<String>,
     },
-    /// Change name or slug
+    /// Change name, slug, or how long API keys live at most
     Update {
         /// Slug, id or name; by default the one that commands mean
         org: Option<String>,
         /// New name
-        #[arg(long, required_unless_present = "slug")]
+        #[arg(long, required_unless_present_any = ["slug", "max_key_life"])]
         name: Option<String>,
         /// New name in paths
         #[arg(long)]
         slug: Option<String>,
+        /// How long an API key may live that is made from now on, as 90d; 0s is without end
+        #[arg(long, value_name = "SPAN")]
+        max_key_life: Option<String>,
     },
     /// Delete an organization that owns nothing any more
     #[command(visible_alias = "rm")]
@@ -57,15 +67,19 @@ pub async fn run(context: &Context, command: OrgCommand) -> Result<()> {
     match command {
         OrgCommand::List(page) => {
             let orgs = context.client.organizations(page.into()).await?;
-            output::list(context.json, &orgs, show)
+            output::list(context.look, &orgs, show)
         }
         OrgCommand::Get { org } => one(context, find_or_meant(context, org).await?),
         OrgCommand::Create { name, slug } => {
-            one(context, context.client.create_organization(&name, slug.as_deref()).await?)
+            let made = context.client.create_organization(&name, slug.as_deref()).await;
+            one(context, made.map_err(|error| retold(error, &[("name", "NAME"), ("slug", "--slug")]))?)
         }
-        OrgCommand::Update { org, name, slug } => {
+        OrgCommand::Update { org, name, slug, max_key_life } => {
             let before = find_or_meant(context, org).await?;
-            let after = context.client.update_organization(&before.id, &Rename { name, slug }).await?;
+            let max_key_seconds = max_key_life.as_deref().map(span::seconds).transpose()?;
+            let change = ChangeOrganization { name, slug, max_key_seconds };
+            let after = context.client.update_organization(&before.id, &change).await;
+            let after = after.map_err(|error| retold(error, CHANGES))?;
             if before.slug != after.slug {
                 context.keep(|kept| replace(&mut kept.org, &before.slug, &after.slug))?;
             }
@@ -82,9 +96,8 @@ pub async fn find(context: &Context, text: &str) -> Result<Organization> {
         Err(error) if error.status() == Some(404) => {}
         other => return Ok(other?),
     }
-    let mut orgs = Page::all(async |page| context.client.organizations(page).await).await?;
-    orgs.retain(|org| org.name == text);
-    pick::only(orgs, "organization", text, "berth org list")
+    let orgs = Page::all(async |page| context.client.organizations(page).await).await?;
+    ORG.of(orgs, text, |org| &org.id, |org| org.name == text)
 }
 
 async fn find_or_meant(context: &Context, typed: Option<String>) -> Result<Organization> {
@@ -103,9 +116,7 @@ async fn delete(context: &Context, text: &str) -> Result<()> {
             kept.project.clear();
         }
     })?;
-    if !context.json {
-        println!("The organization {} is deleted.", org.slug);
-    }
+    output::done(context.look, &org.slug, &org.id, &format!("The organization {} is deleted.", org.slug));
     Ok(())
 }
 
@@ -113,11 +124,13 @@ async fn choose(context: &Context, text: &str) -> Result<()> {
     let org = find(context, text).await?;
     let project = first_project(&context.client, &org.slug).await?.unwrap_or_default();
     context.choose(&org.slug, &project)?;
+    let Organization { slug, id, .. } = &org;
     if project.is_empty() {
-        println!("Commands now mean the organization {}. You see no project there yet.", org.slug);
+        let said = format!("Commands now mean the organization {slug}. You see no project there yet.");
+        output::done(context.look, slug, id, &said);
         eprintln!("Make one: berth project create NAME");
     } else {
-        println!("Commands now mean the project {}/{project}.", org.slug);
+        output::done(context.look, slug, id, &format!("Commands now mean the project {slug}/{project}."));
     }
     Ok(())
 }
@@ -130,13 +143,13 @@ pub fn replace(kept: &mut String, before: &str, after: &str) {
 }
 
 fn one(context: &Context, org: Organization) -> Result<()> {
-    output::print(context.json, &org, |org| show(std::slice::from_ref(org)))
+    output::rows(context.look, &org, |org| show(std::slice::from_ref(org)))
 }
 
-fn show(orgs: &[Organization]) {
+fn show(orgs: &[Organization]) -> Table {
     let rows = orgs.iter().map(|o| {
         let role = output::or_dash(o.role.as_deref());
         [o.slug.clone(), o.name.clone(), role, output::age(&o.created_at), o.id.clone()]
     });
-    output::table(["SLUG", "NAME", "ROLE", "AGE", "ID"], rows, "No organizations. Make one: berth org create NAME");
+    Table::new(["SLUG", "NAME", "ROLE", "AGE", "ID"], rows, "No organizations. Make one: berth org create NAME")
 }

@@ -8,7 +8,11 @@ use super::org;
 use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::{output, pick};
+use crate::output::{self, Table};
+use crate::pick::Noun;
+use crate::typed::retold;
+
+const PROJECT: Noun = Noun { one: "project", list: "berth project list" };
 
 #[derive(Subcommand)]
 pub enum ProjectCommand {
@@ -59,15 +63,17 @@ pub async fn run(context: &Context, command: ProjectCommand) -> Result<()> {
     match command {
         ProjectCommand::List(page) => {
             let projects = client.projects(context.org()?, page.into()).await?;
-            output::list(context.json, &projects, |projects| show(context, projects))
+            output::list(context.look, &projects, |projects| show(context, projects))
         }
         ProjectCommand::Get { project } => one(context, find_or_meant(context, project).await?.1),
         ProjectCommand::Create { name, slug } => {
-            one(context, client.create_project(context.org()?, &name, slug.as_deref()).await?)
+            let made = client.create_project(context.org()?, &name, slug.as_deref()).await;
+            one(context, made.map_err(|error| retold(error, &[("name", "NAME"), ("slug", "--slug")]))?)
         }
         ProjectCommand::Update { project, name, slug } => {
             let (org, before) = find_or_meant(context, project).await?;
-            let after = client.update_project(&org, &before.id, &Rename { name, slug }).await?;
+            let after = client.update_project(&org, &before.id, &Rename { name, slug }).await;
+            let after = after.map_err(|error| retold(error, &[("name", "--name"), ("slug", "--slug")]))?;
             if before.slug != after.slug {
                 context.keep(|kept| {
                     if kept.org == org {
@@ -92,9 +98,9 @@ pub async fn find(context: &Context, text: &str) -> Result<(String, Project)> {
         Err(error) if error.status() == Some(404) => {}
         other => return Ok((org.to_owned(), other?)),
     }
-    let mut projects = Page::all(async |page| context.client.projects(org, page).await).await?;
-    projects.retain(|project| project.name == name);
-    Ok((org.to_owned(), pick::only(projects, "project", name, "berth project list")?))
+    let projects = Page::all(async |page| context.client.projects(org, page).await).await?;
+    let found = PROJECT.of(projects, name, |project| &project.id, |project| project.name == name)?;
+    Ok((org.to_owned(), found))
 }
 
 async fn find_or_meant(context: &Context, typed: Option<String>) -> Result<(String, Project)> {
@@ -113,28 +119,29 @@ async fn delete(context: &Context, text: &str) -> Result<()> {
             kept.project.clear();
         }
     })?;
-    if !context.json {
-        println!("The project {} is deleted.", project.slug);
-    }
+    let Project { slug, id, .. } = &project;
+    output::done(context.look, slug, id, &format!("The project {slug} is deleted."));
     Ok(())
 }
 
 async fn choose(context: &Context, text: &str) -> Result<()> {
     let (org, project) = find(context, text).await?;
     context.choose(&org, &project.slug)?;
-    println!("Commands now mean the project {org}/{}.", project.slug);
+    let Project { slug, id, .. } = &project;
+    output::done(context.look, slug, id, &format!("Commands now mean the project {org}/{slug}."));
     Ok(())
 }
 
 fn one(context: &Context, project: Project) -> Result<()> {
-    output::print(context.json, &project, |project| show(context, std::slice::from_ref(project)))
+    output::rows(context.look, &project, |project| show(context, std::slice::from_ref(project)))
 }
 
-fn show(context: &Context, projects: &[Project]) {
+fn show(context: &Context, projects: &[Project]) -> Table {
     let rows = projects.iter().map(|p| {
         let mark = if context.project_name() == Some(p.slug.as_str()) { "*" } else { "" };
         let role = output::or_dash(p.role.as_deref());
-        [format!("{}{mark}", p.slug), p.name.clone(), role, output::age(&p.created_at), p.id.clone()]
+        [p.slug.clone(), mark.to_owned(), p.name.clone(), role, output::age(&p.created_at), p.id.clone()]
     });
-    output::table(["SLUG", "NAME", "ROLE", "AGE", "ID"], rows, "No projects. Make one: berth project create NAME");
+    let none = "No projects. Make one: berth project create NAME";
+    Table::new(["SLUG", "", "NAME", "ROLE", "AGE", "ID"], rows, none)
 }

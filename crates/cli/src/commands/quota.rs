@@ -1,30 +1,45 @@
-//! What a project uses, and what administrators of the platform let it use.
+//! What a project or an organization uses, and what administrators of the platform let it use.
 
 use anyhow::Result;
-use berth_client::Limits;
+use berth_client::{Limits, Quota};
 use clap::{Args, Subcommand};
 
-use super::project;
+use super::{admin, project};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Table};
 use crate::pick::is_id;
+use crate::typed::{Words, retold};
+
+/// Which option becomes which field.
+const WORDS: Words = &[
+    ("vms", "--vms"),
+    ("vcpu", "--vcpu"),
+    ("memory_mb", "--memory-mb"),
+    ("disks", "--disks"),
+    ("disk_gb", "--disk-gb"),
+    ("sandboxes", "--sandboxes"),
+    ("projects", "--projects"),
+    ("requests_per_minute", "--requests-per-minute"),
+    ("tokens_per_minute", "--tokens-per-minute"),
+    ("spend_per_month", "--spend-per-month"),
+];
 
 #[derive(Subcommand)]
 pub enum QuotaCommand {
-    /// Show the limits of a project; for administrators of the platform
+    /// Show the limits of a project, or with --org of all projects of an organization together
     Get {
         /// Project: id, slug or ORG/SLUG
-        project: String,
+        project: Option<String>,
     },
-    /// Set limits of a project; for administrators of the platform
+    /// Set limits of a project, or with --org of an organization; for administrators of the platform
     Set(SetArgs),
 }
 
 #[derive(Args)]
 pub struct SetArgs {
     /// Project: id, slug or ORG/SLUG
-    project: String,
+    project: Option<String>,
     /// VMs
     #[arg(long, value_name = "NUMBER|unlimited")]
     vms: Option<String>,
@@ -43,13 +58,16 @@ pub struct SetArgs {
     /// Sandboxes
     #[arg(long, value_name = "NUMBER|unlimited")]
     sandboxes: Option<String>,
+    /// Projects, of an organization
+    #[arg(long, value_name = "NUMBER|unlimited")]
+    projects: Option<String>,
     /// Requests a minute
     #[arg(long, value_name = "NUMBER|unlimited")]
     requests_per_minute: Option<String>,
     /// Tokens of models a minute
     #[arg(long, value_name = "NUMBER|unlimited")]
     tokens_per_minute: Option<String>,
-    /// Money for models a calendar month, in whole units of their prices
+    /// Money for models, machines and disks a calendar month, in whole units of the prices
     #[arg(long, value_name = "NUMBER|unlimited")]
     spend_per_month: Option<String>,
 }
@@ -58,56 +76,145 @@ impl SetArgs {
     /// The limits from now on: what was not typed stays.
     fn over(&self, before: Limits) -> Result<Limits> {
         Ok(Limits {
-            vms: limit(self.vms.as_deref(), before.vms)?,
-            vcpu: limit(self.vcpu.as_deref(), before.vcpu)?,
-            memory_mb: limit(self.memory_mb.as_deref(), before.memory_mb)?,
-            disks: limit(self.disks.as_deref(), before.disks)?,
-            disk_gb: limit(self.disk_gb.as_deref(), before.disk_gb)?,
-            sandboxes: limit(self.sandboxes.as_deref(), before.sandboxes)?,
-            requests_per_minute: limit(self.requests_per_minute.as_deref(), before.requests_per_minute)?,
-            tokens_per_minute: limit(self.tokens_per_minute.as_deref(), before.tokens_per_minute)?,
-            spend_per_month: limit(self.spend_per_month.as_deref(), before.spend_per_month)?,
+            vms: limit("--vms", self.vms.as_deref(), before.vms)?,
+            vcpu: limit("--vcpu", self.vcpu.as_deref(), before.vcpu)?,
+            memory_mb: limit("--memory-mb", self.memory_mb.as_deref(), before.memory_mb)?,
+            disks: limit("--disks", self.disks.as_deref(), before.disks)?,
+            disk_gb: limit("--disk-gb", self.disk_gb.as_deref(), before.disk_gb)?,
+            sandboxes: limit("--sandboxes", self.sandboxes.as_deref(), before.sandboxes)?,
+            projects: limit("--projects", self.projects.as_deref(), before.projects)?,
+            requests_per_minute: limit(
+                "--requests-per-minute",
+                self.requests_per_minute.as_deref(),
+                before.requests_per_minute,
+            )?,
+            tokens_per_minute: limit(
+                "--tokens-per-minute",
+                self.tokens_per_minute.as_deref(),
+                before.tokens_per_minute,
+            )?,
+            spend_per_month: limit("--spend-per-month", self.spend_per_month.as_deref(), before.spend_per_month)?,
         })
+    }
+}
+
+/// Whose limits are meant: a project's or an organization's.
+enum Whose {
+    /// A project, by its id.
+    Project(String),
+    /// An organization, by its id.
+    Org(String),
+}
+
+impl Whose {
+    async fn limits(&self, context: &Context) -> Result<Limits> {
+        Ok(match self {
+            Self::Project(id) => context.client.limits(id).await?,
+            Self::Org(id) => context.client.org_limits(id).await?,
+        })
+    }
+
+    async fn set(&self, context: &Context, limits: &Limits) -> Result<Limits> {
+        Ok(match self {
+            Self::Project(id) => context.client.set_limits(id, limits).await,
+            Self::Org(id) => context.client.set_org_limits(id, limits).await,
+        }
+        .map_err(|error| retold(error, WORDS))?)
     }
 }
 
 /// Does what was typed.
 pub async fn run(context: &Context, command: QuotaCommand) -> Result<()> {
-    let limits = match command {
-        QuotaCommand::Get { project } => context.client.limits(&project_id(context, &project).await?).await?,
+    match command {
+        QuotaCommand::Get { project } => get(context, project.as_deref()).await,
         QuotaCommand::Set(args) => {
-            let id = project_id(context, &args.project).await?;
-            let before = context.client.limits(&id).await?;
+            let whose = whose(context, args.project.as_deref()).await?;
+            let before = whose.limits(context).await?;
             let after = args.over(before)?;
             if after == before {
                 return Err(Failure::usage("Nothing to change. Name a limit: --vms 5, or --vms unlimited"));
             }
-            context.client.set_limits(&id, &after).await?
+            output::rows(context.look, &whose.set(context, &after).await?, show_limits)
         }
-    };
-    output::print(context.json, &limits, show_limits)
+    }
 }
 
-fn limit(typed: Option<&str>, before: Option<i64>) -> Result<Option<i64>> {
+/// Who belongs to a project, or owns an organization, sees what it uses, too; administrators of the platform see limits.
+async fn get(context: &Context, project: Option<&str>) -> Result<()> {
+    let refusal = match own(context, project).await {
+        Ok(quota) => return output::rows(context.look, &quota, show_quota),
+        Err(refusal) => refusal,
+    };
+    match async { whose(context, project).await?.limits(context).await }.await {
+        Ok(limits) => output::rows(context.look, &limits, show_limits),
+        // Whoever is no administrator learns what is wrong with what they see.
+        Err(error) if is_forbidden(&error) => Err(refusal),
+        Err(error) => Err(error),
+    }
+}
+
+/// What the caller's own project or organization uses and may use.
+async fn own(context: &Context, project: Option<&str>) -> Result<Quota> {
+    match (project, context.typed_org()) {
+        (Some(text), _) => {
+            let (org, project) = project::find(context, text).await?;
+            Ok(context.client.project(&org, &project.id).quota().await?)
+        }
+        (None, Some(org)) => Ok(context.client.org_quota(org).await?),
+        (None, None) => Err(unnamed()),
+    }
+}
+
+fn unnamed() -> anyhow::Error {
+    Failure::usage("Name a project, or an organization: --org ORG")
+}
+
+fn is_forbidden(error: &anyhow::Error) -> bool {
+    error.downcast_ref().and_then(berth_client::Error::status) == Some(403)
+}
+
+/// Whose limits are meant.
+async fn whose(context: &Context, project: Option<&str>) -> Result<Whose> {
+    match (project, context.typed_org()) {
+        (Some(text), _) => Ok(Whose::Project(project_id(context, text).await?)),
+        (None, Some(org)) if is_id(org) => Ok(Whose::Org(org.to_owned())),
+        (None, Some(org)) => Ok(Whose::Org(admin::find_org(context, org).await?)),
+        (None, None) => Err(unnamed()),
+    }
+}
+
+fn limit(option: &str, typed: Option<&str>, before: Option<i64>) -> Result<Option<i64>> {
     match typed {
         None => Ok(before),
         Some("unlimited") => Ok(None),
         Some(text) => text
             .parse()
+            .ok()
+            .filter(|limit| *limit >= 0)
             .map(Some)
-            .map_err(|_| Failure::usage(format!("'{text}' is no limit; it looks like 5, or unlimited"))),
+            .ok_or_else(|| Failure::usage(format!("{option} '{text}' is no limit; it looks like 5, or unlimited"))),
     }
 }
 
-/// An administrator need not be a member: an id is taken as it is.
+/// An administrator need not be a member: an id is taken as it is, and a slug is looked for among everybody's projects
+/// where it is none of their own.
 async fn project_id(context: &Context, text: &str) -> Result<String> {
     if is_id(text) {
         return Ok(text.to_owned());
     }
-    Ok(project::find(context, text).await?.1.id)
+    let own = match project::find(context, text).await {
+        Ok((_, project)) => return Ok(project.id),
+        Err(error) => error,
+    };
+    let (org, slug) = text.split_once('/').map_or((None, text), |(org, slug)| (Some(org), slug));
+    // Whoever is no administrator learns what is wrong with what they see.
+    match admin::find_project(context, org.or(context.typed_org()), slug).await {
+        Err(error) if is_forbidden(&error) => Err(own),
+        found => found,
+    }
 }
 
-fn show_limits(limits: &Limits) {
+fn show_limits(limits: &Limits) -> Table {
     let named = [
         ("VMs", limits.vms),
         ("vCPUs", limits.vcpu),
@@ -115,11 +222,12 @@ fn show_limits(limits: &Limits) {
         ("disks", limits.disks),
         ("disk (GiB)", limits.disk_gb),
         ("sandboxes", limits.sandboxes),
+        ("projects", limits.projects),
         ("requests a minute", limits.requests_per_minute),
         ("tokens a minute", limits.tokens_per_minute),
         ("spend a month", limits.spend_per_month),
     ];
-    output::table(["WHAT", "LIMIT"], named.map(|(name, limit)| [name.to_owned(), word(limit)]), "");
+    Table::new(["WHAT", "LIMIT"], named.map(|(name, limit)| [name.to_owned(), word(limit)]), "")
 }
 
 fn word(limit: Option<i64>) -> String {
@@ -128,18 +236,25 @@ fn word(limit: Option<i64>) -> String {
 
 /// Shows what the project uses.
 pub async fn show(context: &Context) -> Result<()> {
-    let quota = context.project()?.quota().await?;
-    if context.json {
-        return output::json(&quota);
-    }
-    let named = [
-        ("VMs", quota.vms),
-        ("vCPUs", quota.vcpu),
-        ("memory (MiB)", quota.memory_mb),
-        ("disks", quota.disks),
-        ("disk (GiB)", quota.disk_gb),
+    output::rows(context.look, &context.project()?.quota().await?, show_quota)
+}
+
+fn show_quota(quota: &Quota) -> Table {
+    let counted = [
+        ("VMs", &quota.vms),
+        ("vCPUs", &quota.vcpu),
+        ("memory (MiB)", &quota.memory_mb),
+        ("disks", &quota.disks),
+        ("disk (GiB)", &quota.disk_gb),
+        ("sandboxes", &quota.sandboxes),
     ];
-    let rows = named.map(|(name, q)| [name.to_owned(), q.used.to_string(), word(q.limit)]);
-    output::table(["WHAT", "USED", "LIMIT"], rows, "");
-    Ok(())
+    let counted = counted.into_iter().chain(quota.projects.as_ref().map(|projects| ("projects", projects)));
+    let counted = counted.map(|(name, q)| [name.to_owned(), q.used.to_string(), word(q.limit)]);
+    let rates = [
+        ("requests a minute", quota.requests_per_minute),
+        ("tokens a minute", quota.tokens_per_minute),
+        ("spend a month", quota.spend_per_month),
+    ];
+    let rates = rates.map(|(name, limit)| [name.to_owned(), "-".to_owned(), word(limit)]);
+    Table::new(["WHAT", "USED", "LIMIT"], counted.chain(rates), "")
 }

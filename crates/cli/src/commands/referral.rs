@@ -6,7 +6,7 @@ use clap::Subcommand;
 
 use crate::cli::PageArgs;
 use crate::context::Context;
-use crate::output;
+use crate::output::{self, Table};
 
 #[derive(Subcommand)]
 pub enum ReferralCommand {
@@ -22,15 +22,15 @@ pub async fn run(context: &Context, command: Option<ReferralCommand>) -> Result<
     match command.unwrap_or(ReferralCommand::Code) {
         ReferralCommand::Code => {
             let code = context.client.referral_code().await?;
-            output::print(context.json, &code, |code| {
+            output::print(context.look, &code, &code.code, &code.code, |code| {
                 output::fields(&[("code", code.code.clone()), ("link", code.url.clone())]);
             })
         }
-        ReferralCommand::List(page) => output::list(context.json, &context.client.referrals(page.into()).await?, show),
+        ReferralCommand::List(page) => output::list(context.look, &context.client.referrals(page.into()).await?, show),
     }
 }
 
-fn show(referrals: &[Referral]) {
+fn show(referrals: &[Referral]) -> Table {
     let rows = referrals.iter().map(|r| [r.email.clone(), r.status.clone(), output::age(&r.created_at), r.id.clone()]);
-    output::table(["ADDRESS", "STATUS", "AGE", "ID"], rows, "Nobody yet. Hand out your link: berth referral code");
+    Table::new(["ADDRESS", "STATUS", "AGE", "ID"], rows, "Nobody yet. Hand out your link: berth referral code")
 }

@@ -5,10 +5,21 @@ use berth_client::{Client, Organization, Page, SignUp, User};
 use clap::Args;
 
 use crate::cli::Global;
-use crate::context::{Context, address};
-use crate::credentials::Credentials;
+use crate::context::{Context, address, address_of, warn_in_clear};
+use crate::credentials::{Credentials, Store};
 use crate::failure::Failure;
+use crate::typed::{Words, retold};
 use crate::{output, pick, prompt};
+
+/// Which option becomes which field.
+const WORDS: Words = &[
+    ("email", "--email"),
+    ("password", "the password"),
+    ("name", "--name"),
+    ("phone", "--phone"),
+    ("referral_code", "--referral"),
+    ("invitation_token", "--invitation"),
+];
 
 #[derive(Args)]
 pub struct LoginArgs {
@@ -18,7 +29,7 @@ pub struct LoginArgs {
     /// Your address
     #[arg(long)]
     email: Option<String>,
-    /// Read the password from standard input
+    /// Read the password from standard input; BERTH_PASSWORD answers for a program, too
     #[arg(long)]
     password_stdin: bool,
 }
@@ -42,20 +53,26 @@ pub struct SignupArgs {
 }
 
 pub async fn login(global: &Global, args: LoginArgs) -> Result<()> {
-    let client = Client::new(&address(global, args.service.as_deref())?)?;
+    let store = Store::load().unwrap_or_default();
+    let client = Client::new(&address_of(&store, global, args.service.as_deref())?)?;
+    warn_in_clear(client.base());
     let email = email(&args)?;
-    client.login(&email, &password(&args, "Password: ")?).await?;
+    client.login(&email, &password(&args, "Password: ")?).await.map_err(|error| retold(error, WORDS))?;
     // Whoever signs in again means what they meant before.
-    let before = Credentials::load().ok().flatten().filter(|k| k.url == client.base() && k.email == email);
-    let place = match before {
-        Some(kept) if client.get_project(&kept.org, &kept.project).await.is_ok() => (kept.org, kept.project),
+    let place = match store.of(client.base(), &email) {
+        Some(kept) if client.get_project(&kept.org, &kept.project).await.is_ok() => {
+            (kept.org.clone(), kept.project.clone())
+        }
         _ => place(&client, |_| true).await?,
     };
     keep(global, &client, email, place)
 }
 
 pub async fn sign_up(global: &Global, args: SignupArgs) -> Result<()> {
-    let client = Client::new(&address(global, args.login.service.as_deref())?)?;
+    // A link leads to the service that it is of, unless another one was named.
+    let link = args.invitation.as_deref().and_then(pick::service).filter(|_| global.url.is_none());
+    let client = Client::new(&address(global, args.login.service.as_deref().or(link))?)?;
+    warn_in_clear(client.base());
     let email = email(&args.login)?;
     let password = password(&args.login, "Password (12 to 128 characters): ")?;
     let request = SignUp {
@@ -66,9 +83,10 @@ pub async fn sign_up(global: &Global, args: SignupArgs) -> Result<()> {
         referral_code: args.referral,
         invitation_token: args.invitation.map(|text| pick::token(&text).to_owned()),
     };
-    let made = client.sign_up(&request).await?;
+    let made = client.sign_up(&request).await.map_err(|error| retold(error, WORDS))?;
     if made.verification_required {
-        println!("A mail was sent to {email}. Type: berth account verify LINK; berth login {}", client.base());
+        let next = format!("berth account verify LINK; berth login {}", client.base());
+        output::done(global.look(), &email, &made.user.id, &format!("A mail was sent to {email}. Type: {next}"));
         return Ok(());
     }
     client.login(&email, &password).await?;
@@ -79,7 +97,7 @@ pub async fn sign_up(global: &Global, args: SignupArgs) -> Result<()> {
     };
     keep(global, &client, email.clone(), place)?;
     if !made.user.email_verified && request.invitation_token.is_none() {
-        println!("A mail was sent to {email}. Type: berth account verify LINK");
+        output::say(global.look(), &format!("A mail was sent to {email}. Type: berth account verify LINK"));
     }
     Ok(())
 }
@@ -109,33 +127,45 @@ fn keep(global: &Global, client: &Client, email: String, place: (String, String)
     let org = global.org.clone().unwrap_or(place.0);
     let project = global.project.clone().unwrap_or(place.1);
     let place = if project.is_empty() { "no project".into() } else { format!("project {org}/{project}") };
-    println!("Signed in to {} as {email}, {place}.", client.base());
-    Credentials { url: client.base().to_owned(), email, org, project, tokens }.save()
+    let (look, said) = (global.look(), format!("Signed in to {} as {email}, {place}.", client.base()));
+    let name = global.context.clone().unwrap_or_default();
+    let store = Store::put(Credentials { name, url: client.base().to_owned(), email, org, project, tokens })?;
+    let name = &store.current;
+    output::done(look, name, name, &said);
+    if store.contexts.len() > 1 {
+        output::say(look, &format!("Commands now use the context {name}. Another one: berth context use NAME"));
+    }
+    Ok(())
 }
 
 pub async fn logout(context: &Context, all: bool) -> Result<()> {
     let outcome = context.client.logout(all).await;
-    Credentials::forget()?;
+    let others = context.forget()?;
     match outcome {
         // The session is over already.
         Err(error) if error.status() == Some(401) => {}
         other => other?,
     }
-    println!("Signed out.");
+    match context.kept_as() {
+        Some(name) => output::done(context.look, name, name, "Signed out."),
+        None => output::say(context.look, "Signed out."),
+    }
+    if !others.is_empty() {
+        output::say(context.look, &format!("Still kept: {}. Use one: berth context use NAME", others.join(", ")));
+    }
     Ok(())
 }
 
 pub async fn whoami(context: &Context) -> Result<()> {
     let me = context.client.me().await?;
-    if context.json {
-        return output::json(&me);
-    }
-    let (org, project) = roles(context).await;
-    let mut all = vec![("service", context.client.base().to_owned())];
-    all.extend(facts(&me));
-    all.extend([("organization", org), ("project", project)]);
-    output::fields(&all);
-    Ok(())
+    let (org, project) = if context.look.is_for_people() { roles(context).await } else { Default::default() };
+    let (service, kept_as) = (context.client.base().to_owned(), context.kept_as().unwrap_or_default().to_owned());
+    output::print(context.look, &me, &me.email, &me.id, |me| {
+        let mut all = vec![("service", service), ("context", kept_as)];
+        all.extend(facts(me));
+        all.extend([("organization", org), ("project", project)]);
+        output::fields(&all);
+    })
 }
 
 /// A person, by names and values.

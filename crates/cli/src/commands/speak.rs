@@ -34,7 +34,7 @@ pub struct SpeakArgs {
     #[arg(required = true)]
     text: Vec<String>,
     /// File to write; by default standard output, unless that is a terminal
-    #[arg(long, short, value_name = "FILE")]
+    #[arg(id = "file", long = "output", short = 'o', value_name = "FILE")]
     output: Option<PathBuf>,
     /// Who speaks: alloy, echo, fable, onyx, nova, shimmer, or another voice of the service
     #[arg(long, default_value = "alloy")]
@@ -66,13 +66,9 @@ pub async fn run(context: &Context, args: SpeakArgs) -> Result<()> {
     let sound = context.inference().await?.speak(&speech).await?;
     let Some(file) = file else { return copy(sound, std::io::stdout()).await.map(drop) };
     let bytes = write(sound, file).await?;
-    if context.json {
-        return output::json(
-            &json!({"file": file.display().to_string(), "format": speech.response_format, "bytes": bytes}),
-        );
-    }
-    println!("{}: {bytes} bytes", file.display());
-    Ok(())
+    let path = file.display().to_string();
+    let written = json!({"file": path, "format": speech.response_format, "bytes": bytes});
+    output::print(context.look, &written, &path, &path, |_| println!("{path}: {bytes} bytes"))
 }
 
 fn text(words: &[String]) -> Result<String> {

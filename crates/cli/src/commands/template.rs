@@ -12,11 +12,34 @@ use clap::{ArgGroup, Args, Subcommand};
 
 use self::send::Local;
 use super::sandbox::find_snapshot;
+use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::pick::{is_id, only};
+use crate::output::Table;
+use crate::pick::{Noun, candidates, is_id};
 use crate::progress::Progress;
-use crate::{output, pairs};
+use crate::typed::Words;
+use crate::wait::WaitArgs;
+use crate::{output, pairs, size};
+
+/// Seconds that a build is waited for.
+const LONGEST: u64 = 1800;
+const TEMPLATE: Noun = Noun { one: "template", list: "berth template list" };
+
+/// Which option becomes which field.
+const WORDS: Words = &[
+    ("name", "NAME"),
+    ("image", "--image"),
+    ("dockerfile", "--dockerfile"),
+    ("context_id", "--context"),
+    ("from_snapshot", "--from-snapshot"),
+    ("vcpu", "--vcpu"),
+    ("memory_mb", "--memory"),
+    ("disk_gb", "--disk"),
+    ("env", "--env"),
+    ("start_command", "--start-command"),
+    ("ready_command", "--ready-command"),
+];
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(500);
@@ -25,7 +48,7 @@ const LOOK: Duration = Duration::from_millis(500);
 pub enum TemplateCommand {
     /// List templates
     #[command(visible_alias = "ls")]
-    List,
+    List(PageArgs),
     /// Build a template, and wait until it is ready
     Create(CreateArgs),
     /// Show one template
@@ -65,7 +88,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "FILE")]
     dockerfile: Option<PathBuf>,
     /// The directory that the Dockerfile copies from
-    #[arg(long, value_name = "DIR", requires = "dockerfile")]
+    #[arg(id = "directory", long = "context", value_name = "DIR", requires = "dockerfile")]
     context: Option<PathBuf>,
     /// Of a snapshot, by name or id; sizes are the snapshot's where they are not given
     #[arg(long, value_name = "SNAPSHOT")]
@@ -73,11 +96,11 @@ pub struct CreateArgs {
     /// Virtual CPUs, 1 to 8; by default 1
     #[arg(long)]
     vcpu: Option<u32>,
-    /// Memory in MiB, 128 to 16384; by default 512
-    #[arg(long, value_name = "MIB")]
+    /// Memory in MiB, or as 2G: 128 to 16384; by default 512
+    #[arg(long, value_name = "MIB", value_parser = size::mib)]
     memory: Option<u64>,
-    /// Disk in GiB, 1 to 100; by default 4
-    #[arg(long, value_name = "GIB")]
+    /// Disk in GiB, or as 20G: 1 to 100; by default 4
+    #[arg(long, value_name = "GIB", value_parser = size::gib)]
     disk: Option<u64>,
     /// Variable of its sandboxes' commands: KEY=VALUE, or KEY for this environment's; repeated
     #[arg(long = "env", short, value_name = "KEY[=VALUE]")]
@@ -88,41 +111,36 @@ pub struct CreateArgs {
     /// What succeeds once that is ready
     #[arg(long, value_name = "COMMAND")]
     ready_command: Option<String>,
-    /// Return at once; otherwise when it is ready
-    #[arg(long)]
-    no_wait: bool,
-    /// Seconds to wait at most
-    #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
-    wait_timeout: u64,
+    #[command(flatten)]
+    waiting: WaitArgs,
 }
 
 /// Does what was typed.
 pub async fn run(context: &Context, command: TemplateCommand) -> Result<()> {
     let project = &context.project()?;
     match command {
-        TemplateCommand::List => output::list(context.json, &project.templates(Page::default()).await?, show),
+        TemplateCommand::List(page) => output::list(context.look, &project.templates(page.into()).await?, show),
         TemplateCommand::Create(args) => create(context, project, args).await,
         TemplateCommand::Show { template } => one(context, &find(project, &template).await?),
         TemplateCommand::Logs { template, follow } => {
-            build::logs(project, &find(project, &template).await?, follow, context.json).await
+            build::logs(project, &find(project, &template).await?, follow, context.look.is_json()).await
         }
         TemplateCommand::Delete { template } => {
             let found = find(project, &template).await?;
             project.delete_template(&found.id).await?;
-            if !context.json {
-                println!("{} is being deleted", found.name);
-            }
+            let Template { name, id, .. } = &found;
+            output::done(context.look, name, id, &format!("{name} is being deleted"));
             Ok(())
         }
     }
 }
 
 async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
-    let (no_wait, seconds) = (args.no_wait, args.wait_timeout);
+    let (wait, seconds) = (args.waiting.wanted(true), args.waiting.longest(LONGEST));
     let is_built = args.from_snapshot.is_none();
     let (request, local) = request(project, args).await?;
     let (mut template, sent) = send::begin(project, request, local).await?;
-    if !no_wait {
+    if wait {
         template = over(context, project, template, seconds, is_built).await?;
         if let Some(sent) = sent {
             send::remove(project, &sent).await;
@@ -132,7 +150,7 @@ async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) ->
         }
     }
     one(context, &template)?;
-    if !context.json && !no_wait {
+    if context.look.is_for_people() && wait {
         eprintln!("\nUse it: berth sandbox create --template {}", template.name);
     }
     Ok(())
@@ -173,11 +191,11 @@ async fn over(
     is_built: bool,
 ) -> Result<Template> {
     let until = Instant::now() + Duration::from_secs(seconds);
-    if is_built && !context.json {
+    if is_built && !context.is_quiet() {
         build::watch(project, &template, until).await?;
         template = project.template(&template.id).await?;
     }
-    let mut progress = Progress::new(context.json);
+    let mut progress = Progress::new(context.is_quiet());
     while !["ready", "failed"].contains(&template.status.as_str()) {
         if Instant::now() > until {
             return Err(Failure::late(format!("{} is still {} after {seconds} s", template.name, template.status)));
@@ -195,15 +213,16 @@ async fn find(project: &ProjectClient, text: &str) -> Result<Template> {
     if is_id(text) {
         return Ok(project.template(text).await?);
     }
-    let two = Page { page: 1, limit: 2 };
-    only(project.templates_named(text, two).await?.data, "template", text, "berth template list")
+    let found = project.templates_named(text, Page::default()).await?.data;
+    let found = candidates(text, found, async |page| project.templates(page).await).await?;
+    TEMPLATE.of(found, text, |template| &template.id, |template| template.name == text)
 }
 
 fn one(context: &Context, template: &Template) -> Result<()> {
-    output::print(context.json, template, |template| show(std::slice::from_ref(template)))
+    output::rows(context.look, template, |template| show(std::slice::from_ref(template)))
 }
 
-fn show(templates: &[Template]) {
+fn show(templates: &[Template]) -> Table {
     let size = |number: Option<u64>, unit: &str| number.map_or_else(|| "-".into(), |n| format!("{n}{unit}"));
     let rows = templates.iter().map(|template| {
         [
@@ -213,10 +232,10 @@ fn show(templates: &[Template]) {
             size(template.memory_mb, " MiB"),
             size(template.disk_gb, " GiB"),
             output::age(&template.created_at),
-            output::or_dash(template.message.as_deref()),
             template.id.clone(),
+            output::or_dash(template.message.as_deref()),
         ]
     });
-    let header = ["NAME", "STATUS", "CPUS", "MEMORY", "DISK", "AGE", "MESSAGE", "ID"];
-    output::table(header, rows, "No templates. Build one: berth template create NAME --image IMAGE");
+    let header = ["NAME", "STATUS", "CPUS", "MEMORY", "DISK", "AGE", "ID", "MESSAGE"];
+    Table::new(header, rows, "No templates. Build one: berth template create NAME --image IMAGE").cut()
 }

@@ -1,4 +1,4 @@
-//! `berth usage`: what the project's requests to models took.
+//! `berth usage`: what the project's requests to models took, and its machines.
 
 use std::collections::HashMap;
 
@@ -6,51 +6,108 @@ use anyhow::Result;
 use berth_client::{Page, ProjectClient, UsageRow};
 use clap::{Args, ValueEnum};
 
+use super::resource_usage::{self, Asked};
 use crate::context::{Context, api_key};
-use crate::output;
+use crate::failure::Failure;
+use crate::output::{self, Table};
+use crate::typed::{Words, retold};
+
+/// Which option becomes which field.
+pub const WORDS: Words = &[
+    ("window", "--window"),
+    ("resolution", "--resolution"),
+    ("group_by", "--by"),
+    ("from", "--from"),
+    ("to", "--to"),
+    ("by", "--by"),
+];
 
 #[derive(Args)]
 pub struct UsageArgs {
-    /// How far back, as 1h, 24h or 30d
+    /// Machines, disks and snapshots instead of models: this month, by resource
+    #[arg(long)]
+    machines: bool,
+    /// Of models: how far back, as 1h, 24h or 30d
     #[arg(long, default_value = "24h", value_name = "SPAN")]
     window: String,
-    /// Length of a step, as 5m, 1h or 1d
+    /// Of models: length of a step, as 5m, 1h or 1d
     #[arg(long, default_value = "1h", value_name = "SPAN")]
     resolution: String,
-    /// One line for each of these
-    #[arg(long, value_enum)]
-    by: Option<Group>,
+    /// Of machines: from when on, as 7d or 2030-01-31T00:00:00Z [default: the beginning of the month]
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["window", "resolution"])]
+    from: Option<String>,
+    /// Of machines: until when, as 1d or 2030-01-31T00:00:00Z [default: now]
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["window", "resolution"])]
+    to: Option<String>,
+    /// One line for each model or each API key; of machines for each day, resource or project (of the organization), or
+    /// for several of them with commas between
+    #[arg(long, value_enum, value_delimiter = ',')]
+    by: Vec<Group>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Group {
-    /// Model
     Model,
-    /// API key
     Key,
+    Day,
+    Resource,
+    Project,
 }
 
 impl Group {
-    const fn as_str(self) -> &'static str {
+    /// The word in a query.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Model => "model",
             Self::Key => "key",
+            Self::Day => "day",
+            Self::Resource => "resource",
+            Self::Project => "project",
         }
+    }
+
+    const fn is_of_machines(self) -> bool {
+        matches!(self, Self::Day | Self::Resource | Self::Project)
     }
 }
 
 /// Does what was typed.
 pub async fn run(context: &Context, args: UsageArgs) -> Result<()> {
+    if of_machines(&args)? {
+        let asked = Asked { from: args.from.as_deref(), to: args.to.as_deref(), by: &args.by };
+        return resource_usage::run(context, asked).await;
+    }
+    of_models(context, &args.window, &args.resolution, args.by.first().copied()).await
+}
+
+/// Whether machines are meant: they are named, or told apart by what only machines have.
+fn of_machines(args: &UsageArgs) -> Result<bool> {
+    let machines = args.by.iter().filter(|by| by.is_of_machines()).count();
+    let named = args.machines || args.from.is_some() || args.to.is_some();
+    match (machines, args.by.len() - machines) {
+        (0, 0) => Ok(named),
+        (_, 0) => Ok(true),
+        (0, 1) if !named => Ok(false),
+        _ => Err(Failure::usage(
+            "Usage of models is told apart by model or by key, that of machines by day, resource and project: ask for \
+             one after the other",
+        )),
+    }
+}
+
+async fn of_models(context: &Context, window: &str, resolution: &str, by: Option<Group>) -> Result<()> {
     let project = context.project()?;
-    let usage = project.usage(&args.window, &args.resolution, args.by.map(Group::as_str)).await?;
-    if context.json {
+    let usage = project.usage(window, resolution, by.map(Group::as_str)).await.map_err(|error| retold(error, WORDS))?;
+    if context.look.is_json() {
         return output::json(&usage);
     }
-    let names = if args.by == Some(Group::Key) { names(&project).await } else { HashMap::new() };
-    let group = args.by.map_or("OF", |by| if by == Group::Model { "MODEL" } else { "KEY" });
+    let names = if by == Some(Group::Key) { names(&project).await } else { HashMap::new() };
+    let group = by.map_or("OF", |by| if by == Group::Model { "MODEL" } else { "KEY" });
     let header = ["TIME", group, "REQUESTS", "PROMPT TOKENS", "ANSWER TOKENS", "COST", "ESTIMATED"];
-    let rows = rows(&usage.data, &names);
-    output::table(header, rows, &format!("No requests to models in the last {}.", usage.window));
+    let empty =
+        format!("No requests to models in the last {}. Machines and disks: berth usage --machines", usage.window);
+    let rows = rows(&usage.data, &names, context.look.is_for_people());
+    Table::new(header, rows, empty).print(context.look);
     Ok(())
 }
 
@@ -63,8 +120,8 @@ async fn names(project: &ProjectClient) -> HashMap<String, String> {
     keys.into_iter().map(|key| (key.id, key.name)).collect()
 }
 
-/// A row for each step and group with requests, and their sum where there are several.
-fn rows(data: &[UsageRow], names: &HashMap<String, String>) -> Vec<[String; 7]> {
+/// A row for each step and group with requests, and for people their sum where there are several.
+fn rows(data: &[UsageRow], names: &HashMap<String, String>, is_for_people: bool) -> Vec<[String; 7]> {
     let busy: Vec<_> = data.iter().filter(|row| row.requests > 0).collect();
     let group = |row: &UsageRow| match &row.group {
         Some(group) => names.get(group).unwrap_or(group).clone(),
@@ -82,7 +139,7 @@ fn rows(data: &[UsageRow], names: &HashMap<String, String>) -> Vec<[String; 7]> 
         ]
     };
     let mut rows: Vec<_> = busy.iter().map(|row| shown(&row.time, group(row), row, yes(row.estimated))).collect();
-    if busy.len() > 1 {
+    if is_for_people && busy.len() > 1 {
         let sum = UsageRow {
             time: String::new(),
             group: None,
@@ -103,7 +160,7 @@ fn yes(estimated: bool) -> String {
 }
 
 /// An amount of money: as many digits as matter.
-fn money(amount: f64) -> String {
+pub fn money(amount: f64) -> String {
     let text = format!("{amount:.9}");
     let text = text.trim_end_matches('0');
     text.strip_suffix('.').unwrap_or(text).to_owned()
@@ -126,14 +183,42 @@ mod tests {
     fn rows_have_names_and_a_sum() {
         let names = HashMap::from([("7".to_owned(), "ci".to_owned())]);
         let data = [row("7", 2, true), row("8", 0, false), row("9", 3, false)];
-        let shown = rows(&data, &names);
+        let shown = rows(&data, &names, true);
         let column = |index: usize| shown.iter().map(|row| row[index].as_str()).collect::<Vec<_>>();
         assert_eq!(column(1), ["ci", "9", ""]);
         assert_eq!(column(2), ["2", "3", "5"]);
         assert_eq!(column(5), ["0.25", "0.25", "0.5"]);
         assert_eq!(column(6), ["yes", "-", "yes"]);
-        assert_eq!(rows(&data[..1], &names).len(), 1);
-        assert!(rows(&data[1..2], &names).is_empty());
+        assert_eq!(rows(&data[..1], &names, true).len(), 1);
+        assert_eq!(rows(&data, &names, false).len() + 1, shown.len(), "a shell gets no sum");
+        assert!(rows(&data[1..2], &names, true).is_empty());
+    }
+
+    #[test]
+    fn machines_are_meant_by_name_or_by_what_only_they_have() {
+        use Group::{Day, Key, Model, Project, Resource};
+        let args = |machines: bool, by: &[Group]| UsageArgs {
+            machines,
+            window: "24h".into(),
+            resolution: "1h".into(),
+            from: None,
+            to: None,
+            by: by.to_vec(),
+        };
+        for (machines, by, meant) in [
+            (false, &[][..], false),
+            (false, &[Model][..], false),
+            (false, &[Key][..], false),
+            (true, &[][..], true),
+            (false, &[Day, Resource][..], true),
+            (true, &[Project][..], true),
+        ] {
+            assert_eq!(of_machines(&args(machines, by)).unwrap(), meant, "{by:?}");
+        }
+        assert!(of_machines(&UsageArgs { from: Some("7d".into()), ..args(false, &[]) }).unwrap());
+        for (machines, by) in [(true, &[Model][..]), (false, &[Model, Day][..]), (false, &[Model, Key][..])] {
+            assert!(of_machines(&args(machines, by)).is_err(), "{by:?}");
+        }
     }
 
     #[test]

@@ -1,10 +1,82 @@
 //! SIGKILL at every step of every operation: nothing is lost, nothing leaks, everything goes on.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use berth_domain::vm::plan::StepKind;
 use berth_testkit::{Caller, Service, eventually, token_in, vm};
 use reqwest::Method;
+use rustix::process::Pid;
 use serde_json::{Value, json};
 
 use crate::BERTH;
+use crate::guest::ready;
+
+// The points at which the service is killed, by what it was doing.
+const CREATION: &[&str] = &[
+    "vm.enter.before",
+    "vm.enter.after",
+    "vm.reserve.before",
+    "vm.reserve.done",
+    "vm.reserve.after",
+    "vm.make_disk.before",
+    "disk.make.intent",
+    "disk.make.done",
+    "vm.make_disk.after",
+    "vm.make_disk.before:2",
+    "disk.make.intent:2",
+    "disk.make.done:2",
+    "vm.enter.before:2",
+    "vm.enter.after:2",
+    "vm.start.before",
+    "vm.start.intent",
+    "vm.start.done",
+    "vm.start.after",
+    "vm.guest_ready.before",
+    "vm.guest_ready.after",
+];
+const STOP: &[&str] = &[
+    "vm.press_power.before",
+    "vm.press_power.done",
+    "vm.press_power.after",
+    "vm.power_off.before",
+    "vm.power_off.after",
+    "vm.stopped.before",
+    "vm.stopped.after",
+];
+const RESTART: &[&str] = &[
+    "vm.press_power.done",
+    "vm.power_off.before",
+    "vm.power_off.after",
+    "vm.ended.before",
+    "vm.ended.after",
+    "vm.start.intent",
+    "vm.start.done",
+];
+const START: &[&str] =
+    &["vm.reserve.before", "vm.reserve.done", "vm.start.before", "vm.start.intent", "vm.start.done", "vm.start.after"];
+const DELETION: &[&str] = &[
+    "vm.power_off.before",
+    "vm.power_off.after",
+    "vm.finish.before",
+    "vm.finish.done",
+    "vm.finish.after",
+    "disk.remove.before",
+    "disk.remove.done",
+];
+const PORTS: &[&str] = &["vm.set_ports.before", "vm.set_ports.done", "vm.set_ports.after"];
+const DEADLINE: &[&str] = &["vm.retry.before", "vm.retry.after"];
+const GUEST_OFF: &[&str] = &["vm.guest_off.before", "vm.guest_off.after"];
+const RESUME: &[&str] = &["vm.resume.before", "vm.resume.after"];
+const RUNNING: &[&str] = &["vm.running.before", "vm.running.after"];
+/// With the restart policy, and what becomes of the VM.
+const DEATH: [(&str, &str, &str); 4] = [
+    ("never", "vm.fail.before", "failed"),
+    ("never", "vm.fail.after", "failed"),
+    ("on-failure", "vm.start_again.before", "running"),
+    ("on-failure", "vm.start_again.after", "running"),
+];
 
 fn body() -> Value {
     let mut body = vm("web");
@@ -23,8 +95,13 @@ fn service() -> Service {
 /// Deletes a VM and its data disk, and asserts that the host has nothing of them any more.
 async fn leaves_nothing(service: &Service, caller: &Caller, id: &str) {
     let process = service.machine(id);
-    assert!([202, 404].contains(&caller.delete(&format!("/vms/{id}")).await.status));
+    caller.ask(Method::DELETE, &format!("/vms/{id}"), Value::Null, 202).await;
     caller.gone(id).await;
+    nothing_is_left(service, caller, process).await;
+}
+
+/// Deletes the disks, and asserts that the host has nothing any more, the process of a machine neither.
+async fn nothing_is_left(service: &Service, caller: &Caller, process: Option<Pid>) {
     for disk in caller.get("/disks").await.body["data"].as_array().expect("a list") {
         caller.delete(&format!("/disks/{}", disk["id"].as_str().expect("an id"))).await;
     }
@@ -58,31 +135,31 @@ async fn killed_at(service: &mut Service, point: &str, operation: impl AsyncFnOn
     service.admin().await
 }
 
+/// The same of what the service does by itself as soon as it starts.
+async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
+    service.set("BERTH_FAULT", &format!("{point}=kill"));
+    service.start_and_die();
+    assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
+    service.set("BERTH_FAULT", "");
+    service.start();
+    service.admin().await
+}
+
+#[test]
+fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
+    let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, DEADLINE, GUEST_OFF, RESUME, RUNNING];
+    let killed: Vec<_> = lists.into_iter().flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
+    for kind in StepKind::ALL.iter().filter(|kind| kind.acts()) {
+        for moment in ["before", "after"] {
+            let point = format!("vm.{kind}.{moment}");
+            assert!(killed.contains(&point.as_str()), "no test kills the service at {point}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_creation_goes_on_or_can_be_undone() {
-    let points = [
-        "vm.enter.before",
-        "vm.enter.after",
-        "vm.reserve.before",
-        "vm.reserve.done",
-        "vm.reserve.after",
-        "vm.make_disk.before",
-        "disk.make.intent",
-        "disk.make.done",
-        "vm.make_disk.after",
-        "vm.make_disk.before:2",
-        "disk.make.intent:2",
-        "disk.make.done:2",
-        "vm.enter.before:2",
-        "vm.enter.after:2",
-        "vm.start.before",
-        "vm.start.intent",
-        "vm.start.done",
-        "vm.start.after",
-        "vm.guest_ready.before",
-        "vm.guest_ready.after",
-    ];
-    for (number, point) in points.into_iter().enumerate() {
+    for (number, point) in CREATION.iter().enumerate() {
         let mut service = service();
         let caller = killed_at(&mut service, point, async |caller| {
             caller.ask(Method::POST, "/vms", body(), 201).await;
@@ -114,15 +191,7 @@ async fn with_machine() -> (Service, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_goes_on() {
-    for point in [
-        "vm.press_power.before",
-        "vm.press_power.done",
-        "vm.press_power.after",
-        "vm.power_off.before",
-        "vm.power_off.after",
-        "vm.stopped.before",
-        "vm.stopped.after",
-    ] {
+    for point in STOP {
         let (mut service, id) = with_machine().await;
         let path = format!("/vms/{id}/stop");
         let caller = killed_at(&mut service, point, async |caller| {
@@ -137,15 +206,7 @@ async fn a_stop_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_goes_on() {
-    for point in [
-        "vm.press_power.done",
-        "vm.power_off.before",
-        "vm.power_off.after",
-        "vm.ended.before",
-        "vm.ended.after",
-        "vm.start.intent",
-        "vm.start.done",
-    ] {
+    for point in RESTART {
         let (mut service, id) = with_machine().await;
         let before = service.machine(&id);
         let path = format!("/vms/{id}/restart");
@@ -161,14 +222,7 @@ async fn a_restart_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_goes_on() {
-    for point in [
-        "vm.reserve.before",
-        "vm.reserve.done",
-        "vm.start.before",
-        "vm.start.intent",
-        "vm.start.done",
-        "vm.start.after",
-    ] {
+    for point in START {
         let (mut service, id) = with_machine().await;
         service.start();
         let caller = service.admin().await;
@@ -188,29 +242,22 @@ async fn a_start_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_goes_on() {
-    for point in [
-        "vm.power_off.before",
-        "vm.power_off.after",
-        "vm.finish.before",
-        "vm.finish.done",
-        "vm.finish.after",
-        "disk.remove.before",
-        "disk.remove.done",
-    ] {
+    for point in DELETION {
         let (mut service, id) = with_machine().await;
-        let path = format!("/vms/{id}");
+        let (path, process) = (format!("/vms/{id}"), service.machine(&id));
         let caller = killed_at(&mut service, point, async |caller| {
             caller.ask(Method::DELETE, &path, Value::Null, 202).await;
         })
         .await;
         caller.gone(&id).await;
-        leaves_nothing(&service, &caller, &id).await;
+        caller.delete(&path).await.refused(404, "vm_not_found");
+        nothing_is_left(&service, &caller, process).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_ports_goes_on() {
-    for point in ["vm.set_ports.before", "vm.set_ports.done", "vm.set_ports.after"] {
+    for point in PORTS {
         let (mut service, id) = with_machine().await;
         let path = format!("/vms/{id}");
         let caller = killed_at(&mut service, point, async |caller| {
@@ -226,12 +273,7 @@ async fn a_change_of_ports_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_death_is_dealt_with() {
-    for (policy, point, end) in [
-        ("never", "vm.fail.before", "failed"),
-        ("never", "vm.fail.after", "failed"),
-        ("on-failure", "vm.start_again.before", "running"),
-        ("on-failure", "vm.start_again.after", "running"),
-    ] {
+    for (policy, point, end) in DEATH {
         let (mut service, id) = with_machine().await;
         let machine = service.machine(&id).expect("a process");
         let path = format!("/vms/{id}");
@@ -249,9 +291,68 @@ async fn a_death_is_dealt_with() {
     }
 }
 
+/// Tells a machine something as its service would, from beside it.
+fn tell(data: &Path, id: &str, command: &str) {
+    let socket = data.join("machines").join(id).join("qmp.sock");
+    let mut stream = eventually("QMP", 20, || UnixStream::connect(&socket).ok());
+    let mut answers = BufReader::new(stream.try_clone().expect("a socket")).lines();
+    let mut answer = || answers.next().expect("a line").expect("a line");
+    answer();
+    for word in ["qmp_capabilities", command] {
+        writeln!(stream, "{}", json!({"execute": word})).expect("a command");
+        while !answer().contains("\"return\"") {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_powers_itself_off_is_dealt_with() {
+    for point in GUEST_OFF {
+        let (mut service, id) = with_machine().await;
+        let data = service.dir.path().to_owned();
+        let caller = killed_at(&mut service, point, async |caller| {
+            ready(caller, &id).await;
+            tell(&data, &id, "system_powerdown");
+        })
+        .await;
+        let stopped = caller.reaches(&id, "stopped").await;
+        assert_eq!(stopped["message"], "the guest powered itself off", "{point}");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_machine_goes_on() {
+    for point in RESUME {
+        let (mut service, id) = with_machine().await;
+        let (before, data) = (service.machine(&id), service.dir.path().to_owned());
+        let caller = killed_at(&mut service, point, async |_| tell(&data, &id, "stop")).await;
+        caller.reaches(&id, "running").await;
+        ready(&caller, &id).await;
+        assert_eq!(service.machine(&id), before, "{point}: the same process");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_was_started_unseen_is_recorded() {
+    for point in RUNNING {
+        let mut service = service();
+        // The service dies between the start and its record, and again when it records what it finds.
+        service.set("BERTH_FAULT", "vm.start.done=kill");
+        service.start();
+        service.admin().await.ask(Method::POST, "/vms", body(), 201).await;
+        service.died();
+        let caller = killed_at_start(&mut service, point).await;
+        let id = caller.get("/vms").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
+        caller.reaches(&id, "running").await;
+        assert!(service.machine(&id).is_some(), "{point}");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_that_passed_begins_again() {
-    for point in ["vm.retry.before", "vm.retry.after"] {
+    for point in DEADLINE {
         let mut service = service();
         let config = service.dir.path().join("berth.toml");
         let before = std::fs::read(&config).expect("a file");

@@ -7,6 +7,7 @@
 mod cloud_image;
 mod crash;
 mod debian;
+mod descriptors;
 mod guest;
 mod host;
 mod identity;

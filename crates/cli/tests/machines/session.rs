@@ -32,6 +32,7 @@ async fn a_guest_is_what_was_asked_for() {
     body["data_disks"] = json!({"create_disks": [
         {"name": "data", "type": "filesystem", "size_gb": 10},
         {"name": "raw", "type": "block", "size_gb": 11},
+        {"name": "data", "type": "filesystem", "size_gb": 10},
     ]});
     let id = caller.create_vm(body).await;
     caller.reaches(&id, "running").await;
@@ -42,6 +43,8 @@ async fn a_guest_is_what_was_asked_for() {
     let root: u64 = says(&service, &vm, "df -k / | tail -n 1 | awk '{print $2}'").parse().expect("a size");
     assert!((28 << 20..30 << 20).contains(&root), "{root}");
     assert_eq!(says(&service, &vm, "grep -c ' /mnt/data ext4 rw' /proc/mounts"), "1");
+    assert_eq!(vm["data_disks"][2]["mount_path"], "/mnt/data-2");
+    assert_eq!(says(&service, &vm, "grep -c ' /mnt/data-2 ext4 rw' /proc/mounts"), "1");
     let raw = vm["data_disks"][1]["id"].as_str().expect("an id").replace('-', "");
     let by_id = format!("blockdev --getsize64 /dev/disk/by-id/virtio-{}", &raw[12..]);
     assert_eq!(says(&service, &vm, &by_id), (11_u64 << 30).to_string());
@@ -95,6 +98,45 @@ async fn the_power_button_lets_a_guest_end_its_work() {
     caller.act(&format!("/vms/{id}/start")).await;
     let vm = ready(&caller, &id).await;
     assert_eq!(says(&service, &vm, "cat /root/file"), "unsynced");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_boots_hears_the_power_button_once_it_listens() {
+    let mut service = Service::new(BERTH, &["micro"]);
+    // It is never switched off.
+    service.configure("stop_seconds = 86400\nstopping_seconds = 86400\n");
+    service.start();
+    let caller = service.admin().await;
+    let id = caller.running_vm("web").await;
+    assert_eq!(caller.act(&format!("/vms/{id}/stop")).await.status, 202);
+    caller.reaches(&id, "stopped").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_another_program_has_is_told_and_the_others_work() {
+    let service = Service::started(BERTH, &["micro"]);
+    let caller = service.admin().await;
+    let id = caller.running_vm("web").await;
+    let path = format!("/vms/{id}");
+    let host = caller.get(&path).await.body["public_ip"].as_str().expect("an address").to_owned();
+    let other = std::net::TcpListener::bind((host.as_str(), 8080)).expect("a port");
+    let ports = json!({"exposed_ports": [{"port": 8080, "protocol": "tcp"}, {"port": 9090, "protocol": "tcp"}]});
+    let told = |vm: &serde_json::Value| vm["message"].as_str().is_some_and(|text| text.contains("8080/tcp"));
+    assert_eq!(caller.patch(&path, ports).await.status, 200);
+    caller
+        .until("the word", |c| {
+            let path = path.clone();
+            async move { told(&c.get(&path).await.body) }
+        })
+        .await;
+    eventually("the other port", 20, || TcpStream::connect((host.as_str(), 9090)).ok());
+    // A restart meets it, too, and comes up all the same.
+    assert_eq!(caller.act(&format!("{path}/restart")).await.status, 202);
+    assert!(told(&caller.reaches(&id, "running").await));
+    drop(other);
+    assert_eq!(caller.act(&format!("{path}/restart")).await.status, 202);
+    assert!(!told(&caller.reaches(&id, "running").await));
+    eventually("the port", 20, || TcpStream::connect((host.as_str(), 8080)).ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]

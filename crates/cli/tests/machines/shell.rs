@@ -78,7 +78,7 @@ fn exit_codes_and_words_that_help() {
     let service = signed_in(&["micro"]);
     let cases: [(&[&str], i32, &str); 6] = [
         (&["vm", "get", "nothing"], 4, "berth vm list"),
-        (&["vm", "create", "Bad Name", "--no-ssh-key"], 2, "name"),
+        (&["vm", "create", "Bad Name", "--no-ssh-key"], 2, "NAME must be"),
         (&["vm", "create", "web", "--no-ssh-key", "--image", "plan9"], 4, "plan9"),
         (&["vm", "create", "web", "--port", "x"], 2, "80"),
         (&["vm", "frobnicate"], 2, "Usage"),
@@ -116,7 +116,7 @@ async fn secrets_are_in_no_log() {
     assert!(berth(&service, &["vm", "list"]).status.success());
     let kept =
         std::fs::read_to_string(service.dir.path().join("home/.config/berth/credentials.json")).expect("a sign-in");
-    let kept: Value = serde_json::from_str(&kept).expect("JSON");
+    let kept = serde_json::from_str::<Value>(&kept).expect("JSON")["contexts"][0].take();
     let ada = service.sign_up("ada@example.com").await;
     let made = ada.post("/api_keys", json!({"name": "k", "scopes": ["vm"]})).await;
     let key = made.body["key"].as_str().expect("a key").to_owned();

@@ -9,12 +9,12 @@ use std::time::Duration;
 use berth_testkit::Platform;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::io::{AsyncWriteExt, copy_bidirectional};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::process::Command;
 use tokio::sync::watch;
 
-const BERTH: &str = env!("CARGO_BIN_EXE_berth");
+pub const BERTH: &str = env!("CARGO_BIN_EXE_berth");
 /// How long anything may take that happens at all.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 /// The sandbox's name.
@@ -98,10 +98,57 @@ impl Here {
         all.into_iter().filter(|process| process["state"] == "running").collect()
     }
 
+    /// Puts somebody between the service and the agent, who holds back what the agent answers to a request in which these
+    /// words stand, until told to let go.
+    pub fn hold_answers_to(&self, words: &'static str) -> Arc<watch::Sender<bool>> {
+        let between = self.agent.folder.path().join("between");
+        let listener = UnixListener::bind(&between).expect("a socket");
+        let (agent, held) = (self.agent.folder.path().join("socket"), Arc::new(watch::Sender::new(true)));
+        let holds = held.clone();
+        tokio::spawn(async move {
+            while let Ok((service, _)) = listener.accept().await {
+                let agent = UnixStream::connect(&agent).await.expect("the agent");
+                tokio::spawn(hold(service, agent, words, holds.subscribe()));
+            }
+        });
+        self.platform.sandboxes.set_agent(&between);
+        held
+    }
+
     /// Waits until nothing runs in the sandbox.
     pub async fn quiet(&self) {
         until("the end of all processes", async || self.running().await.is_empty()).await;
     }
+}
+
+/// Carries bytes between the service and the agent. Once these words were said to it, what it says waits while it is held.
+async fn hold(service: UnixStream, agent: UnixStream, words: &str, mut held: watch::Receiver<bool>) {
+    let ((mut asks, mut hears), (mut says, mut listens)) = (service.into_split(), agent.into_split());
+    let (said, was_said) = watch::channel(false);
+    let there = async move {
+        let (mut all, mut known) = (Vec::new(), 0);
+        while let Ok(1..) = asks.read_buf(&mut all).await {
+            said.send_replace(all.windows(words.len()).any(|window| window == words.as_bytes()));
+            if listens.write_all(&all[known..]).await.is_err() {
+                return;
+            }
+            known = all.len();
+        }
+    };
+    let back = async move {
+        let mut piece = Vec::new();
+        while let Ok(1..) = says.read_buf(&mut piece).await {
+            if *was_said.borrow() {
+                // Whoever held it may be gone.
+                let _ = held.wait_for(|held| !held).await;
+            }
+            if hears.write_all(&piece).await.is_err() {
+                return;
+            }
+            piece.clear();
+        }
+    };
+    tokio::join!(there, back);
 }
 
 /// A command to its end.

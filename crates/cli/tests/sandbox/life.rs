@@ -1,7 +1,8 @@
 //! The life of sandboxes and snapshots from the command line, and the client's names of it.
 
 use berth_client::{Client, ForkSandbox, Page, SandboxFilter, Tokens};
-use serde_json::Value;
+use reqwest::Method;
+use serde_json::{Value, json};
 
 use crate::harness::{BOX, Here, err, out, until};
 
@@ -53,6 +54,63 @@ async fn from_creation_to_deletion() {
     let id = here.fine(&["create", "--quiet"]).await.trim().to_owned();
     assert_eq!(id.len(), 36);
     assert_eq!(here.fine(&["show", &id, "--json"]).await.matches(&id).count(), 2, "its id and its address");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_a_paused_sandbox_ends_at_once() {
+    let here = Here::start().await;
+    here.fine(&["pause", BOX]).await;
+    let refused = here.sandbox(&["wait", BOX]).await;
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(err(&refused).contains(&format!("berth sandbox resume {BOX}")), "{refused:?}");
+    assert!(here.sandbox(&["wait", BOX, "--phase", "paused"]).await.status.success());
+    here.fine(&["resume", BOX, "--no-wait"]).await;
+    assert!(here.fine(&["wait", BOX]).await.contains("Ready"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_are_all_found_before_one_is_deleted() {
+    let here = Here::start().await;
+    here.fine(&["create", "--name", "web"]).await;
+    for name in ["one", "two"] {
+        here.fine(&["snapshot", "create", BOX, "--name", name]).await;
+    }
+    for (delete, list, both) in [
+        (&["delete", BOX, "nope", "web"][..], &["list", "-o", "name"][..], [BOX, "web"]),
+        (&["snapshot", "delete", "one", "nope", "two"], &["snapshot", "list", "-o", "name"], ["one", "two"]),
+    ] {
+        let refused = here.sandbox(delete).await;
+        assert_eq!(refused.status.code(), Some(4), "{refused:?}");
+        assert!(err(&refused).contains("'nope'") && err(&refused).contains("Nothing was done"), "{refused:?}");
+        let listed = here.fine(list).await;
+        assert!(listed.lines().count() == 2 && both.iter().all(|name| listed.contains(name)), "{listed}");
+    }
+    assert!(here.fine(&["list"]).await.matches("Ready").count() == 2);
+    let gone = here.fine(&["snapshot", "delete", "one", "two"]).await;
+    assert_eq!(gone, "one is being deleted\ntwo is being deleted\n");
+    assert_eq!(here.fine(&["delete", BOX, "web", "--wait"]).await, format!("{BOX} deleted\nweb deleted\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_out_of_a_sandbox_say_that_they_are_utf_8() {
+    let here = Here::start().await;
+    let caller = &here.platform.admin;
+    let id = caller.get("/sandboxes").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
+    let inside = |path: &str| format!("/sandbox/{id}{path}");
+    let program = json!({"argv": ["true"]});
+    let started = caller.post(&inside("/processes"), program.clone()).await;
+    assert_eq!(started.status, 201, "{started:?}");
+    let logs = inside(&format!("/processes/{}/logs", started.body["pid"]));
+    for request in [
+        caller.request(Method::POST, &inside("/commands")).json(&program),
+        caller.request(Method::GET, &logs),
+        caller.request(Method::GET, &inside("/files/watch?path=.")),
+    ] {
+        let answer = request.send().await.expect("an answer");
+        let url = answer.url().clone();
+        assert_eq!(answer.status(), 200, "{url}");
+        assert_eq!(answer.headers()["content-type"], "text/event-stream; charset=utf-8", "{url}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

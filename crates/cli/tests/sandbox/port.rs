@@ -3,7 +3,7 @@
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::harness::{BOX, Here};
+use crate::harness::{BOX, Here, PATIENCE};
 
 /// A server on a port of this machine, which is the sandbox's, too: it answers with what it was asked.
 async fn server() -> u16 {
@@ -78,4 +78,48 @@ async fn a_port_is_told_and_answered_for() {
     let mut bytes = [0; 4];
     stream.read_exact(&mut bytes).await.unwrap();
     assert_eq!(&bytes, b"ping");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_to_a_port_keeps_coming_or_is_refused() {
+    let here = Here::start().await;
+    let port = server().await;
+    let sandboxes = here.platform.admin.get(&format!("/sandboxes?name={BOX}")).await.body;
+    let id = sandboxes["data"][0]["id"].as_str().unwrap().to_owned();
+    let host = here.platform.admin.base.trim_start_matches("http://").to_owned();
+    let mut stream = TcpStream::connect(&host).await.unwrap();
+    let head = format!(
+        "POST /sandbox/{id}/ports/{port}/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Length: 9\r\n\r\nhalf",
+        here.platform.admin.token
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).await.unwrap();
+    assert!(line.starts_with("HTTP/1.1 408"), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_without_an_end_ends_with_the_key_that_asked_for_it() {
+    let here = Here::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = [0; 4096];
+        assert!(stream.read(&mut head).await.unwrap() > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n").await.unwrap();
+        // It says no more, and stays.
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest).await;
+    });
+    let admin = &here.platform.admin;
+    let id = admin.get("/sandboxes").await.body["data"][0]["id"].as_str().unwrap().to_owned();
+    let key = admin.post("/api_keys", serde_json::json!({"name": "k", "scopes": ["sandbox"]})).await;
+    let by_key = admin.with_token(key.body["key"].as_str().unwrap());
+    let request = by_key.request(reqwest::Method::GET, &format!("/sandbox/{id}/ports/{port}/"));
+    let mut answer = request.send().await.unwrap();
+    assert_eq!(answer.chunk().await.unwrap().unwrap(), "x");
+    assert!(admin.delete(&format!("/api_keys/{}", key.id())).await.status < 300);
+    let more = tokio::time::timeout(PATIENCE, answer.chunk()).await.expect("it ends");
+    assert!(more.is_err(), "{more:?}");
 }

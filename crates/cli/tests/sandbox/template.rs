@@ -16,9 +16,9 @@ impl Here {
 
     /// How often something was sent.
     async fn sent(&self) -> u64 {
-        let org = self.platform.admin.project.split('/').nth(4).expect("an organization");
-        let path = format!("/api/v1/orgs/{org}/audit_log?action=upload.create");
-        self.platform.admin.get(&path).await.body["pagination"]["total_items"].as_u64().expect("a number")
+        let admin = &self.platform.admin;
+        let path = format!("{}/audit_log?action=upload.create", admin.org());
+        admin.get(&path).await.body["pagination"]["total_items"].as_u64().expect("a number")
     }
 
     /// Waits until nothing of what was sent is there.
@@ -109,9 +109,9 @@ async fn nothing_is_sent_in_vain_and_nothing_that_is_ignored() {
     let context = folder.to_str().unwrap();
     for (arguments, what) in [
         (&["x", "--image-file", &image, "--env", "NOT_SET_HERE"][..], "NOT_SET_HERE=VALUE"),
-        (&["x", "--image-file", &image, "--env", "1A=x"], "env: names must"),
-        (&["x", "--image-file", &image, "--vcpu", "99"], "vcpu"),
-        (&["x y", "--dockerfile", &right, "--context", context], "name"),
+        (&["x", "--image-file", &image, "--env", "1A=x"], "--env names must"),
+        (&["x", "--image-file", &image, "--vcpu", "99"], "--vcpu"),
+        (&["x y", "--dockerfile", &right, "--context", context], "NAME "),
         (&["x", "--dockerfile", &wrong, "--context", context], "line 2"),
         (&["x", "--dockerfile", &right, "--context", &right], "is no directory"),
     ] {

@@ -168,7 +168,7 @@ async fn pauses_and_resumptions_survive() {
     }
     // Without memory, and snapshots of what is paused.
     for point in points("cut_cold", &[]) {
-        world.does_at("sandbox.pause.done", "pause", json!({"memory": false})).await;
+        world.does_at("sandbox.pause.done", "pause", json!({"include_memory": false})).await;
         world.caller.sandbox_reaches(&world.id, "Paused").await;
         world.does_at(&point, "snapshots", json!({})).await;
         let id = world.others("/snapshots", "").await.remove(0);

@@ -132,7 +132,7 @@ impl Walk {
     async fn pause(&mut self, at: usize) -> String {
         let kept = self.chance();
         let sandbox = &mut self.sandboxes[at];
-        act(&self.caller, &sandbox.id, "pause", json!({"memory": kept})).await;
+        act(&self.caller, &sandbox.id, "pause", json!({"include_memory": kept})).await;
         let paused = self.caller.sandbox_reaches(&sandbox.id, "Paused").await;
         assert_eq!(paused["message"], Value::Null, "{paused}");
         (sandbox.paused, sandbox.kept) = (true, kept);

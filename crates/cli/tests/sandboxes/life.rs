@@ -37,7 +37,7 @@ async fn a_sandbox_lives_pauses_and_goes() {
     shell(&caller, &id, "kill $(cat pid)").await;
 
     // Without its memory it begins anew from its disk.
-    act(&caller, &id, "pause", json!({"memory": false})).await;
+    act(&caller, &id, "pause", json!({"include_memory": false})).await;
     caller.sandbox_reaches(&id, "Paused").await;
     act(&caller, &id, "resume", json!({})).await;
     let resumed = caller.sandbox_reaches(&id, "Ready").await;

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 /// The longest line of an event out of a sandbox, in bytes: the agent's are below 100 KiB.
 const LONGEST: usize = 1 << 20;
 /// A stream says something every 15 s, if only that it is there. One that is silent for this long is gone.
-const SILENCE: Duration = Duration::from_mins(1);
+pub(super) const SILENCE: Duration = Duration::from_mins(1);
 
 /// Why there are no more events.
 #[derive(Debug, thiserror::Error)]
@@ -50,19 +50,33 @@ pub(crate) fn patient_events(response: Response, longest: usize, silence: Durati
     }))
 }
 
+/// Bytes that never stay away for longer than this.
+pub(super) fn patient(
+    bytes: impl Stream<Item = reqwest::Result<Bytes>> + Send,
+    silence: Duration,
+) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
+    try_stream! {
+        let mut bytes = std::pin::pin!(bytes);
+        loop {
+            let chunk = timeout(silence, bytes.next()).await;
+            let chunk = chunk.map_err(|_| Broken::Connection(format!("silent for {} s", silence.as_secs())))?;
+            let Some(chunk) = chunk else { return };
+            yield chunk.map_err(|error| Broken::Connection(error.to_string()))?;
+        }
+    }
+}
+
 fn bounded(
     bytes: impl Stream<Item = reqwest::Result<Bytes>> + Send,
     longest: usize,
     silence: Duration,
 ) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
+    let bytes = patient(bytes, silence);
     try_stream! {
         let mut bytes = std::pin::pin!(bytes);
         let mut line = 0;
-        loop {
-            let chunk = timeout(silence, bytes.next()).await;
-            let chunk = chunk.map_err(|_| Broken::Connection(format!("silent for {} s", silence.as_secs())))?;
-            let Some(chunk) = chunk else { return };
-            let chunk = chunk.map_err(|error| Broken::Connection(error.to_string()))?;
+        while let Some(chunk) = bytes.next().await {
+            let chunk = chunk?;
             line = match chunk.iter().rposition(|byte| *byte == b'\n') {
                 Some(at) => chunk.len() - at - 1,
                 None => line + chunk.len(),

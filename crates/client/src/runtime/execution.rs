@@ -4,12 +4,17 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use berth_domain::agent::output::CONTENT_TYPE;
 use berth_domain::agent::runtime::{Output, OutputEvent};
+use bytes::Bytes;
 use eventsource_stream::Event;
 use futures::StreamExt;
+use http::header;
+use reqwest::Response;
 
 use super::Runtime;
-use super::events::{Broken, Events};
+use super::events::{Broken, Events, events};
+use super::frames::Frames;
 use crate::{Error, Result};
 
 /// How long a connection that broke off is tried again.
@@ -20,11 +25,88 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// A connection that held for this long was none of a series of failures, even if nothing came through it.
 const LIVED: Duration = Duration::from_secs(5);
 
+/// What is asked for of a program's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// An event for each line: for who reads lines.
+    Lines,
+    /// The bytes as they come, many lines and parts of one at a time: for who passes them on. A service that does not
+    /// know it yet tells lines.
+    Bytes,
+}
+
+impl Form {
+    pub(super) const fn accept(self) -> &'static str {
+        match self {
+            Self::Lines => "text/event-stream",
+            Self::Bytes => CONTENT_TYPE,
+        }
+    }
+}
+
+/// What a stream tells next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// An event; with [`Form::Bytes`] none of output, unless the service tells lines.
+    Event(OutputEvent),
+    /// Bytes of the output, newlines among them.
+    Bytes {
+        /// Whether they are of the error output.
+        stderr: bool,
+        /// Where the first of them stands, counted since the process was started.
+        offset: u64,
+        /// They.
+        bytes: Bytes,
+    },
+}
+
+/// One connection's stream.
+pub(super) enum Stream {
+    Events(Events),
+    Frames(Frames),
+}
+
+impl Stream {
+    /// That of an answer.
+    pub(super) fn of(response: Response) -> Self {
+        match response.headers().get(header::CONTENT_TYPE) {
+            Some(kind) if kind == CONTENT_TYPE => Self::Frames(Frames::of(response)),
+            _ => Self::Events(events(response)),
+        }
+    }
+
+    async fn next(&mut self) -> Option<std::result::Result<Piece, Broken>> {
+        match self {
+            Self::Frames(frames) => frames.next().await,
+            Self::Events(events) => loop {
+                match events.next().await? {
+                    Ok(event) => match parse(&event) {
+                        Ok(None) => {}
+                        Ok(Some(event)) => return Some(Ok(Piece::Event(event))),
+                        Err(broken) => return Some(Err(broken)),
+                    },
+                    Err(broken) => return Some(Err(broken)),
+                }
+            },
+        }
+    }
+}
+
+/// What an event tells; nothing if it is one of a later version.
+fn parse(event: &Event) -> std::result::Result<Option<OutputEvent>, Broken> {
+    if !["start", "truncated", "stdout", "stderr", "exit", "error"].contains(&event.event.as_str()) {
+        return Ok(None);
+    }
+    let read = OutputEvent::parse(&event.event, &event.data);
+    read.map(Some).map_err(|error| Broken::Nonsense(format!("an event cannot be read: {error}")))
+}
+
 /// Events of a process. A connection that breaks off is made again where it broke, as often as it takes; only what
 /// the service says ends it, or a minute without an answer.
 pub struct Execution {
     runtime: Runtime,
-    stream: Option<Events>,
+    stream: Option<Stream>,
+    form: Form,
     pid: Option<i32>,
     offset: u64,
     follow: bool,
@@ -45,15 +127,16 @@ struct Trouble {
 
 impl Execution {
     /// Of a command: the process is told by the first event.
-    pub(super) fn command(runtime: Runtime, stream: Events, hold: bool) -> Self {
-        Self { stream: Some(stream), pid: None, hold, ..Self::process(runtime, 0, 0, true) }
+    pub(super) fn command(runtime: Runtime, stream: Stream, hold: bool, form: Form) -> Self {
+        Self { stream: Some(stream), pid: None, hold, ..Self::process(runtime, 0, 0, true, form) }
     }
 
     /// Of a process, from an offset on.
-    pub(super) fn process(runtime: Runtime, pid: i32, offset: u64, follow: bool) -> Self {
+    pub(super) fn process(runtime: Runtime, pid: i32, offset: u64, follow: bool, form: Form) -> Self {
         Self {
             runtime,
             stream: None,
+            form,
             pid: Some(pid),
             offset,
             follow,
@@ -69,11 +152,6 @@ impl Execution {
         Self { hold: true, ..self }
     }
 
-    /// The process, once it is known.
-    pub const fn pid(&self) -> Option<i32> {
-        self.pid
-    }
-
     /// Where reading goes on: bytes since the process was started.
     pub const fn offset(&self) -> u64 {
         self.offset
@@ -84,17 +162,32 @@ impl Execution {
         self.over
     }
 
-    /// The next event; `None` after the last one. Nothing is lost when its future is dropped.
+    /// The next event; `None` after the last one. Nothing is lost when its future is dropped. Bytes are an event of
+    /// output, too.
     pub async fn next(&mut self) -> Result<Option<OutputEvent>> {
+        Ok(self.next_piece().await?.map(|piece| match piece {
+            Piece::Event(event) => event,
+            Piece::Bytes { stderr, offset, bytes } => {
+                let (line, base64) = match std::str::from_utf8(&bytes) {
+                    Ok(text) => (Some(text.to_owned()), None),
+                    Err(_) => (None, Some(BASE64_STANDARD.encode(&bytes))),
+                };
+                OutputEvent::Output { stderr, output: Output { line, base64, offset, partial: true } }
+            }
+        }))
+    }
+
+    /// What comes next; `None` after the last event. Nothing is lost when its future is dropped.
+    pub async fn next_piece(&mut self) -> Result<Option<Piece>> {
         while !self.over {
             let Some(stream) = &mut self.stream else {
                 self.connect().await?;
                 continue;
             };
             match stream.next().await {
-                Some(Ok(event)) => {
-                    if let Some(event) = self.read(&event)? {
-                        return Ok(Some(event));
+                Some(Ok(piece)) => {
+                    if self.read(&piece)? {
+                        return Ok(Some(piece));
                     }
                 }
                 None if !self.follow => self.over = true,
@@ -106,27 +199,23 @@ impl Execution {
         Ok(None)
     }
 
-    /// What an event tells; nothing if it is one of a later version, or one that another connection may do without.
-    fn read(&mut self, event: &Event) -> Result<Option<OutputEvent>> {
-        if !["start", "truncated", "stdout", "stderr", "exit", "error"].contains(&event.event.as_str()) {
-            return Ok(None);
-        }
-        let read = OutputEvent::parse(&event.event, &event.data);
-        let read = read.map_err(|e| Error::Protocol(format!("an event cannot be read: {e}")))?;
-        let renewable = matches!(&read, OutputEvent::Error { code, .. } if code == "unauthorized");
+    /// Notes what was told. Whether it is to be told on: another connection may do without.
+    fn read(&mut self, piece: &Piece) -> Result<bool> {
+        let renewable = matches!(piece, Piece::Event(OutputEvent::Error { code, .. }) if code == "unauthorized");
         if renewable && self.trouble.is_none() && self.pid.is_some() {
             // The access token of this stream ended; the next request renews it.
             self.broke_off("the credential ended");
-            return Ok(None);
+            return Ok(false);
         }
-        match &read {
-            OutputEvent::Start { pid } => self.pid = Some(*pid),
-            OutputEvent::Truncated { from } => self.offset = *from,
-            OutputEvent::Output { output, .. } => self.offset = output.offset + length(output)?,
-            OutputEvent::Exit(_) | OutputEvent::Error { .. } => self.over = true,
+        match piece {
+            Piece::Bytes { offset, bytes, .. } => self.offset = offset + bytes.len() as u64,
+            Piece::Event(OutputEvent::Start { pid }) => self.pid = Some(*pid),
+            Piece::Event(OutputEvent::Truncated { from }) => self.offset = *from,
+            Piece::Event(OutputEvent::Output { output, .. }) => self.offset = output.offset + length(output)?,
+            Piece::Event(OutputEvent::Exit(_) | OutputEvent::Error { .. }) => self.over = true,
         }
         self.trouble = None;
-        Ok(Some(read))
+        Ok(true)
     }
 
     fn broke_off(&mut self, reason: &str) {
@@ -150,7 +239,7 @@ impl Execution {
                 trouble.pause = (trouble.pause * 2).min(PAUSE.1);
             }
             let late = self.trouble.as_ref().is_some_and(|trouble| trouble.since.elapsed() > PATIENCE);
-            match self.runtime.open_logs(pid, self.offset, self.follow, self.hold).await {
+            match self.runtime.open_logs(pid, self.offset, (self.follow, self.hold), self.form).await {
                 Ok(stream) if !late => {
                     self.stream = Some(stream);
                     self.opened = Instant::now();

@@ -1,15 +1,13 @@
 //! Files of a sandbox. Paths are relative to its workspace.
 
-use berth_domain::agent::runtime::{Archive, Change, Entry, Exists, Extracted, Listing, Mkdir, Move, Remove};
+use berth_domain::agent::runtime::{Archive, Entry, Exists, Extracted, Listing, Mkdir, Move, Remove};
 use bytes::Bytes;
-use futures::{Stream, StreamExt};
 use http::{Method, header};
 use reqwest::Body;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Runtime;
-use super::events::events;
 use crate::transport::{json as read_json, query_text};
 use crate::{Error, Result};
 
@@ -93,26 +91,6 @@ impl Runtime {
     pub async fn extract(&self, path: &str, archive: impl Into<Body>) -> Result<Extracted> {
         let url = self.file_url("extract", &json!({ "path": path }))?;
         self.upload(Method::POST, &url, "application/x-tar", archive.into()).await
-    }
-
-    /// What happens to a path, or with `recursive` below it, until the connection ends.
-    pub async fn watch(&self, path: &str, recursive: bool) -> Result<impl Stream<Item = Result<Change>> + use<>> {
-        let url = self.file_url("watch", &json!({ "path": path, "recursive": recursive }))?;
-        let response = self.client.send(Method::GET, &url, None).await?;
-        Ok(events(response).filter_map(|event| {
-            let change = match event {
-                Ok(event) if event.event == "change" => {
-                    let read = serde_json::from_str(&event.data);
-                    Some(read.map_err(|e| Error::Protocol(format!("an event cannot be read: {e}"))))
-                }
-                Ok(event) if matches!(event.event.as_str(), "error" | "overflow") => {
-                    Some(Err(Error::Protocol(format!("changes were missed: {}", event.data))))
-                }
-                Ok(_) => None,
-                Err(broken) => Some(Err(Error::Protocol(format!("the stream of changes broke off: {broken}")))),
-            };
-            std::future::ready(change)
-        }))
     }
 
     async fn upload<T: serde::de::DeserializeOwned>(

@@ -3,6 +3,7 @@
 pub(crate) mod events;
 mod execution;
 mod file;
+mod frames;
 mod port;
 mod process;
 mod terminal;
@@ -12,7 +13,7 @@ use reqwest::Url;
 use crate::transport::segment;
 use crate::{Client, Error, ProjectClient, Result, Sandbox};
 
-pub use execution::{Execution, output_bytes};
+pub use execution::{Execution, Form, Piece, output_bytes};
 pub use file::FileContent;
 pub use terminal::{OpenTerminal, TerminalEvent, TerminalReader, TerminalWriter};
 

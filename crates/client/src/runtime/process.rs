@@ -5,16 +5,18 @@ use bytes::Bytes;
 use http::{Method, header};
 use serde_json::json;
 
-use super::events::{Events, events};
-use super::{Execution, Runtime};
+use super::execution::Stream;
+use super::{Execution, Form, Runtime};
 use crate::{Error, Result};
 
 impl Runtime {
     /// Runs a command and follows it. One with `detach` outlives its connection, and is followed over several.
-    pub async fn command(&self, request: &CommandRequest) -> Result<Execution> {
+    pub async fn command(&self, request: &CommandRequest, form: Form) -> Result<Execution> {
         let body = serde_json::to_value(request).map_err(|e| Error::Protocol(e.to_string()))?;
-        let response = self.client.send(Method::POST, &self.url("commands"), Some(body)).await?;
-        Ok(Execution::command(self.clone(), events(response), request.hold))
+        let url = self.url("commands");
+        let build = || self.client.request(Method::POST, &url).header(header::ACCEPT, form.accept()).json(&body);
+        let response = self.client.send_again(build).await?;
+        Ok(Execution::command(self.clone(), Stream::of(response), request.hold, form))
     }
 
     /// Starts a process, whose input stays open.
@@ -33,18 +35,25 @@ impl Runtime {
     }
 
     /// What a process wrote from an offset on; with `follow` to its end.
-    pub fn logs(&self, pid: i32, offset: u64, follow: bool) -> Execution {
-        Execution::process(self.clone(), pid, offset, follow)
+    pub fn logs(&self, pid: i32, offset: u64, follow: bool, form: Form) -> Execution {
+        Execution::process(self.clone(), pid, offset, follow, form)
     }
 
     /// Follows a process that was started with `hold` to its end; it waits for this reader.
-    pub fn output(&self, pid: i32) -> Execution {
-        Execution::process(self.clone(), pid, 0, true).holding()
+    pub fn output(&self, pid: i32, form: Form) -> Execution {
+        Execution::process(self.clone(), pid, 0, true, form).holding()
     }
 
-    pub(super) async fn open_logs(&self, pid: i32, offset: u64, follow: bool, hold: bool) -> Result<Events> {
-        let path = format!("processes/{pid}/logs?follow={follow}&offset={offset}&hold={hold}");
-        self.client.send(Method::GET, &self.url(&path), None).await.map(events)
+    pub(super) async fn open_logs(
+        &self,
+        pid: i32,
+        offset: u64,
+        (follow, hold): (bool, bool),
+        form: Form,
+    ) -> Result<Stream> {
+        let url = self.url(&format!("processes/{pid}/logs?follow={follow}&offset={offset}&hold={hold}"));
+        let build = || self.client.request(Method::GET, &url).header(header::ACCEPT, form.accept());
+        self.client.send_again(build).await.map(Stream::of)
     }
 
     /// Writes to a process's input; returns when it has taken everything. `eof` closes it.

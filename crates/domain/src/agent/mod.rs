@@ -8,6 +8,7 @@
 pub mod control;
 pub mod error;
 pub mod marker;
+pub mod output;
 pub mod runtime;
 pub mod terminal;
 

@@ -237,8 +237,9 @@ pub struct SignalRequest {
 ///
 /// A process has one log, and `offset` counts its bytes since the process was started: of both streams together, in
 /// the order of their events, each event's bytes being contiguous. An event is a line without its newline, or with
-/// `partial` a piece of one: the line is longer than 64 KiB, its stream paused for 100 ms, or it ended. So reading goes
-/// on at `offset` plus the length of the bytes, plus one for the newline unless the event is `partial`.
+/// `partial` a piece of one: the line is longer than 64 KiB, the other stream spoke in the midst of it, or what there is
+/// ended without a newline. A line that its program has not ended yet is held back; [`super::output`] has it at once. So
+/// reading goes on at `offset` plus the length of the bytes, plus one for the newline unless the event is `partial`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputEvent {
     /// `start`, first in a command's stream.

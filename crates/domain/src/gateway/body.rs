@@ -11,11 +11,16 @@ use serde_json::{Number, Value};
 
 use crate::error::{Error, FieldError, Result};
 use crate::fields::{Parsed, integer, sized};
+use crate::gateway::name::folds_to;
 use crate::json;
 use crate::json::scan::{self, Scan};
 
 /// Bytes of a prompt that tell conversations apart, where there are no messages.
 const BEGINNING: usize = 1024;
+
+/// Tokens of an answer of which nobody says how long it may be: most servers that have a limit of their own have none
+/// below.
+pub const LONG: u64 = 4096;
 
 /// The member that asks for usage, for an object without `stream_options`.
 const MEMBER: &str = r#""stream_options":{"include_usage":true},"#;
@@ -25,6 +30,26 @@ const OPTIONS: &str = r#"{"include_usage":true}"#;
 const ONLY: &str = r#""include_usage":true"#;
 /// The first of several members of `stream_options`.
 const FIRST: &str = r#""include_usage":true,"#;
+
+/// The names that matter here. Some servers read names without regard to case (Go's `encoding/json` does, and the last
+/// one counts), so what folds to one of these must be it: else they would take another model, or more of it, than was
+/// looked at here.
+const KNOWN: [&str; 12] = [
+    "model",
+    "stream",
+    "stream_options",
+    "messages",
+    "prompt",
+    "input",
+    "max_completion_tokens",
+    "max_tokens",
+    "n_predict",
+    "n",
+    "best_of",
+    "prompt_cache_key",
+];
+/// The member of `stream_options` that matters.
+const USAGE: &str = "include_usage";
 
 /// What is asked of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +109,14 @@ pub struct Head {
     pub stream: bool,
     /// Whether the client asked for a chunk with the usage: `stream_options.include_usage` is true.
     pub asks_usage: bool,
-    /// Most tokens of the answer: `max_completion_tokens`, else `max_tokens`, where it is a positive integer.
+    /// Most tokens of the answer, whichever of its fields a server reads: the largest of `max_tokens`,
+    /// `max_completion_tokens` and `n_predict`. The last is llama.cpp's own, and servers of completions know
+    /// `max_tokens` alone: what only some read bounds nothing by itself. One that is no positive integer, which may mean
+    /// no bound, counts as [`LONG`] beside others.
     pub max_tokens: Option<u64>,
+    /// How many answers are asked for, each with its own tokens: `n` or, if more, `best_of`, for each prompt; 0 where
+    /// answers are no texts.
+    pub answers: u64,
     /// Bytes of the messages, the prompt or the input as they stand in the body: for estimates.
     pub prompt_bytes: usize,
     /// A hash of what begins the conversation: `prompt_cache_key` if it is a string, else the messages up to and with
@@ -115,7 +146,7 @@ impl Head {
         let Some(first) = top.first else {
             return Err(Error::field("body", "must be a JSON object"));
         };
-        let mut faults = Vec::new();
+        let mut faults: Vec<_> = top.misspelt.iter().map(|(key, name)| misspelt(key, name)).collect();
         let model = noted(&mut faults, "model", model(top.model));
         let stream = noted(&mut faults, "stream", flag(top.stream));
         let usage = noted(&mut faults, "stream_options", usage(&top, first));
@@ -125,11 +156,15 @@ impl Head {
         else {
             return Err(Error::invalid(faults));
         };
+        if !faults.is_empty() {
+            return Err(Error::invalid(faults));
+        }
         Ok(Self {
             model,
             stream,
             asks_usage,
-            max_tokens: top.max_completion_tokens.and_then(positive).or_else(|| top.max_tokens.and_then(positive)),
+            max_tokens: most(operation, &top),
+            answers: answers(operation, &top),
             prompt_bytes: content.map_or(0, |content| content.text.len()),
             conversation: conversation(operation, &top, content),
             model_at,
@@ -197,7 +232,14 @@ struct Top<'a> {
     input: Option<Raw<'a>>,
     max_completion_tokens: Option<Raw<'a>>,
     max_tokens: Option<Raw<'a>>,
+    n_predict: Option<Raw<'a>>,
     prompt_cache_key: Option<Raw<'a>>,
+    n: Option<Raw<'a>>,
+    best_of: Option<Raw<'a>>,
+    /// Prompts in the list of them; 0 where there is none.
+    prompts: u64,
+    /// The first name that is almost one that matters, and that one.
+    misspelt: Option<(String, &'static str)>,
     /// The hash of the messages up to and with the first of the user.
     beginning: Hash,
 }
@@ -221,6 +263,7 @@ impl<'a> Top<'a> {
         let at = match key {
             "messages" => self.scan_messages(scan)?,
             "stream_options" => self.scan_options(scan)?,
+            "prompt" => self.scan_prompts(scan)?,
             _ => scan.value()?,
         };
         let place = match key {
@@ -232,12 +275,35 @@ impl<'a> Top<'a> {
             "input" => &mut self.input,
             "max_completion_tokens" => &mut self.max_completion_tokens,
             "max_tokens" => &mut self.max_tokens,
+            "n_predict" => &mut self.n_predict,
             "prompt_cache_key" => &mut self.prompt_cache_key,
-            _ => return Some(()),
+            "n" => &mut self.n,
+            "best_of" => &mut self.best_of,
+            _ => {
+                self.look(key, &KNOWN);
+                return Some(());
+            }
         };
         let raw = Raw::new(self.body, at)?;
         *place = (raw.text != "null" || key == "stream_options").then_some(raw);
         Some(())
+    }
+
+    /// Notes a name that is one of these but for its case.
+    fn look(&mut self, key: &str, known: &[&'static str]) {
+        let name = known.iter().find(|name| self.misspelt.is_none() && folds_to(key, name));
+        self.misspelt = name.map(|name| (key.to_owned(), *name)).or_else(|| self.misspelt.take());
+    }
+
+    /// Counts prompts: a list of numbers is one, of tokens.
+    fn scan_prompts(&mut self, scan: &mut Scan<'a>) -> Option<Range<usize>> {
+        if scan.peek()? != b'[' {
+            return scan.value();
+        }
+        scan.list(|scan| {
+            self.prompts += u64::from(matches!(scan.peek()?, b'"' | b'['));
+            scan.value().map(|_| ())
+        })
     }
 
     /// Hashes messages up to and with the first of the user; what is no message ends it, too.
@@ -268,11 +334,37 @@ impl<'a> Top<'a> {
         }
         scan.object(|scan, key| {
             let at = scan.value()?;
-            if key == "include_usage" {
+            if key == USAGE {
                 self.include_usage = Raw::new(self.body, at);
+            } else {
+                self.look(key, &[USAGE]);
             }
             Some(())
         })
+    }
+}
+
+fn misspelt(key: &str, name: &str) -> FieldError {
+    let field = if name == USAGE { format!("stream_options.{key}") } else { key.to_owned() };
+    FieldError { field, message: format!("must be written '{name}': some servers read names without regard to case") }
+}
+
+/// Most tokens of an answer, whichever of the fields its server reads.
+fn most(operation: Operation, top: &Top<'_>) -> Option<u64> {
+    let read = top.max_completion_tokens.filter(|_| operation == Operation::Chat);
+    let stated = [top.max_tokens, read].into_iter().flatten().any(|raw| positive(raw).is_some());
+    let given = [top.max_tokens, top.max_completion_tokens, top.n_predict].into_iter().flatten();
+    let largest = given.map(|raw| positive(raw).unwrap_or(LONG)).max();
+    largest.filter(|most| stated || *most > LONG)
+}
+
+/// How many answers are asked for.
+fn answers(operation: Operation, top: &Top<'_>) -> u64 {
+    let number = |raw: Option<Raw<'_>>| raw.and_then(positive).unwrap_or(1);
+    match operation {
+        Operation::Chat => number(top.n),
+        Operation::Completions => number(top.n).max(number(top.best_of)).saturating_mul(top.prompts.max(1)),
+        Operation::Embeddings | Operation::Speech => 0,
     }
 }
 
@@ -381,6 +473,9 @@ impl Hash {
     }
 }
 
+#[cfg(test)]
+#[path = "body_properties.rs"]
+mod properties;
 #[cfg(test)]
 #[path = "body_tests.rs"]
 mod tests;

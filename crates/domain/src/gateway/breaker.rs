@@ -7,6 +7,10 @@
 //! A health check asks less of an upstream than a request does. So a good one only brings the next trial forward, and
 //! never closes a breaker or makes up for a failed request.
 //!
+//! A refusal (403) may mean the service's own key, and then everybody meets it, or what one caller wrote, as where a
+//! provider moderates prompts. So it counts as a failure only where several callers were refused since anybody was
+//! answered: one alone opens no breaker for the others.
+//!
 //! Outcomes come without the request they belong to. One of a request that began before the breaker opened is ignored
 //! while it is open, and taken for the trial's while it is half open: it tells of the same moment.
 
@@ -41,10 +45,22 @@ pub struct Breaker {
     row: u32,
     /// Failed health checks since the last good one.
     unwell: u32,
+    /// Who was refused since the last success.
+    refused: Refused,
     /// Times it opened since it was last closed.
     opened: u32,
     /// Successes and failures of the last 30 seconds.
     recent: Window<3_000>,
+}
+
+/// Who was refused.
+#[derive(Clone, Copy, Debug, Default)]
+enum Refused {
+    #[default]
+    Nobody,
+    /// This caller alone.
+    One(u64),
+    Several,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,6 +104,7 @@ impl Breaker {
         match self.phase(now) {
             Phase::Closed => {
                 self.row = 0;
+                self.refused = Refused::Nobody;
                 self.recent.add(now, 1, 0);
             }
             Phase::Open(_) => {}
@@ -107,6 +124,20 @@ impl Breaker {
             }
             Phase::Open(_) => {}
             Phase::Half(_) => self.open(now),
+        }
+    }
+
+    /// The upstream refused what `caller` sent, which may be the caller's fault or its own.
+    pub fn refused(&mut self, caller: u64, now: u64) {
+        self.refused = match self.refused {
+            Refused::Nobody => Refused::One(caller),
+            Refused::One(other) if other == caller => Refused::One(caller),
+            Refused::One(_) | Refused::Several => Refused::Several,
+        };
+        match self.refused {
+            Refused::Several => self.failed(now),
+            // It answers, if only with a no: the next may be the trial.
+            _ => self.abandoned(now),
         }
     }
 
@@ -177,6 +208,13 @@ impl<const SLOT: u64> Window<SLOT> {
         }
         slot.counts.0 += first;
         slot.counts.1 += second;
+    }
+
+    /// What was added in the present slot.
+    pub(super) fn latest(&self, now: u64) -> (u64, u64) {
+        let tick = now / SLOT;
+        let slot = self.slots[usize::try_from(tick % SLOTS as u64).unwrap_or_default()];
+        if slot.tick == tick { slot.counts } else { (0, 0) }
     }
 
     /// What was added of late.
@@ -300,12 +338,41 @@ mod tests {
         assert_eq!(breaker.state(0), State::HalfOpen);
     }
 
+    #[test]
+    fn refusals_count_once_several_met_them() {
+        let mut breaker = Breaker::default();
+        for _ in 0..100 {
+            breaker.refused(1, 0);
+        }
+        assert_eq!(breaker.state(0), State::Closed, "one caller alone");
+        for caller in [2, 1, 1, 1] {
+            breaker.refused(caller, 0);
+            assert_eq!(breaker.state(0), State::Closed);
+        }
+        breaker.refused(2, 0);
+        assert_eq!(breaker.state(0), State::Open, "five since the second one came");
+        // Who is answered between them begins it anew.
+        let mut breaker = Breaker::default();
+        for caller in 0..100 {
+            breaker.refused(caller, 0);
+            breaker.succeeded(0);
+        }
+        assert_eq!(breaker.state(0), State::Closed);
+        // A trial that is refused leaves the trial to the next.
+        let mut breaker = Breaker::default();
+        fail(&mut breaker, 5, 0);
+        breaker.began(1000);
+        breaker.refused(1, 1000);
+        assert_eq!((breaker.state(1000), breaker.admits(1000)), (State::HalfOpen, true));
+    }
+
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Wait(u64),
         Begin,
         Succeed,
         Fail,
+        Refuse(u64),
         Abandon,
         Probe(bool),
     }
@@ -317,6 +384,7 @@ mod tests {
             4 => Just(Step::Begin),
             3 => Just(Step::Succeed),
             6 => Just(Step::Fail),
+            2 => (0_u64..3).prop_map(Step::Refuse),
             1 => Just(Step::Abandon),
             1 => any::<bool>().prop_map(Step::Probe),
         ]
@@ -326,7 +394,7 @@ mod tests {
     fn legal(step: Step, from: State, to: State) -> bool {
         use State::{Closed, HalfOpen, Open};
         match (from, to) {
-            (Closed | HalfOpen, Open) => matches!(step, Step::Fail | Step::Probe(false)),
+            (Closed | HalfOpen, Open) => matches!(step, Step::Fail | Step::Refuse(_) | Step::Probe(false)),
             (Open, HalfOpen) => matches!(step, Step::Wait(_) | Step::Probe(true)),
             (HalfOpen, Closed) => matches!(step, Step::Succeed),
             (Closed, HalfOpen) | (Open, Closed) => false,
@@ -347,6 +415,7 @@ mod tests {
                     Step::Begin => breaker.began(now),
                     Step::Succeed => breaker.succeeded(now),
                     Step::Fail => breaker.failed(now),
+                    Step::Refuse(caller) => breaker.refused(caller, now),
                     Step::Abandon => breaker.abandoned(now),
                     Step::Probe(healthy) => breaker.probed(healthy, now),
                 }

@@ -3,16 +3,18 @@
 //!
 //! The gateway is a hot path: bytes go through it as they came. So everything here reads without building: spans of a
 //! body ([`body`]), ends of events ([`sse`]), the few fields of a chunk that matter ([`chunk`]). What is decided is
-//! decided over plain snapshots ([`route`], [`breaker`], [`budget`]), with time and chance as arguments.
+//! decided over plain snapshots ([`route`], [`breaker`], [`budget`], [`fair`]), with time and chance as arguments.
 
 pub mod body;
 pub mod breaker;
 pub mod budget;
 pub mod chunk;
+pub mod fair;
 pub mod framing;
 pub mod latency;
 pub mod model;
 pub mod money;
+pub mod name;
 pub mod refusal;
 pub mod route;
 pub mod speech;

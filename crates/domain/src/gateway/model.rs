@@ -12,6 +12,8 @@ use crate::gateway::money::{Nano, Price};
 
 /// Most upstreams, aliases and fallbacks of a model, and most projects that are let in.
 const MANY: usize = 100;
+/// Most tokens that an answer may be said to have.
+const MOST_OUTPUT: i64 = 1_000_000_000;
 /// Longest time-out, in seconds: a day.
 const LONGEST: i64 = 86_400;
 
@@ -153,11 +155,15 @@ pub struct Model {
     pub projects: Vec<String>,
     /// Most requests that wait while all upstreams are busy.
     pub max_queue: u32,
+    /// Most tokens of one of its answers, where that is known: what is set aside for one that has no limit of its own.
+    pub max_output_tokens: Option<u64>,
+    /// Names at the top of a request that it does not take, as those by which a server asks other models.
+    pub deny_fields: Vec<String>,
 }
 
 impl Model {
     /// Every key of a model in the configuration.
-    pub const KEYS: [&'static str; 11] = [
+    pub const KEYS: [&'static str; 13] = [
         "id",
         "aliases",
         "fallbacks",
@@ -169,6 +175,8 @@ impl Model {
         "upstreams",
         "projects",
         "max_queue",
+        "max_output_tokens",
+        "deny_fields",
     ];
     /// Every key of an upstream.
     pub const UPSTREAM_KEYS: [&'static str; 7] =
@@ -204,6 +212,8 @@ impl TryFrom<&Value> for Model {
             upstreams,
             projects: f.list("projects", MANY, sized(1, 100)).unwrap_or_default(),
             max_queue: small(f.optional("max_queue", integer(0, 100_000)).unwrap_or(100)),
+            max_output_tokens: f.optional("max_output_tokens", integer(1, MOST_OUTPUT)).map(i64::unsigned_abs),
+            deny_fields: f.list("deny_fields", MANY, deniable).unwrap_or_default(),
             id: match id {
                 Some(id) => id,
                 None => return f.finish(None),
@@ -214,6 +224,15 @@ impl TryFrom<&Value> for Model {
         }
         f.finish(Some(model))
     }
+}
+
+/// Rule: a name that requests may be without.
+fn deniable(value: &Value) -> Parsed<String> {
+    let name = sized(1, 100)(value)?;
+    if name.eq_ignore_ascii_case("model") {
+        return Err("must not be model, which every request has".into());
+    }
+    Ok(name)
 }
 
 fn small(number: i64) -> u32 {
@@ -240,8 +259,7 @@ fn price(f: &mut Fields<'_>) -> Price {
 
 /// Rule: a price for a million tokens.
 fn amount(value: &Value) -> Parsed<Nano> {
-    let units = value.as_f64().filter(|units| *units <= 1e6);
-    units.and_then(Nano::of_units).ok_or_else(|| "must be a number from 0 to 1000000".into())
+    Nano::of_price(value.as_f64().unwrap_or(f64::NAN)).map_err(str::to_owned)
 }
 
 fn upstream(f: &mut Fields<'_>, id: Option<&ModelId>) -> Option<Upstream> {
@@ -329,6 +347,16 @@ mod tests {
             assert!(fields.contains(&field), "{field} is not among {fields:?}");
         }
         assert!(model(|body| body["upstreams"] = json!([])).is_err());
+        for (key, good, bad) in [
+            ("max_output_tokens", json!(1), json!(0)),
+            ("max_output_tokens", json!(1_000_000_000), json!(1_000_000_001)),
+            ("deny_fields", json!(["models", "x".repeat(100)]), json!(["Model"])),
+            ("deny_fields", json!([]), json!(["x".repeat(101)])),
+        ] {
+            assert!(model(|body| body[key] = good).is_ok(), "{key}");
+            let error = model(|body| body[key] = bad).unwrap_err();
+            assert!(error.details[0].field.starts_with(key), "{error:?}");
+        }
         assert!(model(|body| body["fallbacks"] = json!(["acme/tiny"])).is_err());
     }
 

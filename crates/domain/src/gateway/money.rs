@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 const MILLION: i128 = 1_000_000;
 /// Parts of a unit of money.
 const PARTS: f64 = 1e9;
+/// Most units that anything costs.
+const MOST_PRICE: f64 = 1e6;
 
 /// An amount of money in billionths of a unit: exact in sums, and good for nine billion units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -16,11 +18,19 @@ const PARTS: f64 = 1e9;
 pub struct Nano(pub i64);
 
 impl Nano {
-    /// The nearest amount to a number of units; `None` where it is negative, not finite or too large.
-    pub fn of_units(units: f64) -> Option<Self> {
-        let parts = (units * PARTS).round();
+    /// A price, by the number of its units: the nearest amount.
+    ///
+    /// # Errors
+    /// What a number has to be that is none.
+    pub fn of_price(units: f64) -> Result<Self, &'static str> {
         #[expect(clippy::cast_possible_truncation, reason = "the range was checked")]
-        (0.0..9.2e18).contains(&parts).then_some(Self(parts as i64))
+        let nano = (0.0..=MOST_PRICE).contains(&units).then(|| Self((units * PARTS).round() as i64));
+        nano.ok_or("must be a number from 0 to 1000000")
+    }
+
+    /// So many whole units.
+    pub const fn whole(units: i64) -> Self {
+        Self(units.saturating_mul(1_000_000_000))
     }
 
     /// In units.
@@ -104,7 +114,7 @@ mod tests {
 
     #[test]
     fn prices_are_exact() {
-        let price = Price { input: Nano::of_units(0.15).unwrap(), output: Nano::of_units(0.60).unwrap() };
+        let price = Price { input: Nano::of_price(0.15).unwrap(), output: Nano::of_price(0.60).unwrap() };
         assert_eq!(price.of(Usage { prompt: 1, completion: 0 }), Nano(150));
         assert_eq!(price.of(Usage { prompt: 1_000_000, completion: 2_000_000 }).units().to_string(), "1.35");
         assert_eq!(price.of(Usage::default()), Nano(0));
@@ -113,11 +123,11 @@ mod tests {
 
     #[test]
     fn amounts_on_both_sides() {
-        for (units, amount) in [(0.0, Some(0)), (1e-9, Some(1)), (1.5, Some(1_500_000_000))] {
-            assert_eq!(Nano::of_units(units), amount.map(Nano));
+        for (units, amount) in [(0.0, 0), (1e-9, 1), (1.5, 1_500_000_000), (1e6, 1_000_000_000_000_000)] {
+            assert_eq!(Nano::of_price(units), Ok(Nano(amount)));
         }
-        for bad in [-0.1, f64::NAN, f64::INFINITY, 1e10] {
-            assert_eq!(Nano::of_units(bad), None, "{bad}");
+        for bad in [-0.1, f64::NAN, f64::INFINITY, 1_000_000.1] {
+            assert!(Nano::of_price(bad).is_err(), "{bad}");
         }
         assert_eq!(estimate(0), 0);
         assert_eq!((estimate(1), estimate(4), estimate(5)), (1, 1, 2));

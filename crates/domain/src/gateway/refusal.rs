@@ -59,7 +59,7 @@ pub fn passes(body: &[u8], secrets: &[&str]) -> bool {
 /// The type of error that goes with a status.
 pub const fn kind_of(status: u16) -> &'static str {
     match status {
-        400 | 404 | 405 | 409 | 413 | 415 | 422 => "invalid_request_error",
+        400 | 404 | 405 | 408 | 409 | 413 | 415 | 422 => "invalid_request_error",
         401 => "authentication_error",
         403 => "permission_error",
         429 => "rate_limit_error",

@@ -118,7 +118,7 @@ fn what_says_nothing_gets_a_general_sentence() {
 
 #[test]
 fn statuses_have_their_types_and_sentences() {
-    for status in [400, 404, 405, 409, 413, 415, 422] {
+    for status in [400, 404, 405, 408, 409, 413, 415, 422] {
         assert_eq!(kind_of(status), "invalid_request_error");
     }
     for (status, kind) in [
@@ -126,7 +126,6 @@ fn statuses_have_their_types_and_sentences() {
         (403, "permission_error"),
         (429, "rate_limit_error"),
         (402, "api_error"),
-        (408, "api_error"),
         (499, "api_error"),
         (500, "api_error"),
         (503, "api_error"),

@@ -79,9 +79,9 @@ pub struct Speech {
 }
 
 impl Speech {
-    /// Reads a request's body. The error names every mistake.
+    /// Reads a request's body. The error names every mistake; what else stands there is passed over, as by OpenAI.
     pub fn read(body: &Value) -> Result<Self> {
-        let mut f = Fields::of(body);
+        let mut f = Fields::among_others(body);
         let model = f.required("model", sized(1, 200));
         let input = f.required("input", input);
         let voice = f.required("voice", voice);

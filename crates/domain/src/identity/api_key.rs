@@ -4,8 +4,12 @@
 //! secret part of 256 bits, and a checksum of all before it, so that a mistyped key, or a random string in a
 //! search for leaked ones, is told apart without asking a database.
 
+use core::net::IpAddr;
 use std::fmt;
 
+use ipnet::IpNet;
+
+use crate::sandbox::network::Rule;
 use crate::words;
 
 words! {
@@ -56,6 +60,49 @@ impl fmt::Display for KeyScopes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<_> = self.iter().map(KeyScope::as_str).collect();
         f.write_str(&words.join(","))
+    }
+}
+
+/// The networks that a key may be used from; none is everywhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Networks(Vec<IpNet>);
+
+impl Networks {
+    /// These networks.
+    pub const fn new(networks: Vec<IpNet>) -> Self {
+        Self(networks)
+    }
+
+    /// Whether a key may be used from an address; from one that is not known, only where it may be from everywhere.
+    pub fn admit(&self, from: Option<IpAddr>) -> bool {
+        let lies = |from: IpAddr| self.0.iter().any(|network| network.contains(&from.to_canonical()));
+        self.0.is_empty() || from.is_some_and(lies)
+    }
+
+    /// The networks as people write them.
+    pub fn texts(&self) -> Vec<String> {
+        self.0.iter().map(|network| Rule::Network(*network).to_string()).collect()
+    }
+
+    /// Reads one network: a CIDR, or a single address.
+    pub fn read(text: &str) -> Result<IpNet, String> {
+        let wanted = || "must be a network such as 198.51.100.0/24 or 2001:db8::/32, or an address".to_owned();
+        match text.parse() {
+            Ok(Rule::Network(network)) => Ok(network),
+            Err(mistake) if text.parse::<IpNet>().is_ok() => Err(mistake),
+            _ => Err(wanted()),
+        }
+    }
+
+    /// Parses the form of [`fmt::Display`].
+    pub fn parse(text: &str) -> Result<Self, String> {
+        text.split(',').filter(|part| !part.is_empty()).map(Self::read).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl fmt::Display for Networks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.texts().join(","))
     }
 }
 
@@ -125,6 +172,29 @@ mod tests {
         assert_eq!(scopes.to_string(), "vm,sandbox");
         assert!(scopes.contains(KeyScope::Vm) && !scopes.contains(KeyScope::Inference));
         assert!(KeyScopes::parse("").is_err() && KeyScopes::parse("vm,root").is_err() && KeyScopes::new([]).is_none());
+    }
+
+    #[test]
+    fn networks_admit_what_lies_in_them() {
+        let networks = Networks::parse("198.51.100.0/24,2001:db8::/32,192.0.2.7").unwrap();
+        for (from, admitted) in [
+            ("198.51.100.0", true),
+            ("198.51.100.255", true),
+            ("::ffff:198.51.100.1", true),
+            ("198.51.101.0", false),
+            ("198.51.99.255", false),
+            ("2001:db8:ffff::1", true),
+            ("2001:db9::", false),
+            ("192.0.2.7", true),
+            ("192.0.2.8", false),
+        ] {
+            assert_eq!(networks.admit(Some(from.parse().unwrap())), admitted, "{from}");
+            assert!(Networks::default().admit(Some(from.parse().unwrap())));
+        }
+        assert_eq!(Networks::parse(&networks.to_string()), Ok(networks));
+        for bad in ["198.51.100.1/24", "::ffff:0:0/96", "example.org", "10.0.0.0/33", ""] {
+            assert!(Networks::read(bad).is_err(), "{bad}");
+        }
     }
 
     proptest! {

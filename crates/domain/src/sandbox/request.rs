@@ -181,10 +181,10 @@ pub fn numbered(name: &HostName, number: i64, of: i64) -> Parsed<HostName> {
         .map_err(|_| format!("must have at most {longest} characters, because a number is put behind it"))
 }
 
-/// Reads whether a pause keeps the memory: it does unless `memory` is false.
+/// Reads whether a pause keeps the memory: it does unless `include_memory` is false.
 pub fn pause(body: &Value) -> Result<bool> {
     let mut f = Fields::of(body);
-    let memory = f.optional("memory", boolean).unwrap_or(true);
+    let memory = f.optional("include_memory", boolean).unwrap_or(true);
     f.finish(Some(memory))
 }
 

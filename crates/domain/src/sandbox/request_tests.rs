@@ -150,7 +150,7 @@ fn snapshots_and_pauses() {
         assert_eq!(NewSnapshot::try_from(&json!({"name": name})).is_ok(), good, "{name:?}");
     }
     assert!(!NewSnapshot::try_from(&json!({})).unwrap().include_memory);
-    assert!(pause(&json!({})).unwrap() && !pause(&json!({"memory": false})).unwrap());
+    assert!(pause(&json!({})).unwrap() && !pause(&json!({"include_memory": false})).unwrap());
     refused(restore(&json!({})), "snapshot_id");
 }
 

@@ -5,6 +5,8 @@
 //!                   └─► failed ──────────▲
 //! ```
 
+use std::collections::HashSet;
+
 use crate::error::{Code, Error, Result};
 use crate::words;
 
@@ -59,10 +61,59 @@ pub fn on_delete(status: DiskStatus, held: bool) -> Result<bool> {
     Ok(status != DiskStatus::Deleting)
 }
 
+/// Where the file systems of a VM's data disks are mounted, in their order: `/mnt/<name>`, and `/mnt/<name>-2` and so
+/// on where another disk of the VM has that place already, because names may occur twice in a project.
+pub fn mount_points(names: &[&str]) -> Vec<String> {
+    let mut taken: HashSet<String> = HashSet::new();
+    names
+        .iter()
+        .enumerate()
+        .map(|(index, name)| {
+            // A number must not take the place of a disk that is really called so.
+            let free = |place: &String| !taken.contains(place) && !names[index + 1..].contains(&place.as_str());
+            let first = Some((*name).to_owned()).filter(|place| !taken.contains(place));
+            let place = first.or_else(|| (2..=names.len() + 1).map(|n| format!("{name}-{n}")).find(free));
+            let place = place.unwrap_or_else(|| (*name).to_owned());
+            taken.insert(place.clone());
+            format!("/mnt/{place}")
+        })
+        .collect()
+}
+
 /// Sizes in GiB (specification, Limits).
 pub mod size {
     /// Smallest and largest root disk.
     pub const ROOT: (i64, i64) = (20, 2048);
     /// Smallest and largest data disk.
     pub const DATA: (i64, i64) = (10, 2048);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn equal_names_get_places_of_their_own() {
+        assert_eq!(mount_points(&["d", "e"]), ["/mnt/d", "/mnt/e"]);
+        assert_eq!(mount_points(&["d", "d", "d"]), ["/mnt/d", "/mnt/d-2", "/mnt/d-3"]);
+        assert_eq!(mount_points(&["d", "d", "d-2"]), ["/mnt/d", "/mnt/d-3", "/mnt/d-2"]);
+        assert_eq!(mount_points(&["d-2", "d", "d"]), ["/mnt/d-2", "/mnt/d", "/mnt/d-3"]);
+        assert_eq!(mount_points(&[]), Vec::<String>::new());
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_disks_of_a_vm_share_a_place(names in prop::collection::vec("[ab](-[23])?", 0..8)) {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let places = mount_points(&names);
+            let distinct: HashSet<_> = places.iter().collect();
+            prop_assert_eq!(distinct.len(), names.len());
+            for (place, name) in places.iter().zip(&names) {
+                let own = format!("/mnt/{name}");
+                prop_assert!(place.starts_with(&own));
+            }
+        }
+    }
 }

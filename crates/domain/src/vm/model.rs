@@ -80,3 +80,32 @@ pub struct ExposedPort {
     /// The protocol.
     pub protocol: Protocol,
 }
+
+/// Where SSH answers on a VM's address: the wanted port, or the next one that its owner does not expose. One TCP
+/// port leads to one place, and the owner's choice comes first.
+pub fn ssh_port(wanted: u16, exposed: &[ExposedPort]) -> u16 {
+    let taken = |port: &u16| exposed.iter().any(|e| e.protocol == Protocol::Tcp && e.port == *port);
+    let upwards = wanted..=u16::MAX;
+    // Ten ports at most are exposed, so one is free within eleven; above 65535 the search goes on below.
+    upwards.chain((1024..wanted).rev()).find(|port| !taken(port)).unwrap_or(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(numbers: &[u16], protocol: Protocol) -> Vec<ExposedPort> {
+        numbers.iter().map(|&port| ExposedPort { port, protocol }).collect()
+    }
+
+    #[test]
+    fn ssh_makes_room_for_what_is_exposed() {
+        let tcp = |numbers| ssh_port(2222, &ports(numbers, Protocol::Tcp));
+        assert_eq!(tcp(&[]), 2222);
+        assert_eq!(tcp(&[2221, 2223]), 2222);
+        assert_eq!(tcp(&[2222]), 2223);
+        assert_eq!(tcp(&[2222, 2224, 2223]), 2225);
+        assert_eq!(ssh_port(2222, &ports(&[2222], Protocol::Udp)), 2222);
+        assert_eq!(ssh_port(u16::MAX, &ports(&[u16::MAX], Protocol::Tcp)), u16::MAX - 1);
+    }
+}

@@ -13,6 +13,7 @@ use super::disk::DiskStatus;
 use super::model::{RestartPolicy, Status, Want};
 use crate::Timestamp;
 use crate::ids::DiskId;
+use crate::words;
 
 /// How long each transitional status may last, in seconds (contract, section 1).
 #[derive(Clone, Copy, Debug)]
@@ -86,14 +87,20 @@ pub struct Snapshot {
     pub status: Status,
     /// Since when.
     pub since: Timestamp,
-    /// How often its deadline passed already.
+    /// When the service began: before, nobody worked on it.
+    pub served_since: Timestamp,
+    /// How often the deadline of this status passed already.
     pub attempts: i64,
+    /// How often it died in a row.
+    pub deaths: i64,
     /// Whether processors, memory and address are reserved.
     pub reserved: bool,
     /// Whether the machine that runs now has to end before another begins.
     pub ending: bool,
-    /// When the power button was pressed.
+    /// When the power button was pressed first.
     pub power_off_at: Option<Timestamp>,
+    /// When the power button was pressed last.
+    pub pressed_at: Option<Timestamp>,
     /// Not to be started before this.
     pub start_after: Option<Timestamp>,
     /// Whether the guest was seen to have finished its boot.
@@ -160,30 +167,86 @@ pub enum Step {
     Rest,
 }
 
+words! {
+    /// What a step does, without on what: for logs, and for the points at which tests make it fail.
+    StepKind {
+        /// [`Step::Enter`].
+        Enter = "enter",
+        /// [`Step::Reserve`].
+        Reserve = "reserve",
+        /// [`Step::MakeDisk`].
+        MakeDisk = "make_disk",
+        /// [`Step::Start`].
+        Start = "start",
+        /// [`Step::Resume`].
+        Resume = "resume",
+        /// [`Step::Running`].
+        Running = "running",
+        /// [`Step::SetPorts`].
+        SetPorts = "set_ports",
+        /// [`Step::GuestReady`].
+        GuestReady = "guest_ready",
+        /// [`Step::GuestOff`].
+        GuestOff = "guest_off",
+        /// [`Step::StartAgain`].
+        StartAgain = "start_again",
+        /// [`Step::PressPower`].
+        PressPower = "press_power",
+        /// [`Step::PowerOff`].
+        PowerOff = "power_off",
+        /// [`Step::Ended`].
+        Ended = "ended",
+        /// [`Step::Stopped`].
+        Stopped = "stopped",
+        /// [`Step::Retry`].
+        Retry = "retry",
+        /// [`Step::Fail`].
+        Fail = "fail",
+        /// [`Step::Finish`].
+        Finish = "finish",
+        /// [`Step::Wait`].
+        Wait = "wait",
+        /// [`Step::Rest`].
+        Rest = "rest",
+    }
+}
+
+impl StepKind {
+    /// Whether it changes row or world, so that a crash may come in between.
+    pub const fn acts(self) -> bool {
+        !matches!(self, Self::Wait | Self::Rest)
+    }
+}
+
 impl Step {
-    /// The step's name, for logs and for the points at which tests make it fail.
-    pub const fn name(&self) -> &'static str {
+    /// What it does.
+    pub const fn kind(&self) -> StepKind {
         match self {
-            Self::Enter(..) => "enter",
-            Self::Reserve => "reserve",
-            Self::MakeDisk(_) => "make_disk",
-            Self::Start => "start",
-            Self::Resume => "resume",
-            Self::Running => "running",
-            Self::SetPorts => "set_ports",
-            Self::GuestReady => "guest_ready",
-            Self::GuestOff => "guest_off",
-            Self::StartAgain { .. } => "start_again",
-            Self::PressPower => "press_power",
-            Self::PowerOff => "power_off",
-            Self::Ended => "ended",
-            Self::Stopped => "stopped",
-            Self::Retry => "retry",
-            Self::Fail(_) => "fail",
-            Self::Finish => "finish",
-            Self::Wait(_) => "wait",
-            Self::Rest => "rest",
+            Self::Enter(..) => StepKind::Enter,
+            Self::Reserve => StepKind::Reserve,
+            Self::MakeDisk(_) => StepKind::MakeDisk,
+            Self::Start => StepKind::Start,
+            Self::Resume => StepKind::Resume,
+            Self::Running => StepKind::Running,
+            Self::SetPorts => StepKind::SetPorts,
+            Self::GuestReady => StepKind::GuestReady,
+            Self::GuestOff => StepKind::GuestOff,
+            Self::StartAgain { .. } => StepKind::StartAgain,
+            Self::PressPower => StepKind::PressPower,
+            Self::PowerOff => StepKind::PowerOff,
+            Self::Ended => StepKind::Ended,
+            Self::Stopped => StepKind::Stopped,
+            Self::Retry => StepKind::Retry,
+            Self::Fail(_) => StepKind::Fail,
+            Self::Finish => StepKind::Finish,
+            Self::Wait(_) => StepKind::Wait,
+            Self::Rest => StepKind::Rest,
         }
+    }
+
+    /// The name of what it does.
+    pub const fn name(&self) -> &'static str {
+        self.kind().as_str()
     }
 }
 
@@ -193,6 +256,9 @@ pub const LONGEST_BACKOFF: i64 = 300;
 const READY_POLL: i64 = 500;
 /// Between two looks at a machine that does not answer, in seconds.
 const SILENCE_POLL: i64 = 2;
+/// Between two presses of the power button, in seconds. A guest hears it only once its kernel listens; what was
+/// pressed before is lost.
+const PRESS_AGAIN: i64 = 1;
 
 /// The next step.
 pub fn next(s: &Snapshot) -> Step {
@@ -205,12 +271,11 @@ pub fn next(s: &Snapshot) -> Step {
 }
 
 fn gone(s: &Snapshot) -> Step {
-    if s.machine != Machine::Absent {
-        Step::PowerOff
-    } else if s.status == Status::Deleted {
-        Step::Rest
-    } else {
-        Step::Finish
+    match s.machine {
+        _ if s.status == Status::Deleted && s.machine == Machine::Absent => Step::Rest,
+        _ if overdue(s) => try_again_or_fail(s),
+        Machine::Absent => Step::Finish,
+        _ => Step::PowerOff,
     }
 }
 
@@ -218,6 +283,7 @@ fn stop(s: &Snapshot) -> Step {
     match (s.machine, s.status) {
         (Machine::Absent, Status::Stopped | Status::Failed) => Step::Rest,
         (Machine::Absent, _) => Step::Stopped,
+        _ if overdue(s) => try_again_or_fail(s),
         (_, Status::Stopped | Status::Failed) => Step::PowerOff,
         _ => end(s),
     }
@@ -229,11 +295,20 @@ fn end(s: &Snapshot) -> Step {
         Machine::Absent => Step::Ended,
         Machine::PoweredOff | Machine::Panicked | Machine::Paused => Step::PowerOff,
         Machine::Running | Machine::Unresponsive => match s.power_off_at {
-            _ if overdue(s) || s.attempts > 0 => Step::PowerOff,
+            _ if s.attempts > 0 => Step::PowerOff,
             None => Step::PressPower,
-            Some(at) if s.now >= at.plus_seconds(s.deadlines.power_off) => Step::PowerOff,
-            Some(at) => Step::Wait(at.plus_seconds(s.deadlines.power_off)),
+            Some(at) => press_again(s, at.plus_seconds(s.deadlines.power_off)),
         },
+    }
+}
+
+/// The button once more each second, until the switch.
+fn press_again(s: &Snapshot, switch: Timestamp) -> Step {
+    let again = s.pressed_at.map_or(s.now, |at| at.plus_seconds(PRESS_AGAIN));
+    match s.now {
+        now if now >= switch => Step::PowerOff,
+        now if now >= again => Step::PressPower,
+        _ => Step::Wait(again.min(switch)),
     }
 }
 
@@ -270,7 +345,7 @@ fn died(s: &Snapshot, reason: &str) -> Step {
 /// that ran for longer than the longest wait begins anew.
 fn backoff(s: &Snapshot) -> i64 {
     let ran_long = s.now >= s.since.plus_seconds(LONGEST_BACKOFF);
-    match s.attempts {
+    match s.deaths {
         _ if ran_long => 0,
         0 => 0,
         n => {
@@ -286,8 +361,8 @@ fn ready_poll(s: &Snapshot) -> i64 {
 }
 
 fn bring_up(s: &Snapshot) -> Step {
-    if overdue(s) {
-        return if s.attempts == 0 { Step::Retry } else { Step::Fail(late(s)) };
+    if overdue(s) && !is_up(s) {
+        return try_again_or_fail(s);
     }
     if s.ending {
         return end(s);
@@ -298,7 +373,7 @@ fn bring_up(s: &Snapshot) -> Step {
     if !s.reserved {
         return Step::Reserve;
     }
-    match s.disks.iter().find(|d| d.status != DiskStatus::Ready) {
+    match unmade(s) {
         Some(disk) => make(disk),
         None if s.status == Status::Provisioning => Step::Enter(Status::Starting, "starting the machine"),
         None => switch_on(s),
@@ -325,14 +400,37 @@ fn switch_on(s: &Snapshot) -> Step {
     }
 }
 
+/// Whether the machine is there, and all that is left is to say so.
+fn is_up(s: &Snapshot) -> bool {
+    let whole = s.reserved && unmade(s).is_none();
+    s.status == Status::Starting && s.machine == Machine::Running && whole && !s.ending
+}
+
+/// The first of its disks that cannot be used yet.
+fn unmade(s: &Snapshot) -> Option<&Disk> {
+    s.disks.iter().find(|disk| disk.status != DiskStatus::Ready)
+}
+
+/// Whether the deadline passed, of the time in which a service ran.
 fn overdue(s: &Snapshot) -> bool {
-    let from = s.start_after.map_or(s.since, |at| at.max(s.since));
+    let since = s.since.max(s.served_since);
+    let from = s.start_after.map_or(since, |at| at.max(since));
     s.deadlines.of(s.status).is_some_and(|seconds| s.now >= from.plus_seconds(seconds))
+}
+
+/// What happens when a deadline passes: the first time the status begins again, then the VM fails.
+fn try_again_or_fail(s: &Snapshot) -> Step {
+    if s.attempts == 0 { Step::Retry } else { Step::Fail(late(s)) }
 }
 
 fn late(s: &Snapshot) -> String {
     let seconds = s.deadlines.of(s.status).unwrap_or_default();
-    format!("it was still {} after {seconds} seconds, twice; start it to try again", s.status)
+    let verb = match s.want {
+        Want::Run => "start",
+        Want::Stop => "stop",
+        Want::Gone => "delete",
+    };
+    format!("it was still {} after {seconds} seconds, twice; {verb} it to try again", s.status)
 }
 
 #[cfg(test)]

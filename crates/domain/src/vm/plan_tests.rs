@@ -12,7 +12,7 @@ const DEADLINES: Deadlines =
 #[derive(Clone, Debug)]
 struct World {
     s: Snapshot,
-    /// Starts the host refuses before one works.
+    /// Whether the guest ignores the power button.
     deaf_guest: bool,
     starts: usize,
 }
@@ -26,10 +26,13 @@ impl World {
             want: Want::Run,
             status: Status::Pending,
             since: Timestamp(0),
+            served_since: Timestamp(0),
             attempts: 0,
+            deaths: 0,
             reserved: false,
             ending: false,
             power_off_at: None,
+            pressed_at: None,
             start_after: None,
             guest_ready: false,
             ports_changed: false,
@@ -45,6 +48,8 @@ impl World {
     fn enter(&mut self, status: Status) {
         self.s.status = status;
         self.s.since = self.s.now;
+        self.s.attempts = 0;
+        (self.s.power_off_at, self.s.pressed_at) = (None, None);
     }
 
     fn apply(&mut self, step: Step) {
@@ -71,11 +76,12 @@ impl World {
             Step::StartAgain { delay, .. } => {
                 self.s.start_after = Some(self.s.now.plus_seconds(delay));
                 self.s.ending = true;
-                self.s.attempts += 1;
+                self.s.deaths += 1;
                 self.enter(Status::Starting);
             }
             Step::PressPower => {
-                self.s.power_off_at = Some(self.s.now);
+                self.s.power_off_at = self.s.power_off_at.or(Some(self.s.now));
+                self.s.pressed_at = Some(self.s.now);
                 if !self.deaf_guest && self.s.machine == Machine::Running {
                     self.s.machine = Machine::PoweredOff;
                 }
@@ -89,11 +95,7 @@ impl World {
                 (self.s.reserved, self.s.ending) = (false, false);
                 self.enter(Status::Stopped);
             }
-            Step::Retry => {
-                self.s.attempts += 1;
-                self.s.ending = true;
-                self.s.since = self.s.now;
-            }
+            Step::Retry => (self.s.attempts, self.s.ending, self.s.since) = (self.s.attempts + 1, true, self.s.now),
             Step::Fail(_) => {
                 self.s.want = Want::Stop;
                 self.s.reserved = false;
@@ -114,8 +116,7 @@ impl World {
         if let Ok(Some(next)) = on_verb(verb, self.s.status) {
             self.s.want = if verb == Verb::Stop { Want::Stop } else { Want::Run };
             self.s.ending = verb == Verb::Restart;
-            self.s.attempts = 0;
-            self.s.power_off_at = None;
+            self.s.deaths = 0;
             self.s.start_after = None;
             self.enter(next);
         }
@@ -249,10 +250,97 @@ fn a_deaf_guest_is_switched_off_after_its_time() {
     assert_eq!(next(&world.s), Step::PressPower);
     world.apply(Step::PressPower);
     let at = world.s.power_off_at.unwrap();
+    world.s.pressed_at = Some(at.plus_seconds(30).plus_millis(-500));
     world.s.now = at.plus_seconds(30).plus_millis(-1);
     assert_eq!(next(&world.s), Step::Wait(at.plus_seconds(30)));
     world.s.now = at.plus_seconds(30);
     assert_eq!(next(&world.s), Step::PowerOff);
+}
+
+#[test]
+fn the_power_button_is_pressed_each_second_until_the_switch() {
+    let mut world = World::new(RestartPolicy::Never, true);
+    world.settle();
+    world.verb(Verb::Stop);
+    let mut presses = Vec::new();
+    loop {
+        match next(&world.s) {
+            Step::PressPower => presses.push(world.s.now),
+            Step::PowerOff => break,
+            Step::Wait(until) => {
+                world.s.now = until;
+                continue;
+            }
+            step => panic!("{step:?}"),
+        }
+        world.s.power_off_at = world.s.power_off_at.or(Some(world.s.now));
+        world.s.pressed_at = Some(world.s.now);
+    }
+    assert_eq!(presses.len(), 30);
+    assert!(presses.windows(2).all(|two| two[1] == two[0].plus_seconds(1)), "{presses:?}");
+    assert_eq!(world.s.now, presses[0].plus_seconds(30));
+}
+
+/// Snapshots of a VM that cannot leave a status, whatever is done.
+fn stuck(status: Status) -> Snapshot {
+    let mut world = World::new(RestartPolicy::Never, true);
+    world.settle();
+    let want = match status {
+        Status::Stopping => Want::Stop,
+        Status::Deleting => Want::Gone,
+        _ => Want::Run,
+    };
+    let machine = if status == Status::Starting { Machine::Absent } else { world.s.machine };
+    Snapshot { want, status, machine, since: world.s.now, ending: status == Status::Restarting, ..world.s }
+}
+
+#[test]
+fn every_transitional_status_begins_again_once_and_then_fails() {
+    for &status in Status::ALL.iter().filter(|status| status.is_transitional()) {
+        let s = stuck(status);
+        let seconds = DEADLINES.of(status).unwrap();
+        let at = |attempts, millis| {
+            next(&Snapshot { attempts, now: s.since.plus_seconds(seconds).plus_millis(millis), ..s.clone() })
+        };
+        for attempts in [0, 1] {
+            let early = at(attempts, -1);
+            assert!(!matches!(early, Step::Retry | Step::Fail(_)), "{status}: {early:?}");
+        }
+        assert_eq!(at(0, 0), Step::Retry, "{status}");
+        let Step::Fail(reason) = at(1, 0) else { panic!("{status}") };
+        assert!(reason.contains(&format!("still {status} after {seconds} seconds")), "{reason}");
+    }
+}
+
+#[test]
+fn a_status_at_rest_has_no_deadline() {
+    for &status in Status::ALL.iter().filter(|status| !status.is_transitional()) {
+        assert_eq!(DEADLINES.of(status), None);
+    }
+}
+
+#[test]
+fn a_machine_that_is_gone_when_its_stop_is_late_is_stopped() {
+    let s = Snapshot { machine: Machine::Absent, attempts: 1, ..stuck(Status::Stopping) };
+    assert_eq!(next(&Snapshot { now: s.since.plus_seconds(3600), ..s }), Step::Stopped);
+}
+
+#[test]
+fn a_deletion_that_failed_can_be_asked_for_again() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.settle();
+    world.s.want = Want::Gone;
+    world.enter(Status::Deleting);
+    for _ in 0..2 {
+        world.s.now = world.s.since.plus_seconds(300);
+        let step = next(&world.s);
+        world.apply(step);
+    }
+    assert_eq!(world.s.status, Status::Failed);
+    world.s.want = Want::Gone;
+    world.enter(Status::Deleting);
+    world.settle();
+    assert_eq!((world.s.status, world.s.machine), (Status::Deleted, Machine::Absent));
 }
 
 #[test]
@@ -284,10 +372,39 @@ fn a_machine_that_keeps_dying_waits_longer_each_time() {
     let mut world = World::new(RestartPolicy::OnFailure, false);
     world.settle();
     let delays: Vec<_> = (0..12)
-        .map(|attempts| match next(&Snapshot { machine: Machine::Absent, attempts, ..world.s.clone() }) {
+        .map(|deaths| match next(&Snapshot { machine: Machine::Absent, deaths, ..world.s.clone() }) {
             Step::StartAgain { delay, .. } => delay,
             other => panic!("{other:?}"),
         })
         .collect();
     assert_eq!(delays, [0, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+}
+
+#[test]
+fn time_in_which_no_service_ran_counts_for_no_deadline() {
+    for (status, seconds) in [
+        (Status::Provisioning, DEADLINES.provisioning),
+        (Status::Starting, DEADLINES.starting),
+        (Status::Restarting, DEADLINES.restarting),
+        (Status::Stopping, DEADLINES.stopping),
+        (Status::Deleting, DEADLINES.deleting),
+    ] {
+        let s = stuck(status);
+        let served_since = s.since.plus_seconds(5 * 3600);
+        let at = |now: Timestamp| next(&Snapshot { now, served_since, attempts: 1, ..s.clone() });
+        assert!(!matches!(at(served_since.plus_seconds(seconds).plus_millis(-1)), Step::Fail(_)), "{status}");
+        assert!(matches!(at(served_since.plus_seconds(seconds)), Step::Fail(_)), "{status}");
+    }
+}
+
+#[test]
+fn a_machine_that_is_up_is_not_given_up_for_a_deadline_that_passed() {
+    let mut s = stuck(Status::Starting);
+    s.reserved = true;
+    s.disks[0].status = DiskStatus::Ready;
+    (s.now, s.attempts) = (s.since.plus_seconds(5 * 3600), 1);
+    let at = |machine| next(&Snapshot { machine, ..s.clone() });
+    assert_eq!(at(Machine::Running), Step::Running);
+    assert!(matches!(at(Machine::Absent), Step::Fail(_)));
+    assert!(matches!(at(Machine::Unresponsive), Step::Fail(_)));
 }

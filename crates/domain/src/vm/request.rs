@@ -18,6 +18,21 @@ pub const MAX_KEYS: usize = 10;
 pub const MAX_PORTS: usize = 10;
 /// Largest `user_data`, in bytes.
 pub const MAX_USER_DATA: usize = 64 * 1024;
+/// What user data may begin with: the heads that cloud-init knows (its page "User-data formats").
+const USER_DATA: [&str; 8] = [
+    "#!",
+    "#cloud-config",
+    "#cloud-boothook",
+    "#include",
+    "#part-handler",
+    "#upstart-job",
+    "## template:",
+    "Content-Type:",
+];
+/// Within so many bytes a message of several parts says what it is.
+const MIME_HEADERS: usize = 4096;
+const UNKNOWN_USER_DATA: &str =
+    "must begin with '#!' (a script), '#cloud-config' or another head that cloud-init knows";
 /// Most labels of a VM.
 pub const MAX_LABELS: usize = 64;
 
@@ -260,10 +275,23 @@ fn restart_policy(value: &Value) -> Parsed<RestartPolicy> {
 fn user_data(value: &Value) -> Parsed<String> {
     let data = text(value)?;
     if data.len() > MAX_USER_DATA {
-        Err(format!("must have at most {MAX_USER_DATA} bytes"))
-    } else {
-        Ok(data.to_owned())
+        return Err(format!("must have at most {MAX_USER_DATA} bytes"));
     }
+    // What cloud-init does not know it drops, with a line in a log that nobody reads.
+    let known =
+        data.is_empty() || is_message(data) || USER_DATA.iter().any(|head| starts_with(data.trim_start(), head));
+    if known { Ok(data.to_owned()) } else { Err(UNKNOWN_USER_DATA.into()) }
+}
+
+/// Whether a text starts so, in small or capital letters.
+fn starts_with(text: &str, head: &str) -> bool {
+    text.get(..head.len()).is_some_and(|start| start.eq_ignore_ascii_case(head))
+}
+
+/// Whether it is a message with headers, which may stand in any order.
+fn is_message(data: &str) -> bool {
+    let head = &data.as_bytes()[..data.len().min(MIME_HEADERS)];
+    String::from_utf8_lossy(head).to_ascii_lowercase().contains("mime-version:")
 }
 
 fn labels(value: &Value) -> Parsed<BTreeMap<String, String>> {

@@ -137,12 +137,35 @@ fn gpu_count_and_extensions() {
         let body = set("gpu_config_count", n);
         if good { ok(&body) } else { bad(&body, "gpu_config_count") }
     }
-    ok(&set("user_data", json!("x".repeat(MAX_USER_DATA))));
-    bad(&set("user_data", json!("x".repeat(MAX_USER_DATA + 1))), "user_data");
+    ok(&set("user_data", json!(format!("#!{}", "x".repeat(MAX_USER_DATA - 2)))));
+    bad(&set("user_data", json!(format!("#!{}", "x".repeat(MAX_USER_DATA - 1)))), "user_data");
     ok(&set("labels", json!({"app/tier": "web"})));
     bad(&set("labels", json!({"": "web"})), "labels");
     bad(&set("labels", json!({"a": 1})), "labels");
     bad(&set("restart_policy", json!("sometimes")), "restart_policy");
+}
+
+#[test]
+fn user_data_begins_with_what_cloud_init_knows() {
+    for good in [
+        "",
+        "#!/bin/sh\ntrue\n",
+        "#cloud-config\n{}\n",
+        "#cloud-config-archive\n[]\n",
+        "#cloud-boothook\n",
+        "#include\nhttps://example.com/x\n",
+        "#include-once\nhttps://example.com/x\n",
+        "## template: jinja\n#cloud-config\n",
+        "Content-Type: multipart/mixed; boundary=\"x\"\n",
+        "content-type: text/cloud-config\n",
+        "From nobody Fri Jan 11 07:00:00 1980\nMIME-Version: 1.0\n",
+        "\n #cloud-config\n",
+    ] {
+        ok(&set("user_data", json!(good)));
+    }
+    for unknown in ["packages: [git]\n", "#cloud_config\n", "# cloud-config\n", "é", " "] {
+        bad(&set("user_data", json!(unknown)), "user_data");
+    }
 }
 
 #[test]

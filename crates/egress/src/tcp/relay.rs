@@ -21,8 +21,6 @@ use crate::outside::Connection;
 use crate::queue::{self, Taken};
 use crate::{GUEST, MTU};
 
-/// Bytes of each direction's buffer, which is also the window the guest sees.
-const BUFFER: usize = 64 * 1024;
 /// How long the guest may take to finish its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(30);
 /// Shortest wait for a timer of the stack.
@@ -73,7 +71,8 @@ impl Relay {
         let address = *flow.key.to.ip();
         let mut fits = interface.routes_mut().add_default_ipv4_route(GUEST).is_ok();
         interface.update_ip_addrs(|list| fits &= list.push(IpCidr::Ipv4(Ipv4Cidr::new(address, 32))).is_ok());
-        let mut socket = Socket::new(SocketBuffer::new(vec![0; BUFFER]), SocketBuffer::new(vec![0; BUFFER]));
+        let buffer = || SocketBuffer::new(vec![0; flow.room.window]);
+        let mut socket = Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
         fits &= socket.listen((address, flow.key.to.port())).is_ok();
         if !fits {

@@ -1,6 +1,7 @@
 //! Bounds, on both sides.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
 
 use smoltcp::socket::tcp::State;
 
@@ -28,6 +29,38 @@ fn the_default_bound_of_connections_holds() {
         guest.connected(SERVER);
     }
     assert_eq!(guest.connect(SERVER).1, Outcome::Refused);
+}
+
+#[test]
+fn one_guest_leaves_sockets_to_the_others() {
+    let (world, mut greedy) = World::with(network("allow", &[], &[]), |config| config.sockets = 8);
+    world.servers.tcp(SERVER, echo());
+    let held: Vec<_> = (0..4).map(|_| greedy.connected(SERVER)).collect();
+    assert_eq!(greedy.connect(SERVER).1, Outcome::Refused, "half of them");
+    let (mut modest, _link) = world.attach_beside();
+    for _ in 0..2 {
+        modest.connected(SERVER);
+    }
+    assert_eq!(modest.connect(SERVER).1, Outcome::Refused, "as many as are left");
+    greedy.tcp(held[0]).abort();
+    modest.until("room", |guest| {
+        greedy.step(Duration::from_millis(1));
+        (guest.connect(SERVER).1 == Outcome::Connected).then_some(())
+    });
+}
+
+#[test]
+fn connections_beyond_the_bytes_of_a_guest_are_refused_and_those_within_work() {
+    let small = 40 << 10;
+    let (world, mut guest) = World::with(network("allow", &[], &[]), |config| config.limits.buffers = 3 * small);
+    world.servers.tcp(SERVER, echo());
+    let open: Vec<_> = (0..3).map(|_| guest.connected(SERVER)).collect();
+    assert_eq!(guest.connect(SERVER).1, Outcome::Refused);
+    let text: Vec<u8> = (0..100_000_u32).map(|n| n.to_be_bytes()[3]).collect();
+    guest.send(open[1], &text[..4000]);
+    assert_eq!(guest.receive(open[1], 4000), &text[..4000]);
+    guest.tcp(open[0]).abort();
+    guest.until("room", |guest| (guest.connect(SERVER).1 == Outcome::Connected).then_some(()));
 }
 
 #[test]

@@ -48,6 +48,8 @@ fn datagrams_go_and_come() {
 fn a_datagram_the_link_does_not_carry_is_dropped() {
     let (world, mut guest) = World::new();
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    // The guest goes on while it is looked for.
+    socket.set_nonblocking(true).unwrap();
     world.servers.udp(SERVER, v4(socket.local_addr().unwrap()));
     let handle = guest.datagrams();
     guest.datagram(handle, SERVER, b"answer me at length");

@@ -97,6 +97,7 @@ pub fn config(servers: &Arc<Servers>) -> Config {
         host_loopback: false,
         outside: Arc::<Servers>::clone(servers),
         limits: Limits::default(),
+        sockets: 4096,
     }
 }
 
@@ -124,6 +125,11 @@ impl World {
         let (guest, link) = attach(&self.runtime, &self.gateway, &self.policy, &self.counters);
         self.link = link;
         guest
+    }
+
+    /// Attaches another guest beside the first.
+    pub fn attach_beside(&self) -> (Guest, JoinHandle<io::Result<()>>) {
+        attach(&self.runtime, &self.gateway, &self.policy, &self.counters)
     }
 
     /// Waits for the end of the link.

@@ -268,22 +268,26 @@ async fn gone(dir: &Path, id: Uuid, patience: Duration) -> bool {
     true
 }
 
-/// Opens and closes ports of a running machine.
-pub async fn set_forwards(dir: &Path, add: &[Forward], remove: &[Forward]) -> Result<()> {
+/// Opens and closes ports of a running machine. Those that another program of the host has stay closed and are
+/// answered.
+pub async fn set_forwards(dir: &Path, add: &[Forward], remove: &[Forward]) -> Result<Vec<Forward>> {
     let mut qmp = Qmp::connect(dir, COMMANDS).await?;
-    for forward in remove {
+    // What is to be added is removed first: an earlier try may have come half way.
+    for forward in remove.iter().chain(add) {
         let rule = arguments::rule(forward);
         let short = rule.rsplit_once('-').map_or(rule.as_str(), |(host, _)| host);
         // One that is not there any more is as it should be.
         let _ = qmp.monitor(&format!("hostfwd_remove n0 {short}")).await?;
     }
+    let mut taken = Vec::new();
     for forward in add {
         let answer = qmp.monitor(&format!("hostfwd_add n0 {}", arguments::rule(forward))).await?;
         if !answer.is_empty() {
-            return Err(Error::PortTaken(answer));
+            tracing::info!(answer, "a port of a machine is taken on the host");
+            taken.push(*forward);
         }
     }
-    Ok(())
+    Ok(taken)
 }
 
 /// Waits until something happens to a machine: it powers off, panics, pauses, goes on, or its process

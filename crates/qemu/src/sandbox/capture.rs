@@ -30,6 +30,8 @@ const OF_FILE: u64 = 1 << 61;
 const ENTRY: u64 = 8;
 /// Pages that are read at a time.
 const RUN: usize = 256;
+/// Most bytes of a process' list of mappings.
+const MOST_MAPS: u64 = 16 << 20;
 
 /// What is to be captured.
 #[derive(Clone, Debug)]
@@ -39,6 +41,8 @@ pub struct Capture {
     pub next: Option<Layer>,
     /// Where the memory and the devices' state go, if they are wanted.
     pub memory: Option<(PathBuf, PathBuf)>,
+    /// Memory of the machine, in MiB: its process may claim another one.
+    pub memory_mb: u32,
     /// Whether the machine goes on.
     pub resume: bool,
 }
@@ -100,8 +104,8 @@ async fn cut(qmp: &mut Qmp, capture: &Capture) -> Result<()> {
 
 async fn with_memory(qmp: &mut Qmp, dir: &Path, id: Uuid, capture: &Capture, to: (&Path, &Path)) -> Result<Report> {
     let pid = find(dir, id).ok_or_else(|| Error::Qemu("the machine is gone".into()))?;
-    let (origin, copy_to) = (dir.join(MEMORY), to.0.to_path_buf());
-    let copy = blocking(move || memory::copy(&origin, &copy_to)).await?;
+    let (origin, copy_to, most) = (dir.join(MEMORY), to.0.to_path_buf(), bytes_of(capture));
+    let copy = blocking(move || memory::copy(&origin, &copy_to, most)).await?;
     qmp.execute("stop", json!({})).await?;
     let stop = Instant::now();
     let outcome = still(qmp, dir, pid, capture, to.1, copy).await;
@@ -115,7 +119,8 @@ async fn with_memory(qmp: &mut Qmp, dir: &Path, id: Uuid, capture: &Capture, to:
 async fn still(qmp: &mut Qmp, dir: &Path, pid: i32, capture: &Capture, state: &Path, copy: File) -> Result<u64> {
     save_state(qmp, state).await?;
     let dir = dir.to_path_buf();
-    let written = blocking(move || own_pages(pid, &dir, &copy)).await?;
+    let most = bytes_of(capture);
+    let written = blocking(move || own_pages(pid, &dir, &copy, most)).await?;
     // Last, because it is what a later look finds.
     cut(qmp, capture).await?;
     Ok(written)
@@ -131,9 +136,9 @@ async fn save_state(qmp: &mut Qmp, state: &Path) -> Result<()> {
 }
 
 /// Writes the pages that are the process' own onto the copy of the memory it began with.
-fn own_pages(pid: i32, dir: &Path, copy: &File) -> Result<u64> {
+fn own_pages(pid: i32, dir: &Path, copy: &File, most: u64) -> Result<u64> {
     let failed = |what: &'static str| move |e| Error::io(what, e);
-    let (start, end) = mapping(pid, dir)?;
+    let (start, end) = bounded(mapping(pid, dir)?, most)?;
     let page = rustix::param::page_size() as u64;
     let memory = File::open(format!("/proc/{pid}/mem")).map_err(failed("cannot read the machine's memory"))?;
     let mut entries = vec![0; usize::try_from((end - start) / page * ENTRY).unwrap_or(0)];
@@ -151,10 +156,24 @@ fn own_pages(pid: i32, dir: &Path, copy: &File) -> Result<u64> {
     Ok(written)
 }
 
+/// Bytes of the machine's memory.
+fn bytes_of(capture: &Capture) -> u64 {
+    u64::from(capture.memory_mb) << 20
+}
+
+/// A mapping that is no larger than the machine's memory. The process says where it is, and may be hostile: what is
+/// read of it is sized by that.
+fn bounded((start, end): (u64, u64), most: u64) -> Result<(u64, u64)> {
+    match end.checked_sub(start) {
+        Some(length) if length <= most => Ok((start, end)),
+        _ => Err(Error::Qemu("it maps another memory than its own".into())),
+    }
+}
+
 /// Where the guest's memory lies in the process.
 fn mapping(pid: i32, dir: &Path) -> Result<(u64, u64)> {
     let mut text = String::new();
-    let maps = File::open(format!("/proc/{pid}/maps")).and_then(|mut file| file.read_to_string(&mut text));
+    let maps = File::open(format!("/proc/{pid}/maps")).and_then(|file| file.take(MOST_MAPS).read_to_string(&mut text));
     maps.map_err(|e| Error::io("cannot read the machine's mappings", e))?;
     // In a root folder of its own the process sees its memory directly below it; we see the whole path.
     let name = format!("/{MEMORY}");
@@ -208,6 +227,15 @@ mod tests {
         let long: Vec<u8> = std::iter::repeat_n(own, RUN + 1).flatten().collect();
         assert_eq!(runs(&long), [(0, RUN), (RUN, 1)]);
         assert!(runs(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_mapping_is_no_larger_than_the_memory() {
+        let most = 256 << 20;
+        assert_eq!(bounded((4096, 4096 + most), most).unwrap(), (4096, 4096 + most));
+        for (start, end) in [(0, most + 4096), (0, 64 << 40), (8192, 4096)] {
+            assert!(bounded((start, end), most).is_err(), "{start} {end}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{Access, access};
 use uuid::Uuid;
@@ -25,18 +26,34 @@ struct Limits {
     threads: u32,
 }
 
-/// Limits a machine's process; whether that was possible.
+/// Machines that run without limits although this service may set them.
+static UNLIMITED: AtomicU64 = AtomicU64::new(0);
+
+/// Machines since this service began that run without limits although it may set them.
+pub fn unlimited() -> u64 {
+    UNLIMITED.load(Ordering::Relaxed)
+}
+
+/// Limits a machine's process; whether that was possible. A machine that begins with a captured memory stands still
+/// until this is done; one that boots runs nothing of a user's.
 pub(super) fn apply(id: Uuid, pid: i32, memory_mb: u32) -> bool {
     let limits = Limits { memory_bytes: (u64::from(memory_mb) + BESIDE_MB) << 20, threads: MOST_THREADS };
+    let (possible, mut failed) = (is_possible(), false);
     let applied = files(Path::new(GROUPS), limits).iter().all(|(folder, settings)| {
         let group = folder.join(OURS).join(id.to_string());
         let outcome = fill(&group, settings, pid);
         if let Err(error) = &outcome {
-            tracing::debug!(group = %group.display(), %error, "a machine runs without limits");
+            failed = true;
+            if possible {
+                tracing::warn!(group = %group.display(), %error, "a machine runs without limits of memory and threads");
+            }
         }
         outcome.is_ok()
     });
-    applied && is_possible()
+    if failed && possible {
+        UNLIMITED.fetch_add(1, Ordering::Relaxed);
+    }
+    applied && possible
 }
 
 /// Whether this service may set limits at all.

@@ -21,15 +21,18 @@ pub fn empty(path: &Path, memory_mb: u32) -> Result<()> {
     file.set_len(u64::from(memory_mb) * MIB).map_err(at("cannot size", path))
 }
 
-/// Copies a memory, its holes as holes; by reference where the file system can.
-pub fn copy(from: &Path, to: &Path) -> Result<File> {
+/// Copies a memory of so many bytes at most, its holes as holes; by reference where the file system can.
+pub fn copy(from: &Path, to: &Path, most: u64) -> Result<File> {
     let source = File::open(from).map_err(at("cannot open", from))?;
+    let size = source.metadata().map_err(at("cannot look at", from))?.len();
+    if size > most {
+        return Err(Error::Qemu("its memory is larger than it was made".into()));
+    }
     let target = File::options().read(true).write(true).create(true).truncate(true).open(to);
     let target = target.map_err(at("cannot create", to))?;
     if ioctl_ficlone(&target, &source).is_ok() {
         return Ok(target);
     }
-    let size = source.metadata().map_err(at("cannot look at", from))?.len();
     target.set_len(size).map_err(at("cannot size", to))?;
     let mut at_byte = 0;
     while let Some((start, end)) = data_from(&source, at_byte, size)? {
@@ -91,7 +94,9 @@ mod tests {
         let file = File::options().write(true).open(&from).unwrap();
         file.write_all_at(b"begin", 0).unwrap();
         file.write_all_at(b"end", 64 * MIB - 3).unwrap();
-        copy(&from, &to).unwrap();
+        assert!(copy(&from, &to, 64 * MIB - 1).is_err(), "it has grown");
+        assert!(!to.exists());
+        copy(&from, &to, 64 * MIB).unwrap();
         assert_eq!(std::fs::read(&from).unwrap(), std::fs::read(&to).unwrap());
         assert!(std::fs::metadata(&to).unwrap().blocks() * 512 < MIB);
     }

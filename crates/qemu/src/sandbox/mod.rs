@@ -33,7 +33,7 @@ use uuid::Uuid;
 pub use arguments::arguments;
 pub use capture::{Capture, Report, capture};
 pub use layer::{create as create_layer, create_root, node as layer_node, size as layer_size, sync as sync_layer};
-pub use limits::is_possible as can_limit;
+pub use limits::{is_possible as can_limit, unlimited};
 pub use memory::{copy as copy_memory, empty as empty_memory};
 
 use crate::error::at;

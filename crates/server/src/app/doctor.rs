@@ -12,7 +12,7 @@ use crate::services::vm::engine::qemu::QemuEngine;
 
 /// The findings.
 pub struct Report {
-    /// Whether machines can be run.
+    /// Whether machines and sandboxes can be run.
     pub ok: bool,
     lines: Vec<Finding>,
 }
@@ -32,7 +32,7 @@ impl fmt::Display for Report {
         for line in &self.lines {
             writeln!(f, "{} {:<14} {}", if line.good { "ok  " } else { "MISS" }, line.what, line.text)?;
         }
-        let verdict = if self.ok { "Machines can be run here." } else { "Something that machines need is missing." };
+        let verdict = if self.ok { "Machines can be run here." } else { "Something is missing that machines need." };
         write!(f, "{verdict}")
     }
 }
@@ -44,6 +44,7 @@ pub async fn doctor(config: &Config) -> Report {
     lines.extend(QemuSandboxes::open(config, Clock::default()).findings());
     lines.extend(["espeak-ng", "ffmpeg"].map(|name| speaks(name, host::find(name))));
     lines.push(data_dir(config));
+    lines.push(Finding { good: true, what: "sign-up".into(), text: config.sign_up().describe().into() });
     Report { ok: lines.iter().all(|l| l.good), lines }
 }
 

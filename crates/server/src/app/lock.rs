@@ -8,10 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 
-/// How often the folder is tried, and how long after each time: a program that a service was about to start when it died
-/// holds the folder, too, until it is what it was to be.
-const TRIES: u32 = 10;
-const PAUSE: Duration = Duration::from_millis(50);
+/// How often the folder and the addresses are tried, and how long after each time: a program that a service was about to
+/// start when it died holds them, too, until it is what it was to be.
+pub(super) const TRIES: u32 = 20;
+/// Between two tries.
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// The data folder, held for as long as this lives. The kernel lets go of it with the process.
 pub(super) struct DataDir(#[expect(dead_code, reason = "held, not read")] File);

@@ -4,6 +4,8 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::PlanPrice;
+
 /// What is on offer. A list that the file gives adds to the built-in one; the same id replaces it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
@@ -69,6 +71,9 @@ pub struct Plan {
     /// Machine sizes it is valid for; empty means all.
     #[serde(default)]
     pub vm_configs: Vec<String>,
+    /// What an hour of its VMs costs; nothing where nobody says otherwise.
+    #[serde(default)]
+    pub price: PlanPrice,
 }
 
 fn qemu() -> String {
@@ -117,7 +122,8 @@ impl Entry for Plan {
     }
 
     fn built_in() -> Vec<Self> {
-        vec![Self { id: "on-demand".into(), name: "On demand".into(), vm_configs: Vec::new() }]
+        let (id, name) = ("on-demand".into(), "On demand".into());
+        vec![Self { id, name, vm_configs: Vec::new(), price: PlanPrice::default() }]
     }
 }
 

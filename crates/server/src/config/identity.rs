@@ -3,6 +3,67 @@
 use anyhow::{Result, ensure};
 use serde::Deserialize;
 
+/// What an address has to be verified for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Setting")]
+pub enum VerifiedEmail {
+    /// Nothing, while the service listens on loopback only; else as [`Self::Acting`].
+    #[default]
+    ByListener,
+    /// Nothing: `"never"`.
+    Never,
+    /// API keys and invitations: `false`.
+    Acting,
+    /// Those, and signing in: `true`.
+    SignIn,
+}
+
+/// The setting as it is written.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Setting {
+    Flag(bool),
+    Word(String),
+}
+
+impl TryFrom<Setting> for VerifiedEmail {
+    type Error = String;
+
+    fn try_from(setting: Setting) -> Result<Self, String> {
+        match setting {
+            Setting::Flag(true) => Ok(Self::SignIn),
+            Setting::Flag(false) => Ok(Self::Acting),
+            Setting::Word(word) if word == "never" => Ok(Self::Never),
+            Setting::Word(word) => {
+                Err(format!("identity.require_verified_email is '{word}'; it must be true, false or \"never\""))
+            }
+        }
+    }
+}
+
+/// Who may sign up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SignUpMode {
+    /// Everybody.
+    Open,
+    /// Who holds an invitation to an organization.
+    Invited,
+    /// Nobody: administrators make accounts.
+    Closed,
+}
+
+impl SignUpMode {
+    /// The mode and what it means, for the operator.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Open => "open: everybody who reaches the service may sign up",
+            Self::Invited => "invited: who holds an invitation may sign up",
+            Self::Closed => "closed: nobody may sign up; administrators make accounts",
+        }
+    }
+}
+
 /// Accounts, passwords, tokens and their limits.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -25,16 +86,36 @@ pub struct Identity {
     pub argon2_passes: u32,
     /// Lanes of a password hash.
     pub argon2_lanes: u32,
-    /// Hashes that may wait for a core before 429.
+    /// Hashes of accounts' passwords that may wait for a core before 429.
     pub hash_queue: usize,
-    /// Wrong passwords for one account before it has to wait.
+    /// Hashes of sign-ups that may wait, in a queue of their own.
+    pub signup_hash_queue: usize,
+    /// Who may sign up; when absent `open` where nobody but this machine reaches the service, else `invited`.
+    pub signup: Option<SignUpMode>,
+    /// Wrong passwords for one account from one network before that network has to wait.
     pub login_failures_before_backoff: u32,
+    /// Wrong passwords in a row for one account from all networks before those have to wait that it did not sign in from.
+    pub login_failures_ceiling: u32,
     /// First wait of an account.
     pub backoff_first_seconds: u64,
     /// Longest wait of an account.
     pub backoff_max_seconds: u64,
-    /// Logins a minute for one client address.
+    /// Logins a minute for one network: an IPv4 address, or an IPv6 /64.
     pub logins_per_minute_per_address: u32,
+    /// Sign-ups a minute for one network; as many as logins when absent.
+    pub signups_per_minute_per_network: Option<u32>,
+    /// Mails a minute that one network may ask for without being signed in; as many as logins when absent.
+    pub messages_per_minute_per_network: Option<u32>,
+    /// Links and codes of mails a minute that one network may present; as many as logins when absent.
+    pub proofs_per_minute_per_network: Option<u32>,
+    /// Exchanges of refresh tokens a minute for one network; ten times as many as logins when absent.
+    pub refreshes_per_minute_per_network: Option<u32>,
+    /// Exchanges of refresh tokens an hour for one session.
+    pub refreshes_per_hour_per_session: u32,
+    /// Sign-ups an hour with one address, and codes an hour that are tried for it.
+    pub tries_per_hour_per_recipient: u32,
+    /// Invitations an hour that one person may send, sent again ones among them.
+    pub invitations_per_hour: u32,
     /// Requests a minute for one credential; 0 is no limit.
     pub requests_per_minute_per_credential: u32,
     /// Life of a link that sets a new password.
@@ -47,14 +128,18 @@ pub struct Identity {
     pub code_tries: i64,
     /// Life of an invitation.
     pub invitation_seconds: i64,
-    /// Links and codes an hour for one account and purpose; more are not sent.
+    /// Messages an hour to one recipient for one purpose; more are not sent, invitations later.
     pub messages_per_hour: i64,
+    /// Days for which sessions are kept that ended, with their refresh tokens.
+    pub ended_sessions_days: i64,
+    /// Days for which messages are kept that were sent or given up, and links and codes that ended.
+    pub settled_messages_days: i64,
     /// Days after which access tokens are signed with a new key.
     pub signing_key_days: i64,
     /// Whether the machines of a suspended organization are stopped.
     pub suspension_stops_machines: bool,
-    /// Whether an address must be verified before signing in.
-    pub require_verified_email: bool,
+    /// What an address has to be verified for.
+    pub require_verified_email: VerifiedEmail,
     /// `iss` of access tokens; the base URL when empty.
     pub issuer: String,
     /// `aud` of access tokens.
@@ -75,10 +160,20 @@ impl Default for Identity {
             argon2_passes: 2,
             argon2_lanes: 1,
             hash_queue: 64,
+            signup_hash_queue: 16,
+            signup: None,
             login_failures_before_backoff: 5,
+            login_failures_ceiling: 100,
             backoff_first_seconds: 1,
             backoff_max_seconds: 900,
             logins_per_minute_per_address: 30,
+            signups_per_minute_per_network: None,
+            messages_per_minute_per_network: None,
+            proofs_per_minute_per_network: None,
+            refreshes_per_minute_per_network: None,
+            refreshes_per_hour_per_session: 120,
+            tries_per_hour_per_recipient: 30,
+            invitations_per_hour: 50,
             requests_per_minute_per_credential: 0,
             reset_token_seconds: 1_800,
             email_link_seconds: DAY,
@@ -86,9 +181,11 @@ impl Default for Identity {
             code_tries: 5,
             invitation_seconds: 7 * DAY,
             messages_per_hour: 5,
+            ended_sessions_days: 90,
+            settled_messages_days: 7,
             signing_key_days: 90,
             suspension_stops_machines: true,
-            require_verified_email: false,
+            require_verified_email: VerifiedEmail::ByListener,
             issuer: String::new(),
             audience: "berth".into(),
         }
@@ -96,6 +193,33 @@ impl Default for Identity {
 }
 
 impl Identity {
+    /// Fills in what follows from where the service listens.
+    pub(super) const fn complete(&mut self, on_loopback: bool) {
+        if matches!(self.require_verified_email, VerifiedEmail::ByListener) {
+            self.require_verified_email = if on_loopback { VerifiedEmail::Never } else { VerifiedEmail::Acting };
+        }
+    }
+
+    /// Sign-ups a minute for one network.
+    pub fn signups_per_minute(&self) -> u32 {
+        self.signups_per_minute_per_network.unwrap_or(self.logins_per_minute_per_address)
+    }
+
+    /// Mails a minute that one network may ask for.
+    pub fn messages_per_minute(&self) -> u32 {
+        self.messages_per_minute_per_network.unwrap_or(self.logins_per_minute_per_address)
+    }
+
+    /// Links and codes a minute that one network may present.
+    pub fn proofs_per_minute(&self) -> u32 {
+        self.proofs_per_minute_per_network.unwrap_or(self.logins_per_minute_per_address)
+    }
+
+    /// Exchanges of refresh tokens a minute for one network.
+    pub fn refreshes_per_minute(&self) -> u32 {
+        self.refreshes_per_minute_per_network.unwrap_or(self.logins_per_minute_per_address.saturating_mul(10))
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         ensure!(self.access_token_seconds > 0, "identity.access_token_seconds must be at least 1");
         ensure!(self.refresh_idle_seconds > 0, "identity.refresh_idle_seconds must be at least 1");
@@ -116,7 +240,23 @@ impl Identity {
             self.argon2_passes > 0 && self.argon2_lanes > 0,
             "identity.argon2_passes and argon2_lanes must be at least 1"
         );
-        ensure!(self.logins_per_minute_per_address > 0, "identity.logins_per_minute_per_address must be at least 1");
+        for (name, value) in [
+            ("logins_per_minute_per_address", self.logins_per_minute_per_address),
+            ("signups_per_minute_per_network", self.signups_per_minute()),
+            ("messages_per_minute_per_network", self.messages_per_minute()),
+            ("proofs_per_minute_per_network", self.proofs_per_minute()),
+            ("refreshes_per_minute_per_network", self.refreshes_per_minute()),
+            ("refreshes_per_hour_per_session", self.refreshes_per_hour_per_session),
+            ("tries_per_hour_per_recipient", self.tries_per_hour_per_recipient),
+            ("invitations_per_hour", self.invitations_per_hour),
+            ("login_failures_before_backoff", self.login_failures_before_backoff),
+        ] {
+            ensure!(value > 0, "identity.{name} must be at least 1");
+        }
+        ensure!(
+            self.login_failures_ceiling >= self.login_failures_before_backoff,
+            "identity.login_failures_ceiling must not be less than identity.login_failures_before_backoff"
+        );
         for (name, value) in [
             ("reset_token_seconds", self.reset_token_seconds),
             ("email_link_seconds", self.email_link_seconds),
@@ -125,6 +265,8 @@ impl Identity {
             ("invitation_seconds", self.invitation_seconds),
             ("messages_per_hour", self.messages_per_hour),
             ("signing_key_days", self.signing_key_days),
+            ("ended_sessions_days", self.ended_sessions_days),
+            ("settled_messages_days", self.settled_messages_days),
         ] {
             ensure!(value > 0, "identity.{name} must be at least 1");
         }

@@ -21,8 +21,18 @@ pub struct Sandbox {
     pub template_seconds: i64,
     /// How long building its disk may take.
     pub build_seconds: i64,
+    /// How long a template's own commands may take to be ready, once it is booted.
+    pub ready_seconds: i64,
+    /// Templates that are built at the same time. An organization holds at most as many as it leaves free.
+    pub builders: usize,
     /// Most MiB of an archive that is sent to build templates of.
     pub upload_mb: i64,
+    /// GiB of the disk that are kept back: below them nothing new is begun, since the database lies there, too.
+    pub disk_reserve_gb: i64,
+    /// Most GiB that a project may keep in snapshots, templates, memories and uploads.
+    pub project_stored_gb: i64,
+    /// Most GiB that all projects of an organization together may keep so.
+    pub organization_stored_gb: i64,
     /// Registries at inner addresses that images may be pulled from, `host[:port]`.
     pub registries: Vec<String>,
     /// The same, spoken to without TLS.
@@ -48,7 +58,12 @@ impl Default for Sandbox {
             snapshot_seconds: 120,
             template_seconds: 3600,
             build_seconds: 1800,
+            ready_seconds: 600,
+            builders: 2,
             upload_mb: 2048,
+            disk_reserve_gb: 2,
+            project_stored_gb: 100,
+            organization_stored_gb: 400,
             registries: Vec::new(),
             plain_registries: Vec::new(),
             memory_overcommit: 4.0,
@@ -69,15 +84,24 @@ impl Sandbox {
             ("snapshot_seconds", self.snapshot_seconds),
             ("template_seconds", self.template_seconds),
             ("build_seconds", self.build_seconds),
+            ("ready_seconds", self.ready_seconds),
         ];
         for (name, value) in deadlines {
             ensure!((1..=86_400).contains(&value), "sandbox.{name} must be from 1 to 86400");
         }
         let (build, whole) = (self.build_seconds, self.template_seconds);
         ensure!(build <= whole, "sandbox.build_seconds must be at most sandbox.template_seconds");
+        ensure!(self.ready_seconds <= whole, "sandbox.ready_seconds must be at most sandbox.template_seconds");
+        ensure!((1..=64).contains(&self.builders), "sandbox.builders must be from 1 to 64");
         let overcommit = self.memory_overcommit;
         ensure!(overcommit > 0.0 && overcommit <= 1000.0, "sandbox.memory_overcommit must be above 0, at most 1000");
         ensure!((1..=1_048_576).contains(&self.upload_mb), "sandbox.upload_mb must be from 1 to 1048576");
+        ensure!((0..=1_048_576).contains(&self.disk_reserve_gb), "sandbox.disk_reserve_gb must be from 0 to 1048576");
+        let stored =
+            [("project_stored_gb", self.project_stored_gb), ("organization_stored_gb", self.organization_stored_gb)];
+        for (name, most) in stored {
+            ensure!((1..=1_048_576).contains(&most), "sandbox.{name} must be from 1 to 1048576");
+        }
         ensure!((1..=1_000_000).contains(&self.max_sandboxes), "sandbox.max_sandboxes must be from 1 to 1000000");
         ensure!(self.spares.is_none_or(|spares| spares <= 64), "sandbox.spares must be at most 64");
         ensure!((1..=256).contains(&self.workers), "sandbox.workers must be from 1 to 256");

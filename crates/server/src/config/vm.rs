@@ -3,7 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use berth_domain::vm::disk::size;
 use serde::Deserialize;
+
+/// Nothing larger can be cloned into a root disk.
+const LARGEST_IMAGE_GB: i64 = size::ROOT.1;
 
 /// How machines are run on this host.
 #[derive(Clone, Debug, Deserialize)]
@@ -33,6 +37,12 @@ pub struct Vm {
     pub disk_overcommit: f64,
     /// Free space below which no new disk is made, in GiB.
     pub disk_reserve_gb: i64,
+    /// Largest file of an image that is taken in, as it comes and as it is kept, in GiB.
+    pub image_file_gb: i64,
+    /// Largest disk for a guest of an image that is taken in, in GiB.
+    pub image_virtual_gb: i64,
+    /// How long converting an image may take.
+    pub image_seconds: i64,
     /// QEMU's binary; looked up on PATH when absent.
     pub qemu: Option<PathBuf>,
     /// First address handed to a machine on the network `user`.
@@ -54,6 +64,9 @@ impl Default for Vm {
             memory_reserve_mb: 1024,
             disk_overcommit: 20.0,
             disk_reserve_gb: 2,
+            image_file_gb: 64,
+            image_virtual_gb: LARGEST_IMAGE_GB,
+            image_seconds: 3600,
             qemu: None,
             first_address: std::net::Ipv4Addr::new(127, 64, 0, 1),
         }
@@ -61,6 +74,11 @@ impl Default for Vm {
 }
 
 impl Vm {
+    /// Most bytes of an image's file.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        u64::try_from(self.image_file_gb).unwrap_or_default() << 30
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         let deadlines = [
             ("provisioning_seconds", self.provisioning_seconds),
@@ -69,6 +87,7 @@ impl Vm {
             ("stopping_seconds", self.stopping_seconds),
             ("deleting_seconds", self.deleting_seconds),
             ("stop_seconds", self.stop_seconds),
+            ("image_seconds", self.image_seconds),
         ];
         for (name, value) in deadlines {
             ensure!((1..=86_400).contains(&value), "vm.{name} must be from 1 to 86400");
@@ -80,6 +99,9 @@ impl Vm {
             ("disk_overcommit", self.disk_overcommit),
         ] {
             ensure!(value > 0.0 && value <= 1000.0, "vm.{name} must be above 0 and at most 1000");
+        }
+        for (name, value) in [("image_file_gb", self.image_file_gb), ("image_virtual_gb", self.image_virtual_gb)] {
+            ensure!((1..=LARGEST_IMAGE_GB).contains(&value), "vm.{name} must be from 1 to {LARGEST_IMAGE_GB}");
         }
         let [a, b, _, _] = self.first_address.octets();
         ensure!(a == 127 && (64..128).contains(&b), "vm.first_address must lie in 127.64.0.0/10");

@@ -1,5 +1,7 @@
 //! The audit record of every mutation: who did what to what, written by the transaction that does it.
 
+use std::net::IpAddr;
+
 use berth_domain::Timestamp;
 use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
 use serde_json::Value as Json;
@@ -15,6 +17,8 @@ pub enum Actor {
     Key(KeyId),
     /// The platform itself.
     Platform,
+    /// Somebody who is not signed in.
+    Nobody,
 }
 
 impl Actor {
@@ -23,16 +27,17 @@ impl Actor {
         match self {
             Self::User(id) => Some(id.to_string()),
             Self::Key(id) => Some(id.to_string()),
-            Self::Platform => None,
+            Self::Platform | Self::Nobody => None,
         }
     }
 
-    /// `user`, `api_key` or `platform`.
+    /// `user`, `api_key`, `platform` or `anonymous`.
     pub const fn kind(self) -> &'static str {
         match self {
             Self::User(_) => "user",
             Self::Key(_) => "api_key",
             Self::Platform => "platform",
+            Self::Nobody => "anonymous",
         }
     }
 }
@@ -48,6 +53,8 @@ pub struct Audit<'a> {
     pub actor: Actor,
     /// The request by which it was done.
     pub request_id: &'a str,
+    /// Where that request came from; stands as `address` in the data of the record.
+    pub from: Option<IpAddr>,
     /// What was done: `vm.create`, `org.update`, ….
     pub action: &'a str,
     /// The id of what it was done to.
@@ -57,6 +64,12 @@ pub struct Audit<'a> {
 }
 
 impl Audit<'_> {
+    /// The record with more about what was done.
+    #[must_use]
+    pub fn with(self, data: Json) -> Self {
+        Self { data, ..self }
+    }
+
     /// Writes the record, and an event of the same name for who watches the project.
     pub async fn write_and_tell(self, tx: &mut Tx, now: Timestamp) -> Result<(), DbError> {
         if let Some(project) = self.project {
@@ -66,7 +79,10 @@ impl Audit<'_> {
     }
 
     /// Writes the record.
-    pub async fn write(self, tx: &mut Tx, now: Timestamp) -> Result<(), DbError> {
+    pub async fn write(mut self, tx: &mut Tx, now: Timestamp) -> Result<(), DbError> {
+        if let (Some(address), Json::Object(data)) = (self.from, &mut self.data) {
+            data.entry("address").or_insert_with(|| address.to_string().into());
+        }
         sql("INSERT INTO audit (id, org_id, project_id, actor, actor_kind, action, subject, request_id, data, \
              created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
         .bind(uuid::Uuid::now_v7().to_string())

@@ -3,19 +3,140 @@
 //! Rule: expand, then contract. A migration only adds; what became useless is removed by a later
 //! release, when no running service reads it any more. Applied in order they equal the schema of a
 //! fresh installation.
+//!
+//! The list stands here and is not made by sqlx's macro: the macro would have SQLite and the whole
+//! of TLS compiled a second time, for the compiler's own use.
 
-use sqlx::migrate::Migrator;
+use std::borrow::Cow;
 
-use super::{Db, DbError, Pools};
+use sqlx::SqlSafeStr;
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 
-static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
-static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
+use super::{Db, DbError, Pools, sql};
+
+/// A migration's number, its name, and its statements for SQLite and for PostgreSQL.
+struct Step {
+    version: i64,
+    name: &'static str,
+    sqlite: &'static str,
+    postgres: &'static str,
+}
+
+macro_rules! steps {
+    ($($version:literal $number:literal $name:literal),* $(,)?) => {
+        &[$(Step {
+            version: $version,
+            name: $name,
+            sqlite: include_str!(concat!("../../../../migrations/sqlite/", $number, "_", $name, ".sql")),
+            postgres: include_str!(concat!("../../../../migrations/postgres/", $number, "_", $name, ".sql")),
+        }),*]
+    };
+}
+
+/// Every migration, in order. A number that is missing was never anybody's: numbers are given out before the work begins.
+const STEPS: &[Step] = steps![
+    1 "0001" "foundation",
+    2 "0002" "image_status",
+    3 "0003" "identity",
+    4 "0004" "sandbox",
+    5 "0005" "template_builds",
+    6 "0006" "gateway",
+    7 "0007" "usage",
+    8 "0008" "key_limits",
+    9 "0009" "message_limits",
+    10 "0010" "audit",
+    11 "0011" "keeper",
+    12 "0012" "org_quotas",
+    14 "0014" "layer_bytes",
+    15 "0015" "vm_life",
+    16 "0016" "resource_usage",
+    18 "0018" "voices",
+    20 "0020" "project_limits",
+    22 "0022" "deaths_and_refusals",
+];
 
 /// Brings the schema up to date; does nothing where it is.
 pub(super) async fn run(db: &Db) -> Result<(), DbError> {
     match &db.pools {
-        Pools::Sqlite { write, .. } => SQLITE.run(write).await,
-        Pools::Postgres(pool, _) => POSTGRES.run(pool).await,
+        Pools::Sqlite { write, .. } => migrator(|s| s.sqlite).run(write).await,
+        Pools::Postgres(pool, _) => migrator(|s| s.postgres).run(pool).await,
     }
-    .map_err(|e| DbError::Other(format!("the schema could not be brought up to date: {e}")))
+    .map_err(refused)
+}
+
+/// Whether the last migration of the list is done, by what the database says now.
+pub(super) async fn is_current(db: &Db) -> Result<bool, DbError> {
+    let last = STEPS.last().map_or(0, |step| step.version);
+    let found: i64 = sql("SELECT COUNT(*) FROM _sqlx_migrations WHERE version = $1").bind(last).fetch_one(db).await?;
+    Ok(found == 1)
+}
+
+/// Why the schema cannot be used, for who starts the service.
+fn refused(error: MigrateError) -> DbError {
+    match error {
+        MigrateError::VersionMissing(found) => DbError::Other(format!(
+            "a newer Berth wrote this database: its schema has step {found}, and berth {} knows those up to {}. Start the \
+             newer version, or restore the backup that was made before it",
+            env!("CARGO_PKG_VERSION"),
+            STEPS.last().map_or(0, |step| step.version)
+        )),
+        MigrateError::VersionMismatch(step) => DbError::Other(format!(
+            "another build of Berth wrote this database: step {step} of its schema is not the one of berth {}. Start the \
+             build that wrote it",
+            env!("CARGO_PKG_VERSION")
+        )),
+        error => DbError::Other(format!("the schema could not be brought up to date: {error}")),
+    }
+}
+
+fn migrator(statements: fn(&Step) -> &'static str) -> Migrator {
+    let migrations = STEPS.iter().map(|step| migration(step, statements(step))).collect();
+    Migrator { migrations: Cow::Owned(migrations), ..Migrator::DEFAULT }
+}
+
+fn migration(step: &Step, statements: &'static str) -> Migration {
+    let description = Cow::Owned(step.name.replace('_', " "));
+    Migration::new(step.version, description, MigrationType::Simple, statements.into_sql_str(), false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{STEPS, sql};
+    use crate::db::Db;
+
+    /// What starting says of a database in which this was done behind its back.
+    async fn refusal_after(change: &'static str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        assert!(db.is_current().await.unwrap());
+        let mut tx = db.begin().await.unwrap();
+        sql(change).execute(&mut tx).await.unwrap();
+        tx.commit().await.unwrap();
+        db.migrate().await.unwrap_err().to_string()
+    }
+
+    #[tokio::test]
+    async fn who_wrote_a_database_that_is_not_ours_is_said() {
+        let newer = "UPDATE _sqlx_migrations SET version = 9000 WHERE version = 1";
+        let told = refusal_after(newer).await;
+        assert!(told.contains("a newer Berth") && told.contains("step 9000"), "{told}");
+        let told = refusal_after("UPDATE _sqlx_migrations SET checksum = X'00' WHERE version = 1").await;
+        assert!(told.contains("another build of Berth") && told.contains("step 1 "), "{told}");
+    }
+
+    #[test]
+    fn every_file_of_either_folder_stands_in_the_list() {
+        let listed: Vec<String> = STEPS.iter().map(|s| format!("{:04}_{}.sql", s.version, s.name)).collect();
+        for folder in ["sqlite", "postgres"] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations").join(folder);
+            let mut files: Vec<String> = std::fs::read_dir(folder)
+                .expect("the folder of migrations")
+                .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"))
+                .collect();
+            files.sort();
+            assert_eq!(files, listed);
+        }
+    }
 }

@@ -9,43 +9,41 @@
 //! woken and the watchers told.
 
 pub mod audit;
+mod authority;
+mod connect;
+pub mod due;
 pub mod event;
 pub mod idempotency;
 pub mod json;
+pub mod keeper;
+mod lane;
+pub mod listing;
 mod migrate;
+pub mod owned;
 mod query;
+pub mod quota;
 pub mod record;
+pub mod resource_usage;
 mod row;
+pub mod setting;
 pub mod tenant;
 pub mod usage;
 
-use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use sqlx::Connection;
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
-};
+use sqlx::postgres::PgPool;
+use sqlx::sqlite::SqlitePool;
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
-use tokio::time::timeout;
 use tokio_util::context::TokioContext;
 
+pub use authority::Authority;
+pub use connect::{check_address, copy};
 pub use query::{On, PageQuery, Query, Value, page_of, sql};
 pub use row::{FromRow, Row};
 
-/// Connections that read at the same time.
-const READERS: u32 = 8;
-/// How long a request waits for a connection before it is answered `service_unavailable`.
-const ACQUIRE: Duration = Duration::from_secs(5);
-/// How long the first connection to a file may take, which recovers what a power cut left, on a disk that may be busy.
-const OPEN: Duration = Duration::from_mins(1);
-/// PostgreSQL, too, has one writer at a time: a transaction that read a row may write it, whoever else
-/// serves. The key is the word `berth`.
+/// PostgreSQL, too, has one writer at a time: a transaction that read a row may write it. The key is the word `berth`.
 const ONE_WRITER: &str = "SELECT pg_advisory_xact_lock(422724498536)";
 /// Signals kept for a slow watcher before it has to look at the rows again.
 const SIGNALS: usize = 4096;
@@ -62,6 +60,9 @@ pub enum DbError {
     /// The disk of the database is full.
     #[error("no space left for the database: {0}")]
     Full(String),
+    /// A table is not there: the database is new, or of an older version.
+    #[error("{0}")]
+    NoTable(String),
     /// Anything else, a defect among them.
     #[error("{0}")]
     Other(String),
@@ -78,6 +79,7 @@ impl From<sqlx::Error> for DbError {
             {
                 Self::Unavailable(text)
             }
+            sqlx::Error::Database(e) if lacks_table(e.code().as_deref(), e.message()) => Self::NoTable(text),
             sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed => {
                 Self::Unavailable(text)
             }
@@ -86,11 +88,28 @@ impl From<sqlx::Error> for DbError {
     }
 }
 
+/// Whether a table is what is missing. SQLite has one code for every mistake of a statement, and tells them apart by
+/// their text alone.
+fn lacks_table(code: Option<&str>, message: &str) -> bool {
+    match code {
+        Some("42P01") => true,
+        Some("1") => message.starts_with("no such table"),
+        _ => false,
+    }
+}
+
 impl From<DbError> for berth_domain::Error {
     fn from(error: DbError) -> Self {
         match error {
-            DbError::Unavailable(_) | DbError::Full(_) => Self::unavailable(error),
-            DbError::Unique(_) | DbError::Other(_) => Self::internal(error),
+            DbError::Unavailable(_) => Self::unavailable(error),
+            DbError::Full(_) => Self {
+                message:
+                    "The disk of the service is full: nothing can be written. Its operator has to free some space."
+                        .into(),
+                retry_after: Some(60),
+                ..Self::unavailable(error)
+            },
+            DbError::Unique(_) | DbError::NoTable(_) | DbError::Other(_) => Self::internal(error),
         }
     }
 }
@@ -122,22 +141,35 @@ pub struct Db {
     pools: Pools,
     signals: Arc<broadcast::Sender<Signal>>,
     epoch: Arc<AtomicU64>,
+    lanes: Arc<lane::Lanes>,
 }
 
 impl Db {
     /// Connects and brings the schema up to date. `url` is `sqlite:PATH` or `postgres://…`.
     pub async fn open(url: &str) -> Result<Self, DbError> {
-        let pools = if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            open_postgres(url).await?
-        } else {
-            open_sqlite(Path::new(url.strip_prefix("sqlite:").unwrap_or(url))).await?
-        };
-        let db = Self { pools, signals: Arc::new(broadcast::channel(SIGNALS).0), epoch: Arc::default() };
-        migrate::run(&db).await?;
+        let db = Self::connect(url).await?;
+        db.migrate().await?;
         Ok(db)
     }
 
-    /// Whether other services may write to the same database.
+    /// Connects, and leaves the schema as it is.
+    pub async fn connect(url: &str) -> Result<Self, DbError> {
+        let pools = connect::open(url).await?;
+        let signals = Arc::new(broadcast::channel(SIGNALS).0);
+        Ok(Self { pools, signals, epoch: Arc::default(), lanes: Arc::default() })
+    }
+
+    /// Brings the schema up to date.
+    pub async fn migrate(&self) -> Result<(), DbError> {
+        migrate::run(self).await
+    }
+
+    /// Whether the schema is the one that this version wants.
+    pub async fn is_current(&self) -> Result<bool, DbError> {
+        migrate::is_current(self).await
+    }
+
+    /// Whether others may write to the same database: a service that was taken over from, and has not noticed yet.
     pub const fn is_shared(&self) -> bool {
         matches!(self.pools, Pools::Postgres(..))
     }
@@ -158,7 +190,8 @@ impl Db {
                 TxInner::Postgres(tx)
             }
         };
-        Ok(Tx { inner, signals: Vec::new(), sender: self.signals.clone(), epoch: self.epoch.clone() })
+        let (sender, epoch) = (self.signals.clone(), self.epoch.clone());
+        Ok(Tx { inner, signals: Vec::new(), sender, epoch, turn: None })
     }
 
     /// Everything that is committed from now on.
@@ -200,10 +233,12 @@ pub struct Tx {
     signals: Vec<Signal>,
     sender: Arc<broadcast::Sender<Signal>>,
     epoch: Arc<AtomicU64>,
+    /// Its turn among its tenant's, until it is over.
+    turn: Option<lane::Turn>,
 }
 
 impl Tx {
-    /// Whether other services may write to the same database.
+    /// Whether others may write to the same database.
     pub const fn is_shared(&self) -> bool {
         matches!(self.inner, TxInner::Postgres(_))
     }
@@ -231,42 +266,4 @@ impl Tx {
         }
         Ok(())
     }
-}
-
-async fn open_sqlite(path: &Path) -> Result<Pools, DbError> {
-    let options = SqliteConnectOptions::new()
-        .filename(path)
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(true)
-        .statement_cache_capacity(256)
-        .busy_timeout(ACQUIRE);
-    let first = timeout(OPEN, SqliteConnection::connect_with(&options)).await;
-    let first = first.map_err(|_| DbError::Unavailable(format!("its file did not open in {OPEN:?}")))??;
-    let write = SqlitePoolOptions::new()
-        .max_connections(1)
-        .acquire_timeout(ACQUIRE)
-        .test_before_acquire(false)
-        // SQLite ends a transaction by itself when its disk is full; what then cannot be rolled back
-        // again would stay "in a transaction" for ever.
-        .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
-        .connect_with(options.clone())
-        .await?;
-    let read = SqlitePoolOptions::new()
-        .max_connections(READERS)
-        .acquire_timeout(ACQUIRE)
-        .test_before_acquire(false)
-        .connect_lazy_with(options.read_only(true).create_if_missing(false));
-    first.close().await?;
-    Ok(Pools::Sqlite { write, read })
-}
-
-async fn open_postgres(url: &str) -> Result<Pools, DbError> {
-    let options = PgConnectOptions::from_str(url)
-        .map_err(|_| DbError::Other("the database URL is not of the form postgres://user:password@host/name".into()))?;
-    let patience = ACQUIRE.as_millis().to_string();
-    let options = options.options([("lock_timeout", patience.as_str())]);
-    let pool = PgPoolOptions::new().max_connections(READERS * 2).acquire_timeout(ACQUIRE).connect_with(options).await?;
-    Ok(Pools::Postgres(pool, Handle::current()))
 }

@@ -6,6 +6,7 @@ use berth_domain::page::Page;
 use sqlx::{AssertSqlSafe, Executor};
 use tokio_util::context::TokioContext;
 
+use super::listing::{Listed, Listing};
 use super::{Db, DbError, FromRow, Pools, Row, Tx, TxInner};
 
 /// An argument. Typed also when absent, because PostgreSQL wants to know the type of a null.
@@ -163,8 +164,8 @@ macro_rules! with_args {
 }
 
 macro_rules! on_target {
-    ($self:ident, $on:ident, $method:ident) => {
-        match $on.target() {
+    ($self:ident, $target:expr, $method:ident) => {
+        match $target {
             Target::Db(Db { pools: Pools::Sqlite { read, .. }, .. }) => {
                 read.$method(with_args!($self)).await.map(|r| r.into_common())
             }
@@ -192,39 +193,45 @@ impl Query {
 
     /// Runs it; the number of rows changed.
     pub async fn execute(self, tx: &mut Tx) -> Result<u64, DbError> {
-        let mut on = tx;
-        Ok(on_target!(self, on, execute)?)
+        Ok(on_target!(self, Target::Tx(tx), execute)?)
     }
 
     /// Every row.
     pub async fn fetch_all<T: FromRow>(self, mut on: impl On) -> Result<Vec<T>, DbError> {
-        let rows: Vec<Row> = on_target!(self, on, fetch_all)?;
-        rows.iter().map(T::from_row).collect()
+        self.rows(on.target()).await?.iter().map(T::from_row).collect()
     }
 
     /// The row, if there is one.
     pub async fn fetch_optional<T: FromRow>(self, mut on: impl On) -> Result<Option<T>, DbError> {
-        let row: Option<Row> = on_target!(self, on, fetch_optional)?;
-        row.as_ref().map(T::from_row).transpose()
+        self.row(on.target()).await?.as_ref().map(T::from_row).transpose()
     }
 
     /// The row, which must be there.
     pub async fn fetch_one<T: FromRow>(self, on: impl On) -> Result<T, DbError> {
         self.fetch_optional(on).await?.ok_or_else(|| DbError::Other("a row was expected".into()))
     }
+
+    // What follows knows no type of a row: both drivers are compiled into it, and it is compiled once.
+
+    async fn rows(self, target: Target<'_>) -> Result<Vec<Row>, DbError> {
+        Ok(on_target!(self, target, fetch_all)?)
+    }
+
+    async fn row(self, target: Target<'_>) -> Result<Option<Row>, DbError> {
+        Ok(on_target!(self, target, fetch_optional)?)
+    }
 }
 
 /// A page of a list: its rows in order, and how many there are in all.
 #[derive(Clone, Debug)]
 pub struct PageQuery {
-    columns: &'static str,
+    columns: Cow<'static, str>,
     from: Query,
-    order: &'static str,
 }
 
-/// Begins a list: the columns, what stands after `FROM`, and the order.
-pub fn page_of(columns: &'static str, from: impl Into<Cow<'static, str>>, order: &'static str) -> PageQuery {
-    PageQuery { columns, from: sql(from), order }
+/// Begins a list: the columns, and what stands after `FROM`, with a condition at its end.
+pub fn page_of(columns: impl Into<Cow<'static, str>>, from: impl Into<Cow<'static, str>>) -> PageQuery {
+    PageQuery { columns: columns.into(), from: sql(from) }
 }
 
 impl PageQuery {
@@ -235,9 +242,20 @@ impl PageQuery {
         self
     }
 
-    /// The rows of a page, and the total.
-    pub async fn fetch<T: FromRow>(self, db: &Db, page: Page) -> Result<(Vec<T>, i64), DbError> {
-        let Self { columns, from: Query { text, args }, order } = self;
+    /// The rows of a page of what a caller asked for, and the total.
+    pub async fn list<T: FromRow>(
+        mut self,
+        db: &Db,
+        listed: &Listed,
+        listing: &Listing,
+    ) -> Result<(Vec<T>, i64), DbError> {
+        listed.narrow(&mut self.from.text, &mut self.from.args, listing);
+        self.fetch(db, &listed.order(listing.sort), listing.page).await
+    }
+
+    /// The rows of a page in an order of its own, and the total.
+    pub async fn fetch<T: FromRow>(self, db: &Db, order: &str, page: Page) -> Result<(Vec<T>, i64), DbError> {
+        let Self { columns, from: Query { text, args } } = self;
         let count = Query { text: format!("SELECT COUNT(*) FROM {text}").into(), args: args.clone() };
         let total: i64 = count.fetch_one(db).await?;
         if page.offset() >= total {

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use berth_domain::Timestamp;
+use berth_domain::ids::Owner;
 use sqlx::Row as _;
 
 use super::DbError;
@@ -115,6 +116,13 @@ impl FromRow for String {
             Row::Postgres(row) => row.try_get(0)?,
         };
         value.ok_or_else(|| null("the first column"))
+    }
+}
+
+/// Whose a row is: `org_id` and `project_id`; none where it is the platform's.
+impl FromRow for Option<Owner> {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(row.opt_parsed("org_id")?.zip(row.opt_parsed("project_id")?))
     }
 }
 

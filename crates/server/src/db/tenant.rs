@@ -1,6 +1,7 @@
 //! Whose a row is to be: asked by every service in the transaction that creates something.
 
 use berth_domain::ids::{OrgId, ProjectId};
+use uuid::Uuid;
 
 use super::{DbError, Tx, sql};
 
@@ -11,6 +12,49 @@ pub struct Tenant {
     pub org: OrgId,
     /// The project.
     pub project: ProjectId,
+}
+
+/// What is summed up: a project, or all projects of an organization.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Whose {
+    /// A project.
+    Project(ProjectId),
+    /// An organization.
+    Org(OrgId),
+}
+
+impl Whose {
+    /// Its id.
+    pub const fn id(self) -> Uuid {
+        match self {
+            Self::Project(id) => id.0,
+            Self::Org(id) => id.0,
+        }
+    }
+
+    /// What it is.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Project(_) => "project",
+            Self::Org(_) => "organization",
+        }
+    }
+
+    /// The column that names it, in tables that have one for either.
+    pub const fn column(self) -> &'static str {
+        match self {
+            Self::Project(_) => "project_id",
+            Self::Org(_) => "org_id",
+        }
+    }
+
+    /// The condition that a row's project is it, or one of it; `$1` is its [id](Self::id).
+    pub const fn owns(self) -> &'static str {
+        match self {
+            Self::Project(_) => "project_id = $1",
+            Self::Org(_) => "project_id IN (SELECT id FROM projects WHERE org_id = $1)",
+        }
+    }
 }
 
 /// Whether a project is there at this moment. A transaction that saw it creates before it can be deleted.

@@ -4,6 +4,7 @@
 use berth_domain::ids::{OrgId, ProjectId};
 use berth_domain::page::Page;
 
+use super::tenant::Whose;
 use super::{Db, DbError, FromRow, On, Row, page_of, sql};
 
 /// What a project has.
@@ -57,13 +58,55 @@ pub async fn list(db: &Db, page: Page) -> Result<(Vec<UsageRow>, i64), DbError> 
          SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0 FROM disks WHERE deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 1 FROM sandboxes WHERE deleted_at IS NULL) held \
          GROUP BY org_id, project_id) projects_with_something",
-        "memory_mb DESC, project_id",
     )
-    .fetch(db, page)
+    .fetch(db, "memory_mb DESC, project_id", page)
     .await
 }
 
-/// How many sandboxes a project has.
-pub async fn sandboxes(on: impl On, project: ProjectId) -> Result<i64, DbError> {
-    sql("SELECT COUNT(*) FROM sandboxes WHERE project_id = $1 AND deleted_at IS NULL").bind(project).fetch_one(on).await
+/// What a project has, or all projects of an organization together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// VMs.
+    pub vms: i64,
+    /// Virtual CPUs of all VMs.
+    pub vcpu: i64,
+    /// Memory of all VMs, in MiB.
+    pub memory_mb: i64,
+    /// Disks, root disk volumes among them.
+    pub disks: i64,
+    /// Their sizes summed, in GiB.
+    pub disk_gb: i64,
+    /// Sandboxes.
+    pub sandboxes: i64,
+}
+
+impl FromRow for Held {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            vms: row.int("vms")?,
+            vcpu: row.int("vcpu")?,
+            memory_mb: row.int("memory_mb")?,
+            disks: row.int("disks")?,
+            disk_gb: row.int("disk_gb")?,
+            sandboxes: row.int("sandboxes")?,
+        })
+    }
+}
+
+/// What is held at this moment, summed over rows.
+pub async fn held(on: impl On, whose: Whose) -> Result<Held, DbError> {
+    let owns = whose.owns();
+    let sum = |column: &str, name: &str| format!("CAST(COALESCE(SUM({column}), 0) AS BIGINT) AS {name}");
+    let sums = [("vm", "vms"), ("cpus", "vcpu"), ("mib", "memory_mb"), ("disk", "disks"), ("gib", "disk_gb")];
+    let sums = sums.iter().chain(&[("sandbox", "sandboxes")]).map(|(column, name)| sum(column, name));
+    sql(format!(
+        "SELECT {} FROM (SELECT 1 AS vm, vcpu AS cpus, memory_mb AS mib, 0 AS disk, 0 AS gib, 0 AS sandbox \
+         FROM vms WHERE {owns} AND deleted_at IS NULL UNION ALL \
+         SELECT 0, 0, 0, 1, size_gb, 0 FROM disks WHERE {owns} AND deleted_at IS NULL UNION ALL \
+         SELECT 0, 0, 0, 0, 0, 1 FROM sandboxes WHERE {owns} AND deleted_at IS NULL) held",
+        sums.collect::<Vec<_>>().join(", ")
+    ))
+    .bind(whose.id().to_string())
+    .fetch_one(on)
+    .await
 }

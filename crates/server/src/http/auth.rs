@@ -9,28 +9,31 @@
 //! key of a project may read takes an [`Onlooker`].
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::extract::{FromRequestParts, Path};
-use axum::http::header;
 use axum::http::request::Parts;
+pub use berth_domain::identity::Limits;
 use berth_domain::identity::policy::{self, Action};
-use berth_domain::identity::{KeyScope, KeyScopes, OrgRole, ProjectRole, api_key};
-use berth_domain::ids::{KeyId, OrgId, ProjectId, SessionId, UserId};
+use berth_domain::identity::{KeyScope, KeyScopes, OrgRole, ProjectRole};
+use berth_domain::ids::{KeyId, OrgId, Owner, ProjectId, SessionId, UserId};
 use berth_domain::{Code, Error, Result};
 use serde_json::json;
 use uuid::Uuid;
 
+pub use super::authority::{Grant, Granted, Watch};
+use super::client_address::ClientAddress;
+use super::credential;
+pub use super::denial::{administrators_only, forbidden, missing_scope, persons_only, unauthorized};
 use super::envelope::{ApiError, RequestId};
 use super::limit::Window;
 use super::path::storable;
+use super::query;
+use crate::db::Tx;
 use crate::db::audit::{Actor, Audit};
 use crate::db::tenant::Tenant;
-
-/// Between two looks at whether an answer without an end may go on.
-const RECHECK: Duration = Duration::from_secs(5);
 
 /// Somebody with a valid credential.
 #[derive(Clone, Debug)]
@@ -39,6 +42,10 @@ pub struct Caller {
     pub who: Who,
     /// Id of the request, for audit.
     pub request_id: String,
+    /// What the caller was let in for.
+    pub granted: Option<Granted>,
+    /// Where the request comes from, for audit.
+    pub from: Option<IpAddr>,
 }
 
 /// What a credential stands for.
@@ -61,16 +68,25 @@ pub enum Who {
         project: ProjectId,
         /// What it is good for.
         scopes: KeyScopes,
+        /// Where it is used from.
+        from: ClientAddress,
     },
+}
+
+impl Who {
+    /// The id of the person or the key.
+    pub const fn id(&self) -> Uuid {
+        match self {
+            Self::Person { user, .. } => user.0,
+            Self::Key { id, .. } => id.0,
+        }
+    }
 }
 
 impl Caller {
     /// The id of the person or the key.
     pub const fn id(&self) -> Uuid {
-        match self.who {
-            Who::Person { user, .. } => user.0,
-            Who::Key { id, .. } => id.0,
-        }
+        self.who.id()
     }
 
     /// The caller as records name it.
@@ -88,27 +104,17 @@ impl Caller {
             project: None,
             actor: self.actor(),
             request_id: &self.request_id,
+            from: self.from,
             action,
             subject,
             data: json!({}),
         }
     }
 
-    /// Refuses with 403 a key that lacks a scope.
-    fn require_right(&self, needed: KeyScope) -> Result<()> {
-        match self.who {
-            Who::Key { scopes, .. } if !scopes.contains(needed) => Err(Error::new(
-                Code::MissingScope,
-                format!("This API key lacks the scope '{needed}'. Make or change one with POST or PATCH …/api_keys."),
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// Refuses with 401 a key that is not good for a service.
-    fn require_scope(&self, needed: KeyScope) -> Result<()> {
-        match self.who {
-            Who::Key { scopes, .. } if !scopes.contains(needed) => Err(unauthorized()),
+    /// Refuses a key that lacks a scope.
+    fn require_right(&self, needed: Option<KeyScope>) -> Result<()> {
+        match (self.who, needed) {
+            (Who::Key { scopes, .. }, Some(needed)) if !scopes.contains(needed) => Err(missing_scope(needed)),
             _ => Ok(()),
         }
     }
@@ -125,29 +131,6 @@ pub struct Person {
     pub is_admin: bool,
     /// The same as a caller.
     pub caller: Caller,
-}
-
-/// What a project may have and do; `None` is no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// VMs.
-    pub vms: Option<i64>,
-    /// Virtual CPUs.
-    pub vcpu: Option<i64>,
-    /// Memory, in MiB.
-    pub memory_mb: Option<i64>,
-    /// Disks, root disk volumes among them.
-    pub disks: Option<i64>,
-    /// Disk, in GiB.
-    pub disk_gb: Option<i64>,
-    /// Sandboxes.
-    pub sandboxes: Option<i64>,
-    /// Requests a minute.
-    pub requests_per_minute: Option<i64>,
-    /// Tokens of models a minute.
-    pub tokens_per_minute: Option<i64>,
-    /// Money for models a calendar month, in whole units.
-    pub spend_per_month: Option<i64>,
 }
 
 /// An organization as its caller sees it.
@@ -176,13 +159,18 @@ pub struct Scope {
     pub project_role: Option<ProjectRole>,
     /// What the project may have.
     pub limits: Limits,
+    /// What all projects of the organization may have together.
+    pub org_limits: Limits,
 }
 
 /// Identity as the edge needs it.
 #[async_trait]
 pub trait Gate: Send + Sync + 'static {
-    /// The caller behind a bearer token; 401 where there is none, 403 where it is suspended.
-    async fn caller(&self, bearer: &str) -> Result<Who>;
+    /// The caller behind a bearer token; 401 where there is none, 403 where it is suspended or comes from elsewhere.
+    async fn caller(&self, bearer: &str, from: ClientAddress) -> Result<Who>;
+
+    /// Notes that a bearer token was refused.
+    async fn refused(&self, bearer: &str, refusal: &Error, request: &RequestId);
 
     /// The organization named in a path, by id or slug; 404 where the caller cannot see it.
     async fn org(&self, person: Person, org: &str) -> Result<OrgScope>;
@@ -194,45 +182,18 @@ pub trait Gate: Send + Sync + 'static {
     /// that is not ambiguous; 400 where a person names none, 404 where the caller cannot see it.
     async fn home(&self, caller: Caller, named: Option<&str>) -> Result<Scope>;
 
-    /// Refuses a credential that does not count any more, by what the database says now.
-    async fn recheck(&self, who: &Who) -> Result<()>;
+    /// Refuses what a caller may not do any more, by what the database says now.
+    async fn recheck(&self, who: &Who, grant: Grant) -> Result<()>;
+
+    /// The same by what a transaction sees: it holds until the transaction is over.
+    async fn confirm(&self, tx: &mut Tx, who: &Who, grant: Grant) -> Result<()>;
 
     /// Counts a request of a caller, and of the project it goes to: how much is left, or 429.
     fn admit(&self, who: &Who, scope: Option<&Scope>) -> Result<Option<Window>>;
 }
 
-/// The 401 of every route.
-pub fn unauthorized() -> Error {
-    Error::new(
-        Code::Unauthorized,
-        "Sign in first: send 'Authorization: Bearer <access_token>' from POST /api/v1/auth/login.",
-    )
-}
-
-fn gate(parts: &Parts) -> Result<Arc<dyn Gate>> {
+pub(super) fn gate(parts: &Parts) -> Result<Arc<dyn Gate>> {
     parts.extensions.get::<Arc<dyn Gate>>().cloned().ok_or_else(|| Error::internal("no gate"))
-}
-
-/// The token of `Authorization: Bearer …`, or of the WebSocket subprotocols `berth, bearer.<token>`,
-/// because browsers cannot set the header there.
-fn bearer(parts: &Parts) -> Option<&str> {
-    if let Some(value) = parts.headers.get(header::AUTHORIZATION) {
-        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
-        return scheme.eq_ignore_ascii_case("bearer").then(|| token.trim());
-    }
-    let protocols = parts.headers.get(header::SEC_WEBSOCKET_PROTOCOL)?.to_str().ok()?;
-    protocols.split(',').find_map(|p| p.trim().strip_prefix("bearer."))
-}
-
-/// The credential of a sandbox's operation: as everywhere, or an API key in `X-API-Key`.
-fn bearer_or_key(parts: &Parts) -> Option<&str> {
-    if parts.headers.contains_key(header::AUTHORIZATION) {
-        return bearer(parts);
-    }
-    match parts.headers.get("x-api-key") {
-        Some(value) => value.to_str().ok().filter(|key| key.starts_with(api_key::PREFIX)),
-        None => bearer(parts),
-    }
 }
 
 async fn path_of(parts: &mut Parts) -> Result<HashMap<String, String>> {
@@ -244,14 +205,21 @@ async fn path_of(parts: &mut Parts) -> Result<HashMap<String, String>> {
 
 /// The caller, not counted yet.
 async fn caller_of(parts: &Parts) -> Result<Caller> {
-    caller_by(parts, bearer(parts)).await
-}
-
-async fn caller_by(parts: &Parts, token: Option<&str>) -> Result<Caller> {
-    let token = token.filter(|t| !t.is_empty()).ok_or_else(unauthorized)?;
-    let who = gate(parts)?.caller(token).await?;
-    let request_id = parts.extensions.get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
-    Ok(Caller { who, request_id })
+    let token = credential::of(parts).filter(|t| !t.is_empty()).ok_or_else(unauthorized)?;
+    let address = parts.extensions.get::<ClientAddress>().copied().unwrap_or_default();
+    let RequestId(request_id, from) = parts.extensions.get().cloned().unwrap_or_default();
+    let gate = gate(parts)?;
+    let who = match gate.caller(token, address).await {
+        Ok(who) => who,
+        Err(refusal) => {
+            gate.refused(token, &refusal, &RequestId(request_id, from)).await;
+            return Err(refusal);
+        }
+    };
+    if let Some(slot) = parts.extensions.get::<super::limit::Slot>() {
+        slot.asked_by(who);
+    }
+    Ok(Caller { who, request_id, from, granted: None })
 }
 
 /// Counts the request, and notes what is left for the answer's headers.
@@ -268,7 +236,7 @@ async fn person_of(parts: &Parts) -> Result<Person> {
     let caller = caller_of(parts).await?;
     match caller.who {
         Who::Person { user, session, is_admin } => Ok(Person { user, session, is_admin, caller }),
-        Who::Key { .. } => Err(unauthorized()),
+        Who::Key { .. } => Err(persons_only()),
     }
 }
 
@@ -280,48 +248,14 @@ async fn scope_of(parts: &mut Parts, caller: Caller) -> Result<Scope> {
     Ok(scope)
 }
 
-/// Watches over answers that have no end: streams and consoles.
-#[derive(Clone)]
-pub struct Watch {
-    gate: Arc<dyn Gate>,
-}
-
-impl Watch {
-    /// Returns when the caller may not do this any more: the credential ended, a role was taken, somebody was
-    /// suspended. While that cannot be told, the caller may.
-    pub async fn over(&self, scope: &Scope, action: Action) {
-        loop {
-            tokio::time::sleep(RECHECK).await;
-            if !self.allows(scope, action).await {
-                return;
-            }
-        }
-    }
-
-    async fn allows(&self, scope: &Scope, action: Action) -> bool {
-        let (org, project) = (scope.org.to_string(), scope.project.to_string());
-        let seen = async {
-            self.gate.recheck(&scope.caller.who).await?;
-            self.gate.project(scope.caller.clone(), &org, &project).await?.require(action)
-        };
-        seen.await.map_or_else(|refusal| refusal.code.status() >= 500, |()| true)
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Watch {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        Ok(Self { gate: gate(parts)? })
-    }
-}
-
 impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let caller = caller_of(parts).await?;
+        let mut caller = caller_of(parts).await?;
         admit(parts, &caller.who, None)?;
+        caller.let_in(parts, Grant::Oneself)?;
+        query::refuse(parts)?;
         Ok(caller)
     }
 }
@@ -330,17 +264,25 @@ impl<S: Send + Sync> FromRequestParts<S> for Person {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let person = person_of(parts).await?;
-        admit(parts, &person.caller.who, None)?;
+        let person = counted_person(parts).await?;
+        query::refuse(parts)?;
         Ok(person)
     }
+}
+
+/// A person whose request is counted, let in for themselves.
+async fn counted_person(parts: &mut Parts) -> Result<Person> {
+    let mut person = person_of(parts).await?;
+    admit(parts, &person.caller.who, None)?;
+    person.caller.let_in(parts, Grant::Oneself)?;
+    Ok(person)
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for OrgScope {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let person = Person::from_request_parts(parts, state).await?;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let person = counted_person(parts).await?;
         let path = path_of(parts).await?;
         let org = path.get("org_id").map_or("", String::as_str);
         Ok(gate(parts)?.org(person, org).await?)
@@ -366,6 +308,11 @@ impl From<&Scope> for Tenant {
 }
 
 impl Scope {
+    /// Whose the project is.
+    pub const fn owner(&self) -> Owner {
+        (self.org, self.project)
+    }
+
     /// The audit record of what the caller does in the project.
     pub fn audit<'a>(&'a self, action: &'a str, subject: &'a str) -> Audit<'a> {
         Audit { org: Some(self.org), project: Some(self.project), ..self.caller.audit(action, subject) }
@@ -375,11 +322,13 @@ impl Scope {
     pub fn require(&self, action: Action) -> Result<()> {
         if policy::may(self.org_role, self.project_role, action) { Ok(()) } else { Err(forbidden()) }
     }
-}
 
-/// The 403 of a role.
-pub fn forbidden() -> Error {
-    Error::new(Code::Forbidden, "Your role does not allow this. Ask an administrator of the project or organization.")
+    /// Lets the caller in for something, where key and roles allow it.
+    fn let_in(&mut self, parts: &mut Parts, action: Action, right: Option<KeyScope>) -> Result<()> {
+        self.caller.require_right(right)?;
+        self.require(action)?;
+        self.caller.let_in(parts, Grant::Project { org: self.org, project: self.project, action, right })
+    }
 }
 
 macro_rules! org_extractors {
@@ -391,8 +340,11 @@ macro_rules! org_extractors {
             type Rejection = ApiError;
 
             async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-                let scope = OrgScope::from_request_parts(parts, state).await?;
-                scope.require(Action::$action)?;
+                let mut scope = OrgScope::from_request_parts(parts, state).await?;
+                let action = Action::$action;
+                scope.require(action)?;
+                scope.person.caller.let_in(parts, Grant::Organization { org: scope.org, action })?;
+                query::refuse(parts)?;
                 Ok(Self(scope))
             }
         }
@@ -409,7 +361,7 @@ org_extractors! {
 }
 
 macro_rules! project_extractors {
-    ($($(#[$doc:meta])* $name:ident by $caller:expr, needs $action:ident $(and $right:ident)?;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident by $caller:expr, needs $action:ident and $right:expr;)*) => {$(
         $(#[$doc])*
         pub struct $name(pub Scope);
 
@@ -418,9 +370,9 @@ macro_rules! project_extractors {
 
             async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
                 let caller: Caller = $caller(parts).await?;
-                let scope = scope_of(parts, caller).await?;
-                $(scope.caller.require_right(KeyScope::$right)?;)?
-                scope.require(Action::$action)?;
+                let mut scope = scope_of(parts, caller).await?;
+                scope.let_in(parts, Action::$action, $right)?;
+                query::refuse(parts)?;
                 Ok(Self(scope))
             }
         }
@@ -433,23 +385,23 @@ async fn person_caller(parts: &Parts) -> Result<Caller> {
 
 async fn vm_caller(parts: &Parts) -> Result<Caller> {
     let caller = caller_of(parts).await?;
-    caller.require_scope(KeyScope::Vm)?;
+    caller.require_right(Some(KeyScope::Vm))?;
     Ok(caller)
-}
-
-async fn sandbox_caller(parts: &Parts) -> Result<Caller> {
-    caller_by(parts, bearer_or_key(parts)).await
 }
 
 /// The caller's view of the project that a sandbox belongs to, for routes that name the sandbox alone; `None`
 /// where there is no such sandbox, or the caller cannot see it.
-pub async fn sandbox_scope(parts: &Parts, place: Option<(OrgId, ProjectId)>) -> Result<Option<Scope>> {
-    let caller = sandbox_caller(parts).await?;
+pub async fn sandbox_scope(
+    parts: &mut Parts,
+    place: Option<(OrgId, ProjectId)>,
+    action: Action,
+) -> Result<Option<Scope>> {
+    let caller = caller_of(parts).await?;
     let Some((org, project)) = place else {
         admit(parts, &caller.who, None)?;
         return Ok(None);
     };
-    let scope = match gate(parts)?.project(caller.clone(), &org.to_string(), &project.to_string()).await {
+    let mut scope = match gate(parts)?.project(caller.clone(), &org.to_string(), &project.to_string()).await {
         Ok(scope) => scope,
         Err(refusal) if refusal.code == Code::ProjectNotFound => {
             admit(parts, &caller.who, None)?;
@@ -458,7 +410,7 @@ pub async fn sandbox_scope(parts: &Parts, place: Option<(OrgId, ProjectId)>) -> 
         Err(error) => return Err(error),
     };
     admit(parts, &scope.caller.who, Some(&scope))?;
-    scope.caller.require_right(KeyScope::Sandbox)?;
+    scope.let_in(parts, action, Some(KeyScope::Sandbox))?;
     Ok(Some(scope))
 }
 
@@ -475,31 +427,56 @@ impl<S: Send + Sync, const CHANGES: bool> FromRequestParts<S> for Inference<CHAN
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let caller = caller_of(parts).await?;
         let named = parts.headers.get(PROJECT_ID).map(|value| value.to_str().unwrap_or("?"));
-        let scope = gate(parts)?.home(caller, named).await?;
+        let mut scope = gate(parts)?.home(caller, named).await?;
         admit(parts, &scope.caller.who, Some(&scope))?;
-        scope.caller.require_right(KeyScope::Inference)?;
-        scope.require(if CHANGES { Action::ChangeResources } else { Action::ReadProject })?;
+        let action = if CHANGES { Action::ChangeResources } else { Action::ReadProject };
+        scope.let_in(parts, action, Some(KeyScope::Inference))?;
         Ok(Self(scope))
+    }
+}
+
+/// An API key that asks about itself.
+pub struct KeyItself {
+    /// The key.
+    pub id: KeyId,
+    /// Its project.
+    pub scope: Scope,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for KeyItself {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let caller = caller_of(parts).await?;
+        let Who::Key { id, .. } = caller.who else {
+            admit(parts, &caller.who, None)?;
+            let message = "This tells an API key what it is. GET /api/v1/users/me tells who is signed in.";
+            return Err(Error::new(Code::Forbidden, message).into());
+        };
+        let mut scope = gate(parts)?.home(caller, None).await?;
+        admit(parts, &scope.caller.who, Some(&scope))?;
+        scope.let_in(parts, Action::ReadProject, None)?;
+        Ok(Self { id, scope })
     }
 }
 
 project_extractors! {
     /// A caller who may read the project's machines: a person, or a key of scope `vm`.
-    Reader by vm_caller, needs ReadProject;
+    Reader by vm_caller, needs ReadProject and Some(KeyScope::Vm);
     /// A caller who may change the project's machines: a person, or a key of scope `vm`.
-    Editor by vm_caller, needs ChangeResources;
+    Editor by vm_caller, needs ChangeResources and Some(KeyScope::Vm);
     /// A caller who may read the project's sandboxes: a person, or a key of scope `sandbox`.
-    SandboxReader by sandbox_caller, needs ReadProject and Sandbox;
+    SandboxReader by caller_of, needs ReadProject and Some(KeyScope::Sandbox);
     /// A caller who may change the project's sandboxes: a person, or a key of scope `sandbox`.
-    SandboxEditor by sandbox_caller, needs ChangeResources and Sandbox;
+    SandboxEditor by caller_of, needs ChangeResources and Some(KeyScope::Sandbox);
     /// A caller who may read usage, quota and events: a person, or any key of the project.
-    Onlooker by caller_of, needs ReadProject;
+    Onlooker by caller_of, needs ReadProject and None;
     /// A person who sees the project.
-    ProjectReader by person_caller, needs ReadProject;
+    ProjectReader by person_caller, needs ReadProject and None;
     /// A person who administers the project.
-    ProjectManager by person_caller, needs ManageProject;
+    ProjectManager by person_caller, needs ManageProject and None;
     /// A person who may delete projects of the organization.
-    ProjectOwner by person_caller, needs ManageOrganization;
+    ProjectOwner by person_caller, needs ManageOrganization and None;
 }
 
 /// An administrator of the platform.
@@ -508,12 +485,13 @@ pub struct Administrator(pub Person);
 impl<S: Send + Sync> FromRequestParts<S> for Administrator {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let person = Person::from_request_parts(parts, state).await?;
-        if person.is_admin {
-            Ok(Self(person))
-        } else {
-            Err(Error::new(Code::Forbidden, "Only an administrator of the platform may do this.").into())
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let mut person = counted_person(parts).await?;
+        if !person.is_admin {
+            return Err(administrators_only().into());
         }
+        person.caller.let_in(parts, Grant::Administration)?;
+        query::refuse(parts)?;
+        Ok(Self(person))
     }
 }

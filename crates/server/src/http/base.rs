@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{Uri, header};
 
+use super::edge::Secure;
 use super::envelope::ApiError;
 
 /// What was configured: `None` where only the default is known, which is right on this machine alone.
@@ -28,5 +29,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Base {
 fn sent_to(parts: &Parts) -> String {
     let named = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
     let host = named.or_else(|| Uri::authority(&parts.uri).cloned());
-    host.map(|host| format!("http://{host}")).unwrap_or_default()
+    let scheme = if parts.extensions.get::<Secure>().is_some() { "https" } else { "http" };
+    host.map(|host| format!("{scheme}://{host}")).unwrap_or_default()
 }

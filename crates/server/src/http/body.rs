@@ -1,13 +1,22 @@
-//! Bodies: content type, size, JSON.
+//! Bodies: content type, size, pace, JSON.
+//!
+//! Who sends a request was authorized by its head. A body that took its time is followed by another look at whether its
+//! sender still may ([`paced`](super::paced)), so that nobody keeps a request open to use it when they may not any more.
 
+use axum::body::Body;
 use axum::extract::{FromRequest, Request};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use berth_domain::{Code, Error, Result, json};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::Bytes;
+use futures::{Stream, TryStreamExt};
+use http_body_util::{BodyDataStream, BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 
 use super::BODY_LIMIT;
 use super::envelope::ApiError;
+use super::paced::{self, Broken, Paced};
+use super::query;
 
 /// A JSON body: any value, its fields not yet looked at.
 pub struct Json(pub Value);
@@ -17,7 +26,10 @@ impl<S: Send + Sync> FromRequest<S> for Json {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         require_json(request.headers())?;
-        let bytes = read(request, BODY_LIMIT).await?;
+        let (parts, body) = request.into_parts();
+        let query = query::refuse_with_body(&parts);
+        let bytes = read(Request::from_parts(parts, body), BODY_LIMIT).await?;
+        query?;
         Ok(Self(json::parse(&bytes)?))
     }
 }
@@ -30,7 +42,10 @@ impl<S: Send + Sync> FromRequest<S> for OptionalJson {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         let declared = request.headers().get(header::CONTENT_TYPE).is_some().then(|| require_json(request.headers()));
-        let bytes = read(request, BODY_LIMIT).await?;
+        let (parts, body) = request.into_parts();
+        let query = query::refuse_with_body(&parts);
+        let bytes = read(Request::from_parts(parts, body), BODY_LIMIT).await?;
+        query?;
         // Many clients declare JSON and send nothing.
         if bytes.is_empty() {
             return Ok(Self(None));
@@ -58,15 +73,27 @@ pub fn require_json(headers: &HeaderMap) -> Result<()> {
 }
 
 /// Reads a whole body of at most `limit` bytes.
-pub async fn read(request: Request, limit: usize) -> Result<bytes::Bytes> {
+pub async fn read(request: Request, limit: usize) -> Result<Bytes> {
+    let (parts, body) = request.into_parts();
+    read_of(&parts, body, limit).await
+}
+
+/// The same of a request that was taken apart.
+pub async fn read_of(parts: &Parts, body: Body, limit: usize) -> Result<Bytes> {
     let too_large = || Error::new(Code::PayloadTooLarge, format!("The body may have at most {limit} bytes."));
-    let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    let declared = parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|n| n > limit as u64) {
         return Err(too_large());
     }
-    match Limited::new(request.into_body(), limit).collect().await {
+    match Limited::new(Paced::whole(parts, body), limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(e) if e.is::<LengthLimitError>() => Err(too_large()),
-        Err(e) => Err(Error::new(Code::InvalidRequest, format!("The body could not be read: {e}."))),
+        Err(e) => Err(e.downcast::<Broken>().map_or_else(|e| paced::broken(&*e), |broken| broken.0)),
     }
+}
+
+/// A body piece by piece, as large as it may be.
+pub fn stream(request: Request) -> impl Stream<Item = Result<Bytes>> + Unpin + Send {
+    let (parts, body) = request.into_parts();
+    BodyDataStream::new(Paced::of(&parts, body)).map_err(|broken| broken.0)
 }

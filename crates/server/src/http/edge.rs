@@ -6,12 +6,13 @@
 //! request. They pass the same [`envelope`](super::envelope), and run the same extractors and the same handler.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{ConnectInfo, Request};
 use axum::handler::Handler;
-use axum::http::Method;
+use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::Error;
 use futures::future::BoxFuture;
@@ -20,7 +21,52 @@ use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt;
 
 use super::auth::Gate;
-use super::envelope::{ApiError, enveloped};
+use super::client_address::TrustedProxies;
+use super::cors::{self, Cors};
+use super::envelope::{ApiError, enveloped, unknown_route};
+use super::paced::Grace;
+use super::streams::Streams;
+use super::traffic::Class;
+
+/// In the extensions of requests that came by TLS.
+#[derive(Clone, Copy, Debug)]
+pub struct Secure;
+
+/// Which routes are behind a door.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rooms {
+    /// All.
+    #[default]
+    All,
+    /// All but those that have a door of their own.
+    Without {
+        /// `/metrics`.
+        metrics: bool,
+        /// `/api/v1/admin`, and what changes `/api/v1/images`.
+        administration: bool,
+    },
+    /// The probes and `/metrics`.
+    Probes,
+}
+
+impl Rooms {
+    fn hold(self, method: &Method, path: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Without { metrics, administration } => {
+                !(metrics && path == "/metrics" || administration && administers(method, path))
+            }
+            Self::Probes => Class::of(path) == Class::Probes,
+        }
+    }
+}
+
+/// Whether a request is for administrators alone. Images are everybody's to read.
+fn administers(method: &Method, path: &str) -> bool {
+    let images = path.strip_prefix("/api/v1/images");
+    let is_images = images.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    Class::of(path) == Class::Admin || !method.is_safe() && is_images
+}
 
 type Answer = Box<dyn Fn(Request) -> BoxFuture<'static, Response> + Send + Sync>;
 
@@ -48,17 +94,80 @@ pub struct Edge {
     router: Router,
     gate: Arc<dyn Gate>,
     hot: Arc<Hot>,
+    proxies: Arc<TrustedProxies>,
     home: Handle,
+    rooms: Rooms,
+    cors: Arc<Cors>,
+    streams: Option<Arc<Streams>>,
+    grace: Grace,
 }
 
 impl Edge {
-    /// The routes of a table, of which these are hot. The others run on the present runtime.
-    pub fn new(router: Router, gate: Arc<dyn Gate>, hot: Hot) -> Self {
-        Self { router, gate, hot: Arc::new(hot), home: Handle::current() }
+    /// The routes of a table, of which these are hot, behind these proxies. The others run on the present runtime.
+    pub fn new(router: Router, gate: Arc<dyn Gate>, hot: Hot, proxies: TrustedProxies) -> Self {
+        Self {
+            router,
+            gate,
+            hot: Arc::new(hot),
+            proxies: Arc::new(proxies),
+            home: Handle::current(),
+            rooms: Rooms::All,
+            cors: Arc::default(),
+            streams: None,
+            grace: Grace::default(),
+        }
+    }
+
+    /// The same, called by pages of other origins, too.
+    #[must_use]
+    pub fn with_cors(self, cors: Cors) -> Self {
+        Self { cors: Arc::new(cors), ..self }
+    }
+
+    /// The same with a bound on answers without an end.
+    #[must_use]
+    pub fn with_streams(self, streams: Arc<Streams>) -> Self {
+        Self { streams: Some(streams), ..self }
+    }
+
+    /// The same with another time for which a body may stall.
+    #[must_use]
+    pub fn with_grace(self, grace: Grace) -> Self {
+        Self { grace, ..self }
+    }
+
+    /// The same with fewer routes.
+    #[must_use]
+    pub fn showing(&self, rooms: Rooms) -> Self {
+        Self { rooms, ..self.clone() }
     }
 
     /// Answers a request.
-    pub async fn answer(&self, request: Request) -> Response {
+    pub async fn answer(&self, mut request: Request) -> Response {
+        let peer = request.extensions().get().map(|ConnectInfo(peer): &ConnectInfo<SocketAddr>| peer.ip());
+        let client = peer.map(|peer| self.proxies.client(peer, request.headers()));
+        request.extensions_mut().insert(client.unwrap_or_default());
+        request.extensions_mut().insert(self.grace);
+        if !self.rooms.hold(request.method(), request.uri().path()) {
+            return enveloped(request, |_| async { unknown_route().await.into_response() }).await;
+        }
+        if !self.cors.counts() {
+            return self.route(request).await;
+        }
+        let origin = self.cors.origin(&request);
+        let mut answer = if origin.is_some() && cors::asks_first(&request) {
+            enveloped(request, |_| async { cors::leave() }).await
+        } else {
+            self.route(request).await
+        };
+        answer.headers_mut().append(header::VARY, HeaderValue::from_static("origin"));
+        if let Some(origin) = origin {
+            cors::allow(answer.headers_mut(), origin);
+        }
+        answer
+    }
+
+    async fn route(&self, request: Request) -> Response {
         let hot = self.hot.0.get(request.uri().path()).filter(|_| request.method() == Method::POST);
         let Some(answer) = hot else {
             return self.answer_at_home(request).await;
@@ -71,7 +180,10 @@ impl Edge {
     }
 
     /// Dropped, it drops what is done for the request.
-    async fn answer_at_home(&self, request: Request) -> Response {
+    async fn answer_at_home(&self, mut request: Request) -> Response {
+        if let Some(streams) = &self.streams {
+            request.extensions_mut().insert(streams.clone());
+        }
         let answering = self.home.spawn(self.router.clone().oneshot(request));
         match AbortOnDropHandle::new(answering).await {
             Ok(answered) => answered.unwrap_or_else(|never| match never {}),

@@ -1,13 +1,14 @@
 //! What every answer passes: the request id, the log line, the shape of errors, the catch of panics.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use berth_domain::{Code, Error, FieldError};
@@ -15,7 +16,9 @@ use futures::FutureExt;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::client_address::ClientAddress;
 use super::limit::Slot;
+use super::traffic::{Class, TRAFFIC};
 
 /// The header that carries the request id in both directions.
 pub const REQUEST_ID: &str = "x-request-id";
@@ -23,9 +26,9 @@ pub const REQUEST_ID: &str = "x-request-id";
 /// Bytes of a body that fit a connection's buffers.
 const SMALL: u64 = 8192;
 
-/// The id of the request being answered; in the extensions of every request.
+/// The id of the request being answered, and where the request comes from; in the extensions of every request.
 #[derive(Clone, Debug, Default)]
-pub struct RequestId(pub String);
+pub struct RequestId(pub String, pub Option<IpAddr>);
 
 impl<S: Send + Sync> FromRequestParts<S> for RequestId {
     type Rejection = Infallible;
@@ -100,9 +103,11 @@ where
     let id = request_id(&request);
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
+    let class = Class::of(&path);
+    let client = request.extensions().get::<ClientAddress>().and_then(|client| client.known());
     let speaks_openai = super::openai::is_below(&path);
     let bulky = bulky(request.headers());
-    request.extensions_mut().insert(RequestId(id.clone()));
+    request.extensions_mut().insert(RequestId(id.clone(), client));
     let limit = Slot::default();
     request.extensions_mut().insert(limit.clone());
     let began = Instant::now();
@@ -115,24 +120,64 @@ where
         response = super::openai::reshaped(response, body);
     }
     let status = response.status();
-    let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    match response.extensions().get::<Shaped>().and_then(|s| s.0.as_ref()?.cause.as_deref()) {
-        Some(cause) => {
-            tracing::error!(request_id = %id, %method, path, status = status.as_u16(), millis, cause, "request failed");
-        }
-        None => {
-            tracing::debug!(request_id = %id, %method, path, status = status.as_u16(), millis, "request");
-        }
-    }
+    let took = began.elapsed();
+    TRAFFIC.count(class, status.as_u16(), took);
+    let failure = response.extensions().get::<Shaped>().and_then(|shaped| shaped.0.as_deref());
+    Line { id: &id, method: &method, path: &path, class, status, took, client, asker: &limit }.write(failure);
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
     limit.tell(response.headers_mut());
+    // Nothing of ours is to be taken for something else than it says it is.
+    response.headers_mut().entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));
     if bulky && (status.is_client_error() || status.is_server_error()) {
         // What is refused is not read to its end, so the connection serves no other request.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
+}
+
+/// What the log says of a request.
+struct Line<'a> {
+    id: &'a str,
+    method: &'a Method,
+    path: &'a str,
+    class: Class,
+    status: StatusCode,
+    took: Duration,
+    client: Option<IpAddr>,
+    asker: &'a Slot,
+}
+
+impl Line<'_> {
+    /// Of what is asked all the time, probes and models, a line each would bury the rest: that is for who wants it.
+    /// What went wrong is an error of the service's only where the service is at fault: what a server in a sandbox or a
+    /// model's does is for their owners to see.
+    fn write(&self, failure: Option<&Error>) {
+        let is_ours = failure.is_some_and(|error| matches!(error.code, Code::Internal | Code::Unavailable));
+        let cause = failure.and_then(|error| error.cause.as_deref());
+        macro_rules! tell {
+            ($level:ident, $target:literal, $text:literal $(, $cause:ident)?) => {
+                tracing::$level!(
+                    target: $target, request_id = self.id, method = %self.method, path = self.path,
+                    status = self.status.as_u16(), ms = self.millis(), who = self.asker.asker(),
+                    client = self.client.map(tracing::field::display), $($cause,)? $text
+                )
+            };
+        }
+        match (cause, self.class) {
+            (Some(cause), _) if is_ours => tell!(error, "berth_server::requests", "request failed", cause),
+            (Some(cause), _) => tell!(info, "berth_server::requests", "request", cause),
+            (None, Class::Probes) => tell!(debug, "berth_server::probes", "request"),
+            (None, Class::Models) => tell!(debug, "berth_server::model_requests", "request"),
+            (None, _) => tell!(info, "berth_server::requests", "request"),
+        }
+    }
+
+    fn millis(&self) -> f64 {
+        // Tenths are enough.
+        (self.took.as_secs_f64() * 10_000.0).round() / 10.0
+    }
 }
 
 /// Whether a request's body may be larger than what is read of it when it is refused.
@@ -188,4 +233,91 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 pub fn keep_shape(mut response: Response) -> Response {
     response.extensions_mut().insert(Shaped(None));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::{Arc, Mutex};
+
+    use berth_domain::ids::{SessionId, UserId};
+    use serde_json::Value;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::http::auth::Who;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What the log says at a level of a request to a path.
+    async fn logged(level: &str, path: &str) -> Vec<Value> {
+        answered(level, path, StatusCode::NO_CONTENT).await
+    }
+
+    /// The same of one that is answered so.
+    async fn answered(level: &str, path: &str, answer: impl IntoResponse) -> Vec<Value> {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().json().with_env_filter(level).with_writer(move || writer.clone()).finish();
+        let _subscribed = tracing::subscriber::set_default(subscriber);
+        let mut request = axum::http::Request::get(path).header(REQUEST_ID, "r-1").body(Body::empty()).unwrap();
+        request.extensions_mut().insert(ClientAddress::At([192, 0, 2, 7].into()));
+        enveloped(request, |request| async move {
+            let slot = request.extensions().get::<Slot>().unwrap().clone();
+            let user = UserId(Uuid::nil());
+            slot.asked_by(Who::Person { user, session: SessionId(Uuid::nil()), is_admin: false });
+            answer.into_response()
+        })
+        .await;
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["fields"].clone()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_request_is_a_line_of_the_log_that_says_who_and_from_where() {
+        let lines = logged("info", "/api/v1/orgs").await;
+        let [line] = lines.as_slice() else { unreachable!("{lines:?}") };
+        for (field, value) in [
+            ("request_id", "r-1"),
+            ("method", "GET"),
+            ("path", "/api/v1/orgs"),
+            ("who", "user 00000000-0000-0000-0000-000000000000"),
+            ("client", "192.0.2.7"),
+        ] {
+            assert_eq!(line[field], value, "{line}");
+        }
+        assert!(line["status"] == 204 && line["ms"].is_f64(), "{line}");
+    }
+
+    #[tokio::test]
+    async fn what_others_do_wrong_is_no_error_of_the_service() {
+        let failed = |code| ApiError(Error { cause: Some("it hung up".into()), ..Error::new(code, "It failed.") });
+        for (code, errors) in
+            [(Code::Internal, 1), (Code::Unavailable, 1), (Code::PortRefused, 0), (Code::InvalidRequest, 0)]
+        {
+            assert_eq!(answered("error", "/api/v1/orgs", failed(code)).await.len(), errors, "{code:?}");
+            let lines = answered("info", "/api/v1/orgs", failed(code)).await;
+            assert!(lines.len() == 1 && lines[0]["cause"] == "it hung up", "{lines:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_asked_all_the_time_is_logged_for_who_wants_it() {
+        for path in ["/healthz", "/readyz", "/metrics", "/v1/chat/completions"] {
+            assert_eq!((logged("info", path).await.len(), logged("debug", path).await.len()), (0, 1), "{path}");
+        }
+        assert_eq!(logged("info,berth_server::model_requests=debug", "/v1/models").await.len(), 1);
+    }
 }

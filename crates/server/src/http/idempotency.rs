@@ -1,8 +1,15 @@
 //! `Idempotency-Key`: the answer of a creation is kept with what it created, in one transaction.
 //!
 //! Because the record is written by the transaction that creates, there is no moment at which one
-//! exists without the other: a crash loses both or neither. A second request with the same key waits
-//! for the first one's transaction and then finds its answer. Refusals are not kept.
+//! exists without the other: a crash loses both or neither. Refusals are not kept.
+//!
+//! Requests with one key take [turns](Turns): the second waits for the first one's end and then finds its answer, or is told
+//! that the first still runs. Of a body only a mark is kept that tells nothing of it, since bodies hold passwords.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -11,7 +18,9 @@ use axum::response::{IntoResponse, Response};
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
+use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
+use tokio::time::timeout;
+use utoipa::IntoParams;
 use uuid::Uuid;
 
 use super::auth::Caller;
@@ -19,43 +28,122 @@ use super::envelope::ApiError;
 use super::reply::{Created, REPLAYED};
 use crate::db::Tx;
 use crate::db::idempotency::{Kept, Slot};
+use crate::seal::Sealer;
 
 /// Seconds for which an answer is kept.
 pub const KEPT_SECONDS: i64 = 24 * 3600;
+/// How long a request waits for the first with its key (contract, section 0).
+const WAIT: Duration = Duration::from_secs(5);
+
+/// The header, for the document.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "describes the header; `IdempotencyKey` reads it")]
+pub struct KeyParam {
+    /// 1 to 255 characters; kept 24 hours
+    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")]
+    key: Option<String>,
+}
+
+/// Who asked, the path and the key.
+type Place = (Uuid, String, String);
+
+/// The requests with a key that run now, and what marks bodies. In the extensions of every request; clones are one.
+///
+/// They are kept in memory: one service at a time acts on a database ([`keeper`](crate::db::keeper)).
+#[derive(Clone)]
+pub struct Turns {
+    gates: Arc<Mutex<HashMap<Place, Arc<Gate<()>>>>>,
+    sealer: Sealer,
+    patience: Duration,
+}
+
+impl Turns {
+    /// Nobody runs yet.
+    pub fn new(sealer: Sealer) -> Self {
+        Self { gates: Arc::default(), sealer, patience: WAIT }
+    }
+
+    fn gate(&self, place: &Place) -> Arc<Gate<()>> {
+        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        gates.entry(place.clone()).or_default().clone()
+    }
+
+    /// Waits for those before it.
+    async fn take(&self, place: Place) -> Result<Turn> {
+        let gate = self.gate(&place);
+        // Whoever stops waiting, because the client left, leaves nothing behind.
+        let waiting = Waiting { turns: self.clone(), place, gate: Some(gate.clone()) };
+        match timeout(self.patience, gate.lock_owned()).await {
+            Ok(held) => Ok(Turn { _held: held, _waiting: waiting }),
+            Err(_) => Err(Error::new(
+                Code::RequestInProgress,
+                "A request with this Idempotency-Key still runs. Send this one again when it has answered.",
+            )),
+        }
+    }
+}
+
+/// A request that has a key to itself until it is dropped. The gate opens before its place is given up.
+struct Turn {
+    _held: OwnedMutexGuard<()>,
+    _waiting: Waiting,
+}
+
+/// Somebody at a gate; the last one takes it away.
+struct Waiting {
+    turns: Turns,
+    place: Place,
+    gate: Option<Arc<Gate<()>>>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut gates = self.turns.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        self.gate = None;
+        if let Entry::Occupied(entry) = gates.entry(std::mem::take(&mut self.place))
+            && Arc::strong_count(entry.get()) == 1
+        {
+            entry.remove();
+        }
+    }
+}
 
 /// The key of a request, if it has one.
-pub struct IdempotencyKey {
-    key: Option<String>,
+pub struct IdempotencyKey(Option<Asked>);
+
+struct Asked {
+    key: String,
     path: String,
+    turns: Turns,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let Some(value) = parts.headers.get("idempotency-key") else {
-            return Ok(Self { key: None, path: String::new() });
-        };
+        let Some(value) = parts.headers.get("idempotency-key") else { return Ok(Self(None)) };
         let key = value
             .to_str()
             .ok()
             .filter(|k| (1..=255).contains(&k.len()) && k.bytes().all(|b| b != b'\t') && !k.trim().is_empty());
         let key =
             key.ok_or_else(|| Error::field("Idempotency-Key", "must have 1 to 255 printable ASCII characters"))?;
-        Ok(Self { key: Some(key.to_owned()), path: parts.uri.path().to_owned() })
+        let turns = parts.extensions.get::<Turns>().cloned().ok_or_else(|| Error::internal("no turns"))?;
+        Ok(Self(Some(Asked { key: key.to_owned(), path: parts.uri.path().to_owned(), turns })))
     }
 }
 
 /// A key bound to its caller and its body. Of a request without a key nothing is kept and nothing replayed.
-#[derive(Clone, Debug)]
 pub struct Idempotency(Option<Bound>);
 
-#[derive(Clone, Debug)]
 struct Bound {
     caller: Uuid,
     path: String,
     key: String,
     body_hash: String,
+    turns: Turns,
+    _turn: Turn,
 }
 
 /// What a creation is answered with.
@@ -88,7 +176,8 @@ impl IntoResponse for Replay {
         let mut response =
             (StatusCode::CREATED, [(header::CONTENT_TYPE, "application/json")], self.body).into_response();
         response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-        if let Ok(value) = HeaderValue::from_str(&self.location) {
+        // A directory that was made in a sandbox has no place of its own.
+        if let Some(value) = HeaderValue::from_str(&self.location).ok().filter(|place| !place.is_empty()) {
             response.headers_mut().insert(header::LOCATION, value);
         }
         response
@@ -96,17 +185,61 @@ impl IntoResponse for Replay {
 }
 
 impl IdempotencyKey {
-    /// Binds the key, if the request has one.
-    pub fn bind(self, caller: &Caller, body: &Value) -> Idempotency {
-        let Self { key, path } = self;
-        Idempotency(key.map(|key| {
-            let body_hash = hex(&Sha256::digest(body.to_string()));
-            Bound { caller: caller.id(), path, key, body_hash }
-        }))
+    /// Whether the request has a key.
+    pub const fn is_given(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Binds the key, if the request has one, when it is its turn.
+    pub async fn bind(self, caller: &Caller, body: &Value) -> Result<Idempotency> {
+        self.begin(caller).await?.of_body(&body.to_string())
+    }
+
+    /// The same of somebody who is not signed in, and names themselves.
+    pub async fn bind_as(self, name: &str, body: &Value) -> Result<Idempotency> {
+        let Some(asked) = self.0 else { return Ok(Idempotency(None)) };
+        let digits = asked.turns.sealer.mac(name.as_bytes())?;
+        let caller = u128::from_str_radix(&digits[..32], 16).map_err(Error::internal)?;
+        asked.turn(Uuid::from_u128(caller)).await?.of_body(&body.to_string())
+    }
+
+    /// Waits for the turn of the key before the body is there; [`Idempotency::of_body`] tells what it was.
+    pub async fn begin(self, caller: &Caller) -> Result<Idempotency> {
+        match self.0 {
+            Some(asked) => asked.turn(caller.id()).await,
+            None => Ok(Idempotency(None)),
+        }
+    }
+}
+
+impl Asked {
+    async fn turn(self, caller: Uuid) -> Result<Idempotency> {
+        let Self { key, path, turns } = self;
+        let turn = turns.take((caller, path.clone(), key.clone())).await?;
+        Ok(Idempotency(Some(Bound { caller, path, key, body_hash: String::new(), turns, _turn: turn })))
     }
 }
 
 impl Idempotency {
+    /// Whether the request has a key.
+    pub const fn is_given(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Says what the body was, or its digest.
+    pub fn of_body(mut self, body: &str) -> Result<Self> {
+        if let Some(bound) = &mut self.0 {
+            bound.body_hash = bound.turns.sealer.mac(body.as_bytes())?;
+        }
+        Ok(self)
+    }
+
+    /// Whether an answer is kept, whatever the body was.
+    pub async fn is_kept(&self, tx: &mut Tx, now: Timestamp) -> Result<bool> {
+        let Some(bound) = &self.0 else { return Ok(false) };
+        Ok(bound.slot().find(tx, now.plus_seconds(-KEPT_SECONDS)).await?.is_some())
+    }
+
     /// The answer given before to the same request, if there is one; 422 if the body differs.
     pub async fn replay<V>(&self, tx: &mut Tx, now: Timestamp) -> Result<Option<Outcome<V>>> {
         let Some(bound) = &self.0 else { return Ok(None) };
@@ -124,8 +257,12 @@ impl Idempotency {
 
     /// Keeps an answer beside what it created.
     pub async fn keep(&self, tx: &mut Tx, now: Timestamp, location: &str, view: &impl Serialize) -> Result<()> {
+        self.keep_text(tx, now, location, serde_json::to_string(view).map_err(Error::internal)?).await
+    }
+
+    /// Keeps an answer that is written already.
+    pub async fn keep_text(&self, tx: &mut Tx, now: Timestamp, location: &str, body: String) -> Result<()> {
         let Some(bound) = &self.0 else { return Ok(()) };
-        let body = serde_json::to_string(view).map_err(Error::internal)?;
         let kept = Kept { body_hash: bound.body_hash.clone(), location: location.to_owned(), body };
         Ok(bound.slot().put(tx, &kept, now, now.plus_seconds(-KEPT_SECONDS)).await?)
     }
@@ -156,4 +293,51 @@ pub fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Secrets;
+    use crate::db::Db;
+
+    async fn turns(patience: Duration) -> (Turns, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&format!("sqlite:{}", dir.path().join("berth.db").display())).await.unwrap();
+        let secrets = Secrets { key_file: dir.path().join("secrets.key"), ..Secrets::default() };
+        let sealer = Sealer::open(&secrets, &db).await.unwrap();
+        (Turns { patience, ..Turns::new(sealer) }, dir)
+    }
+
+    fn place(key: &str) -> Place {
+        (Uuid::nil(), "/".into(), key.into())
+    }
+
+    #[tokio::test]
+    async fn a_key_is_one_requests_at_a_time_and_leaves_nothing_behind() {
+        let (turns, _dir) = turns(Duration::ZERO).await;
+        let first = turns.take(place("a")).await.unwrap();
+        assert_eq!(turns.take(place("a")).await.err().unwrap().code, Code::RequestInProgress);
+        let other = turns.take(place("b")).await.unwrap();
+        assert_eq!(turns.gates.lock().unwrap().len(), 2);
+        drop(first);
+        assert!(turns.take(place("a")).await.is_ok());
+        drop(other);
+        assert!(turns.gates.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_waits_gets_the_turn_when_the_first_ends() {
+        let (turns, _dir) = turns(Duration::MAX).await;
+        let first = turns.take(place("a")).await.unwrap();
+        let mut second = Box::pin(turns.take(place("a")));
+        assert!(futures::poll!(&mut second).is_pending());
+        // Somebody who stops waiting takes nothing away from who still does.
+        let mut third = Box::pin(turns.take(place("a")));
+        assert!(futures::poll!(&mut third).is_pending());
+        drop(third);
+        drop(first);
+        drop(second.await.unwrap());
+        assert!(turns.gates.lock().unwrap().is_empty());
+    }
 }

@@ -1,8 +1,11 @@
 //! Lists: the page a caller asks for, and the page it gets.
 
+use std::cell::RefCell;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use berth_domain::error::FieldError;
+use berth_domain::fields::unasked;
 use berth_domain::page::Page;
 use berth_domain::{Error, Result};
 use serde::Serialize;
@@ -10,6 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::envelope::ApiError;
 use super::path::storable;
+use crate::db::listing::{Listed, Listing};
 
 /// The query of a list, for the document.
 #[derive(IntoParams)]
@@ -22,6 +26,28 @@ pub struct PageParams {
     /// Items per page.
     #[param(minimum = 1, maximum = 100, default = 20)]
     limit: Option<i64>,
+}
+
+/// The query of a list whose rows have no name, for the document.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes the query; `Params` reads it")]
+pub struct SortParams {
+    /// The order: `created_at`, or with `-` newest first.
+    #[param(pattern = "^-?created_at$", default = "-created_at")]
+    sort: Option<String>,
+}
+
+/// The query of a list whose rows have a name, for the document.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes the query; `Params` reads it")]
+pub struct NameParams {
+    /// Only this name.
+    name: Option<String>,
+    /// The order: by `created_at` or `name`, with `-` backwards.
+    #[param(pattern = "^-?(created_at|name)$", default = "-created_at")]
+    sort: Option<String>,
 }
 
 /// Totals of a list.
@@ -89,10 +115,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
     }
 }
 
-/// The query of a request: decoded pairs, read by name, mistakes collected.
+/// The query of a request: decoded pairs, read by name, mistakes collected. A name that nobody asks for is one.
 pub struct Params {
     pairs: Vec<(String, String)>,
     errors: Vec<FieldError>,
+    asked: RefCell<Vec<String>>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Params {
@@ -108,23 +135,36 @@ impl Params {
     pub fn parse(query: &str) -> Self {
         let decoded = form_urlencoded::parse(query.as_bytes()).into_owned();
         let pairs = decoded.map(|(name, value)| (name, storable(value))).collect();
-        Self { pairs, errors: Vec::new() }
+        Self { pairs, errors: Vec::new(), asked: RefCell::default() }
     }
 
     /// The value of a parameter; the last one where it stands several times.
     pub fn get(&self, name: &str) -> Option<&str> {
+        self.know(name);
         self.pairs.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
-    }
-
-    /// Every value of a parameter.
-    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// The parameters whose name begins with a prefix, without it.
     pub fn below(&self, prefix: &str) -> Vec<(String, String)> {
         let named = self.pairs.iter().filter_map(|(name, value)| Some((name.strip_prefix(prefix)?, value)));
-        named.map(|(name, value)| (name.to_owned(), value.clone())).collect()
+        named
+            .map(|(name, value)| {
+                self.know(&format!("{prefix}{name}"));
+                (name.to_owned(), value.clone())
+            })
+            .collect()
+    }
+
+    fn know(&self, name: &str) {
+        let mut asked = self.asked.borrow_mut();
+        if asked.iter().all(|known| known != name) {
+            asked.push(name.to_owned());
+        }
+    }
+
+    /// Notes a mistake.
+    pub fn fail(&mut self, name: &str, message: impl Into<String>) {
+        self.errors.push(FieldError { field: name.to_owned(), message: message.into() });
     }
 
     /// A parameter read by a rule; a mistake is noted.
@@ -147,8 +187,25 @@ impl Params {
         }
     }
 
-    /// Refuses with every mistake that was noted.
-    pub fn finish(self) -> Result<()> {
+    /// What is asked of a list: the page, and as far as its rows have them a status, a name, a label and the order.
+    pub fn listing(&mut self, listed: &Listed) -> Listing {
+        let label = listed.labels.and_then(|_| self.get("label")).map(|text| match text.split_once('=') {
+            Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+            None => (text.to_owned(), None),
+        });
+        Listing {
+            page: self.page(),
+            status: listed.status.and_then(|words| self.read(words.param, |text| words.read(text))),
+            name: listed.name.and_then(|_| self.get("name")).map(str::to_owned),
+            label,
+            sort: self.read("sort", |text| listed.sort(text)).unwrap_or_default(),
+        }
+    }
+
+    /// Refuses with every mistake that was noted, and every parameter that nobody asked for.
+    pub fn finish(mut self) -> Result<()> {
+        let names = self.pairs.iter().map(|(name, _)| name.as_str());
+        self.errors.extend(unasked("parameter", names, &self.asked.into_inner()));
         if self.errors.is_empty() { Ok(()) } else { Err(Error::invalid(self.errors)) }
     }
 }

@@ -6,8 +6,13 @@
 
 pub mod account;
 pub mod auth;
+pub mod authority;
 pub mod base;
 pub mod body;
+pub mod client_address;
+pub mod cors;
+pub mod credential;
+pub mod denial;
 pub mod docs;
 pub mod edge;
 pub mod envelope;
@@ -17,11 +22,19 @@ pub mod limit;
 pub mod list;
 pub mod openai;
 pub mod openapi;
+pub mod paced;
+pub mod page;
 pub mod path;
 pub mod probes;
+pub mod query;
 pub mod reply;
+pub mod seated;
+pub mod seats;
 pub mod series;
 pub mod server;
+pub mod streams;
+pub mod tls;
+pub mod traffic;
 pub mod wait;
 pub mod websocket;
 
@@ -43,15 +56,20 @@ pub fn router(
     db: Db,
     base: base::Configured,
     probes: probes::Probes,
+    turns: idempotency::Turns,
 ) -> Router {
     let (router, api) = services.merge(probes::routes(probes)).split_for_parts();
+    let queries = Arc::new(query::Queries::of(&api));
     let document: Arc<str> = openapi::finish(api).into();
     router
         .merge(docs::routes(document))
         .merge(account::routes())
+        .merge(page::routes())
         .fallback(envelope::unknown_route)
         .layer(Extension(gate))
         .layer(Extension(db))
         .layer(Extension(base))
+        .layer(Extension(queries))
+        .layer(Extension(turns))
         .layer(middleware::from_fn(envelope::envelope))
 }

@@ -37,5 +37,15 @@ impl<T: Serialize> IntoResponse for Accepted<T> {
     }
 }
 
+/// What server-sent events are declared as. They are UTF-8 in any case, but there are readers that want to be told.
+pub const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
+
+/// An answer of server-sent events.
+pub fn events(answer: impl IntoResponse) -> Response {
+    let mut answer = answer.into_response();
+    answer.headers_mut().insert(header::CONTENT_TYPE, EVENTS);
+    answer
+}
+
 /// The header that marks an answer as the repetition of an earlier one.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");

@@ -1,4 +1,4 @@
-//! The connections: HTTP/1.1, one task for each, on [event loops](super::event_loop).
+//! The connections: HTTP/1.1, with TLS or without, one task for each, on [event loops](super::event_loop).
 //!
 //! axum's own loop also guesses HTTP/2 without TLS, which nobody speaks to us. The guess costs every connection a second
 //! buffer for as long as it lasts, and thousands of streams last long.
@@ -7,54 +7,74 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::http::Request;
+use axum::http::{HeaderValue, Request, StatusCode, header};
+use futures::future::join_all;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::edge::Edge;
+use super::edge::{Edge, Secure};
 use super::event_loop::EventLoops;
+use super::seated::Seated;
+use super::seats::{Seats, Ticket};
+use super::tls::Certificate;
+use crate::config::Http;
 
-/// How long the head of a request may take, and how long a connection is kept that nobody uses.
-const HEAD: Duration = Duration::from_mins(2);
 /// Before connections are taken again where none can be.
 const PAUSE: Duration = Duration::from_secs(1);
-
 /// How long requests under way may take to end. Streams have no end of their own: they are cut then.
 const DRAIN: Duration = Duration::from_secs(10);
+/// The longest head of a request, in bytes: a stranger may send as much for as long as a head may take.
+const LONGEST_HEAD: usize = 64 << 10;
+/// Browsers ask this name over TLS only, for a year (RFC 6797).
+const HSTS: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
-/// Answers until told to end; then for a while until the requests under way are answered.
-pub async fn serve(listener: TcpListener, edge: Edge, ending: CancellationToken) -> io::Result<()> {
-    let loops = EventLoops::start()?;
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD);
-    let connections = TaskTracker::new();
-    while let Some(accepted) = ending.run_until_cancelled(listener.accept()).await {
-        match accepted {
-            Ok((stream, from)) => match stream.into_std() {
-                Ok(stream) => {
-                    let serving = connection(http.clone(), stream, from, edge.clone(), ending.clone());
-                    loops.spawn(connections.track_future(serving));
-                }
-                Err(error) => tracing::debug!(%error, "a connection ended before it began"),
-            },
-            Err(error) if is_of_one(&error) => {}
-            Err(error) => {
-                tracing::error!(%error, "no connection can be taken; trying again");
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
+/// An address at which the service is reached.
+pub struct Door {
+    /// Where connections come in.
+    pub listener: TcpListener,
+    /// What is behind it.
+    pub edge: Edge,
+    /// The certificate, where it speaks TLS.
+    pub certificate: Option<Arc<Certificate>>,
+    /// The connections that there may be.
+    pub seats: Arc<Seats>,
+}
+
+/// What holds for the connections of every door.
+#[derive(Clone)]
+pub struct House {
+    /// How long the head of a request may take: of the first from the beginning of the connection, of the others from
+    /// their own.
+    head: Duration,
+    http: http1::Builder,
+}
+
+impl House {
+    /// As it is configured.
+    pub fn new(http: &Http) -> Self {
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(http.idle_seconds));
+        builder.max_buf_size(LONGEST_HEAD);
+        Self { head: Duration::from_secs(http.head_seconds), http: builder }
     }
-    drop(listener);
+}
+
+/// Answers at every door until told to end; then for a while until the requests under way are answered.
+pub async fn serve(doors: Vec<Door>, house: House, ending: CancellationToken) -> io::Result<()> {
+    let loops = EventLoops::start()?;
+    let connections = TaskTracker::new();
+    join_all(doors.into_iter().map(|door| accept(door, &house, &loops, &connections, &ending))).await;
     connections.close();
     if timeout(DRAIN, connections.wait()).await.is_err() {
         tracing::info!(connections = connections.len(), "cut, because they did not end by themselves");
@@ -63,19 +83,51 @@ pub async fn serve(listener: TcpListener, edge: Edge, ending: CancellationToken)
     Ok(())
 }
 
+async fn accept(door: Door, house: &House, loops: &EventLoops, connections: &TaskTracker, ending: &CancellationToken) {
+    let Door { listener, edge, certificate, seats } = door;
+    while let Some(accepted) = ending.run_until_cancelled(listener.accept()).await {
+        match accepted {
+            Ok((stream, from)) => {
+                let Some(ticket) = seats.enter(from.ip()) else {
+                    tracing::debug!(%from, "a connection is refused: there are as many as there may be");
+                    continue;
+                };
+                match stream.into_std() {
+                    Ok(stream) => {
+                        let (edge, certificate) = (edge.clone(), certificate.clone());
+                        let (ticket, all) = (Arc::new(ticket), connections.clone());
+                        let guest = Guest { ticket, from, edge, certificate, connections: all };
+                        let serving = connection(house.clone(), stream, guest, ending.clone());
+                        loops.spawn(connections.track_future(serving));
+                    }
+                    Err(error) => tracing::debug!(%error, "a connection ended before it began"),
+                }
+            }
+            Err(error) if is_of_one(&error) => {}
+            Err(error) => {
+                tracing::error!(%error, "no connection can be taken; trying again");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
 /// Whether a failure is the connection's own, and says nothing of the next.
 fn is_of_one(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-async fn connection(
-    http: http1::Builder,
-    stream: std::net::TcpStream,
+/// Who came in.
+struct Guest {
+    ticket: Arc<Ticket>,
     from: SocketAddr,
     edge: Edge,
-    ending: CancellationToken,
-) {
+    certificate: Option<Arc<Certificate>>,
+    connections: TaskTracker,
+}
+
+async fn connection(house: House, stream: std::net::TcpStream, guest: Guest, ending: CancellationToken) {
     // What is sent piece by piece, as output is, must not wait for the receipt of the piece before.
     let stream = match stream.set_nodelay(true).and_then(|()| TcpStream::from_std(stream)) {
         Ok(stream) => stream,
@@ -84,15 +136,59 @@ async fn connection(
             return;
         }
     };
+    let silent = async {
+        tokio::time::sleep(house.head).await;
+        if guest.ticket.was_asked() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        () = greet(&house, stream, &guest, &ending) => {}
+        () = guest.ticket.cut() => tracing::debug!(from = %guest.from, "a connection is cut: another one came"),
+        () = silent => tracing::debug!(from = %guest.from, "a connection is cut: nothing was asked in time"),
+    }
+}
+
+async fn greet(house: &House, stream: TcpStream, guest: &Guest, ending: &CancellationToken) {
+    let Some(certificate) = &guest.certificate else {
+        return speak(house, stream, guest, ending).await;
+    };
+    match ending.run_until_cancelled(certificate.acceptor().accept(stream)).await {
+        Some(Ok(stream)) => speak(house, stream, guest, ending).await,
+        Some(Err(error)) => tracing::debug!(%error, from = %guest.from, "a connection does not speak TLS as we do"),
+        None => {}
+    }
+}
+
+async fn speak<S>(house: &House, stream: S, guest: &Guest, ending: &CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Guest { ticket, from, edge, certificate, connections } = guest;
+    let is_secure = certificate.is_some();
     let service = service_fn(move |request: Request<Incoming>| {
-        let edge = edge.clone();
+        let (asked, edge) = (ticket.asked(), edge.clone());
         async move {
-            let mut request = request.map(Body::new);
-            request.extensions_mut().insert(ConnectInfo(from));
-            Ok::<_, Infallible>(edge.answer(request).await)
+            let mut request = request.map(|body| asked.body(body));
+            request.extensions_mut().insert(ConnectInfo(*from));
+            if is_secure {
+                request.extensions_mut().insert(Secure);
+            }
+            let answer = edge.answer(request).await;
+            let mut answer = if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+                asked.hands_on();
+                answer
+            } else {
+                answer.map(|body| asked.answer(body))
+            };
+            if is_secure {
+                answer.headers_mut().insert(header::STRICT_TRANSPORT_SECURITY, HSTS);
+            }
+            Ok::<_, Infallible>(answer)
         }
     });
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service).with_upgrades());
+    let stream = Seated::new(stream, ticket.clone(), house.head, connections.token());
+    let mut connection = pin!(house.http.serve_connection(TokioIo::new(stream), service).with_upgrades());
     let ended = if let Some(ended) = ending.run_until_cancelled(connection.as_mut()).await {
         ended
     } else {

@@ -5,7 +5,9 @@
 
 pub mod gateway;
 pub mod identity;
+mod owner;
 pub mod quota;
+pub mod resource_usage;
 pub mod sandbox;
 mod step;
 pub mod suspension;
@@ -16,12 +18,20 @@ use berth_domain::Result;
 use berth_domain::ids::{OrgId, ProjectId};
 
 use crate::db::Tx;
+use crate::db::resource_usage::Use;
 
 /// A service that keeps things in projects.
 #[async_trait]
 pub trait Holder: Send + Sync + 'static {
     /// Whether a project holds anything of it, so that it cannot be deleted.
     async fn holds(&self, tx: &mut Tx, project: ProjectId) -> Result<bool>;
+}
+
+/// A service that has what is counted and paid for.
+#[async_trait]
+pub trait Takes: Send + Sync + 'static {
+    /// What everything of it takes at present, by its rows.
+    async fn taken(&self, tx: &mut Tx) -> Result<Vec<Use>>;
 }
 
 /// A service that runs machines.

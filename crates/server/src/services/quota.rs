@@ -1,8 +1,15 @@
-//! Whether a project may have more: its quota, against sums over rows in the transaction that would add to them.
+//! Whether a project may have more: its quota and its organization's, against sums over rows in the transaction that
+//! would add to them. Money is such a sum, too: of what models and machines cost this month.
 
-use berth_domain::{Code, Error, Result};
+use berth_domain::gateway::Nano;
+use berth_domain::identity::Limits;
+use berth_domain::{Code, Error, Result, Timestamp};
+use serde::Serialize;
+use utoipa::ToSchema;
 
-use crate::db::{Tx, tenant};
+use crate::db::tenant::Whose;
+use crate::db::usage::{self, Held};
+use crate::db::{Tx, quota, resource_usage, tenant};
 use crate::http::auth::Scope;
 
 /// Refuses with 404 a project that was deleted meanwhile.
@@ -13,16 +20,173 @@ pub async fn require_project(tx: &mut Tx, scope: &Scope) -> Result<()> {
     Err(Error::new(Code::ProjectNotFound, "There is no such project, or you do not belong to it."))
 }
 
-/// Refuses with 403 what would exceed a limit.
-pub fn within(what: &str, used: i64, wanted: i64, limit: Option<i64>) -> Result<()> {
+/// Refuses with 403 to make what would exceed the quota of the project or of its organization, money among it, and with
+/// 404 a project that was deleted meanwhile.
+pub async fn admit(tx: &mut Tx, scope: &Scope, wanted: Held, now: Timestamp) -> Result<()> {
+    require_project(tx, scope).await?;
+    within(tx, Whose::Project(scope.project), wanted).await?;
+    within(tx, Whose::Org(scope.org), wanted).await?;
+    afford(tx, scope, now).await
+}
+
+/// Refuses with 403 to make or start what costs money, once the month's is spent by the project or its organization. What
+/// runs goes on: nobody's machine is stopped for it.
+pub async fn afford(tx: &mut Tx, scope: &Scope, now: Timestamp) -> Result<()> {
+    let mut bounds = Vec::new();
+    for whose in [Whose::Project(scope.project), Whose::Org(scope.org)] {
+        bounds.extend(quota::find(&mut *tx, whose).await?.spend_per_month.map(|units| (whose, units)));
+    }
+    // Most have none, and nothing is summed up for them.
+    if bounds.is_empty() {
+        return Ok(());
+    }
+    let is_priced = resource_usage::is_priced(&mut *tx).await?;
+    for (whose, units) in bounds {
+        solvent(whose, units, resource_usage::spent_on_all(tx, whose, now).await?, is_priced)?;
+    }
+    Ok(())
+}
+
+/// What is free may be had until more than the limit is spent, as with models.
+fn solvent(whose: Whose, units: i64, spent: Nano, is_priced: bool) -> Result<()> {
+    let limit = Nano::whole(units);
+    if spent < limit || (spent == limit && !is_priced) {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::QuotaExceeded,
+        format!(
+            "The {} may spend {units} a month on models, machines and disks together; {} are spent. What runs goes on. \
+             Ask an administrator of the platform for more, or wait for the next month.",
+            whose.word(),
+            spent.units()
+        ),
+    ))
+}
+
+async fn within(tx: &mut Tx, whose: Whose, wanted: Held) -> Result<()> {
+    // What the scope knows of limits was read with the head of the request, which may be long ago.
+    let limits = quota::find(&mut *tx, whose).await?;
+    // Most have no limit, and nothing is summed up for them.
+    if !COUNTED.iter().any(|(_, of, limit)| of(&wanted) > 0 && limit(&limits).is_some()) {
+        return Ok(());
+    }
+    let held = usage::held(&mut *tx, whose).await?;
+    for (what, of, limit) in COUNTED {
+        room(whose, what, (of(&held), of(&wanted)), limit(&limits))?;
+    }
+    Ok(())
+}
+
+/// What is counted in rows: its name for people, how much of it, and what limits it.
+type Counted = (&'static str, fn(&Held) -> i64, fn(&Limits) -> Option<i64>);
+
+const COUNTED: [Counted; 6] = [
+    ("VMs", |held| held.vms, |limits| limits.vms),
+    ("virtual CPUs", |held| held.vcpu, |limits| limits.vcpu),
+    ("MiB of memory", |held| held.memory_mb, |limits| limits.memory_mb),
+    ("disks", |held| held.disks, |limits| limits.disks),
+    ("GiB of disk", |held| held.disk_gb, |limits| limits.disk_gb),
+    ("sandboxes", |held| held.sandboxes, |limits| limits.sandboxes),
+];
+
+/// Refuses with 403 what would exceed a limit: so much of something is used, and so much more is wanted.
+pub fn room(whose: Whose, what: &str, (used, wanted): (i64, i64), limit: Option<i64>) -> Result<()> {
     match limit {
         Some(limit) if wanted > 0 && used.saturating_add(wanted) > limit => Err(Error::new(
             Code::QuotaExceeded,
             format!(
-                "The project may have {limit} {what}; it has {used} and this needs {wanted} more. \
-                 Delete something, or ask an administrator of the platform for more."
+                "The {} may have {limit} {what}; it has {used} and this needs {wanted} more. \
+                 Delete something, or ask an administrator of the platform for more.",
+                whose.word()
             ),
         )),
         _ => Ok(()),
+    }
+}
+
+/// What a project or an organization has, and what it may have; a limit of `null` is none.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = QuotaResponse)]
+pub struct QuotaView {
+    /// VMs.
+    vms: Quota,
+    /// Virtual CPUs.
+    vcpu: Quota,
+    /// Memory, in MiB.
+    memory_mb: Quota,
+    /// Disks.
+    disks: Quota,
+    /// Disk, in GiB.
+    disk_gb: Quota,
+    /// Sandboxes.
+    sandboxes: Quota,
+    /// Projects; of an organization alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    projects: Option<Quota>,
+    /// Requests a minute; `null` is no limit.
+    #[schema(required = true)]
+    requests_per_minute: Option<i64>,
+    /// Tokens of models a minute; `null` is no limit.
+    #[schema(required = true)]
+    tokens_per_minute: Option<i64>,
+    /// Money for models, machines and disks a calendar month (UTC), in whole units of the prices; `null` is no limit.
+    #[schema(required = true)]
+    spend_per_month: Option<i64>,
+}
+
+/// One quantity.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = QuotaEntry)]
+pub struct Quota {
+    /// What is used.
+    used: i64,
+    /// What is allowed; `null` is no limit.
+    #[schema(required = true)]
+    limit: Option<i64>,
+}
+
+impl QuotaView {
+    /// What is held, beside its limits.
+    pub const fn new(held: &Held, limits: &Limits) -> Self {
+        const fn quota(used: i64, limit: Option<i64>) -> Quota {
+            Quota { used, limit }
+        }
+        Self {
+            vms: quota(held.vms, limits.vms),
+            vcpu: quota(held.vcpu, limits.vcpu),
+            memory_mb: quota(held.memory_mb, limits.memory_mb),
+            disks: quota(held.disks, limits.disks),
+            disk_gb: quota(held.disk_gb, limits.disk_gb),
+            sandboxes: quota(held.sandboxes, limits.sandboxes),
+            projects: None,
+            requests_per_minute: limits.requests_per_minute,
+            tokens_per_minute: limits.tokens_per_minute,
+            spend_per_month: limits.spend_per_month,
+        }
+    }
+
+    /// The same of an organization that has so many projects.
+    #[must_use]
+    pub fn with_projects(self, used: i64, limits: &Limits) -> Self {
+        Self { projects: Some(Quota { used, limit: limits.projects }), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_domain::ids::ProjectId;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn who_has_spent_the_month_s_money_makes_nothing_more() {
+        let of = |spent: i64, is_priced| solvent(Whose::Project(ProjectId(Uuid::nil())), 2, Nano(spent), is_priced);
+        assert!(of(1_999_999_999, true).is_ok());
+        assert!(of(2_000_000_000, true).is_err_and(|error| error.code == Code::QuotaExceeded));
+        // Where machines are free, they may be had until more than the limit is spent.
+        assert!(of(2_000_000_000, false).is_ok());
+        assert!(of(2_000_000_001, false).is_err());
     }
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Stops, Suspensions};
 use crate::db::{Db, Signal};
 
-/// Longest time between two looks: another service may have been told.
+/// Longest time between two looks: a signal may have been missed.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// Runs until told to stop.

@@ -4,6 +4,10 @@
 //! say when they want to be looked at (`work_at`), so nothing is forgotten in a crash. A committed
 //! transaction wakes the driver at once; an engine pokes a key; a timer stands behind both, for the
 //! wake-up that was lost and for the time that has come.
+//!
+//! Workers are few, and a hostile guest can keep one for as long as its deadlines allow. So rows wait in a
+//! [`fair::Queue`]: organizations take turns, and one that holds many workers leaves as many to the others; within its
+//! turns its projects take theirs. A key that was poked while it was worked on waits for its turn again.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -11,9 +15,10 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use berth_domain::{Result, Timestamp};
+use berth_domain::ids::{OrgId, Owner, ProjectId};
+use berth_domain::{Result, Timestamp, fair};
 use futures::FutureExt;
-use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
+use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -32,17 +37,17 @@ const AFTER_PANIC: Duration = Duration::from_secs(5);
 /// Rows that want work.
 #[derive(Debug)]
 pub struct Due<K> {
-    /// Those whose time has come, longest due first.
-    pub now: Vec<K>,
+    /// Those whose time has come, longest due first, and whose each is; none where it is the platform's.
+    pub now: Vec<(K, Option<Owner>)>,
     /// When the next one's time comes.
     pub next: Option<Timestamp>,
 }
 
 impl<K> Due<K> {
-    /// Sorts a work list, longest due first, into what is due and what comes next.
+    /// Sorts a work list of nobody's, longest due first, into what is due and what comes next.
     pub fn at(now: Timestamp, list: Vec<(K, Timestamp)>) -> Self {
         let next = list.iter().map(|(_, at)| *at).find(|at| *at > now);
-        Self { now: list.into_iter().filter(|(_, at)| *at <= now).map(|(key, _)| key).collect(), next }
+        Self { now: list.into_iter().filter(|(_, at)| *at <= now).map(|(key, _)| (key, None)).collect(), next }
     }
 }
 
@@ -56,6 +61,12 @@ pub trait Reconciler: Send + Sync + 'static {
 
     /// Rows that want work at `now`, at most `limit`.
     fn due(&self, now: Timestamp, limit: usize) -> impl Future<Output = Result<Due<Self::Key>>> + Send;
+
+    /// Whose a key is that was poked, where keys are somebody's.
+    fn owner(&self, key: &Self::Key) -> impl Future<Output = Option<Owner>> + Send {
+        let _ = key;
+        async { None }
+    }
 
     /// Works on one row until it is at rest or waits. Failures are its own to record.
     fn reconcile(&self, key: Self::Key) -> impl Future<Output = ()> + Send;
@@ -78,27 +89,58 @@ pub struct Driver<R: Reconciler> {
     reconciler: Arc<R>,
     db: Db,
     clock: Clock,
-    slots: Arc<Semaphore>,
-    busy: Arc<Mutex<Busy<R::Key>>>,
+    work: Arc<Mutex<Work<R::Key>>>,
     freed: Arc<Notify>,
     pokes: mpsc::UnboundedReceiver<R::Key>,
     tasks: JoinSet<()>,
+    /// Whether the work list could not be read the last time.
+    blind: bool,
 }
 
-/// Keys being worked on, and those poked meanwhile.
-struct Busy<K> {
+/// Keys that wait for a worker or have one.
+struct Work<K> {
+    queue: fair::Queue<OrgId, ProjectId, K>,
+    waiting: HashSet<K>,
     running: HashSet<K>,
+    /// Those that were asked for while they were worked on.
     again: HashSet<K>,
 }
 
-impl<K: Eq + Hash> Busy<K> {
-    /// Whether a key was poked while it was worked on; if not, it is free from this moment.
-    fn once_more(&mut self, key: &K) -> bool {
-        let again = self.again.remove(key);
-        if !again {
-            self.running.remove(key);
+impl<K: Clone + Eq + Hash> Work<K> {
+    fn new(workers: usize) -> Self {
+        let queue = fair::Queue::new(workers);
+        Self { queue, waiting: HashSet::new(), running: HashSet::new(), again: HashSet::new() }
+    }
+
+    /// Whether a key is not waiting or worked on. One that is worked on is looked at once more afterwards.
+    fn is_new(&mut self, key: &K) -> bool {
+        if self.running.contains(key) {
+            self.again.insert(key.clone());
+            return false;
         }
-        again
+        !self.waiting.contains(key)
+    }
+
+    fn add(&mut self, key: K, owner: Option<Owner>) {
+        if self.is_new(&key) {
+            self.waiting.insert(key.clone());
+            self.queue.push(owner, key);
+        }
+    }
+
+    fn next(&mut self) -> Option<(Option<Owner>, K)> {
+        let (owner, key) = self.queue.begin()?;
+        self.waiting.remove(&key);
+        self.running.insert(key.clone());
+        Some((owner, key))
+    }
+
+    fn done(&mut self, owner: Option<Owner>, key: K) {
+        self.queue.done(owner.as_ref());
+        self.running.remove(&key);
+        if self.again.remove(&key) {
+            self.add(key, owner);
+        }
     }
 }
 
@@ -106,16 +148,15 @@ impl<R: Reconciler> Driver<R> {
     /// A driver with so many workers, and the way to poke it.
     pub fn new(reconciler: Arc<R>, db: Db, clock: Clock, workers: usize) -> (Self, Poker<R::Key>) {
         let (sender, pokes) = mpsc::unbounded_channel();
-        let busy = Busy { running: HashSet::new(), again: HashSet::new() };
         let driver = Self {
             reconciler,
             db,
             clock,
-            slots: Arc::new(Semaphore::new(workers)),
-            busy: Arc::new(Mutex::new(busy)),
+            work: Arc::new(Mutex::new(Work::new(workers))),
             freed: Arc::new(Notify::new()),
             pokes,
             tasks: JoinSet::new(),
+            blind: false,
         };
         (driver, Poker(sender))
     }
@@ -132,76 +173,80 @@ impl<R: Reconciler> Driver<R> {
                 () = woken::<R>(&mut signals) => {}
                 () = freed.notified() => {}
                 // Nobody may be left who pokes.
-                Some(key) = self.pokes.recv() => self.spawn(key),
+                Some(key) = self.pokes.recv() => self.poked(key).await,
             }
             while self.tasks.try_join_next().is_some() {}
         }
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// Starts work on every due row; how long nothing more is to be done.
+    /// Has every due row worked on in its turn; how long nothing more is to be done.
     async fn dispatch(&mut self) -> Duration {
         let now = self.clock.now();
-        match self.reconciler.due(now, BATCH).await {
+        let sleep = match self.reconciler.due(now, BATCH).await {
             Ok(due) => {
-                due.now.iter().for_each(|key| self.spawn(key.clone()));
+                if std::mem::take(&mut self.blind) {
+                    tracing::info!(table = R::TABLE, "the work list can be read again");
+                }
+                let mut work = lock(&self.work);
+                due.now.into_iter().for_each(|(key, owner)| work.add(key, owner));
                 let wait = due.next.map_or(i64::MAX, |at| (at.0 - now.0).max(1000));
                 IDLE.min(Duration::from_micros(wait.unsigned_abs()))
             }
             Err(error) => {
-                tracing::error!(table = R::TABLE, %error, "the work list cannot be read; trying again");
+                // Said once: a database that is away for an hour is one fact.
+                if !std::mem::replace(&mut self.blind, true) {
+                    tracing::error!(table = R::TABLE, %error, "the work list cannot be read; trying until it can");
+                }
                 BACKOFF
             }
+        };
+        self.begin();
+        sleep
+    }
+
+    async fn poked(&mut self, key: R::Key) {
+        if lock(&self.work).is_new(&key) {
+            let owner = self.reconciler.owner(&key).await;
+            lock(&self.work).add(key, owner);
         }
     }
 
-    fn spawn(&mut self, key: R::Key) {
-        if !self.claim(&key) {
-            return;
-        }
-        let reconciler = self.reconciler.clone();
-        let (slots, busy, freed) = (self.slots.clone(), self.busy.clone(), self.freed.clone());
-        self.tasks.spawn(async move {
-            let _release = Release(freed);
-            let Ok(_slot) = slots.acquire_owned().await else {
-                return;
-            };
-            loop {
-                let work = AssertUnwindSafe(reconciler.reconcile(key.clone()));
+    /// Begins what may begin.
+    fn begin(&mut self) {
+        loop {
+            let Some((owner, key)) = lock(&self.work).next() else { return };
+            let reconciler = self.reconciler.clone();
+            let turn = Turn { work: self.work.clone(), freed: self.freed.clone(), owner, key };
+            self.tasks.spawn(async move {
+                let work = AssertUnwindSafe(reconciler.reconcile(turn.key.clone()));
                 if work.catch_unwind().await.is_err() {
                     // The panic told its place. The row is due still, and is tried again in good time.
-                    tracing::error!(table = R::TABLE, ?key, "the work on a row panicked; trying again");
+                    tracing::error!(table = R::TABLE, key = ?turn.key, "the work on a row panicked; trying again");
                     tokio::time::sleep(AFTER_PANIC).await;
                 }
-                if !lock(&busy).once_more(&key) {
-                    break;
-                }
-            }
-        });
-    }
-
-    /// Whether the key was free; one that is not is looked at once more afterwards.
-    fn claim(&self, key: &R::Key) -> bool {
-        let mut busy = lock(&self.busy);
-        let free = busy.running.insert(key.clone());
-        if !free {
-            busy.again.insert(key.clone());
+            });
         }
-        free
     }
 }
 
-/// Tells that a worker is free, whatever became of its work.
-struct Release(Arc<Notify>);
+/// A worker's turn at a key. When it goes, whatever became of the work, the worker is free.
+struct Turn<K: Clone + Eq + Hash> {
+    work: Arc<Mutex<Work<K>>>,
+    freed: Arc<Notify>,
+    owner: Option<Owner>,
+    key: K,
+}
 
-impl Drop for Release {
+impl<K: Clone + Eq + Hash> Drop for Turn<K> {
     fn drop(&mut self) {
-        self.0.notify_one();
+        lock(&self.work).done(self.owner, self.key.clone());
+        self.freed.notify_one();
     }
 }
 
-fn lock<K>(busy: &Mutex<Busy<K>>) -> std::sync::MutexGuard<'_, Busy<K>> {
-    busy.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<K>(work: &Mutex<Work<K>>) -> std::sync::MutexGuard<'_, Work<K>> {
+    work.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns when a row of the reconciler's table wants work, or when signals were missed.
@@ -219,6 +264,8 @@ async fn woken<R: Reconciler>(signals: &mut broadcast::Receiver<Signal>) {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use berth_domain::Error;
 
     use super::*;
 
@@ -246,7 +293,7 @@ mod tests {
         const TABLE: &'static str = "panics";
 
         async fn due(&self, _: Timestamp, _: usize) -> Result<Due<u32>> {
-            Ok(Due { now: vec![1], next: None })
+            Ok(Due { now: vec![(1, None)], next: None })
         }
 
         async fn reconcile(&self, _: u32) {
@@ -255,10 +302,115 @@ mod tests {
         }
     }
 
+    /// Rows of forty projects and of another, of which those of the forty never end.
+    struct Stuck {
+        greedy: OrgId,
+        modest: Owner,
+        done: Notify,
+    }
+
+    fn org(number: u128) -> OrgId {
+        OrgId(uuid::Uuid::from_u128(number))
+    }
+
+    fn project(number: u128) -> ProjectId {
+        ProjectId(uuid::Uuid::from_u128(number))
+    }
+
+    impl Reconciler for Stuck {
+        type Key = u32;
+        const TABLE: &'static str = "stuck";
+
+        async fn due(&self, _: Timestamp, _: usize) -> Result<Due<u32>> {
+            let greedy = (0..40).map(|key| (key, Some((self.greedy, project(key.into())))));
+            Ok(Due { now: greedy.chain([(100, Some(self.modest))]).collect(), next: None })
+        }
+
+        async fn reconcile(&self, key: u32) {
+            if key < 100 {
+                return std::future::pending().await;
+            }
+            self.done.notify_one();
+        }
+    }
+
+    /// Rows that cannot be listed at first.
+    struct Blind {
+        looks: AtomicUsize,
+        sees: Notify,
+    }
+
+    impl Reconciler for Blind {
+        type Key = u32;
+        const TABLE: &'static str = "blind";
+
+        async fn due(&self, _: Timestamp, _: usize) -> Result<Due<u32>> {
+            if self.looks.fetch_add(1, Ordering::Relaxed) < 3 {
+                return Err(Error::unavailable("the database is away"));
+            }
+            self.sees.notify_one();
+            Ok(Due { now: Vec::new(), next: None })
+        }
+
+        async fn reconcile(&self, _: u32) {}
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            lock_log(self).write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn lock_log(log: &Log) -> std::sync::MutexGuard<'_, Vec<u8>> {
+        log.0.lock().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_database_that_is_away_is_told_once_and_once_more_when_it_is_back() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_env_filter("info").with_writer(move || writer.clone()).finish();
+        let _subscribed = tracing::subscriber::set_default(subscriber);
+        let dir = tempfile::tempdir().unwrap();
+        let blind = Arc::new(Blind { looks: AtomicUsize::new(0), sees: Notify::new() });
+        let (driver, _poker) = Driver::new(blind.clone(), database(&dir).await, Clock::default(), 1);
+        let stop = CancellationToken::new();
+        // On this thread, whose log is read.
+        tokio::join!(driver.run(stop.clone()), async {
+            blind.sees.notified().await;
+            stop.cancel();
+        });
+        let text = String::from_utf8(lock_log(&log).clone()).unwrap();
+        let told = |word: &str| text.lines().filter(|line| line.contains("blind") && line.contains(word)).count();
+        assert_eq!((told("cannot be read"), told("can be read again")), (1, 1), "{text}");
+    }
+
+    async fn database(dir: &tempfile::TempDir) -> Db {
+        Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn one_organizations_projects_do_not_take_every_worker() {
+        let dir = tempfile::tempdir().unwrap();
+        let (greedy, modest) = (org(1), (org(2), project(100)));
+        let stuck = Arc::new(Stuck { greedy, modest, done: Notify::new() });
+        let (driver, _poker) = Driver::new(stuck.clone(), database(&dir).await, Clock::default(), 4);
+        let running = tokio::spawn(driver.run(CancellationToken::new()));
+        tokio::time::timeout(Duration::from_secs(30), stuck.done.notified()).await.expect("its turn comes");
+        running.abort();
+    }
+
     #[tokio::test]
     async fn a_row_that_panics_does_not_spin() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        let db = database(&dir).await;
         let panics = Arc::new(Panics(AtomicUsize::new(0)));
         let (driver, _poker) = Driver::new(panics.clone(), db, Clock::default(), 1);
         let running = tokio::spawn(driver.run(CancellationToken::new()));
@@ -270,7 +422,7 @@ mod tests {
     #[tokio::test]
     async fn a_driver_without_work_rests() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        let db = database(&dir).await;
         let idle = Arc::new(Idle::default());
         let (driver, poker) = Driver::new(idle.clone(), db, Clock::default(), 1);
         drop(poker);

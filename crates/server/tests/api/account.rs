@@ -1,10 +1,17 @@
 //! A person's own account: proving an address and a number, forgotten passwords, sessions, the end.
 
-use berth_testkit::{Caller, Platform, code_in, token_in};
-use serde_json::json;
+use berth_server::config::VerifiedEmail;
+use berth_testkit::{Answer, Caller, Platform, code_in, token_in};
+use reqwest::Method;
+use serde_json::{Value, json};
 
 const PASSWORD: &str = "a quiet harbour at night";
 const OTHER: &str = "a loud harbour by day";
+
+async fn leave(caller: &Caller) -> Answer {
+    let request = caller.request(Method::DELETE, "/api/v1/users/me");
+    caller.send(request.json(&json!({"current_password": PASSWORD}))).await
+}
 
 async fn verified(caller: &Caller) -> bool {
     caller.get("/api/v1/users/me").await.body["email_verified"] == true
@@ -88,17 +95,24 @@ async fn five_wrong_codes_and_the_right_one_is_worth_nothing() {
 async fn nobody_is_flooded() {
     let platform = Platform::start().await;
     platform.sign_up("ada@example.com").await;
+    let forgot = async |email: &str| {
+        platform.admin.anonymous().post("/api/v1/auth/password/forgot", json!({"email": email})).await.status
+    };
+    platform.message("ada@example.com", 1).await;
+    for number in 2..=6 {
+        assert_eq!(forgot("ada@example.com").await, 202);
+        platform.message("ada@example.com", number).await;
+    }
     for _ in 0..10 {
-        let body = json!({"email": "ada@example.com"});
-        assert_eq!(platform.admin.anonymous().post("/api/v1/auth/password/forgot", body).await.status, 202);
+        assert_eq!(forgot("ada@example.com").await, 202);
     }
     // The mail after them has to come, so whatever was to come before it has come.
-    platform.admin.anonymous().post("/api/v1/auth/password/forgot", json!({"email": "admin@example.com"})).await;
+    forgot("admin@example.com").await;
     platform.message("admin@example.com", 1).await;
-    platform
-        .admin
-        .until("five links and one verification", |_| async { platform.messages("ada@example.com").len() == 6 })
-        .await;
+    assert_eq!(platform.messages("ada@example.com").len(), 6, "five links and one verification");
+    platform.advance(3601);
+    forgot("ada@example.com").await;
+    platform.message("ada@example.com", 7).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -218,7 +232,7 @@ async fn another_address_needs_the_password_and_is_verified_anew() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn verified_addresses_can_be_required() {
-    let platform = Platform::start_with(|config| config.identity.require_verified_email = true).await;
+    let platform = Platform::start_with(|config| config.identity.require_verified_email = VerifiedEmail::SignIn).await;
     let anybody = platform.admin.anonymous();
     let body = json!({"email": "ada@example.com", "password": PASSWORD, "name": "Ada"});
     let first = anybody.post("/api/v1/auth/signup", body.clone()).await;
@@ -243,7 +257,10 @@ async fn verified_addresses_can_be_required() {
     let token = token_in(&platform.message("ada@example.com", 3).await);
     let with = |token: &str| json!({"email": "ada@example.com", "password": PASSWORD, "invitation_token": token});
     anybody.post("/api/v1/auth/signup", with(&token)).await.refused(409, "email_taken");
-    assert_eq!(anybody.post("/api/v1/auth/signup", with("made-up")).await.status, 201);
+    anybody.post("/api/v1/auth/signup", with("made-up")).await.refused(400, "invalid_token");
+    // Nor does anybody learn by one whether there is an account.
+    let unknown = json!({"email": "eve@example.com", "password": PASSWORD, "invitation_token": "made-up"});
+    anybody.post("/api/v1/auth/signup", unknown).await.refused(400, "invalid_token");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -271,20 +288,20 @@ async fn an_account_ends_with_what_is_its_alone() {
     let platform = Platform::start().await;
     let ada = platform.sign_up("ada@example.com").await;
     let vm = ada.running_vm("web").await;
-    ada.delete("/api/v1/users/me").await.refused(409, "last_owner");
+    leave(&ada).await.refused(409, "last_owner");
     ada.delete(&format!("/vms/{vm}")).await;
     ada.gone(&vm).await;
     let disks = ada.get("/root_disks").await.body;
     for disk in disks["data"].as_array().expect("a list") {
         ada.delete(&format!("/root_disks/{}", disk["id"].as_str().expect("an id"))).await;
     }
-    ada.until("an empty project", |c| async move { c.delete("/api/v1/users/me").await.status == 204 }).await;
+    ada.until("an empty project", |c| async move { leave(&c).await.status == 204 }).await;
     ada.get("/api/v1/users/me").await.refused(401, "unauthorized");
     let login = json!({"email": "ada@example.com", "password": PASSWORD});
     ada.anonymous().post("/api/v1/auth/login", login).await.refused(401, "invalid_credentials");
     // The address is free again.
     platform.sign_up("ada@example.com").await;
-    platform.admin.delete("/api/v1/users/me").await.refused(409, "last_owner");
+    leave(&platform.admin).await.refused(409, "last_owner");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -307,6 +324,74 @@ async fn who_brought_whom() {
     assert_eq!(record().await["status"], "qualified");
     let bob = Caller::login(&ada.base, "bob@example.com", PASSWORD).await;
     assert_eq!(bob.get("/api/v1/referrals").await.body["pagination"]["total_items"], 0);
-    assert_eq!(bob.delete("/api/v1/users/me").await.status, 204);
+    bob.delete("/api/v1/users/me").await.refused(400, "invalid_request");
+    let guess = bob.request(Method::DELETE, "/api/v1/users/me").json(&json!({"current_password": "a wrong guess"}));
+    bob.send(guess).await.refused(400, "wrong_password");
+    assert_eq!(leave(&bob).await.status, 204);
     assert_eq!(record().await["status"], "void");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_administrator_notes_that_a_referral_was_rewarded() {
+    let platform = Platform::start().await;
+    let (admin, ada) = (&platform.admin, platform.sign_up("ada@example.com").await);
+    let code = ada.get("/api/v1/referrals/code").await.body["code"].as_str().expect("a code").to_owned();
+    for name in ["bob", "eve"] {
+        let body = json!({"email": format!("{name}@example.com"), "password": PASSWORD, "referral_code": code});
+        assert_eq!(ada.anonymous().post("/api/v1/auth/signup", body).await.status, 201);
+    }
+    let token = token_in(&platform.message("bob@example.com", 1).await);
+    ada.anonymous().post("/api/v1/auth/email/verify", json!({"token": token})).await;
+    let found = async |status: &str| admin.get(&format!("/api/v1/admin/referrals?status={status}")).await.body;
+    let qualified = found("qualified").await["data"][0].clone();
+    assert_eq!(
+        (&qualified["referrer_email"], &qualified["email"]),
+        (&json!("ada@example.com"), &json!("b***@example.com"))
+    );
+    let path = |row: &Value| format!("/api/v1/admin/referrals/{}", row["id"].as_str().expect("an id"));
+    let to = |status: &str| json!({"status": status});
+    let pending = found("pending").await["data"][0].clone();
+    admin.patch(&path(&pending), to("rewarded")).await.refused(409, "conflict");
+    for bad in [json!({}), to("void"), to("paid"), json!({"status": "rewarded", "amount": 5})] {
+        admin.patch(&path(&qualified), bad).await.refused(400, "invalid_request");
+    }
+    // Twice is once.
+    for _ in 0..2 {
+        let rewarded = admin.patch(&path(&qualified), to("rewarded")).await;
+        assert_eq!((rewarded.status, &rewarded.body["status"]), (200, &json!("rewarded")), "{rewarded:?}");
+    }
+    let own = ada.get("/api/v1/referrals?status=rewarded").await.body;
+    assert_eq!((&own["pagination"]["total_items"], &own["data"][0]["id"]), (&json!(1), &qualified["id"]));
+    let log = admin.get("/api/v1/admin/audit?action=referral.reward").await.body;
+    assert_eq!((&log["pagination"]["total_items"], &log["data"][0]["subject"]), (&json!(1), &qualified["id"]));
+    // What was given stays given when the account goes; what was noted by mistake is taken back.
+    assert_eq!(admin.patch(&path(&qualified), to("qualified")).await.body["status"], "qualified");
+    assert_eq!(admin.patch(&path(&qualified), to("rewarded")).await.body["status"], "rewarded");
+    assert_eq!(leave(&Caller::login(&ada.base, "bob@example.com", PASSWORD).await).await.status, 204);
+    assert_eq!(found("rewarded").await["pagination"]["total_items"], 1);
+    let nothing = json!({"id": uuid::Uuid::nil()});
+    admin.patch(&path(&nothing), to("rewarded")).await.refused(404, "not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_is_changed_five_times_an_hour_at_most() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let change = async |caller: &Caller, address: &str| {
+        caller.patch("/api/v1/users/me", json!({"email": address, "current_password": PASSWORD})).await
+    };
+    for number in 0..5 {
+        let changed = change(&ada, &format!("ada{number}@example.com")).await;
+        assert_eq!(changed.status, 200, "{changed:?}");
+    }
+    let refused = change(&ada, "ada5@example.com").await;
+    refused.refused(429, "rate_limited");
+    assert!(refused.header("retry-after").is_some());
+    // Somebody else's tries are their own, and a name costs no mail.
+    let bob = platform.sign_up("bob@example.com").await;
+    assert_eq!(change(&bob, "bob0@example.com").await.status, 200);
+    assert_eq!(ada.patch("/api/v1/users/me", json!({"name": "Ada"})).await.status, 200);
+    platform.advance(3_601);
+    let ada = Caller::login(&ada.base, "ada4@example.com", PASSWORD).await;
+    assert_eq!(change(&ada, "ada5@example.com").await.status, 200);
 }

@@ -193,7 +193,8 @@ async fn what_is_no_key_is_refused() {
     assert_eq!(by_key.get("/vms").await.status, 200);
 }
 
-/// On PostgreSQL two services share the keys; on SQLite the one there is knows at once.
+/// On PostgreSQL a service that was taken over from answers for some seconds more; on SQLite the one there is knows at
+/// once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revocation_counts_in_every_service_within_a_second() {
     let platform = Platform::start().await;
@@ -207,4 +208,112 @@ async fn a_revocation_counts_in_every_service_within_a_second() {
         other.advance(1);
     }
     there.get("/vms").await.refused(401, "unauthorized");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_good_in_its_networks_only() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let create =
+        async |networks: Value| make(admin, json!({"name": "ci", "scopes": ["vm"], "source_networks": networks})).await;
+    for bad in [json!(["10.0.0.1/8"]), json!(["example.org"]), json!("10.0.0.0/8"), json!(vec!["192.0.2.1"; 51])] {
+        create(bad).await.refused(400, "invalid_request");
+    }
+    assert_eq!(create(json!(vec!["192.0.2.1"; 50])).await.status, 201);
+    let made = create(json!(["198.51.100.0/24", "2001:db8::1"])).await;
+    assert_eq!(made.body["source_networks"], json!(["198.51.100.0/24", "2001:db8::1"]));
+    let by_key = admin.with_token(made.body["key"].as_str().expect("a key"));
+    let path = format!("/api_keys/{}", made.id());
+    by_key.get("/vms").await.refused(403, "address_not_allowed");
+    assert_eq!(admin.get(&path).await.body["last_used_at"], Value::Null, "what is refused is no use");
+    for (networks, status) in [(json!(["127.0.0.0/8"]), 200), (json!(["127.0.0.2"]), 403), (json!([]), 200)] {
+        assert_eq!(admin.patch(&path, json!({"source_networks": networks})).await.status, 200);
+        assert_eq!(by_key.get("/vms").await.status, status);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_shows_whose_it_is_and_where_it_was_used() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let (id, by_key) = key(admin, &["vm"]).await;
+    let path = format!("/api_keys/{id}");
+    let shown = admin.get(&path).await.body;
+    let me = admin.get("/api/v1/users/me").await.id();
+    assert_eq!(shown["owner"], json!({"id": me, "email": "admin@example.com"}));
+    assert_eq!((&shown["created_by"], &shown["last_used_address"]), (&json!(me), &Value::Null));
+    by_key.get("/vms").await;
+    admin
+        .until("the note", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["last_used_address"] == "127.0.0.1" }
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_organization_says_how_long_its_keys_live() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let (old, _) = key(admin, &["vm"]).await;
+    let set = async |seconds: Value| admin.patch(admin.org(), json!({"max_key_seconds": seconds})).await;
+    for bad in [json!(-1), json!(315_360_001), json!("x")] {
+        set(bad).await.refused(400, "invalid_request");
+    }
+    assert_eq!(set(json!(3600)).await.body["max_key_seconds"], 3600);
+    let at = |seconds: i64| platform.app().clock.now().plus_seconds(seconds).to_string();
+    let body = |end: Value| json!({"name": "ci", "scopes": ["vm"], "expires_at": end});
+    for beyond in [Value::Null, json!(at(3700))] {
+        let refused = make(admin, body(beyond)).await;
+        refused.refused(400, "invalid_request");
+        assert!(refused.names("expires_at"), "{refused:?}");
+    }
+    let made = make(admin, body(json!(at(3500)))).await;
+    assert_eq!((made.status, &made.body["exceeds_max_life"]), (201, &json!(false)), "{made:?}");
+    let path = format!("/api_keys/{}", made.id());
+    assert!(admin.patch(&path, json!({"expires_at": at(3700)})).await.names("expires_at"));
+    assert_eq!(admin.patch(&path, json!({"expires_at": at(3400)})).await.status, 200);
+    // What was there goes on and is told; its successor lives as long as a new one.
+    let shown = admin.get(&format!("/api_keys/{old}")).await.body;
+    assert_eq!((&shown["status"], &shown["exceeds_max_life"]), (&json!("active"), &json!(true)));
+    let next = admin.act(&format!("/api_keys/{old}/rotate")).await;
+    assert!(next.status == 201 && next.body["expires_at"].is_string() && next.body["exceeds_max_life"] == false);
+    assert_eq!(set(json!(0)).await.body["max_key_seconds"], Value::Null);
+    assert_eq!(make(admin, body(Value::Null)).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_asks_what_it_is() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let (id, by_key) = key(admin, &["sandbox"]).await;
+    let project = admin.get("").await.body;
+    let told = by_key.get("/api/v1/key").await;
+    assert_eq!(told.status, 200, "{told:?}");
+    assert_eq!((told.id(), &told.body["scopes"]), (id, &json!(["sandbox"])));
+    assert_eq!(told.body["project"]["id"], project["id"]);
+    assert_eq!(told.body["organization"]["slug"], "administrator");
+    admin.get("/api/v1/key").await.refused(403, "forbidden");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_taken_in_a_header_of_its_own_and_refused_as_a_key() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let ask = async |by: &Caller, path: &str| {
+        let request = by.anonymous().request(reqwest::Method::GET, path).header("x-api-key", by.token());
+        by.send(request).await
+    };
+    let (_, by_key) = key(admin, &["vm", "sandbox", "inference"]).await;
+    for path in ["/vms", "/sandboxes", "/quota", "/api/v1/images", "/api/v1/key", "/v1/models"] {
+        assert_eq!(ask(&by_key, path).await.status, 200, "{path}");
+    }
+    ask(admin, "/vms").await.refused(401, "unauthorized");
+    let (_, narrow) = key(admin, &["sandbox"]).await;
+    let refused = narrow.get("/vms").await;
+    refused.refused(401, "unauthorized");
+    assert!(refused.body["message"].as_str().is_some_and(|m| m.contains("lacks the scope 'vm'")), "{refused:?}");
+    let refused = narrow.get("/api/v1/orgs").await;
+    refused.refused(401, "unauthorized");
+    assert!(refused.body["message"].as_str().is_some_and(|m| m.contains("API key")), "{refused:?}");
 }

@@ -1,5 +1,6 @@
 //! Root disk volumes and data disks.
 
+use berth_server::db::sql;
 use berth_server::services::vm::engine::EngineError;
 use berth_testkit::{Caller, Platform, vm};
 use serde_json::{Value, json};
@@ -229,4 +230,74 @@ async fn quota_is_what_the_rows_say() {
     assert_eq!(quota["vms"], json!({"used": 1, "limit": null}));
     assert_eq!((&quota["vcpu"]["used"], &quota["memory_mb"]["used"]), (&json!(1), &json!(512)));
     assert_eq!((&quota["disks"]["used"], &quota["disk_gb"]["used"]), (&json!(2), &json!(30)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_outlives_its_image() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let first = caller.running_vm("first").await;
+    let volume = caller.get(&format!("/vms/{first}")).await.body["root_disk"]["id"].clone();
+    caller.delete(&format!("/vms/{first}")).await;
+    caller.gone(&first).await;
+    platform.engine.lose_image("micro");
+    caller
+        .until("the image's failure", |c| async move { c.get("/api/v1/images/micro").await.body["status"] == "failed" })
+        .await;
+    let mut body = vm("second");
+    body["root_disk"] = json!({"attach_disk_request": {"disk_id": volume}});
+    let second = caller.create_vm(body).await;
+    let running = caller.reaches(&second, "running").await;
+    assert_eq!((&running["image_id"], &running["ssh"]["user"]), (&json!("micro"), &json!("root")), "{running}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_of_one_name_are_mounted_side_by_side() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let disk = |kind: &str| json!({"name": "data", "type": kind, "size_gb": 10});
+    let mut body = vm("web");
+    let disks = [disk("filesystem"), disk("block"), disk("filesystem")];
+    body["data_disks"] = json!({"create_disks": disks});
+    let id = caller.create_vm(body).await;
+    let running = caller.reaches(&id, "running").await;
+    let disks = running["data_disks"].as_array().expect("a list");
+    let places: Vec<_> = disks.iter().map(|disk| disk["mount_path"].clone()).collect();
+    assert_eq!(json!(places), json!(["/mnt/data", null, "/mnt/data-2"]));
+    let spec = platform.engine.spec(&id).expect("a machine");
+    let mounts: Vec<_> = spec.data_disks.iter().map(|disk| disk.mount.as_deref()).collect();
+    assert_eq!(mounts, [Some("/mnt/data"), None, Some("/mnt/data-2")]);
+}
+
+/// What was told of a disk, oldest first: its status and the VM that has it.
+async fn told(platform: &Platform, disk: &str) -> Vec<(String, Value)> {
+    let data = "SELECT data FROM events WHERE subject = $1 AND kind = 'disk.status' ORDER BY seq";
+    let rows: Vec<String> = sql(data).bind(disk).fetch_all(&platform.app().db).await.expect("events");
+    let read = |text: &String| serde_json::from_str::<Value>(text).expect("JSON");
+    rows.iter().map(read).map(|e| (e["status"].as_str().unwrap_or_default().to_owned(), e["vm_id"].clone())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_vm_does_to_its_disks_is_told() {
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    let id = caller.create_vm(attaching("web", &[&data])).await;
+    caller.reaches(&id, "running").await;
+    assert_eq!(told(&platform, &data).await.last(), Some(&("ready".into(), json!(id))));
+    caller.delete(&format!("/vms/{id}")).await;
+    caller.gone(&id).await;
+    assert_eq!(told(&platform, &data).await.last(), Some(&("ready".into(), Value::Null)));
+    // A creation that fails takes the disks it did not make along.
+    platform.engine.refuse("make_disk", EngineError::Transient("slow".into()));
+    let failing = caller.create_vm(vm("late")).await;
+    let root = caller.get(&format!("/vms/{failing}")).await.body["root_disk"]["id"].as_str().expect("an id").to_owned();
+    caller
+        .until("its failure", |c| {
+            platform.advance(601);
+            let path = format!("/vms/{failing}/wait?status=failed&timeout=1");
+            async move { c.get(&path).await.body["status"] == "failed" }
+        })
+        .await;
+    assert_eq!(told(&platform, &root).await.last(), Some(&("failed".into(), json!(failing))));
 }

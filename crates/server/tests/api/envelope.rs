@@ -87,9 +87,8 @@ async fn the_order_of_checks() {
         .send(caller.request(Method::POST, "/api/v1/orgs/none/projects/none/vms").body(bad()))
         .await
         .refused(404, "project_not_found");
-    let org = caller.project.split("/projects").next().expect("a path").to_owned();
     caller
-        .send(caller.request(Method::POST, &format!("{org}/projects/none/vms")).body(bad()))
+        .send(caller.request(Method::POST, &format!("{}/projects/none/vms", caller.org())).body(bad()))
         .await
         .refused(404, "project_not_found");
     caller.send(caller.request(Method::POST, "/vms").body(bad())).await.refused(415, "unsupported_media_type");

@@ -1,11 +1,12 @@
 //! Events as server-sent events.
 
-use berth_client::{Client, Tokens};
-use berth_testkit::{Platform, vm};
+use berth_client::{Client, Event, Tokens};
+use berth_testkit::{Caller, Platform, vm};
 use futures::StreamExt;
+use serde_json::json;
 
-fn client(platform: &Platform) -> berth_client::ProjectClient {
-    let caller = &platform.admin;
+/// A client of a caller's project.
+pub(crate) fn client(caller: &Caller) -> berth_client::ProjectClient {
     let tokens = Tokens { access_token: caller.token.clone(), refresh_token: String::new() };
     let names: Vec<_> = caller.project.split('/').collect();
     Client::new(&caller.base).expect("a client").with_tokens(tokens).project(names[4], names[6])
@@ -14,7 +15,7 @@ fn client(platform: &Platform) -> berth_client::ProjectClient {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_life_of_a_vm_is_told_in_order_and_can_be_read_again() {
     let platform = Platform::start().await;
-    let project = client(&platform);
+    let project = client(&platform.admin);
     let mut live = std::pin::pin!(project.events(None).await.expect("a stream"));
     let id = platform.admin.create_vm(vm("web")).await;
     let mut told = Vec::new();
@@ -41,6 +42,47 @@ async fn the_life_of_a_vm_is_told_in_order_and_can_be_read_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn uploads_are_told() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let sent = caller.request(reqwest::Method::POST, "/sandbox_uploads").body(vec![1]);
+    let id = caller.send(sent).await.id();
+    assert_eq!(caller.delete(&format!("/sandbox_uploads/{id}")).await.status, 204);
+    let mut events = std::pin::pin!(client(&platform.admin).events(Some(0)).await.expect("a stream"));
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        let event = events.next().await.expect("more").expect("an event");
+        if event.subject == id {
+            told.push(event.kind);
+        }
+    }
+    assert_eq!(told, ["upload.create", "upload.delete"]);
+}
+
+/// The first two events after one.
+async fn two(platform: &Platform, after: i64) -> [Event; 2] {
+    let mut events = std::pin::pin!(client(&platform.admin).events(Some(after)).await.expect("a stream"));
+    let mut next = async || events.next().await.expect("more").expect("an event");
+    [next().await, next().await]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_back_after_the_events_they_missed_are_gone_is_told() {
+    let platform = Platform::start().await;
+    platform.admin.running_vm("web").await;
+    let [first, second] = two(&platform, 0).await;
+    assert_eq!(two(&platform, first.id).await[0].id, second.id);
+    platform.advance(8 * 86_400);
+    let platform = platform.crash_and_restart().await;
+    platform.admin.running_vm("late").await;
+    platform.admin.until("the end of old events", |_| async { two(&platform, 0).await[0].id > second.id }).await;
+    let [oldest, _] = two(&platform, 0).await;
+    let [told, next] = two(&platform, first.id).await;
+    assert_eq!((told.kind.as_str(), told.id, told.data), ("truncated", first.id, json!({"from": oldest.id})));
+    assert_eq!(next.id, oldest.id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_number_that_is_none_is_refused() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
@@ -57,7 +99,7 @@ async fn projects_do_not_hear_each_other() {
     let theirs = other.create_vm(vm("theirs")).await;
     other.reaches(&theirs, "running").await;
     let ours = platform.admin.create_vm(vm("ours")).await;
-    let mut events = std::pin::pin!(client(&platform).events(Some(0)).await.expect("a stream"));
+    let mut events = std::pin::pin!(client(&platform.admin).events(Some(0)).await.expect("a stream"));
     let first = events.next().await.expect("more").expect("an event");
     assert_eq!(first.subject, ours);
 }

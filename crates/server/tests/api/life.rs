@@ -1,6 +1,7 @@
 //! The life of a VM: every verb in every status, deletion, failure, restart policies, adoption.
 
 use berth_domain::vm::plan::Machine;
+use berth_server::db::sql;
 use berth_server::services::vm::engine::EngineError;
 use berth_testkit::{Platform, vm};
 use serde_json::{Value, json};
@@ -269,6 +270,85 @@ async fn a_status_that_takes_too_long_is_tried_again_and_then_failed() {
     platform.engine.allow("start");
     assert_eq!(caller.delete(&format!("/vms/{id}")).await.status, 202);
     caller.gone(&id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_cannot_be_ended_fails_its_stop_and_its_deletion_in_time() {
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let caller = &platform.admin;
+    for (verb, seconds) in [("stop", 60), ("delete", 300)] {
+        let id = caller.running_vm("web").await;
+        platform.engine.refuse("power_off", transient("it does not die"));
+        let path = format!("/vms/{id}");
+        let asked = if verb == "stop" { caller.act(&format!("{path}/stop")).await } else { caller.delete(&path).await };
+        assert_eq!(asked.status, 202);
+        caller
+            .until("its failure", |c| {
+                let path = format!("{path}/wait?status=failed&timeout=1");
+                platform.advance(seconds + 1);
+                async move { c.get(&path).await.body["status"] == "failed" }
+            })
+            .await;
+        let failed = caller.get(&path).await.body;
+        let late = format!("after {seconds} seconds, twice");
+        assert!(failed["message"].as_str().is_some_and(|text| text.contains(&late)), "{failed}");
+        platform.engine.allow("power_off");
+        assert_eq!(caller.delete(&path).await.status, 202);
+        caller.gone(&id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_status_has_its_own_retry() {
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let caller = &platform.admin;
+    platform.engine.refuse("make_disk", transient("slow storage"));
+    let id = caller.create_vm(vm("web")).await;
+    caller.reaches(&id, "provisioning").await;
+    let told = "SELECT COUNT(*) FROM events WHERE subject = $1 AND data LIKE '%trying once more%'";
+    let retries = async || sql(told).bind(id.as_str()).fetch_one::<i64>(&platform.app().db).await.expect("a count");
+    platform.advance(601);
+    caller.until("the second try", |_| async { retries().await == 1 }).await;
+    platform.engine.refuse("start", transient("busy"));
+    platform.engine.allow("make_disk");
+    platform.advance(20);
+    caller.reaches(&id, "starting").await;
+    platform.advance(301);
+    caller.until("the second try to start", |_| async { retries().await == 2 }).await;
+    assert_eq!(caller.get(&format!("/vms/{id}")).await.body["status"], "starting");
+    platform.engine.allow("start");
+    platform.advance(20);
+    caller.reaches(&id, "running").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_power_button_is_pressed_until_the_guest_hears_it() {
+    let platform = Platform::start_with(|config| {
+        // It is never switched off.
+        (config.vm.stop_seconds, config.vm.stopping_seconds) = (86_400, 86_400);
+    })
+    .await;
+    let caller = &platform.admin;
+    let id = caller.running_vm("web").await;
+    platform.engine.set_unheard(2);
+    caller.act(&format!("/vms/{id}/stop")).await;
+    caller.reaches(&id, "stopped").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_vm_leaves_no_secret_of_its_owner() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let mut body = vm("web");
+    body["user_data"] = json!("#cloud-config\npassword: hunter2\n");
+    let id = caller.create_vm(body).await;
+    caller.reaches(&id, "running").await;
+    let kept = "SELECT COUNT(*) FROM vms WHERE id = $1 AND user_data IS NOT NULL";
+    let count = async || sql(kept).bind(id.as_str()).fetch_one::<i64>(&platform.app().db).await.expect("a count");
+    assert_eq!(count().await, 1);
+    caller.delete(&format!("/vms/{id}")).await;
+    caller.gone(&id).await;
+    assert_eq!(count().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,21 @@ const PROJECT: &str = "/api/v1/orgs/{org_id}/projects/{project_id}";
 const NOTHING: &str = "01900000-0000-7000-8000-000000000000";
 const SANDBOX: &str = "/sandbox/{sandbox_id}";
 
+/// What needs no credential.
+const OPEN: [&str; 11] = [
+    "auth/signup",
+    "auth/login",
+    "auth/refresh",
+    "auth/password/forgot",
+    "auth/password/reset",
+    "auth/email/verification",
+    "auth/email/verify",
+    "/.well-known/jwks.json",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+];
+
 /// Who may, as the contract's table has it: viewer, editor, project admin, org member, org admin, owner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Roles {
@@ -37,6 +52,8 @@ enum Access {
     Anybody,
     Person,
     Administrator,
+    /// An API key, of whatever scope.
+    Key,
     Org(Roles),
     Project(Roles, Keys),
 }
@@ -52,7 +69,7 @@ fn access(method: &str, path: &str) -> Option<Access> {
             ("patch", "") => Project(Roles::ManageProject, Keys::None),
             ("delete", "") => Project(Roles::ManageOrg, Keys::None),
             (_, "members" | "api_keys") => Project(Roles::ManageProject, Keys::None),
-            ("get", "quota" | "events" | "usage") => Project(Roles::Read, Keys::Any),
+            ("get", "quota" | "events" | "usage" | "resource_usage") => Project(Roles::Read, Keys::Any),
             // A console that one types into changes things.
             ("get", "vms") if rest.ends_with("/console/ws") => Project(Roles::Change, Keys::Vm),
             (_, "vms" | "disks" | "root_disks") if reads => Project(Roles::Read, Keys::Vm),
@@ -75,7 +92,7 @@ fn access(method: &str, path: &str) -> Option<Access> {
     if let Some(rest) = path.strip_prefix(SANDBOX) {
         return Some(match (method, rest.split('/').nth(1).unwrap_or_default()) {
             // Who types there changes things; what is packed is only read.
-            ("get", "terminal") => Project(Roles::Change, Keys::Sandbox),
+            ("get", "terminal" | "ports") => Project(Roles::Change, Keys::Sandbox),
             ("post", "files") if rest.ends_with("/archive") => Project(Roles::Read, Keys::Sandbox),
             ("get", "files" | "processes") => Project(Roles::Read, Keys::Sandbox),
             (_, "files" | "processes" | "commands") => Project(Roles::Change, Keys::Sandbox),
@@ -89,19 +106,18 @@ fn access(method: &str, path: &str) -> Option<Access> {
             ("patch", "/members/{user_id}") => Org(Roles::ManageOrg),
             // Everybody may leave; whom one may remove is looked at with the member.
             ("delete", "/members/{user_id}") => Org(Roles::ReadOrg),
-            ("post", "/projects") | (_, "/audit_log") => Org(Roles::ManageOrg),
+            ("post", "/projects") | (_, "/audit_log" | "/quota" | "/resource_usage") => Org(Roles::ManageOrg),
             (_, rest) if rest.starts_with("/invitations") => Org(Roles::ManageOrg),
             _ => return None,
         });
     }
     Some(match path.strip_prefix("/api/v1/").unwrap_or(path) {
-        "auth/signup" | "auth/login" | "auth/refresh" | "auth/password/forgot" | "auth/password/reset" => Open,
-        "auth/email/verification" | "auth/email/verify" => Open,
-        "/.well-known/jwks.json" | "/healthz" | "/readyz" | "/metrics" => Open,
+        name if OPEN.contains(&name) => Open,
         "auth/logout" | "auth/password/change" | "auth/phone/verification" | "auth/phone/verify" => Person,
         "users/me" | "users/me/sessions" | "users/me/sessions/{session_id}" | "orgs" => Person,
         "invitations/accept" | "referrals" | "referrals/code" => Person,
         "regions" | "vm_configs" | "plans" => Anybody,
+        "key" => Access::Key,
         "images" | "images/{image_id}" if reads => Anybody,
         "images" | "images/{image_id}" | "images/{image_id}/content" => Administrator,
         rest if rest.starts_with("admin/") => Administrator,
@@ -152,6 +168,7 @@ fn refusal(kind: Kind, access: Access) -> Option<u16> {
         (_, Kind::None | Kind::Malformed | Kind::Expired | Kind::LoggedOut | Kind::RevokedKey) => Some(401),
         (_, Kind::Suspended) => Some(403),
         (Access::Anybody, _) => None,
+        (Access::Key, _) => (!is_key).then_some(403),
         (Access::Project(_, Keys::None) | Access::Person | Access::Administrator | Access::Org(_), _) if is_key => {
             Some(401)
         }
@@ -283,7 +300,7 @@ fn ends_the_caller(method: &str, path: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_for_every_kind_of_caller() {
-    let Cast { platform, sandbox, callers } = cast().await;
+    let Cast { platform, sandbox, callers } = Box::pin(cast()).await;
     let document = reqwest::get(format!("{}/openapi.json", platform.admin.base)).await.expect("an answer");
     let document: Value = document.json().await.expect("JSON");
     let mut wrong = Vec::new();
@@ -336,7 +353,7 @@ async fn every_route_for_every_kind_of_caller() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_only_looks_holds_no_process_up() {
-    let Cast { platform: _platform, sandbox, callers } = cast().await;
+    let Cast { platform: _platform, sandbox, callers } = Box::pin(cast()).await;
     for (kind, hold, expected) in [
         (Kind::Viewer, "hold=true", 403),
         (Kind::Viewer, "hold", 403),

@@ -48,7 +48,10 @@ async fn an_invitation_is_for_its_address_and_for_once() {
     invite(&ada, "bob@example.com", "member").await.refused(409, "conflict");
     let token = token_in(&platform.message("Bob@example.com", 1).await);
     let accept = async |caller: &Caller| caller.post("/api/v1/invitations/accept", json!({"token": token})).await;
-    accept(&eve).await.refused(400, "invalid_token");
+    let for_another = accept(&eve).await;
+    for_another.refused(400, "invalid_token");
+    let told = for_another.body["message"].as_str().expect("a message");
+    assert!(told.contains("for another address, B***@example.com"), "{told}");
     accept(&bob.anonymous()).await.refused(401, "unauthorized");
     let bob = bob.in_project(&ada.project);
     bob.get("/vms").await.refused(404, "project_not_found");

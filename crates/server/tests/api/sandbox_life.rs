@@ -30,8 +30,11 @@ async fn pause_keeps_memory_and_disk_and_resume_brings_them_back() {
     assert!(from_memory && !spec.fresh && spec.generation == 2);
     assert_eq!(platform.sandboxes.read(&id), ["a file"]);
     assert_eq!(caller.act(&format!("/sandboxes/{id}/resume")).await.status, 202);
-    caller.post(&format!("/sandboxes/{id}/pause"), json!({"memory": "no"})).await.refused(400, "invalid_request");
-    assert_eq!(caller.post(&format!("/sandboxes/{id}/pause"), json!({"memory": false})).await.status, 202);
+    caller
+        .post(&format!("/sandboxes/{id}/pause"), json!({"include_memory": "no"}))
+        .await
+        .refused(400, "invalid_request");
+    assert_eq!(caller.post(&format!("/sandboxes/{id}/pause"), json!({"include_memory": false})).await.status, 202);
     caller.sandbox_reaches(&id, "Paused").await;
     caller.act(&format!("/sandboxes/{id}/resume")).await;
     caller.sandbox_reaches(&id, "Ready").await;

@@ -87,7 +87,7 @@ async fn memory_is_captured_where_it_is_asked_for() {
     caller.act(&format!("/sandboxes/{id}/resume")).await;
     caller.sandbox_reaches(&id, "Ready").await;
     assert!(engine.spec(&id).expect("a machine").1);
-    caller.post(&format!("/sandboxes/{id}/pause"), json!({"memory": false})).await;
+    caller.post(&format!("/sandboxes/{id}/pause"), json!({"include_memory": false})).await;
     caller.sandbox_reaches(&id, "Paused").await;
     let none = snapshot(caller, &id, json!({"include_memory": true})).await;
     assert!(settles(caller, &none, "Failed").await["message"].is_string());

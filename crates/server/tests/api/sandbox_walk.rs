@@ -40,7 +40,7 @@ async fn step(platform: &Platform, dice: &mut Dice) {
         (4, Some(snapshot)) => caller.delete(&format!("/snapshots/{snapshot}")).await,
         (5, _) => caller.delete(&format!("/sandboxes/{id}")).await,
         (6 | 7, _) => caller.post(&path("snapshots"), json!({"include_memory": memory})).await,
-        (8, _) => caller.post(&path("pause"), json!({"memory": memory})).await,
+        (8, _) => caller.post(&path("pause"), json!({"include_memory": memory})).await,
         (9, _) => caller.act(&path("resume")).await,
         (10, _) => {
             engine.kill(&id);

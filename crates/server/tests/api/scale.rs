@@ -1,6 +1,7 @@
 //! Many at once: nothing is stuck, nothing is lost.
 
 use berth_testkit::{Platform, vm};
+use serde_json::json;
 use tokio::task::JoinSet;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,4 +49,28 @@ async fn addresses_are_never_shared() {
     let addresses: std::collections::HashSet<_> =
         listed["data"].as_array().expect("a list").iter().map(|v| v["public_ip"].to_string()).collect();
     assert_eq!(addresses.len(), 40);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_whose_disks_are_never_finished_leaves_workers_to_the_others() {
+    let platform = Platform::start().await;
+    platform.engine.set_stuck_disks(33);
+    let (greedy, other) = (&platform.admin, platform.sign_up("other@example.com").await);
+    let root = |gb: i64| json!({"create_disk_request": {"name": "root", "size_gb": gb, "image_id": "micro"}});
+    for number in 0..2 * platform.config.vm.workers {
+        let mut body = vm(&format!("vm{number}"));
+        body["root_disk"] = root(33);
+        greedy.create_vm(body).await;
+        let disk = json!({"name": "d", "type": "block", "size_gb": 33, "region_id": "local"});
+        assert_eq!(greedy.post("/disks", disk).await.status, 201);
+    }
+    let disk = json!({"name": "d", "type": "block", "size_gb": 10, "region_id": "local"});
+    let disk = other.post("/disks", disk).await.id();
+    other.running_vm("web").await;
+    other
+        .until("the other project's disk", |c| {
+            let path = format!("/disks/{disk}");
+            async move { c.get(&path).await.body["status"] == "ready" }
+        })
+        .await;
 }

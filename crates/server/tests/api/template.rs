@@ -27,6 +27,7 @@ async fn reaches(caller: &Caller, name: &str, status: &str) -> Value {
 async fn log(caller: &Caller, name: &str, query: &str) -> String {
     let answer = caller.get(&format!("/sandbox_templates/{name}/logs?{query}")).await;
     assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.header("content-type"), Some("text/event-stream; charset=utf-8"));
     answer.body.as_str().expect("a stream").to_owned()
 }
 
@@ -56,6 +57,158 @@ async fn a_dockerfile_is_read_at_once() {
     let answer = caller.post("/sandbox_templates", body).await;
     assert!(answer.status == 400 && answer.names("context_id"), "{answer:?}");
     assert_eq!(caller.post("/sandbox_templates", image(&"a".repeat(512))).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_whose_boot_hangs_is_deleted_and_holds_up_nobody() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.sandboxes);
+    let other = platform.sign_up("other@example.com").await;
+    reaches(caller, "base", "ready").await;
+    engine.set_templates_hang(true);
+    for number in 0..12 {
+        let made = caller.post("/sandbox_templates", wish(&format!("t{number}"), "FROM base\nRUN x")).await;
+        assert_eq!(made.status, 201, "{made:?}");
+    }
+    // Half of what works on templates is left to other organizations, and one of the rest to other projects.
+    eventually("as many as it may", 60, || (engine.warming() == 3).then_some(()));
+    engine.set_templates_hang(false);
+    assert_eq!(other.post("/sandbox_templates", wish("theirs", "FROM base\nRUN x")).await.status, 201);
+    reaches(&other, "theirs", "ready").await;
+    assert_eq!(engine.warming(), 3);
+    for number in 0..12 {
+        assert_eq!(caller.delete(&format!("/sandbox_templates/t{number}")).await.status, 204);
+    }
+    eventually("the end of what hung", 60, || (engine.warming() == 0).then_some(()));
+    caller
+        .until("no template", |c| async move { c.get("/sandbox_templates?name=t1").await.body["data"] == json!([]) })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_service_stops_while_a_template_hangs() {
+    let mut platform = Platform::start().await;
+    reaches(&platform.admin, "base", "ready").await;
+    platform.sandboxes.set_templates_hang(true);
+    assert_eq!(platform.admin.post("/sandbox_templates", wish("t", "FROM base\nRUN x")).await.status, 201);
+    let engine = platform.sandboxes.clone();
+    eventually("its boot", 60, || (engine.warming() == 1).then_some(()));
+    let stopped = tokio::time::timeout(std::time::Duration::from_mins(1), platform.stop()).await;
+    assert!(stopped.is_ok(), "it waits for what hangs");
+    assert_eq!(engine.warming(), 0, "its machine is ended");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_failed_is_made_anew_under_its_name() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.sandboxes);
+    engine.refuse("build_template", EngineError::Permanent("line 2: no".into()));
+    let first = caller.post("/sandbox_templates", wish("mine", "FROM base\nRUN x")).await.id();
+    reaches(caller, "mine", "failed").await;
+    engine.allow("build_template");
+    let second = caller.post("/sandbox_templates", wish("mine", "FROM base\nRUN y")).await;
+    assert_eq!(second.status, 201, "{second:?}");
+    assert_ne!(second.id(), first);
+    let ready = reaches(caller, "mine", "ready").await;
+    assert_eq!(ready["id"], second.body["id"]);
+    let path = format!("/sandbox_templates/{first}");
+    caller.get(&path).await.refused(404, "template_not_found");
+    caller.post("/sandbox_templates", wish("mine", "FROM base")).await.refused(409, "template_exists");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_new_is_begun_on_a_full_disk() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.sandboxes);
+    let id = caller.ready_sandbox().await;
+    // Room for the memory of a sandbox of 512 MiB, and a byte less than it takes.
+    for (bytes, status) in [((512 << 20) + 1, "Ready"), (512 << 20, "Failed")] {
+        engine.set_capacity(|capacity| capacity.disk_bytes = bytes);
+        let made = caller.post(&format!("/sandboxes/{id}/snapshots"), json!({"include_memory": true})).await.id();
+        let path = format!("/snapshots/{made}");
+        caller
+            .until(status, |c| {
+                let path = path.clone();
+                async move { c.get(&path).await.body["status"] == status }
+            })
+            .await;
+        let view = caller.get(&path).await.body;
+        assert_eq!(view["message"].to_string().contains("almost full"), status == "Failed", "{view}");
+    }
+    engine.set_capacity(|capacity| capacity.disk_bytes = 0);
+    upload(caller, vec![1]).await.refused(507, "no_space");
+    assert_eq!(caller.post("/sandbox_templates", wish("t", "FROM base\nRUN x")).await.status, 201);
+    let failed = reaches(caller, "t", "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|m| m.contains("almost full")), "{failed}");
+    let made = caller.create_sandbox(json!({})).await;
+    let failed = caller.sandbox_reaches(&made, "Failed").await;
+    assert!(failed["message"].as_str().is_some_and(|m| m.contains("almost full")), "{failed}");
+    // What is there can always be put away, if need be without its memory.
+    assert_eq!(caller.act(&format!("/sandboxes/{id}/pause")).await.status, 202);
+    let paused = caller.sandbox_reaches(&id, "Paused").await;
+    assert!(paused["message"].as_str().is_some_and(|m| m.contains("memory could not be kept")), "{paused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_is_sent_again_needs_no_room() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    // Longer than what comes between two looks at whether there is room.
+    let send = async || {
+        let request = caller.request(Method::POST, "/sandbox_uploads").header("idempotency-key", "k");
+        caller.send(request.body(vec![1; (16 << 20) + 1])).await
+    };
+    let first = send().await;
+    assert_eq!(first.status, 201, "{first:?}");
+    platform.sandboxes.set_capacity(|capacity| capacity.disk_bytes = 0);
+    let again = send().await;
+    assert_eq!((again.status, again.header("idempotent-replayed")), (201, Some("true")), "{again:?}");
+    assert_eq!(again.body, first.body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_keeps_as_much_as_it_may() {
+    let platform = Platform::start_with(|config| config.sandbox.project_stored_gb = 11).await;
+    let (caller, engine) = (&platform.admin, &platform.sandboxes);
+    let id = caller.ready_sandbox().await;
+    let snapshots = format!("/sandboxes/{id}/snapshots");
+    engine.refuse("cut", EngineError::Transient("slow".into()));
+    // Its disk has 10 GiB, which is what a snapshot may become.
+    for _ in 0..2 {
+        assert_eq!(caller.post(&snapshots, json!({})).await.status, 201);
+    }
+    caller.post(&snapshots, json!({})).await.refused(403, "quota_exceeded");
+    caller.act(&format!("/sandboxes/{id}/fork")).await.refused(403, "quota_exceeded");
+    caller.post("/sandbox_templates", wish("t", "FROM base\nRUN x")).await.refused(403, "quota_exceeded");
+    upload(caller, vec![1]).await.refused(403, "quota_exceeded");
+    let stranger = platform.sign_up("stranger@example.com").await;
+    assert_eq!(upload(&stranger, vec![1]).await.status, 201);
+    engine.allow("cut");
+    caller
+        .until("what they take", |c| async move { c.get("/snapshots").await.body["data"][1]["status"] == "Ready" })
+        .await;
+    assert_eq!(caller.post(&snapshots, json!({})).await.status, 201, "they became small");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_organization_keeps_as_much_as_it_may_however_many_projects_it_has() {
+    let platform = Platform::start_with(|config| config.sandbox.organization_stored_gb = 11).await;
+    let (caller, engine) = (&platform.admin, &platform.sandboxes);
+    let sibling = caller.another_project("second").await;
+    let snapshots = format!("/sandboxes/{}/snapshots", caller.ready_sandbox().await);
+    engine.refuse("cut", EngineError::Transient("slow".into()));
+    // Its disk has 10 GiB, which is what a snapshot may become.
+    assert_eq!(caller.post(&snapshots, json!({})).await.status, 201);
+    assert_eq!(upload(&sibling, vec![1]).await.status, 201);
+    assert_eq!(caller.post(&snapshots, json!({})).await.status, 201);
+    for project in [caller, &sibling] {
+        let refused = upload(project, vec![1]).await;
+        refused.refused(403, "quota_exceeded");
+        let told = refused.body["message"].as_str().expect("a message");
+        assert!(told.starts_with("The organization keeps 20 GiB"), "{told}");
+    }
+    let stranger = platform.sign_up("stranger@example.com").await;
+    assert_eq!(upload(&stranger, vec![1]).await.status, 201);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,17 +359,21 @@ async fn a_build_is_tried_again_a_few_times() {
 async fn only_so_many_are_built_at_a_time() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
+    let other = platform.sign_up("other@example.com").await;
     platform.sandboxes.set_builds_last(true);
     for name in ["a", "b", "c"] {
         assert_eq!(caller.post("/sandbox_templates", wish(name, "FROM base")).await.status, 201);
     }
     let waits = |body: &Value| body["message"] == "waiting until other builds are done";
     caller
-        .until("one waits", |c| async move {
+        .until("two wait", |c| async move {
             let all = c.get("/sandbox_templates").await.body;
-            all["data"].as_array().is_some_and(|all| all.iter().filter(|t| waits(t)).count() == 1)
+            all["data"].as_array().is_some_and(|all| all.iter().filter(|t| waits(t)).count() == 2)
         })
         .await;
+    eventually("one build", 30, || (platform.sandboxes.builds() == 1).then_some(()));
+    // The other place is for another project, however long the first one waits already.
+    assert_eq!(other.post("/sandbox_templates", wish("theirs", "FROM base")).await.status, 201);
     eventually("two builds", 30, || (platform.sandboxes.builds() == 2).then_some(()));
     // One that waits can be deleted as those can that are built.
     for name in ["a", "b", "c"] {

@@ -29,7 +29,7 @@ async fn a_strangers_project_is_as_one_that_does_not_exist() {
     body["root_disk"] = json!({"attach_disk_request": {"disk_id": disk}});
     stranger.post("/vms", body).await.refused(400, "disk_not_found");
     // A project of ours under an organization of theirs.
-    let ours = stranger.project.rsplit('/').next().expect("an id").to_owned();
+    let ours = stranger.project_id().to_owned();
     let org = theirs.split('/').nth(4).expect("an id");
     assert_eq!(stranger.get(&format!("/api/v1/orgs/{org}/projects/{ours}/vms")).await.status, 404);
 }

@@ -19,7 +19,10 @@ fn part(token: &str, n: usize) -> Value {
 
 /// The platform's own key, which only a test has.
 async fn own_key(platform: &Platform) -> EncodingKey {
-    let secret: String = sql("SELECT secret_key FROM signing_keys").fetch_one(&platform.app().db).await.expect("a key");
+    let app = platform.app();
+    let sealed: String = sql("SELECT secret_key FROM signing_keys").fetch_one(&app.db).await.expect("a key");
+    let kid: String = sql("SELECT kid FROM signing_keys").fetch_one(&app.db).await.expect("its name");
+    let secret = app.sealer.open_sealed(&format!("signing_keys/{kid}"), &sealed).expect("the platform's own key");
     let der = base64::engine::general_purpose::STANDARD.decode(secret).expect("base64");
     EncodingKey::from_ed_der(&der)
 }

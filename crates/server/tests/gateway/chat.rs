@@ -132,7 +132,7 @@ async fn a_person_asks_for_a_project() {
     assert_eq!((booked.prompt, booked.completion), (7, 5));
     gateway.send(named(&uuid::Uuid::now_v7().to_string())).await.refused(404, "project_not_found");
     let stranger = gateway.platform.sign_up("stranger@example.com").await;
-    let theirs = stranger.project.rsplit('/').next().expect("an id");
+    let theirs = stranger.project_id();
     gateway.send(named(theirs)).await.refused(404, "project_not_found");
     let nowhere = gateway.send(request(Method::POST, CHAT).json(&ask("hi"))).await;
     assert_eq!((nowhere.status, nowhere.json()["error"]["type"].as_str()), (400, Some("invalid_request_error")));

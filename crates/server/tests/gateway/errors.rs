@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{CHAT, Gateway, Reply, ask, ask_stream, within};
+use super::{CHAT, Gateway, Reply, ask, ask_stream, tiny, within};
 
 fn kind(reply: &Reply) -> String {
     reply.json()["error"]["type"].as_str().unwrap_or_default().to_owned()
@@ -244,4 +244,52 @@ async fn refusals_of_every_make_get_one_envelope() {
             assert!(message.contains(told), "{body}: {message}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_fold_to_one_that_matters_are_refused() {
+    let upstream = Upstream::start().await;
+    let gateway = Gateway::over(&upstream).await;
+    for (key, value) in [("MODEL", json!("big")), ("Max_Tokens", json!(1)), ("me\u{17f}sages", json!([1]))] {
+        let mut body = ask("hi");
+        body[key] = value;
+        let reply = gateway.chat(&body).await;
+        reply.refused(400, "invalid_request");
+        assert_eq!(reply.json()["error"]["param"], key);
+    }
+    assert_eq!(upstream.count(), 0);
+    let mut body = ask("hi");
+    body["Temperature"] = json!(1);
+    assert_eq!(gateway.chat(&body).await.status, 200, "what means nothing here is the upstream's to judge");
+    assert_eq!(upstream.last().json(), {
+        body["model"] = json!("upstream-tiny");
+        body
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_that_a_model_does_not_take_are_named() {
+    let (strict, open) = (Upstream::start().await, Upstream::start().await);
+    let models = vec![
+        tiny(&[strict.url()], json!({"deny_fields": ["models", "plugins"]})),
+        tiny(&[open.url()], json!({"id": "open", "fallbacks": ["tiny"]})),
+    ];
+    let gateway = Gateway::with(models).await;
+    let mut body = ask("hi");
+    body["Plugins"] = json!([]);
+    for path in [CHAT, "/v1/audio/speech"] {
+        let mut body = body.clone();
+        (body["input"], body["voice"]) = (json!("Hello."), json!("alloy"));
+        let reply = gateway.post(path, body.to_string()).await;
+        reply.refused(400, "invalid_request");
+        assert_eq!(reply.json()["error"]["param"], "Plugins", "{path}");
+    }
+    // Another model takes it, and does not pass it on to one that does not.
+    body["model"] = json!("open");
+    assert_eq!(gateway.chat(&body).await.status, 200);
+    open.always(Script::html(500));
+    gateway.chat(&body).await.refused(502, "upstream_error");
+    assert_eq!(strict.count(), 0);
+    body.as_object_mut().expect("an object").remove("Plugins");
+    assert_eq!((gateway.chat(&body).await.status, strict.count()), (200, 1));
 }

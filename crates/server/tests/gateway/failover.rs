@@ -201,3 +201,71 @@ async fn nobody_answers_well() {
     let booked = gateway.books(2).await;
     assert_eq!((booked.prompt, booked.completion, booked.cost), (0, 0, 0.0), "what failed costs nothing");
 }
+
+/// So many requests to `tiny`, one after another; how many were answered well.
+async fn served(gateway: &Gateway, count: usize) -> usize {
+    let mut served = 0;
+    for turn in 0..count {
+        let body = if turn.is_multiple_of(2) { ask("hi") } else { ask_stream("hi") };
+        served += usize::from(gateway.chat(&body).await.status == 200);
+    }
+    served
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_broken_model_takes_fail_over_from_no_other() {
+    let (broken, bad, good) = (Upstream::start().await, Upstream::start().await, Upstream::start().await);
+    broken.always(Script::html(500)).healthy(false);
+    bad.always(Script::error(403, "no"));
+    let models = vec![tiny(&[broken.url()], json!({"id": "broken"})), tiny(&[bad.url(), good.url()], json!({}))];
+    let gateway = Gateway::with(models).await;
+    let mut other = ask("hi");
+    other["model"] = json!("broken");
+    for _ in 0..30 {
+        assert_eq!(gateway.chat(&other).await.status, 502);
+    }
+    // A breaker stays closed for one who is refused, so that every other request has to go over.
+    assert_eq!(served(&gateway, 60).await, 60);
+    assert!(bad.count() > 10, "{}", bad.count());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_those_that_seem_well_fail_one_with_an_open_breaker_is_asked() {
+    let (ill, other) = (Upstream::start().await, Upstream::start().await);
+    ill.always(Script::html(500)).healthy(false);
+    let gateway = Gateway::with(vec![tiny(&[ill.url(), other.url()], json!({}))]).await;
+    let open = |admin: berth_testkit::Caller| async move {
+        admin.get("/api/v1/admin/models/tiny").await.body["upstreams"][0]["breaker"] == "open"
+    };
+    let asks_until_open = |admin: berth_testkit::Caller| {
+        let gateway = &gateway;
+        async move {
+            assert_eq!(gateway.chat(&ask("hi")).await.status, 200);
+            open(admin).await
+        }
+    };
+    gateway.platform.admin.until("an open breaker", asks_until_open).await;
+    // Now it could answer, and the other one cannot.
+    ill.always(Script::chat("Hello"));
+    other.always(Script::html(500));
+    let asked = other.count();
+    let reply = gateway.chat(&ask("hi")).await;
+    assert_eq!((reply.status, reply.text()), (200, Script::completion("Hello")));
+    assert!(other.count() <= asked + 1, "nobody is asked twice while another was not asked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_callers_refusals_open_no_breaker() {
+    let upstream = Upstream::start().await;
+    upstream.answers(|request| match request.json()["messages"][0]["content"].as_str() {
+        Some("x") => Script::error(403, "moderated"),
+        _ => Script::chat("Hello"),
+    });
+    let gateway = Gateway::over(&upstream).await;
+    for _ in 0..30 {
+        gateway.chat(&ask("x")).await.refused(502, "upstream_error");
+    }
+    let standing = gateway.platform.admin.get("/api/v1/admin/models/tiny").await.body;
+    assert_eq!(standing["upstreams"][0]["breaker"], "closed", "{standing}");
+    assert_eq!(gateway.chat(&ask("hi")).await.status, 200);
+}

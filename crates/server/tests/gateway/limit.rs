@@ -1,10 +1,13 @@
 //! Limits: places at upstreams, requests and tokens a minute, money a month.
 
-use berth_testkit::{Script, Upstream};
+use berth_domain::Month;
+use berth_domain::gateway::Nano;
+use berth_server::config::Amount;
+use berth_testkit::{Script, Upstream, vm};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{CHAT, Gateway, Reply, ask, ask_stream, tiny, within};
+use super::{CHAT, Gateway, ask, ask_stream, many, next, of_sibling, retry_after, sibling, stranger, tiny, within};
 
 /// Bytes of JSON that [`ask`] gives as messages come to so many tokens in an estimate.
 const PROMPT: u64 = 8;
@@ -20,28 +23,6 @@ fn at_most(tokens: u64) -> Value {
 async fn one_place(upstream: &Upstream, waiting: u32) -> Gateway {
     let place = json!({"upstreams": [{"url": upstream.url(), "max_concurrency": 1}], "max_queue": waiting});
     Gateway::with(vec![tiny(&[], place)]).await
-}
-
-/// Sends requests at the same time.
-fn many(gateway: &Gateway, count: usize, body: &Value) -> JoinSet<Reply> {
-    let mut tasks = JoinSet::new();
-    for _ in 0..count {
-        let request = gateway.posting(CHAT, body.to_string());
-        tasks.spawn(async move {
-            let response = request.send().await.expect("an answer");
-            let (status, headers) = (response.status().as_u16(), response.headers().clone());
-            Reply { status, headers, body: response.bytes().await.expect("a whole body").to_vec() }
-        });
-    }
-    tasks
-}
-
-async fn next(tasks: &mut JoinSet<Reply>) -> Reply {
-    within(tasks.join_next()).await.expect("a task").expect("an answer")
-}
-
-fn retry_after(reply: &Reply) -> u64 {
-    reply.header("retry-after").and_then(|text| text.parse().ok()).expect("a Retry-After")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -223,13 +204,45 @@ async fn money_a_month_holds_for_many_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn models_and_machines_are_paid_from_the_same_money() {
+    let upstream = Upstream::start().await;
+    let price = json!({"price": {"output": 1_000_000}});
+    let gateway = Gateway::configured(vec![tiny(&[upstream.url()], price)], |config| {
+        config.identity.access_token_seconds = 1_000_000;
+        config.catalog.plans[0].price.vcpu_hour = Amount(Nano::whole(1));
+    })
+    .await;
+    let (platform, admin) = (&gateway.platform, &gateway.platform.admin);
+    // What is asked within hours lies in one month.
+    let now = platform.app().clock.now();
+    if now.plus_seconds(40_000) >= Month::of(now).end {
+        platform.advance(40_000);
+    }
+    gateway.limit(json!({"spend_per_month": 12})).await;
+    admin.running_vm("web").await;
+    assert_eq!(gateway.chat(&at_most(5)).await.status, 200);
+    platform.advance(10 * 3600);
+    // Ten hours of a virtual CPU and the answer are more than twelve.
+    gateway.chat(&at_most(1)).await.refused(403, "quota_exceeded");
+    gateway.books(1).await;
+    admin.post("/vms", vm("more")).await.refused(403, "quota_exceeded");
+    gateway.limit(json!({"spend_per_month": 30})).await;
+    assert_eq!(gateway.chat(&at_most(5)).await.status, 200);
+    assert_eq!(admin.post("/vms", vm("more")).await.status, 201);
+    // Neither alone is above eleven.
+    gateway.limit(json!({"spend_per_month": 11})).await;
+    gateway.books(2).await;
+    admin.post("/vms", vm("third")).await.refused(403, "quota_exceeded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn another_project_has_its_own_limits() {
     let upstream = Upstream::start().await;
     let gateway = dear(&upstream).await;
     gateway.limit(json!({"spend_per_month": 0})).await;
     gateway.chat(&at_most(1)).await.refused(403, "quota_exceeded");
     let ada = gateway.platform.sign_up("ada@example.com").await;
-    let project = ada.project.rsplit('/').next().expect("an id");
+    let project = ada.project_id();
     let request = gateway.bare(reqwest::Method::POST, CHAT).bearer_auth(&ada.token).header("x-project-id", project);
     assert_eq!(gateway.send(request.json(&at_most(1))).await.status, 200);
     gateway.limit(json!({"tokens_per_minute": 0})).await;
@@ -244,7 +257,9 @@ async fn what_failed_or_was_left_gives_back_what_was_set_aside() {
     upstream.then(Script::error(400, "no"));
     assert_eq!(gateway.chat(&at_most(5)).await.status, 400);
     upstream.then(Script::default().hang());
-    let waiting = gateway.spawn(&at_most(5));
+    let mut streamed = at_most(5);
+    streamed["stream"] = json!(true);
+    let waiting = gateway.spawn(&streamed);
     upstream.until(|u| u.open() == 1).await;
     gateway.chat(&at_most(5)).await.refused(403, "quota_exceeded");
     waiting.abort();
@@ -261,6 +276,45 @@ async fn what_failed_or_was_left_gives_back_what_was_set_aside() {
     })
     .await;
     gateway.chat(&at_most(5)).await.refused(403, "quota_exceeded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_before_a_whole_answer_pays_what_it_may_have_taken() {
+    let upstream = Upstream::start().await;
+    let gateway = dear(&upstream).await;
+    gateway.limit(json!({"spend_per_month": 25})).await;
+    // The first has said nothing, the second is in the middle of its body.
+    let begun = Script::chat("").header("content-length", "9999");
+    for (left, script) in (1..).zip([Script::default().hang(), begun.hang()]) {
+        upstream.then(script);
+        let waiting = gateway.spawn(&at_most(10));
+        upstream.until(|u| u.open() == 1).await;
+        waiting.abort();
+        upstream.until(|u| u.cancelled() == left).await;
+        gateway.idle().await;
+        let booked = gateway.books(left as u64).await;
+        assert_eq!((booked.completion, booked.estimated), (left as u64 * 10, true), "{booked:?}");
+    }
+    gateway.chat(&at_most(6)).await.refused(403, "quota_exceeded");
+    assert_eq!(gateway.chat(&at_most(5)).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn money_is_set_aside_for_what_the_server_reads() {
+    let upstream = Upstream::start().await;
+    let gateway = dear(&upstream).await;
+    gateway.limit(json!({"spend_per_month": 25})).await;
+    for other in ["max_completion_tokens", "n_predict"] {
+        let gate = upstream.gate();
+        upstream.then(Script::default().hold(&gate).and(Script::error(400, "no")));
+        let body = json!({"model": "tiny", "prompt": "hi", "max_tokens": 25, other: 1});
+        let sent = tokio::spawn(gateway.posting("/v1/completions", body.to_string()).send());
+        upstream.until(|u| u.open() == 1).await;
+        gateway.chat(&at_most(1)).await.refused(403, "quota_exceeded");
+        gate.open();
+        assert_eq!(sent.await.expect("an end").expect("an answer").status(), 400);
+        gateway.idle().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -293,19 +347,87 @@ async fn limits_are_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_requests_together_are_bounded() {
+async fn places_are_shared_between_organizations_however_many_projects_one_has() {
     let upstream = Upstream::start().await;
     let gate = upstream.gate();
     upstream.then(Script::default().hold(&gate).and(Script::chat("Hello")));
-    let models = vec![tiny(&[upstream.url()], json!({}))];
-    let gateway = Gateway::configured(models, |config| config.gateway.max_requests = 1).await;
-    let first = tokio::spawn(gateway.posting(CHAT, ask("first").to_string()).send());
+    let gateway = one_place(&upstream, 4).await;
+    let other = stranger(&gateway, "ada@example.com").await;
+    let mut first = many(&gateway, 1, &ask("first"));
     upstream.until(|u| u.open() == 1).await;
-    let refused = gateway.chat(&ask("second")).await;
-    refused.refused(429, "too_many");
-    assert!(refused.headers.contains_key("retry-after"));
+    let mut waiting = JoinSet::new();
+    for turn in 0..4 {
+        let project = sibling(&gateway, &format!("project {turn}")).await;
+        waiting.spawn(of_sibling(&gateway, &project, &ask("mine")).send());
+        gateway.waiting(turn + 1).await;
+    }
+    // Each project of the one organization waits once; another organization gets in all the same, and is next.
+    waiting.spawn(other(&ask("other")).send());
+    let out = within(waiting.join_next()).await.expect("a task").expect("an end").expect("an answer");
+    assert_eq!((out.status().as_u16(), out.headers().contains_key("retry-after")), (429, true));
     gate.open();
-    assert_eq!(first.await.expect("an end").expect("an answer").status(), 200);
-    assert_eq!(gateway.chat(&ask("third")).await.status, 200);
-    assert_eq!(gateway.books(2).await.requests, 2, "what found no room is in no book");
+    assert_eq!(next(&mut first).await.status, 200);
+    for answer in within(waiting.join_all()).await {
+        assert_eq!(answer.expect("an answer").status(), 200);
+    }
+    let order: Vec<_> = upstream.requests().iter().map(|r| r.json()["messages"][0]["content"].clone()).collect();
+    let place = order.iter().position(|text| text == "other").expect("it was asked");
+    assert!(place <= 2, "it comes next or after one more, not behind them all: {order:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn places_are_shared_between_projects() {
+    let upstream = Upstream::start().await;
+    let gate = upstream.gate();
+    upstream.then(Script::default().hold(&gate).and(Script::chat("Hello")));
+    let gateway = one_place(&upstream, 4).await;
+    let mut first = many(&gateway, 1, &ask("first"));
+    upstream.until(|u| u.open() == 1).await;
+    let mut waiting = JoinSet::new();
+    for turn in 0..4 {
+        let request = gateway.posting(CHAT, ask("mine").to_string()).header("x-priority", "high");
+        waiting.spawn(request.send());
+        gateway.waiting(turn + 1).await;
+    }
+    // The queue is full of one project's; another's gets in, and one of those makes room.
+    let other = stranger(&gateway, "ada@example.com").await;
+    waiting.spawn(other(&ask("other")).header("x-priority", "low").send());
+    let out = within(waiting.join_next()).await.expect("a task").expect("an end").expect("an answer");
+    assert_eq!((out.status().as_u16(), out.headers().contains_key("retry-after")), (429, true));
+    gate.open();
+    assert_eq!(next(&mut first).await.status, 200);
+    for answer in waiting.join_all().await {
+        assert_eq!(answer.expect("an answer").status(), 200);
+    }
+    let order: Vec<_> = upstream.requests().iter().map(|r| r.json()["messages"][0]["content"].clone()).collect();
+    assert_eq!(order[0], "first");
+    let place = order.iter().position(|text| text == "other").expect("it was asked");
+    assert!(place <= 2, "it comes next or after one more, not behind them all: {order:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_set_aside_covers_every_answer_and_the_models_most() {
+    let upstream = Upstream::start().await;
+    let gate = upstream.gate();
+    upstream.always(Script::default().hold(&gate).and(Script::chat("Hello")));
+    let models = vec![tiny(&[upstream.url()], json!({"price": {"output": 1_000_000}, "max_output_tokens": 10}))];
+    let gateway = Gateway::with(models).await;
+    gateway.limit(json!({"spend_per_month": 100})).await;
+    let answers = |count: u64| {
+        let mut body = ask("hi");
+        body["n"] = json!(count);
+        body
+    };
+    // 60 for six answers of ten each, then 40 are left.
+    let mut first = many(&gateway, 1, &answers(6));
+    upstream.until(|u| u.open() == 1).await;
+    gateway.chat(&answers(5)).await.refused(403, "quota_exceeded");
+    let mut long = answers(5);
+    long["max_tokens"] = json!(1000);
+    gateway.chat(&long).await.refused(403, "quota_exceeded");
+    let mut second = many(&gateway, 1, &answers(4));
+    upstream.until(|u| u.open() == 2).await;
+    gateway.chat(&at_most(1)).await.refused(403, "quota_exceeded");
+    gate.open();
+    assert_eq!((next(&mut first).await.status, next(&mut second).await.status), (200, 200));
 }

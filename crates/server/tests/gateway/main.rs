@@ -2,6 +2,7 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
 
+mod admission;
 mod chat;
 mod errors;
 mod failover;
@@ -23,6 +24,7 @@ use berth_testkit::{Platform, Upstream};
 use reqwest::header::HeaderMap;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -128,7 +130,7 @@ impl Gateway {
 
     /// The id of the key's project.
     pub(crate) fn project(&self) -> &str {
-        self.platform.admin.project.rsplit('/').next().expect("an id")
+        self.platform.admin.project_id()
     }
 
     /// A request without a credential.
@@ -349,4 +351,45 @@ pub(crate) fn broke_off(text: &str) -> Value {
     let told = all.iter().filter(|data| data.contains("\"error\"")).count();
     assert_eq!(told, 1, "{text}");
     error.clone()
+}
+
+/// Sends requests at the same time.
+pub(crate) fn many(gateway: &Gateway, count: usize, body: &Value) -> JoinSet<Reply> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..count {
+        let request = gateway.posting(CHAT, body.to_string());
+        tasks.spawn(async move {
+            let response = request.send().await.expect("an answer");
+            let (status, headers) = (response.status().as_u16(), response.headers().clone());
+            Reply { status, headers, body: response.bytes().await.expect("a whole body").to_vec() }
+        });
+    }
+    tasks
+}
+
+pub(crate) async fn next(tasks: &mut JoinSet<Reply>) -> Reply {
+    within(tasks.join_next()).await.expect("a task").expect("an answer")
+}
+
+pub(crate) fn retry_after(reply: &Reply) -> u64 {
+    reply.header("retry-after").and_then(|text| text.parse().ok()).expect("a Retry-After")
+}
+
+/// A request of somebody else's project.
+pub(crate) async fn stranger(gateway: &Gateway, name: &str) -> impl Fn(&Value) -> RequestBuilder {
+    let other = gateway.platform.sign_up(name).await;
+    let project = other.project_id().to_owned();
+    let request = gateway.bare(Method::POST, CHAT).bearer_auth(&other.token).header("x-project-id", project);
+    move |body| request.try_clone().expect("a request").json(body)
+}
+
+/// Another project of the administrator's organization: its id.
+pub(crate) async fn sibling(gateway: &Gateway, name: &str) -> String {
+    gateway.platform.admin.another_project(name).await.project_id().to_owned()
+}
+
+/// A request of another project of the administrator's organization.
+pub(crate) fn of_sibling(gateway: &Gateway, project: &str, body: &Value) -> RequestBuilder {
+    let request = gateway.bare(Method::POST, CHAT).bearer_auth(&gateway.platform.admin.token);
+    request.header("x-project-id", project).json(body)
 }

@@ -70,7 +70,7 @@ async fn a_model_of_other_projects_is_not_there() {
     let upstream = Upstream::start().await;
     let mut gateway = Gateway::over(&upstream).await;
     let ada = gateway.platform.sign_up("ada@example.com").await;
-    let theirs = ada.project.rsplit('/').next().expect("an id").to_owned();
+    let theirs = ada.project_id().to_owned();
     let own = gateway.project().to_owned();
     let of = |id: &str, projects: Value| tiny(&[upstream.url()], json!({"id": id, "projects": projects}));
     let models = vec![of("mine", json!([own])), of("theirs", json!([theirs])), of("both", json!([own, theirs]))];
@@ -90,4 +90,59 @@ async fn a_model_of_other_projects_is_not_there() {
     assert_eq!(gateway.get("/v1/models/mine").await.status, 200);
     let list = gateway.get("/v1/models").await.text();
     assert!(list.contains("\"mine\"") && list.contains("\"both\"") && !list.contains("\"theirs\""), "{list}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_administrator_s_model_names_no_other_secret_of_the_service() {
+    let keys = tempfile::tempdir().expect("a folder");
+    let folder = keys.path().to_owned();
+    std::fs::write(folder.join("acme"), "sk-acme").expect("a file");
+    let outside = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(outside.path(), "sk-of-somebody").expect("a file");
+    let change = |config: &mut berth_server::config::Config| {
+        config.gateway.key_folder.clone_from(&folder);
+        config.gateway.key_env = vec!["PATH*".into()];
+    };
+    let gateway = Gateway::configured(Vec::new(), change).await;
+    let admin = &gateway.platform.admin;
+    let model = |key: Value| {
+        let mut upstream = json!({"url": "http://127.0.0.1:9/v1"});
+        upstream.as_object_mut().expect("an object").extend(key.as_object().expect("an object").clone());
+        json!({"id": "mine", "upstreams": [upstream]})
+    };
+    for (field, key) in [
+        ("api_key_env", json!({"api_key_env": "HOME"})),
+        ("api_key_env", json!({"api_key_env": "BERTH_ADMIN_PASSWORD"})),
+        ("api_key_file", json!({"api_key_file": outside.path()})),
+        ("api_key_file", json!({"api_key_file": folder.join("../acme")})),
+    ] {
+        let refused = admin.post("/api/v1/admin/models", model(key.clone())).await;
+        refused.refused(400, "invalid_request");
+        assert!(refused.names(&format!("upstreams[0].{field}")), "{key}: {refused:?}");
+    }
+    let named = admin.post("/api/v1/admin/models", model(json!({"api_key_env": "HOME"}))).await;
+    assert!(named.body["details"][0]["message"].as_str().is_some_and(|text| text.contains("PATH*")), "{named:?}");
+    for key in [json!({"api_key_file": folder.join("acme")}), json!({"api_key_env": "PATH"})] {
+        let put = admin.post("/api/v1/admin/models", model(key.clone())).await;
+        assert_eq!(put.status, 201, "{key}: {put:?}");
+        assert_eq!(admin.delete("/api/v1/admin/models/mine").await.status, 204);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_name_no_model_that_is_not_open_to_everybody() {
+    let upstream = Upstream::start().await;
+    let named =
+        |id: &str, projects: Value| tiny(&[upstream.url()], json!({"id": id, "aliases": [], "projects": projects}));
+    let theirs = json!([uuid::Uuid::now_v7().to_string()]);
+    let gateway = Gateway::with(vec![named("open", json!([])), named("secret-project", theirs)]).await;
+    let metrics = gateway.send(gateway.bare(reqwest::Method::GET, "/metrics")).await.text();
+    assert!(!metrics.contains("secret-project"), "{metrics}");
+    for model in ["open", "restricted-1"] {
+        assert!(metrics.contains(&format!("berth_model_queue{{model=\"{model}\"}} 0")), "{metrics}");
+        assert!(
+            metrics.contains(&format!("berth_upstream_in_flight{{model=\"{model}\",upstream=\"0\"}} 0")),
+            "{metrics}"
+        );
+    }
 }

@@ -277,3 +277,110 @@ async fn silence_of_a_speaking_server_ends() {
     speak(&gateway, &with("model", json!("tiny"))).await.refused(504, "upstream_timeout");
     upstream.until(|u| u.open() == 0).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_above_256_kib_is_too_large() {
+    let upstream = Upstream::start().await;
+    let gateway = Gateway::over(&upstream).await;
+    let body = |size: usize| {
+        let body = json!({"model": "tiny", "voice": "alloy", "input": "Hello.", "x": ""}).to_string();
+        body.replace("\"x\":\"\"", &format!("\"x\":\"{}\"", "a".repeat(size - body.len())))
+    };
+    let reply = gateway.post(SPEECH, body((256 << 10) + 1)).await;
+    reply.refused(413, "payload_too_large");
+    assert_eq!(upstream.count(), 0);
+    upstream.always(Script::new(200).header("content-type", "audio/mpeg").body("sound"));
+    assert_eq!(gateway.post(SPEECH, body(256 << 10)).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_administrator_adds_changes_and_removes_voices() {
+    let upstream = Upstream::start().await;
+    let gateway = Gateway::with(Vec::new()).await;
+    let admin = &gateway.platform.admin;
+    let keys = gateway.platform.config.gateway.key_folder.clone();
+    std::fs::create_dir_all(&keys).expect("a folder");
+    let file = keys.join("voice");
+    std::fs::write(&file, "sk-of-the-voice").expect("a file");
+    let robin = with("voice", json!("robin"));
+    speak(&gateway, &robin).await.refused(400, "invalid_request");
+    let made = admin.post("/api/v1/admin/voices", json!({"id": "robin", "espeak": "en-us+f2"})).await;
+    assert_eq!((made.status, made.header("location")), (201, Some("/api/v1/admin/voices/robin")), "{made:?}");
+    assert_eq!((&made.body["source"], &made.body["espeak"]), (&json!("api"), &json!("en-us+f2")));
+    let own = speak(&gateway, &robin).await;
+    assert_eq!(own.status, 200, "{}", own.text());
+    assert!(begins_like("mp3", &own.body));
+    // A server in place of espeak-ng, at once.
+    let sound = Script::new(200).header("content-type", "audio/mpeg").body("its sound");
+    upstream.always(sound);
+    let server = json!({"url": upstream.url(), "voice": "af_robin", "api_key_file": file});
+    let changed = admin.patch("/api/v1/admin/voices/robin", server).await;
+    assert_eq!((changed.status, &changed.body["espeak"], &changed.body["model"]), (200, &Value::Null, &json!("tts-1")));
+    assert_eq!(speak(&gateway, &robin).await.text(), "its sound");
+    assert_eq!(upstream.last().header("authorization"), Some("Bearer sk-of-the-voice"));
+    assert_eq!(upstream.last().json()["voice"], "af_robin");
+    let listed = admin.get("/api/v1/admin/voices").await.body;
+    assert_eq!((&listed["pagination"]["total_items"], &listed["data"][0]["id"]), (&json!(7), &json!("robin")));
+    assert_eq!(admin.delete("/api/v1/admin/voices/robin").await.status, 204);
+    speak(&gateway, &robin).await.refused(400, "invalid_request");
+    admin.get("/api/v1/admin/voices/robin").await.refused(404, "not_found");
+    let log = admin.get("/api/v1/admin/audit?action=voice.*").await.body;
+    let done: Vec<_> = log["data"].as_array().expect("records").iter().map(|record| record["action"].clone()).collect();
+    assert_eq!(json!(done), json!(["voice.delete", "voice.update", "voice.create"]));
+    assert!(!log.to_string().contains("sk-of-the-voice"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_voice_that_cannot_be_added_is_refused() {
+    let gateway = Gateway::with(Vec::new()).await;
+    let admin = &gateway.platform.admin;
+    let add = async |body: Value| admin.post("/api/v1/admin/voices", body).await;
+    for bad in [
+        json!({}),
+        json!({"id": "robin"}),
+        json!({"id": "a/b", "espeak": "de"}),
+        json!({"id": "robin", "espeak": "-w/tmp/x"}),
+        json!({"id": "robin", "espeak": "de", "url": "http://127.0.0.1:9/v1"}),
+        json!({"id": "robin", "espaek": "de"}),
+        json!({"id": "robin", "url": "http://127.0.0.1:9/v1", "api_key_env": "PATH"}),
+        json!({"id": "robin", "url": "http://127.0.0.1:9/v1", "api_key_file": "/etc/hostname"}),
+    ] {
+        let refused = add(bad.clone()).await;
+        assert_eq!((refused.status, refused.body["code"].as_str()), (400, Some("invalid_request")), "{bad}");
+    }
+    add(json!({"id": "alloy", "espeak": "de"})).await.refused(409, "conflict");
+    assert_eq!(add(json!({"id": "robin", "espeak": "de"})).await.status, 201);
+    add(json!({"id": "robin", "espeak": "de"})).await.refused(409, "conflict");
+    let built_in = "/api/v1/admin/voices/alloy";
+    assert_eq!(admin.get(built_in).await.body["source"], "config");
+    admin.patch(built_in, json!({"espeak": "de"})).await.refused(409, "conflict");
+    admin.delete(built_in).await.refused(409, "conflict");
+    admin.patch("/api/v1/admin/voices/none", json!({"espeak": "de"})).await.refused(404, "not_found");
+    admin.delete("/api/v1/admin/voices/none").await.refused(404, "not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn voices_that_were_added_outlive_the_service() {
+    let gateway = Gateway::with(Vec::new()).await;
+    let added = json!({"id": "robin", "espeak": "en-us+f2"});
+    assert_eq!(gateway.platform.admin.post("/api/v1/admin/voices", added).await.status, 201);
+    let gateway = Gateway::of(gateway.platform.restart().await).await;
+    let reply = speak(&gateway, &with("voice", json!("robin"))).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_voice_that_was_added_can_be_removed_though_the_configuration_has_one_of_its_name() {
+    let mut gateway = Gateway::with(Vec::new()).await;
+    let robin = json!({"id": "robin", "espeak": "en-us+f2"});
+    assert_eq!(gateway.platform.admin.post("/api/v1/admin/voices", robin.clone()).await.status, 201);
+    gateway.platform.config.voices.push(Voice::try_from(&robin).expect("a voice"));
+    let gateway = Gateway::of(gateway.platform.restart().await).await;
+    let (admin, path) = (&gateway.platform.admin, "/api/v1/admin/voices/robin");
+    assert_eq!(admin.get(path).await.body["source"], "config");
+    assert_eq!(admin.patch(path, json!({"espeak": "de"})).await.status, 200);
+    assert_eq!(admin.get(path).await.body["espeak"], "en-us+f2", "the configuration counts");
+    assert_eq!(admin.delete(path).await.status, 204);
+    admin.delete(path).await.refused(409, "conflict");
+    assert_eq!(admin.get(path).await.status, 200);
+}

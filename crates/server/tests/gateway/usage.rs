@@ -153,3 +153,45 @@ async fn the_books_outlive_the_service() {
     let booked = gateway.books(40).await;
     assert_eq!((booked.requests, booked.prompt, booked.completion), (40, 40 * PROMPT, 40 * COMPLETION));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_worked_and_was_not_waited_for_is_booked() {
+    let upstream = Upstream::start().await;
+    let change = json!({"first_byte_timeout_seconds": 3, "price": {"input": 500_000, "output": 1_000_000}});
+    let gateway = Gateway::over_twice(&upstream, change).await;
+    upstream.then(Script::default().hang());
+    let mut body = ask("hi");
+    body["max_tokens"] = json!(20);
+    assert_eq!(gateway.chat(&body).await.status, 200);
+    let booked = gateway.books(1).await;
+    assert_eq!((booked.requests, booked.estimated), (1, true), "{booked:?}");
+    assert_eq!(booked.completion, 20 + COMPLETION, "what the first may have made, and what the second made");
+    assert!(booked.prompt > PROMPT, "{booked:?}");
+    // Nobody answers: the client has nothing, and the upstreams have worked.
+    upstream.always(Script::default().hang());
+    gateway.chat(&body).await.refused(504, "upstream_timeout");
+    let both = gateway.books(2).await;
+    assert_eq!((both.requests, both.completion), (2, booked.completion + 2 * 20));
+    // Who never had the request has not worked.
+    let gone = Gateway::with(vec![tiny(&[Upstream::refused_url()], json!({}))]).await;
+    gone.chat(&body).await.refused(502, "upstream_error");
+    assert_eq!(gone.books(1).await.completion, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_began_no_stream_in_time_is_booked_by_the_prompt() {
+    let upstream = Upstream::start().await;
+    let change = json!({"first_byte_timeout_seconds": 3, "price": {"input": 500_000, "output": 1_000_000}});
+    let gateway = Gateway::over_twice(&upstream, change).await;
+    // The first says nothing at all, the second begins an answer and no event.
+    for silent in [Script::default().hang(), Script::sse().hang()] {
+        upstream.then(silent);
+    }
+    let mut body = ask_stream("hi");
+    body["max_tokens"] = json!(20);
+    gateway.chat(&body).await.refused(504, "upstream_timeout");
+    let booked = gateway.books(1).await;
+    assert_eq!((booked.requests, booked.completion, booked.estimated), (1, 0, true), "{booked:?}");
+    // By the estimate eight tokens.
+    assert_eq!(booked.prompt, 2 * 8, "both have read it: {booked:?}");
+}

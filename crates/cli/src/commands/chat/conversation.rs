@@ -78,7 +78,7 @@ async fn turn(asking: &Asking, messages: &mut Vec<Value>, text: &str, interrupts
     match outcome {
         Some(Err(error)) => {
             // The conversation goes on.
-            let _ = failure::report(&error);
+            let _ = failure::report(&error, false);
             messages.pop();
         }
         Some(Ok(())) => messages.push(message("assistant", &answer)),

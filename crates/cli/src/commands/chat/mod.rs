@@ -69,7 +69,7 @@ pub async fn run(context: &Context, args: ChatArgs) -> Result<ExitCode> {
         Some(model) => model,
         None => first(inference.models().await?.data)?,
     };
-    let screen = Screen::new(context.json, args.reasoning);
+    let screen = Screen::new(context.look.is_json(), args.reasoning);
     let asking = Asking { inference, model, options, screen };
     let messages = args.system.map(|text| message("system", &text)).into_iter().collect();
     match prompt {

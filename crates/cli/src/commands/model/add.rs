@@ -10,6 +10,28 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output;
 use crate::pick::is_id;
+use crate::typed::{Words, retold};
+
+/// Which option becomes which field.
+const WORDS: Words = &[
+    ("id", "ID"),
+    ("aliases", "--alias"),
+    ("fallbacks", "--fallback"),
+    ("strategy", "--strategy"),
+    ("price.input", "--input-price"),
+    ("price.output", "--output-price"),
+    ("upstreams[].url", "UPSTREAM"),
+    ("upstreams[].model", "--model"),
+    ("upstreams[].api_key_env", "--api-key-env"),
+    ("upstreams[].api_key_file", "--api-key-file"),
+    ("upstreams[].weight", "--weight"),
+    ("upstreams[].max_concurrency", "--max-concurrency"),
+    ("upstreams", "UPSTREAM"),
+    ("projects", "--for"),
+    ("max_queue", "--max-queue"),
+    ("max_output_tokens", "--max-output-tokens"),
+    ("deny_fields", "--deny-field"),
+];
 
 #[derive(Args)]
 pub struct AddArgs {
@@ -22,10 +44,10 @@ pub struct AddArgs {
     /// Its name at the upstream; by default the id
     #[arg(long = "model", value_name = "NAME")]
     models: Vec<String>,
-    /// Variable of the service's environment that holds the upstream's key
+    /// Variable of the service's environment that holds the upstream's key: BERTH_UPSTREAM_…, or what the service lets be named
     #[arg(long, value_name = "VARIABLE")]
     api_key_env: Vec<String>,
-    /// File on the service's machine that holds the upstream's key
+    /// File that holds the upstream's key, in the service's folder of keys
     #[arg(long, value_name = "FILE", conflicts_with = "api_key_env")]
     api_key_file: Vec<String>,
     /// Share of the upstream, 1 to 1000; by default 1
@@ -49,6 +71,15 @@ pub struct AddArgs {
     /// Price of a million tokens of answers
     #[arg(long, value_name = "PRICE")]
     output_price: Option<f64>,
+    /// Most requests that wait while all upstreams are busy; by default 100
+    #[arg(long, value_name = "NUMBER")]
+    max_queue: Option<u32>,
+    /// Most tokens of one of its answers: what is set aside for one without a limit of its own
+    #[arg(long, value_name = "TOKENS")]
+    max_output_tokens: Option<u64>,
+    /// Field of a request that is refused, as `models` of a server that has others, too; repeated
+    #[arg(long = "deny-field", value_name = "FIELD")]
+    deny_fields: Vec<String>,
     /// Project that may use it, by slug, id or ORG/SLUG; repeated; by default every project. --project is one more
     #[arg(long = "for", value_name = "PROJECT")]
     projects: Vec<String>,
@@ -64,9 +95,10 @@ pub async fn run(context: &Context, args: AddArgs) -> Result<()> {
     model.projects.extend(context.typed_project().map(str::to_owned));
     model.projects = project_ids(context, &model.projects).await?;
     let client = &context.client;
-    let made = if replaces { client.replace_model(&model).await? } else { client.create_model(&model).await? };
-    output::print(context.json, &made, show::one)?;
-    if !context.json {
+    let made = if replaces { client.replace_model(&model).await } else { client.create_model(&model).await };
+    let made = made.map_err(|error| retold(error, WORDS))?;
+    output::print(context.look, &made, &made.id, &made.id, |made| show::one(context.look, made))?;
+    if context.look.is_for_people() {
         eprintln!("\nTalk to it: berth chat {}", made.id);
     }
     Ok(())
@@ -87,6 +119,9 @@ fn model(args: AddArgs) -> Result<NewModel> {
         price,
         upstreams,
         projects: args.projects,
+        max_queue: args.max_queue,
+        max_output_tokens: args.max_output_tokens,
+        deny_fields: args.deny_fields,
     })
 }
 
@@ -154,7 +189,8 @@ mod tests {
     fn one_upstream_with_everything() {
         let made = typed(
             "acme/tiny http://h/v1 --model t --api-key-env KEY --weight 2 --max-concurrency 8 \
-             --strategy affinity --alias a --alias b --fallback c --input-price 0.5 --for web",
+             --strategy affinity --alias a --alias b --fallback c --input-price 0.5 --for web \
+             --max-queue 0 --max-output-tokens 8192 --deny-field models --deny-field plugins",
         )
         .unwrap();
         let upstream = NewModelUpstream {
@@ -168,6 +204,7 @@ mod tests {
         assert_eq!(made.upstreams, [upstream]);
         assert_eq!(made.price, Some(ModelPrice { input: 0.5, output: 0.0 }));
         assert_eq!((made.aliases.len(), made.fallbacks.len(), made.projects.len()), (2, 1, 1));
+        assert_eq!((made.max_queue, made.max_output_tokens, made.deny_fields.len()), (Some(0), Some(8192), 2));
     }
 
     #[test]

@@ -41,16 +41,14 @@ pub enum ModelCommand {
 /// Does what was typed.
 pub async fn run(global: &Global, command: ModelCommand) -> Result<()> {
     match command {
-        ModelCommand::List => list(&Context::any(global)?).await,
-        ModelCommand::Get { model } => get(&Context::any(global)?, &model).await,
+        ModelCommand::List => list(&Context::any(global).await?).await,
+        ModelCommand::Get { model } => get(&Context::any(global).await?, &model).await,
         ModelCommand::Add(args) => add::run(&Context::person(global)?, args).await,
         ModelCommand::Serve(args) => serve::run(&Context::person(global)?, args).await,
         ModelCommand::Remove { model } => {
             let context = Context::person(global)?;
             context.client.delete_model(&model).await?;
-            if !context.json {
-                println!("{model} removed");
-            }
+            output::done(context.look, &model, &model, &format!("{model} removed"));
             Ok(())
         }
     }
@@ -59,22 +57,22 @@ pub async fn run(global: &Global, command: ModelCommand) -> Result<()> {
 async fn list(context: &Context) -> Result<()> {
     let client = &context.client;
     if let Some(first) = as_administrator(async || client.admin_models(Page::default()).await).await? {
-        if context.json && first.pagination.total_pages <= 1 {
+        if context.look.is_json() && first.pagination.total_pages <= 1 {
             return output::json(&first);
         }
         let models = Page::all(async |page| client.admin_models(page).await).await?;
-        return output::print(context.json, &models, |models| show::administrators(models));
+        return output::rows(context.look, &models, |models| show::administrators(context.look, models));
     }
     let models = context.inference().await?.models().await?;
-    output::print(context.json, &models, |models| show::users(&models.data))
+    output::rows(context.look, &models, |models| show::users(&models.data))
 }
 
 async fn get(context: &Context, id: &str) -> Result<()> {
     if let Some(model) = as_administrator(async || context.client.admin_model(id).await).await? {
-        return output::print(context.json, &model, show::one);
+        return output::print(context.look, &model, &model.id, &model.id, |model| show::one(context.look, model));
     }
     let model = context.inference().await?.model(id).await?;
-    output::print(context.json, &model, |model| show::users(std::slice::from_ref(model)))
+    output::rows(context.look, &model, |model| show::users(std::slice::from_ref(model)))
 }
 
 /// What administrators are answered; `None` for everybody else.

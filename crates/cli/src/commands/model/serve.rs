@@ -12,9 +12,15 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
+use crate::typed::{Words, retold};
+use crate::wait::WaitArgs;
 
+/// Seconds that it is waited for; the first time, the program that runs it is fetched, too.
+const LONGEST: u64 = 600;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(250);
+/// Which option becomes which field.
+const WORDS: Words = &[("id", "--id"), ("upstreams", "FILE")];
 
 #[derive(Args)]
 pub struct ServeArgs {
@@ -26,12 +32,8 @@ pub struct ServeArgs {
     /// Put it in the place of the one with this id
     #[arg(long)]
     replace: bool,
-    /// Return at once; otherwise when it answers
-    #[arg(long)]
-    no_wait: bool,
-    /// Seconds to wait at most; the first time, the program that runs it is fetched, too
-    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
-    wait_timeout: u64,
+    #[command(flatten)]
+    waiting: WaitArgs,
 }
 
 /// Does what was typed.
@@ -43,16 +45,19 @@ pub async fn run(context: &Context, args: ServeArgs) -> Result<()> {
         None => id_of(&args.file)?,
     };
     let model = NewModel { id, upstreams: vec![upstream], ..NewModel::default() };
-    let mut made = if args.replace { client.replace_model(&model).await? } else { client.create_model(&model).await? };
-    if !args.no_wait {
-        made = ready(client, made, args.wait_timeout, context.json).await?;
+    let made = if args.replace { client.replace_model(&model).await } else { client.create_model(&model).await };
+    let mut made = made.map_err(|error| retold(error, WORDS))?;
+    let wait = args.waiting.wanted(true);
+    if wait {
+        made = ready(client, made, args.waiting.longest(LONGEST), context.is_quiet()).await?;
     }
-    if context.json {
-        return output::json(&made);
+    let step = if wait { "is ready" } else { "is starting" };
+    output::print(context.look, &made, &made.id, &made.id, |made| {
+        println!("{} {step}. Talk to it:\n\n  berth chat {}\n", made.id, made.id);
+    })?;
+    if context.look.is_for_people() {
+        eprintln!("Programs use it at {}/v1; their key: berth key create NAME --scope inference", client.base());
     }
-    let step = if args.no_wait { "is starting" } else { "is ready" };
-    println!("{} {step}. Talk to it:\n\n  berth chat {}\n", made.id, made.id);
-    eprintln!("Programs use it at {}/v1; their key: berth key create NAME --scope inference", client.base());
     Ok(())
 }
 

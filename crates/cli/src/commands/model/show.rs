@@ -3,24 +3,27 @@
 use berth_client::{AdminModel, Model, ModelUpstream};
 
 use super::NONE;
-use crate::output;
+use crate::output::{self, Look, Table};
 
 /// As those who use them see them.
-pub fn users(models: &[Model]) {
-    output::table(["MODEL"], models.iter().map(|model| [model.id.clone()]), NONE);
+pub fn users(models: &[Model]) -> Table {
+    Table::new(["MODEL"], models.iter().map(|model| [model.id.clone()]), NONE)
 }
 
-/// As administrators see them: a line for each upstream.
-pub fn administrators(models: &[AdminModel]) {
+/// As administrators see them: a line for each upstream, and for a shell one for each model.
+pub fn administrators(look: Look, models: &[AdminModel]) -> Table {
+    if !look.is_for_people() {
+        return Table::new(["MODEL"], models.iter().map(|model| [model.id.clone()]), NONE);
+    }
     let rows = models.iter().flat_map(|model| model.upstreams.iter().map(move |upstream| row(model, upstream)));
-    let header = ["MODEL", "FROM", "STRATEGY", "UPSTREAM", "CALLED", "WEIGHT", "BUSY", "STATUS"];
-    output::table(header, rows, NONE);
+    let header = ["MODEL", "+FROM", "+STRATEGY", "UPSTREAM", "+CALLED", "+WEIGHT", "BUSY", "STATUS"];
+    Table::new(header, rows, NONE)
 }
 
 /// One model, as administrators see it.
-pub fn one(model: &AdminModel) {
-    administrators(std::slice::from_ref(model));
-    if !model.aliases.is_empty() {
+pub fn one(look: Look, model: &AdminModel) {
+    administrators(look, std::slice::from_ref(model)).print(look);
+    if !model.aliases.is_empty() && look.is_for_people() {
         println!("\nalso called {}", model.aliases.join(", "));
     }
 }

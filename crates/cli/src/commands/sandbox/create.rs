@@ -1,13 +1,34 @@
 //! `berth sandbox create`, and what a new sandbox is like.
 
 use anyhow::Result;
-use berth_client::{CreateSandbox, Network, ProjectClient};
+use berth_client::{CreateSandbox, Error, Network, ProjectClient, SandboxFilter};
 use clap::{Args, ValueEnum};
 
-use super::{show, snapshot};
+use super::{SANDBOX, show, snapshot};
 use crate::context::Context;
+use crate::failure::Failure;
 use crate::progress::wait_sandbox;
+use crate::typed::{Words, retold};
+use crate::wait::WaitArgs;
 use crate::{pairs, span};
+
+/// Seconds that a new sandbox is waited for.
+const LONGEST: u64 = 300;
+
+/// Which option becomes which field.
+pub const WORDS: Words = &[
+    ("name", "--name"),
+    ("template_id", "--template"),
+    ("snapshot_id", "--snapshot"),
+    ("metadata", "--metadata"),
+    ("env", "--env"),
+    ("timeout_seconds", "--timeout"),
+    ("idle_timeout_seconds", "--idle-timeout"),
+    ("on_timeout", "--on-timeout"),
+    ("network.egress", "--egress"),
+    ("network.allow", "--allow"),
+    ("network.deny", "--deny"),
+];
 
 #[derive(Args)]
 pub struct CreateArgs {
@@ -22,18 +43,11 @@ pub struct CreateArgs {
     /// How long it may be idle, as 15m; 5s to 30d
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<String>,
-    /// What happens then
+    /// What happens then: it is paused and keeps everything, or is deleted
     #[arg(long, value_enum)]
     on_timeout: Option<OnTimeout>,
-    /// Return at once; otherwise when it is Ready
-    #[arg(long)]
-    no_wait: bool,
-    /// Seconds to wait at most
-    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
-    wait_timeout: u64,
-    /// Print its id alone
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    waiting: WaitArgs,
 }
 
 /// What a new sandbox is made of.
@@ -57,9 +71,7 @@ pub struct Origin {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OnTimeout {
-    /// It is paused, and keeps everything
     Pause,
-    /// It is deleted
     Delete,
 }
 
@@ -76,7 +88,7 @@ impl OnTimeout {
 /// What a sandbox may reach.
 #[derive(Args)]
 pub struct NetworkArgs {
-    /// Whether it may reach what is not named
+    /// Whether it may reach what is not named: the outside world, but neither the host nor private networks
     #[arg(long, value_enum)]
     egress: Option<Egress>,
     /// What it may reach in any case: a name, *.example.org, an address or a range; repeated
@@ -89,9 +101,7 @@ pub struct NetworkArgs {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Egress {
-    /// The outside world, but neither the host nor private networks
     Allow,
-    /// Nothing
     Deny,
 }
 
@@ -125,6 +135,26 @@ impl Origin {
     }
 }
 
+/// Why a sandbox is not made, with what to type. A service that was never set up has no template at all.
+pub fn refused(error: Error, request: &CreateSandbox) -> anyhow::Error {
+    let asked = request.template_id.is_some() || request.snapshot_id.is_some();
+    match error.code() {
+        Some("template_not_found") if !asked => Failure::not_found(
+            "This service has no template 'base' yet: its operator builds it by script/quickstart. One of your own: \
+             berth template create NAME --image IMAGE, and --template NAME here.",
+        ),
+        _ => retold(error, WORDS).into(),
+    }
+}
+
+/// Tells that a new sandbox shares its name with others.
+async fn tell_shared(context: &Context, project: &ProjectClient, name: Option<&str>) {
+    let Some(name) = name else { return };
+    let filter = SandboxFilter { name: Some(name.to_owned()), limit: Some(1), ..SandboxFilter::default() };
+    let count = async || Ok(project.sandboxes(&filter).await?.pagination.total_items);
+    SANDBOX.tell_shared(context, name, count).await;
+}
+
 pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
     let request = CreateSandbox {
         env: pairs::variables(&args.env, pairs::own)?,
@@ -133,18 +163,37 @@ pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs
         on_timeout: args.on_timeout.map(OnTimeout::word),
         ..args.origin.request(project).await?
     };
-    let mut sandbox = project.create_sandbox(&request).await?;
-    if !args.no_wait {
-        let quiet = context.json || args.quiet;
-        sandbox = wait_sandbox(project, &sandbox.id, "Ready", args.wait_timeout, quiet).await?;
+    let mut sandbox = project.create_sandbox(&request).await.map_err(|error| refused(error, &request))?;
+    tell_shared(context, project, sandbox.name.as_deref()).await;
+    if args.waiting.wanted(true) {
+        let longest = args.waiting.longest(LONGEST);
+        sandbox = wait_sandbox(project, &sandbox.id, "Ready", longest, context.is_quiet()).await?;
     }
-    if args.quiet && !context.json {
-        println!("{}", sandbox.id);
-        return Ok(());
-    }
-    show::one(context, &sandbox)?;
-    if !context.json {
+    show::one(context, project, &sandbox).await?;
+    if context.look.is_for_people() {
         show::next(&sandbox);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_there_is_no_template_at_all_it_is_told_how_one_comes_about() {
+        let error = || Error::Api {
+            status: 404,
+            code: "template_not_found".into(),
+            message: "There is no template 'base'.".into(),
+            details: Vec::new(),
+            retry_after: None,
+            request_id: String::new(),
+        };
+        let nothing = refused(error(), &CreateSandbox::default());
+        assert!(nothing.to_string().contains("script/quickstart"), "{nothing}");
+        assert_eq!(crate::failure::code(&nothing), 4);
+        let named = CreateSandbox { template_id: Some("base".into()), ..CreateSandbox::default() };
+        assert_eq!(refused(error(), &named).to_string(), "There is no template 'base'.");
+    }
 }

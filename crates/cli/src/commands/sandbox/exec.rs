@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use berth_client::{CommandRequest, Execution, OpenTerminal, OutputEvent, ProjectClient, Runtime, output_bytes};
+use berth_client::{
+    CommandRequest, Execution, Form, OpenTerminal, OutputEvent, Piece, ProjectClient, Runtime, output_bytes,
+};
 use clap::Args;
 use futures::FutureExt;
 use serde_json::{Map, Value};
@@ -134,17 +136,18 @@ pub async fn inside(
     let request = CommandRequest { hold: true, ..how.request(command)? };
     forward::outlive_broken_pipes()?;
     let sends_stdin = how.sends_stdin();
-    let started = match started(runtime, request, sends_stdin, &mut signals).await? {
+    let form = if context.look.is_json() { Form::Lines } else { Form::Bytes };
+    let started = match started(runtime, request, sends_stdin, form, &mut signals).await? {
         Started::Follow(started) => started,
         Started::Left(code) => return Ok(code),
     };
-    let run = Run { runtime, pid: started.pid, sink: Sink::standard(), json: context.json, lost: false };
+    let run = Run { runtime, pid: started.pid, sink: Sink::standard(), json: context.look.is_json(), lost: false };
     run.follow(started.execution, signals, started.signal, sends_stdin).await
 }
 
 async fn detached(context: &Context, runtime: &Runtime, request: CommandRequest) -> Result<ExitCode> {
-    let (pid, _) = begun(runtime, request, false).await?;
-    if context.json {
+    let (pid, _) = begun(runtime, request, false, Form::Bytes).await?;
+    if context.look.is_json() {
         crate::output::json(&runtime.process(pid).await?)?;
     } else {
         println!("{pid}");
@@ -153,13 +156,13 @@ async fn detached(context: &Context, runtime: &Runtime, request: CommandRequest)
 }
 
 /// Starts a program. One that outlives its connection, so that a connection may break off.
-async fn begun(runtime: &Runtime, mut request: CommandRequest, stdin: bool) -> Result<(i32, Execution)> {
+async fn begun(runtime: &Runtime, mut request: CommandRequest, stdin: bool, form: Form) -> Result<(i32, Execution)> {
     if stdin {
         let process = runtime.start(&request).await?;
-        return Ok((process.pid, runtime.output(process.pid)));
+        return Ok((process.pid, runtime.output(process.pid, form)));
     }
     request.detach = true;
-    let mut execution = runtime.command(&request).await?;
+    let mut execution = runtime.command(&request, form).await?;
     match execution.next().await? {
         Some(OutputEvent::Start { pid }) => Ok((pid, execution)),
         Some(OutputEvent::Error { message, .. }) => bail!(message),
@@ -179,8 +182,14 @@ struct Following {
     signal: Option<&'static str>,
 }
 
-async fn started(runtime: &Runtime, request: CommandRequest, stdin: bool, signals: &mut Signals) -> Result<Started> {
-    let mut begun = pin!(begun(runtime, request, stdin));
+async fn started(
+    runtime: &Runtime,
+    request: CommandRequest,
+    stdin: bool,
+    form: Form,
+    signals: &mut Signals,
+) -> Result<Started> {
+    let mut begun = pin!(begun(runtime, request, stdin, form));
     let (begun, signal) = tokio::select! {
         begun = &mut begun => (begun?, None),
         signal = signals.next() => {
@@ -231,13 +240,13 @@ impl Run<'_> {
     ) -> Result<ExitCode> {
         let mut feeds = true;
         loop {
-            let at_once = execution.next().now_or_never();
-            let event = if let Some(event) = at_once {
-                event?
+            let at_once = execution.next_piece().now_or_never();
+            let piece = if let Some(piece) = at_once {
+                piece?
             } else {
                 self.flush()?;
                 tokio::select! {
-                    event = execution.next() => event?,
+                    piece = execution.next_piece() => piece?,
                     _ = &mut left => return Ok(self.leave()),
                     fed = &mut input, if feeds => {
                         feeds = false;
@@ -246,16 +255,22 @@ impl Run<'_> {
                     }
                 }
             };
-            if let Some(code) = self.show(event)? {
+            if let Some(code) = self.tell(piece)? {
                 self.flush()?;
                 return Ok(code);
             }
         }
     }
 
-    /// Shows an event. The last one says what to end with.
-    fn show(&mut self, event: Option<OutputEvent>) -> Result<Option<ExitCode>> {
-        let event = event.ok_or_else(|| anyhow!("the output ended, and how the program did is not known"))?;
+    /// Shows what came. The last event says what to end with.
+    fn tell(&mut self, piece: Option<Piece>) -> Result<Option<ExitCode>> {
+        match piece.ok_or_else(|| anyhow!("the output ended, and how the program did is not known"))? {
+            Piece::Bytes { stderr, bytes, .. } => self.put(stderr, &bytes).map(|()| None),
+            Piece::Event(event) => self.show(event),
+        }
+    }
+
+    fn show(&mut self, event: OutputEvent) -> Result<Option<ExitCode>> {
         if self.json {
             let line = json_line(&event)? + "\n";
             self.put(false, line.as_bytes())?;

@@ -58,7 +58,7 @@ fn number(signal: &str) -> Option<u8> {
 
 /// Says what went wrong before the program ended, and ends with a code that is no program's.
 pub fn failed(error: &anyhow::Error) -> ExitCode {
-    let _ = failure::report(error);
+    let _ = failure::report(error, false);
     ExitCode::from(match error.downcast_ref::<Error>().and_then(Error::code) {
         Some("command_not_found") => NOT_FOUND,
         Some("spawn_failed" | "permission_denied") => NOT_RUNNABLE,

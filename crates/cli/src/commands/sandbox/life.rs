@@ -11,7 +11,14 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::{Progress, called, wait_sandbox};
+use crate::several::{Outcome, find_all};
+use crate::typed::{Words, retold};
+use crate::wait::WaitArgs;
 
+/// Seconds that a verb is waited for.
+const LONGEST: u64 = 300;
+/// Which option of a fork becomes which field.
+const FORK: Words = &[("count", "--count"), ("name", "--name"), ("snapshot_id", "--snapshot")];
 /// Between two looks at what is being deleted.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -21,18 +28,7 @@ pub struct VerbArgs {
     #[arg(required = true)]
     sandboxes: Vec<String>,
     #[command(flatten)]
-    waiting: Waiting,
-}
-
-/// Whether to wait, and for how long.
-#[derive(Args)]
-pub struct Waiting {
-    /// Return at once; otherwise when it is done
-    #[arg(long)]
-    no_wait: bool,
-    /// Seconds to wait at most
-    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
-    wait_timeout: u64,
+    waiting: WaitArgs,
 }
 
 #[derive(Args)]
@@ -42,7 +38,7 @@ pub struct RestoreArgs {
     /// Snapshot, by name or id
     snapshot: String,
     #[command(flatten)]
-    waiting: Waiting,
+    waiting: WaitArgs,
 }
 
 #[derive(Args)]
@@ -62,7 +58,7 @@ pub struct ForkArgs {
     #[arg(long)]
     snapshot: Option<String>,
     #[command(flatten)]
-    waiting: Waiting,
+    waiting: WaitArgs,
 }
 
 #[derive(Args)]
@@ -70,46 +66,51 @@ pub struct DeleteArgs {
     /// Names or ids
     #[arg(required = true)]
     sandboxes: Vec<String>,
-    /// Wait until they are gone
-    #[arg(long, short)]
-    wait: bool,
-    /// Seconds to wait at most
-    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
-    wait_timeout: u64,
+    #[command(flatten)]
+    waiting: WaitArgs,
 }
 
-impl Waiting {
-    async fn until(&self, context: &Context, project: &ProjectClient, id: &str, phase: &str) -> Result<Sandbox> {
-        if self.no_wait {
-            return Ok(project.sandbox(id).await?);
-        }
-        wait_sandbox(project, id, phase, self.wait_timeout, context.json).await
+/// The sandbox once it has a phase; or at once, where that was said.
+async fn until(
+    context: &Context,
+    project: &ProjectClient,
+    waiting: WaitArgs,
+    id: &str,
+    phase: &str,
+) -> Result<Sandbox> {
+    if !waiting.wanted(true) {
+        return Ok(project.sandbox(id).await?);
     }
+    wait_sandbox(project, id, phase, waiting.longest(LONGEST), context.is_quiet()).await
 }
 
 /// `pause` or `resume`, which leads to `goal`.
 pub async fn verb(context: &Context, project: &ProjectClient, args: VerbArgs, verb: &str, goal: &str) -> Result<()> {
-    let mut asked = Vec::new();
-    for name in &args.sandboxes {
-        let sandbox = find(project, name).await?;
-        project.sandbox_verb(&sandbox.id, verb).await?;
-        asked.push(sandbox.id);
+    let all = find_all(&args.sandboxes, async |text: &str| find(project, text).await).await?;
+    let (mut outcome, mut asked) = (Outcome::of(all.len(), context.look), Vec::new());
+    for sandbox in all {
+        let answer = project.sandbox_verb(&sandbox.id, verb).await.map_err(Into::into);
+        asked.extend(outcome.of_one(called(&sandbox), answer.map(drop)).map(|()| sandbox));
     }
-    for id in asked {
-        say(context, &args.waiting.until(context, project, &id, goal).await?)?;
+    for sandbox in asked {
+        let done = until(context, project, args.waiting, &sandbox.id, goal).await;
+        if let Some(sandbox) = outcome.of_one(called(&sandbox), done) {
+            say(context, &sandbox)?;
+        }
     }
-    Ok(())
+    outcome.end()
 }
 
 fn say(context: &Context, sandbox: &Sandbox) -> Result<()> {
-    output::print(context.json, sandbox, |sandbox| println!("{} {}", called(sandbox), sandbox.phase))
+    let name = called(sandbox);
+    output::print(context.look, sandbox, name, &sandbox.id, |sandbox| println!("{name} {}", sandbox.phase))
 }
 
 pub async fn restore(context: &Context, project: &ProjectClient, args: RestoreArgs) -> Result<()> {
     let sandbox = find(project, &args.sandbox).await?;
     let snapshot = snapshot::find(project, &args.snapshot, Some(&sandbox.id)).await?;
     project.restore_sandbox(&sandbox.id, &snapshot.id).await?;
-    say(context, &args.waiting.until(context, project, &sandbox.id, "Ready").await?)
+    say(context, &until(context, project, args.waiting, &sandbox.id, "Ready").await?)
 }
 
 pub async fn fork(context: &Context, project: &ProjectClient, args: ForkArgs) -> Result<()> {
@@ -119,32 +120,33 @@ pub async fn fork(context: &Context, project: &ProjectClient, args: ForkArgs) ->
         None => None,
     };
     let request = ForkSandbox { count: args.count, name: args.name, include_memory: args.include_memory, snapshot_id };
-    let mut forks = project.fork_sandbox(&sandbox.id, &request).await?;
-    if !args.waiting.no_wait {
+    let mut forks = project.fork_sandbox(&sandbox.id, &request).await.map_err(|error| retold(error, FORK))?;
+    if args.waiting.wanted(true) {
         for fork in &mut forks {
-            *fork = wait_sandbox(project, &fork.id, "Ready", args.waiting.wait_timeout, context.json).await?;
+            *fork = wait_sandbox(project, &fork.id, "Ready", args.waiting.longest(LONGEST), context.is_quiet()).await?;
         }
     }
     let templates = super::templates(context, project).await?;
-    output::print(context.json, &forks, |forks| show::table(forks, &templates))
+    output::rows(context.look, &forks, |forks| show::table(forks, &templates))
 }
 
 pub async fn delete(context: &Context, project: &ProjectClient, args: DeleteArgs) -> Result<()> {
-    let mut asked = Vec::new();
-    for name in &args.sandboxes {
-        let sandbox = find(project, name).await?;
-        project.delete_sandbox(&sandbox.id).await?;
-        asked.push(sandbox);
+    let all = find_all(&args.sandboxes, async |text: &str| find(project, text).await).await?;
+    let (mut outcome, mut asked) = (Outcome::of(all.len(), context.look), Vec::new());
+    for sandbox in all {
+        let answer = project.delete_sandbox(&sandbox.id).await.map_err(Into::into);
+        asked.extend(outcome.of_one(called(&sandbox), answer).map(|()| sandbox));
     }
+    let (wait, longest) = (args.waiting.wanted(false), args.waiting.longest(LONGEST));
     for sandbox in asked {
-        if args.wait {
-            gone(project, &sandbox, args.wait_timeout, context.json).await?;
-        }
-        if !context.json {
-            println!("{} {}", called(&sandbox), if args.wait { "deleted" } else { "is being deleted" });
+        let ended = if wait { gone(project, &sandbox, longest, context.is_quiet()).await } else { Ok(()) };
+        let name = called(&sandbox);
+        if outcome.of_one(name, ended).is_some() {
+            let how = if wait { "deleted" } else { "is being deleted" };
+            output::done(context.look, name, &sandbox.id, &format!("{name} {how}"));
         }
     }
-    Ok(())
+    outcome.end()
 }
 
 async fn gone(project: &ProjectClient, sandbox: &Sandbox, seconds: u64, quiet: bool) -> Result<()> {

@@ -21,9 +21,12 @@ use berth_client::{ChangeSandbox, Page, ProjectClient, Sandbox, SandboxFilter};
 use clap::{Args, Subcommand};
 
 use crate::context::Context;
-use crate::pick::{is_id, only};
+use crate::pick::{Noun, candidates, is_id};
 use crate::progress::wait_sandbox;
+use crate::typed::retold;
 use crate::{pairs, span};
+
+const SANDBOX: Noun = Noun { one: "sandbox", list: "berth sandbox list" };
 
 #[derive(Subcommand)]
 pub enum SandboxCommand {
@@ -87,10 +90,10 @@ pub enum SandboxCommand {
         /// Name or id
         sandbox: String,
         /// The phase
-        #[arg(long, default_value = "Ready")]
+        #[arg(long, visible_alias = "status", default_value = "Ready", value_parser = phase)]
         phase: String,
-        /// Seconds to wait at most
-        #[arg(long, default_value_t = 300)]
+        /// Longest wait, as 90s or 5m
+        #[arg(long, visible_alias = "wait-timeout", value_name = "SPAN", default_value = "5m", value_parser = span::parse)]
         timeout: u64,
     },
     /// Delete sandboxes for good; their snapshots stay
@@ -101,7 +104,7 @@ pub enum SandboxCommand {
 #[derive(Args)]
 pub struct ListArgs {
     /// Only this phase
-    #[arg(long)]
+    #[arg(long, visible_alias = "status", value_parser = phase)]
     phase: Option<String>,
     /// Only of this template, by name or id
     #[arg(long)]
@@ -123,7 +126,7 @@ pub struct UpdateArgs {
     /// How long it may be idle, as 15m
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<String>,
-    /// What happens then
+    /// What happens then: it is paused and keeps everything, or is deleted
     #[arg(long, value_enum)]
     on_timeout: Option<create::OnTimeout>,
     /// All its metadata from now on: KEY=VALUE, repeated
@@ -142,7 +145,7 @@ pub async fn run(context: &Context, command: SandboxCommand) -> Result<ExitCode>
     match command {
         SandboxCommand::Create(args) => create::create(context, project, args).await?,
         SandboxCommand::List(args) => list(context, project, args).await?,
-        SandboxCommand::Show { sandbox } => show::one(context, &find(project, &sandbox).await?)?,
+        SandboxCommand::Show { sandbox } => show::one(context, project, &find(project, &sandbox).await?).await?,
         SandboxCommand::Exec(args) => return Ok(exec::exec(context, project, args).await),
         SandboxCommand::Run(args) => return Ok(run::run(context, project, args).await),
         SandboxCommand::Cp(args) => return copy::copy(project, args).await,
@@ -163,11 +166,19 @@ pub async fn run(context: &Context, command: SandboxCommand) -> Result<ExitCode>
         }
         SandboxCommand::Wait { sandbox, phase, timeout } => {
             let sandbox = find(project, &sandbox).await?;
-            show::one(context, &wait_sandbox(project, &sandbox.id, &phase, timeout, context.json).await?)?;
+            let sandbox = wait_sandbox(project, &sandbox.id, &phase, timeout, context.is_quiet()).await?;
+            show::one(context, project, &sandbox).await?;
         }
         SandboxCommand::Delete(args) => life::delete(context, project, args).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A phase begins with a capital, however it was typed.
+#[expect(clippy::unnecessary_wraps, reason = "the command line's parsers may fail")]
+fn phase(text: &str) -> Result<String, std::convert::Infallible> {
+    let mut letters = text.chars();
+    Ok(letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect())
 }
 
 /// The sandbox of a name or an id.
@@ -175,8 +186,11 @@ async fn find(project: &ProjectClient, text: &str) -> Result<Sandbox> {
     if is_id(text) {
         return Ok(project.sandbox(text).await?);
     }
-    let filter = SandboxFilter { name: Some(text.to_owned()), limit: Some(2), ..SandboxFilter::default() };
-    only(project.sandboxes(&filter).await?.data, "sandbox", text, "berth sandbox list")
+    let filter = SandboxFilter { name: Some(text.to_owned()), ..SandboxFilter::default() };
+    let page = |at: Page| SandboxFilter { page: Some(at.page), limit: Some(at.limit), ..SandboxFilter::default() };
+    let found = project.sandboxes(&filter).await?.data;
+    let found = candidates(text, found, async |at| project.sandboxes(&page(at)).await).await?;
+    SANDBOX.of(found, text, |sandbox| &sandbox.id, |sandbox| sandbox.name.as_deref() == Some(text))
 }
 
 async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Result<()> {
@@ -194,7 +208,7 @@ async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Res
 
 /// What templates are called, for people.
 async fn templates(context: &Context, project: &ProjectClient) -> Result<show::Names> {
-    if context.json {
+    if context.is_quiet() {
         return Ok(show::Names::new());
     }
     let templates = project.templates(Page::default()).await?;
@@ -211,7 +225,8 @@ async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) ->
         metadata: (args.no_metadata || !metadata.is_empty()).then_some(metadata),
         network: args.network.network(),
     };
-    show::one(context, &project.update_sandbox(&sandbox.id, &change).await?)
+    let changed = project.update_sandbox(&sandbox.id, &change).await.map_err(|e| retold(e, create::WORDS))?;
+    show::one(context, project, &changed).await
 }
 
 /// The id of the snapshot of a name or an id.

@@ -45,7 +45,7 @@ pub async fn port(context: &Context, project: &ProjectClient, args: PortArgs) ->
     let runtime = project.runtime(&sandbox)?;
     let url = runtime.port_url(args.port);
     let Some(address) = args.listen else {
-        return output::print(context.json, &serde_json::json!({ "url": url }), |_| println!("{url}"));
+        return output::print(context.look, &serde_json::json!({ "url": url }), &url, &url, |_| println!("{url}"));
     };
     let listener = TcpListener::bind(address).await.with_context(|| format!("{address} cannot be listened on"))?;
     eprintln!("http://{} is port {} of the sandbox (HTTP only). Ctrl-C ends it.", listener.local_addr()?, args.port);

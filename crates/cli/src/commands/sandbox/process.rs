@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use berth_client::{OutputEvent, Process, ProcessState, ProjectClient, output_bytes};
+use berth_client::{Form, OutputEvent, Piece, Process, ProcessState, ProjectClient, output_bytes};
 use clap::Args;
 use futures::FutureExt;
 
 use super::sink::{Reader, Sink};
 use super::{exit, find};
 use crate::context::Context;
-use crate::output;
+use crate::output::{self, Table};
 
 #[derive(Args)]
 pub struct LogsArgs {
@@ -40,13 +40,24 @@ pub struct KillArgs {
 pub async fn list(context: &Context, project: &ProjectClient, sandbox: &str) -> Result<()> {
     let sandbox = find(project, sandbox).await?;
     let processes = project.runtime(&sandbox)?.processes().await?;
-    output::print(context.json, &processes, |processes| {
+    output::rows(context.look, &processes, |processes| {
         let rows = processes.data.iter().map(|process| {
-            let cmd: String = process.cmd.chars().flat_map(char::escape_debug).take(100).collect();
-            [process.pid.to_string(), state(process), output::age(&process.started_at), cmd]
+            [process.pid.to_string(), state(process), output::age(&process.started_at), shown(&process.cmd)]
         });
-        output::table(["PID", "STATE", "AGE", "COMMAND"], rows, "No processes were started in it.");
+        Table::new(["PID", "STATE", "AGE", "COMMAND"], rows, "No processes were started in it.").cut()
     })
+}
+
+/// A command line for a person's terminal: without what the terminal would obey, and with quotes as they are.
+fn shown(cmd: &str) -> String {
+    let mut text = String::new();
+    for c in cmd.chars().take(100) {
+        match c {
+            '\'' | '"' | '\\' => text.push(c),
+            other => text.extend(other.escape_debug()),
+        }
+    }
+    text
 }
 
 fn state(process: &Process) -> String {
@@ -59,29 +70,33 @@ fn state(process: &Process) -> String {
 
 pub async fn logs(context: &Context, project: &ProjectClient, args: LogsArgs) -> Result<()> {
     let sandbox = find(project, &args.sandbox).await?;
-    let mut execution = project.runtime(&sandbox)?.logs(args.pid, args.offset, args.follow);
+    let form = if context.look.is_json() { Form::Lines } else { Form::Bytes };
+    let mut execution = project.runtime(&sandbox)?.logs(args.pid, args.offset, args.follow, form);
     let mut sink = Sink::standard();
     loop {
-        let at_once = execution.next().now_or_never();
-        let event = if let Some(event) = at_once {
-            event?
+        let at_once = execution.next_piece().now_or_never();
+        let piece = if let Some(piece) = at_once {
+            piece?
         } else {
             sink.flush()?;
-            execution.next().await?
+            execution.next_piece().await?
         };
-        let Some(event) = event else { break };
-        let reader = match &event {
-            event if context.json => sink.put(false, (super::exec::json_line(event)? + "\n").as_bytes())?,
-            OutputEvent::Output { stderr, output } => sink.put(*stderr, &output_bytes(output)?)?,
-            OutputEvent::Truncated { from } => {
+        let Some(piece) = piece else { break };
+        let reader = match &piece {
+            Piece::Bytes { stderr, bytes, .. } => sink.put(*stderr, bytes)?,
+            Piece::Event(event) if context.look.is_json() => {
+                sink.put(false, (super::exec::json_line(event)? + "\n").as_bytes())?
+            }
+            Piece::Event(OutputEvent::Output { stderr, output }) => sink.put(*stderr, &output_bytes(output)?)?,
+            Piece::Event(OutputEvent::Truncated { from }) => {
                 eprintln!("berth: output before byte {from} is gone; the last 8 MiB are kept.");
                 Reader::There
             }
-            OutputEvent::Error { message, .. } => {
+            Piece::Event(OutputEvent::Error { message, .. }) => {
                 sink.flush()?;
                 bail!(message.clone());
             }
-            OutputEvent::Start { .. } | OutputEvent::Exit(_) => Reader::There,
+            Piece::Event(OutputEvent::Start { .. } | OutputEvent::Exit(_)) => Reader::There,
         };
         if reader == Reader::Left {
             break;
@@ -98,8 +113,19 @@ pub async fn kill(context: &Context, project: &ProjectClient, args: KillArgs) ->
         Some(signal) => runtime.signal(args.pid, signal).await?,
         None => runtime.end_process(args.pid).await?,
     }
-    if !context.json {
-        println!("{} {}", args.pid, args.signal.as_ref().map_or("ended".into(), |signal| format!("got {signal}")));
-    }
+    let (pid, how) = (args.pid.to_string(), args.signal.map_or("ended".into(), |signal| format!("got {signal}")));
+    output::done(context.look, &pid, &pid, &format!("{pid} {how}"));
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_it_was_typed_and_obeyed_by_no_terminal() {
+        assert_eq!(shown(r#"sh -c 'exit 7' "a\b""#), r#"sh -c 'exit 7' "a\b""#);
+        assert_eq!(shown("a\x1b[2J\nb"), "a\\u{1b}[2J\\nb");
+        assert_eq!(shown(&"x".repeat(200)).len(), 100);
+    }
 }

@@ -6,12 +6,13 @@ use anyhow::{Result, anyhow};
 use berth_client::ProjectClient;
 use clap::Args;
 
-use super::create::{OnTimeout, Origin};
+use super::create::{OnTimeout, Origin, refused};
 use super::exec::{How, inside};
 use super::exit;
 use super::forward::Signals;
 use crate::context::Context;
 use crate::progress::{called, wait_sandbox};
+use crate::span;
 
 /// After so many idle seconds a sandbox goes by itself whose caller is not there to delete it.
 const FORGOTTEN: u64 = 300;
@@ -25,8 +26,8 @@ pub struct RunArgs {
     /// Keep the sandbox afterwards
     #[arg(long)]
     keep: bool,
-    /// Seconds to wait at most until it is Ready
-    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    /// How long to wait at most until it is Ready, as 90s or 5m
+    #[arg(long, default_value = "5m", value_name = "SPAN", value_parser = span::parse)]
     wait_timeout: u64,
     /// Program and its arguments; a shell's words are sh -c '…'
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -44,7 +45,7 @@ async fn begin(context: &Context, project: &ProjectClient, args: RunArgs) -> Res
         request.on_timeout = Some(OnTimeout::Delete.word());
     }
     let mut signals = Signals::listen()?;
-    let sandbox = project.create_sandbox(&request).await?;
+    let sandbox = project.create_sandbox(&request).await.map_err(|error| refused(error, &request))?;
     let ready = tokio::select! {
         ready = wait_sandbox(project, &sandbox.id, "Ready", args.wait_timeout, true) => ready,
         name = signals.next() => Err(anyhow!("{name} came before the sandbox was Ready")),

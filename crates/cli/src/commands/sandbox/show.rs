@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use berth_client::{List, Network, Sandbox, Snapshot};
+use berth_client::{List, Network, ProjectClient, Sandbox, Snapshot};
 use serde_json::Value;
 
 use crate::context::Context;
-use crate::output;
+use crate::output::{self, Table};
 use crate::progress::called;
 
 /// A list, with the names of templates by their ids.
 pub fn list(context: &Context, sandboxes: &List<Sandbox>, templates: &Names) -> Result<()> {
-    output::list(context.json, sandboxes, |sandboxes| table(sandboxes, templates))
+    output::list(context.look, sandboxes, |sandboxes| table(sandboxes, templates))
 }
 
 /// Names by ids.
 pub type Names = BTreeMap<String, String>;
 
 /// Several, one on each line.
-pub fn table(sandboxes: &[Sandbox], templates: &Names) {
+pub fn table(sandboxes: &[Sandbox], templates: &Names) -> Table {
     let rows = sandboxes.iter().map(|sandbox| {
         [
             output::or_dash(sandbox.name.as_deref()),
@@ -29,26 +29,33 @@ pub fn table(sandboxes: &[Sandbox], templates: &Names) {
             sandbox.id.clone(),
         ]
     });
-    output::table(["NAME", "PHASE", "OF", "AGE", "ID"], rows, "No sandboxes. Create one: berth sandbox create");
+    Table::new(["NAME", "PHASE", "OF", "AGE", "ID"], rows, "No sandboxes. Create one: berth sandbox create")
 }
 
 fn origin(sandbox: &Sandbox, templates: &Names) -> String {
     match (&sandbox.snapshot_id, &sandbox.template_id) {
-        (Some(snapshot), _) => format!("snapshot {snapshot}"),
+        (Some(snapshot), _) => format!("snapshot {}", output::short(snapshot)),
         (None, Some(template)) => templates.get(template).unwrap_or(template).clone(),
         (None, None) => "-".into(),
     }
 }
 
-pub fn one(context: &Context, sandbox: &Sandbox) -> Result<()> {
-    output::print(context.json, sandbox, |sandbox| {
+/// One sandbox, with its template's name for people.
+pub async fn one(context: &Context, project: &ProjectClient, sandbox: &Sandbox) -> Result<()> {
+    let template = match &sandbox.template_id {
+        Some(id) if context.look.is_for_people() => project.template(id).await.ok(),
+        _ => None,
+    };
+    let id = || sandbox.template_id.clone().unwrap_or_default();
+    let template = template.map_or_else(id, |template| template.name);
+    output::record(context.look, sandbox, |sandbox| {
         let metadata = sandbox.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
-        output::fields(&[
+        vec![
             ("name", sandbox.name.clone().unwrap_or_default()),
             ("id", sandbox.id.clone()),
             ("phase", sandbox.phase.clone()),
             ("message", sandbox.message.clone().unwrap_or_default()),
-            ("template", sandbox.template_id.clone().unwrap_or_default()),
+            ("template", template),
             ("snapshot", sandbox.snapshot_id.clone().unwrap_or_default()),
             ("address", sandbox.connect_url.clone()),
             ("cpus", number(sandbox, "vcpu", "")),
@@ -59,11 +66,11 @@ pub fn one(context: &Context, sandbox: &Sandbox) -> Result<()> {
             ("timeout", number(sandbox, "timeout_seconds", " s")),
             ("idle timeout", number(sandbox, "idle_timeout_seconds", " s")),
             ("on timeout", word(sandbox, "on_timeout")),
-            ("ends", sandbox.expires_at.clone().unwrap_or_default()),
+            ("ends", sandbox.expires_at.as_deref().map(output::time).unwrap_or_default()),
             ("was ready", sandbox.running_seconds.as_ref().map(|s| format!("{s} s")).unwrap_or_default()),
-            ("created", sandbox.created_at.clone()),
-            ("changed", sandbox.updated_at.clone()),
-        ]);
+            ("created", output::time(&sandbox.created_at)),
+            ("changed", output::time(&sandbox.updated_at)),
+        ]
     })
 }
 
@@ -85,25 +92,26 @@ fn egress(sandbox: &Sandbox) -> String {
     network.egress.unwrap_or_default() + &but("allow", &network.allow) + &but("deny", &network.deny)
 }
 
-pub fn snapshots(snapshots: &[Snapshot]) {
+pub fn snapshots(snapshots: &[Snapshot]) -> Table {
     let rows = snapshots.iter().map(|snapshot| {
         [
             output::or_dash(snapshot.name.as_deref()),
             snapshot.status.clone(),
             snapshot.captures.join("+"),
             output::age(&snapshot.created_at),
-            output::or_dash(snapshot.message.as_deref()),
             snapshot.id.clone(),
+            output::or_dash(snapshot.message.as_deref()),
         ]
     });
-    let header = ["NAME", "STATUS", "HOLDS", "AGE", "MESSAGE", "ID"];
-    output::table(header, rows, "No snapshots. Take one: berth sandbox snapshot create SANDBOX");
+    let header = ["NAME", "STATUS", "HOLDS", "AGE", "ID", "MESSAGE"];
+    Table::new(header, rows, "No snapshots. Take one: berth sandbox snapshot create SANDBOX").cut()
 }
 
 pub fn metrics(context: &Context, metrics: &Value) -> Result<()> {
-    if context.json {
-        return output::json(metrics);
-    }
+    output::rows(context.look, metrics, figures)
+}
+
+fn figures(metrics: &Value) -> Table {
     let series = |name: &str| metrics["series"][name].as_array().cloned().unwrap_or_default();
     let names = ["memory_bytes", "disk_bytes", "network_rx_bytes", "network_tx_bytes", "processes"];
     let [memory, disk, received, sent, processes] = names.map(series);
@@ -114,7 +122,7 @@ pub fn metrics(context: &Context, metrics: &Value) -> Result<()> {
     let used = series("cpu_percent").into_iter().enumerate().filter(|(_, point)| !point[1].is_null());
     let rows = used.map(|(index, point)| {
         [
-            point[0].as_str().unwrap_or_default().to_owned(),
+            output::time(point[0].as_str().unwrap_or_default()),
             point[1].as_f64().map_or_else(|| "-".into(), |value| format!("{value:.1}")),
             at(&memory, index, 20),
             at(&disk, index, 20),
@@ -123,9 +131,8 @@ pub fn metrics(context: &Context, metrics: &Value) -> Result<()> {
             processes.get(index).and_then(|p| p[1].as_f64()).map_or_else(|| "-".into(), |n| format!("{n:.0}")),
         ]
     });
-    let header = ["TIME", "CPU %", "MEMORY MiB", "DISK MiB", "RECEIVED KiB", "SENT KiB", "PROCESSES"];
-    output::table(header, rows, "No figures yet.");
-    Ok(())
+    let header = ["TIME", "CPU %", "MEMORY MiB", "DISK MiB", "IN KiB", "OUT KiB", "PROCESSES"];
+    Table::new(header, rows, "No figures yet.")
 }
 
 /// What one may type next.

@@ -7,24 +7,34 @@ use berth_client::{NewSnapshot, Page, ProjectClient, Snapshot};
 use clap::{Args, Subcommand};
 
 use super::show;
+use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output;
-use crate::pick::{is_id, only};
+use crate::pick::{Noun, candidates, is_id};
 use crate::progress::Progress;
+use crate::several::{Outcome, find_all};
+use crate::typed::retold;
+use crate::wait::WaitArgs;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// Seconds that a new snapshot is waited for.
+const LONGEST: u64 = 300;
+const SNAPSHOT: Noun = Noun { one: "snapshot", list: "berth sandbox snapshot list" };
+
 #[derive(Subcommand)]
 pub enum SnapshotCommand {
-    /// Keep the state of a sandbox, which goes on
+    /// Keep the state of a sandbox, which goes on, and wait until it is kept
     Create(CreateArgs),
     /// List the snapshots of a sandbox, or of the project
     #[command(visible_alias = "ls")]
     List {
         /// Sandbox, by name or id
         sandbox: Option<String>,
+        #[command(flatten)]
+        page: PageArgs,
     },
     /// Show one snapshot
     #[command(visible_alias = "get")]
@@ -51,51 +61,49 @@ pub struct CreateArgs {
     /// Keep the memory, too: what runs goes on where it is restored
     #[arg(long)]
     include_memory: bool,
-    /// Return at once; otherwise when it is Ready
-    #[arg(long)]
-    no_wait: bool,
-    /// Seconds to wait at most
-    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
-    wait_timeout: u64,
+    #[command(flatten)]
+    waiting: WaitArgs,
 }
 
 /// Does what was typed.
 pub async fn run(context: &Context, project: &ProjectClient, command: SnapshotCommand) -> Result<()> {
     match command {
         SnapshotCommand::Create(args) => create(context, project, args).await,
-        SnapshotCommand::List { sandbox: None } => {
-            let snapshots = project.snapshots(Page::default()).await?;
-            output::list(context.json, &snapshots, show::snapshots)
+        SnapshotCommand::List { sandbox: None, page } => {
+            output::list(context.look, &project.snapshots(page.into()).await?, show::snapshots)
         }
-        SnapshotCommand::List { sandbox: Some(sandbox) } => {
+        SnapshotCommand::List { sandbox: Some(sandbox), page } => {
             let sandbox = super::find(project, &sandbox).await?;
-            let snapshots = project.sandbox_snapshots(&sandbox.id, Page::default()).await?;
-            output::list(context.json, &snapshots, show::snapshots)
+            let snapshots = project.sandbox_snapshots(&sandbox.id, page.into()).await?;
+            output::list(context.look, &snapshots, show::snapshots)
         }
         SnapshotCommand::Show { snapshot } => one(context, &find(project, &snapshot, None).await?),
         SnapshotCommand::Delete { snapshots } => {
-            for text in snapshots {
-                let snapshot = find(project, &text, None).await?;
-                project.delete_snapshot(&snapshot.id).await?;
-                if !context.json {
-                    println!("{text} is being deleted");
+            let found = find_all(&snapshots, async |text: &str| find(project, text, None).await).await?;
+            let mut outcome = Outcome::of(found.len(), context.look);
+            for (snapshot, text) in found.iter().zip(&snapshots) {
+                let answer = project.delete_snapshot(&snapshot.id).await.map_err(Into::into);
+                if outcome.of_one(text, answer).is_some() {
+                    let name = snapshot.name.as_deref().unwrap_or(&snapshot.id);
+                    output::done(context.look, name, &snapshot.id, &format!("{text} is being deleted"));
                 }
             }
-            Ok(())
+            outcome.end()
         }
     }
 }
 
 fn one(context: &Context, snapshot: &Snapshot) -> Result<()> {
-    output::print(context.json, snapshot, |snapshot| show::snapshots(std::slice::from_ref(snapshot)))
+    output::rows(context.look, snapshot, |snapshot| show::snapshots(std::slice::from_ref(snapshot)))
 }
 
 async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
     let sandbox = super::find(project, &args.sandbox).await?;
     let request = NewSnapshot { name: args.name, include_memory: args.include_memory };
-    let mut snapshot = project.create_snapshot(&sandbox.id, &request).await?;
-    if !args.no_wait {
-        snapshot = ready(project, snapshot, args.wait_timeout, context.json).await?;
+    let made = project.create_snapshot(&sandbox.id, &request).await;
+    let mut snapshot = made.map_err(|error| retold(error, &[("name", "--name")]))?;
+    if args.waiting.wanted(true) {
+        snapshot = ready(project, snapshot, args.waiting.longest(LONGEST), context.is_quiet()).await?;
     }
     one(context, &snapshot)
 }
@@ -124,10 +132,11 @@ pub async fn find(project: &ProjectClient, text: &str, sandbox: Option<&str>) ->
     if is_id(text) {
         return Ok(project.snapshot(text).await?);
     }
-    let mut found = Page::all(async |page| project.snapshots_named(text, page).await).await?;
+    let found = Page::all(async |page| project.snapshots_named(text, page).await).await?;
+    let mut found = candidates(text, found, async |page| project.snapshots(page).await).await?;
     let own = |snapshot: &Snapshot| sandbox.is_some() && snapshot.sandbox_id.as_deref() == sandbox;
     if found.iter().any(own) {
         found.retain(own);
     }
-    only(found, "snapshot", text, "berth sandbox snapshot list")
+    SNAPSHOT.of(found, text, |snapshot| &snapshot.id, |snapshot| snapshot.name.as_deref() == Some(text))
 }

@@ -8,9 +8,11 @@ use berth_domain::sandbox::dockerfile::pattern::Ignore;
 use berth_domain::sandbox::request::UPLOAD;
 use reqwest::Body;
 
+use super::WORDS;
 use crate::commands::sandbox::copy::{Choice, packing, pieces};
 use crate::failure::Failure;
 use crate::progress::Meter;
+use crate::typed::{lines, retold};
 
 /// The id of an upload that is still to be sent.
 const TO_BE_SENT: &str = "00000000-0000-0000-0000-000000000000";
@@ -31,7 +33,10 @@ pub async fn begin(
     mut request: CreateTemplate,
     local: Option<Local>,
 ) -> Result<(Template, Option<String>)> {
-    let Some(local) = local else { return Ok((project.create_template(&request).await?, None)) };
+    let Some(local) = local else {
+        let made = project.create_template(&request).await;
+        return Ok((made.map_err(|error| retold(error, WORDS))?, None));
+    };
     local.name(&mut request, TO_BE_SENT);
     check(&request)?;
     let upload = local.send(project).await?;
@@ -40,7 +45,7 @@ pub async fn begin(
     if matches!(made, Err(Error::Api { .. })) {
         remove(project, &upload.id).await;
     }
-    Ok((made?, Some(upload.id)))
+    Ok((made.map_err(|error| retold(error, WORDS))?, Some(upload.id)))
 }
 
 /// Removes what was sent, unless it is gone: the service removes a context that it has built of. Where that fails, it
@@ -55,7 +60,10 @@ pub async fn remove(project: &ProjectClient, upload: &str) {
 fn check(request: &CreateTemplate) -> Result<()> {
     let body = serde_json::to_value(request)?;
     let checked = berth_domain::sandbox::request::CreateTemplate::try_from(&body);
-    checked.map(drop).map_err(|error| Failure::usage(error.message))
+    checked.map(drop).map_err(|error| match error.details.as_slice() {
+        [] => Failure::usage(error.message),
+        details => Failure::usage(lines(details.iter().map(|d| (d.field.as_str(), d.message.as_str())), WORDS)),
+    })
 }
 
 impl Local {

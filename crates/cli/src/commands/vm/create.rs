@@ -6,11 +6,36 @@ use anyhow::{Context as _, Result};
 use berth_client::{CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, Port, ProjectClient, RootDiskChoice};
 use clap::Args;
 
-use super::{labels, show};
+use super::{labels, show, tell_shared};
 use crate::commands::disk;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::{credentials, progress};
+use crate::typed::{Words, retold};
+use crate::wait::WaitArgs;
+use crate::{credentials, progress, size};
+
+/// Seconds that a new VM is waited for: an image may be cloned first.
+const LONGEST: u64 = 600;
+
+/// Which option becomes which field.
+pub const WORDS: Words = &[
+    ("name", "NAME"),
+    ("root_disk.create_disk_request.name", "NAME"),
+    ("root_disk.create_disk_request.size_gb", "--disk"),
+    ("root_disk.create_disk_request.image_id", "--image"),
+    ("root_disk.attach_disk_request", "--root-disk"),
+    ("vm_config_id", "--size"),
+    ("gpu_config_count", "--gpus"),
+    ("data_disks.create_disks", "--data"),
+    ("data_disks.attached_disks", "--attach"),
+    ("ssh_keys", "--ssh-key"),
+    ("exposed_ports", "--port"),
+    ("user_data", "--user-data"),
+    ("labels", "--label"),
+    ("restart_policy", "--restart-policy"),
+    ("region_id", "--region"),
+    ("plan_id", "--plan"),
+];
 
 #[derive(Args)]
 pub struct CreateArgs {
@@ -25,9 +50,9 @@ pub struct CreateArgs {
     /// GPUs
     #[arg(long)]
     gpus: Option<i64>,
-    /// Root disk in GiB, 20 to 2048
-    #[arg(long, default_value_t = 20, value_name = "GIB", conflicts_with = "root_disk")]
-    disk: i64,
+    /// Root disk in GiB, or as 1T: 20 to 2048
+    #[arg(long, default_value = "20", value_name = "GIB", value_parser = size::gib, conflicts_with = "root_disk")]
+    disk: u64,
     /// Boot from this root disk, by name or id
     #[arg(long, value_name = "DISK")]
     root_disk: Option<String>,
@@ -64,21 +89,22 @@ pub struct CreateArgs {
     /// Plan
     #[arg(long, default_value = "on-demand")]
     plan: String,
-    /// Wait until it runs
-    #[arg(long, short)]
-    wait: bool,
-    /// Seconds to wait at most
-    #[arg(long, default_value_t = 600)]
-    timeout: u64,
+    #[command(flatten)]
+    waiting: WaitArgs,
 }
 
 pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
-    let (wait, timeout) = (args.wait, args.timeout);
+    let waiting = args.waiting;
     let request = request(project, args).await?;
-    let vm = project.create_vm(&request).await?;
-    let vm = if wait { progress::wait(project, &vm.id, "running", timeout, context.json).await? } else { vm };
+    let vm = project.create_vm(&request).await.map_err(|error| retold(error, WORDS))?;
+    tell_shared(context, project, &vm.name).await;
+    let vm = if waiting.wanted(false) {
+        progress::wait(project, &vm.id, "running", waiting.longest(LONGEST), context.is_quiet()).await?
+    } else {
+        vm
+    };
     show::one(context, &vm)?;
-    if !context.json && !request.ssh_keys.is_empty() {
+    if context.look.is_for_people() && !request.ssh_keys.is_empty() {
         eprintln!("\nLog in: berth vm ssh {}", vm.name);
     }
     Ok(())
@@ -95,7 +121,7 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> 
             attach_disk_request: None,
             create_disk_request: Some(CreateRootDisk {
                 name: args.name.clone(),
-                size_gb: args.disk,
+                size_gb: i64::try_from(args.disk)?,
                 image_id: args.image,
             }),
         },
@@ -128,7 +154,7 @@ fn data_disk(text: &str) -> Result<NewVmDisk> {
     let mut parts = text.split(':');
     let (name, size) = parts.next().zip(parts.next()).ok_or_else(wrong)?;
     let kind = parts.next().unwrap_or("filesystem");
-    let size_gb = size.parse().map_err(|_| wrong())?;
+    let size_gb = size::gib(size).ok().and_then(|size| i64::try_from(size).ok()).ok_or_else(wrong)?;
     Ok(NewVmDisk { name: name.into(), kind: kind.into(), size_gb })
 }
 
@@ -192,6 +218,7 @@ mod tests {
         let disk = data_disk("data:10").unwrap();
         assert_eq!((disk.name.as_str(), disk.kind.as_str(), disk.size_gb), ("data", "filesystem", 10));
         assert_eq!(data_disk("raw:20:block").unwrap().kind, "block");
+        assert_eq!(data_disk("large:1T").unwrap().size_gb, 1024);
         assert!(data_disk("data").is_err());
     }
 }

@@ -7,6 +7,7 @@ use futures::StreamExt;
 
 use super::find;
 use crate::context::Context;
+use crate::output;
 
 #[derive(Args)]
 pub struct EventArgs {
@@ -25,7 +26,8 @@ pub async fn events(context: &Context, project: &ProjectClient, args: EventArgs)
     let mut events = std::pin::pin!(project.events(args.after).await?);
     while let Some(event) = events.next().await {
         let event = event?;
-        if only.as_ref().is_none_or(|id| *id == event.subject) {
+        // Whoever looks at one VM has missed what everybody has.
+        if event.kind == "truncated" || only.as_ref().is_none_or(|id| *id == event.subject) {
             show(context, &event)?;
         }
     }
@@ -34,10 +36,17 @@ pub async fn events(context: &Context, project: &ProjectClient, args: EventArgs)
 
 /// One event on one line, so that programs can read them as they come.
 fn show(context: &Context, event: &Event) -> Result<()> {
-    if context.json {
+    if context.look.is_json() {
         println!("{}", serde_json::to_string(event)?);
     } else {
-        println!("{} {:<5} {:<16} {} {}", event.created_at, event.id, event.kind, event.subject, event.data);
+        println!(
+            "{} {:<5} {:<16} {} {}",
+            output::time(&event.created_at),
+            event.id,
+            event.kind,
+            event.subject,
+            event.data
+        );
     }
     Ok(())
 }

@@ -13,10 +13,18 @@ use anyhow::Result;
 use berth_client::{ChangeVm, Page, ProjectClient, Vm, VmFilter};
 use clap::{Args, Subcommand};
 
+use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::pick::is_id;
-use crate::{output, progress};
+use crate::pick::{Noun, candidates, is_id};
+use crate::several::{Outcome, find_all};
+use crate::typed::{Words, retold};
+use crate::wait::WaitArgs;
+use crate::{output, progress, span};
+
+/// Seconds that a verb is waited for.
+const LONGEST: u64 = 300;
+const VM: Noun = Noun { one: "VM", list: "berth vm list" };
 
 #[derive(Subcommand)]
 pub enum VmCommand {
@@ -51,10 +59,13 @@ pub enum VmCommand {
         /// Name or id
         vm: String,
         /// The status
-        #[arg(long, default_value = "running")]
+        #[arg(long, visible_alias = "phase", default_value = "running")]
         status: String,
-        /// Seconds to wait at most
-        #[arg(long, default_value_t = 300)]
+        /// Until it runs and its guest has booted
+        #[arg(long, conflicts_with = "status")]
+        ready: bool,
+        /// Longest wait, as 90s or 5m
+        #[arg(long, visible_alias = "wait-timeout", value_name = "SPAN", default_value = "5m", value_parser = span::parse)]
         timeout: u64,
     },
     /// Show what happens in the project, as it happens
@@ -63,6 +74,8 @@ pub enum VmCommand {
     Operations {
         /// Name or id
         vm: String,
+        #[command(flatten)]
+        page: PageArgs,
     },
     /// Show what a VM uses
     Metrics {
@@ -80,7 +93,7 @@ pub enum VmCommand {
 #[derive(Args)]
 pub struct ListArgs {
     /// Only this status
-    #[arg(long)]
+    #[arg(long, visible_alias = "phase")]
     status: Option<String>,
     /// Only this label: KEY or KEY=VALUE
     #[arg(long)]
@@ -91,12 +104,8 @@ pub struct ListArgs {
     /// Deleted ones, too
     #[arg(long)]
     deleted: bool,
-    /// Page, from 1
-    #[arg(long, default_value_t = 1)]
-    page: u32,
-    /// VMs on a page, 1 to 100
-    #[arg(long, default_value_t = 100)]
-    limit: u32,
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 #[derive(Args)]
@@ -104,12 +113,8 @@ pub struct VerbArgs {
     /// Names or ids
     #[arg(required = true)]
     vms: Vec<String>,
-    /// Wait until it is done
-    #[arg(long, short)]
-    wait: bool,
-    /// Seconds to wait at most
-    #[arg(long, default_value_t = 300)]
-    timeout: u64,
+    #[command(flatten)]
+    waiting: WaitArgs,
 }
 
 #[derive(Args)]
@@ -133,6 +138,10 @@ pub struct UpdateArgs {
     restart_policy: Option<String>,
 }
 
+/// Which option of a change becomes which field.
+const CHANGES: Words =
+    &[("name", "--name"), ("labels", "--label"), ("exposed_ports", "--port"), ("restart_policy", "--restart-policy")];
+
 /// Does what was typed.
 pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
     let project = context.project()?;
@@ -147,14 +156,19 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
         VmCommand::Update(args) => update(context, &project, args).await?,
         VmCommand::Ssh(args) => return ssh::ssh(&project, args).await,
         VmCommand::Console(args) => console::console(&project, args).await?,
-        VmCommand::Wait { vm, status, timeout } => {
-            let vm = find(&project, &vm).await?;
-            show::one(context, &progress::wait(&project, &vm.id, &status, timeout, context.json).await?)?;
+        VmCommand::Wait { vm, status, ready, timeout } => {
+            let id = find(&project, &vm).await?.id;
+            let vm = if ready {
+                progress::wait_guest(&project, &id, timeout, context.is_quiet()).await?
+            } else {
+                progress::wait(&project, &id, &status, timeout, context.is_quiet()).await?
+            };
+            show::one(context, &vm)?;
         }
         VmCommand::Events(args) => event::events(context, &project, args).await?,
-        VmCommand::Operations { vm } => {
+        VmCommand::Operations { vm, page } => {
             let vm = find(&project, &vm).await?;
-            show::operations(context, &project.vm_operations(&vm.id, Page::default()).await?)?;
+            show::operations(context, &project.vm_operations(&vm.id, page.into()).await?)?;
         }
         VmCommand::Metrics { vm, window, resolution } => {
             let vm = find(&project, &vm).await?;
@@ -164,24 +178,29 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Tells that a new VM shares its name with others.
+async fn tell_shared(context: &Context, project: &ProjectClient, name: &str) {
+    let filter = VmFilter { name: Some(name.to_owned()), limit: Some(1), ..VmFilter::default() };
+    let count = async || Ok(project.vms(filter).await?.pagination.total_items);
+    VM.tell_shared(context, name, count).await;
+}
+
 /// The VM of a name or an id.
 pub async fn find(project: &ProjectClient, text: &str) -> Result<Vm> {
     if is_id(text) {
         return Ok(project.vm(text).await?);
     }
-    let filter = VmFilter { name: Some(text.to_owned()), limit: Some(2), ..VmFilter::default() };
-    let mut found = project.vms(filter).await?.data;
-    match (found.pop(), found.len()) {
-        (Some(vm), 0) => Ok(vm),
-        (None, _) => Err(Failure::not_found(format!("There is no VM called '{text}'. List them: berth vm list"))),
-        (Some(_), _) => Err(Failure::usage(format!("Several VMs are called '{text}'; use an id: berth vm list"))),
-    }
+    let filter = VmFilter { name: Some(text.to_owned()), ..VmFilter::default() };
+    let page = |page: Page| VmFilter { page: Some(page.page), limit: Some(page.limit), ..VmFilter::default() };
+    let found = project.vms(filter).await?.data;
+    let found = candidates(text, found, async |at| project.vms(page(at)).await).await?;
+    VM.of(found, text, |vm| &vm.id, |vm| vm.name == text)
 }
 
 async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Result<()> {
     let filter = VmFilter {
-        page: Some(args.page),
-        limit: Some(args.limit),
+        page: Some(args.page.page),
+        limit: Some(args.page.limit),
         status: args.status,
         label: args.label,
         sort: args.sort,
@@ -192,38 +211,42 @@ async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Res
 }
 
 async fn verb(context: &Context, project: &ProjectClient, args: VerbArgs, verb: &str, goal: &str) -> Result<()> {
-    let mut asked = Vec::new();
-    for name in &args.vms {
-        let vm = find(project, name).await?;
-        asked.push(project.vm_verb(&vm.id, verb).await?);
+    let vms = find_all(&args.vms, async |text: &str| find(project, text).await).await?;
+    let (wait, longest) = (args.waiting.wanted(false), args.waiting.longest(LONGEST));
+    let (mut outcome, mut asked) = (Outcome::of(vms.len(), context.look), Vec::new());
+    for vm in vms {
+        asked.extend(outcome.of_one(&vm.name, project.vm_verb(&vm.id, verb).await.map_err(Into::into)));
     }
     for vm in asked {
-        let vm = if args.wait { progress::wait(project, &vm.id, goal, args.timeout, context.json).await? } else { vm };
-        if context.json {
-            output::json(&vm)?;
-        } else {
-            println!("{} {}", vm.name, vm.status);
+        let name = vm.name.clone();
+        let done = if wait { progress::wait(project, &vm.id, goal, longest, context.is_quiet()).await } else { Ok(vm) };
+        if let Some(vm) = outcome.of_one(&name, done) {
+            output::print(context.look, &vm, &vm.name, &vm.id, |vm| println!("{} {}", vm.name, vm.status))?;
         }
     }
-    Ok(())
+    outcome.end()
 }
 
 async fn delete(context: &Context, project: &ProjectClient, args: VerbArgs) -> Result<()> {
-    let mut asked = Vec::new();
-    for name in &args.vms {
-        let vm = find(project, name).await?;
-        project.delete_vm(&vm.id).await?;
-        asked.push(vm);
+    let vms = find_all(&args.vms, async |text: &str| find(project, text).await).await?;
+    let (wait, longest) = (args.waiting.wanted(false), args.waiting.longest(LONGEST));
+    let (mut outcome, mut asked) = (Outcome::of(vms.len(), context.look), Vec::new());
+    for vm in vms {
+        let answer = project.delete_vm(&vm.id).await.map_err(Into::into);
+        asked.extend(outcome.of_one(&vm.name, answer).map(|()| vm));
     }
     for vm in asked {
-        if args.wait {
-            progress::wait(project, &vm.id, "deleted", args.timeout, context.json).await?;
-        }
-        if !context.json {
-            println!("{} {}", vm.name, if args.wait { "deleted" } else { "is being deleted" });
+        let gone = if wait {
+            progress::wait(project, &vm.id, "deleted", longest, context.is_quiet()).await.map(drop)
+        } else {
+            Ok(())
+        };
+        if outcome.of_one(&vm.name, gone).is_some() {
+            let how = if wait { "deleted" } else { "is being deleted" };
+            output::done(context.look, &vm.name, &vm.id, &format!("{} {how}", vm.name));
         }
     }
-    Ok(())
+    outcome.end()
 }
 
 async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) -> Result<()> {
@@ -235,7 +258,8 @@ async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) ->
         exposed_ports: (args.no_ports || !ports.is_empty()).then_some(ports),
         restart_policy: args.restart_policy,
     };
-    show::one(context, &project.update_vm(&vm.id, &change).await?)
+    let changed = project.update_vm(&vm.id, &change).await.map_err(|error| retold(error, CHANGES))?;
+    show::one(context, &changed)
 }
 
 /// Labels as typed.

@@ -1,17 +1,18 @@
 //! How VMs look.
 
 use anyhow::Result;
-use berth_client::{AttachedDisk, List, Operation, Vm};
+use berth_client::{AttachedDisk, List, OpenPort, Operation, Vm};
 use serde_json::Value;
 
 use crate::context::Context;
-use crate::output;
+use crate::output::{self, Table};
 
 pub fn list(context: &Context, vms: &List<Vm>) -> Result<()> {
-    if context.json {
-        return output::json(vms);
-    }
-    let rows = vms.data.iter().map(|vm| {
+    output::list(context.look, vms, table)
+}
+
+fn table(vms: &[Vm]) -> Table {
+    let rows = vms.iter().map(|vm| {
         let size = vm.vm_config_id.clone();
         [
             vm.name.clone(),
@@ -23,29 +24,25 @@ pub fn list(context: &Context, vms: &List<Vm>) -> Result<()> {
             vm.id.clone(),
         ]
     });
-    let header = ["NAME", "STATUS", "SIZE", "IMAGE", "SSH", "AGE", "ID"];
-    output::table(header, rows, "No VMs. Create one: berth vm create NAME");
-    if vms.pagination.total_pages > 1 {
-        let p = vms.pagination;
-        eprintln!("Page {} of {}, {} VMs; more with --page", p.current_page, p.total_pages, p.total_items);
-    }
-    Ok(())
+    let header = ["NAME", "STATUS", "SIZE", "+IMAGE", "SSH", "AGE", "ID"];
+    Table::new(header, rows, "No VMs. Create one: berth vm create NAME")
 }
 
 pub fn one(context: &Context, vm: &Vm) -> Result<()> {
-    if context.json {
-        return output::json(vm);
-    }
-    let ports = vm.exposed_ports.iter().map(|p| format!("{}/{}", p.port, p.protocol)).collect::<Vec<_>>();
+    output::record(context.look, vm, fields)
+}
+
+fn fields(vm: &Vm) -> Vec<(&'static str, String)> {
+    let ports = vm.exposed_ports.iter().map(port).collect::<Vec<_>>();
     let labels = vm.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
-    output::fields(&[
+    vec![
         ("name", vm.name.clone()),
         ("id", vm.id.clone()),
         ("status", vm.status.clone()),
         ("message", vm.message.clone().unwrap_or_default()),
-        ("guest ready", if vm.guest_ready { "yes".into() } else { "not yet".into() }),
+        ("guest ready", guest(vm).into()),
         ("ssh", ssh(vm)),
-        ("ports", ports.join(" ")),
+        ("ports", ports.join(", ")),
         ("size", vm.vm_config_id.clone()),
         ("image", vm.image_id.clone()),
         ("region", vm.region_id.clone()),
@@ -55,10 +52,9 @@ pub fn one(context: &Context, vm: &Vm) -> Result<()> {
         ("root disk goes", if vm.delete_root_disk { "with the VM".into() } else { String::new() }),
         ("restart policy", vm.restart_policy.clone()),
         ("labels", labels.join(" ")),
-        ("created", vm.created_at.clone()),
-        ("changed", vm.updated_at.clone()),
-    ]);
-    Ok(())
+        ("created", output::time(&vm.created_at)),
+        ("changed", output::time(&vm.updated_at)),
+    ]
 }
 
 fn ssh(vm: &Vm) -> String {
@@ -71,32 +67,48 @@ fn ssh(vm: &Vm) -> String {
     )
 }
 
+/// Whether the guest has booted, of a VM that runs or is to run.
+fn guest(vm: &Vm) -> &'static str {
+    match vm.status.as_str() {
+        _ if vm.guest_ready => "yes",
+        "stopped" | "stopping" | "failed" | "deleting" | "deleted" => "",
+        _ => "not yet",
+    }
+}
+
+/// A port with the address that it is reached at, as it is typed elsewhere.
+fn port(port: &OpenPort) -> String {
+    let inside = format!("{}/{}", port.port, port.protocol);
+    match (&port.host, port.public_port) {
+        (Some(host), Some(public)) => format!("{inside} at {host}:{public}"),
+        _ => inside,
+    }
+}
+
 fn disk(disk: &AttachedDisk) -> String {
-    format!("{} ({} GiB {}, {})", disk.name, disk.size_gb, disk.kind, disk.id)
+    let place = disk.mount_path.as_ref().map(|path| format!(" at {path}")).unwrap_or_default();
+    format!("{} ({} GiB {}{place}, {})", disk.name, disk.size_gb, disk.kind, disk.id)
 }
 
 pub fn operations(context: &Context, operations: &List<Operation>) -> Result<()> {
-    if context.json {
-        return output::json(operations);
-    }
-    let rows = operations
-        .data
-        .iter()
-        .map(|o| [o.created_at.clone(), o.verb.clone(), o.status.clone(), output::or_dash(o.message.as_deref())]);
-    output::table(["ASKED", "WHAT", "STATUS", "MESSAGE"], rows, "Nothing was asked of it yet.");
-    Ok(())
+    output::list(context.look, operations, |operations| {
+        let rows = operations.iter().map(|o| {
+            [output::age(&o.created_at), o.verb.clone(), o.status.clone(), output::or_dash(o.message.as_deref())]
+        });
+        Table::new(["AGE", "WHAT", "STATUS", "MESSAGE"], rows, "Nothing was asked of it yet.").cut()
+    })
 }
 
 pub fn metrics(context: &Context, metrics: &Value) -> Result<()> {
-    if context.json {
-        return output::json(metrics);
-    }
+    output::rows(context.look, metrics, figures)
+}
+
+fn figures(metrics: &Value) -> Table {
     let series = |name: &str| metrics["series"][name].as_array().cloned().unwrap_or_default();
     let rows = series("cpu_percent").into_iter().zip(series("memory_bytes")).map(|(cpu, memory)| {
         let percent = cpu[1].as_f64().map_or_else(|| "-".into(), |v| format!("{v:.1} %"));
         let mib = memory[1].as_u64().map_or_else(|| "-".into(), |v| format!("{} MiB", v >> 20));
-        [cpu[0].as_str().unwrap_or_default().to_owned(), percent, mib]
+        [output::time(cpu[0].as_str().unwrap_or_default()), percent, mib]
     });
-    output::table(["TIME", "CPU", "MEMORY"], rows, "No figures yet.");
-    Ok(())
+    Table::new(["TIME", "CPU", "MEMORY"], rows, "No figures yet.")
 }

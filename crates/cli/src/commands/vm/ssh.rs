@@ -16,6 +16,7 @@ use super::find;
 use crate::credentials;
 use crate::failure::Failure;
 use crate::progress::{self, Progress};
+use crate::span;
 
 /// How long one try may take until the guest greets. It grows with the boot: a connection from before the
 /// guest listened is slow to be tried again by QEMU's network, and a slow guest is slow to greet.
@@ -27,8 +28,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub struct SshArgs {
     /// Name or id
     vm: String,
-    /// Seconds to wait until the guest answers
-    #[arg(long, default_value_t = 300)]
+    /// How long to wait until the guest answers, as 90s or 5m
+    #[arg(long, visible_alias = "wait-timeout", value_name = "SPAN", default_value = "5m", value_parser = span::parse)]
     timeout: u64,
     /// File of the private key
     #[arg(long, short)]

@@ -2,16 +2,19 @@
 //! span ends with it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use berth_domain::gateway::body::Operation;
 use berth_domain::gateway::chunk::Chunk;
 use berth_domain::gateway::money::estimate;
-use berth_domain::gateway::{Price, Usage};
+use berth_domain::gateway::{Nano, Price, Usage};
 
 use super::Gateway;
 use super::allowance::Reservation;
+use super::attempt::{Failure, Track};
 use super::meter::Record;
 use super::table::Entry;
+use super::totals::Counts;
 use super::trace::{Origin, Trace};
 
 /// The status of a client that left, as nginx calls it.
@@ -24,28 +27,38 @@ pub struct Account {
     price: Price,
     reservation: Reservation,
     trace: Trace,
-    prompt: u64,
+    most: Usage,
+    /// What attempts took that gave no answer, and what they cost: booked already.
+    attempts: (u64, Nano),
     told: Option<Usage>,
     text_bytes: usize,
     pieces: u64,
-    sent: bool,
+    /// Whether an upstream was asked: from there on the request costs something.
+    asked: bool,
+    /// Whether an upstream that gives its answer whole has the whole request and works, as long as it is waited for.
+    works: Arc<AtomicBool>,
+    /// Whether the answer comes in pieces.
+    streams: bool,
     closed: bool,
 }
 
 impl Account {
-    /// Opens the account of a request. `prompt` is what its prompt may take, in tokens.
-    pub fn open(gateway: &Gateway, record: Record, price: Price, reservation: Reservation, prompt: u64) -> Self {
+    /// Opens the account of a request. `most` is what it may take, where nobody counts.
+    pub fn open(gateway: &Gateway, record: Record, price: Price, reservation: Reservation, most: Usage) -> Self {
         Self {
             gateway: gateway.clone(),
             record,
             price,
             reservation,
             trace: Trace::default(),
-            prompt,
+            most,
+            attempts: (0, Nano(0)),
             told: None,
             text_bytes: 0,
             pieces: 0,
-            sent: false,
+            asked: false,
+            works: Arc::default(),
+            streams: false,
             closed: false,
         }
     }
@@ -68,25 +81,50 @@ impl Account {
         self.trace.traceparent()
     }
 
-    /// An upstream of this model is asked: from here on the request costs something.
-    pub fn asks(&mut self, entry: &Entry) {
+    /// An upstream of this model is asked, and is to tell once it has the whole request. Unless it `streams`, it then works
+    /// on an answer of which nothing is seen before its end, and is paid for it as one that was not waited for, should the
+    /// client leave.
+    pub fn asks(&mut self, entry: &Entry, streams: bool) -> Track {
         if !Arc::ptr_eq(&self.record.model, &entry.name) {
             self.record.model = entry.name.clone();
         }
         self.price = entry.model.price;
-        self.sent = true;
+        (self.asked, self.streams) = (true, streams);
+        let track = Track { traceparent: self.traceparent(), ..Track::default() };
+        self.works = if streams { Arc::default() } else { track.sent.clone() };
+        track
+    }
+
+    /// An upstream of this model gave no answer.
+    pub fn failed(&mut self, entry: &Entry, failure: Failure) {
+        self.works = Arc::default();
+        if failure == Failure::Late {
+            self.bill(entry);
+        }
+    }
+
+    /// An upstream of this model worked on the request and was not waited for: whoever runs it wants to be paid. It is
+    /// booked by the estimate, as a part of this request, whoever answers it in the end. Of a stream of which nothing came
+    /// it is the prompt: whoever streams tells its first token once it has read that.
+    fn bill(&mut self, entry: &Entry) {
+        let usage = if self.streams { Usage { completion: 0, ..self.most } } else { self.most };
+        let cost = entry.model.price.of(usage);
+        let mut attempt = Record { model: entry.name.clone(), usage, cost, estimated: true, ..self.record.clone() };
+        attempt.written = Counts { requests: 1, ..Counts::default() };
+        self.gateway.meter().write(&mut attempt);
+        self.attempts = (self.attempts.0.saturating_add(usage.total()), self.attempts.1 + cost);
     }
 
     /// What is known beforehand: characters of a text to be spoken.
     pub fn know(&mut self, usage: Usage) {
         self.trace.first();
         self.told = Some(usage);
-        self.sent = true;
     }
 
     /// Notes what a piece of the answer says.
     pub fn note(&mut self, chunk: &Chunk) {
         self.trace.first();
+        self.works = Arc::default();
         self.told = chunk.usage.or(self.told);
         self.text_bytes += chunk.text_bytes;
         self.pieces += u64::from(chunk.text_bytes > 0);
@@ -98,13 +136,15 @@ impl Account {
         self.write();
     }
 
-    /// Tokens as the upstream said; else by what came, at least one for each piece.
+    /// Tokens as the upstream said; else by what came, at least one for each piece. Of an answer on which an upstream
+    /// works unseen, what it may take.
     fn usage(&self) -> (Usage, bool) {
         match self.told {
             Some(usage) => (usage, false),
-            None if self.sent => {
+            None if self.works.load(Ordering::Relaxed) => (self.most, true),
+            None if self.asked => {
                 let completion = estimate(self.text_bytes).max(self.pieces);
-                (Usage { prompt: self.prompt, completion }, true)
+                (Usage { prompt: self.most.prompt, completion }, true)
             }
             None => (Usage::default(), false),
         }
@@ -123,7 +163,8 @@ impl Account {
 
     /// Nothing was made of it: the upstreams failed or refused it, and it costs nothing.
     pub fn refuse(&mut self, status: u16) {
-        self.sent = false;
+        self.asked = false;
+        self.works = Arc::default();
         self.told = None;
         self.close(status);
     }
@@ -133,7 +174,9 @@ impl Account {
         if !std::mem::replace(&mut self.closed, true) {
             self.write();
             self.trace.end(status, &self.record);
-            self.reservation.settle(self.record.usage.total(), self.record.cost);
+            let (tokens, cost) = self.attempts;
+            let tokens = self.record.usage.total().saturating_add(tokens);
+            self.reservation.settle(tokens, self.record.cost + cost);
         }
     }
 }

@@ -1,31 +1,35 @@
-//! What a project may take of models: tokens a minute, and money a calendar month (UTC).
+//! What a project and all projects of an organization may take of models: tokens a minute, and money a calendar month
+//! (UTC).
 //!
-//! A request sets aside what it may take before it is let in, and settles what it took. One lock covers the look and
-//! the setting aside, so that requests at the same time cannot share what is left: what is let in exceeds a limit by no
-//! more than what those requests took beyond what they set aside.
+//! Machines are paid from the same money: what they cost is read with the rows, and again after ten seconds where they
+//! cost anything.
+//!
+//! A request sets aside what it may take before it is let in, of its project and of its organization, and settles what
+//! it took. One lock covers the looks and the setting aside, so that requests at the same time cannot share what is
+//! left: what is let in exceeds a limit by no more than what those requests took beyond what they set aside.
 //!
 //! Tokens are a bucket that fills evenly, in memory. Money is a sum over rows, read when it is first needed: of rows
 //! that this run of the service did not write. What it writes itself is counted here from the first request of a
-//! project on, limit or not, and is never read back, so it does not matter which of its records are in the database
+//! project or an organization on, limit or not, and is never read back, so it does not matter which of its records are in the database
 //! already. Where others serve, too, their rows are read again every second.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_domain::gateway::Nano;
-use berth_domain::ids::ProjectId;
-use berth_domain::{Code, Error, Result, Timestamp};
-use time::{Date, OffsetDateTime};
+use berth_domain::{Code, Error, Month, Result, Timestamp};
 
 use super::meter::Meter;
 use super::store;
 use super::totals::minute;
 use crate::clock::Clock;
-use crate::http::auth::Scope;
+use crate::db::resource_usage;
+use crate::db::tenant::Whose;
+use crate::http::auth::{Limits, Scope};
 
-/// Seconds after which a project that asks for nothing is forgotten, when there are many.
+/// Seconds after which who asks for nothing is forgotten, when there are many.
 const IDLE: i64 = 600;
-/// Projects before the first are forgotten.
+/// Projects and organizations before the first are forgotten.
 const ENTRIES: usize = 1024;
 /// Microseconds in a minute: what a token is counted in, so that a limit is what is filled up in a microsecond.
 const MINUTE: i128 = 60_000_000;
@@ -33,30 +37,12 @@ const MINUTE: i128 = 60_000_000;
 const MOST_TOKENS: u64 = 1 << 50;
 /// Most money that is counted for a request, so that sums stay exact.
 const MOST_COST: Nano = Nano(1_000_000_000_000_000);
-/// Billionths in a unit of money.
-const PARTS: i64 = 1_000_000_000;
+/// Seconds for which it is believed what machines cost.
+const MACHINES: i64 = 10;
 /// Others' rows are read again after so many times what reading them took, at least.
 const REST: i64 = 20;
 
-/// A calendar month in UTC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Month {
-    begin: Timestamp,
-    end: Timestamp,
-}
-
-impl Month {
-    fn of(now: Timestamp) -> Self {
-        let today = OffsetDateTime::from_unix_timestamp(now.seconds()).unwrap_or(OffsetDateTime::UNIX_EPOCH).date();
-        let first = |date: Date| date.replace_day(1).unwrap_or(date);
-        let begin = first(today);
-        let end = first(begin.saturating_add(time::Duration::days(31)));
-        let at = |date: Date| Timestamp(date.midnight().assume_utc().unix_timestamp() * Timestamp::SECOND);
-        Self { begin: at(begin), end: at(end) }
-    }
-}
-
-/// Tokens that a project used of late: what is used drains evenly, a limit's worth in a minute.
+/// Tokens that were used of late: what is used drains evenly, a limit's worth in a minute.
 #[derive(Debug)]
 struct Tokens {
     /// In tokens times [`MINUTE`].
@@ -73,7 +59,7 @@ impl Tokens {
     }
 
     /// Refuses with 429 what does not fit. `alone` is that nothing is set aside.
-    fn check(&mut self, limit: i64, tokens: u64, alone: bool, now: Timestamp) -> Result<()> {
+    fn check(&mut self, (word, limit): (&str, i64), tokens: u64, alone: bool, now: Timestamp) -> Result<()> {
         self.drain(now);
         self.limit = limit;
         let (whole, wanted) = (i128::from(limit) * MINUTE, scaled(tokens));
@@ -84,7 +70,7 @@ impl Tokens {
         let seconds = if limit > 0 { ((missing + second - 1) / second).max(1) } else { 60 };
         let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
         let message = format!(
-            "The {limit} tokens a minute of this project are used up or set aside. Try again in {seconds} s, or ask \
+            "The {limit} tokens a minute of this {word} are used up or set aside. Try again in {seconds} s, or ask \
              an administrator of the platform for more."
         );
         Err(Error::new(Code::RateLimited, message).retry_after(seconds))
@@ -109,7 +95,7 @@ fn bounded(cost: Nano) -> Nano {
     cost.clamp(Nano(0), MOST_COST)
 }
 
-/// What others spent, and until when that is believed.
+/// What others spent, machines among them, and until when that is believed.
 #[derive(Clone, Copy, Debug)]
 struct Others {
     spent: Nano,
@@ -136,14 +122,14 @@ impl Money {
     }
 
     /// Refuses with 403 what does not fit.
-    fn check(&self, others: Nano, units: i64, cost: Nano) -> Result<()> {
-        let limit = Nano(units.saturating_mul(PARTS));
+    fn check(&self, others: Nano, (word, units): (&str, i64), cost: Nano) -> Result<()> {
+        let limit = Nano::whole(units);
         let taken = others + self.own + self.aside;
         if taken + cost <= limit || (limit > Nano(0) && taken == Nano(0)) {
             return Ok(());
         }
         let message = format!(
-            "The project may spend {units} a month; {} are spent or set aside, and this may need {}. Ask an \
+            "The {word} may spend {units} a month; {} are spent or set aside, and this may need {}. Ask an \
              administrator of the platform for more, or wait for the next month.",
             taken.units(),
             cost.units()
@@ -152,7 +138,7 @@ impl Money {
     }
 }
 
-/// What is known of a project.
+/// What is known of a project or an organization.
 #[derive(Debug)]
 struct Entry {
     /// Requests made from the beginning of this minute on are counted here.
@@ -195,23 +181,23 @@ impl Entry {
 }
 
 struct Entries {
-    all: HashMap<ProjectId, Entry>,
+    all: HashMap<Whose, Entry>,
     most: usize,
 }
 
 impl Entries {
-    fn of(&mut self, project: ProjectId, now: Timestamp) -> &mut Entry {
-        if self.all.len() >= self.most && !self.all.contains_key(&project) {
+    fn of(&mut self, whose: Whose, now: Timestamp) -> &mut Entry {
+        if self.all.len() >= self.most && !self.all.contains_key(&whose) {
             self.all.retain(|_, entry| !entry.is_idle(now));
             self.most = (self.all.len() * 2).max(ENTRIES);
         }
-        let entry = self.all.entry(project).or_insert_with(|| Entry::new(now));
+        let entry = self.all.entry(whose).or_insert_with(|| Entry::new(now));
         entry.touch(now);
         entry
     }
 }
 
-/// What projects took, and what they may.
+/// What was taken, and what may be.
 pub struct Allowances {
     inner: Arc<Inner>,
 }
@@ -226,20 +212,32 @@ struct Inner {
 /// What is set aside for a request. Dropped without being settled, it gives everything back.
 pub struct Reservation {
     inner: Arc<Inner>,
-    project: ProjectId,
+    of: [Aside; 2],
+    cost: Nano,
+    closed: bool,
+}
+
+/// What is set aside of somebody.
+#[derive(Clone, Copy, Debug)]
+struct Aside {
+    whose: Whose,
     /// `None` where nothing limits tokens.
     tokens: Option<u64>,
-    cost: Nano,
+    /// When the month begins that pays.
     month: Timestamp,
-    closed: bool,
 }
 
 /// Whether a request is let in.
 enum Look {
-    /// It is, at the expense of the month that begins then.
-    LetIn(Timestamp),
-    /// That cannot be told before rows are read, by who holds this.
-    Unread(Arc<tokio::sync::Mutex<()>>),
+    /// It is, at their expense.
+    LetIn([Aside; 2]),
+    /// That cannot be told before rows of somebody are read, by who holds this.
+    Unread(Whose, Arc<tokio::sync::Mutex<()>>),
+}
+
+/// Who pays for a request, with their limits.
+const fn payers(scope: &Scope) -> [(Whose, &Limits); 2] {
+    [(Whose::Project(scope.project), &scope.limits), (Whose::Org(scope.org), &scope.org_limits)]
 }
 
 impl Allowances {
@@ -256,9 +254,9 @@ impl Allowances {
         let cost = bounded(cost);
         loop {
             match self.inner.look(scope, tokens, cost)? {
-                Look::LetIn(month) => return Ok(self.inner.reservation(scope, tokens, cost, month)),
+                Look::LetIn(of) => return Ok(Reservation { inner: self.inner.clone(), of, cost, closed: false }),
                 // Rare and large: in place, every request would make room for it.
-                Look::Unread(reading) => Box::pin(self.inner.read(scope.project, &reading)).await?,
+                Look::Unread(whose, reading) => Box::pin(self.inner.read(whose, &reading)).await?,
             }
         }
     }
@@ -269,38 +267,41 @@ impl Inner {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks and, if it fits, sets aside at once.
+    /// Looks at everybody who pays and, if it fits all of them, sets aside at once.
     fn look(&self, scope: &Scope, tokens: u64, cost: Nano) -> Result<Look> {
         let mut entries = self.entries();
         let now = self.clock.now();
-        let entry = entries.of(scope.project, now);
-        if let Some(units) = scope.limits.spend_per_month {
-            let Some(others) = entry.money.known(now) else {
-                return Ok(Look::Unread(entry.reading.clone()));
-            };
-            entry.money.check(others, units, cost)?;
+        let payers = payers(scope);
+        for (whose, limits) in payers {
+            let entry = entries.of(whose, now);
+            if let Some(units) = limits.spend_per_month {
+                let Some(others) = entry.money.known(now) else {
+                    return Ok(Look::Unread(whose, entry.reading.clone()));
+                };
+                entry.money.check(others, (whose.word(), units), cost)?;
+            }
+            if let Some(limit) = limits.tokens_per_minute {
+                entry.tokens.check((whose.word(), limit), tokens, entry.open == 0, now)?;
+            }
         }
-        if let Some(limit) = scope.limits.tokens_per_minute {
-            entry.tokens.check(limit, tokens, entry.open == 0, now)?;
-            entry.tokens.add(tokens);
-        }
-        entry.money.aside += cost;
-        entry.open += 1;
-        Ok(Look::LetIn(entry.money.month.begin))
-    }
-
-    fn reservation(self: &Arc<Self>, scope: &Scope, tokens: u64, cost: Nano, month: Timestamp) -> Reservation {
-        let tokens = scope.limits.tokens_per_minute.map(|_| tokens);
-        Reservation { inner: self.clone(), project: scope.project, tokens, cost, month, closed: false }
+        Ok(Look::LetIn(payers.map(|(whose, limits)| {
+            let entry = entries.of(whose, now);
+            if limits.tokens_per_minute.is_some() {
+                entry.tokens.add(tokens);
+            }
+            entry.money.aside += cost;
+            entry.open += 1;
+            Aside { whose, tokens: limits.tokens_per_minute.map(|_| tokens), month: entry.money.month.begin }
+        })))
     }
 
     /// Reads what others spent, once for all who wait for it.
-    async fn read(&self, project: ProjectId, reading: &tokio::sync::Mutex<()>) -> Result<()> {
+    async fn read(&self, whose: Whose, reading: &tokio::sync::Mutex<()>) -> Result<()> {
         let _one_reads = reading.lock().await;
         let before = self.clock.now();
         let (month, since, first) = {
             let mut entries = self.entries();
-            let entry = entries.of(project, before);
+            let entry = entries.of(whose, before);
             if entry.money.known(before).is_some() {
                 return Ok(());
             }
@@ -311,14 +312,20 @@ impl Inner {
             self.meter.flush().await?;
         }
         let own = (self.meter.service(), since);
-        let spent = store::usage::spent(self.meter.db(), project, month.begin, own).await?;
+        let models = store::usage::spent(self.meter.db(), whose, month.begin, own).await?;
+        let machines = resource_usage::spent(self.meter.db(), whose, before).await?;
+        let is_priced = resource_usage::is_priced(self.meter.db()).await?;
         let now = self.clock.now();
         let rest = now.0.saturating_sub(before.0).saturating_mul(REST).max(Timestamp::SECOND);
-        let until = if self.shared { Timestamp(now.0.saturating_add(rest)) } else { Timestamp(i64::MAX) };
+        let until = match (self.shared, is_priced) {
+            (true, _) => Timestamp(now.0.saturating_add(rest)),
+            (false, true) => Timestamp(now.0.saturating_add(rest)).max(now.plus_seconds(MACHINES)),
+            (false, false) => Timestamp(i64::MAX),
+        };
         let mut entries = self.entries();
-        let entry = entries.of(project, now);
+        let entry = entries.of(whose, now);
         if entry.money.month == month && entry.since == since {
-            entry.money.others = Some(Others { spent, until });
+            entry.money.others = Some(Others { spent: models + machines, until });
         }
         Ok(())
     }
@@ -332,15 +339,17 @@ impl Reservation {
         }
         let mut entries = self.inner.entries();
         let now = self.inner.clock.now();
-        let entry = entries.of(self.project, now);
-        entry.open = entry.open.saturating_sub(1);
-        if let Some(aside) = self.tokens {
-            entry.tokens.settle(aside, tokens, now);
-        }
-        // A request costs the month in which it was made.
-        if entry.money.month.begin == self.month {
-            entry.money.aside = entry.money.aside - self.cost;
-            entry.money.own += bounded(cost);
+        for Aside { whose, tokens: aside, month } in self.of {
+            let entry = entries.of(whose, now);
+            entry.open = entry.open.saturating_sub(1);
+            if let Some(aside) = aside {
+                entry.tokens.settle(aside, tokens, now);
+            }
+            // A request costs the month in which it was made.
+            if entry.money.month.begin == month {
+                entry.money.aside = entry.money.aside - self.cost;
+                entry.money.own += bounded(cost);
+            }
         }
     }
 }

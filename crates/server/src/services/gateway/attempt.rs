@@ -1,5 +1,7 @@
 //! One try at one upstream: the request is sent, and its answer judged before anything of it goes to the client.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode};
@@ -30,8 +32,17 @@ pub struct Question<'a> {
     pub body: Bytes,
     /// The request's id, passed on.
     pub request_id: &'a str,
+    /// How it is followed.
+    pub track: Track,
+}
+
+/// How what an upstream does with a request is followed.
+#[derive(Default)]
+pub struct Track {
     /// The request's span, passed on where it has one.
     pub traceparent: Option<String>,
+    /// Becomes true once the upstream has the whole request.
+    pub sent: Arc<AtomicBool>,
 }
 
 /// How long an upstream has.
@@ -75,6 +86,8 @@ pub enum Failure {
     Unreachable,
     /// Not in time.
     Timeout,
+    /// Not in time, by an upstream that had the whole request: it worked, and wants to be paid.
+    Late,
     /// A status that says so; with the seconds after which to try again.
     Status(u16, Option<u64>),
     /// A body that is not what was asked for.
@@ -97,7 +110,8 @@ pub async fn ask(
 ) -> Result<Answer, Failure> {
     let request = request(address, question);
     let sending = http.send(&address.origin, &request);
-    let response = timeout_at(patience.first(), sending).await.map_err(|_| Failure::Timeout)??;
+    let late = |failure| if failure == Failure::Timeout && request.is_sent() { Failure::Late } else { failure };
+    let response = timeout_at(patience.first(), sending).await.map_err(|_| late(Failure::Timeout))??;
     let (status, body) = (response.status, response.body);
     match status.as_u16() {
         200..=299 => {}
@@ -111,15 +125,17 @@ pub async fn ask(
         Operation::Speech if essence.starts_with("application/json") || essence.starts_with("text/html") => {
             Err(Failure::Body)
         }
-        Operation::Speech => first_piece(kind, body, patience).await,
-        _ if question.streams && essence.starts_with("text/event-stream") => first_event(body, patience).await,
+        Operation::Speech => first_piece(kind, body, patience).await.map_err(late),
+        _ if question.streams && essence.starts_with("text/event-stream") => {
+            first_event(body, patience).await.map_err(late)
+        }
         _ if question.streams => Err(Failure::Body),
-        operation => whole(operation, body, patience).await,
+        operation => whole(operation, body, patience).await.map_err(late),
     }
 }
 
 fn request(address: &Address, question: &Question<'_>) -> Request {
-    let Question { operation, streams, body, request_id, traceparent } = question;
+    let Question { operation, streams, body, request_id, track: Track { traceparent, sent } } = question;
     let trace = traceparent.as_ref().map(|parent| format!("traceparent: {parent}\r\n")).unwrap_or_default();
     let length = body.len().to_string();
     let accept = if *streams { "text/event-stream" } else { "*/*" };
@@ -135,7 +151,7 @@ fn request(address: &Address, question: &Question<'_>) -> Request {
         length.as_bytes(),
         b"\r\n\r\n",
     ];
-    Request { head: head.concat(), body: body.clone() }
+    Request::telling(head.concat(), body.clone(), sent.clone())
 }
 
 impl From<HttpError> for Failure {

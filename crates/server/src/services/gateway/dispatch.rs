@@ -1,26 +1,33 @@
 //! From a request to a good answer: which upstream is asked, who is asked next, and what is told when nobody is left.
 //!
 //! Every upstream that admits is asked once, in the order of the model's strategy; then one of those that may do
-//! better a moment later, once more; then the fallback models. All this happens before anything of an answer goes to
-//! the client. Where every breaker is open, a doubtful upstream is better than none.
+//! better a moment later, once more; then the fallback models. Those with an open breaker come last: a doubtful
+//! upstream is better than none. All this happens before anything of an answer goes to the client.
+//!
+//! To go over to an upstream that seems well is always allowed, because its breaker bounds how often that is in vain.
+//! To ask one again, or one with an open breaker after another failed, takes a retry of the model's budget.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_domain::gateway::body::{Head, Operation};
+use berth_domain::gateway::budget::Budget;
 use berth_domain::gateway::route::{self, Lack, Standing};
-use berth_domain::ids::ProjectId;
+use berth_domain::gateway::{Model, name};
+use berth_domain::ids::{OrgId, Owner};
 use berth_domain::{Code, Error, Result};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
 use super::Gateway;
 use super::account::Account;
-use super::attempt::{Answer, Failure, Patience, Question, ask};
-use super::queue::{Priority, Ticket};
+use super::admission::Weight;
+use super::attempt::{Answer, Failure, Patience, Question, Track, ask};
+use super::queue::{Priority, Shares, Ticket, Turn};
 use super::table::Entry;
 use super::upstream::Slot;
+use crate::http::event_loop::compute;
 
 /// Before an upstream is asked again: this, and up to as much again by chance.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -35,8 +42,13 @@ pub struct Job {
     pub head: Head,
     /// Its body, as the client sent it.
     pub body: Bytes,
+    /// What the body counts for, as long as it is held.
+    #[expect(dead_code, reason = "dropped with the body")]
+    pub weight: Weight,
     /// Whose.
-    pub project: ProjectId,
+    pub owner: Owner,
+    /// How much of the places is for it.
+    pub shares: Shares,
     /// The conversation, told from those of other projects.
     pub conversation: u64,
     /// What goes first.
@@ -84,7 +96,7 @@ impl Failures {
                 format!("Every server of '{model}' asks for fewer requests. Try again later."),
             )
             .retry_after(self.retry_after.unwrap_or(1)),
-            Some(Failure::Timeout) => {
+            Some(Failure::Timeout | Failure::Late) => {
                 Error::new(Code::UpstreamTimeout, format!("No server of '{model}' answered in time. Try again."))
             }
             Some(_) => Error::new(
@@ -104,82 +116,152 @@ enum Past {
     Untried,
     /// It failed once, and may do better.
     Doubtful,
+    /// It may do better, and is asked once more.
+    Again,
     Done,
+}
+
+/// A model that may answer, and what became of its upstreams so far.
+struct Leg<'a> {
+    entry: &'a Arc<Entry>,
+    past: Vec<Past>,
+    asks_again: bool,
+}
+
+impl<'a> Leg<'a> {
+    const fn new(entry: &'a Arc<Entry>) -> Self {
+        Self { entry, past: Vec::new(), asks_again: true }
+    }
+
+    /// Lets one of those that may do better be asked once more, after a pause; false where there is none.
+    async fn again(&mut self) -> bool {
+        let Some(index) = self.past.iter().position(|past| *past == Past::Doubtful) else { return false };
+        if !std::mem::take(&mut self.asks_again) {
+            return false;
+        }
+        self.past.fill(Past::Done);
+        self.past[index] = Past::Again;
+        tokio::time::sleep(PAUSE + PAUSE.mul_f64(chance_of_one())).await;
+        true
+    }
+
+    /// Whether nobody is left who was not asked.
+    fn is_spent(&self) -> bool {
+        !self.past.contains(&Past::Untried)
+    }
+
+    fn failed(&mut self, index: usize, failure: Failure) {
+        self.past[index] = match self.past[index] {
+            Past::Untried if failure.may_pass() => Past::Doubtful,
+            _ => Past::Done,
+        };
+    }
 }
 
 /// Finds a good answer.
 pub async fn find(gateway: &Gateway, job: &Job, first: &Arc<Entry>, account: &mut Account) -> Result<Found> {
     let table = gateway.table();
     let fallbacks = first.model.fallbacks.iter().filter_map(|id| table.find(id.as_str()));
-    let chain: Vec<_> = std::iter::once(first).chain(fallbacks.filter(|entry| entry.admits(job.project))).collect();
-    let mut failures = Failures::default();
-    gateway.budget().deposit(gateway.millis());
+    let admitted = fallbacks.filter(|entry| entry.admits(job.owner.1));
+    let mut chain: Vec<_> = std::iter::once(first).chain(admitted).map(Leg::new).collect();
+    let mut search = Search { gateway, job, first, failures: Failures::default(), heeds_breakers: true };
+    search.budget().deposit(gateway.millis());
     for heeds_breakers in [true, false] {
-        for entry in &chain {
-            if let Some(found) = of_model(gateway, job, entry, heeds_breakers, &mut failures, account).await? {
+        search.heeds_breakers = heeds_breakers;
+        for leg in &mut chain {
+            if let Some(found) = search.of_model(leg, account).await? {
                 return Ok(found);
             }
         }
-        if failures.count > 0 {
-            break;
-        }
     }
-    Err(failures.verdict(&job.head.model))
+    Err(search.failures.verdict(&job.head.model))
 }
 
-async fn of_model(
-    gateway: &Gateway,
-    job: &Job,
-    entry: &Arc<Entry>,
+/// The first field of a request that a model does not take.
+pub async fn denied(model: &Model, body: &Bytes) -> Option<String> {
+    if model.deny_fields.is_empty() {
+        return None;
+    }
+    let (text, names) = (body.clone(), model.deny_fields.clone());
+    compute(body.len(), move || name::denied(&text, &names)).await
+}
+
+/// The search for an answer to one request.
+struct Search<'a> {
+    gateway: &'a Gateway,
+    job: &'a Job,
+    /// The model that was asked for: its budget is what the search spends.
+    first: &'a Entry,
+    failures: Failures,
+    /// Off for the last resort.
     heeds_breakers: bool,
-    failures: &mut Failures,
-    account: &mut Account,
-) -> Result<Option<Found>> {
-    let timeouts = entry.model.timeouts;
-    let patience = Patience { first_byte: timeouts.first_byte, idle: timeouts.idle, deadline: job.deadline };
-    let mut past = vec![Past::Untried; entry.upstreams.len()];
-    let mut asks_again = true;
-    loop {
-        let Some((index, mut slot)) = take(job, entry, &past, heeds_breakers, failures).await? else {
-            if std::mem::take(&mut asks_again) && again(&mut past).await {
-                continue;
-            }
-            return Ok(None);
-        };
-        if failures.count > 0 && !gateway.budget().withdraw(gateway.millis()) {
-            return Ok(None);
-        }
-        account.asks(entry);
-        let asked = ask_at(gateway, job, &slot, patience, account.traceparent()).await;
-        match asked {
-            Ok(answer) => {
-                slot.answered();
-                return Ok(Some(Found { slot, answer, patience }));
-            }
-            Err(failure) => {
-                tracing::info!(model = %entry.name, upstream = index, ?failure, "an upstream gave no answer");
-                slot.failed();
-                failures.note(failure);
-                drop(slot);
-                past[index] = match past[index] {
-                    Past::Untried if failure.may_pass() => Past::Doubtful,
-                    _ => Past::Done,
-                };
-            }
-        }
-        if Instant::now() >= job.deadline {
+}
+
+impl Search<'_> {
+    fn budget(&self) -> MutexGuard<'_, Budget> {
+        self.first.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an upstream may be asked. The first always may, and so may another that seems well.
+    fn may_ask(&self, past: Past) -> bool {
+        let is_new = past == Past::Untried && self.heeds_breakers;
+        self.failures.count == 0 || is_new || self.budget().withdraw(self.gateway.millis())
+    }
+
+    /// Asks the upstreams of a model that are left, one after another.
+    async fn of_model(&mut self, leg: &mut Leg<'_>, account: &mut Account) -> Result<Option<Found>> {
+        let (job, entry) = (self.job, leg.entry);
+        // Whoever asked was told of the fields of the model that was asked for.
+        if !std::ptr::eq(entry.as_ref(), self.first) && denied(&entry.model, &job.body).await.is_some() {
             return Ok(None);
         }
+        let timeouts = entry.model.timeouts;
+        let patience = Patience { first_byte: timeouts.first_byte, idle: timeouts.idle, deadline: job.deadline };
+        leg.past.resize(entry.upstreams.len(), Past::Untried);
+        while Instant::now() < job.deadline || self.failures.count == 0 {
+            let taken = take(job, entry, &leg.past, self.heeds_breakers, &mut self.failures).await?;
+            let Some((index, mut slot)) = taken else {
+                // Who was not asked yet is worth more than who failed.
+                let over = !self.heeds_breakers || leg.is_spent();
+                if over && leg.again().await {
+                    continue;
+                }
+                return Ok(None);
+            };
+            if !self.may_ask(leg.past[index]) {
+                return Ok(None);
+            }
+            let track = account.asks(entry, job.head.stream);
+            match ask_at(self.gateway, job, &slot, patience, track).await {
+                Ok(answer) => {
+                    slot.answered();
+                    return Ok(Some(Found { slot, answer, patience }));
+                }
+                Err(failure) => {
+                    tracing::info!(model = %entry.name, upstream = index, ?failure, "an upstream gave no answer");
+                    judge(&mut slot, failure, job.owner);
+                    account.failed(entry, failure);
+                    self.failures.note(failure);
+                    leg.failed(index, failure);
+                }
+            }
+        }
+        Ok(None)
     }
 }
 
-/// Lets one of those that may do better be asked once more, after a pause; false where there is none.
-async fn again(past: &mut [Past]) -> bool {
-    let Some(index) = past.iter().position(|past| *past == Past::Doubtful) else { return false };
-    past.fill(Past::Done);
-    past[index] = Past::Untried;
-    tokio::time::sleep(PAUSE + PAUSE.mul_f64(chance_of_one())).await;
-    true
+/// Tells an upstream's breaker of a failure. To it callers are organizations, since anybody may have many projects.
+fn judge(slot: &mut Slot, failure: Failure, (org, _): Owner) {
+    match failure {
+        Failure::Status(403, _) => slot.refused(number(org)),
+        _ => slot.failed(),
+    }
+}
+
+/// A number for an organization.
+const fn number(org: OrgId) -> u64 {
+    let (high, low) = org.0.as_u64_pair();
+    route::mix(high ^ low)
 }
 
 async fn ask_at(
@@ -187,13 +269,14 @@ async fn ask_at(
     job: &Job,
     slot: &Slot,
     patience: Patience,
-    traceparent: Option<String>,
+    track: Track,
 ) -> Result<Answer, Failure> {
     let address = slot.upstream.address().ok_or(Failure::Unreachable)?;
     let rewritten = job.head.rewritten(&job.body, &slot.upstream.spec.model);
     let body = rewritten.map_or_else(|| job.body.clone(), Bytes::from);
     let streams = job.head.stream;
-    let question = Question { operation: job.operation, streams, body, request_id: &job.request_id, traceparent };
+    let request_id = &job.request_id;
+    let question = Question { operation: job.operation, streams, body, request_id, track };
     ask(gateway.http(), &address, &question, patience).await
 }
 
@@ -208,7 +291,11 @@ async fn take(
     let mut ticket: Option<Ticket<'_>> = None;
     loop {
         // Who comes later does not overtake who waits.
-        let turn = ticket.as_ref().map_or_else(|| entry.queue.len() == 0, Ticket::turn);
+        let turn = match ticket.as_ref().map(Ticket::turn) {
+            None => !entry.is_bounded || entry.queue.len() == 0,
+            Some(Turn::Out) => return Err(queue_full(&entry.name)),
+            Some(turn) => turn == Turn::Now,
+        };
         match (choose(job, entry, past, heeds_breakers, turn), &ticket) {
             (Ok(taken), _) => return Ok(Some(taken)),
             (Err(Lack::Down), _) => return Ok(None),
@@ -222,7 +309,7 @@ async fn take(
         }
         match &ticket {
             None => {
-                let joined = entry.queue.join(job.priority, entry.model.max_queue);
+                let joined = entry.queue.join(job.owner, job.shares, job.priority, entry.model.max_queue);
                 ticket = Some(joined.ok_or_else(|| queue_full(&entry.name))?);
             }
             Some(waiting) => {
@@ -242,11 +329,14 @@ fn choose(
 ) -> Result<(usize, Slot), Lack> {
     let _alone = entry.choosing.lock().unwrap_or_else(PoisonError::into_inner);
     let standings: Vec<_> = std::iter::zip(&entry.upstreams, past)
-        .map(|(upstream, past)| Standing { tried: *past != Past::Untried, ..upstream.standing(heeds_breakers) })
+        .map(|(upstream, past)| Standing {
+            tried: !matches!(past, Past::Untried | Past::Again),
+            ..upstream.standing(heeds_breakers)
+        })
         .collect();
     let chosen = turn.then(|| route::choose(entry.model.strategy, &standings, chance(), job.conversation)).flatten();
     let index = chosen.ok_or_else(|| route::lack(&standings))?;
-    Ok((index, entry.upstreams[index].begin(entry)))
+    Ok((index, entry.upstreams[index].begin(entry, job.owner, job.shares)))
 }
 
 fn queue_full(model: &str) -> Error {

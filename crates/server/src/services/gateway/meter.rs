@@ -15,6 +15,7 @@ use berth_domain::Timestamp;
 use berth_domain::gateway::{Nano, Usage};
 use berth_domain::ids::{KeyId, OrgId, ProjectId};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -27,6 +28,8 @@ use crate::http::path::storable;
 
 /// How long records are gathered before they are moved, and between two tries.
 const GATHER: Duration = Duration::from_secs(1);
+/// Between two moves that readers cause, at least: each is a transaction, which keeps others from writing.
+const BREATH: Duration = Duration::from_millis(200);
 /// Most tokens and money of a record, so that no answer of an upstream makes a sum overflow.
 const MOST: i64 = 1_000_000_000_000_000;
 
@@ -89,6 +92,10 @@ struct Inner {
     state: Mutex<State>,
     /// Held by whoever moves segments.
     moving: tokio::sync::Mutex<()>,
+    /// Records that are in the database, of those written.
+    moved: AtomicU64,
+    /// When a reader had segments moved last. Held by the one who does.
+    reading: tokio::sync::Mutex<Option<Instant>>,
     wake: Notify,
     failing: AtomicBool,
     failures: AtomicU64,
@@ -97,6 +104,8 @@ struct Inner {
 
 struct State {
     journal: Journal,
+    /// Records written so far; what a dead service left counts as one.
+    written: u64,
     /// Whether the worker knows that there is something to move.
     told: bool,
 }
@@ -111,8 +120,10 @@ impl Meter {
         let inner = Inner {
             db,
             service,
-            state: Mutex::new(State { journal, told }),
+            state: Mutex::new(State { journal, written: told.into(), told }),
             moving: tokio::sync::Mutex::default(),
+            moved: AtomicU64::new(0),
+            reading: tokio::sync::Mutex::default(),
             wake: Notify::new(),
             failing: AtomicBool::new(false),
             failures: AtomicU64::new(0),
@@ -154,6 +165,7 @@ impl Meter {
         };
         let (appended, told) = {
             let mut state = self.state();
+            state.written += 1;
             (state.journal.append(&line, &text), std::mem::replace(&mut state.told, true))
         };
         if !told {
@@ -197,16 +209,41 @@ impl Meter {
         moved
     }
 
+    /// Moves what was written before this, for one who reads it. However many read, segments are moved a few times a
+    /// second: who comes meanwhile waits for the next time, together with all others.
+    pub async fn catch_up(&self) -> Result<(), DbError> {
+        let wanted = self.state().written;
+        let is_there = || self.inner.moved.load(Ordering::Acquire) >= wanted;
+        if is_there() {
+            return Ok(());
+        }
+        let mut last = self.inner.reading.lock().await;
+        if let Some(last) = *last
+            && !is_there()
+        {
+            tokio::time::sleep_until(last + BREATH).await;
+        }
+        if is_there() {
+            return Ok(());
+        }
+        let moved = self.flush().await;
+        *last = Some(Instant::now());
+        moved
+    }
+
     async fn move_all(&self) -> Result<(), DbError> {
         let _moving = self.inner.moving.lock().await;
         // Only then is the present segment sealed: while the database is away, files do not become many.
         self.move_sealed().await?;
-        {
+        let written = {
             let mut state = self.state();
             state.journal.seal();
             state.told = false;
-        }
-        self.move_sealed().await
+            state.written
+        };
+        self.move_sealed().await?;
+        self.inner.moved.fetch_max(written, Ordering::Release);
+        Ok(())
     }
 
     async fn move_sealed(&self) -> Result<(), DbError> {
@@ -346,6 +383,31 @@ mod tests {
         assert_eq!(number(&db, "SUM(requests)").await, 1600);
         assert_eq!((number(&db, "SUM(completion_tokens)").await, number(&db, "SUM(cost)").await), (3200, 8000));
         assert_eq!((files(&usage), meter.failures(), meter.lost()), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn many_readers_move_little_and_each_finds_what_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, usage) = (database(dir.path()).await, dir.path().join("usage"));
+        let meter = Meter::open(&usage, db.clone()).unwrap();
+        let reads = |reader: u64| {
+            let (meter, db) = (meter.clone(), db.clone());
+            async move {
+                for turn in 0..5 {
+                    meter.write(&mut Record::sample(format!("{reader}-{turn}").into(), Usage::default()));
+                    meter.catch_up().await.unwrap();
+                    let text = format!("COUNT(CASE WHEN model = '{reader}-{turn}' THEN 1 END)");
+                    let text = format!("SELECT CAST({text} AS BIGINT) FROM inference_totals");
+                    assert_eq!(sql(text).fetch_one::<i64>(&db).await.unwrap(), 1, "{reader} {turn}");
+                }
+            }
+        };
+        futures::future::join_all((0..20).map(reads)).await;
+        let moved: i64 = sql("SELECT segment FROM inference_journals").fetch_one(&db).await.unwrap();
+        assert!(moved < 20, "{moved} moves for 100 reads");
+        meter.catch_up().await.unwrap();
+        let now: i64 = sql("SELECT segment FROM inference_journals").fetch_one(&db).await.unwrap();
+        assert_eq!(now, moved, "nothing new is there");
     }
 
     #[tokio::test]

@@ -1,5 +1,5 @@
 //! Metrics of models and their upstreams. An upstream is told by its place in the model's list: `/metrics` needs no
-//! credential, and shows no address.
+//! credential, and shows no address, nor the name of a model that is not open to everybody.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use berth_domain::gateway::breaker::State;
 
 use super::meter::Meter;
-use super::table::Table;
+use super::table::{Entry, Table};
 use super::upstream::{Counts, Upstream};
 
 type Figure = (&'static str, &'static str, &'static str, fn(&Upstream) -> f64);
@@ -52,21 +52,34 @@ fn label(name: &str) -> String {
     name.replace('"', "\\\"")
 }
 
+/// What each model of a table is called here: a restricted one by its number among those.
+fn labels(table: &Table) -> Vec<String> {
+    let mut restricted = 0;
+    let mut name = |entry: &Entry| {
+        if entry.model.projects.is_empty() {
+            return label(&entry.name);
+        }
+        restricted += 1;
+        format!("restricted-{restricted}")
+    };
+    table.models.iter().map(|entry| name(entry)).collect()
+}
+
 /// Everything in Prometheus' text format.
 pub fn text(table: &Table, meter: &Meter) -> String {
     let mut text = String::new();
+    let labels = labels(table);
     for (name, kind, help, figure) in FIGURES {
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for entry in &table.models {
+        for (entry, model) in table.models.iter().zip(&labels) {
             for (index, upstream) in entry.upstreams.iter().enumerate() {
-                let model = label(&entry.name);
                 let _ = writeln!(text, "{name}{{model=\"{model}\",upstream=\"{index}\"}} {}", figure(upstream));
             }
         }
     }
     let _ = writeln!(text, "# HELP berth_model_queue Requests that wait.\n# TYPE berth_model_queue gauge");
-    for entry in &table.models {
-        let _ = writeln!(text, "berth_model_queue{{model=\"{}\"}} {}", label(&entry.name), entry.queue.len());
+    for (entry, model) in table.models.iter().zip(&labels) {
+        let _ = writeln!(text, "berth_model_queue{{model=\"{model}\"}} {}", entry.queue.len());
     }
     for (name, help, value) in [
         ("berth_usage_journal_failures_total", "Records that could not be appended to the journal.", meter.failures()),

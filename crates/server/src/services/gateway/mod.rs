@@ -16,6 +16,7 @@
 //! - Nothing of an upstream's address or key is ever in an answer.
 
 mod account;
+mod admission;
 mod allowance;
 mod api;
 mod attempt;
@@ -38,16 +39,13 @@ mod trace;
 mod upstream;
 mod wire;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
-use berth_domain::gateway::budget::Budget;
-use berth_domain::gateway::{Model, ModelId};
+use berth_domain::gateway::{Model, ModelId, Voice};
 use berth_domain::ids::ProjectId;
 use berth_domain::{Code, Error, Result, Timestamp};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
@@ -56,13 +54,15 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::Db;
 use crate::http::edge::Hot;
+use admission::{Admission, Most};
 use allowance::Allowances;
 use http::Http;
 use meter::Meter;
 use parking::Parking;
 use relay::Relay;
 use speech::Speaker;
-use table::{Entry, Offer, Speaks, Table, Tables};
+use store::spec::{MODELS, VOICES};
+use table::{Entry, Moment, Offer, Speaks, Table, Voices};
 use trace::Traces;
 use upstream::Address;
 
@@ -80,17 +80,18 @@ struct Inner {
     clock: Clock,
     config: crate::config::Gateway,
     configured: Vec<Model>,
+    /// Ready for use: what an administrator adds never stands in their place.
+    configured_voices: Vec<Arc<Speaks>>,
     data_dir: PathBuf,
     began: Instant,
     began_at: Timestamp,
     http: Http,
-    tables: Tables,
-    voices: HashMap<String, Arc<Speaks>>,
+    table: Moment<Table>,
+    voices: Moment<Voices>,
     allowances: Allowances,
     meter: Meter,
     speaker: Speaker,
-    budget: Mutex<Budget>,
-    room: Arc<Semaphore>,
+    admission: Arc<Admission>,
     parking: Parking<Box<Relay>>,
     traces: Traces,
     reloading: tokio::sync::Mutex<()>,
@@ -107,22 +108,28 @@ impl Gateway {
             began: Instant::now(),
             began_at: clock.now(),
             http: Http::new()?,
-            tables: Tables::default(),
-            voices: table::voices(&config.voices)?,
+            table: Moment::default(),
+            configured_voices: config.voices.iter().map(table::speaks).collect::<Result<_, _>>()?,
+            voices: Moment::default(),
             allowances: Allowances::new(meter.clone(), clock.clone()),
             meter,
             speaker: Speaker::new(),
-            budget: Mutex::default(),
             parking: Parking::default(),
             traces: Traces::start(&config.traces)?,
-            room: Arc::new(Semaphore::new(config.gateway.max_requests)),
+            admission: admission(&config.gateway),
             reloading: tokio::sync::Mutex::default(),
             db,
             clock,
         };
         let gateway = Self { inner: Arc::new(inner) };
-        gateway.reload().await?;
+        gateway.clone().reload().await?;
+        gateway.clone().reload_voices().await?;
         Ok(gateway)
+    }
+
+    /// What an administrator's models may name.
+    fn rules(&self) -> &crate::config::Gateway {
+        &self.inner.config
     }
 
     /// Its routes.
@@ -146,7 +153,7 @@ impl Gateway {
         tasks.spawn(async move {
             ending.cancelled().await;
             // Servers of model files end with the last who needs them.
-            gateway.inner.tables.replace(Table::default());
+            gateway.inner.table.replace(Table::default());
         });
     }
 
@@ -156,19 +163,45 @@ impl Gateway {
     }
 
     /// Takes over what administrators changed.
-    pub async fn reload(&self) -> Result<()> {
+    pub async fn reload(self) -> Result<()> {
         let _one_at_a_time = self.inner.reloading.lock().await;
         let created_at = self.inner.began_at;
         let mut offers: Vec<_> = self.configured().iter().cloned().map(|model| Offer { model, created_at }).collect();
-        for row in store::model::all(self.db()).await? {
-            match row.model() {
+        for row in MODELS.all(self.db()).await? {
+            match row.read() {
                 Ok(model) => offers.push(Offer { model, created_at: row.created_at }),
                 Err(error) => tracing::error!(model = %row.id, %error, "a model that was added cannot be read"),
             }
         }
         let table = Table::new(offers, &self.table(), &self.inner.data_dir);
-        self.inner.tables.replace(table);
+        self.inner.table.replace(table);
         Ok(())
+    }
+
+    /// Takes over the voices that administrators changed.
+    pub async fn reload_voices(self) -> Result<()> {
+        let _one_at_a_time = self.inner.reloading.lock().await;
+        let mut voices = Voices::new();
+        for row in VOICES.all(self.db()).await? {
+            match row.read().map_err(anyhow::Error::from).and_then(|voice| table::speaks(&voice)) {
+                Ok(speaks) => drop(voices.insert(row.id, speaks)),
+                Err(error) => {
+                    tracing::error!(voice = %row.id, error = format!("{error:#}"), "a voice that was added cannot speak");
+                }
+            }
+        }
+        voices.extend(self.inner.configured_voices.iter().map(|speaks| (speaks.voice.id.clone(), speaks.clone())));
+        self.inner.voices.replace(voices);
+        Ok(())
+    }
+
+    /// The voices of the configuration.
+    pub(crate) fn configured_voices(&self) -> impl Iterator<Item = &Voice> {
+        self.inner.configured_voices.iter().map(|speaks| &speaks.voice)
+    }
+
+    fn voices(&self) -> Arc<Voices> {
+        self.inner.voices.now()
     }
 
     /// The models of the configuration.
@@ -199,7 +232,7 @@ impl Gateway {
     }
 
     pub(crate) fn table(&self) -> Arc<Table> {
-        self.inner.tables.now()
+        self.inner.table.now()
     }
 
     pub(crate) fn db(&self) -> &Db {
@@ -222,6 +255,10 @@ impl Gateway {
         &self.inner.config
     }
 
+    fn admission(&self) -> &Arc<Admission> {
+        &self.inner.admission
+    }
+
     fn allowances(&self) -> &Allowances {
         &self.inner.allowances
     }
@@ -231,31 +268,25 @@ impl Gateway {
     }
 
     fn voice(&self, id: &str) -> Option<Arc<Speaks>> {
-        self.inner.voices.get(id).cloned()
+        self.voices().get(id).cloned()
     }
 
     /// Where all upstreams of the moment are.
     fn addresses(&self) -> impl Iterator<Item = Arc<Address>> {
-        let (table, voices) = (self.table(), self.inner.voices.values());
+        let (table, voices) = (self.table(), self.voices());
+        let servers: Vec<_> = voices.values().filter_map(|voice| voice.address.clone()).collect();
         let upstreams: Vec<_> = table.models.iter().flat_map(|entry| &entry.upstreams).cloned().collect();
-        upstreams
-            .into_iter()
-            .filter_map(|upstream| upstream.address())
-            .chain(voices.filter_map(|voice| voice.address.clone()))
+        upstreams.into_iter().filter_map(|upstream| upstream.address()).chain(servers)
     }
 
-    fn voice_names(&self) -> Vec<&str> {
-        let mut names: Vec<_> = self.inner.voices.keys().map(String::as_str).collect();
+    fn voice_names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.voices().keys().cloned().collect();
         names.sort_unstable();
         names
     }
 
     fn began_at(&self) -> Timestamp {
         self.inner.began_at
-    }
-
-    fn budget(&self) -> MutexGuard<'_, Budget> {
-        self.inner.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn parking(&self) -> &Parking<Box<Relay>> {
@@ -269,4 +300,12 @@ impl Gateway {
     fn millis(&self) -> u64 {
         u64::try_from(self.inner.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
+}
+
+fn admission(config: &crate::config::Gateway) -> Arc<Admission> {
+    let most = |requests, megabytes: u64| Most { requests, bytes: megabytes << 20 };
+    Admission::new(
+        most(config.max_requests, config.body_mb),
+        most(config.max_requests_per_project, config.body_mb_per_project),
+    )
 }

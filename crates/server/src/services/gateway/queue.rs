@@ -1,40 +1,20 @@
-//! Who waits while every upstream of a model is busy: in order of priority, then of arrival, and not too many.
+//! Who waits while every upstream of a model is busy: fair between organizations and between the projects of each
+//! ([`fair`]), and not too many.
 //!
 //! A place that became free is not handed to anybody: the first is called and looks for itself, because a request that
 //! failed at one upstream waits for another. What it cannot use it offers to the next. Whoever is called keeps its place
 //! in the line until it has one at an upstream, so that nobody gets ahead of it meanwhile.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use berth_domain::gateway::fair::{self, Spot};
+pub use berth_domain::gateway::fair::{Priority, Share, Shares};
+use berth_domain::ids::{OrgId, Owner, ProjectId};
 use tokio::sync::Notify;
 
-/// What goes first. Told by the header `X-Priority`: `high`, `normal`, `low`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Priority {
-    /// What can wait.
-    Low,
-    /// What nobody said anything about.
-    #[default]
-    Normal,
-    /// What somebody waits for.
-    High,
-}
-
-impl Priority {
-    /// The priority of a word; what is not known is normal.
-    pub fn of(word: Option<&str>) -> Self {
-        match word {
-            Some("high") => Self::High,
-            Some("low") => Self::Low,
-            _ => Self::Normal,
-        }
-    }
-}
-
-type Place = (Reverse<Priority>, u64);
+/// A place in the line, as the line knows it.
+type Place = Spot<OrgId, ProjectId>;
 
 struct Waiting {
     called: bool,
@@ -43,14 +23,13 @@ struct Waiting {
 
 #[derive(Default)]
 struct Line {
-    next: u64,
-    waiting: BTreeMap<Place, Waiting>,
+    waiting: fair::Line<OrgId, ProjectId, Waiting>,
     called: usize,
 }
 
 impl Line {
-    fn call(&mut self, place: Place) {
-        if let Some(waiting) = self.waiting.get_mut(&place)
+    fn call(&mut self, spot: Place) {
+        if let Some(waiting) = self.waiting.get_mut(spot)
             && !std::mem::replace(&mut waiting.called, true)
         {
             self.called += 1;
@@ -59,36 +38,60 @@ impl Line {
     }
 
     fn call_first(&mut self) {
-        if let Some(place) = self.waiting.keys().next().copied() {
-            self.call(place);
+        if let Some(spot) = self.waiting.first() {
+            self.call(spot);
         }
+    }
+
+    /// Takes somebody out of the line.
+    fn leave(&mut self, spot: Place) -> Option<Waiting> {
+        let left = self.waiting.leave(spot);
+        self.called -= usize::from(left.as_ref().is_some_and(|left| left.called));
+        left
     }
 }
 
-/// The line of a model.
+/// The line of a model, and what places at its upstreams projects hold.
 #[derive(Default)]
-pub struct Queue(Mutex<Line>);
+pub struct Queue {
+    line: Mutex<Line>,
+    /// How many wait: who finds nobody need not lock the line.
+    count: AtomicUsize,
+}
 
 impl Queue {
     fn line(&self) -> MutexGuard<'_, Line> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place in the line; `None` where `most` wait already. Who was called is as good as gone.
-    pub fn join(&self, priority: Priority, most: u32) -> Option<Ticket<'_>> {
+    /// A place in the line; `None` where `most` wait already and nobody makes room. Who was called is as good as gone.
+    pub fn join(&self, owner: Owner, shares: Shares, priority: Priority, most: u32) -> Option<Ticket<'_>> {
         let mut line = self.line();
         if line.waiting.len() - line.called >= most as usize {
-            return None;
+            let out = line.waiting.yields(owner, shares)?;
+            line.leave(out)?.bell.notify_one();
         }
-        line.next += 1;
-        let (place, bell) = ((Reverse(priority), line.next), Arc::<Notify>::default());
-        line.waiting.insert(place, Waiting { called: false, bell: bell.clone() });
-        Some(Ticket { queue: self, place, bell })
+        let bell = Arc::<Notify>::default();
+        let spot = line.waiting.join(owner, shares, priority, Waiting { called: false, bell: bell.clone() });
+        self.count.store(line.waiting.len(), Ordering::Release);
+        Some(Ticket { queue: self, spot, bell })
     }
 
     /// How many wait.
     pub fn len(&self) -> usize {
-        self.line().waiting.len()
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// A project took a place at the model's upstreams.
+    pub fn took(&self, owner: Owner, shares: Shares) {
+        self.line().waiting.took(owner, shares);
+    }
+
+    /// A project gave a place back: the first may have it.
+    pub fn gave(&self, owner: Owner) {
+        let mut line = self.line();
+        line.waiting.gave(owner);
+        line.call_first();
     }
 
     /// Calls the first: something may be free.
@@ -97,11 +100,22 @@ impl Queue {
     }
 }
 
+/// Whether it is somebody's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It is: it was called, or nobody is before it.
+    Now,
+    /// Others come first.
+    Later,
+    /// It had to make room, and waits no more.
+    Out,
+}
+
 /// A place in the line. Dropping it leaves the line and calls the first of those who stay: a call that came to one who
 /// leaves is not lost, and where more than one place became free, each who took one sees to the next.
 pub struct Ticket<'a> {
     queue: &'a Queue,
-    place: Place,
+    spot: Place,
     bell: Arc<Notify>,
 }
 
@@ -111,20 +125,20 @@ impl Ticket<'_> {
         self.bell.notified().await;
     }
 
-    /// Whether it is its turn: it was called, or nobody is before it. This answers the call.
-    pub fn turn(&self) -> bool {
+    /// Whether it is its turn. This answers the call.
+    pub fn turn(&self) -> Turn {
         let mut line = self.queue.line();
-        let called = line.waiting.get_mut(&self.place).is_some_and(|me| std::mem::take(&mut me.called));
+        let Some(me) = line.waiting.get_mut(self.spot) else { return Turn::Out };
+        let called = std::mem::take(&mut me.called);
         line.called -= usize::from(called);
-        called || line.waiting.keys().next() == Some(&self.place)
+        if called || line.waiting.first() == Some(self.spot) { Turn::Now } else { Turn::Later }
     }
 
     /// Calls who comes next: what is free is not for this one.
     pub fn pass_on(&self) {
         let mut line = self.queue.line();
-        let next = line.waiting.range((Bound::Excluded(self.place), Bound::Unbounded)).next();
-        if let Some(place) = next.map(|(place, _)| *place) {
-            line.call(place);
+        if let Some(next) = line.waiting.after(self.spot) {
+            line.call(next);
         }
     }
 }
@@ -132,15 +146,16 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let mut line = self.queue.line();
-        let called = line.waiting.remove(&self.place).is_some_and(|me| me.called);
-        line.called -= usize::from(called);
+        line.leave(self.spot);
         line.call_first();
+        self.queue.count.store(line.waiting.len(), Ordering::Release);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
+    use uuid::Uuid;
 
     use super::*;
 
@@ -148,15 +163,28 @@ mod tests {
         ticket.called().now_or_never().is_some()
     }
 
+    fn is_now(ticket: &Ticket<'_>) -> bool {
+        ticket.turn() == Turn::Now
+    }
+
+    /// The project of an organization that has one.
+    fn project(number: u128) -> Owner {
+        (OrgId(Uuid::from_u128(number)), ProjectId(Uuid::from_u128(number)))
+    }
+
+    fn join(queue: &Queue, of: u128, most: u32) -> Option<Ticket<'_>> {
+        queue.join(project(of), Shares::default(), Priority::Normal, most)
+    }
+
     fn normal(queue: &Queue) -> Ticket<'_> {
-        queue.join(Priority::Normal, 3).unwrap()
+        join(queue, 1, 3).unwrap()
     }
 
     #[test]
     fn the_most_urgent_goes_first() {
         let queue = Queue::default();
         let mut tickets: Vec<_> = [None, Some("low"), Some("high"), Some("normal")]
-            .map(|word| queue.join(Priority::of(word), 4).unwrap())
+            .map(|word| queue.join(project(1), Shares::default(), Priority::of(word), 4).unwrap())
             .into_iter()
             .map(Some)
             .collect();
@@ -164,7 +192,7 @@ mod tests {
         for first in [2, 0, 3, 1] {
             for (index, ticket) in tickets.iter().enumerate() {
                 let Some(ticket) = ticket else { continue };
-                assert_eq!((is_called(ticket), ticket.turn()), (index == first, index == first), "{index}");
+                assert_eq!((is_called(ticket), is_now(ticket)), (index == first, index == first), "{index}");
             }
             // Who goes calls the next.
             tickets[first] = None;
@@ -173,15 +201,28 @@ mod tests {
     }
 
     #[test]
+    fn the_project_with_the_fewest_places_goes_first() {
+        let queue = Queue::default();
+        queue.took(project(1), Shares::default());
+        let urgent = queue.join(project(1), Shares::default(), Priority::High, 9).unwrap();
+        let other = join(&queue, 2, 9).unwrap();
+        queue.call();
+        assert_eq!((urgent.turn(), other.turn()), (Turn::Later, Turn::Now), "urgent is what is urgent to its project");
+        queue.took(project(2), Shares::default());
+        drop(other);
+        assert!(is_called(&urgent) && is_now(&urgent));
+    }
+
+    #[test]
     fn nobody_overtakes_the_one_who_was_called() {
         let queue = Queue::default();
         let (first, second) = (normal(&queue), normal(&queue));
         queue.call();
-        assert!(!second.turn() && !is_called(&second));
-        assert!(first.turn() && is_called(&first));
+        assert!(!is_now(&second) && !is_called(&second));
+        assert!(is_now(&first) && is_called(&first));
         // It came too late and keeps its place.
         queue.call();
-        assert!(!second.turn() && is_called(&first));
+        assert!(!is_now(&second) && is_called(&first));
     }
 
     #[test]
@@ -189,10 +230,10 @@ mod tests {
         let queue = Queue::default();
         let (first, second, third) = (normal(&queue), normal(&queue), normal(&queue));
         first.pass_on();
-        assert!(second.turn() && is_called(&second) && !third.turn());
+        assert!(is_now(&second) && is_called(&second) && !is_now(&third));
         second.pass_on();
         third.pass_on();
-        assert!(third.turn() && is_called(&third) && !second.turn());
+        assert!(is_now(&third) && is_called(&third) && !is_now(&second));
     }
 
     #[test]
@@ -207,16 +248,45 @@ mod tests {
     #[test]
     fn only_so_many_wait() {
         let queue = Queue::default();
-        assert!(queue.join(Priority::High, 0).is_none());
+        assert!(join(&queue, 1, 0).is_none());
         let tickets = [normal(&queue), normal(&queue), normal(&queue)];
-        assert!(queue.join(Priority::High, 3).is_none());
+        assert!(join(&queue, 1, 3).is_none());
         // Two calls of one are one.
         queue.call();
         queue.call();
         let more = normal(&queue);
-        assert!(queue.join(Priority::High, 3).is_none());
-        assert!(tickets[0].turn());
+        assert!(join(&queue, 1, 3).is_none());
+        assert!(is_now(&tickets[0]));
         drop(more);
-        assert!(tickets[0].turn() && queue.join(Priority::High, 3).is_none());
+        assert!(is_now(&tickets[0]) && join(&queue, 1, 3).is_none());
+    }
+
+    #[test]
+    fn an_organization_with_most_makes_room_however_many_projects_it_has() {
+        let queue = Queue::default();
+        let sibling = |number: u128| (OrgId(Uuid::from_u128(1)), ProjectId(Uuid::from_u128(number)));
+        let tickets: Vec<_> =
+            (10..13).filter_map(|n| queue.join(sibling(n), Shares::default(), Priority::Normal, 3)).collect();
+        assert!(
+            queue.join(sibling(13), Shares::default(), Priority::Normal, 3).is_none(),
+            "one of each project is fair among them"
+        );
+        let other = join(&queue, 2, 3).unwrap();
+        assert_eq!(tickets.iter().filter(|ticket| ticket.turn() == Turn::Out).count(), 1);
+        queue.took(sibling(10), Shares::default());
+        assert_eq!(other.turn(), Turn::Now, "none of its projects holds anything, and another organization one place");
+    }
+
+    #[test]
+    fn the_project_with_most_makes_room() {
+        let queue = Queue::default();
+        let tickets = [normal(&queue), normal(&queue), normal(&queue)];
+        let other = join(&queue, 2, 3).unwrap();
+        assert!(is_called(&tickets[2]), "it is told");
+        assert_eq!([0, 1, 2].map(|index| tickets[index].turn()), [Turn::Now, Turn::Later, Turn::Out]);
+        assert!(join(&queue, 2, 3).is_none(), "two and two would be no fairer than two and one");
+        assert_eq!((queue.len(), other.turn()), (3, Turn::Later));
+        drop(tickets);
+        assert_eq!((queue.len(), other.turn()), (1, Turn::Now));
     }
 }

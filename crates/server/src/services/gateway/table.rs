@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use berth_domain::Timestamp;
+use berth_domain::gateway::budget::Budget;
 use berth_domain::gateway::{Model, ModelId, Place, Source, Voice};
 use berth_domain::ids::ProjectId;
 use tokio::sync::watch;
@@ -28,10 +29,14 @@ pub struct Entry {
     pub created_at: Timestamp,
     /// Those that answer.
     pub upstreams: Vec<Arc<Upstream>>,
-    /// Who waits.
-    pub queue: Queue,
+    /// Who waits, where not all may begin at once.
+    pub queue: Arc<Queue>,
+    /// Whether any upstream takes only so many: nobody waits where none does.
+    pub is_bounded: bool,
     /// Held while one of the upstreams is chosen.
     pub choosing: Mutex<()>,
+    /// Its retries.
+    pub budget: Mutex<Budget>,
 }
 
 impl Entry {
@@ -122,7 +127,11 @@ fn entry(offer: Offer, before: Option<&Arc<Entry>>, data_dir: &Path) -> Option<E
         return None;
     }
     let name = model.id.as_str().into();
-    Some(Entry { name, created_at, upstreams, queue: Queue::default(), choosing: Mutex::default(), model })
+    // Those who hold places at upstreams that stay hold them in the new table, too.
+    let queue = before.map(|entry| entry.queue.clone()).unwrap_or_default();
+    let is_bounded = upstreams.iter().any(|upstream| upstream.spec.max_concurrency.is_some());
+    let (choosing, budget) = Default::default();
+    Some(Entry { model, name, created_at, upstreams, queue, is_bounded, choosing, budget })
 }
 
 /// An upstream; what serves its model file is started with it.
@@ -143,33 +152,33 @@ fn start(spec: berth_domain::gateway::Upstream, data_dir: &Path) -> anyhow::Resu
     Ok(upstream)
 }
 
-/// The voices, ready for use.
-pub fn voices(voices: &[Voice]) -> anyhow::Result<HashMap<String, Arc<Speaks>>> {
-    let ready = |voice: &Voice| {
-        let address = match &voice.source {
-            Source::Espeak(_) => None,
-            Source::Url { url, access, .. } => {
-                let key = access.as_ref().map(key_of).transpose()?;
-                Some(Arc::new(Address::new(url, key.as_ref().map(|key| key.0.as_str()))?))
-            }
-        };
-        anyhow::Ok((voice.id.clone(), Arc::new(Speaks { voice: voice.clone(), address })))
+/// Voices by name.
+pub type Voices = HashMap<String, Arc<Speaks>>;
+
+/// A voice, ready for use.
+pub fn speaks(voice: &Voice) -> anyhow::Result<Arc<Speaks>> {
+    let address = match &voice.source {
+        Source::Espeak(_) => None,
+        Source::Url { url, access, .. } => {
+            let key = access.as_ref().map(key_of).transpose()?;
+            Some(Arc::new(Address::new(url, key.as_ref().map(|key| key.0.as_str()))?))
+        }
     };
-    voices.iter().map(ready).collect()
+    Ok(Arc::new(Speaks { voice: voice.clone(), address }))
 }
 
-/// What holds the table of the moment.
+/// What is on offer at this moment: replaced as a whole, and kept by who began with it.
 #[derive(Default)]
-pub struct Tables(std::sync::RwLock<Arc<Table>>);
+pub struct Moment<T>(RwLock<Arc<T>>);
 
-impl Tables {
-    /// The table of the moment.
-    pub fn now(&self) -> Arc<Table> {
+impl<T> Moment<T> {
+    /// What it is now.
+    pub fn now(&self) -> Arc<T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces it.
-    pub fn replace(&self, table: Table) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+    /// Puts something else in its place.
+    pub fn replace(&self, next: T) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
     }
 }

@@ -18,12 +18,7 @@ pub use nothing::{Origin, Trace, Traces};
 
 #[cfg(not(feature = "traces"))]
 mod nothing {
-    #![expect(
-        clippy::unnecessary_wraps,
-        clippy::unused_async,
-        clippy::unused_self,
-        reason = "as with the feature `traces`"
-    )]
+    #![expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "as with the feature `traces`")]
 
     use axum::extract::Request;
     use berth_domain::gateway::body::Operation;
@@ -50,7 +45,9 @@ mod nothing {
         }
 
         /// Has nothing to send.
-        pub async fn flush(self, _: CancellationToken) {}
+        pub async fn flush(self, stop: CancellationToken) {
+            stop.cancelled().await;
+        }
 
         /// Reads nothing of a request.
         pub fn origin(&self, _: ProjectId, _: &Request) -> Origin {

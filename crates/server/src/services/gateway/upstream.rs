@@ -14,10 +14,12 @@ use berth_domain::gateway::breaker::{Breaker, State};
 use berth_domain::gateway::latency::Latency;
 use berth_domain::gateway::route::Standing;
 use berth_domain::gateway::{self as domain, Place};
+use berth_domain::ids::Owner;
 use bytes::Bytes;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::http::{Origin, Request};
+use super::queue::Shares;
 use super::table::Entry;
 use crate::config::model::key_of;
 
@@ -75,7 +77,7 @@ impl Address {
 
     /// A request that lists its models, to see whether it is well.
     pub fn look(&self) -> Request {
-        Request { head: [&self.heads.models[..], b"\r\n"].concat(), body: Bytes::new() }
+        Request::new([&self.heads.models[..], b"\r\n"].concat(), Bytes::new())
     }
 
     /// What must never stand in an answer.
@@ -206,12 +208,15 @@ impl Upstream {
         }
     }
 
-    /// Begins a request. To be called under the lock of its model, so that no more begin than may.
-    pub fn begin(self: &Arc<Self>, entry: &Arc<Entry>) -> Slot {
+    /// Begins a request of a project. To be called under the lock of its model, so that no more begin than may.
+    pub fn begin(self: &Arc<Self>, entry: &Arc<Entry>, owner: Owner, shares: Shares) -> Slot {
+        if entry.is_bounded {
+            entry.queue.took(owner, shares);
+        }
         self.busy.fetch_add(1, Ordering::Relaxed);
         self.counts.requests.fetch_add(1, Ordering::Relaxed);
         self.health().breaker.began(self.now());
-        Slot { upstream: self.clone(), entry: entry.clone(), began: Instant::now(), judged: false }
+        Slot { upstream: self.clone(), entry: entry.clone(), owner, began: Instant::now(), judged: false }
     }
 
     /// Notes what a look at its health found.
@@ -227,6 +232,7 @@ pub struct Slot {
     pub upstream: Arc<Upstream>,
     /// For which model.
     pub entry: Arc<Entry>,
+    owner: Owner,
     began: Instant,
     judged: bool,
 }
@@ -253,6 +259,14 @@ impl Slot {
         self.judged = true;
     }
 
+    /// It refused what this caller sent, by the caller's fault or its own.
+    pub fn refused(&mut self, caller: u64) {
+        self.upstream.counts.failures.fetch_add(1, Ordering::Relaxed);
+        let now = self.upstream.now();
+        self.upstream.health().breaker.refused(caller, now);
+        self.judged = true;
+    }
+
     /// So many tokens came all in all.
     pub fn told(&self, tokens: u64) {
         self.upstream.counts.tokens.fetch_add(tokens, Ordering::Relaxed);
@@ -271,7 +285,9 @@ impl Drop for Slot {
             self.upstream.health().breaker.abandoned(now);
         }
         self.upstream.busy.fetch_sub(1, Ordering::Relaxed);
-        self.entry.queue.call();
+        if self.entry.is_bounded {
+            self.entry.queue.gave(self.owner);
+        }
     }
 }
 

@@ -2,28 +2,46 @@
 
 use async_trait::async_trait;
 use berth_domain::identity::policy::{Action, may};
-use berth_domain::identity::{ProjectRole, api_key};
+use berth_domain::identity::{Networks, ProjectRole, api_key};
 use berth_domain::{Code, Error, FieldError, Result, Timestamp};
 use sha2::{Digest, Sha256};
 
+use super::store::org::OrgRow;
 use super::store::project::ProjectRow;
 use super::token::Claims;
-use super::{Identity, memory, ops, org_not_found, project_not_found, store};
-use crate::http::auth::{Caller, Gate, OrgScope, PROJECT_ID, Person, Scope, Who, unauthorized};
+use super::{Identity, memory, ops, org_not_found, project_not_found, standing, store};
+use crate::db::tenant::Whose;
+use crate::db::{Tx, quota};
+use crate::http::auth::{Caller, Gate, Grant, OrgScope, PROJECT_ID, Person, Scope, Who, unauthorized};
+use crate::http::client_address::ClientAddress;
+use crate::http::envelope::RequestId;
 use crate::http::idempotency::hex;
 use crate::http::limit::Window;
 
 #[async_trait]
 impl Gate for Identity {
-    async fn caller(&self, bearer: &str) -> Result<Who> {
+    async fn caller(&self, bearer: &str, from: ClientAddress) -> Result<Who> {
         let now = self.inner.clock.now();
-        if bearer.starts_with(api_key::PREFIX) { self.key(bearer, now).await } else { self.person(bearer, now).await }
+        if bearer.starts_with(api_key::PREFIX) {
+            self.key(bearer, from, now).await
+        } else {
+            self.person(bearer, now).await
+        }
+    }
+
+    async fn refused(&self, bearer: &str, refusal: &Error, request: &RequestId) {
+        if refusal.code.status() >= 500 {
+            return;
+        }
+        if let Err(error) = ops::refusal::key(self, bearer, refusal, request).await {
+            tracing::warn!(%error, "a refused key cannot be recorded");
+        }
     }
 
     async fn org(&self, person: Person, org: &str) -> Result<OrgScope> {
         let row = store::org::of(&self.inner.db, person.user, org).await?.ok_or_else(org_not_found)?;
         let role = row.role.ok_or_else(org_not_found)?;
-        refuse_suspended(row.suspended_at)?;
+        refuse_suspended(&row)?;
         Ok(OrgScope { person, org: row.id, role })
     }
 
@@ -55,31 +73,32 @@ impl Gate for Identity {
         Ok(scope)
     }
 
-    async fn recheck(&self, who: &Who) -> Result<()> {
-        let (db, now) = (&self.inner.db, self.inner.clock.now());
-        match who {
-            Who::Person { session, .. } => {
-                let row = store::session::find(db, *session).await?.filter(|row| row.lives(now));
-                if row.ok_or_else(unauthorized)?.suspended { Err(user_suspended()) } else { Ok(()) }
-            }
-            Who::Key { id, project, .. } => {
-                let row = store::api_key::find(db, *project, *id).await?.filter(|row| row.lives(now));
-                row.map(drop).ok_or_else(unauthorized)
-            }
-        }
+    async fn recheck(&self, who: &Who, grant: Grant) -> Result<()> {
+        standing::require(self, &self.inner.db, who, grant).await
+    }
+
+    async fn confirm(&self, tx: &mut Tx, who: &Who, grant: Grant) -> Result<()> {
+        standing::require(self, tx, who, grant).await
     }
 
     fn admit(&self, who: &Who, scope: Option<&Scope>) -> Result<Option<Window>> {
         let id = match who {
-            Who::Person { session, .. } => session.0,
+            // However many sessions somebody opens, they are one.
+            Who::Person { user, .. } => user.0,
             Who::Key { id, .. } => id.0,
         };
         let own = self.inner.limiter.credential(id)?;
-        let project = match scope {
-            Some(scope) => self.inner.limiter.project(scope.project, scope.limits.requests_per_minute)?,
-            None => None,
-        };
-        Ok(own.into_iter().chain(project).min_by_key(|window| window.left))
+        let Some(scope) = scope else { return Ok(own) };
+        let limits = [
+            (Whose::Project(scope.project), scope.limits.requests_per_minute),
+            (Whose::Org(scope.org), scope.org_limits.requests_per_minute),
+        ];
+        let mut least = own;
+        for (whose, limit) in limits {
+            let window = self.inner.limiter.of(whose, limit)?;
+            least = least.into_iter().chain(window).min_by_key(|window| window.left);
+        }
+        Ok(least)
     }
 }
 
@@ -89,19 +108,40 @@ fn project_required() -> Error {
     Error { details: vec![field], ..Error::new(Code::ProjectRequired, message) }
 }
 
-fn refuse_suspended(at: Option<Timestamp>) -> Result<()> {
-    match at {
-        None => Ok(()),
-        Some(_) => Err(Error::new(
-            Code::OrganizationSuspended,
-            "This organization is suspended. Write to the operator of this platform.",
-        )),
+/// Refuses a key that is used from elsewhere than it may.
+pub(super) fn require_network(networks: &Networks, from: ClientAddress) -> Result<()> {
+    if networks.admit(from.known()) {
+        return Ok(());
     }
+    let message = match from {
+        ClientAddress::At(address) => format!(
+            "This API key may not be used from {address}. Use it from a network it is for, or have it changed with PATCH \
+             …/api_keys."
+        ),
+        ClientAddress::Unknown => "This API key is for certain networks, and where this request comes from cannot be \
+             told: its 'X-Forwarded-For' and 'Forwarded' differ or cannot be read. Send neither of them."
+            .to_owned(),
+    };
+    Err(Error::new(Code::AddressNotAllowed, message))
 }
 
-/// The 403 of a suspended account.
-pub(super) fn user_suspended() -> Error {
-    Error::new(Code::UserSuspended, "This account is suspended. Write to the operator of this platform.")
+fn refuse_suspended(org: &OrgRow) -> Result<()> {
+    if org.refused { Err(org_suspended()) } else { Ok(()) }
+}
+
+/// The 403 of an organization that is suspended, or whose owners all are.
+pub(super) fn org_suspended() -> Error {
+    Error::new(Code::OrganizationSuspended, "This organization is suspended. Write to the operator of this platform.")
+}
+
+/// The 403 of a suspended account, and of the keys that it made.
+pub(super) fn user_suspended(by_key: bool) -> Error {
+    let message = if by_key {
+        "The account that made this API key is suspended. Have another member of the project make a key."
+    } else {
+        "This account is suspended. Write to the operator of this platform."
+    };
+    Error::new(Code::UserSuspended, message)
 }
 
 impl Identity {
@@ -118,14 +158,14 @@ impl Identity {
             return Err(unauthorized());
         }
         if session.suspended {
-            return Err(user_suspended());
+            return Err(user_suspended(false));
         }
         Ok(Who::Person { user: claims.sub, session: claims.sid, is_admin: session.is_admin })
     }
 
     async fn verify(&self, token: &str, now: Timestamp) -> Result<Claims> {
         if self.signer().misses_key_of(token) && self.inner.throttle.key_reload(now) {
-            // Another service may have made a key since.
+            // The service that came after this one may have made a key since.
             ops::signing_key::reload(self).await?;
         }
         let claims = self.signer().verify(token, now)?;
@@ -139,20 +179,25 @@ impl Identity {
         Ok(self.inner.memory.remember_session(&row, read_at, now))
     }
 
-    async fn key(&self, text: &str, now: Timestamp) -> Result<Who> {
+    async fn key(&self, text: &str, from: ClientAddress, now: Timestamp) -> Result<Who> {
         api_key::public_part(text).ok_or_else(unauthorized)?;
         let hash: memory::KeyHash = Sha256::digest(text.as_bytes()).into();
+        let read_at = self.inner.memory.generation();
         let key = if let Some(key) = self.inner.memory.key(&hash, now) {
             key
         } else {
             let row = store::api_key::by_hash(&self.inner.db, &hex(&hash)).await?.ok_or_else(unauthorized)?;
-            self.inner.memory.remember_key(hash, &row, now)
+            self.inner.memory.remember_key(hash, &row, read_at, now)
         };
         if !key.lives(now) {
             return Err(unauthorized());
         }
-        self.inner.memory.key_used(key.id, now);
-        Ok(Who::Key { id: key.id, project: key.project, scopes: key.scopes })
+        if key.suspended {
+            return Err(user_suspended(true));
+        }
+        require_network(&key.networks, from)?;
+        self.inner.memory.key_used(key.id, from.known(), now);
+        Ok(Who::Key { id: key.id, project: key.project, scopes: key.scopes, from })
     }
 
     async fn of_person(&self, caller: Caller, org: &str, project: &str) -> Result<Scope> {
@@ -160,7 +205,7 @@ impl Identity {
         let found = store::org::of(&self.inner.db, user, org).await?.ok_or_else(project_not_found)?;
         let row = store::project::of(&self.inner.db, found.id, user, project).await?;
         let row = row.filter(|row| may(found.role, row.role, Action::ReadProject)).ok_or_else(project_not_found)?;
-        refuse_suspended(found.suspended_at)?;
+        refuse_suspended(&found)?;
         self.scope(caller, row, found.role).await
     }
 
@@ -174,7 +219,7 @@ impl Identity {
     /// What a key sees of its own project.
     async fn of_own(&self, caller: Caller, row: ProjectRow) -> Result<Scope> {
         let org = store::org::find(&self.inner.db, row.org).await?.ok_or_else(project_not_found)?;
-        refuse_suspended(org.suspended_at)?;
+        refuse_suspended(&org)?;
         self.scope(caller, ProjectRow { role: Some(ProjectRole::Editor), ..row }, None).await
     }
 
@@ -190,7 +235,7 @@ impl Identity {
             }
         }
         let (row, org) = found.ok_or_else(project_not_found)?;
-        refuse_suspended(org.suspended_at)?;
+        refuse_suspended(&org)?;
         self.scope(caller, row, org.role).await
     }
 
@@ -210,7 +255,8 @@ impl Identity {
         row: ProjectRow,
         org_role: Option<berth_domain::identity::OrgRole>,
     ) -> Result<Scope> {
-        let limits = store::quota::find(&self.inner.db, row.id).await?;
-        Ok(Scope { caller, org: row.org, project: row.id, org_role, project_role: row.role, limits })
+        let limits = quota::find(&self.inner.db, Whose::Project(row.id)).await?;
+        let org_limits = quota::find(&self.inner.db, Whose::Org(row.org)).await?;
+        Ok(Scope { caller, org: row.org, project: row.id, org_role, project_role: row.role, limits, org_limits })
     }
 }

@@ -1,4 +1,4 @@
-//! Counts requests: of each credential, and of each project that has a limit.
+//! Counts requests: of each credential, and of each project and organization that has a limit.
 //!
 //! The counting is governor's (GCRA: a minute's worth at once, then evenly); here it is chosen whom to count.
 //! Counters live in memory, for each service of its own, and are forgotten when they are whole again.
@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use berth_domain::ids::ProjectId;
 use berth_domain::{Code, Error, Result};
 use governor::clock::{Clock, DefaultClock};
 use governor::middleware::StateInformationMiddleware;
@@ -17,6 +16,7 @@ use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{Quota, RateLimiter};
 use uuid::Uuid;
 
+use crate::db::tenant::Whose;
 use crate::http::limit::Window;
 
 /// Counters of each table before those that are whole again are dropped.
@@ -34,8 +34,8 @@ struct Keyed {
 /// The counters.
 pub struct Limiter {
     credentials: Option<(NonZeroU32, Keyed)>,
-    /// By project; a limit that changed begins anew.
-    projects: Mutex<HashMap<ProjectId, (NonZeroU32, std::sync::Arc<Keyed>)>>,
+    /// By project and organization; a limit that changed begins anew.
+    limited: Mutex<HashMap<Whose, (NonZeroU32, std::sync::Arc<Keyed>)>>,
     clock: DefaultClock,
 }
 
@@ -47,7 +47,7 @@ impl Limiter {
     /// Counters with so many requests a minute for each credential; 0 is no limit.
     pub fn new(per_minute: u32) -> Self {
         let credentials = NonZeroU32::new(per_minute).map(|limit| (limit, counter(limit)));
-        Self { credentials, projects: Mutex::default(), clock: DefaultClock::default() }
+        Self { credentials, limited: Mutex::default(), clock: DefaultClock::default() }
     }
 
     /// Counts a request of a credential.
@@ -56,24 +56,24 @@ impl Limiter {
         self.count("credential", *limit, counter, id).map(Some)
     }
 
-    /// Counts a request to a project that has a limit.
-    pub fn project(&self, id: ProjectId, per_minute: Option<i64>) -> Result<Option<Window>> {
+    /// Counts a request to a project or an organization that has a limit.
+    pub fn of(&self, whose: Whose, per_minute: Option<i64>) -> Result<Option<Window>> {
         let limit = per_minute.and_then(|n| u32::try_from(n).ok()).and_then(NonZeroU32::new);
         let Some(limit) = limit else {
-            return if per_minute == Some(0) { Err(too_many("project", 60)) } else { Ok(None) };
+            return if per_minute == Some(0) { Err(too_many(whose.word(), 60)) } else { Ok(None) };
         };
         let counter = {
-            let mut projects = self.projects.lock().unwrap_or_else(PoisonError::into_inner);
-            if projects.len() > ENTRIES {
-                projects.clear();
+            let mut limited = self.limited.lock().unwrap_or_else(PoisonError::into_inner);
+            if limited.len() > ENTRIES {
+                limited.clear();
             }
-            let entry = projects.entry(id).or_insert_with(|| (limit, counter(limit).into()));
+            let entry = limited.entry(whose).or_insert_with(|| (limit, counter(limit).into()));
             if entry.0 != limit {
                 *entry = (limit, counter(limit).into());
             }
             entry.1.clone()
         };
-        self.count("project", limit, &counter, id.0).map(Some)
+        self.count(whose.word(), limit, &counter, whose.id()).map(Some)
     }
 
     fn count(&self, name: &'static str, limit: NonZeroU32, counter: &Keyed, id: Uuid) -> Result<Window> {
@@ -96,13 +96,14 @@ fn seconds(wait: Duration) -> u64 {
 }
 
 fn too_many(name: &str, seconds: u64) -> Error {
-    let whose = if name == "project" { "this project" } else { "this credential" };
-    Error::new(Code::RateLimited, format!("Too many requests of {whose}. Try again in {seconds} s."))
+    Error::new(Code::RateLimited, format!("Too many requests of this {name}. Try again in {seconds} s."))
         .retry_after(seconds)
 }
 
 #[cfg(test)]
 mod tests {
+    use berth_domain::ids::ProjectId;
+
     use super::*;
 
     #[test]
@@ -118,12 +119,12 @@ mod tests {
     #[test]
     fn a_project_s_limit_can_change_and_be_nothing() {
         let limiter = Limiter::new(0);
-        let project = ProjectId(Uuid::now_v7());
-        assert_eq!(limiter.credential(project.0).unwrap(), None);
-        assert_eq!(limiter.project(project, None).unwrap(), None);
-        assert!(limiter.project(project, Some(1)).is_ok());
-        assert!(limiter.project(project, Some(1)).is_err());
-        assert!(limiter.project(project, Some(2)).is_ok());
-        assert!(limiter.project(project, Some(0)).is_err());
+        let project = Whose::Project(ProjectId(Uuid::now_v7()));
+        assert_eq!(limiter.credential(project.id()).unwrap(), None);
+        assert_eq!(limiter.of(project, None).unwrap(), None);
+        assert!(limiter.of(project, Some(1)).is_ok());
+        assert!(limiter.of(project, Some(1)).is_err());
+        assert!(limiter.of(project, Some(2)).is_ok());
+        assert!(limiter.of(project, Some(0)).is_err());
     }
 }

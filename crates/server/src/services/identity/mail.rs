@@ -3,10 +3,12 @@
 //! The outbox names only what is to be told to whom. The text, with its link or code, is made at the moment
 //! of sending, so that no secret lies anywhere but in the message itself.
 
+use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Context;
+use berth_domain::Timestamp;
 use berth_domain::ids::OutboxId;
 use lettre::message::{Body, Mailbox, header};
 use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
@@ -163,6 +165,26 @@ impl Carrier {
             tokio::fs::rename(&part, self.folder.join(name)).await
         };
         written.await.map_err(|e| format!("the outbox folder cannot be written: {e}"))
+    }
+
+    /// Removes the messages in the folder that were written before this: their links ended long ago.
+    pub async fn forget(&self, before: Timestamp) -> Result<(), String> {
+        let before = UNIX_EPOCH + Duration::from_micros(before.0.try_into().unwrap_or_default());
+        let removed = async {
+            let mut files = tokio::fs::read_dir(&self.folder).await?;
+            while let Some(file) = files.next_entry().await? {
+                let is_message = file.path().extension().is_some_and(|kind| kind == "eml" || kind == "txt");
+                if is_message && file.metadata().await?.modified()? < before {
+                    tokio::fs::remove_file(file.path()).await?;
+                }
+            }
+            Ok::<_, io::Error>(())
+        };
+        match removed.await {
+            // None was written yet, or somebody else removed one.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(|e| format!("the outbox folder cannot be tidied: {e}")),
+        }
     }
 
     /// Subject and text of a mail. Lines stay below 78 characters and ASCII where they are ours, so that

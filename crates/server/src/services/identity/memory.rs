@@ -1,16 +1,17 @@
 //! What a warm request needs, without the database: verified tokens, live sessions, resolved scopes.
 //!
 //! Each table is bounded; when it is full it is emptied, which costs one look at the database for each
-//! of its users. A service that shares its database believes nothing here for longer than a second.
+//! of its users. Where another service may have taken over the database, nothing here is believed for longer than a second.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use berth_domain::Timestamp;
-use berth_domain::identity::KeyScopes;
-use berth_domain::ids::{KeyId, ProjectId, SessionId, UserId};
+use berth_domain::identity::{KeyScopes, Networks};
+use berth_domain::ids::{KeyId, OrgId, ProjectId, SessionId, UserId};
 use uuid::Uuid;
 
 use super::store::api_key::KeyRow;
@@ -45,7 +46,7 @@ impl Session {
 }
 
 /// A key as it is remembered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Key {
     /// Which.
     pub id: KeyId,
@@ -53,6 +54,12 @@ pub struct Key {
     pub project: ProjectId,
     /// What it is good for.
     pub scopes: KeyScopes,
+    /// Where it may be used from.
+    pub networks: Networks,
+    /// Whether who made it is suspended.
+    pub suspended: bool,
+    org: OrgId,
+    maker: UserId,
     expires_at: Option<Timestamp>,
     revoked: bool,
     seen: Timestamp,
@@ -74,12 +81,14 @@ type ScopeKey = (Uuid, String, String);
 pub struct Memory {
     shared: bool,
     generation: AtomicU64,
+    /// Held alone while something is forgotten: who remembers does it before or after, never meanwhile.
+    changing: RwLock<()>,
     hasher: RandomState,
     claims: RwLock<HashMap<(u64, u64), (String, Claims)>>,
     sessions: RwLock<HashMap<SessionId, Session>>,
     scopes: RwLock<HashMap<ScopeKey, (Scope, Timestamp)>>,
     keys: RwLock<HashMap<KeyHash, Key>>,
-    used: Mutex<HashMap<KeyId, Timestamp>>,
+    used: Mutex<HashMap<KeyId, (Timestamp, Option<IpAddr>)>>,
 }
 
 fn put<K: Eq + std::hash::Hash, V>(table: &RwLock<HashMap<K, V>>, key: K, value: V) {
@@ -96,6 +105,7 @@ impl Memory {
         Self {
             shared,
             generation: AtomicU64::new(0),
+            changing: RwLock::default(),
             hasher: RandomState::new(),
             claims: RwLock::default(),
             sessions: RwLock::default(),
@@ -147,15 +157,15 @@ impl Memory {
             revoked: row.revoked_at.is_some() || known.is_some_and(|s| s.revoked),
             seen: now,
         };
-        if read_at == self.generation() {
-            put(&self.sessions, row.id, session);
-        }
+        self.unless_changed(read_at, || put(&self.sessions, row.id, session));
         session
     }
 
     /// Ends a session at once. It is remembered as ended even if it was not known.
     pub fn revoke(&self, id: SessionId, user: UserId, now: Timestamp) {
         let session = Session { user, is_admin: false, suspended: false, expires_at: now, revoked: true, seen: now };
+        let _alone = self.changing.write().unwrap_or_else(PoisonError::into_inner);
+        self.generation.fetch_add(1, Ordering::SeqCst);
         put(&self.sessions, id, session);
     }
 
@@ -166,62 +176,219 @@ impl Memory {
         self.believed(*seen, now).then(|| Scope { caller: caller.clone(), ..scope.clone() })
     }
 
-    /// Remembers a scope.
+    /// Remembers a scope, without what was granted to its caller.
     pub fn remember_scope(&self, org: &str, project: &str, scope: &Scope, read_at: u64, now: Timestamp) {
-        if read_at != self.generation() {
-            return;
-        }
-        put(&self.scopes, (scope.caller.id(), org.to_owned(), project.to_owned()), (scope.clone(), now));
+        let caller = Caller { granted: None, ..scope.caller.clone() };
+        let (name, scope) = ((caller.id(), org.to_owned(), project.to_owned()), Scope { caller, ..scope.clone() });
+        self.unless_changed(read_at, || put(&self.scopes, name, (scope, now)));
     }
 
-    /// Forgets every scope: memberships, projects or quotas changed.
-    pub fn forget_scopes(&self) {
+    /// Remembers what was read, unless something was forgotten since.
+    fn unless_changed(&self, read_at: u64, remember: impl FnOnce()) {
+        let _held = self.changing.read().unwrap_or_else(PoisonError::into_inner);
+        if read_at == self.generation() {
+            remember();
+        }
+    }
+
+    /// Forgets scopes and keys that are not spared, and keeps from being remembered what is being read.
+    fn forget(&self, scope: impl Fn(&ScopeKey, &Scope) -> bool, key: impl Fn(&KeyHash, &Key) -> bool) {
+        let _alone = self.changing.write().unwrap_or_else(PoisonError::into_inner);
         self.generation.fetch_add(1, Ordering::SeqCst);
-        self.scopes.write().unwrap_or_else(PoisonError::into_inner).clear();
+        let mut scopes = self.scopes.write().unwrap_or_else(PoisonError::into_inner);
+        scopes.retain(|name, (known, _)| !scope(name, known));
+        self.keys.write().unwrap_or_else(PoisonError::into_inner).retain(|hash, known| !key(hash, known));
+    }
+
+    /// Forgets every scope: quotas of all changed.
+    pub fn forget_scopes(&self) {
+        self.forget(|_, _| true, |_, _| false);
     }
 
     /// Forgets everything but what was ended: somebody was suspended, or is not any more.
     pub fn forget_people(&self) {
-        self.forget_scopes();
+        self.forget(|_, _| true, |_, _| true);
         self.sessions.write().unwrap_or_else(PoisonError::into_inner).retain(|_, session| session.revoked);
-        self.keys.write().unwrap_or_else(PoisonError::into_inner).retain(|_, key| key.revoked);
+    }
+
+    /// Forgets an organization: its members, roles, projects, keys or quotas changed. A project that was named by its
+    /// slug alone may be another's from now on.
+    pub fn forget_org(&self, org: OrgId) {
+        let by_slug = |name: &ScopeKey| name.1.is_empty() && !name.2.is_empty() && Uuid::try_parse(&name.2).is_err();
+        self.forget(|name, scope| scope.org == org || by_slug(name), |_, key| key.org == org);
+    }
+
+    /// Forgets what a person sees and may, and the keys that the person made. A session that was ended stays ended.
+    pub fn forget_person(&self, user: UserId) {
+        self.forget(|name, _| name.0 == user.0, |_, key| key.maker == user);
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        sessions.retain(|_, session| session.revoked || session.user != user);
+    }
+
+    /// Forgets a key that was changed.
+    pub fn forget_key(&self, changed: &KeyHash) {
+        self.forget(|_, _| false, |hash, _| hash == changed);
     }
 
     /// A key, if it is known well enough.
     pub fn key(&self, hash: &KeyHash, now: Timestamp) -> Option<Key> {
         let table = self.keys.read().unwrap_or_else(PoisonError::into_inner);
-        table.get(hash).copied().filter(|key| self.believed(key.seen, now))
+        table.get(hash).filter(|key| self.believed(key.seen, now)).cloned()
     }
 
-    /// Remembers a key. One that was revoked here stays revoked, whatever an older read says.
-    pub fn remember_key(&self, hash: KeyHash, row: &KeyRow, now: Timestamp) -> Key {
-        let known = self.keys.read().unwrap_or_else(PoisonError::into_inner).get(&hash).copied();
+    /// Remembers a key.
+    pub fn remember_key(&self, hash: KeyHash, row: &KeyRow, read_at: u64, now: Timestamp) -> Key {
         let key = Key {
             id: row.id,
             project: row.project,
             scopes: row.scopes,
+            networks: row.networks.clone(),
+            suspended: row.suspended,
+            org: row.org,
+            maker: row.created_by,
             expires_at: row.expires_at,
-            revoked: row.revoked_at.is_some() || known.is_some_and(|k| k.revoked),
+            revoked: row.revoked_at.is_some(),
             seen: now,
         };
-        put(&self.keys, hash, key);
+        self.unless_changed(read_at, || put(&self.keys, hash, key.clone()));
         key
     }
 
-    /// Takes over what was changed of a key, at once.
-    pub fn change_key(&self, hash: KeyHash, row: &KeyRow, now: Timestamp) {
-        self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&hash);
-        self.remember_key(hash, row, now);
-    }
-
-    /// Notes that a key was used.
-    pub fn key_used(&self, id: KeyId, now: Timestamp) {
+    /// Notes that a key was used, and where.
+    pub fn key_used(&self, id: KeyId, from: Option<IpAddr>, now: Timestamp) {
         let minute = Timestamp(now.0 - now.0.rem_euclid(60 * Timestamp::SECOND));
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(id, minute);
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(id, (minute, from));
     }
 
-    /// Which keys were used since the last call, and in which minute.
-    pub fn take_used(&self) -> HashMap<KeyId, Timestamp> {
+    /// Which keys were used since the last call, in which minute, and where last.
+    pub fn take_used(&self) -> HashMap<KeyId, (Timestamp, Option<IpAddr>)> {
         std::mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_domain::identity::KeyScope;
+
+    use super::*;
+    use crate::http::auth::{Limits, Who};
+
+    const HASH: KeyHash = [7; 32];
+
+    fn row(scope: KeyScope) -> KeyRow {
+        KeyRow {
+            id: KeyId(Uuid::from_u128(1)),
+            org: OrgId(Uuid::from_u128(2)),
+            project: ProjectId(Uuid::from_u128(3)),
+            name: "key".into(),
+            public_id: String::new(),
+            hash: String::new(),
+            scopes: KeyScopes::new([scope]).unwrap(),
+            created_by: UserId(Uuid::from_u128(4)),
+            created_at: Timestamp(0),
+            updated_at: Timestamp(0),
+            expires_at: None,
+            revoked_at: None,
+            last_used_at: None,
+            last_used_address: None,
+            networks: Networks::default(),
+            suspended: false,
+            maker_email: None,
+            longest: None,
+        }
+    }
+
+    #[test]
+    fn a_key_that_was_read_before_it_changed_is_not_remembered_after() {
+        let (now, old) = (Timestamp(0), row(KeyScope::Vm));
+        let changes: [fn(&Memory); 4] = [
+            |memory| memory.forget_key(&HASH),
+            |memory| memory.forget_org(OrgId(Uuid::from_u128(2))),
+            |memory| memory.forget_person(UserId(Uuid::from_u128(4))),
+            Memory::forget_people,
+        ];
+        for change in changes {
+            let memory = Memory::new(false);
+            // Its row is read, it changes, and only then what was read is remembered.
+            let read_at = memory.generation();
+            change(&memory);
+            memory.remember_key(HASH, &old, read_at, now);
+            assert!(memory.key(&HASH, now).is_none());
+            let read_at = memory.generation();
+            memory.remember_key(HASH, &row(KeyScope::Inference), read_at, now);
+            assert!(memory.key(&HASH, now).is_some_and(|key| key.scopes.contains(KeyScope::Inference)));
+            change(&memory);
+            assert!(memory.key(&HASH, now).is_none());
+        }
+    }
+
+    fn scope(org: u128) -> Scope {
+        let person = UserId(Uuid::from_u128(4));
+        let who = Who::Person { user: person, session: SessionId(Uuid::from_u128(5)), is_admin: false };
+        Scope {
+            caller: Caller { who, request_id: String::new(), granted: None, from: None },
+            org: OrgId(Uuid::from_u128(org)),
+            project: ProjectId(Uuid::from_u128(org + 1)),
+            org_role: None,
+            project_role: None,
+            limits: Limits::default(),
+            org_limits: Limits::default(),
+        }
+    }
+
+    #[test]
+    fn a_scope_that_was_read_before_it_changed_is_not_remembered_after() {
+        let (now, old) = (Timestamp(0), scope(2));
+        let changes: [fn(&Memory); 4] = [
+            |memory| memory.forget_org(OrgId(Uuid::from_u128(2))),
+            |memory| memory.forget_person(UserId(Uuid::from_u128(4))),
+            Memory::forget_scopes,
+            Memory::forget_people,
+        ];
+        for change in changes {
+            let memory = Memory::new(false);
+            let read_at = memory.generation();
+            change(&memory);
+            memory.remember_scope("org", "web", &old, read_at, now);
+            assert!(memory.scope(&old.caller, "org", "web", now).is_none());
+            memory.remember_scope("org", "web", &old, memory.generation(), now);
+            assert!(memory.scope(&old.caller, "org", "web", now).is_some());
+            change(&memory);
+            assert!(memory.scope(&old.caller, "org", "web", now).is_none());
+        }
+    }
+
+    #[test]
+    fn a_change_of_an_organization_leaves_what_can_be_no_other_s() {
+        let (memory, now, other) = (Memory::new(false), Timestamp(0), scope(7));
+        let id = other.project.to_string();
+        for name in ["web", &id] {
+            memory.remember_scope("", name, &other, memory.generation(), now);
+        }
+        memory.forget_org(OrgId(Uuid::from_u128(2)));
+        assert!(memory.scope(&other.caller, "", &id, now).is_some());
+        assert!(memory.scope(&other.caller, "", "web", now).is_none(), "another project may be called so now");
+    }
+
+    #[test]
+    fn a_session_that_was_ended_stays_ended_whatever_was_read_before() {
+        let (memory, now) = (Memory::new(false), Timestamp(0));
+        let (id, user) = (SessionId(Uuid::from_u128(1)), UserId(Uuid::from_u128(4)));
+        let read = SessionRow {
+            id,
+            user,
+            is_admin: false,
+            suspended: false,
+            client: None,
+            address: None,
+            created_at: now,
+            last_used_at: now,
+            expires_at: Timestamp(i64::MAX),
+            revoked_at: None,
+        };
+        let read_at = memory.generation();
+        memory.revoke(id, user, now);
+        assert!(!memory.remember_session(&read, read_at, now).lives(now));
+        assert!(!memory.remember_session(&read, memory.generation(), now).lives(now));
     }
 }

@@ -4,27 +4,33 @@
 //!
 //! - A warm request is authenticated and scoped without the database: tokens that were verified, sessions
 //!   that live, keys, and scopes that were resolved are kept in memory. Our own writes change that memory in
-//!   the same breath; where other services share the database, nothing in it is older than a second.
-//! - No secret is at rest in clear: passwords, tokens, codes and keys are hashes, successors are sealed. A
-//!   mail's link is made when the mail is sent, so the outbox holds none either.
+//!   the same breath; where another service may have taken over the database, nothing in it is older than a second.
+//! - No secret is at rest in clear: passwords, tokens, codes and keys are hashes, successors and the keys that
+//!   sign are sealed. A mail's link is made when the mail is sent, so the outbox holds none either.
 //! - What a caller cannot see answers exactly as what does not exist. Whether an address has an account is
 //!   told by no answer and by no time.
 
 mod api;
 mod gate;
 mod limiter;
+mod limits;
 mod mail;
 mod memory;
+mod notice;
 mod ops;
 mod password;
+mod recent;
 mod reconcile;
+mod standing;
 mod store;
 mod throttle;
 mod token;
 mod wire;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use anyhow::Context;
 use async_trait::async_trait;
 use berth_domain::ids::OrgId;
 use berth_domain::{Code, Error, Result};
@@ -34,8 +40,9 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{Holder, Suspensions};
 use crate::clock::Clock;
-use crate::config::{Config, Secret};
+use crate::config::{Config, SignUpMode};
 use crate::db::Db;
+use crate::seal::Sealer;
 use crate::work::Driver;
 use memory::Memory;
 
@@ -52,35 +59,65 @@ struct Inner {
     db: Db,
     clock: Clock,
     config: crate::config::Identity,
+    audit: crate::config::Audit,
+    notices: notice::Notices,
+    sealer: Sealer,
+    quota: crate::config::Quota,
+    sign_up: SignUpMode,
     base_url: String,
     issuer: String,
     hasher: password::Hasher,
     throttle: throttle::Throttle,
     limiter: limiter::Limiter,
+    limits: limits::Limits,
     signer: RwLock<Arc<token::Signer>>,
     memory: Memory,
     carrier: mail::Carrier,
     holders: Vec<Arc<dyn Holder>>,
-    first_login: Mutex<Option<(String, Secret)>>,
+    first_login: Mutex<Option<FirstLogin>>,
+}
+
+/// The first administrator, whose password was made up.
+#[derive(Clone, Debug)]
+pub struct FirstLogin {
+    /// The address to sign in with.
+    pub email: String,
+    /// The file with the address and the password, each in a line.
+    pub file: PathBuf,
 }
 
 impl Identity {
     /// Starts it: makes a signing key and the first administrator where there is none. The holders are the
     /// services that keep things in projects.
-    pub async fn start(db: Db, clock: Clock, config: &Config, holders: Vec<Arc<dyn Holder>>) -> anyhow::Result<Self> {
+    pub async fn start(
+        db: Db,
+        clock: Clock,
+        config: &Config,
+        sealer: Sealer,
+        holders: Vec<Arc<dyn Holder>>,
+    ) -> anyhow::Result<Self> {
         let settings = config.identity.clone();
         let issuer = if settings.issuer.is_empty() { config.base_url.clone() } else { settings.issuer.clone() };
-        let keys = ops::signing_key::at_start(&db, &clock).await?;
+        let keys = ops::signing_key::at_start(&db, &clock, &sealer, config.secrets.replaces_lost_key).await.context(
+            "the keys that sign access tokens cannot be read; if the key of secrets is lost, type: berth serve \
+             --new-secrets-key",
+        )?;
         let inner = Inner {
             hasher: password::Hasher::new(&settings)?,
             throttle: throttle::Throttle::new(&settings),
+            limits: limits::Limits::new(&settings),
             limiter: limiter::Limiter::new(settings.requests_per_minute_per_credential),
-            signer: RwLock::new(Arc::new(token::Signer::new(&keys, &issuer, &settings.audience)?)),
+            signer: RwLock::new(Arc::new(ops::signing_key::signer(&sealer, &keys, &issuer, &settings.audience)?)),
             memory: Memory::new(db.is_shared()),
             carrier: mail::Carrier::new(config)?,
             first_login: Mutex::default(),
+            audit: config.audit.clone(),
+            notices: notice::Notices::default(),
+            sealer,
             base_url: config.base_url.clone(),
+            sign_up: config.sign_up(),
             config: settings,
+            quota: config.quota,
             issuer,
             holders,
             db,
@@ -92,8 +129,8 @@ impl Identity {
         Ok(identity)
     }
 
-    /// The first administrator's login, if it was just made up; to be shown once.
-    pub fn first_login(&self) -> Option<(String, Secret)> {
+    /// The first administrator's login, if it was just made up.
+    pub fn first_login(&self) -> Option<FirstLogin> {
         self.inner.first_login.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 

@@ -35,13 +35,33 @@ pub fn check(password: &str, email: &str, config: &Identity) -> Result<(), Strin
     Ok(())
 }
 
+/// For whom a password is hashed: each has a queue, so that strangers who sign up keep nobody from signing in.
+#[derive(Clone, Copy, Debug)]
+pub enum Asker {
+    /// Somebody's who has an account, or says so.
+    Account,
+    /// Somebody's who signs up. At most half of the cores are theirs at a time, and one.
+    Newcomer,
+}
+
+struct Queue {
+    waiting: Arc<AtomicUsize>,
+    places: usize,
+    turns: Arc<Semaphore>,
+}
+
+impl Queue {
+    fn new(turns: usize, waiting: usize) -> Self {
+        Self { waiting: Arc::default(), places: waiting + turns, turns: Arc::new(Semaphore::new(turns)) }
+    }
+}
+
 /// Hashes and verifies, one for each core at a time; the rest queue, and then are turned away.
-#[derive(Clone)]
 pub struct Hasher {
     params: Params,
     cores: Arc<Semaphore>,
-    waiting: Arc<AtomicUsize>,
-    queue: usize,
+    accounts: Queue,
+    newcomers: Queue,
     dummy: Arc<str>,
 }
 
@@ -64,16 +84,16 @@ impl Hasher {
         Ok(Self {
             params,
             cores: Arc::new(Semaphore::new(cores)),
-            waiting: Arc::default(),
-            queue: config.hash_queue + cores,
+            accounts: Queue::new(cores, config.hash_queue),
+            newcomers: Queue::new((cores / 2).max(1), config.signup_hash_queue),
             dummy: dummy.into(),
         })
     }
 
     /// The hash of a password, in PHC form.
-    pub async fn hash(&self, password: String) -> Result<String> {
+    pub async fn hash(&self, asker: Asker, password: String) -> Result<String> {
         let params = self.params.clone();
-        self.run(move || digest(&params, &password, Salt::generate()).map(|hash| hash.to_string())).await?
+        self.run(asker, move || digest(&params, &password, Salt::generate()).map(|hash| hash.to_string())).await?
     }
 
     /// Whether a password has this hash. Without a hash, the same work is done for nothing, so that the
@@ -81,20 +101,31 @@ impl Hasher {
     pub async fn verify(&self, password: String, hash: Option<String>) -> Result<bool> {
         let known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.dummy.to_string());
-        let matches = self.run(move || is_of(&hash, &password)).await?;
+        let matches = self.run(Asker::Account, move || is_of(&hash, &password)).await?;
         Ok(matches && known)
     }
 
-    async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-        let place = Place(self.waiting.clone());
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.queue {
-            return Err(
-                Error::new(Code::RateLimited, "Too many people are signing in. Try again shortly.").retry_after(1)
-            );
+    /// Whether a hash was made at another cost than hashes are made at now.
+    pub fn is_outdated(&self, hash: &str) -> bool {
+        let params = PasswordHash::new(hash).ok().and_then(|known| Params::try_from(&known).ok());
+        let cost = |p: &Params| (p.m_cost(), p.t_cost(), p.p_cost());
+        params.is_some_and(|params| cost(&params) != cost(&self.params))
+    }
+
+    async fn run<T: Send + 'static>(&self, asker: Asker, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        let (queue, what) = match asker {
+            Asker::Account => (&self.accounts, "in"),
+            Asker::Newcomer => (&self.newcomers, "up"),
+        };
+        let place = Place(queue.waiting.clone());
+        if queue.waiting.fetch_add(1, Ordering::Relaxed) >= queue.places {
+            let message = format!("Too many people are signing {what}. Try again shortly.");
+            return Err(Error::new(Code::RateLimited, message).retry_after(1));
         }
+        let turn = queue.turns.clone().acquire_owned().await.map_err(Error::internal)?;
         let core = self.cores.clone().acquire_owned().await.map_err(Error::internal)?;
         let done = tokio::task::spawn_blocking(move || {
-            let (_core, _place) = (core, place);
+            let (_core, _turn, _place) = (core, turn, place);
             work()
         });
         done.await.map_err(Error::internal)
@@ -129,6 +160,27 @@ fn is_of(hash: &str, password: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn who_signs_up_keeps_nobody_from_signing_in() {
+        let config = Identity { argon2_memory_kib: 8, argon2_passes: 1, signup_hash_queue: 2, ..Identity::default() };
+        let hasher = Hasher::new(&config).unwrap();
+        let cores = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+        // No core is free, so everybody waits.
+        let busy = hasher.cores.acquire_many(cores).await.unwrap();
+        let mut newcomers: Vec<_> =
+            (0..hasher.newcomers.places).map(|_| Box::pin(hasher.hash(Asker::Newcomer, "x".into()))).collect();
+        for newcomer in &mut newcomers {
+            assert!(futures::poll!(newcomer).is_pending());
+        }
+        let refused = hasher.hash(Asker::Newcomer, "x".into()).await.unwrap_err();
+        assert_eq!((refused.code, refused.retry_after), (Code::RateLimited, Some(1)));
+        let mut account = Box::pin(hasher.verify("x".into(), None));
+        assert!(futures::poll!(&mut account).is_pending(), "waits in a queue of its own");
+        drop(busy);
+        assert!(!account.await.unwrap());
+        assert!(futures::future::join_all(newcomers).await.iter().all(Result::is_ok));
+    }
 
     #[test]
     fn rules_on_both_sides() {

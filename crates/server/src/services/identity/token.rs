@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::store::signing_key::SigningKeyRow;
+use crate::config::Secret;
 use crate::http::auth::unauthorized;
 use crate::http::idempotency::hex;
 
@@ -52,7 +53,7 @@ pub struct Signer {
     jwks: String,
 }
 
-/// Makes a new signing key.
+/// Makes a new signing key. Its secret is in clear: it is sealed before it is written.
 pub fn new_key(now: Timestamp) -> Result<SigningKeyRow> {
     let pkcs8 = Ed25519KeyPair::generate_pkcs8(&rand::SystemRandom::new()).map_err(Error::internal)?;
     let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).map_err(Error::internal)?;
@@ -66,10 +67,10 @@ pub fn new_key(now: Timestamp) -> Result<SigningKeyRow> {
 }
 
 impl Signer {
-    /// A signer over the keys, newest first: the newest signs, all of them verify.
-    pub fn new(keys: &[SigningKeyRow], issuer: &str, audience: &str) -> Result<Self> {
+    /// A signer over the keys, newest first: the newest signs, by its secret, and all of them verify.
+    pub fn new(keys: &[SigningKeyRow], secret: &Secret, issuer: &str, audience: &str) -> Result<Self> {
         let newest = keys.first().ok_or_else(|| Error::internal("no signing key"))?;
-        let secret = STANDARD.decode(&newest.secret).map_err(Error::internal)?;
+        let secret = STANDARD.decode(&secret.0).map_err(Error::internal)?;
         let verifying = keys.iter().map(|key| {
             let decoding = DecodingKey::from_ed_components(&key.public).map_err(Error::internal)?;
             Ok((key.kid.clone(), decoding))

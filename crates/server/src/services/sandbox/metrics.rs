@@ -14,7 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::engine::Sample;
 use super::store::metrics::{self, LEVELS, Used};
+use super::store::sandbox::Running;
 use super::{Sandboxes, store};
+use crate::db::Db;
 use crate::http::series::{Bounds, Steps};
 
 /// Seconds between two samples.
@@ -45,6 +47,7 @@ pub struct Point {
 /// The last sample of a machine.
 struct Last {
     generation: i64,
+    vcpu: i64,
     at: Timestamp,
     sample: Sample,
 }
@@ -62,7 +65,7 @@ pub async fn sample(sandboxes: Sandboxes, rounds: mpsc::Sender<Round>, stop: Can
             _ = ticks.tick() => {}
         }
         let Ok(ready) = store::sandbox::ready(sandboxes.db()).await else { continue };
-        let asked = futures::stream::iter(ready).map(|(id, generation)| ask(&sandboxes, id, generation));
+        let asked = futures::stream::iter(ready).map(|running| ask(&sandboxes, running));
         let seen: HashMap<SandboxId, Last> = asked.buffer_unordered(AT_ONCE).filter_map(future::ready).collect().await;
         let round: Round = seen.iter().map(|(id, now)| (*id, since(last.get(id), now))).collect();
         last = seen;
@@ -73,9 +76,10 @@ pub async fn sample(sandboxes: Sandboxes, rounds: mpsc::Sender<Round>, stop: Can
 }
 
 /// One sample, if the machine gives it in time: a guest that hangs keeps none of the others waiting.
-async fn ask(sandboxes: &Sandboxes, id: SandboxId, generation: i64) -> Option<(SandboxId, Last)> {
+async fn ask(sandboxes: &Sandboxes, running: Running) -> Option<(SandboxId, Last)> {
+    let Running { id, generation, vcpu } = running;
     let sample = tokio::time::timeout(PATIENCE, sandboxes.engine().sample(id)).await.ok().flatten()?;
-    Some((id, Last { generation, at: sandboxes.clock().now(), sample }))
+    Some((id, Last { generation, vcpu, at: sandboxes.clock().now(), sample }))
 }
 
 /// Writes rounds of samples, until there are no more.
@@ -83,7 +87,8 @@ pub async fn write(sandboxes: Sandboxes, mut rounds: mpsc::Receiver<Round>) {
     let mut written = 0_u64;
     while let Some(round) = rounds.recv().await {
         written += 1;
-        if let Err(error) = write_round(&sandboxes, &round, written.is_multiple_of(FORGET_EVERY)).await {
+        let forget = written.is_multiple_of(FORGET_EVERY).then(|| sandboxes.clock().now());
+        if let Err(error) = write_round(sandboxes.db(), &round, forget).await {
             tracing::warn!(%error, "samples of sandboxes cannot be written; a round is lost");
         }
     }
@@ -94,15 +99,19 @@ pub fn channel() -> (mpsc::Sender<Round>, mpsc::Receiver<Round>) {
     mpsc::channel(ROUNDS)
 }
 
-async fn write_round(sandboxes: &Sandboxes, round: &Round, forget: bool) -> Result<()> {
-    let mut tx = sandboxes.db().begin().await?;
-    for (id, used) in round {
-        metrics::add(&mut tx, *id, used).await?;
+/// Writes a round; where that is not possible, every sample by itself, so that one spoils none of the others.
+async fn write_round(db: &Db, round: &Round, forget: Option<Timestamp>) -> Result<()> {
+    if metrics::add(db, round).await.is_err() {
+        for (id, used) in round {
+            if let Err(error) = metrics::add(db, &[(*id, *used)]).await {
+                tracing::warn!(sandbox = %id, %error, "a sample cannot be written");
+            }
+        }
     }
-    if forget {
-        metrics::forget(&mut tx, sandboxes.clock().now()).await?;
+    if let Some(now) = forget {
+        metrics::forget(db, now).await?;
     }
-    Ok(tx.commit().await?)
+    Ok(())
 }
 
 /// What a machine used since its last sample; of a new machine since its start.
@@ -119,7 +128,8 @@ fn since(last: Option<&Last>, now: &Last) -> Used {
         at: now.at.seconds() / INTERVAL * INTERVAL,
         step: INTERVAL,
         covered,
-        cpu: counted(|s| micros(s.cpu_seconds)),
+        // The guest says it, and cannot have used more than it has.
+        cpu: counted(|s| micros(s.cpu_seconds)).min(now.vcpu.saturating_mul(covered)),
         memory_bytes: now.sample.memory_bytes,
         disk_bytes: now.sample.disk_bytes,
         rx_bytes: counted(|s| s.rx_bytes),
@@ -164,6 +174,7 @@ fn point(rows: &[Used], start: i64, resolution: i64) -> Point {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::sql;
 
     fn row(at: i64, cpu: i64) -> Used {
         Used { at, step: 5, covered: 5_000_000, cpu, memory_bytes: at, rx_bytes: 1, ..Used::default() }
@@ -188,6 +199,7 @@ mod tests {
     fn counters_of_another_machine_count_from_zero() {
         let last = |generation, second: i64, cpu_seconds| Last {
             generation,
+            vcpu: 1,
             at: Timestamp(second * Timestamp::SECOND),
             sample: Sample { cpu_seconds, rx_bytes: 10, ..Sample::default() },
         };
@@ -195,5 +207,38 @@ mod tests {
         assert_eq!((used.at, used.covered, used.cpu, used.rx_bytes), (105, 6_000_000, 3_000_000, 0));
         let other = since(Some(&last(1, 100, 9.0)), &last(2, 106, 5.0));
         assert_eq!((other.covered, other.cpu, other.rx_bytes), (5_000_000, 5_000_000, 10));
+    }
+
+    #[tokio::test]
+    async fn a_sample_that_cannot_be_written_spoils_none_of_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        let [bad, good] = [SandboxId(uuid::Uuid::now_v7()), SandboxId(uuid::Uuid::now_v7())];
+        let mut tx = db.begin().await.unwrap();
+        let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON sandbox_metrics WHEN NEW.sandbox_id = '";
+        sql(format!("{refuse}{bad}' BEGIN SELECT RAISE(ABORT, 'no'); END")).execute(&mut tx).await.unwrap();
+        tx.commit().await.unwrap();
+        write_round(&db, &vec![(bad, row(100, 1)), (good, row(100, 1))], None).await.unwrap();
+        assert_eq!(metrics::between(&db, good, 5, 0, 1000).await.unwrap().len(), 1);
+        assert!(metrics::between(&db, bad, 5, 0, 1000).await.unwrap().is_empty());
+    }
+
+    #[test]
+    fn nobody_used_more_processors_than_it_has() {
+        let says = |second: i64, cpu_seconds| Last {
+            generation: 1,
+            vcpu: 2,
+            at: Timestamp(second * Timestamp::SECOND),
+            sample: Sample { cpu_seconds, ..Sample::default() },
+        };
+        for lie in [1e13, f64::MAX, f64::INFINITY, f64::NAN, -1.0] {
+            let up = since(Some(&says(100, 0.0)), &says(105, lie));
+            let down = since(Some(&says(105, lie)), &says(110, 0.0));
+            for used in [up, down, since(None, &says(5, lie))] {
+                assert!((0..=10_000_000).contains(&used.cpu), "{lie} {used:?}");
+            }
+        }
+        assert_eq!(since(Some(&says(100, 1.0)), &says(105, 11.0)).cpu, 10_000_000);
+        assert_eq!(since(Some(&says(100, 1.0)), &says(105, 10.5)).cpu, 9_500_000);
     }
 }

@@ -23,17 +23,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_domain::Result;
 use berth_domain::ids::{OrgId, ProjectId};
 use berth_domain::sandbox::Phase;
+use berth_domain::{Result, Timestamp};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{Holder, Stops};
+use super::{Holder, Stops, Takes};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::db::{Db, Tx};
+use crate::db::resource_usage::Use;
+use crate::db::tenant::Whose;
+use crate::db::{Db, DbError, Tx, usage};
+use crate::lost::Lost;
 use crate::work::{Driver, Poker};
 use build::Builds;
 use engine::SandboxEngine;
@@ -44,8 +47,6 @@ const REMOVERS: usize = 4;
 const PAUSING_LOOK: Duration = Duration::from_millis(200);
 /// Templates that are worked on at the same time.
 const KEEPERS: usize = 8;
-/// Images and Dockerfiles that are built at the same time.
-const BUILDERS: usize = 2;
 
 /// The sandbox service.
 #[derive(Clone)]
@@ -59,14 +60,16 @@ struct Inner {
     engine: Arc<dyn SandboxEngine>,
     config: crate::config::Sandbox,
     builds: Builds,
+    lost: Lost,
+    began_at: Timestamp,
 }
 
 impl Sandboxes {
     /// The service over an engine.
     pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn SandboxEngine>) -> Self {
-        Self {
-            inner: Arc::new(Inner { db, clock, engine, config: config.sandbox.clone(), builds: Builds::new(BUILDERS) }),
-        }
+        let (builds, lost) = (Builds::new(config.sandbox.builders), Lost::new(config));
+        let (began_at, config) = (clock.now(), config.sandbox.clone());
+        Self { inner: Arc::new(Inner { db, clock, engine, config, builds, lost, began_at }) }
     }
 
     /// Its routes.
@@ -120,13 +123,18 @@ impl Sandboxes {
     }
 
     /// Metrics in Prometheus' text format.
-    pub async fn prometheus(&self) -> String {
-        let counts = store::sandbox::by_phase(self.db()).await.unwrap_or_default();
+    pub async fn prometheus(&self) -> std::result::Result<String, DbError> {
+        let counts = store::sandbox::by_phase(self.db()).await?;
         let mut text = String::from("# HELP berth_sandboxes Sandboxes by phase.\n# TYPE berth_sandboxes gauge\n");
         for (phase, count) in counts {
             text.push_str(&format!("berth_sandboxes{{phase=\"{phase}\"}} {count}\n"));
         }
-        text
+        let unlimited = self.engine().unlimited();
+        text.push_str(&format!(
+            "# HELP berth_sandboxes_unlimited_total Machines that run without the limits that this host could set.\n\
+             # TYPE berth_sandboxes_unlimited_total counter\nberth_sandboxes_unlimited_total {unlimited}\n"
+        ));
+        Ok(text)
     }
 
     pub(crate) fn db(&self) -> &Db {
@@ -135,6 +143,16 @@ impl Sandboxes {
 
     pub(crate) fn clock(&self) -> &Clock {
         &self.inner.clock
+    }
+
+    /// When this service began.
+    pub(in crate::services::sandbox) fn began_at(&self) -> Timestamp {
+        self.inner.began_at
+    }
+
+    /// Where what no row owns is set aside.
+    pub(in crate::services::sandbox) fn lost(&self) -> &Lost {
+        &self.inner.lost
     }
 
     pub(crate) fn engine(&self) -> &dyn SandboxEngine {
@@ -153,9 +171,18 @@ impl Sandboxes {
 #[async_trait]
 impl Holder for Sandboxes {
     async fn holds(&self, tx: &mut Tx, project: ProjectId) -> Result<bool> {
-        let sandboxes = crate::db::usage::sandboxes(&mut *tx, project).await?;
+        let sandboxes = usage::held(&mut *tx, Whose::Project(project)).await?.sandboxes;
         let snapshots = store::snapshot::count(&mut *tx, project).await?;
         Ok(sandboxes + snapshots + store::template::count(tx, project).await? > 0)
+    }
+}
+
+#[async_trait]
+impl Takes for Sandboxes {
+    async fn taken(&self, tx: &mut Tx) -> Result<Vec<Use>> {
+        let mut taken = store::sandbox::taken(&mut *tx).await?;
+        taken.extend(store::snapshot::taken(tx).await?);
+        Ok(taken)
     }
 }
 

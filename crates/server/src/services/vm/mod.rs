@@ -14,6 +14,7 @@ mod metrics;
 pub mod ops;
 pub mod reconcile;
 pub mod store;
+mod told;
 mod views;
 pub mod wire;
 
@@ -22,17 +23,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_domain::Result;
 use berth_domain::ids::{OrgId, ProjectId};
+use berth_domain::{Result, Timestamp};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{Holder, Stops};
+use super::{Holder, Stops, Takes};
 use crate::clock::Clock;
 use crate::config::{Catalog, Config};
-use crate::db::Db;
-use crate::db::Tx;
+use crate::db::resource_usage::Use;
+use crate::db::{Db, DbError, Tx};
+use crate::lost::Lost;
 use crate::work::Driver;
 use engine::Engine;
 
@@ -54,12 +56,15 @@ struct Inner {
     next_address: AtomicU32,
     metrics: metrics::Metrics,
     views: views::Views,
+    lost: Lost,
+    began_at: Timestamp,
 }
 
 impl Vms {
     /// The service over an engine.
     pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn Engine>) -> Self {
         let inner = Inner {
+            began_at: clock.now(),
             db,
             clock,
             engine,
@@ -68,6 +73,7 @@ impl Vms {
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
             views: views::Views::default(),
+            lost: Lost::new(config),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -122,13 +128,13 @@ impl Vms {
     }
 
     /// Metrics in Prometheus' text format.
-    pub async fn prometheus(&self) -> String {
-        let counts = store::vm::by_status(self.db()).await.unwrap_or_default();
+    pub async fn prometheus(&self) -> std::result::Result<String, DbError> {
+        let counts = store::vm::by_status(self.db()).await?;
         let mut text = String::from("# HELP berth_vms VMs by status.\n# TYPE berth_vms gauge\n");
         for (status, count) in counts {
             text.push_str(&format!("berth_vms{{status=\"{status}\"}} {count}\n"));
         }
-        text
+        Ok(text)
     }
 
     pub(crate) fn db(&self) -> &Db {
@@ -137,6 +143,16 @@ impl Vms {
 
     pub(crate) fn clock(&self) -> &Clock {
         &self.inner.clock
+    }
+
+    /// When this service began.
+    pub(in crate::services::vm) fn began_at(&self) -> Timestamp {
+        self.inner.began_at
+    }
+
+    /// Where what no row owns is set aside.
+    pub(in crate::services::vm) fn lost(&self) -> &Lost {
+        &self.inner.lost
     }
 
     pub(crate) fn engine(&self) -> &dyn Engine {
@@ -177,6 +193,15 @@ impl Vms {
 impl Holder for Vms {
     async fn holds(&self, tx: &mut Tx, project: ProjectId) -> Result<bool> {
         Ok(store::vm::any(&mut *tx, project).await? || store::disk::any(tx, project).await?)
+    }
+}
+
+#[async_trait]
+impl Takes for Vms {
+    async fn taken(&self, tx: &mut Tx) -> Result<Vec<Use>> {
+        let mut taken = store::vm::taken(&mut *tx).await?;
+        taken.extend(store::disk::taken(tx).await?);
+        Ok(taken)
     }
 }
 

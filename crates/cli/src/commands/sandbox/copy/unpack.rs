@@ -1,23 +1,29 @@
 //! A tar stream into a directory of this machine, and not beside it.
 //!
-//! What comes out of a sandbox is somebody's, and may be hostile. The `tar` crate reads headers; where an entry goes
-//! is decided here. A path has ordinary parts only, and is walked from a handle on the directory with
+//! What comes out of a sandbox is somebody's, and may be hostile. The `tar` crate reads blocks; what long names and
+//! extended headers say is put together here, because it must be bounded, whatever their sizes claim, and files with
+//! holes are refused, which would take a disk's room for a few bytes. Where an entry goes is decided here, too. A path has ordinary parts only, and is walked from a handle on the directory with
 //! `RESOLVE_BENEATH` and without following links: neither an entry before it nor what lies there already leads it
 //! astray. A link may lead up only in its first parts, and no higher than the directory: its own place is made of
 //! directories, so counting is enough; what comes then are names, which lead to such links at the most.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use tar::{Archive, Entry, EntryType};
+use tar::{Archive, Entry, EntryType, PaxExtensions};
 
 /// The deepest path.
 const DEEPEST: usize = 512;
+/// The most bytes of a name or of an extended header.
+const LONGEST: u64 = 64 << 10;
 /// Reasons that are kept for who wants to know.
 const REASONS: usize = 20;
 
@@ -35,18 +41,65 @@ pub fn unpack(stream: impl Read, directory: &Path) -> io::Result<Unpacked> {
     let root = rustix::fs::openat(CWD, directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut unpacking = Unpacking { root, modes: BTreeMap::new(), done: Unpacked::default() };
     let mut archive = Archive::new(stream);
-    for entry in archive.entries()? {
+    let mut names = Names::default();
+    for entry in archive.entries()?.raw(true) {
         let mut entry = entry?;
-        let name = entry.path()?.into_owned();
-        match unpacking.entry(&mut entry, &name) {
-            Err(Trouble::Entry(reason)) => unpacking.refuse(&name, &reason),
-            Err(Trouble::All(error)) => {
-                return Err(io::Error::new(error.kind(), format!("{}: {error}", shown(&name))));
-            }
-            Ok(()) => {}
+        match entry.header().entry_type() {
+            EntryType::GNULongName => names.path = Some(until_nul(bounded(&mut entry)?)),
+            EntryType::GNULongLink => names.link = Some(until_nul(bounded(&mut entry)?)),
+            EntryType::XHeader => names.read(&bounded(&mut entry)?)?,
+            EntryType::XGlobalHeader => {}
+            EntryType::GNUSparse => return Err(sparse()),
+            _ => unpacking.next(&mut entry, std::mem::take(&mut names))?,
         }
     }
     unpacking.finish()
+}
+
+/// What extended headers say of the entry that follows them.
+#[derive(Default)]
+struct Names {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+}
+
+impl Names {
+    fn read(&mut self, bytes: &[u8]) -> io::Result<()> {
+        for extension in PaxExtensions::new(bytes) {
+            let extension = extension?;
+            match extension.key_bytes() {
+                b"path" => self.path = Some(extension.value_bytes().to_vec()),
+                b"linkpath" => self.link = Some(extension.value_bytes().to_vec()),
+                b"size" => return Err(invalid("the archive tells the size of a file in a way that is not read here")),
+                key if key.starts_with(b"GNU.sparse") => return Err(sparse()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bounded(entry: &mut Entry<'_, impl Read>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    entry.take(LONGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST { Err(invalid("the archive has a name that is too long")) } else { Ok(bytes) }
+}
+
+fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
+    bytes
+}
+
+fn sparse() -> io::Error {
+    invalid("the archive has a file with holes, which is not unpacked: it may fill this disk")
+}
+
+fn invalid(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason)
+}
+
+fn path_of(bytes: Vec<u8>) -> PathBuf {
+    PathBuf::from(OsString::from_vec(bytes))
 }
 
 /// Why an entry is not there.
@@ -86,7 +139,21 @@ struct Unpacking {
 }
 
 impl Unpacking {
-    fn entry(&mut self, entry: &mut Entry<'_, impl Read>, name: &Path) -> Result<(), Trouble> {
+    /// Unpacks the next entry; one that is refused is left out.
+    fn next(&mut self, entry: &mut Entry<'_, impl Read>, names: Names) -> io::Result<()> {
+        let name = path_of(names.path.unwrap_or_else(|| entry.path_bytes().into_owned()));
+        let link = names.link.or_else(|| entry.link_name_bytes().map(Cow::into_owned)).map(path_of);
+        match self.entry(entry, &name, link.as_deref()) {
+            Err(Trouble::Entry(reason)) => self.refuse(&name, &reason),
+            Err(Trouble::All(error)) => {
+                return Err(io::Error::new(error.kind(), format!("{}: {error}", shown(&name))));
+            }
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: &mut Entry<'_, impl Read>, name: &Path, link: Option<&Path>) -> Result<(), Trouble> {
         let parts = parts(name)?;
         let Some((last, above)) = parts.split_last() else { return Ok(()) };
         let mode = entry.header().mode().unwrap_or(0o644) & 0o777;
@@ -96,7 +163,7 @@ impl Unpacking {
                 self.directory(&parts)?;
                 self.modes.insert(parts.iter().collect(), mode);
             }
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+            EntryType::Regular | EntryType::Continuous => {
                 let above = self.directory(above)?;
                 clear(&above, last)?;
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -104,17 +171,17 @@ impl Unpacking {
                 io::copy(entry, &mut file)?;
             }
             EntryType::Symlink => {
-                let Some(target) = entry.link_name()? else { return refused("it leads nowhere") };
-                if !stays(&target, above.len()) {
-                    return refused(&format!("it leads out of the directory, to {}", shown(&target)));
+                let Some(target) = link else { return refused("it leads nowhere") };
+                if !stays(target, above.len()) {
+                    return refused(&format!("it leads out of the directory, to {}", shown(target)));
                 }
                 let above = self.directory(above)?;
                 clear(&above, last)?;
-                rustix::fs::symlinkat(target.as_ref(), &above, last)?;
+                rustix::fs::symlinkat(target, &above, last)?;
             }
             EntryType::Link => {
-                let Some(target) = entry.link_name()? else { return refused("it leads nowhere") };
-                self.hard_link(&parts_of_target(&target)?, above, last)?;
+                let Some(target) = link else { return refused("it leads nowhere") };
+                self.hard_link(&parts_of_target(target)?, above, last)?;
             }
             _ => return refused("it is a device or a pipe"),
         }

@@ -128,6 +128,50 @@ fn names_obey_no_terminal_and_reasons_are_bounded() {
     assert_eq!(unpack(archive(&[(&deep, Kind::Directory(0o755))]).as_slice(), &inside).unwrap().refused, 0);
 }
 
+/// An archive of blocks that a hostile guest writes: headers of a kind with a content that is no file's.
+fn raw(kind: EntryType, content: &[u8]) -> Vec<u8> {
+    let mut builder = Builder::new(Vec::new());
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(content.len() as u64);
+    header.set_cksum();
+    builder.append(&header, content).unwrap();
+    builder.into_inner().unwrap()
+}
+
+#[test]
+fn long_names_are_read_and_bounded() {
+    let (_dir, inside) = place();
+    let long = format!("{}/{}", "d".repeat(200), "f".repeat(200));
+    let mut builder = Builder::new(Vec::new());
+    let mut header = Header::new_gnu();
+    header.set_size(1);
+    builder.append_data(&mut header, &long, &b"x"[..]).unwrap();
+    header.set_entry_type(EntryType::Symlink);
+    header.set_size(0);
+    builder.append_link(&mut header, "link", &long).unwrap();
+    assert_eq!(unpack(builder.into_inner().unwrap().as_slice(), &inside).unwrap().refused, 0);
+    assert_eq!(std::fs::read(inside.join("link")).unwrap(), b"x");
+    for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader] {
+        let most = usize::try_from(LONGEST).unwrap();
+        let error = unpack(raw(kind, &vec![b'a'; most + 1]).as_slice(), &inside).unwrap_err();
+        assert!(error.to_string().contains("too long"), "{error}");
+        let fits = unpack(raw(kind, &vec![b'a'; most]).as_slice(), &inside);
+        assert!(fits.is_ok() || !fits.unwrap_err().to_string().contains("too long"));
+    }
+}
+
+#[test]
+fn files_with_holes_are_refused() {
+    let (_dir, inside) = place();
+    assert!(unpack(raw(EntryType::GNUSparse, b"x").as_slice(), &inside).unwrap_err().to_string().contains("holes"));
+    for pax in ["22 GNU.sparse.major=1\n", "19 GNU.sparse.size=9\n"] {
+        let sized = format!("{} {}", pax.len(), pax.split_once(' ').unwrap().1);
+        assert!(unpack(raw(EntryType::XHeader, sized.as_bytes()).as_slice(), &inside).is_err(), "{sized}");
+    }
+    assert!(unpack(raw(EntryType::XHeader, b"12 size=999\n").as_slice(), &inside).is_err());
+}
+
 #[test]
 fn half_an_archive_is_none() {
     let (_dir, inside) = place();

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use berth_domain::gateway::Usage;
-use berth_domain::ids::{OrgId, SessionId, UserId};
+use berth_domain::ids::{OrgId, ProjectId, SessionId, UserId};
 use uuid::Uuid;
 
 use super::*;
@@ -10,6 +10,7 @@ use crate::http::auth::{Caller, Limits, Who};
 use crate::services::gateway::meter::Record;
 use crate::services::gateway::totals::Counts;
 
+const PARTS: i64 = 1_000_000_000;
 const UNIT: Nano = Nano(PARTS);
 
 /// A service on a database, with a journal of its own.
@@ -59,13 +60,18 @@ impl Place {
 fn scope(tokens_per_minute: Option<i64>, spend_per_month: Option<i64>) -> Scope {
     let who = Who::Person { user: UserId(Uuid::nil()), session: SessionId(Uuid::nil()), is_admin: false };
     Scope {
-        caller: Caller { who, request_id: String::new() },
-        org: OrgId(Uuid::nil()),
+        caller: Caller { who, request_id: String::new(), from: None, granted: None },
+        org: OrgId(Uuid::now_v7()),
         project: ProjectId(Uuid::now_v7()),
         org_role: None,
         project_role: None,
         limits: Limits { tokens_per_minute, spend_per_month, ..Limits::default() },
+        org_limits: Limits::default(),
     }
+}
+
+fn check(tokens: &mut Tokens, limit: i64, wanted: u64, alone: bool, now: Timestamp) -> Result<()> {
+    tokens.check(("project", limit), wanted, alone, now)
 }
 
 fn refusal(outcome: Result<Reservation>) -> Error {
@@ -73,64 +79,53 @@ fn refusal(outcome: Result<Reservation>) -> Error {
 }
 
 #[test]
-fn months_are_calendar_months() {
-    let month = |text: &str| Month::of(Timestamp::parse(text).unwrap());
-    let at = |text: &str| Timestamp::parse(text).unwrap();
-    let december = Month { begin: at("2026-12-01T00:00:00Z"), end: at("2027-01-01T00:00:00Z") };
-    assert_eq!(month("2026-12-01T00:00:00Z"), december);
-    assert_eq!(month("2026-12-31T23:59:59.999999Z"), december);
-    assert_eq!(month("2027-01-01T00:00:00Z").begin, december.end);
-    assert_eq!(month("2028-02-29T12:00:00Z").end, at("2028-03-01T00:00:00Z"));
-}
-
-#[test]
 fn a_minute_s_tokens_and_no_more_until_they_are_filled_up() {
     let at = |seconds: i64| Timestamp(seconds * Timestamp::SECOND);
     let mut tokens = Tokens { used: 0, limit: 0, at: at(0) };
-    tokens.check(120, 120, true, at(0)).unwrap();
+    check(&mut tokens, 120, 120, true, at(0)).unwrap();
     tokens.add(120);
-    assert_eq!(tokens.check(120, 1, false, at(0)).unwrap_err().retry_after, Some(1));
-    assert_eq!(tokens.check(120, 5, false, at(0)).unwrap_err().retry_after, Some(3));
+    assert_eq!(check(&mut tokens, 120, 1, false, at(0)).unwrap_err().retry_after, Some(1));
+    assert_eq!(check(&mut tokens, 120, 5, false, at(0)).unwrap_err().retry_after, Some(3));
     // Two tokens a second; a clock that goes back fills nothing up.
-    tokens.check(120, 20, false, at(10)).unwrap();
-    let error = tokens.check(120, 21, false, at(10)).unwrap_err();
+    check(&mut tokens, 120, 20, false, at(10)).unwrap();
+    let error = check(&mut tokens, 120, 21, false, at(10)).unwrap_err();
     assert_eq!((error.code, error.retry_after), (Code::RateLimited, Some(1)));
-    tokens.check(120, 21, false, at(5)).unwrap_err();
+    check(&mut tokens, 120, 21, false, at(5)).unwrap_err();
     // More than the whole limit waits until nothing is used.
-    assert_eq!(tokens.check(120, 500, true, at(5)).unwrap_err().retry_after, Some(50));
-    tokens.check(120, 500, false, at(70)).unwrap_err();
-    tokens.check(120, 500, true, at(70)).unwrap();
+    assert_eq!(check(&mut tokens, 120, 500, true, at(5)).unwrap_err().retry_after, Some(50));
+    check(&mut tokens, 120, 500, false, at(70)).unwrap_err();
+    check(&mut tokens, 120, 500, true, at(70)).unwrap();
     tokens.add(500);
     // It took 620: the bucket is below zero, and fills up from there.
     tokens.settle(500, 620, at(70));
-    assert_eq!(tokens.check(120, 120, true, at(70)).unwrap_err().retry_after, Some(310));
-    tokens.check(120, 120, true, at(379)).unwrap_err();
-    tokens.check(120, 120, true, at(380)).unwrap();
+    assert_eq!(check(&mut tokens, 120, 120, true, at(70)).unwrap_err().retry_after, Some(310));
+    check(&mut tokens, 120, 120, true, at(379)).unwrap_err();
+    check(&mut tokens, 120, 120, true, at(380)).unwrap();
     // What was not taken comes back, but no more than there is room for.
     tokens.add(120);
     tokens.settle(120, 20, at(380));
-    tokens.check(120, 100, true, at(380)).unwrap();
-    tokens.check(120, 101, true, at(380)).unwrap_err();
+    check(&mut tokens, 120, 100, true, at(380)).unwrap();
+    check(&mut tokens, 120, 101, true, at(380)).unwrap_err();
     tokens.settle(100, 0, at(380));
-    tokens.check(120, 121, false, at(380)).unwrap_err();
-    tokens.check(120, 120, false, at(380)).unwrap();
+    check(&mut tokens, 120, 121, false, at(380)).unwrap_err();
+    check(&mut tokens, 120, 120, false, at(380)).unwrap();
 }
 
 #[test]
 fn a_limit_of_tokens_can_change_and_be_nothing() {
     let now = Timestamp(0);
     let mut tokens = Tokens { used: 0, limit: 0, at: now };
-    tokens.check(100, 100, true, now).unwrap();
+    check(&mut tokens, 100, 100, true, now).unwrap();
     tokens.add(100);
-    tokens.check(200, 100, false, now).unwrap();
-    tokens.check(200, 101, false, now).unwrap_err();
-    tokens.check(50, 1, false, now).unwrap_err();
+    check(&mut tokens, 200, 100, false, now).unwrap();
+    check(&mut tokens, 200, 101, false, now).unwrap_err();
+    check(&mut tokens, 50, 1, false, now).unwrap_err();
     let mut fresh = Tokens { used: 0, limit: 0, at: now };
-    let error = fresh.check(0, 1, true, now).unwrap_err();
+    let error = check(&mut fresh, 0, 1, true, now).unwrap_err();
     assert_eq!((error.code, error.retry_after), (Code::RateLimited, Some(60)));
-    fresh.check(1_000_000_000, u64::MAX, true, now).unwrap();
+    check(&mut fresh, 1_000_000_000, u64::MAX, true, now).unwrap();
     fresh.add(u64::MAX);
-    assert!(fresh.check(1_000_000_000, 1, true, now).unwrap_err().retry_after > Some(60));
+    assert!(check(&mut fresh, 1_000_000_000, 1, true, now).unwrap_err().retry_after > Some(60));
 }
 
 #[tokio::test]
@@ -281,9 +276,67 @@ async fn idle_projects_are_forgotten_and_nothing_with_them() {
     place.clock.advance(IDLE + 60);
     all.inner.entries().most = ENTRIES;
     drop(all.reserve(&scope(None, None), 1, Nano(0)).await.unwrap());
-    assert_eq!(all.inner.entries().all.len(), 2);
-    assert!(all.inner.entries().all.contains_key(&busy.project));
+    // Each with its organization.
+    assert_eq!(all.inner.entries().all.len(), 4);
+    assert!(all.inner.entries().all.contains_key(&Whose::Project(busy.project)));
     drop(held);
     assert!(all.reserve(&spender, 1, Nano(6 * PARTS + 1)).await.is_err());
     assert!(all.reserve(&spender, 1, Nano(6 * PARTS)).await.is_ok());
+}
+
+/// Two projects of one organization, which has limits.
+fn siblings(org_limits: Limits) -> (Scope, Scope) {
+    let one = Scope { org_limits, ..scope(None, None) };
+    let other = Scope { project: ProjectId(Uuid::now_v7()), ..one.clone() };
+    (one, other)
+}
+
+#[tokio::test]
+async fn an_organization_s_projects_share_its_tokens() {
+    let place = Place::new().await;
+    let all = place.allowances(&place.meter("usage"), false);
+    let (one, other) = siblings(Limits { tokens_per_minute: Some(10), ..Limits::default() });
+    let held = all.reserve(&one, 10, Nano(0)).await.unwrap();
+    let error = refusal(all.reserve(&other, 5, Nano(0)).await);
+    assert_eq!((error.code, error.message.contains("this organization")), (Code::RateLimited, true), "{error}");
+    drop(held);
+    assert!(all.reserve(&other, 5, Nano(0)).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_organization_s_projects_share_its_money() {
+    let place = Place::new().await;
+    let all = place.allowances(&place.meter("usage"), false);
+    let (one, other) = siblings(Limits { spend_per_month: Some(3), ..Limits::default() });
+    let held = all.reserve(&one, 1, UNIT).await.unwrap();
+    let error = refusal(all.reserve(&other, 1, Nano(2 * PARTS + 1)).await);
+    assert_eq!(
+        (error.code, error.message.contains("organization may spend 3")),
+        (Code::QuotaExceeded, true),
+        "{error}"
+    );
+    let mut more = all.reserve(&other, 1, Nano(2 * PARTS)).await.unwrap();
+    more.settle(1, Nano(2 * PARTS));
+    drop(held);
+    // What one project gave back the other may take, and no more.
+    assert!(all.reserve(&one, 1, Nano(PARTS + 1)).await.is_err());
+    assert!(all.reserve(&one, 1, UNIT).await.is_ok());
+    // A refusal of the organization leaves nothing of the project set aside.
+    let narrow = Scope { limits: Limits { spend_per_month: Some(2), ..Limits::default() }, ..one };
+    assert!(all.reserve(&narrow, 1, Nano(2 * PARTS)).await.is_err());
+    assert!(all.reserve(&narrow, 1, UNIT).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_an_organization_s_projects_spent_before_counts() {
+    let place = Place::new().await;
+    let (one, other) = siblings(Limits { spend_per_month: Some(10), ..Limits::default() });
+    let dead = place.meter("usage");
+    for project in [one.project, other.project] {
+        dead.write(&mut Record { org: one.org, ..place.record(project, Nano(4 * PARTS)) });
+    }
+    drop(dead);
+    let all = place.allowances(&place.meter("usage"), false);
+    assert!(all.reserve(&one, 1, Nano(2 * PARTS + 1)).await.is_err());
+    assert!(all.reserve(&other, 1, Nano(2 * PARTS)).await.is_ok());
 }

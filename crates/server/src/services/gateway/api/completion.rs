@@ -7,28 +7,28 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use berth_domain::gateway::body::{Head, Operation};
+use berth_domain::gateway::body::{Head, LONG, Operation};
 use berth_domain::gateway::money::estimate;
 use berth_domain::gateway::{Nano, Price, Usage, refusal, route};
 use berth_domain::{Code, Error, Result};
 use bytes::Bytes;
 use futures::StreamExt;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::Refused;
-use crate::http::auth::{Inference, Scope, Who};
-use crate::http::body::{read, require_json};
+use crate::http::auth::{Inference, Limits, Scope, Who};
+use crate::http::body::require_json;
 use crate::http::envelope::keep_shape;
 use crate::http::event_loop::compute;
 use crate::http::openai;
 use crate::http::reply::Reply;
 use crate::services::gateway::Gateway;
 use crate::services::gateway::account::Account;
+use crate::services::gateway::admission::{Place, Received};
 use crate::services::gateway::attempt::Answer;
-use crate::services::gateway::dispatch::{Found, Job, find};
+use crate::services::gateway::dispatch::{Found, Job, denied, find};
 use crate::services::gateway::meter::Record;
-use crate::services::gateway::queue::Priority;
+use crate::services::gateway::queue::{Priority, Share, Shares};
 use crate::services::gateway::relay::{KEEP_ALIVE, Out, Relay, broke_off, error_event};
 use crate::services::gateway::table::Entry;
 use crate::services::gateway::totals::Counts;
@@ -37,7 +37,8 @@ use crate::services::gateway::totals::Counts;
 pub const BODY_LIMIT: usize = 32 << 20;
 /// The header that tells how urgent a request is.
 const PRIORITY: &str = "x-priority";
-/// Tokens set aside for an answer that has no limit of its own.
+/// Tokens of the minute that are set aside for an answer of which nobody says how long it may be: what it takes beyond
+/// is missing in the next.
 const ANSWER: u64 = 256;
 
 /// Asks a model to go on with a conversation (OpenAI's chat completions). Whatever is in the body goes on to the
@@ -92,13 +93,13 @@ async fn answer(gateway: Gateway, scope: Scope, request: Request, operation: Ope
     require_json(request.headers())?;
     let (priority, request_id) = told(&request);
     let origin = gateway.traces().origin(scope.project, &request);
-    let body = read(request, BODY_LIMIT).await?;
+    let Received { body, place, weight } = gateway.admission().receive(scope.owner(), request, BODY_LIMIT).await?;
     let text = body.clone();
     let head = compute(body.len(), move || Head::read(operation, &text)).await?;
     let entry = gateway.model(&head.model, scope.project)?;
-    let room = room(&gateway)?;
-    let most = Usage { prompt: estimate(head.prompt_bytes), completion: head.max_tokens.unwrap_or(ANSWER) };
-    let mut account = open(&gateway, &scope, entry.name.clone(), entry.model.price, most).await?;
+    takes_fields(&entry, &body).await?;
+    let aside = Aside::of(&gateway, &entry, &head);
+    let mut account = open(&gateway, &scope, entry.name.clone(), entry.model.price, aside).await?;
     let streams = head.stream;
     account.trace(operation, &origin, &head.model, head.max_tokens, streams);
     let job = Job {
@@ -106,16 +107,61 @@ async fn answer(gateway: Gateway, scope: Scope, request: Request, operation: Ope
         conversation: scoped(head.conversation, &scope),
         head,
         body,
-        project: scope.project,
+        weight,
+        owner: scope.owner(),
+        shares: shares(&scope),
         priority,
         request_id,
         deadline: Instant::now() + entry.model.timeouts.total,
     };
-    Ok(if streams {
-        stream(gateway, job, entry, account, room).await
-    } else {
-        whole(gateway, job, entry, account).await
-    }?)
+    if streams {
+        return Ok(stream(gateway, job, entry, account, place).await?);
+    }
+    Ok(whole(gateway, job, entry, account, place).await?)
+}
+
+/// Refuses with 400 a request with a field that the model does not take.
+pub(super) async fn takes_fields(entry: &Entry, body: &Bytes) -> Result<()> {
+    match denied(&entry.model, body).await {
+        Some(field) => Err(Error::field(&field, "is not taken by this model; leave it out")),
+        None => Ok(()),
+    }
+}
+
+/// What is set aside for a request before it is let in.
+pub(super) struct Aside {
+    /// Tokens of the minute.
+    pub tokens: u64,
+    /// Money of the month: what its longest answer costs at the dearest of the models that may give it.
+    pub cost: Nano,
+    /// What is booked where nobody counts.
+    pub estimate: Usage,
+}
+
+impl Aside {
+    fn of(gateway: &Gateway, entry: &Entry, head: &Head) -> Self {
+        let own = entry.model.max_output_tokens;
+        let stated = head.max_tokens.map(|most| own.map_or(most, |own| own.min(most))).or(own);
+        let prompt = estimate(head.prompt_bytes);
+        let usage = |each: u64| Usage { prompt, completion: head.answers.saturating_mul(each) };
+        // Money that is spent does not come back. Of an answer that nobody saw no more than this is booked, either.
+        Self {
+            tokens: usage(stated.unwrap_or(ANSWER)).total(),
+            cost: dearest(gateway, entry, usage(stated.unwrap_or(LONG))),
+            estimate: usage(stated.unwrap_or(LONG).min(LONG)),
+        }
+    }
+}
+
+/// What so many tokens cost at a model, or at the dearest of those that answer for it.
+fn dearest(gateway: &Gateway, entry: &Entry, usage: Usage) -> Nano {
+    let own = entry.model.price.of(usage);
+    if entry.model.fallbacks.is_empty() {
+        return own;
+    }
+    let table = gateway.table();
+    let fallbacks = entry.model.fallbacks.iter().filter_map(|id| table.find(id.as_str()));
+    fallbacks.map(|other| other.model.price.of(usage)).fold(own, Nano::max)
 }
 
 /// How urgent a request is, and its id.
@@ -131,11 +177,11 @@ pub(super) fn scoped(conversation: u64, scope: &Scope) -> u64 {
     route::mix(conversation ^ project.0.rotate_left(32) ^ project.1)
 }
 
-/// A place among all requests under way.
-pub(super) fn room(gateway: &Gateway) -> Result<OwnedSemaphorePermit> {
-    gateway.inner.room.clone().try_acquire_owned().map_err(|_| {
-        Error::new(Code::TooMany, "This service has as many requests to models as it takes. Try again.").retry_after(1)
-    })
+/// How much of a model's places is for a caller's organization and project: as much as their limits let them use, beside
+/// others.
+pub(super) fn shares(scope: &Scope) -> Shares {
+    let of = |limits: &Limits| Share::of(limits.tokens_per_minute, limits.requests_per_minute);
+    Shares { group: of(&scope.org_limits), owner: of(&scope.limits) }
 }
 
 /// Opens the account of a request, setting aside what it may take.
@@ -144,11 +190,11 @@ pub(super) async fn open(
     scope: &Scope,
     model: Arc<str>,
     price: Price,
-    most: Usage,
+    aside: Aside,
 ) -> Result<Account> {
-    let reservation = gateway.allowances().reserve(scope, most.total(), price.of(most)).await?;
+    let reservation = gateway.allowances().reserve(scope, aside.tokens, aside.cost).await?;
     let record = record(gateway, scope, model);
-    Ok(Account::open(gateway, record, price, reservation, most.prompt))
+    Ok(Account::open(gateway, record, price, reservation, aside.estimate))
 }
 
 /// What is known of a request from its beginning.
@@ -171,7 +217,7 @@ fn record(gateway: &Gateway, scope: &Scope, model: Arc<str>) -> Record {
 }
 
 /// An answer that is sent when it is whole.
-async fn whole(gateway: Gateway, job: Job, entry: Arc<Entry>, mut account: Account) -> Result<Response> {
+async fn whole(gateway: Gateway, job: Job, entry: Arc<Entry>, mut account: Account, _place: Place) -> Result<Response> {
     let found = found(&gateway, &job, &entry, &mut account).await?;
     let Answer::Whole(body, chunk) = found.answer else {
         let (status, body) = refused(found.answer, account)?;
@@ -214,13 +260,7 @@ fn json(status: StatusCode, body: Bytes) -> Response {
 }
 
 /// An answer that is sent as it comes. Until the first keep-alive a failure has a status of its own.
-async fn stream(
-    gateway: Gateway,
-    job: Job,
-    entry: Arc<Entry>,
-    mut account: Account,
-    room: OwnedSemaphorePermit,
-) -> Result<Response> {
+async fn stream(gateway: Gateway, job: Job, entry: Arc<Entry>, mut account: Account, place: Place) -> Result<Response> {
     let silence = gateway.config().keep_alive();
     let hides_usage = !job.head.asks_usage;
     let of = gateway.clone();
@@ -232,10 +272,10 @@ async fn stream(
         Opened::of(found?, hides_usage)?
     } else {
         let late = late(gateway, looking, hides_usage);
-        return Ok(events(Body::from_stream(hold(late, room))));
+        return Ok(events(Body::from_stream(hold(late, place))));
     };
     Ok(match opened {
-        Opened::Relay(relay) => events(Body::from_stream(hold(relayed(&gateway, relay), room))),
+        Opened::Relay(relay) => events(Body::from_stream(hold(relayed(&gateway, relay), place))),
         Opened::Refused(status, body) => refusal_of(status, body),
     })
 }
@@ -263,10 +303,10 @@ impl Opened {
 type Pieces = futures::stream::BoxStream<'static, Result<Bytes, std::convert::Infallible>>;
 
 /// A stream that keeps its place until its end.
-fn hold(pieces: Pieces, room: OwnedSemaphorePermit) -> Pieces {
+fn hold(pieces: Pieces, place: Place) -> Pieces {
     pieces
         .map(move |piece| {
-            let _held = &room;
+            let _held = &place;
             piece
         })
         .boxed()

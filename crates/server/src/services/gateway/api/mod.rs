@@ -5,6 +5,7 @@ mod model;
 mod model_admin;
 mod speech;
 mod usage;
+mod voice_admin;
 
 use std::collections::BTreeMap;
 
@@ -28,6 +29,8 @@ pub fn routes() -> OpenApiRouter<Gateway> {
         .routes(routes!(usage::get_usage))
         .routes(routes!(model_admin::list_all_models, model_admin::create_model))
         .routes(routes!(model_admin::get_model, model_admin::replace_model, model_admin::delete_model))
+        .routes(routes!(voice_admin::list_all_voices, voice_admin::create_voice))
+        .routes(routes!(voice_admin::get_voice, voice_admin::update_voice, voice_admin::delete_voice))
 }
 
 /// Those of them that are asked most. Speech starts programs, which an event loop should not.

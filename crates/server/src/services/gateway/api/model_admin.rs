@@ -1,4 +1,4 @@
-//! Models as administrators of the platform manage them (extension). An id may hold slashes.
+//! Models as administrators of the platform manage them. An id may hold slashes.
 
 use axum::Json;
 use axum::extract::State;
@@ -8,7 +8,7 @@ use berth_domain::gateway::Model;
 use crate::http::auth::Administrator;
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::{IdempotencyKey, Outcome};
+use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::list::{Asked, List, PageParams};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
@@ -31,8 +31,7 @@ pub(super) async fn list_all_models(
 
 /// Adds a model.
 #[utoipa::path(post, path = "/api/v1/admin/models", operation_id = "createModel", tag = "administration",
-    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours",
-        min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
+    params(KeyParam),
     request_body = ModelBody,
     responses((status = 201, body = ModelView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody),
@@ -45,7 +44,7 @@ pub(super) async fn create_model(
     body::Json(body): body::Json,
 ) -> Reply<Outcome<ModelView>> {
     let wanted = Model::try_from(&body)?;
-    Ok(model::create(&gateway, &admin, wanted, key.bind(&admin.caller, &body)).await?)
+    Ok(model::create(&gateway, &admin, wanted, key.bind(&admin.caller, &body).await?).await?)
 }
 
 /// One model, and how its upstreams stand.

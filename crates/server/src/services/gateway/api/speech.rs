@@ -17,12 +17,14 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::Refused;
-use super::completion::{BODY_LIMIT, found, open, refusal_of, refused, room, scoped, told};
+use super::completion::{Aside, found, open, refusal_of, refused, scoped, shares, takes_fields, told};
 use crate::http::auth::{Inference, Scope};
-use crate::http::body::{read, require_json};
+use crate::http::body::require_json;
+use crate::http::event_loop::compute;
 use crate::http::reply::Reply;
 use crate::services::gateway::account::Account;
-use crate::services::gateway::attempt::{Answer, Failure, Patience, Question, ask, piece};
+use crate::services::gateway::admission::Received;
+use crate::services::gateway::attempt::{Answer, Failure, Patience, Question, Track, ask, piece};
 use crate::services::gateway::dispatch::{Found, Job};
 use crate::services::gateway::http;
 use crate::services::gateway::queue::Priority;
@@ -30,6 +32,12 @@ use crate::services::gateway::speech::{SpeechStream, as_events};
 use crate::services::gateway::table::{Entry, Speaks};
 use crate::services::gateway::trace::Origin;
 use crate::services::gateway::{Gateway, LOCAL_SPEECH};
+
+/// Largest body of a request to speak, in bytes: 4,096 characters are 48 KiB in escapes, and four times as much is left
+/// for what else a server wants to know.
+const BODY_LIMIT: usize = 256 << 10;
+/// A body that is built, not scanned, takes so many times as long, at worst.
+const BUILT: usize = 8;
 
 /// Speaks a text (OpenAI's speech). The sound comes as it is made.
 #[utoipa::path(post, path = "/v1/audio/speech", operation_id = "createSpeech", tag = "models",
@@ -47,10 +55,14 @@ pub(super) async fn create_speech(
     require_json(request.headers())?;
     let (priority, request_id) = told(&request);
     let origin = gateway.traces().origin(scope.project, &request);
-    let body = read(request, BODY_LIMIT).await?;
-    let value = json::parse(&body)?;
-    let speech = Speech::read(&value)?;
-    let asked = Asked { speech, value, body, request_id, origin };
+    let received = gateway.admission().receive(scope.owner(), request, BODY_LIMIT).await?;
+    let text = received.body.clone();
+    let read = move || {
+        let value = json::parse(&text)?;
+        Speech::read(&value).map(|speech| (value, speech))
+    };
+    let (value, speech) = compute(received.body.len() * BUILT, read).await?;
+    let asked = Asked { speech, value, received, request_id, origin };
     match gateway.model(&asked.speech.model, scope.project) {
         Ok(entry) => of_model(gateway, scope, entry, asked, priority).await,
         Err(_) if asked.speech.model == LOCAL_SPEECH => of_voice(gateway, scope, asked).await,
@@ -62,7 +74,7 @@ pub(super) async fn create_speech(
 struct Asked {
     speech: Speech,
     value: Value,
-    body: Bytes,
+    received: Received,
     request_id: String,
     origin: Origin,
 }
@@ -72,6 +84,11 @@ fn characters(speech: &Speech) -> Usage {
     Usage { prompt: speech.input.chars().count() as u64, completion: 0 }
 }
 
+/// What is set aside for a text to be spoken: it is known what it takes.
+fn aside(usage: Usage, price: Price) -> Aside {
+    Aside { tokens: usage.total(), cost: price.of(usage), estimate: usage }
+}
+
 async fn of_model(
     gateway: Gateway,
     scope: Scope,
@@ -79,19 +96,22 @@ async fn of_model(
     asked: Asked,
     priority: Priority,
 ) -> Reply<Response> {
-    let mut head = Head::read(Operation::Speech, &asked.body)?;
+    let Received { body, place, weight } = asked.received;
+    let mut head = Head::read(Operation::Speech, &body)?;
     head.stream = false;
+    takes_fields(&entry, &body).await?;
     let usage = characters(&asked.speech);
-    let room = room(&gateway)?;
     let (name, price) = (entry.name.clone(), entry.model.price);
-    let mut account = open(&gateway, &scope, name, price, usage).await?;
+    let mut account = open(&gateway, &scope, name, price, aside(usage, price)).await?;
     account.trace(Operation::Speech, &asked.origin, &asked.speech.model, None, true);
     let job = Job {
         operation: Operation::Speech,
         conversation: scoped(head.conversation, &scope),
         head,
-        body: asked.body,
-        project: scope.project,
+        body,
+        weight,
+        owner: scope.owner(),
+        shares: shares(&scope),
         priority,
         request_id: asked.request_id,
         deadline: Instant::now() + entry.model.timeouts.total,
@@ -99,7 +119,7 @@ async fn of_model(
     match found(&gateway, &job, &entry, &mut account).await? {
         Found { answer: Answer::Bytes(kind, body, first), slot, patience } => {
             account.know(usage);
-            Ok(sound(kind, relayed(body, first, patience, account, (slot, room))))
+            Ok(sound(kind, relayed(body, first, patience, account, (slot, place))))
         }
         found => {
             let (status, body) = refused(found.answer, account)?;
@@ -114,23 +134,22 @@ async fn of_voice(gateway: Gateway, scope: Scope, asked: Asked) -> Reply<Respons
         Error::field("voice", format!("is none of the voices there are: {known}"))
     })?;
     let usage = characters(&asked.speech);
-    let room = room(&gateway)?;
     let (name, price) = (LOCAL_SPEECH.into(), Price::default());
-    let mut account = open(&gateway, &scope, name, price, usage).await?;
+    let mut account = open(&gateway, &scope, name, price, aside(usage, price)).await?;
     account.trace(Operation::Speech, &asked.origin, &asked.speech.model, None, true);
     match &speaks.voice.source {
         Source::Espeak(voice) => {
             let made = gateway.speaker().speak(&asked.speech, voice).await;
             let made = made.inspect_err(|error| account.refuse(error.code.status()))?;
             account.know(usage);
-            Ok(local(&asked.speech, made, account, room))
+            Ok(local(&asked.speech, made, account, asked.received.place))
         }
         Source::Url { model, voice, .. } => {
             let asking = of_server(&gateway, &speaks, (model, voice), &asked, account.traceparent()).await;
             match asking.inspect_err(|error| account.refuse(error.code.status()))? {
                 (Answer::Bytes(kind, body, first), patience) => {
                     account.know(usage);
-                    Ok(sound(kind, relayed(body, first, patience, account, room)))
+                    Ok(sound(kind, relayed(body, first, patience, account, asked.received.place)))
                 }
                 (answer, _) => {
                     let (status, body) = refused(answer, account)?;
@@ -157,13 +176,13 @@ async fn of_server(
         streams: false,
         body: value.to_string().into(),
         request_id: &asked.request_id,
-        traceparent,
+        track: Track { traceparent, ..Track::default() },
     };
     let Timeouts { first_byte, idle, total } = Timeouts::default();
     let patience = Patience { first_byte, idle, deadline: Instant::now() + total };
     match ask(gateway.http(), address, &question, patience).await {
         Ok(answer) => Ok((answer, patience)),
-        Err(Failure::Timeout) => {
+        Err(Failure::Timeout | Failure::Late) => {
             Err(Error::new(Code::UpstreamTimeout, "The voice's server did not answer in time. Try again."))
         }
         Err(Failure::Status(429, after)) => {

@@ -1,4 +1,4 @@
-//! What a project's requests to models took, as series (extension).
+//! What a project's requests to models took, as series.
 
 use axum::Json;
 use axum::extract::State;
@@ -108,7 +108,7 @@ pub(super) async fn get_usage(
     params: Params,
 ) -> Reply<Json<UsageView>> {
     let Asked { steps, words: (window, resolution), group_by } = Asked::read(params)?;
-    gateway.meter().flush().await?;
+    gateway.meter().catch_up().await?;
     let span = steps.span(gateway.clock().now());
     let rows = usage::steps(gateway.db(), (&scope).into(), span, steps.resolution, group_by).await?;
     Ok(Json(UsageView { window, resolution, data: rows.into_iter().map(StepView::from).collect() }))

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
 
 use axum::http::StatusCode;
@@ -98,7 +99,14 @@ impl Connection {
     pub async fn exchange(self, origin: &Arc<Origin>, request: &Request) -> Result<Response, (HttpError, Silent)> {
         let outgoing = Outgoing::new(request);
         let mut exchange = Exchange { outgoing, incoming: Vec::new(), silent: Silent(true), connection: self };
-        let head = poll_fn(|context| exchange.poll(context)).await;
+        let head = poll_fn(|context| {
+            let polled = exchange.poll(context);
+            if exchange.outgoing.is_sent() {
+                request.sent.store(true, Ordering::Relaxed);
+            }
+            polled
+        })
+        .await;
         let Exchange { outgoing, incoming, silent, connection } = exchange;
         let head = head.map_err(|error| (error, silent))?;
         let reads_on = outgoing.is_sent() || head.status.is_success();
@@ -120,7 +128,7 @@ pub struct Outgoing {
 
 impl Outgoing {
     fn new(request: &Request) -> Self {
-        let Request { head, body } = request;
+        let Request { head, body, .. } = request;
         if body.len() > TOGETHER {
             return Self { first: Bytes::copy_from_slice(head), second: body.clone(), is_flushed: false };
         }

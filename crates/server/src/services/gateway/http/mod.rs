@@ -13,6 +13,7 @@ mod connection;
 mod head;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,25 @@ pub struct Request {
     pub head: Vec<u8>,
     /// The body.
     pub body: Bytes,
+    /// Whether the server has all of it, as far as this end knows.
+    sent: Arc<AtomicBool>,
+}
+
+impl Request {
+    /// A request of which nothing was sent.
+    pub fn new(head: Vec<u8>, body: Bytes) -> Self {
+        Self::telling(head, body, Arc::default())
+    }
+
+    /// The same, which tells by `sent` that the server has all of it.
+    pub const fn telling(head: Vec<u8>, body: Bytes, sent: Arc<AtomicBool>) -> Self {
+        Self { head, body, sent }
+    }
+
+    /// Whether the server has all of it, as far as this end knows: it may be at work.
+    pub fn is_sent(&self) -> bool {
+        self.sent.load(Ordering::Relaxed)
+    }
 }
 
 /// What the gateway reads of an answer.

@@ -81,7 +81,7 @@ async fn converse(mut stream: impl AsyncRead + AsyncWrite + Unpin, script: Scrip
 
 fn request(body: &'static [u8]) -> Request {
     let head = format!("POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
-    Request { head: head.into(), body: Bytes::from_static(body) }
+    Request::new(head.into(), Bytes::from_static(body))
 }
 
 async fn read(mut response: Response) -> Result<(u16, String), HttpError> {
@@ -261,7 +261,7 @@ async fn who_agrees_early_gets_the_rest() {
 
 async fn http_with_body(origin: &Arc<Origin>, body: Bytes) -> Result<Response, HttpError> {
     let head = format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
-    within(Http::new().unwrap().send(origin, &Request { head: head.into(), body })).await
+    within(Http::new().unwrap().send(origin, &Request::new(head.into(), body))).await
 }
 
 #[tokio::test]

@@ -9,15 +9,15 @@ use berth_domain::error::FieldError;
 use berth_domain::gateway::{Access, Model, Place, Upstream};
 use berth_domain::{Code, Error, Result, Timestamp};
 
-use crate::config::model::key_of;
+use super::{commit, record};
+use crate::config::model::{Gateway as Rules, key_of};
 use crate::db::Tx;
-use crate::db::audit::Audit;
 use crate::http::auth::Person;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::http::reply::Created;
-use crate::services::gateway::store::model::ModelRow;
+use crate::services::gateway::Gateway;
+use crate::services::gateway::store::spec::{MODELS, SpecRow};
 use crate::services::gateway::wire::model::{ModelView, document};
-use crate::services::gateway::{Gateway, store};
 
 /// Bytes that a file with a key has at most.
 const LARGEST_KEY_FILE: u64 = 64 * 1024;
@@ -30,10 +30,10 @@ fn not_found() -> Error {
 
 /// Every model at this moment: those that were added, newest first, then those of the configuration.
 pub async fn list(gateway: &Gateway) -> Result<Vec<ModelView>> {
-    let rows = store::model::all(gateway.db()).await?;
+    let rows = MODELS.all(gateway.db()).await?;
     // The configuration wins. Of a row that cannot be read the log tells.
     let added = rows.iter().filter(|row| configured(gateway, &row.id).is_none());
-    let added = added.filter_map(|row| Some(view_of_row(gateway, row, &row.model().ok()?)));
+    let added = added.filter_map(|row| Some(view_of_row(gateway, row, &row.read().ok()?)));
     let configured = gateway.configured().iter().map(|model| view(gateway, model, None));
     Ok(added.chain(configured).collect())
 }
@@ -43,26 +43,25 @@ pub async fn get(gateway: &Gateway, id: &str) -> Result<ModelView> {
     if let Some(model) = configured(gateway, id) {
         return Ok(view(gateway, model, None));
     }
-    let row = store::model::find(gateway.db(), id).await?.ok_or_else(not_found)?;
-    Ok(view_of_row(gateway, &row, &row.model()?))
+    let row = MODELS.find(gateway.db(), id).await?.ok_or_else(not_found)?;
+    Ok(view_of_row(gateway, &row, &row.read()?))
 }
 
 /// Adds a model.
 pub async fn create(gateway: &Gateway, admin: &Person, model: Model, key: Idempotency) -> Result<Outcome<ModelView>> {
-    require_usable(&model).await?;
+    require_usable(gateway, &model).await?;
     let now = gateway.clock().now();
-    let mut tx = gateway.db().begin().await?;
+    let mut tx = gateway.db().begin_as(admin).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
     refuse_taken(&model, &others(gateway, &mut tx, None).await?)?;
-    let row = ModelRow { id: model.id.to_string(), spec: document(&model), created_at: now, updated_at: now };
-    store::model::put(&mut tx, &row).await?;
-    record(&mut tx, admin, "model.create", &row, now).await?;
+    let row = SpecRow { id: model.id.to_string(), spec: document(&model), created_at: now, updated_at: now };
+    MODELS.put(&mut tx, &row).await?;
+    record(&mut tx, admin, MODELS, "create", &row, now).await?;
     let location = format!("/api/v1/admin/models/{}", row.id);
     key.keep(&mut tx, now, &location, &view_of_row(gateway, &row, &model)).await?;
-    tx.commit().await?;
-    gateway.reload().await?;
+    commit(tx, gateway.clone().reload()).await?;
     Ok(Outcome::Created(Created { location, body: view_of_row(gateway, &row, &model) }))
 }
 
@@ -70,36 +69,34 @@ pub async fn create(gateway: &Gateway, admin: &Person, model: Model, key: Idempo
 pub async fn replace(gateway: &Gateway, admin: &Person, model: Model) -> Result<ModelView> {
     let id = model.id.as_str();
     // What is missing is missing, whatever the body says.
-    added(gateway, store::model::find(gateway.db(), id).await?, id)?;
-    require_usable(&model).await?;
+    added(gateway, MODELS.find(gateway.db(), id).await?, id)?;
+    require_usable(gateway, &model).await?;
     let now = gateway.clock().now();
-    let mut tx = gateway.db().begin().await?;
-    let before = added(gateway, store::model::find(&mut tx, id).await?, id)?;
+    let mut tx = gateway.db().begin_as(admin).await?;
+    let before = added(gateway, MODELS.find(&mut tx, id).await?, id)?;
     refuse_taken(&model, &others(gateway, &mut tx, Some(id)).await?)?;
-    let row = ModelRow { spec: document(&model), updated_at: now, ..before };
-    store::model::put(&mut tx, &row).await?;
-    record(&mut tx, admin, "model.update", &row, now).await?;
-    tx.commit().await?;
-    gateway.reload().await?;
+    let row = SpecRow { spec: document(&model), updated_at: now, ..before };
+    MODELS.put(&mut tx, &row).await?;
+    record(&mut tx, admin, MODELS, "update", &row, now).await?;
+    commit(tx, gateway.clone().reload()).await?;
     Ok(view_of_row(gateway, &row, &model))
 }
 
 /// Removes a model that was added. Answers under way come to their end.
 pub async fn delete(gateway: &Gateway, admin: &Person, id: &str) -> Result<()> {
     let now = gateway.clock().now();
-    let mut tx = gateway.db().begin().await?;
-    let row = added(gateway, store::model::find(&mut tx, id).await?, id)?;
-    store::model::delete(&mut tx, id).await?;
-    record(&mut tx, admin, "model.delete", &row, now).await?;
-    tx.commit().await?;
-    gateway.reload().await
+    let mut tx = gateway.db().begin_as(admin).await?;
+    let row = added(gateway, MODELS.find(&mut tx, id).await?, id)?;
+    MODELS.delete(&mut tx, id).await?;
+    record(&mut tx, admin, MODELS, "delete", &row, now).await?;
+    commit(tx, gateway.clone().reload()).await
 }
 
 fn view(gateway: &Gateway, model: &Model, added: Option<(Timestamp, Timestamp)>) -> ModelView {
     ModelView::new(model, gateway.standing(&model.id), added)
 }
 
-fn view_of_row(gateway: &Gateway, row: &ModelRow, model: &Model) -> ModelView {
+fn view_of_row(gateway: &Gateway, row: &SpecRow, model: &Model) -> ModelView {
     view(gateway, model, Some((row.created_at, row.updated_at)))
 }
 
@@ -109,15 +106,15 @@ fn configured<'a>(gateway: &'a Gateway, id: &str) -> Option<&'a Model> {
 
 /// Every model but the one that is replaced.
 async fn others(gateway: &Gateway, tx: &mut Tx, replaced: Option<&str>) -> Result<Vec<Model>> {
-    let rows = store::model::all(tx).await?;
+    let rows = MODELS.all(tx).await?;
     let rows = rows.iter().filter(|row| Some(row.id.as_str()) != replaced);
     // A row that cannot be read offers nothing under its names.
-    let added = rows.filter_map(|row| row.model().ok());
+    let added = rows.filter_map(|row| row.read().ok());
     Ok(added.chain(gateway.configured().iter().cloned()).collect())
 }
 
 /// The row of a model that was added; 409 for one of the configuration.
-fn added(gateway: &Gateway, row: Option<ModelRow>, id: &str) -> Result<ModelRow> {
+fn added(gateway: &Gateway, row: Option<SpecRow>, id: &str) -> Result<SpecRow> {
     row.ok_or_else(|| match configured(gateway, id) {
         Some(_) => Error::new(
             Code::Conflict,
@@ -125,11 +122,6 @@ fn added(gateway: &Gateway, row: Option<ModelRow>, id: &str) -> Result<ModelRow>
         ),
         None => not_found(),
     })
-}
-
-async fn record(tx: &mut Tx, admin: &Person, action: &str, row: &ModelRow, now: Timestamp) -> Result<()> {
-    let audit = Audit { data: row.spec.clone(), ..admin.caller.audit(action, &row.id) };
-    Ok(audit.write(tx, now).await?)
 }
 
 /// Refuses a model one of whose names stands twice, or is another model's.
@@ -147,45 +139,53 @@ fn refuse_taken(model: &Model, others: &[Model]) -> Result<()> {
     }
 }
 
-/// Refuses a model whose keys or files the service does not find.
-async fn require_usable(model: &Model) -> Result<()> {
-    let upstreams = model.upstreams.clone();
-    let mistakes = tokio::task::spawn_blocking(move || mistakes(&upstreams)).await.map_err(Error::internal)?;
+/// Refuses a model whose keys it may not name, and one whose keys or files the service does not find.
+async fn require_usable(gateway: &Gateway, model: &Model) -> Result<()> {
+    let (rules, upstreams) = (gateway.rules().clone(), model.upstreams.clone());
+    let mistakes = tokio::task::spawn_blocking(move || mistakes(&rules, &upstreams)).await.map_err(Error::internal)?;
     if mistakes.is_empty() { Ok(()) } else { Err(Error::invalid(mistakes)) }
 }
 
-fn mistakes(upstreams: &[Upstream]) -> Vec<FieldError> {
+fn mistakes(rules: &Rules, upstreams: &[Upstream]) -> Vec<FieldError> {
     let mut all = Vec::new();
     for (index, upstream) in upstreams.iter().enumerate() {
-        let key = upstream.access.as_ref().and_then(mistake_of_key);
+        let key = upstream.access.as_ref().and_then(|access| mistake_of_key(rules, access));
         for (name, message) in key.into_iter().chain(mistake_of_file(&upstream.place)) {
-            all.push(FieldError { field: format!("upstreams[{index}].{name}"), message: message.to_owned() });
+            all.push(FieldError { field: format!("upstreams[{index}].{name}"), message });
         }
     }
     all
 }
 
-fn mistake_of_key(access: &Access) -> Option<(&'static str, &'static str)> {
+/// What an administrator names is sent to a server of their choice, so the operator says what may be named. What may
+/// not be is not looked at: whether it is there is not told.
+pub(super) fn mistake_of_key(rules: &Rules, access: &Access) -> Option<(&'static str, String)> {
     match access {
-        Access::Env(_) => key_of(access).is_err().then_some((
-            "api_key_env",
-            "is not set to a key in the service's environment; set it there and start the service anew",
-        )),
+        Access::Env(name) if !rules.lets_name(name) => {
+            let allowed = rules.key_env.join(", ");
+            Some((
+                "api_key_env",
+                format!("must be one of: {allowed}; key_env of [gateway] in the configuration says which"),
+            ))
+        }
+        Access::Env(_) => key_of(access).is_err().then(|| {
+            let unset = "is not set to a key in the service's environment; set it there and start the service anew";
+            ("api_key_env", unset.to_owned())
+        }),
         Access::File(path) => {
-            let small = is_file(path.as_ref(), LARGEST_KEY_FILE);
-            let missing = ("api_key_file", "must be the path of a file that the service can read and that holds a key");
-            (!small || key_of(access).is_err()).then_some(missing)
+            let usable = rules.lets_read(path.as_ref()) && is_file(path.as_ref(), LARGEST_KEY_FILE);
+            let missing = "must be the path of a file with a key in the service's folder of keys: 'keys' in its data \
+                           folder, or what key_folder of [gateway] in the configuration says";
+            (!usable || key_of(access).is_err()).then(|| ("api_key_file", missing.to_owned()))
         }
     }
 }
 
-fn mistake_of_file(place: &Place) -> Option<(&'static str, &'static str)> {
+fn mistake_of_file(place: &Place) -> Option<(&'static str, String)> {
     let Place::Gguf(file) = place else { return None };
-    let missing = (
-        "gguf",
-        "must be the absolute path of a model file on the service's machine that it can read, in the format GGUF",
-    );
-    (!is_model_file(file.as_ref())).then_some(missing)
+    let missing =
+        "must be the absolute path of a model file on the service's machine that it can read, in the format GGUF";
+    (!is_model_file(file.as_ref())).then(|| ("gguf", missing.to_owned()))
 }
 
 /// Whether it is a plain file: nothing that blocks, and nothing without an end.
@@ -233,24 +233,31 @@ mod tests {
 
     #[test]
     fn every_key_and_file_that_is_missing_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("keys");
+        fs::create_dir(&folder).unwrap();
+        let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
         fs::write(path("good.gguf"), b"GGUF\x03").unwrap();
         fs::write(path("bad.gguf"), b"GGML\x03").unwrap();
         fs::write(path("short.gguf"), b"GGU").unwrap();
         fs::write(path("key"), "secret\n").unwrap();
         fs::write(path("empty"), "\n").unwrap();
+        fs::write(path("../outside"), "secret\n").unwrap();
+        let rules = Rules { key_folder: folder.clone(), key_env: vec!["BERTH_TEST_*".into()], ..Rules::default() };
         let found = mistakes(
+            &rules,
             &model(json!({"id": "m", "upstreams": [
                 {"gguf": path("good.gguf"), "api_key_file": path("key")},
                 {"gguf": path("bad.gguf")},
                 {"gguf": path("short.gguf")},
                 {"gguf": path("missing.gguf"), "api_key_file": path("empty")},
-                {"gguf": folder.path().to_str().unwrap()},
+                {"gguf": folder.to_str().unwrap()},
                 {"gguf": "good.gguf"},
                 {"url": "http://h/v1", "api_key_file": "/dev/zero"},
                 {"url": "http://h/v1", "api_key_env": "BERTH_TEST_NOT_SET"},
                 {"url": "http://h/v1"},
+                {"url": "http://h/v1", "api_key_env": "PATH"},
+                {"url": "http://h/v1", "api_key_file": path("../outside")},
             ]}))
             .upstreams,
         );
@@ -266,8 +273,11 @@ mod tests {
                 "upstreams[5].gguf",
                 "upstreams[6].api_key_file",
                 "upstreams[7].api_key_env",
+                "upstreams[9].api_key_env",
+                "upstreams[10].api_key_file",
             ]
         );
+        assert!(found[8].message.contains("BERTH_TEST_*"), "{}", found[8].message);
         // What is shown never holds a path or a key.
         assert!(found.iter().all(|mistake| !mistake.message.contains('/') && !mistake.message.contains("secret")));
     }

@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 
 use berth_domain::Timestamp;
 use berth_domain::gateway::Nano;
-use berth_domain::ids::ProjectId;
 use uuid::Uuid;
 
 use super::Tenant;
+use crate::db::tenant::Whose;
 use crate::db::{Db, DbError, FromRow, Query, Row, Tx, sql};
 use crate::services::gateway::totals::{Counts, Group, Totals};
 
@@ -100,13 +100,16 @@ fn bind(query: Query, (group, counts): &(&Group, &Counts), service: &str) -> Que
         .bind(counts.estimated)
 }
 
-/// What a project spent from the beginning of a minute on, without what one run of a service noted for requests since
+/// What was spent from the beginning of a minute on, without what one run of a service noted for requests since
 /// another.
-pub async fn spent(db: &Db, project: ProjectId, from: Timestamp, besides: (Uuid, Timestamp)) -> Result<Nano, DbError> {
+pub async fn spent(db: &Db, whose: Whose, from: Timestamp, besides: (Uuid, Timestamp)) -> Result<Nano, DbError> {
     let (service, since) = besides;
-    let sum: i64 = sql("SELECT CAST(COALESCE(SUM(cost), 0) AS BIGINT) FROM inference_totals \
-         WHERE project_id = $1 AND at >= $2 AND NOT (service = $3 AND at >= $4)")
-    .bind(project)
+    let column = whose.column();
+    let sum: i64 = sql(format!(
+        "SELECT CAST(COALESCE(SUM(cost), 0) AS BIGINT) FROM inference_totals \
+         WHERE {column} = $1 AND at >= $2 AND NOT (service = $3 AND at >= $4)"
+    ))
+    .bind(whose.id().to_string())
     .bind(from)
     .bind(service.to_string())
     .bind(since)
@@ -193,7 +196,7 @@ pub async fn steps(
 
 #[cfg(test)]
 mod tests {
-    use berth_domain::ids::{KeyId, OrgId};
+    use berth_domain::ids::{KeyId, OrgId, ProjectId};
 
     use super::*;
     use crate::services::gateway::totals::Line;
@@ -313,7 +316,7 @@ mod tests {
         written(&db, (own, 1), &[line(1, "tiny", None), line(4, "tiny", None)]).await;
         written(&db, (other, 1), &[line(1, "tiny", None), line(2, "tiny", None), line(4, "tiny", None)]).await;
         let at = |minute: i64| Timestamp(minute * 60 * Timestamp::SECOND);
-        let spent = async |from, since| spent(&db, PROJECT, at(from), (own, at(since))).await.unwrap();
+        let spent = async |from, since| spent(&db, Whose::Project(PROJECT), at(from), (own, at(since))).await.unwrap();
         assert_eq!(spent(0, 0).await, Nano(21));
         assert_eq!(spent(0, 3).await, Nano(28));
         assert_eq!(spent(2, 5).await, Nano(21));

@@ -125,6 +125,11 @@ pub struct ModelView {
     projects: Vec<String>,
     /// Most requests that wait while all upstreams are busy.
     max_queue: u32,
+    /// Most tokens of one of its answers; null where that is not said.
+    #[schema(required = true)]
+    max_output_tokens: Option<u64>,
+    /// Names at the top of a request that it does not take.
+    deny_fields: Vec<String>,
     /// `config` where it stands in the configuration, `api` where an administrator added it.
     source: &'static str,
     /// When it was added; null for one of the configuration.
@@ -155,6 +160,8 @@ impl ModelView {
             upstreams,
             projects: model.projects.clone(),
             max_queue: model.max_queue,
+            max_output_tokens: model.max_output_tokens,
+            deny_fields: model.deny_fields.clone(),
             source,
             created_at,
             updated_at,
@@ -177,6 +184,8 @@ pub fn document(model: &Model) -> Value {
         "upstreams": upstreams,
         "projects": model.projects,
         "max_queue": model.max_queue,
+        "max_output_tokens": model.max_output_tokens,
+        "deny_fields": model.deny_fields,
     })
 }
 
@@ -246,6 +255,12 @@ pub struct ModelBody {
     /// Most requests that wait while all upstreams are busy; 100 by default.
     #[schema(minimum = 0, maximum = 100_000)]
     max_queue: Option<i64>,
+    /// Most tokens of one of its answers: what is set aside for one without a limit of its own.
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
+    max_output_tokens: Option<i64>,
+    /// Names at the top of a request that are refused, as `models` and `plugins` of a server that serves others, too.
+    #[schema(max_items = 100)]
+    deny_fields: Option<Vec<String>>,
 }
 
 /// What a million tokens cost, in units of money.
@@ -297,7 +312,7 @@ mod tests {
         let body = json!({
             "id": "acme/tiny", "aliases": ["tiny"], "fallbacks": ["acme/small"], "strategy": "affinity",
             "first_byte_timeout_seconds": 7, "price": {"input": 0.15, "output": 0.6}, "projects": ["p"],
-            "max_queue": 0, "upstreams": [
+            "max_queue": 0, "max_output_tokens": 8192, "deny_fields": ["plugins"], "upstreams": [
                 {"url": "http://127.0.0.1:9101/v1", "model": "t", "api_key_env": "KEY", "weight": 3},
                 {"gguf": "/models/tiny.gguf", "max_concurrency": 4, "api_key_file": "/keys/tiny"},
             ],

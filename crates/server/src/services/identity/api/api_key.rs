@@ -5,41 +5,41 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::http::auth::ProjectManager;
+use crate::http::auth::{KeyItself, ProjectManager};
 use crate::http::body::{self, OptionalJson};
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{Asked, List, PageParams};
+use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
+use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::identity::wire::api_key::{
-    ChangeKey, ChangeKeyBody, KeyView, NewKey, NewKeyBody, NewKeyView, RotateKeyBody, overlap,
+    ChangeKey, ChangeKeyBody, KeyView, NewKey, NewKeyBody, NewKeyView, OwnKeyView, RotateKeyBody, overlap,
 };
-use crate::services::identity::{Identity, not_found, ops, store};
+use crate::services::identity::{Identity, not_found, ops, project_not_found, store};
 
 /// The keys of a project, newest first; none of them shows itself.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/api_keys", operation_id = "listAPIKeys",
-    tag = "identity", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams),
+    tag = "identity", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams, NameParams,
+    ("status" = Option<String>, Query, description = "only this status", pattern = "^(active|expired|revoked)$")),
     responses((status = 200, body = List<KeyView>), (status = 400, body = ErrorBody), (status = 401,
     body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503,
     body = ErrorBody)), security(("bearer" = [])))]
 pub(super) async fn list_api_keys(
     State(identity): State<Identity>,
     ProjectManager(scope): ProjectManager,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<KeyView>>> {
+    let listing = params.listing(&store::api_key::LISTED);
+    params.finish()?;
     let now = identity.inner.clock.now();
-    let (rows, total) = store::api_key::list(&identity.inner.db, scope.project, page).await?;
-    Ok(Json(List::new(rows.iter().map(|row| KeyView::of(row, now)).collect(), page, total)))
+    let (rows, total) = store::api_key::list(&identity.inner.db, scope.project, now, &listing).await?;
+    Ok(Json(List::new(rows.iter().map(|row| KeyView::of(row, now)).collect(), listing.page, total)))
 }
 
 /// Makes a key; `key` is shown only in this answer.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/api_keys", operation_id = "createAPIKey",
     tag = "identity", params(("org_id" = String, Path), ("project_id" = String, Path),
-    ("Idempotency-Key" = Option<String>, Header,
-    description = "1 to 255 characters; kept 24 hours",
-        min_length = 1, max_length = 255,
-    pattern = "^[ -~]*[!-~][ -~]*$")), request_body = NewKeyBody, responses((status = 201, body = NewKeyView),
+    KeyParam), request_body = NewKeyBody, responses((status = 201, body = NewKeyView),
     (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody),
     (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
@@ -49,7 +49,7 @@ pub(super) async fn create_api_key(
     key: IdempotencyKey,
     body::Json(body): body::Json,
 ) -> Reply<Response> {
-    let key = key.bind(&scope.caller, &body);
+    let key = key.bind(&scope.caller, &body).await?;
     Ok(shown(ops::api_key::create(&identity, &scope, NewKey::try_from(&body)?, key).await?))
 }
 
@@ -73,7 +73,22 @@ pub(super) async fn get_api_key(
     Ok(Json(KeyView::of(&row.ok_or_else(|| not_found("API key"))?, identity.inner.clock.now())))
 }
 
-/// Changes name, scopes or end of a key.
+/// What the calling API key is: its scopes, its end, its project and organization.
+#[utoipa::path(get, path = "/api/v1/key", operation_id = "getOwnAPIKey", tag = "identity",
+    responses((status = 200, body = OwnKeyView), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = []), ("api_key" = [])))]
+pub(super) async fn get_own_api_key(
+    State(identity): State<Identity>,
+    KeyItself { id, scope }: KeyItself,
+) -> Reply<Json<OwnKeyView>> {
+    let db = &identity.inner.db;
+    let key = store::api_key::find(db, scope.project, id).await?.ok_or_else(|| not_found("API key"))?;
+    let org = store::org::find(db, scope.org).await?.ok_or_else(project_not_found)?;
+    let project = store::project::find(db, scope.project).await?.ok_or_else(project_not_found)?;
+    Ok(Json(OwnKeyView::new(&key, org, project)))
+}
+
+/// Changes name, scopes, networks or end of a key.
 #[utoipa::path(patch, path = "/api/v1/orgs/{org_id}/projects/{project_id}/api_keys/{key_id}",
     operation_id = "updateAPIKey", tag = "identity", params(("org_id" = String, Path), ("project_id" = String,
     Path), ("key_id" = uuid::Uuid, Path)), request_body = ChangeKeyBody, responses((status = 200, body = KeyView),
@@ -108,10 +123,7 @@ pub(super) async fn revoke_api_key(
 /// Makes a successor of a key; the old one ends after `overlap_seconds`.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/api_keys/{key_id}/rotate",
     operation_id = "rotateAPIKey", tag = "identity", params(("org_id" = String, Path), ("project_id" = String,
-    Path), ("key_id" = uuid::Uuid, Path), ("Idempotency-Key" = Option<String>, Header,
-    description = "1 to 255 characters; kept 24 hours",
-        min_length = 1, max_length = 255,
-    pattern = "^[ -~]*[!-~][ -~]*$")), request_body = Option<RotateKeyBody>, responses((status = 201, body = NewKeyView),
+    Path), ("key_id" = uuid::Uuid, Path), KeyParam), request_body = Option<RotateKeyBody>, responses((status = 201, body = NewKeyView),
     (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody),
     (status = 415, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)),
@@ -124,6 +136,6 @@ pub(super) async fn rotate_api_key(
     body: OptionalJson,
 ) -> Reply<Response> {
     let body = body.or_empty();
-    let (id, key) = (path.id("key_id")?, key.bind(&scope.caller, &body));
+    let (id, key) = (path.id("key_id")?, key.bind(&scope.caller, &body).await?);
     Ok(shown(ops::api_key::rotate(&identity, &scope, id, overlap(&body)?, key).await?))
 }

@@ -7,8 +7,8 @@ use axum::http::StatusCode;
 use crate::http::auth::{OrgManager, Person};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{Asked, List, PageParams};
+use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
+use crate::http::list::{List, PageParams, Params, SortParams};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::identity::wire::invitation::{InvitationView, NewInvitation, NewInvitationBody, TokenBody, token};
@@ -17,36 +17,36 @@ use crate::services::identity::{Identity, ops, store};
 
 /// The invitations of an organization, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/invitations", operation_id = "listInvitations", tag = "identity",
-    params(("org_id" = String, Path), PageParams), responses((status = 200, body = List<InvitationView>),
+    params(("org_id" = String, Path), PageParams, SortParams,
+    ("status" = Option<String>, Query, description = "only this status", pattern = "^(pending|accepted|revoked|expired)$")), responses((status = 200, body = List<InvitationView>),
     (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
 pub(super) async fn list_invitations(
     State(identity): State<Identity>,
     OrgManager(scope): OrgManager,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<InvitationView>>> {
+    let listing = params.listing(&store::invitation::LISTED);
+    params.finish()?;
     let now = identity.inner.clock.now();
-    let (rows, total) = store::invitation::list(&identity.inner.db, scope.org, page).await?;
-    Ok(Json(List::new(rows.iter().map(|row| InvitationView::of(row, now)).collect(), page, total)))
+    let (rows, total) = store::invitation::list(&identity.inner.db, scope.org, now, &listing).await?;
+    Ok(Json(List::new(rows.iter().map(|row| InvitationView::of(row, now)).collect(), listing.page, total)))
 }
 
 /// Invites an address, by mail.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/invitations", operation_id = "createInvitation",
-    tag = "identity", params(("org_id" = String, Path), ("Idempotency-Key" = Option<String>, Header,
-    description = "1 to 255 characters; kept 24 hours",
-        min_length = 1, max_length = 255,
-    pattern = "^[ -~]*[!-~][ -~]*$")), request_body = NewInvitationBody, responses((status = 201,
+    tag = "identity", params(("org_id" = String, Path), KeyParam), request_body = NewInvitationBody, responses((status = 201,
     body = InvitationView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403,
     body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413,
-    body = ErrorBody), (status = 415, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503,
-    body = ErrorBody)), security(("bearer" = [])))]
+    body = ErrorBody), (status = 415, body = ErrorBody), (status = 422, body = ErrorBody), (status = 429,
+    body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
 pub(super) async fn create_invitation(
     State(identity): State<Identity>,
     OrgManager(scope): OrgManager,
     key: IdempotencyKey,
     body::Json(body): body::Json,
 ) -> Reply<Outcome<InvitationView>> {
-    let key = key.bind(&scope.person.caller, &body);
+    let key = key.bind(&scope.person.caller, &body).await?;
     Ok(ops::invitation::create(&identity, &scope, NewInvitation::try_from(&body)?, key).await?)
 }
 
@@ -55,7 +55,8 @@ pub(super) async fn create_invitation(
     operation_id = "resendInvitation", tag = "identity", params(("org_id" = String, Path),
     ("invitation_id" = uuid::Uuid, Path)), responses((status = 202, body = InvitationView), (status = 400,
     body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404,
-    body = ErrorBody), (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
+    body = ErrorBody), (status = 409, body = ErrorBody), (status = 429, body = ErrorBody),
+    (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn resend_invitation(
     State(identity): State<Identity>,

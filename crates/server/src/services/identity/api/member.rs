@@ -7,8 +7,8 @@ use axum::http::StatusCode;
 use crate::http::auth::{OrgManager, OrgReader, ProjectManager};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{Asked, List, PageParams};
+use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
+use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::identity::wire::member::{
@@ -18,16 +18,18 @@ use crate::services::identity::{Identity, ops, store};
 
 /// The members of an organization, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/members", operation_id = "listMembers", tag = "identity",
-    params(("org_id" = String, Path), PageParams), responses((status = 200, body = List<MemberView>), (status = 400,
+    params(("org_id" = String, Path), PageParams, NameParams), responses((status = 200, body = List<MemberView>), (status = 400,
     body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404,
     body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
 pub(super) async fn list_members(
     State(identity): State<Identity>,
     OrgReader(scope): OrgReader,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<MemberView>>> {
-    let (rows, total) = store::member::list(&identity.inner.db, scope.org, page).await?;
-    Ok(Json(List::new(rows.into_iter().map(MemberView::from).collect(), page, total)))
+    let listing = params.listing(&store::member::LISTED);
+    params.finish()?;
+    let (rows, total) = store::member::list(&identity.inner.db, scope.org, &listing).await?;
+    Ok(Json(List::new(rows.into_iter().map(MemberView::from).collect(), listing.page, total)))
 }
 
 /// Changes a member's role; owners are managed by owners.
@@ -65,25 +67,24 @@ pub(super) async fn remove_member(
 /// The project's own members, newest first; owners and administrators of the organization have it without.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/members",
     operation_id = "listProjectMembers", tag = "identity", params(("org_id" = String, Path), ("project_id" = String,
-    Path), PageParams), responses((status = 200, body = List<MemberView>), (status = 400, body = ErrorBody),
+    Path), PageParams, NameParams), responses((status = 200, body = List<MemberView>), (status = 400, body = ErrorBody),
     (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 503, body = ErrorBody)), security(("bearer" = [])))]
 pub(super) async fn list_project_members(
     State(identity): State<Identity>,
     ProjectManager(scope): ProjectManager,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<MemberView>>> {
-    let (rows, total) = store::member::list_in_project(&identity.inner.db, scope.project, page).await?;
-    Ok(Json(List::new(rows.into_iter().map(MemberView::from).collect(), page, total)))
+    let listing = params.listing(&store::member::LISTED);
+    params.finish()?;
+    let (rows, total) = store::member::list_in_project(&identity.inner.db, scope.project, &listing).await?;
+    Ok(Json(List::new(rows.into_iter().map(MemberView::from).collect(), listing.page, total)))
 }
 
 /// Makes a member of the organization a member of the project.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/members",
     operation_id = "addProjectMember", tag = "identity", params(("org_id" = String, Path), ("project_id" = String,
-    Path), ("Idempotency-Key" = Option<String>, Header,
-    description = "1 to 255 characters; kept 24 hours",
-        min_length = 1, max_length = 255,
-    pattern = "^[ -~]*[!-~][ -~]*$")), request_body = NewMemberBody, responses((status = 201, body = MemberView),
+    Path), KeyParam), request_body = NewMemberBody, responses((status = 201, body = MemberView),
     (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody),
     (status = 415, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)),
@@ -94,7 +95,7 @@ pub(super) async fn add_project_member(
     key: IdempotencyKey,
     body::Json(body): body::Json,
 ) -> Reply<Outcome<MemberView>> {
-    let key = key.bind(&scope.caller, &body);
+    let key = key.bind(&scope.caller, &body).await?;
     Ok(ops::member::add_to_project(&identity, &scope, NewMember::try_from(&body)?, key).await?)
 }
 

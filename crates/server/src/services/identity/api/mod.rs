@@ -1,5 +1,6 @@
 //! The routes of identity. A file holds the handlers of one noun.
 
+mod admin;
 mod api_key;
 mod audit;
 mod invitation;
@@ -15,10 +16,16 @@ mod suspension;
 mod user;
 mod verification;
 
+use axum::extract::{FromRequest, Request};
+use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Identity;
+use super::limits::Door;
+use crate::http::body;
+use crate::http::client_address::ClientAddress;
+use crate::http::reply::Reply;
 
 /// Every route of the service.
 pub(super) fn routes() -> OpenApiRouter<Identity> {
@@ -48,6 +55,7 @@ fn tenancy() -> OpenApiRouter<Identity> {
     OpenApiRouter::new()
         .routes(routes!(org::list_orgs, org::create_org))
         .routes(routes!(org::get_org, org::update_org, org::delete_org))
+        .routes(routes!(quota::get_org_quota))
         .routes(routes!(member::list_members))
         .routes(routes!(member::update_member, member::remove_member))
         .routes(routes!(invitation::list_invitations, invitation::create_invitation))
@@ -62,16 +70,30 @@ fn tenancy() -> OpenApiRouter<Identity> {
         .routes(routes!(api_key::list_api_keys, api_key::create_api_key))
         .routes(routes!(api_key::get_api_key, api_key::update_api_key, api_key::revoke_api_key))
         .routes(routes!(api_key::rotate_api_key))
+        .routes(routes!(api_key::get_own_api_key))
 }
 
 fn administration() -> OpenApiRouter<Identity> {
     OpenApiRouter::new()
-        .routes(routes!(suspension::list_users))
+        .routes(routes!(suspension::list_users, admin::create_user))
+        .routes(routes!(admin::update_user, admin::delete_user))
+        .routes(routes!(referral::list_all_referrals))
+        .routes(routes!(referral::update_referral))
+        .routes(routes!(admin::list_all_projects))
         .routes(routes!(suspension::suspend_user))
         .routes(routes!(suspension::unsuspend_user))
         .routes(routes!(suspension::list_all_orgs))
         .routes(routes!(suspension::suspend_org))
         .routes(routes!(suspension::unsuspend_org))
         .routes(routes!(quota::get_limits, quota::set_limits))
+        .routes(routes!(quota::get_org_limits, quota::set_org_limits))
         .routes(routes!(signing_key::rotate_signing_key))
+        .routes(routes!(audit::list_all_audit))
+}
+
+/// The body of a request of somebody who is not signed in: it is counted for where it comes from before it is read.
+async fn counted(identity: &Identity, door: Door, from: ClientAddress, request: Request) -> Reply<Value> {
+    identity.inner.limits.network(door, from.network(), identity.inner.clock.now())?;
+    let body::Json(body) = body::Json::from_request(request, &()).await?;
+    Ok(body)
 }

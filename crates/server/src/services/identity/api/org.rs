@@ -7,33 +7,32 @@ use axum::http::StatusCode;
 use crate::http::auth::{OrgOwner, OrgReader, Person};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{Asked, List, PageParams};
+use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
+use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::reply::Reply;
-use crate::services::identity::wire::org::OrgView;
-use crate::services::identity::wire::user::{Named, NamedBody, Renamed, RenamedBody};
+use crate::services::identity::wire::org::{ChangeOrg, ChangeOrgBody, OrgView};
+use crate::services::identity::wire::user::{Named, NamedBody};
 use crate::services::identity::{Identity, ops, org_not_found, store};
 
 /// The organizations the caller belongs to, newest first.
-#[utoipa::path(get, path = "/api/v1/orgs", operation_id = "listOrgs", tag = "identity", params(PageParams),
+#[utoipa::path(get, path = "/api/v1/orgs", operation_id = "listOrgs", tag = "identity", params(PageParams, NameParams),
     responses((status = 200, body = List<OrgView>), (status = 400, body = ErrorBody), (status = 401,
     body = ErrorBody), (status = 403, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn list_orgs(
     State(identity): State<Identity>,
     person: Person,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<OrgView>>> {
-    let (rows, total) = store::org::list_of(&identity.inner.db, person.user, page).await?;
-    Ok(Json(List::new(rows.iter().map(OrgView::from).collect(), page, total)))
+    let listing = params.listing(&store::org::LISTED);
+    params.finish()?;
+    let (rows, total) = store::org::list_of(&identity.inner.db, person.user, &listing).await?;
+    Ok(Json(List::new(rows.iter().map(OrgView::from).collect(), listing.page, total)))
 }
 
 /// Makes an organization; the caller owns it.
 #[utoipa::path(post, path = "/api/v1/orgs", operation_id = "createOrg", tag = "identity",
-    params(("Idempotency-Key" = Option<String>, Header,
-    description = "1 to 255 characters; kept 24 hours",
-        min_length = 1, max_length = 255,
-    pattern = "^[ -~]*[!-~][ -~]*$")), request_body = NamedBody, responses((status = 201, body = OrgView),
+    params(KeyParam), request_body = NamedBody, responses((status = 201, body = OrgView),
     (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody),
     (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
@@ -43,8 +42,8 @@ pub(super) async fn create_org(
     key: IdempotencyKey,
     body::Json(body): body::Json,
 ) -> Reply<Outcome<OrgView>> {
-    let key = key.bind(&person.caller, &body);
-    Ok(ops::org::create(&identity, &person, Named::try_from(&body)?, key).await?)
+    let key = key.bind(&person.caller, &body).await?;
+    Ok(ops::org::create(&identity, &person, Named::of_org(&body)?, key).await?)
 }
 
 /// One organization.
@@ -57,9 +56,9 @@ pub(super) async fn get_org(State(identity): State<Identity>, OrgReader(scope): 
     Ok(Json(OrgView::from(&row.ok_or_else(org_not_found)?)))
 }
 
-/// Changes an organization's name or slug (owners).
+/// Changes an organization's name, slug, or how long its API keys live at most (owners).
 #[utoipa::path(patch, path = "/api/v1/orgs/{org_id}", operation_id = "updateOrg", tag = "identity",
-    params(("org_id" = String, Path)), request_body = RenamedBody, responses((status = 200, body = OrgView),
+    params(("org_id" = String, Path)), request_body = ChangeOrgBody, responses((status = 200, body = OrgView),
     (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody),
     (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
@@ -68,7 +67,7 @@ pub(super) async fn update_org(
     OrgOwner(scope): OrgOwner,
     body::Json(body): body::Json,
 ) -> Reply<Json<OrgView>> {
-    Ok(Json(ops::org::update(&identity, &scope, Renamed::try_from(&body)?).await?))
+    Ok(Json(ops::org::update(&identity, &scope, ChangeOrg::try_from(&body)?).await?))
 }
 
 /// Deletes an organization that holds nothing, with its empty projects (owners).

@@ -1,26 +1,31 @@
 //! Passwords: forgotten, reset, changed.
 
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 
+use super::counted;
 use crate::http::auth::Person;
 use crate::http::body;
+use crate::http::client_address::ClientAddress;
 use crate::http::envelope::{ErrorBody, RequestId};
 use crate::http::reply::Reply;
+use crate::services::identity::limits::Door;
 use crate::services::identity::wire::password::{
     AddressBody, ChangePassword, ChangePasswordBody, ResetPassword, ResetPasswordBody, address,
 };
-use crate::services::identity::{Identity, ops};
+use crate::services::identity::{Identity, ops, password};
 
 /// Has a link sent that sets a new password. The answer is the same whether there is an account or not.
 #[utoipa::path(post, path = "/api/v1/auth/password/forgot", operation_id = "forgotPassword", tag = "identity",
     request_body = AddressBody, responses((status = 202, description = "a mail follows, if there is an account"),
     (status = 400, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody),
-    (status = 503, body = ErrorBody)))]
+    (status = 429, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn forgot_password(
     State(identity): State<Identity>,
-    body::Json(body): body::Json,
+    from: ClientAddress,
+    request: Request,
 ) -> Reply<StatusCode> {
+    let body = counted(&identity, Door::Message, from, request).await?;
     ops::password::forgot(&identity, &address(&body)?).await?;
     Ok(StatusCode::ACCEPTED)
 }
@@ -33,9 +38,12 @@ pub(super) async fn forgot_password(
 pub(super) async fn reset_password(
     State(identity): State<Identity>,
     id: RequestId,
-    body::Json(body): body::Json,
+    from: ClientAddress,
+    request: Request,
 ) -> Reply<StatusCode> {
-    ops::password::reset(&identity, ResetPassword::try_from(&body)?, &id).await?;
+    let body = counted(&identity, Door::Proof, from, request).await?;
+    let rules = |new: &str| password::check(new, "", &identity.inner.config);
+    ops::password::reset(&identity, ResetPassword::read(&body, rules)?, from.network(), &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -48,8 +56,10 @@ pub(super) async fn reset_password(
 pub(super) async fn change_password(
     State(identity): State<Identity>,
     person: Person,
+    from: ClientAddress,
     body::Json(body): body::Json,
 ) -> Reply<StatusCode> {
-    ops::password::change(&identity, &person, ChangePassword::try_from(&body)?).await?;
+    let rules = |new: &str| password::check(new, "", &identity.inner.config);
+    ops::password::change(&identity, &person, from.network(), ChangePassword::read(&body, rules)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

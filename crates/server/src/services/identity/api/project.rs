@@ -8,8 +8,8 @@ use berth_domain::identity::policy::{Action, may};
 use crate::http::auth::{OrgManager, OrgReader, ProjectManager, ProjectOwner, ProjectReader};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{Asked, List, PageParams};
+use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
+use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::reply::Reply;
 use crate::services::identity::store::project::ProjectRow;
 use crate::services::identity::wire::project::ProjectView;
@@ -18,25 +18,24 @@ use crate::services::identity::{Identity, ops, project_not_found, store};
 
 /// The projects of an organization that the caller sees, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects", operation_id = "listProjects", tag = "identity",
-    params(("org_id" = String, Path), PageParams), responses((status = 200, body = List<ProjectView>),
+    params(("org_id" = String, Path), PageParams, NameParams), responses((status = 200, body = List<ProjectView>),
     (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
 pub(super) async fn list_projects(
     State(identity): State<Identity>,
     OrgReader(scope): OrgReader,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<ProjectView>>> {
+    let listing = params.listing(&store::project::LISTED);
+    params.finish()?;
     let all = may(Some(scope.role), None, Action::ReadProject);
-    let (rows, total) = store::project::list(&identity.inner.db, scope.org, scope.person.user, all, page).await?;
-    Ok(Json(List::new(rows.iter().map(ProjectView::from).collect(), page, total)))
+    let (rows, total) = store::project::list(&identity.inner.db, scope.org, scope.person.user, all, &listing).await?;
+    Ok(Json(List::new(rows.iter().map(ProjectView::from).collect(), listing.page, total)))
 }
 
 /// Makes a project of an organization.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects", operation_id = "createProject", tag = "identity",
-    params(("org_id" = String, Path), ("Idempotency-Key" = Option<String>, Header,
-    description = "1 to 255 characters; kept 24 hours",
-        min_length = 1, max_length = 255,
-    pattern = "^[ -~]*[!-~][ -~]*$")), request_body = NamedBody, responses((status = 201, body = ProjectView),
+    params(("org_id" = String, Path), KeyParam), request_body = NamedBody, responses((status = 201, body = ProjectView),
     (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody),
     (status = 415, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)),
@@ -47,7 +46,7 @@ pub(super) async fn create_project(
     key: IdempotencyKey,
     body::Json(body): body::Json,
 ) -> Reply<Outcome<ProjectView>> {
-    let key = key.bind(&scope.person.caller, &body);
+    let key = key.bind(&scope.person.caller, &body).await?;
     Ok(ops::project::create(&identity, &scope, Named::try_from(&body)?, key).await?)
 }
 

@@ -1,18 +1,19 @@
 //! Signing in and out, sessions, the keys of tokens.
 
-use std::net::SocketAddr;
-
 use axum::Json;
-use axum::extract::{ConnectInfo, FromRequest, Request, State};
-use axum::http::{StatusCode, header};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
+use super::counted;
 use crate::http::auth::Person;
-use crate::http::body::{self, OptionalJson};
+use crate::http::body::OptionalJson;
+use crate::http::client_address::ClientAddress;
 use crate::http::envelope::{ErrorBody, RequestId};
-use crate::http::list::{Asked, List, PageParams};
+use crate::http::list::{List, PageParams, Params, SortParams};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
+use crate::services::identity::limits::Door;
 use crate::services::identity::wire::session::{
     Client, Login, LoginBody, Logout, LogoutBody, RefreshBody, SessionView, TokensView, refresh_token,
 };
@@ -26,31 +27,34 @@ const PROGRAM: usize = 200;
     request_body = LoginBody, responses((status = 200, body = TokensView), (status = 400, body = ErrorBody),
     (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 413, body = ErrorBody),
     (status = 415, body = ErrorBody), (status = 429, body = ErrorBody), (status = 503, body = ErrorBody)))]
-pub(super) async fn login(State(identity): State<Identity>, id: RequestId, request: Request) -> Reply<Response> {
-    let client = client(&request);
-    if let Some(ConnectInfo(address)) = request.extensions().get::<ConnectInfo<SocketAddr>>() {
-        identity.inner.throttle.client(address.ip(), identity.inner.clock.now())?;
-    }
-    let body::Json(body) = body::Json::from_request(request, &()).await?;
+pub(super) async fn login(
+    State(identity): State<Identity>,
+    id: RequestId,
+    from: ClientAddress,
+    request: Request,
+) -> Reply<Response> {
+    let client = client(request.headers(), from);
+    let body = counted(&identity, Door::Login, from, request).await?;
     Ok(private(ops::session::login(&identity, Login::try_from(&body)?, client, &id).await?))
 }
 
-fn client(request: &Request) -> Client {
-    let program = request.headers().get(header::USER_AGENT).and_then(|value| value.to_str().ok());
-    let address = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_string());
-    Client { program: program.map(|text| text.chars().take(PROGRAM).collect()), address }
+fn client(headers: &HeaderMap, from: ClientAddress) -> Client {
+    let program = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
+    Client { program: program.map(|text| text.chars().take(PROGRAM).collect()), address: from }
 }
 
 /// Exchanges a refresh token for new tokens.
 #[utoipa::path(post, path = "/api/v1/auth/refresh", operation_id = "refresh", tag = "identity",
     request_body = RefreshBody, responses((status = 200, body = TokensView), (status = 400, body = ErrorBody),
     (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 413, body = ErrorBody),
-    (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)))]
+    (status = 415, body = ErrorBody), (status = 429, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn refresh(
     State(identity): State<Identity>,
     id: RequestId,
-    body::Json(body): body::Json,
+    from: ClientAddress,
+    request: Request,
 ) -> Reply<Response> {
+    let body = counted(&identity, Door::Refresh, from, request).await?;
     Ok(private(ops::session::refresh(&identity, &refresh_token(&body)?, &id).await?))
 }
 
@@ -72,17 +76,19 @@ pub(super) async fn logout(State(identity): State<Identity>, person: Person, bod
 
 /// The caller's sessions, newest first.
 #[utoipa::path(get, path = "/api/v1/users/me/sessions", operation_id = "listSessions", tag = "identity",
-    params(PageParams), responses((status = 200, body = List<SessionView>), (status = 400, body = ErrorBody),
+    params(PageParams, SortParams), responses((status = 200, body = List<SessionView>), (status = 400, body = ErrorBody),
     (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn list_sessions(
     State(identity): State<Identity>,
     person: Person,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<SessionView>>> {
+    let listing = params.listing(&store::session::LISTED);
+    params.finish()?;
     let now = identity.inner.clock.now();
-    let (rows, total) = store::session::list(&identity.inner.db, person.user, now, page).await?;
-    Ok(Json(List::new(rows.into_iter().map(|row| SessionView::of(row, person.session)).collect(), page, total)))
+    let (rows, total) = store::session::list(&identity.inner.db, person.user, now, &listing).await?;
+    Ok(Json(List::new(rows.into_iter().map(|row| SessionView::of(row, person.session)).collect(), listing.page, total)))
 }
 
 /// Ends one of the caller's sessions.

@@ -6,7 +6,7 @@ use axum::extract::State;
 use crate::http::auth::Administrator;
 use crate::http::body::OptionalJson;
 use crate::http::envelope::ErrorBody;
-use crate::http::list::{Asked, List, PageParams, Params};
+use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::identity::wire::org::OrgView;
@@ -15,7 +15,7 @@ use crate::services::identity::{Identity, ops, store};
 
 /// Everybody, newest first; `email` is a part of the address.
 #[utoipa::path(get, path = "/api/v1/admin/users", operation_id = "listUsers", tag = "administration",
-    params(("email" = Option<String>, Query), PageParams), responses((status = 200, body = List<AdminUserView>),
+    params(("email" = Option<String>, Query), NameParams, PageParams), responses((status = 200, body = List<AdminUserView>),
     (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 503, body = ErrorBody)), security(("bearer" = [])))]
 pub(super) async fn list_users(
@@ -23,11 +23,11 @@ pub(super) async fn list_users(
     _admin: Administrator,
     mut params: Params,
 ) -> Reply<Json<List<AdminUserView>>> {
-    let page = params.page();
+    let listing = params.listing(&store::user::LISTED);
     let email = params.get("email").unwrap_or_default().to_owned();
     params.finish()?;
-    let (rows, total) = store::user::list(&identity.inner.db, &email, page).await?;
-    Ok(Json(List::new(rows.iter().map(AdminUserView::from).collect(), page, total)))
+    let (rows, total) = store::user::list(&identity.inner.db, &email, &listing).await?;
+    Ok(Json(List::new(rows.iter().map(AdminUserView::from).collect(), listing.page, total)))
 }
 
 /// Suspends a person: everything of theirs is refused at once.
@@ -67,16 +67,18 @@ pub(super) async fn unsuspend_user(
 
 /// Every organization, newest first.
 #[utoipa::path(get, path = "/api/v1/admin/orgs", operation_id = "listAllOrgs", tag = "administration",
-    params(PageParams), responses((status = 200, body = List<OrgView>), (status = 400, body = ErrorBody),
+    params(PageParams, NameParams), responses((status = 200, body = List<OrgView>), (status = 400, body = ErrorBody),
     (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn list_all_orgs(
     State(identity): State<Identity>,
     _admin: Administrator,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<OrgView>>> {
-    let (rows, total) = store::org::list(&identity.inner.db, page).await?;
-    Ok(Json(List::new(rows.iter().map(OrgView::from).collect(), page, total)))
+    let listing = params.listing(&store::org::LISTED);
+    params.finish()?;
+    let (rows, total) = store::org::list(&identity.inner.db, &listing).await?;
+    Ok(Json(List::new(rows.iter().map(OrgView::from).collect(), listing.page, total)))
 }
 
 /// Suspends an organization: everything of it is refused at once, and its machines stop.

@@ -1,12 +1,15 @@
 //! Proving that a person reads an address or a number.
 
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 
+use super::counted;
 use crate::http::auth::Person;
 use crate::http::body;
+use crate::http::client_address::ClientAddress;
 use crate::http::envelope::{ErrorBody, RequestId};
 use crate::http::reply::Reply;
+use crate::services::identity::limits::Door;
 use crate::services::identity::wire::password::{AddressBody, address};
 use crate::services::identity::wire::verification::{
     PhoneBody, VerifyEmail, VerifyEmailBody, VerifyPhone, VerifyPhoneBody, number,
@@ -17,11 +20,13 @@ use crate::services::identity::{Identity, ops};
 #[utoipa::path(post, path = "/api/v1/auth/email/verification", operation_id = "requestEmailVerification",
     tag = "identity", request_body = AddressBody, responses((status = 202, description = "a mail follows,
     if there is an account to verify"), (status = 400, body = ErrorBody), (status = 413, body = ErrorBody),
-    (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)))]
+    (status = 415, body = ErrorBody), (status = 429, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn request_email_verification(
     State(identity): State<Identity>,
-    body::Json(body): body::Json,
+    from: ClientAddress,
+    request: Request,
 ) -> Reply<StatusCode> {
+    let body = counted(&identity, Door::Message, from, request).await?;
     ops::verification::ask_email(&identity, &address(&body)?).await?;
     Ok(StatusCode::ACCEPTED)
 }
@@ -29,13 +34,15 @@ pub(super) async fn request_email_verification(
 /// Verifies an address by the link or the code of a mail.
 #[utoipa::path(post, path = "/api/v1/auth/email/verify", operation_id = "verifyEmail", tag = "identity",
     request_body = VerifyEmailBody, responses((status = 204, description = "verified"), (status = 400,
-    body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 503,
-    body = ErrorBody)))]
+    body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 429,
+    body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn verify_email(
     State(identity): State<Identity>,
     id: RequestId,
-    body::Json(body): body::Json,
+    from: ClientAddress,
+    request: Request,
 ) -> Reply<StatusCode> {
+    let body = counted(&identity, Door::Proof, from, request).await?;
     ops::verification::verify_email(&identity, VerifyEmail::try_from(&body)?, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -44,8 +51,8 @@ pub(super) async fn verify_email(
 #[utoipa::path(post, path = "/api/v1/auth/phone/verification", operation_id = "requestPhoneVerification",
     tag = "identity", request_body = PhoneBody, responses((status = 202, description = "a message follows"),
     (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
-    (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
-    security(("bearer" = [])))]
+    (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 429, body = ErrorBody),
+    (status = 503, body = ErrorBody)), security(("bearer" = [])))]
 pub(super) async fn request_phone_verification(
     State(identity): State<Identity>,
     person: Person,

@@ -1,16 +1,20 @@
 //! Invitations to organizations, by mail.
 
+use berth_domain::identity::policy::may;
 use berth_domain::identity::{Action, OrgRole, ProjectRole};
 use berth_domain::ids::{InvitationId, OrgId, ProjectId};
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::referral::masked;
+use super::verification::require_verified;
 use super::{invalid_token, verification};
 use crate::config::Secret;
-use crate::db::Tx;
 use crate::db::audit::{Actor, Audit};
+use crate::db::{On, Tx};
 use crate::http::auth::{OrgScope, Person, unauthorized};
+use crate::http::envelope::RequestId;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::store::invitation::InvitationRow;
 use crate::services::identity::store::org::OrgRow;
@@ -27,15 +31,15 @@ pub(in crate::services::identity) async fn create(
     key: Idempotency,
 ) -> Result<Outcome<InvitationView>> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
-    if new.role == OrgRole::Owner {
-        scope.require(Action::OwnOrganization)?;
-    }
+    require_giver(&mut tx, scope, new.role).await?;
+    require_verified(identity, &mut tx, scope.person.user).await?;
     check_projects(&mut tx, scope.org, &new.project_roles).await?;
     refuse_known(&mut tx, scope.org, &new.email, now).await?;
+    identity.inner.limits.invitation(scope.person.user, scope.org, &new.email, now)?;
     let invitation = InvitationRow {
         id: InvitationId(Uuid::now_v7()),
         org: scope.org,
@@ -57,6 +61,24 @@ pub(in crate::services::identity) async fn create(
     let outcome = key.created(&mut tx, now, view.location(scope.org), view).await?;
     tx.commit().await?;
     Ok(outcome)
+}
+
+/// Refuses who may not give a role: owners are made by owners.
+async fn require_giver(tx: &mut Tx, scope: &OrgScope, role: OrgRole) -> Result<()> {
+    if role == OrgRole::Owner { scope.require_in(tx, Action::OwnOrganization).await } else { Ok(()) }
+}
+
+/// Refuses an invitation whose sender may not give its role any more.
+async fn require_sender(tx: &mut Tx, invitation: &InvitationRow) -> Result<()> {
+    let role = store::member::active_role(tx, invitation.org, invitation.invited_by).await?;
+    let gives = if invitation.role == OrgRole::Owner { Action::OwnOrganization } else { Action::ManageOrganization };
+    if may(role, None, gives) {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::InvalidToken,
+        "The invitation does not count any more: who sent it may not give this role now. Ask for a new one.",
+    ))
 }
 
 async fn check_projects(tx: &mut Tx, org: OrgId, roles: &[ProjectRoleGiven]) -> Result<()> {
@@ -101,12 +123,17 @@ pub(in crate::services::identity) async fn resend(
     id: InvitationId,
 ) -> Result<InvitationView> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     let mut invitation = open(&mut tx, scope, id, now).await?;
+    require_giver(&mut tx, scope, invitation.role).await?;
+    require_verified(identity, &mut tx, scope.person.user).await?;
+    invitation.invited_by = scope.person.user;
+    identity.inner.limits.invitation(scope.person.user, scope.org, &invitation.email, now)?;
     invitation.expires_at = now.plus_seconds(identity.inner.config.invitation_seconds);
     store::invitation::update(&mut tx, &invitation).await?;
     store::outbox::put(&mut tx, mail::INVITATION, &invitation.email, Some(&id.to_string()), now).await?;
-    scope.audit("invitation.resend", &id.to_string()).write(&mut tx, now).await?;
+    let subject = id.to_string();
+    scope.audit("invitation.resend", &subject).with(json!({"email": invitation.email})).write(&mut tx, now).await?;
     tx.commit().await?;
     Ok(InvitationView::of(&invitation, now))
 }
@@ -118,12 +145,13 @@ pub(in crate::services::identity) async fn revoke(
     id: InvitationId,
 ) -> Result<()> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     let mut invitation = open(&mut tx, scope, id, now).await?;
     invitation.revoked_at = Some(now);
     store::invitation::update(&mut tx, &invitation).await?;
     store::one_time::end(&mut tx, mail::INVITATION, &id.to_string(), now).await?;
-    scope.audit("invitation.revoke", &id.to_string()).write(&mut tx, now).await?;
+    let subject = id.to_string();
+    scope.audit("invitation.revoke", &subject).with(json!({"email": invitation.email})).write(&mut tx, now).await?;
     Ok(tx.commit().await?)
 }
 
@@ -134,26 +162,24 @@ pub(in crate::services::identity) async fn accept(
     presented: &Secret,
 ) -> Result<OrgView> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(person).await?;
     let mut user = store::user::find(&mut tx, person.user).await?.ok_or_else(unauthorized)?;
-    let org = take(&mut tx, &presented.0, &mut user, &person.caller.request_id, now).await?;
+    let request = RequestId(person.caller.request_id.clone(), person.caller.from);
+    let org = take(&mut tx, &presented.0, &mut user, &request, now).await?;
     tx.commit().await?;
-    identity.inner.memory.forget_scopes();
+    identity.inner.memory.forget_org(org.id);
     Ok(OrgView::from(&org))
 }
 
-/// The open invitation of an address that a link leads to.
-pub(super) async fn open_by(
-    tx: &mut Tx,
-    presented: &str,
-    email: &str,
-    now: Timestamp,
-) -> Result<Option<InvitationRow>> {
-    let link = store::one_time::by_token(&mut *tx, mail::INVITATION, &token::hash(presented)).await?;
-    let Some(link) = link.filter(|link| link.used_at.is_none()) else { return Ok(None) };
-    let id: InvitationId = link.subject.parse().map_err(Error::internal)?;
-    let found = store::invitation::find(tx, id).await?;
-    Ok(found.filter(|i| i.is_open(now) && i.email.eq_ignore_ascii_case(email)))
+/// The open invitation of an address that a link leads to. Who holds the link of another's is told so.
+pub(super) async fn open_by(on: impl On, presented: &str, email: &str, now: Timestamp) -> Result<InvitationRow> {
+    let found = store::invitation::by_link(on, mail::INVITATION, &token::hash(presented)).await?;
+    let invitation = found.filter(|invitation| invitation.is_open(now)).ok_or_else(invalid_token)?;
+    if invitation.email.eq_ignore_ascii_case(email) {
+        return Ok(invitation);
+    }
+    let message = "This invitation is for another address, ADDRESS. Sign in or sign up with that one.";
+    Err(Error::new(Code::InvalidToken, message.replace("ADDRESS", &masked(&invitation.email))))
 }
 
 /// Makes a person a member by an invitation's link. Who has the link reads the address.
@@ -161,11 +187,12 @@ pub(super) async fn take(
     tx: &mut Tx,
     presented: &str,
     user: &mut UserRow,
-    request_id: &str,
+    request: &RequestId,
     now: Timestamp,
 ) -> Result<OrgRow> {
-    let mut invitation = open_by(tx, presented, &user.email, now).await?.ok_or_else(invalid_token)?;
+    let mut invitation = open_by(&mut *tx, presented, &user.email, now).await?;
     let org = store::org::find(&mut *tx, invitation.org).await?.ok_or_else(org_not_found)?;
+    require_sender(tx, &invitation).await?;
     let held = store::member::role(&mut *tx, org.id, user.id).await?;
     let role = held.map_or(invitation.role, |held| held.max(invitation.role));
     store::member::put(tx, org.id, user.id, role, now).await?;
@@ -182,7 +209,8 @@ pub(super) async fn take(
         org: Some(org.id),
         project: None,
         actor: Actor::User(user.id),
-        request_id,
+        request_id: &request.0,
+        from: request.1,
         action: "invitation.accept",
         subject: &subject,
         data: json!({"role": role.as_str()}),

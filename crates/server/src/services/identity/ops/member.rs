@@ -1,12 +1,13 @@
 //! Members of organizations and of projects.
 
 use berth_domain::identity::{Action, OrgRole, ProjectRole};
-use berth_domain::ids::UserId;
-use berth_domain::{Code, Error, Result};
+use berth_domain::ids::{ProjectId, UserId};
+use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 
-use crate::db::Tx;
+use super::api_key;
 use crate::db::audit::Audit;
+use crate::db::{Tx, event};
 use crate::http::auth::{OrgScope, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::wire::member::{MemberView, NewMember, Whom};
@@ -20,34 +21,47 @@ pub(in crate::services::identity) async fn change_role(
     role: OrgRole,
 ) -> Result<MemberView> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     let before = authorize(&mut tx, scope, user).await?;
     if role == OrgRole::Owner {
-        scope.require(Action::OwnOrganization)?;
+        scope.require_in(&mut tx, Action::OwnOrganization).await?;
     }
     if before == OrgRole::Owner && role != OrgRole::Owner {
         keep_an_owner(&mut tx, scope).await?;
     }
     store::member::put(&mut tx, scope.org, user, role, now).await?;
-    let data = json!({"from": before.as_str(), "to": role.as_str()});
+    let ended = api_key::end_unseen(&mut tx, scope.org, user, now).await?;
+    let data = json!({"from": before.as_str(), "to": role.as_str(), "ended_keys": ended});
     Audit { data, ..scope.audit("member.role", &user.to_string()) }.write(&mut tx, now).await?;
     let row = store::member::find(&mut tx, scope.org, user).await?.ok_or_else(|| not_found("member"))?;
     tx.commit().await?;
-    identity.inner.memory.forget_scopes();
+    identity.inner.memory.forget_org(scope.org);
     Ok(MemberView::from(row))
 }
 
-/// Removes a member, or leaves.
+/// Removes a member, or leaves. With the member go the keys they made and the invitations they sent.
 pub(in crate::services::identity) async fn remove(identity: &Identity, scope: &OrgScope, user: UserId) -> Result<()> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     if authorize(&mut tx, scope, user).await? == OrgRole::Owner {
         keep_an_owner(&mut tx, scope).await?;
     }
-    store::member::remove(&mut tx, scope.org, user).await?;
-    scope.audit("member.remove", &user.to_string()).write(&mut tx, now).await?;
+    let left = store::member::remove(&mut tx, scope.org, user).await?;
+    tell_left(&mut tx, &left, user, now).await?;
+    let keys = api_key::end_unseen(&mut tx, scope.org, user, now).await?;
+    let invitations = store::invitation::end_of(&mut tx, user, Some(scope.org), now).await?;
+    let data = json!({"ended_keys": keys, "ended_invitations": invitations});
+    Audit { data, ..scope.audit("member.remove", &user.to_string()) }.write(&mut tx, now).await?;
     tx.commit().await?;
-    identity.inner.memory.forget_scopes();
+    identity.inner.memory.forget_org(scope.org);
+    Ok(())
+}
+
+/// Tells who watches these projects that somebody is a member no more.
+pub(super) async fn tell_left(tx: &mut Tx, projects: &[ProjectId], user: UserId, now: Timestamp) -> Result<()> {
+    for project in projects {
+        event::emit(tx, *project, "project_member.remove", &user.to_string(), &json!({}), now).await?;
+    }
     Ok(())
 }
 
@@ -55,13 +69,9 @@ pub(in crate::services::identity) async fn remove(identity: &Identity, scope: &O
 /// administrators, owners everybody.
 async fn authorize(tx: &mut Tx, scope: &OrgScope, user: UserId) -> Result<OrgRole> {
     let role = store::member::role(&mut *tx, scope.org, user).await?.ok_or_else(|| not_found("member"))?;
-    // The caller's own role may have changed since the request came in.
-    let own = store::member::role(tx, scope.org, scope.person.user).await?.unwrap_or(OrgRole::Member);
-    let own = OrgScope { role: own, ..scope.clone() };
-    if role == OrgRole::Owner && user != scope.person.user {
-        own.require(Action::OwnOrganization)?;
-    } else if user != scope.person.user {
-        own.require(Action::ManageOrganization)?;
+    if user != scope.person.user {
+        let needed = if role == OrgRole::Owner { Action::OwnOrganization } else { Action::ManageOrganization };
+        scope.require_in(tx, needed).await?;
     }
     Ok(role)
 }
@@ -81,7 +91,7 @@ pub(in crate::services::identity) async fn add_to_project(
     key: Idempotency,
 ) -> Result<Outcome<MemberView>> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
@@ -102,7 +112,7 @@ pub(in crate::services::identity) async fn add_to_project(
     let view = MemberView::from(row);
     let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
     tx.commit().await?;
-    identity.inner.memory.forget_scopes();
+    identity.inner.memory.forget_org(scope.org);
     Ok(outcome)
 }
 
@@ -114,7 +124,7 @@ pub(in crate::services::identity) async fn change_role_in_project(
     role: ProjectRole,
 ) -> Result<MemberView> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     let find = || not_found("member");
     store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(find)?;
     store::member::put_in_project(&mut tx, scope.project, user, role, now).await?;
@@ -122,22 +132,23 @@ pub(in crate::services::identity) async fn change_role_in_project(
     Audit { data, ..scope.audit("project_member.role", &user.to_string()) }.write_and_tell(&mut tx, now).await?;
     let row = store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(find)?;
     tx.commit().await?;
-    identity.inner.memory.forget_scopes();
+    identity.inner.memory.forget_org(scope.org);
     Ok(MemberView::from(row))
 }
 
-/// Takes a member out of the project.
+/// Takes a member out of the project, and ends the keys they made there; who administers the organization keeps theirs.
 pub(in crate::services::identity) async fn remove_from_project(
     identity: &Identity,
     scope: &Scope,
     user: UserId,
 ) -> Result<()> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(|| not_found("member"))?;
     store::member::remove_from_project(&mut tx, scope.project, user).await?;
-    scope.audit("project_member.remove", &user.to_string()).write_and_tell(&mut tx, now).await?;
+    let data = json!({"ended_keys": api_key::end_unseen(&mut tx, scope.org, user, now).await?});
+    Audit { data, ..scope.audit("project_member.remove", &user.to_string()) }.write_and_tell(&mut tx, now).await?;
     tx.commit().await?;
-    identity.inner.memory.forget_scopes();
+    identity.inner.memory.forget_org(scope.org);
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! One function for each verb; each owns its transaction. A file holds the verbs of one noun.
 
+pub(super) mod admin;
 pub(super) mod api_key;
+pub(super) mod audit;
 pub(super) mod invitation;
 pub(super) mod member;
 pub(super) mod org;
@@ -8,6 +10,7 @@ pub(super) mod password;
 pub(super) mod project;
 pub(super) mod quota;
 pub(super) mod referral;
+pub(super) mod refusal;
 pub(super) mod session;
 pub(super) mod signing_key;
 pub(super) mod suspension;
@@ -26,7 +29,13 @@ use crate::http::envelope::RequestId;
 /// The audit record of what somebody does who is not signed in.
 fn by_themselves<'a>(user: UserId, request: &'a RequestId, action: &'a str, subject: &'a str) -> Audit<'a> {
     let (actor, request_id) = (Actor::User(user), request.0.as_str());
-    Audit { org: None, project: None, actor, request_id, action, subject, data: json!({}) }
+    Audit { org: None, project: None, actor, request_id, from: request.1, action, subject, data: json!({}) }
+}
+
+/// The audit record of what was refused to who is not signed in.
+fn by_nobody<'a>(request: &'a RequestId, action: &'a str, subject: &'a str) -> Audit<'a> {
+    let (actor, request_id) = (Actor::Nobody, request.0.as_str());
+    Audit { org: None, project: None, actor, request_id, from: request.1, action, subject, data: json!({}) }
 }
 
 /// Six digits of an id's random end.

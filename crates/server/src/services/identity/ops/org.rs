@@ -4,16 +4,18 @@ use berth_domain::identity::OrgRole;
 use berth_domain::ids::{OrgId, UserId};
 use berth_domain::names::Slug;
 use berth_domain::{Code, Error, Result, Timestamp};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{project, slug_taken, suffix};
+use super::{project, quota, slug_taken, suffix};
 use crate::db::Tx;
 use crate::db::audit::Audit;
+use crate::db::tenant::Whose;
 use crate::http::auth::{OrgScope, Person};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::store::org::OrgRow;
-use crate::services::identity::wire::org::OrgView;
-use crate::services::identity::wire::user::{Named, Renamed};
+use crate::services::identity::wire::org::{ChangeOrg, OrgView};
+use crate::services::identity::wire::user::Named;
 use crate::services::identity::{Identity, org_not_found, store};
 
 /// A new organization as its owner sees it, not written yet.
@@ -31,6 +33,8 @@ pub(super) async fn new(tx: &mut Tx, named: &Named, now: Timestamp) -> Result<Or
         slug: slug.as_str().to_owned(),
         role: Some(OrgRole::Owner),
         suspended_at: None,
+        refused: false,
+        max_key_seconds: None,
         created_at: now,
         updated_at: now,
     })
@@ -46,6 +50,11 @@ pub(super) async fn write(tx: &mut Tx, org: &OrgRow, owner: UserId, personal: bo
     Ok(store::member::put(tx, org.id, owner, OrgRole::Owner, org.created_at).await?)
 }
 
+/// What records tell of an organization.
+fn told(org: &OrgRow) -> Value {
+    json!({"name": org.name, "slug": org.slug, "max_key_seconds": org.max_key_seconds})
+}
+
 /// Makes an organization; its maker owns it.
 pub(in crate::services::identity) async fn create(
     identity: &Identity,
@@ -54,28 +63,32 @@ pub(in crate::services::identity) async fn create(
     key: Idempotency,
 ) -> Result<Outcome<OrgView>> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(person).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
+    quota::one_more(identity, &mut tx, person).await?;
     let org = new(&mut tx, &named, now).await?;
     write(&mut tx, &org, person.user, false).await?;
-    Audit { org: Some(org.id), ..person.caller.audit("org.create", &org.id.to_string()) }.write(&mut tx, now).await?;
+    quota::begin(identity, &mut tx, Whose::Org(org.id), now).await?;
+    let subject = org.id.to_string();
+    let audit = Audit { org: Some(org.id), ..person.caller.audit("org.create", &subject) };
+    audit.with(told(&org)).write(&mut tx, now).await?;
     let view = OrgView::from(&org);
     let outcome = key.created(&mut tx, now, view.location(), view).await?;
     tx.commit().await?;
-    identity.inner.memory.forget_scopes();
+    identity.inner.memory.forget_person(person.user);
     Ok(outcome)
 }
 
-/// Changes name or slug.
+/// Changes name, slug, or how long API keys live at most. Those that are there go on, and are listed as exceeding it.
 pub(in crate::services::identity) async fn update(
     identity: &Identity,
     scope: &OrgScope,
-    change: Renamed,
+    change: ChangeOrg,
 ) -> Result<OrgView> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     let mut org = store::org::find(&mut tx, scope.org).await?.ok_or_else(org_not_found)?;
     if let Some(name) = change.name {
         org.name = name;
@@ -83,28 +96,32 @@ pub(in crate::services::identity) async fn update(
     if let Some(slug) = change.slug.filter(|slug| slug.as_str() != org.slug) {
         free(&mut tx, &slug).await?.as_str().clone_into(&mut org.slug);
     }
+    if let Some(longest) = change.max_key_seconds {
+        org.max_key_seconds = (longest > 0).then_some(longest);
+    }
     org.updated_at = now;
     store::org::update(&mut tx, &org).await?;
-    scope.audit("org.update", &org.id.to_string()).write(&mut tx, now).await?;
+    scope.audit("org.update", &org.id.to_string()).with(told(&org)).write(&mut tx, now).await?;
     tx.commit().await?;
-    identity.inner.memory.forget_scopes();
+    identity.inner.memory.forget_org(scope.org);
     Ok(OrgView::from(&OrgRow { role: Some(scope.role), ..org }))
 }
 
 /// Deletes an organization that holds nothing, with its empty projects.
 pub(in crate::services::identity) async fn delete(identity: &Identity, scope: &OrgScope) -> Result<()> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     if holds(identity, &mut tx, scope.org).await? {
         return Err(Error::new(
             Code::Conflict,
             "The organization still has VMs, disks, sandboxes or snapshots. Delete those first.",
         ));
     }
+    let org = store::org::find(&mut tx, scope.org).await?.ok_or_else(org_not_found)?;
     remove(&mut tx, scope.org, now).await?;
-    scope.audit("org.delete", &scope.org.to_string()).write(&mut tx, now).await?;
+    scope.audit("org.delete", &scope.org.to_string()).with(told(&org)).write(&mut tx, now).await?;
     tx.commit().await?;
-    identity.inner.memory.forget_people();
+    identity.inner.memory.forget_org(scope.org);
     Ok(())
 }
 

@@ -4,11 +4,13 @@ use berth_domain::identity::ProjectRole;
 use berth_domain::ids::{OrgId, ProjectId, UserId};
 use berth_domain::names::Slug;
 use berth_domain::{Code, Error, Result, Timestamp};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{slug_taken, suffix};
+use super::{quota, slug_taken, suffix};
 use crate::db::Tx;
 use crate::db::audit::Audit;
+use crate::db::tenant::Whose;
 use crate::http::auth::{OrgScope, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::store::project::ProjectRow;
@@ -47,6 +49,11 @@ pub(super) async fn write(tx: &mut Tx, project: &ProjectRow, maker: UserId) -> R
     Ok(store::member::put_in_project(tx, project.id, maker, ProjectRole::Admin, project.created_at).await?)
 }
 
+/// What records tell of a project.
+fn told(project: &ProjectRow) -> Value {
+    json!({"name": project.name, "slug": project.slug})
+}
+
 /// Makes a project of an organization.
 pub(in crate::services::identity) async fn create(
     identity: &Identity,
@@ -55,18 +62,21 @@ pub(in crate::services::identity) async fn create(
     key: Idempotency,
 ) -> Result<Outcome<ProjectView>> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
+    quota::one_more_project(&mut tx, scope.org).await?;
     let project = new(&mut tx, scope.org, &named, now).await?;
     write(&mut tx, &project, scope.person.user).await?;
+    quota::begin(identity, &mut tx, Whose::Project(project.id), now).await?;
     let subject = project.id.to_string();
-    Audit { project: Some(project.id), ..scope.audit("project.create", &subject) }.write_and_tell(&mut tx, now).await?;
+    let audit = Audit { project: Some(project.id), ..scope.audit("project.create", &subject) };
+    audit.with(told(&project)).write_and_tell(&mut tx, now).await?;
     let view = ProjectView::from(&project);
     let outcome = key.created(&mut tx, now, view.location(scope.org), view).await?;
     tx.commit().await?;
-    identity.inner.memory.forget_scopes();
+    identity.inner.memory.forget_org(scope.org);
     Ok(outcome)
 }
 
@@ -77,7 +87,7 @@ pub(in crate::services::identity) async fn update(
     change: Renamed,
 ) -> Result<ProjectView> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     let mut project = store::project::find(&mut tx, scope.project).await?.ok_or_else(project_not_found)?;
     if let Some(name) = change.name {
         project.name = name;
@@ -87,26 +97,29 @@ pub(in crate::services::identity) async fn update(
     }
     project.updated_at = now;
     store::project::update(&mut tx, &project).await?;
-    scope.audit("project.update", &project.id.to_string()).write_and_tell(&mut tx, now).await?;
+    let subject = project.id.to_string();
+    scope.audit("project.update", &subject).with(told(&project)).write_and_tell(&mut tx, now).await?;
     tx.commit().await?;
-    identity.inner.memory.forget_scopes();
+    identity.inner.memory.forget_org(scope.org);
     Ok(ProjectView::from(&ProjectRow { role: scope.project_role, ..project }))
 }
 
 /// Deletes a project that holds nothing. Its keys end with it.
 pub(in crate::services::identity) async fn delete(identity: &Identity, scope: &Scope) -> Result<()> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(scope).await?;
     if holds(identity, &mut tx, scope.project).await? {
         return Err(Error::new(
             Code::Conflict,
             "The project still has VMs, disks, sandboxes or snapshots. Delete those first.",
         ));
     }
+    let project = store::project::find(&mut tx, scope.project).await?.ok_or_else(project_not_found)?;
     store::project::remove(&mut tx, scope.project, now).await?;
-    scope.audit("project.delete", &scope.project.to_string()).write_and_tell(&mut tx, now).await?;
+    let subject = scope.project.to_string();
+    scope.audit("project.delete", &subject).with(told(&project)).write_and_tell(&mut tx, now).await?;
     tx.commit().await?;
-    identity.inner.memory.forget_people();
+    identity.inner.memory.forget_org(scope.org);
     Ok(())
 }
 

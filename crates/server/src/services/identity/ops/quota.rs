@@ -1,12 +1,16 @@
-//! Quotas: what an administrator lets a project have.
+//! Quotas: what an administrator lets a project have, and all projects of an organization together.
 
-use berth_domain::Result;
-use berth_domain::ids::ProjectId;
-use serde_json::json;
+use berth_domain::identity::Limits;
+use berth_domain::ids::{OrgId, ProjectId};
+use berth_domain::{Code, Error, Result, Timestamp};
+use serde_json::Value;
 
 use crate::db::audit::Audit;
-use crate::http::auth::{Limits, Person};
-use crate::services::identity::{Identity, project_not_found, store};
+use crate::db::tenant::Whose;
+use crate::db::{Tx, quota};
+use crate::http::auth::Person;
+use crate::services::identity::{Identity, org_not_found, project_not_found, store};
+use crate::services::quota::room;
 
 /// Sets what a project may have; what is there already stays.
 pub(in crate::services::identity) async fn set(
@@ -16,21 +20,75 @@ pub(in crate::services::identity) async fn set(
     limits: Limits,
 ) -> Result<()> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(admin).await?;
     let row = store::project::find(&mut tx, project).await?.ok_or_else(project_not_found)?;
-    store::quota::put(&mut tx, project, &limits, now).await?;
+    quota::put(&mut tx, Whose::Project(project), &limits, now).await?;
     let subject = project.to_string();
     let audit = Audit {
         org: Some(row.org),
         project: Some(project),
-        data: json!({"vms": limits.vms, "vcpu": limits.vcpu, "memory_mb": limits.memory_mb, "disks": limits.disks,
-            "disk_gb": limits.disk_gb, "sandboxes": limits.sandboxes,
-            "requests_per_minute": limits.requests_per_minute, "tokens_per_minute": limits.tokens_per_minute,
-            "spend_per_month": limits.spend_per_month}),
+        data: told(&limits),
         ..admin.caller.audit("quota.set", &subject)
     };
     audit.write_and_tell(&mut tx, now).await?;
     tx.commit().await?;
     identity.inner.memory.forget_scopes();
     Ok(())
+}
+
+/// Sets what all projects of an organization may have together; what is there already stays.
+pub(in crate::services::identity) async fn set_of_org(
+    identity: &Identity,
+    admin: &Person,
+    org: OrgId,
+    limits: Limits,
+) -> Result<()> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin_as(admin).await?;
+    store::org::find(&mut tx, org).await?.ok_or_else(org_not_found)?;
+    quota::put(&mut tx, Whose::Org(org), &limits, now).await?;
+    let subject = org.to_string();
+    let audit = Audit { org: Some(org), data: told(&limits), ..admin.caller.audit("org_quota.set", &subject) };
+    audit.write(&mut tx, now).await?;
+    tx.commit().await?;
+    identity.inner.memory.forget_scopes();
+    Ok(())
+}
+
+/// Refuses with 403 an organization more than a person may own. Administrators of the platform own what they like.
+pub(super) async fn one_more(identity: &Identity, tx: &mut Tx, person: &Person) -> Result<()> {
+    let Some(limit) = identity.inner.quota.organizations_per_person.filter(|_| !person.is_admin) else {
+        return Ok(());
+    };
+    if store::member::owned(tx, person.user).await? < limit {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::QuotaExceeded,
+        format!("You may own {limit} organizations. Delete one, or ask an administrator of the platform to make one."),
+    ))
+}
+
+/// Refuses with 403 an organization more projects than it may have.
+pub(super) async fn one_more_project(tx: &mut Tx, org: OrgId) -> Result<()> {
+    let limits = quota::find(&mut *tx, Whose::Org(org)).await?;
+    let used = store::project::count(&mut *tx, org).await?;
+    room(Whose::Org(org), "projects", (used, 1), limits.projects)
+}
+
+/// Sets what the configuration says of what was just made.
+pub(super) async fn begin(identity: &Identity, tx: &mut Tx, whose: Whose, now: Timestamp) -> Result<()> {
+    let defaults = &identity.inner.quota;
+    let limits = match whose {
+        Whose::Project(_) => &defaults.project,
+        Whose::Org(_) => &defaults.organization,
+    };
+    if !limits.is_empty() {
+        quota::put(tx, whose, limits, now).await?;
+    }
+    Ok(())
+}
+
+fn told(limits: &Limits) -> Value {
+    limits.named().into_iter().map(|(name, limit)| (name.to_owned(), Value::from(limit))).collect()
 }

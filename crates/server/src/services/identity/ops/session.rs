@@ -1,17 +1,20 @@
 //! Sessions: signing in, refreshing, signing out.
 
-use berth_domain::ids::SessionId;
+use berth_domain::ids::{SessionId, UserId};
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
 
-use super::by_themselves;
-use crate::config::Secret;
+use super::{by_themselves, refusal};
+use crate::config::{Secret, VerifiedEmail};
 use crate::db::Tx;
 use crate::http::auth::Person;
+use crate::http::client_address::Network;
 use crate::http::envelope::RequestId;
 use crate::services::identity::gate::user_suspended;
+use crate::services::identity::password::Asker;
 use crate::services::identity::store::session::{RefreshRow, SessionRow};
 use crate::services::identity::store::user::UserRow;
+use crate::services::identity::throttle::Attempt;
 use crate::services::identity::wire::session::{Client, Login, Logout, TokensView};
 use crate::services::identity::wire::user::UserView;
 use crate::services::identity::{Identity, not_found, store, token};
@@ -24,42 +27,119 @@ pub(in crate::services::identity) async fn login(
     id: &RequestId,
 ) -> Result<TokensView> {
     let inner = &identity.inner;
-    inner.throttle.account(&request.email, inner.clock.now())?;
-    let user = store::user::by_email(&inner.db, &request.email).await?;
-    let hash = user.as_ref().map(|user| user.password_hash.clone());
-    let right = inner.hasher.verify(request.password.0, hash).await?;
-    let now = inner.clock.now();
-    let Some(user) = user.filter(|_| right) else {
-        inner.throttle.failed(&request.email, now);
-        return Err(Error::new(Code::InvalidCredentials, "The address or the password is wrong."));
+    let network = client.address.network();
+    let attempt = inner.throttle.attempt(&request.email, network, &inner.clock).await?;
+    let known = store::user::by_email(&inner.db, &request.email).await?;
+    refuse_from_elsewhere(identity, &attempt, known.as_ref().map(|user| user.id), network).await?;
+    let Proven { user, rehashed, read_at, mut tx } = match prove(identity, &request.password, known).await? {
+        Ok(proven) => proven,
+        Err(known) => {
+            let wait = attempt.failed(inner.clock.now());
+            refusal::login(identity, &request.email, known.as_ref(), "credentials", wait, id).await?;
+            return Err(Error::new(Code::InvalidCredentials, "The address or the password is wrong."));
+        }
     };
-    inner.throttle.succeeded(&request.email);
-    if user.suspended_at.is_some() {
-        return Err(user_suspended());
+    attempt.succeeded();
+    if let Some((why, error)) = not_now(identity, &user) {
+        drop(tx);
+        refusal::login(identity, &request.email, Some(&user), why, None, id).await?;
+        return Err(error);
     }
-    if inner.config.require_verified_email && user.email_verified_at.is_none() {
-        return Err(Error::new(Code::EmailNotVerified, "Verify your address first: open the link in the mail."));
-    }
+    let now = inner.clock.now();
     let session = SessionRow {
         id: SessionId(Uuid::now_v7()),
         user: user.id,
         is_admin: user.is_admin,
         suspended: false,
         client: client.program,
-        address: client.address,
+        address: client.address.known().map(|address| address.to_string()),
         created_at: now,
         last_used_at: now,
         expires_at: now.plus_seconds(inner.config.refresh_absolute_seconds),
         revoked_at: None,
     };
-    let read_at = inner.memory.generation();
-    let mut tx = inner.db.begin().await?;
+    if let Some(hash) = rehashed {
+        store::user::rehash(&mut tx, user.id, &user.password_hash, &hash).await?;
+    }
     store::session::insert(&mut tx, &session).await?;
     let (refresh, ends) = new_refresh(identity, &mut tx, &session, now).await?;
     by_themselves(user.id, id, "user.login", &user.id.to_string()).write(&mut tx, now).await?;
     tx.commit().await?;
     inner.memory.remember_session(&session, read_at, now);
     tokens(identity, &user, session.id, refresh, ends, now)
+}
+
+/// Who gave the right password, and the transaction in which it is still theirs.
+struct Proven {
+    user: UserRow,
+    /// The password's hash at the present cost, where the kept one has another.
+    rehashed: Option<String>,
+    /// What the memory had forgotten before the transaction began.
+    read_at: u64,
+    tx: Tx,
+}
+
+/// Looks at a password; whom it is not of, where it is wrong. Hashing takes its time, in which the account may get
+/// another password, be suspended or deleted: so its row is read again in the transaction that signs in, and where that
+/// has another hash by then, the password is looked at once more.
+async fn prove(
+    identity: &Identity,
+    password: &Secret,
+    mut known: Option<UserRow>,
+) -> Result<Result<Proven, Option<UserRow>>> {
+    let inner = &identity.inner;
+    loop {
+        let hash = known.as_ref().map(|user| user.password_hash.clone());
+        let right = inner.hasher.verify(password.0.clone(), hash).await?;
+        let Some(looked_at) = known.as_ref().filter(|_| right) else { return Ok(Err(known)) };
+        let rehashed = rehashed(identity, looked_at, password.clone()).await?;
+        let read_at = inner.memory.generation();
+        let mut tx = inner.db.begin().await?;
+        match store::user::find(&mut tx, looked_at.id).await? {
+            Some(user) if user.password_hash == looked_at.password_hash => {
+                return Ok(Ok(Proven { user, rehashed, read_at, tx }));
+            }
+            changed => known = changed,
+        }
+    }
+}
+
+/// Why somebody who knows the password is not signed in: a word for the record, and what they are told.
+fn not_now(identity: &Identity, user: &UserRow) -> Option<(&'static str, Error)> {
+    let verified = user.email_verified_at.is_some();
+    if user.suspended_at.is_some() {
+        Some(("suspended", user_suspended(false)))
+    } else if identity.inner.config.require_verified_email == VerifiedEmail::SignIn && !verified {
+        let message = "Verify your address first: open the link in the mail.";
+        Some(("not_verified", Error::new(Code::EmailNotVerified, message)))
+    } else {
+        None
+    }
+}
+
+/// Refuses who comes from a network that an account did not sign in from, where too much failed from everywhere.
+pub(super) async fn refuse_from_elsewhere(
+    identity: &Identity,
+    attempt: &Attempt<'_>,
+    user: Option<UserId>,
+    network: Network,
+) -> Result<()> {
+    let Some(refused) = attempt.refused_from_elsewhere(identity.inner.clock.now()) else { return Ok(()) };
+    let known = match user {
+        Some(user) => store::session::addresses(&identity.inner.db, user).await?,
+        None => Vec::new(),
+    };
+    let is_here = |address: &String| address.parse().is_ok_and(|address| Network::of(address) == network);
+    if known.iter().any(is_here) { Ok(()) } else { Err(refused) }
+}
+
+/// The hash of a password at the present cost, where the kept one has another.
+async fn rehashed(identity: &Identity, user: &UserRow, password: Secret) -> Result<Option<String>> {
+    let hasher = &identity.inner.hasher;
+    if !hasher.is_outdated(&user.password_hash) {
+        return Ok(None);
+    }
+    hasher.hash(Asker::Account, password.0).await.map(Some)
 }
 
 /// A new refresh token of a session and when it ends: after its idle time, at the latest with the session.
@@ -116,8 +196,9 @@ pub(in crate::services::identity) async fn refresh(
     if !session.lives(now) || row.expires_at <= now {
         return Err(bad_refresh());
     }
+    inner.limits.rotation(session.id, now)?;
     if session.suspended {
-        return Err(user_suspended());
+        return Err(user_suspended(false));
     }
     let (successor, ends) = match (row.used_at, row.successor) {
         (None, _) => {
@@ -149,7 +230,7 @@ pub(in crate::services::identity) async fn refresh(
 pub(in crate::services::identity) async fn logout(identity: &Identity, person: &Person, request: Logout) -> Result<()> {
     let inner = &identity.inner;
     let now = inner.clock.now();
-    let mut tx = inner.db.begin().await?;
+    let mut tx = inner.db.begin_as(person).await?;
     let ended = if request.all {
         store::session::revoke_all(&mut tx, person.user, None, now).await?
     } else {
@@ -176,7 +257,7 @@ pub(in crate::services::identity) async fn logout(identity: &Identity, person: &
 pub(in crate::services::identity) async fn end(identity: &Identity, person: &Person, id: SessionId) -> Result<()> {
     let inner = &identity.inner;
     let now = inner.clock.now();
-    let mut tx = inner.db.begin().await?;
+    let mut tx = inner.db.begin_as(person).await?;
     end_own(&mut tx, person, id, now).await?.ok_or_else(|| not_found("session"))?;
     person.caller.audit("session.end", &id.to_string()).write(&mut tx, now).await?;
     tx.commit().await?;

@@ -23,7 +23,7 @@ pub(in crate::services::identity) async fn user(
         return Err(Error::new(Code::Conflict, "Nobody suspends themselves. Ask another administrator."));
     }
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(admin).await?;
     let mut user = store::user::find(&mut tx, id).await?.ok_or_else(|| not_found("person"))?;
     user.suspended_at = suspended.then(|| user.suspended_at.unwrap_or(now));
     user.updated_at = now;
@@ -46,7 +46,7 @@ pub(in crate::services::identity) async fn org(
     reason: Option<String>,
 ) -> Result<OrgRow> {
     let now = identity.inner.clock.now();
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_as(admin).await?;
     let mut org = store::org::find(&mut tx, id).await?.ok_or_else(org_not_found)?;
     org.suspended_at = suspended.then(|| org.suspended_at.unwrap_or(now));
     org.updated_at = now;

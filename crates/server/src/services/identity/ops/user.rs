@@ -1,46 +1,90 @@
 //! People: the first administrator, signing up, changing and deleting oneself.
 
-use berth_domain::ids::UserId;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use berth_domain::identity::ReferralStatus;
+use berth_domain::ids::{OrgId, SessionId, UserId};
+use berth_domain::names::misleads;
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
 
-use super::{by_themselves, invalid_token, invitation, org, project, referral};
-use crate::config::{Config, Secret};
+use super::{api_key, by_themselves, invalid_token, invitation, member, org, project, quota, referral};
+use crate::config::{Config, Secret, SignUpMode, VerifiedEmail};
 use crate::db::audit::Audit;
+use crate::db::tenant::Whose;
 use crate::db::{DbError, Tx};
 use crate::http::auth::Person;
+use crate::http::client_address::Network;
 use crate::http::envelope::RequestId;
+use crate::http::idempotency::{Idempotency, Outcome};
+use crate::private_file;
+use crate::services::identity::limits::Door;
+use crate::services::identity::password::Asker;
 use crate::services::identity::store::org::OrgRow;
 use crate::services::identity::store::project::ProjectRow;
 use crate::services::identity::store::user::UserRow;
 use crate::services::identity::wire::org::OrgView;
 use crate::services::identity::wire::project::ProjectView;
 use crate::services::identity::wire::user::{ChangeMe, Named, SignUp, SignUpView, UserView};
-use crate::services::identity::{Identity, mail, not_found, password, store, token};
+use crate::services::identity::{FirstLogin, Identity, mail, not_found, store, token};
 
-/// Makes the first administrator, where there is nobody yet; its login if the password was made up.
+/// Makes the first administrator, where there is nobody yet. A password that is made up lies in a file before the
+/// account is there, and nowhere else.
 pub(in crate::services::identity) async fn first_administrator(
     identity: &Identity,
     config: &Config,
-) -> Result<Option<(String, Secret)>> {
+) -> anyhow::Result<Option<FirstLogin>> {
     let mut tx = identity.inner.db.begin().await?;
+    let made_up = config.admin_password.0.is_empty();
     if store::user::count(&mut tx).await? > 0 {
+        if !made_up {
+            tracing::warn!(
+                "BERTH_ADMIN_PASSWORD counts at the first start only and was ignored; to change a password type: \
+                 berth account password"
+            );
+        }
         return Ok(None);
     }
-    let made_up = config.admin_password.0.is_empty();
-    let password = if made_up { token::new_password()? } else { config.admin_password.0.clone() };
+    let (file, left) = login_file(&config.data_dir, &config.admin_email);
+    let password = match left {
+        _ if !made_up => config.admin_password.0.clone(),
+        Some(password) => password,
+        None => token::new_password()?,
+    };
     let now = identity.inner.clock.now();
-    let hash = identity.inner.hasher.hash(password.clone()).await?;
+    let hash = identity.inner.hasher.hash(Asker::Account, password.clone()).await?;
     let mut user = new_user(config.admin_email.clone(), hash, now);
     user.name = Some("Administrator".into());
     user.is_admin = true;
     user.email_verified_at = Some(now);
     found(&mut tx, &user, &RequestId::default(), now).await?;
+    let login = made_up.then_some(FirstLogin { email: user.email, file });
+    if let Some(login) = &login {
+        private_file::write(&login.file, format!("{}\n{password}\n", login.email).as_bytes())
+            .with_context(|| format!("the first login cannot be written to {}", login.file.display()))?;
+    }
     tx.commit().await?;
-    Ok(made_up.then_some((user.email, Secret(password))))
+    Ok(login)
 }
 
-fn new_user(email: String, password_hash: String, now: Timestamp) -> UserRow {
+/// The file for the login of an address, and the password in it: one that an earlier start left, for this database or
+/// another, stays as it is and stays true. Another address has another file.
+fn login_file(folder: &Path, email: &str) -> (PathBuf, Option<String>) {
+    let mut file = folder.join("administrator");
+    for number in 2_u64.. {
+        match std::fs::read_to_string(&file) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => break,
+            Ok(text) if text.lines().next() == Some(email) => {
+                return (file, text.lines().nth(1).map(str::to_owned));
+            }
+            _ => file = folder.join(format!("administrator-{number}")),
+        }
+    }
+    (file, None)
+}
+
+pub(super) fn new_user(email: String, password_hash: String, now: Timestamp) -> UserRow {
     UserRow {
         id: UserId(Uuid::now_v7()),
         email,
@@ -57,23 +101,71 @@ fn new_user(email: String, password_hash: String, now: Timestamp) -> UserRow {
     }
 }
 
+/// A title made of an address: what stands before its `@`, without what would lead somewhere in a mail.
+fn title_of(email: &str) -> String {
+    let local = email.split('@').next().unwrap_or_default();
+    if misleads(local) { local.replace('.', " ") } else { local.to_owned() }
+}
+
 /// The organization and the first project of a person's own, not written yet.
 async fn own(tx: &mut Tx, user: &UserRow, now: Timestamp) -> Result<(OrgRow, ProjectRow)> {
-    let title = user.name.clone().unwrap_or_else(|| user.email.split('@').next().unwrap_or("personal").to_owned());
+    let title = user.name.clone().unwrap_or_else(|| title_of(&user.email));
     let org = org::new(tx, &Named { name: title, slug: None }, now).await?;
     let project = project::new(tx, org.id, &Named { name: "default".into(), slug: None }, now).await?;
     Ok((org, project))
 }
 
 /// Writes a person with an organization and a project of their own.
-async fn found(tx: &mut Tx, user: &UserRow, request: &RequestId, now: Timestamp) -> Result<(OrgRow, ProjectRow)> {
+pub(super) async fn settle(tx: &mut Tx, user: &UserRow, now: Timestamp) -> Result<(OrgRow, ProjectRow)> {
     let (org, project) = own(tx, user, now).await?;
     store::user::insert(tx, user).await?;
     org::write(tx, &org, user.id, true).await?;
     project::write(tx, &project, user.id).await?;
+    Ok((org, project))
+}
+
+/// Writes a person who signs up.
+async fn found(tx: &mut Tx, user: &UserRow, request: &RequestId, now: Timestamp) -> Result<(OrgRow, ProjectRow)> {
+    let (org, project) = settle(tx, user, now).await?;
     let subject = user.id.to_string();
     Audit { org: Some(org.id), ..by_themselves(user.id, request, "user.signup", &subject) }.write(tx, now).await?;
     Ok((org, project))
+}
+
+/// Refuses everybody, where nobody signs up.
+pub(in crate::services::identity) fn refuse_closed(identity: &Identity) -> Result<()> {
+    let message = "Nobody signs up here. Ask the operator of this platform for an account.";
+    match identity.inner.sign_up {
+        SignUpMode::Closed => Err(Error::new(Code::SignupClosed, message)),
+        SignUpMode::Open | SignUpMode::Invited => Ok(()),
+    }
+}
+
+/// Refuses what can be refused before the password is hashed, which takes the most.
+async fn admit(identity: &Identity, request: &SignUp, from: Network) -> Result<()> {
+    let inner = &identity.inner;
+    let now = inner.clock.now();
+    match (&request.invitation_token, inner.sign_up) {
+        (Some(token), _) => invitation::open_by(&inner.db, &token.0, &request.email, now).await.map(drop)?,
+        (None, SignUpMode::Invited) => {
+            let message = "Only who was invited signs up here: send the token of the invitation's link as \
+                           'invitation_token'. Owners and admins of an organization invite.";
+            return Err(Error::new(Code::InvitationRequired, message));
+        }
+        (None, SignUpMode::Open | SignUpMode::Closed) => {}
+    }
+    inner.limits.recipient(Door::SignUp, &request.email, from, now)?;
+    // Where it is a secret whether there is an account, everybody's password is hashed.
+    if !is_secret(identity, request) && store::user::by_email(&inner.db, &request.email).await?.is_some() {
+        return Err(email_taken());
+    }
+    Ok(())
+}
+
+/// Whether only the address's mail may tell that there is an account. Who holds an invitation of it reads its mail.
+fn is_secret(identity: &Identity, request: &SignUp) -> bool {
+    let required = identity.inner.config.require_verified_email == VerifiedEmail::SignIn;
+    required && request.invitation_token.is_none()
 }
 
 /// Signs a person up.
@@ -81,23 +173,33 @@ pub(in crate::services::identity) async fn sign_up(
     identity: &Identity,
     request: SignUp,
     id: &RequestId,
-) -> Result<SignUpView> {
+    key: Idempotency,
+) -> Result<Outcome<SignUpView>> {
     let inner = &identity.inner;
-    password::check(&request.password.0, &request.email, &inner.config)
-        .map_err(|rule| Error::field("password", rule))?;
-    let hash = inner.hasher.hash(request.password.0.clone()).await?;
+    if key.is_given() {
+        // Before the address is found to be taken, by the first of these requests.
+        let mut tx = inner.db.begin().await?;
+        if let Some(replayed) = key.replay(&mut tx, inner.clock.now()).await? {
+            return Ok(replayed);
+        }
+    }
+    admit(identity, &request, id.1.into()).await?;
+    let hash = inner.hasher.hash(Asker::Newcomer, request.password.0.clone()).await?;
     let now = inner.clock.now();
     let user = UserRow {
         name: request.name.clone(),
         phone: request.phone.clone(),
         ..new_user(request.email.clone(), hash, now)
     };
+    let required = inner.config.require_verified_email == VerifiedEmail::SignIn;
     let mut tx = inner.db.begin().await?;
     let taken = store::user::by_email(&mut tx, &user.email).await?.is_some();
     let (user, org, project) = if !taken {
         let (org, project) = found(&mut tx, &user, id, now).await?;
+        quota::begin(identity, &mut tx, Whose::Org(org.id), now).await?;
+        quota::begin(identity, &mut tx, Whose::Project(project.id), now).await?;
         (welcome(&mut tx, &request, user, id, now).await?, org, project)
-    } else if inner.config.require_verified_email && !invited(&mut tx, &request, now).await? {
+    } else if is_secret(identity, &request) {
         // Only who reads the mail learns that there is an account.
         let (org, project) = own(&mut tx, &user, now).await?;
         store::outbox::put(&mut tx, mail::EMAIL_TAKEN, &user.email, None, now).await?;
@@ -105,21 +207,16 @@ pub(in crate::services::identity) async fn sign_up(
     } else {
         return Err(email_taken());
     };
-    tx.commit().await.map_err(|e| if matches!(e, DbError::Unique(_)) { email_taken() } else { e.into() })?;
-    Ok(SignUpView {
-        verification_required: inner.config.require_verified_email,
+    let view = SignUpView {
+        verification_required: required,
         user: UserView::from(&user),
         organization: OrgView::from(&org),
         project: ProjectView::from(&project),
-    })
-}
-
-/// Whether who signs up holds an invitation of the address, and so reads its mail: nothing is hidden from them.
-async fn invited(tx: &mut Tx, request: &SignUp, now: Timestamp) -> Result<bool> {
-    match &request.invitation_token {
-        Some(token) => Ok(invitation::open_by(tx, &token.0, &request.email, now).await?.is_some()),
-        None => Ok(false),
-    }
+    };
+    // Also where there is an account: an answer that could not be repeated would tell.
+    let created = key.created(&mut tx, now, "/api/v1/users/me".into(), view).await?;
+    tx.commit().await.map_err(|e| if matches!(e, DbError::Unique(_)) { email_taken() } else { e.into() })?;
+    Ok(created)
 }
 
 /// What a new account brings with it: an invitation, a referral, a mail that verifies the address.
@@ -129,14 +226,14 @@ async fn welcome(tx: &mut Tx, request: &SignUp, mut user: UserRow, id: &RequestI
     }
     match &request.invitation_token {
         Some(token) => {
-            invitation::take(tx, &token.0, &mut user, &id.0, now).await?;
+            invitation::take(tx, &token.0, &mut user, id, now).await?;
         }
         None => store::outbox::put(tx, mail::VERIFY_EMAIL, &user.email, None, now).await?,
     }
     Ok(user)
 }
 
-fn email_taken() -> Error {
+pub(super) fn email_taken() -> Error {
     Error::new(Code::EmailTaken, "There is an account with this address. Sign in, or reset its password.")
 }
 
@@ -144,14 +241,16 @@ fn email_taken() -> Error {
 pub(in crate::services::identity) async fn change(
     identity: &Identity,
     person: &Person,
+    network: Network,
     change: ChangeMe,
 ) -> Result<UserView> {
     let inner = &identity.inner;
-    if change.email.is_some() {
-        super::password::confirm(identity, person, change.current_password).await?;
-    }
     let now = inner.clock.now();
-    let mut tx = inner.db.begin().await?;
+    if change.email.is_some() {
+        super::password::confirm(identity, person, network, change.current_password).await?;
+        inner.limits.change(person.user, now)?;
+    }
+    let mut tx = inner.db.begin_as(person).await?;
     let mut user = store::user::find(&mut tx, person.user).await?.ok_or_else(|| not_found("person"))?;
     if let Some(name) = change.name {
         user.name = Some(name);
@@ -168,6 +267,10 @@ pub(in crate::services::identity) async fn change(
         store::outbox::put(&mut tx, mail::VERIFY_EMAIL, &email, None, now).await?;
         user.email = email;
         user.email_verified_at = None;
+        // What was sent to the old address opens nothing any more.
+        for purpose in [mail::RESET_PASSWORD, mail::VERIFY_EMAIL] {
+            store::one_time::end(&mut tx, purpose, &user.id.to_string(), now).await?;
+        }
     }
     user.updated_at = now;
     store::user::update(&mut tx, &user).await?;
@@ -176,39 +279,79 @@ pub(in crate::services::identity) async fn change(
     Ok(UserView::from(&user))
 }
 
-/// Deletes oneself, with the organizations that are nobody else's and empty.
-pub(in crate::services::identity) async fn delete(identity: &Identity, person: &Person) -> Result<()> {
+/// Deletes oneself, with the organizations that are nobody else's and empty, and the keys one made. It needs the password.
+pub(in crate::services::identity) async fn delete(
+    identity: &Identity,
+    person: &Person,
+    network: Network,
+    current_password: Option<Secret>,
+) -> Result<()> {
     let inner = &identity.inner;
+    super::password::confirm(identity, person, network, current_password).await?;
     let now = inner.clock.now();
-    let mut tx = inner.db.begin().await?;
+    let mut tx = inner.db.begin_as(person).await?;
     if person.is_admin && store::user::administrators(&mut tx).await? == 1 {
         return Err(Error::new(Code::LastOwner, "You are the last administrator of this platform."));
     }
-    for org in store::org::solely_owned(&mut tx, person.user).await? {
-        let others = store::member::count(&mut tx, org.id).await? > 1;
-        if others || org::holds(identity, &mut tx, org.id).await? {
-            return Err(Error::new(
-                Code::LastOwner,
-                format!(
-                    "You are the last owner of '{}', which has other members or resources. Give it away, or delete what it holds.",
-                    org.slug
-                ),
-            ));
-        }
-        org::remove(&mut tx, org.id, now).await?;
-    }
-    let ended = store::session::revoke_all(&mut tx, person.user, None, now).await?;
-    store::member::remove_all(&mut tx, person.user).await?;
-    store::referral::advance(&mut tx, person.user, ["pending", "qualified"], "void", now).await?;
-    invalidate_tokens(&mut tx, person.user, now).await?;
-    store::user::forget(&mut tx, person.user, now).await?;
+    let left = leave(identity, &mut tx, person.user, "You are", now).await?;
     person.caller.audit("user.delete", &person.user.to_string()).write(&mut tx, now).await?;
     tx.commit().await?;
-    for id in ended {
-        inner.memory.revoke(id, person.user, now);
-    }
-    inner.memory.forget_people();
+    left.forget(identity, person.user, now);
     Ok(())
+}
+
+/// What ended with a person.
+pub(super) struct Left {
+    sessions: Vec<SessionId>,
+    orgs: Vec<OrgId>,
+}
+
+impl Left {
+    /// Takes it out of the memory, once it is committed.
+    pub(super) fn forget(self, identity: &Identity, user: UserId, now: Timestamp) {
+        let memory = &identity.inner.memory;
+        for id in self.sessions {
+            memory.revoke(id, user, now);
+        }
+        memory.forget_person(user);
+        for org in self.orgs {
+            memory.forget_org(org);
+        }
+    }
+}
+
+/// Takes a person out of everything, with the organizations that are nobody else's and empty, and the keys they made.
+pub(super) async fn leave(
+    identity: &Identity,
+    tx: &mut Tx,
+    user: UserId,
+    who_is: &str,
+    now: Timestamp,
+) -> Result<Left> {
+    let mut orgs = Vec::new();
+    for org in store::org::solely_owned(&mut *tx, user).await? {
+        let others = store::member::count(&mut *tx, org.id).await? > 1;
+        if others || org::holds(identity, tx, org.id).await? {
+            let slug = &org.slug;
+            let message = format!(
+                "{who_is} the last owner of '{slug}', which has other members or resources. Give it away, or delete \
+                 what it holds."
+            );
+            return Err(Error::new(Code::LastOwner, message));
+        }
+        org::remove(tx, org.id, now).await?;
+        orgs.push(org.id);
+    }
+    let sessions = store::session::revoke_all(tx, user, None, now).await?;
+    let left = store::member::remove_all(tx, user).await?;
+    member::tell_left(tx, &left, user, now).await?;
+    api_key::end_all(tx, user, now).await?;
+    store::invitation::end_of(tx, user, None, now).await?;
+    store::referral::advance(tx, user, [ReferralStatus::Pending, ReferralStatus::Qualified], ReferralStatus::Void, now)
+        .await?;
+    invalidate_tokens(tx, user, now).await?;
+    store::user::forget(tx, user, now).await?;
+    Ok(Left { sessions, orgs })
 }
 
 async fn invalidate_tokens(tx: &mut Tx, user: UserId, now: Timestamp) -> Result<()> {

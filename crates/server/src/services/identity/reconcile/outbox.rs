@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use berth_domain::ids::{InvitationId, OutboxId, UserId};
+use berth_domain::names::misleads;
 use berth_domain::{Error, Result, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -25,8 +26,21 @@ const LONGEST: i64 = 3_600;
 /// Age after which a message that could not be sent is given up, in seconds: its link has ended by then.
 const GIVEN_UP: i64 = 3 * 86_400;
 
+/// Before a recipient who has got enough is written to again, in seconds.
+const WHILE: i64 = 900;
+
 /// Wait when not even a failure could be recorded.
 const BLIND_PAUSE: Duration = Duration::from_millis(500);
+
+/// What becomes of a message.
+enum Prepared {
+    /// It is sent.
+    Letter(Letter),
+    /// Nobody needs it any more.
+    Unneeded,
+    /// Its recipient has got enough for now.
+    Later,
+}
 
 /// Reconciles the outbox.
 pub struct OutboxReconciler {
@@ -64,8 +78,10 @@ impl OutboxReconciler {
         let inner = &self.identity.inner;
         let found = store::outbox::find(&inner.db, id).await?;
         let Some(mut row) = found.filter(|row| row.work_at.is_some()) else { return Ok(()) };
-        let Some(letter) = self.prepare(&mut row).await? else {
-            return self.settle(id, "unneeded").await;
+        let letter = match self.prepare(&mut row).await? {
+            Prepared::Letter(letter) => letter,
+            Prepared::Unneeded => return self.settle(id, "unneeded").await,
+            Prepared::Later => return self.later(&row).await,
         };
         crate::fault::point("outbox.send.before").await.map_err(Error::internal)?;
         let sent = inner.carrier.send(id, &row.recipient, &letter).await;
@@ -74,6 +90,18 @@ impl OutboxReconciler {
             Ok(()) => self.settle(id, "sent").await,
             Err(reason) => self.postpone(&row, &reason).await,
         }
+    }
+
+    /// Has a message wait until its recipient has not been written to for a while.
+    async fn later(&self, row: &OutboxRow) -> Result<()> {
+        let now = self.identity.inner.clock.now();
+        if row.created_at.plus_seconds(GIVEN_UP) <= now {
+            return self.settle(row.id, "failed").await;
+        }
+        let mut tx = self.identity.inner.db.begin().await?;
+        let reason = "the recipient has got enough of its kind within the hour";
+        store::outbox::postpone(&mut tx, row.id, reason, now.plus_seconds(WHILE)).await?;
+        Ok(tx.commit().await?)
     }
 
     async fn settle(&self, id: OutboxId, outcome: &str) -> Result<()> {
@@ -95,20 +123,25 @@ impl OutboxReconciler {
         Ok(tx.commit().await?)
     }
 
-    /// The letter, with a new link or code whose hash is committed; `None` where nobody needs it any more.
-    async fn prepare(&self, row: &mut OutboxRow) -> Result<Option<Letter>> {
+    /// The letter, with a new link or code whose hash is committed.
+    async fn prepare(&self, row: &mut OutboxRow) -> Result<Prepared> {
         let mut tx = self.identity.inner.db.begin().await?;
+        if row.kind == mail::INVITATION && self.enough(&mut tx, row).await? {
+            return Ok(Prepared::Later);
+        }
+        store::outbox::begin(&mut tx, row.id, self.identity.inner.clock.now()).await?;
         let letter = match row.kind.as_str() {
             mail::VERIFY_EMAIL | mail::RESET_PASSWORD => self.to_account(&mut tx, row).await?,
             mail::VERIFY_PHONE => self.to_number(&mut tx, row).await?,
             mail::INVITATION => self.to_invited(&mut tx, row).await?,
+            mail::EMAIL_TAKEN if self.enough(&mut tx, row).await? => None,
             mail::EMAIL_TAKEN => Some(Letter::EmailTaken),
             mail::EMAIL_CHANGED => Some(Letter::EmailChanged),
             mail::PASSWORD_CHANGED => Some(Letter::PasswordChanged),
             other => return Err(Error::internal(format!("the outbox knows no '{other}'"))),
         };
         tx.commit().await?;
-        Ok(letter)
+        Ok(letter.map_or(Prepared::Unneeded, Prepared::Letter))
     }
 
     async fn to_account(&self, tx: &mut Tx, row: &mut OutboxRow) -> Result<Option<Letter>> {
@@ -151,17 +184,30 @@ impl OutboxReconciler {
         let Some(invitation) = found.filter(|invitation| invitation.is_open(now)) else { return Ok(None) };
         let Some(org) = store::org::find(&mut *tx, invitation.org).await? else { return Ok(None) };
         let by = store::user::find(&mut *tx, invitation.invited_by).await?;
-        let by = by.map_or_else(|| "Somebody".into(), |user| user.name.unwrap_or(user.email));
+        // Names that were chosen before the rule for them lead nobody astray either.
+        let plain = |name: &String| !misleads(name);
+        let by = by.map(|user| user.name.filter(plain).unwrap_or(user.email));
+        let by = by.unwrap_or_else(|| "Somebody".into());
+        let org_name = Some(org.name).filter(plain).unwrap_or(org.slug);
         let life = (invitation.expires_at.0 - now.0) / Timestamp::SECOND;
         let (token, _) = self.mint(tx, &subject, row, life, None).await?;
-        Ok(Some(Letter::Invitation { token, org: org.name, by }))
+        Ok(Some(Letter::Invitation { token, org: org_name, by }))
     }
 
     /// Whether an account was written to so often that somebody wants to annoy its owner, or to guess.
     async fn too_many(&self, tx: &mut Tx, row: &OutboxRow, subject: &str) -> Result<bool> {
-        let inner = &self.identity.inner;
-        let since = inner.clock.now().plus_seconds(-3_600);
-        Ok(store::one_time::since(tx, &row.kind, subject, since).await? >= inner.config.messages_per_hour)
+        let made = store::one_time::since(&mut *tx, &row.kind, subject, self.hour_ago()).await?;
+        Ok(made >= self.identity.inner.config.messages_per_hour || self.enough(tx, row).await?)
+    }
+
+    /// Whether a recipient has got as many of a kind within the hour as anybody gets, whoever had them sent.
+    async fn enough(&self, tx: &mut Tx, row: &OutboxRow) -> Result<bool> {
+        let sent = store::outbox::sent(tx, &row.kind, &row.recipient, self.hour_ago(), row.id).await?;
+        Ok(sent >= self.identity.inner.config.messages_per_hour)
+    }
+
+    fn hour_ago(&self) -> Timestamp {
+        self.identity.inner.clock.now().plus_seconds(-3_600)
     }
 
     async fn mint(

@@ -1,10 +1,12 @@
 //! Rows of API keys. Of a key itself there is only the hash.
 
-use berth_domain::Timestamp;
-use berth_domain::identity::KeyScopes;
-use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
-use berth_domain::page::Page;
+use std::net::IpAddr;
 
+use berth_domain::Timestamp;
+use berth_domain::identity::{KeyScopes, KeyStatus, Networks};
+use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
+
+use crate::db::listing::{Listed, Listing, Words};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// A key.
@@ -36,12 +38,36 @@ pub struct KeyRow {
     pub revoked_at: Option<Timestamp>,
     /// When it was used last, to the minute.
     pub last_used_at: Option<Timestamp>,
+    /// Where it was used last.
+    pub last_used_address: Option<String>,
+    /// Where it may be used from.
+    pub networks: Networks,
+    /// Whether who made it is suspended.
+    pub suspended: bool,
+    /// The address of who made it, if the account is there.
+    pub maker_email: Option<String>,
+    /// How long a key of the organization may live, in seconds.
+    pub longest: Option<i64>,
 }
 
 impl KeyRow {
     /// Whether it counts.
     pub fn lives(&self, now: Timestamp) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|at| at > now)
+    }
+
+    /// Where it stands.
+    pub fn status(&self, now: Timestamp) -> KeyStatus {
+        match self.revoked_at {
+            Some(_) => KeyStatus::Revoked,
+            None if self.lives(now) => KeyStatus::Active,
+            None => KeyStatus::Expired,
+        }
+    }
+
+    /// Whether it lives longer than the organization lets keys live that are made now.
+    pub fn outlives_limit(&self) -> bool {
+        self.longest.is_some_and(|longest| self.expires_at.is_none_or(|at| at > self.created_at.plus_seconds(longest)))
     }
 }
 
@@ -61,14 +87,25 @@ impl FromRow for KeyRow {
             expires_at: row.opt_time("expires_at")?,
             revoked_at: row.opt_time("revoked_at")?,
             last_used_at: row.opt_time("last_used_at")?,
+            last_used_address: row.opt_text("last_used_address")?,
+            networks: row.opt_word("networks", Networks::parse)?.unwrap_or_default(),
+            suspended: row.opt_time("maker_suspended_at")?.is_some(),
+            maker_email: row.opt_text("maker_email")?.filter(|email| !email.is_empty()),
+            longest: row.opt_int("max_key_seconds")?,
         })
     }
 }
 
+/// Columns of a key, with how who made it stands.
+const COLUMNS: &str =
+    "k.*, u.suspended_at AS maker_suspended_at, u.email AS maker_email, o.max_key_seconds AS max_key_seconds";
+/// Keys, with who made them.
+const FROM: &str = "api_keys k LEFT JOIN users u ON u.id = k.created_by LEFT JOIN orgs o ON o.id = k.org_id";
+
 /// Writes a new key.
 pub async fn insert(tx: &mut Tx, key: &KeyRow) -> Result<(), DbError> {
     sql("INSERT INTO api_keys (id, org_id, project_id, name, public_id, hash, scopes, created_by, created_at, \
-         updated_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)")
+         updated_at, expires_at, networks) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)")
     .bind(key.id)
     .bind(key.org)
     .bind(key.project)
@@ -80,6 +117,7 @@ pub async fn insert(tx: &mut Tx, key: &KeyRow) -> Result<(), DbError> {
     .bind(key.created_at)
     .bind(key.updated_at)
     .bind(key.expires_at)
+    .bind(key.networks.to_string())
     .execute(tx)
     .await
     .map(drop)
@@ -87,22 +125,47 @@ pub async fn insert(tx: &mut Tx, key: &KeyRow) -> Result<(), DbError> {
 
 /// Writes what may change of a key.
 pub async fn update(tx: &mut Tx, key: &KeyRow) -> Result<(), DbError> {
-    sql("UPDATE api_keys SET name = $2, scopes = $3, expires_at = $4, revoked_at = $5, updated_at = $6 WHERE id = $1")
-        .bind(key.id)
-        .bind(&key.name)
-        .bind(key.scopes.to_string())
-        .bind(key.expires_at)
-        .bind(key.revoked_at)
-        .bind(key.updated_at)
-        .execute(tx)
+    sql("UPDATE api_keys SET name = $2, scopes = $3, expires_at = $4, revoked_at = $5, updated_at = $6, \
+         networks = $7 WHERE id = $1")
+    .bind(key.id)
+    .bind(&key.name)
+    .bind(key.scopes.to_string())
+    .bind(key.expires_at)
+    .bind(key.revoked_at)
+    .bind(key.updated_at)
+    .bind(key.networks.to_string())
+    .execute(tx)
+    .await
+    .map(drop)
+}
+
+/// The keys of an organization that count, which a person made in projects that they do not see any more.
+pub async fn unseen(tx: &mut Tx, org: OrgId, maker: UserId) -> Result<Vec<KeyRow>, DbError> {
+    sql(format!(
+        "SELECT {COLUMNS} FROM {FROM} WHERE k.created_by = $1 AND k.org_id = $2 AND k.revoked_at IS NULL \
+         AND NOT EXISTS (SELECT 1 FROM org_members m WHERE m.org_id = $2 AND m.user_id = $1 \
+         AND m.role IN ('owner', 'admin')) AND NOT EXISTS (SELECT 1 FROM project_members r \
+         WHERE r.project_id = k.project_id AND r.user_id = $1)"
+    ))
+    .bind(maker)
+    .bind(org)
+    .fetch_all(tx)
+    .await
+}
+
+/// The keys that count, which a person made.
+pub async fn of_maker(tx: &mut Tx, maker: UserId) -> Result<Vec<KeyRow>, DbError> {
+    sql(format!("SELECT {COLUMNS} FROM {FROM} WHERE k.created_by = $1 AND k.revoked_at IS NULL"))
+        .bind(maker)
+        .fetch_all(tx)
         .await
-        .map(drop)
 }
 
 /// A key by its hash, if its project is there.
 pub async fn by_hash(db: &Db, hash: &str) -> Result<Option<KeyRow>, DbError> {
-    sql("SELECT k.* FROM api_keys k JOIN projects p ON p.id = k.project_id \
-         WHERE k.hash = $1 AND p.deleted_at IS NULL")
+    sql(format!(
+        "SELECT {COLUMNS} FROM {FROM} JOIN projects p ON p.id = k.project_id WHERE k.hash = $1 AND p.deleted_at IS NULL"
+    ))
     .bind(hash)
     .fetch_optional(db)
     .await
@@ -110,20 +173,48 @@ pub async fn by_hash(db: &Db, hash: &str) -> Result<Option<KeyRow>, DbError> {
 
 /// A key of a project.
 pub async fn find(on: impl On, project: ProjectId, id: KeyId) -> Result<Option<KeyRow>, DbError> {
-    sql("SELECT * FROM api_keys WHERE project_id = $1 AND id = $2").bind(project).bind(id).fetch_optional(on).await
-}
-
-/// A page of a project's keys, newest first, and how many there are.
-pub async fn list(db: &Db, project: ProjectId, page: Page) -> Result<(Vec<KeyRow>, i64), DbError> {
-    page_of("*", "api_keys WHERE project_id = $1", "created_at DESC, id DESC").bind(project).fetch(db, page).await
-}
-
-/// Notes when a key was used; never sets the time back.
-pub async fn used(tx: &mut Tx, id: KeyId, at: Timestamp) -> Result<(), DbError> {
-    sql("UPDATE api_keys SET last_used_at = $2 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < $2)")
+    sql(format!("SELECT {COLUMNS} FROM {FROM} WHERE k.project_id = $1 AND k.id = $2"))
+        .bind(project)
         .bind(id)
-        .bind(at)
-        .execute(tx)
+        .fetch_optional(on)
         .await
-        .map(drop)
+}
+
+/// [`KeyRow::status`] at `$2`.
+const STATUS: &str = "CASE WHEN k.revoked_at IS NOT NULL THEN 'revoked' WHEN k.expires_at <= $2 THEN 'expired' \
+     ELSE 'active' END";
+
+/// By what a list of keys can be narrowed and ordered.
+pub const LISTED: Listed = Listed {
+    id: "listed.id",
+    created: "listed.created_at",
+    name: Some("listed.name"),
+    status: Some(Words { param: "status", column: "listed.status", words: KeyStatus::WORDS }),
+    labels: None,
+};
+
+/// A page of a project's keys, and how many there are.
+pub async fn list(
+    db: &Db,
+    project: ProjectId,
+    now: Timestamp,
+    listing: &Listing,
+) -> Result<(Vec<KeyRow>, i64), DbError> {
+    let from = format!(
+        "(SELECT {COLUMNS}, {STATUS} AS status FROM {FROM} WHERE k.project_id = $1) \
+         AS listed WHERE 1 = 1"
+    );
+    page_of("*", from).bind(project).bind(now).list(db, &LISTED, listing).await
+}
+
+/// Notes when and where a key was used; never sets the time back.
+pub async fn used(tx: &mut Tx, id: KeyId, at: Timestamp, from: Option<IpAddr>) -> Result<(), DbError> {
+    sql("UPDATE api_keys SET last_used_at = $2, last_used_address = $3 WHERE id = $1 AND (last_used_at IS NULL \
+         OR last_used_at < $2 OR (last_used_at = $2 AND (last_used_address IS NULL OR last_used_address <> $3)))")
+    .bind(id)
+    .bind(at)
+    .bind(from.map(|address| address.to_string()))
+    .execute(tx)
+    .await
+    .map(drop)
 }

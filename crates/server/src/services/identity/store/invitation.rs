@@ -1,10 +1,10 @@
 //! Rows of invitations.
 
 use berth_domain::Timestamp;
-use berth_domain::identity::OrgRole;
+use berth_domain::identity::{InvitationStatus, OrgRole};
 use berth_domain::ids::{InvitationId, OrgId, UserId};
-use berth_domain::page::Page;
 
+use crate::db::listing::{Listed, Listing, Words};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// An invitation.
@@ -20,7 +20,7 @@ pub struct InvitationRow {
     pub role: OrgRole,
     /// JSON of the roles in projects that it gives.
     pub project_roles: String,
-    /// Who invites.
+    /// Who sent it last, by whose right it counts.
     pub invited_by: UserId,
     /// Creation.
     pub created_at: Timestamp,
@@ -30,6 +30,18 @@ pub struct InvitationRow {
     pub accepted_at: Option<Timestamp>,
     /// When it was taken back.
     pub revoked_at: Option<Timestamp>,
+}
+
+impl InvitationRow {
+    /// Where it stands.
+    pub fn status(&self, now: Timestamp) -> InvitationStatus {
+        match (self.accepted_at, self.revoked_at) {
+            (Some(_), _) => InvitationStatus::Accepted,
+            (None, Some(_)) => InvitationStatus::Revoked,
+            (None, None) if self.expires_at <= now => InvitationStatus::Expired,
+            (None, None) => InvitationStatus::Pending,
+        }
+    }
 }
 
 impl FromRow for InvitationRow {
@@ -76,19 +88,41 @@ pub async fn insert(tx: &mut Tx, invitation: &InvitationRow) -> Result<(), DbErr
 
 /// Writes what may change of an invitation.
 pub async fn update(tx: &mut Tx, invitation: &InvitationRow) -> Result<(), DbError> {
-    sql("UPDATE invitations SET expires_at = $2, accepted_at = $3, revoked_at = $4 WHERE id = $1")
+    sql("UPDATE invitations SET expires_at = $2, accepted_at = $3, revoked_at = $4, invited_by = $5 WHERE id = $1")
         .bind(invitation.id)
         .bind(invitation.expires_at)
         .bind(invitation.accepted_at)
         .bind(invitation.revoked_at)
+        .bind(invitation.invited_by)
         .execute(tx)
         .await
         .map(drop)
 }
 
+/// Takes back the open invitations that a person sent: those of one organization, or all. How many.
+pub async fn end_of(tx: &mut Tx, sender: UserId, org: Option<OrgId>, now: Timestamp) -> Result<u64, DbError> {
+    sql("UPDATE invitations SET revoked_at = $3 WHERE invited_by = $1 AND (org_id = $2 OR $2 IS NULL) \
+         AND accepted_at IS NULL AND revoked_at IS NULL")
+    .bind(sender)
+    .bind(org)
+    .bind(now)
+    .execute(tx)
+    .await
+}
+
 /// An invitation by id.
 pub async fn find(on: impl On, id: InvitationId) -> Result<Option<InvitationRow>, DbError> {
     sql("SELECT * FROM invitations WHERE id = $1").bind(id).fetch_optional(on).await
+}
+
+/// The invitation that a link leads to which was not used, by the hash of its token.
+pub async fn by_link(on: impl On, purpose: &str, hash: &str) -> Result<Option<InvitationRow>, DbError> {
+    sql("SELECT i.* FROM invitations i JOIN one_time_tokens t ON t.subject = i.id \
+         WHERE t.purpose = $1 AND t.token_hash = $2 AND t.used_at IS NULL")
+    .bind(purpose)
+    .bind(hash)
+    .fetch_optional(on)
+    .await
 }
 
 /// An open invitation of an address to an organization.
@@ -102,7 +136,24 @@ pub async fn open_for(tx: &mut Tx, org: OrgId, email: &str, now: Timestamp) -> R
     .await
 }
 
-/// A page of an organization's invitations, newest first, and how many there are.
-pub async fn list(db: &Db, org: OrgId, page: Page) -> Result<(Vec<InvitationRow>, i64), DbError> {
-    page_of("*", "invitations WHERE org_id = $1", "created_at DESC, id DESC").bind(org).fetch(db, page).await
+/// By what a list of invitations can be narrowed and ordered.
+pub const LISTED: Listed = Listed {
+    id: "listed.id",
+    created: "listed.created_at",
+    name: None,
+    status: Some(Words { param: "status", column: "listed.status", words: InvitationStatus::WORDS }),
+    labels: None,
+};
+
+/// A page of an organization's invitations, and how many there are.
+pub async fn list(
+    db: &Db,
+    org: OrgId,
+    now: Timestamp,
+    listing: &Listing,
+) -> Result<(Vec<InvitationRow>, i64), DbError> {
+    let from = "(SELECT i.*, CASE WHEN i.accepted_at IS NOT NULL THEN 'accepted' \
+         WHEN i.revoked_at IS NOT NULL THEN 'revoked' WHEN i.expires_at <= $2 THEN 'expired' ELSE 'pending' END \
+         AS status FROM invitations i WHERE i.org_id = $1) AS listed WHERE 1 = 1";
+    page_of("*", from).bind(org).bind(now).list(db, &LISTED, listing).await
 }

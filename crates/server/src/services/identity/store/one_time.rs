@@ -110,9 +110,22 @@ pub async fn with_code(
     .await
 }
 
-/// Counts a wrong code.
-pub async fn tried(tx: &mut Tx, id: &str) -> Result<(), DbError> {
-    sql("UPDATE one_time_tokens SET tries = tries + 1 WHERE id = $1").bind(id).execute(tx).await.map(drop)
+/// The subject of codes that nobody was sent.
+pub const NOBODY: &str = "nobody";
+
+/// Counts a wrong code against every open one of a subject. A row is written where there is none, too, so that the time
+/// does not tell.
+pub async fn tried(tx: &mut Tx, purpose: &str, subject: &str, tries: i64, now: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE one_time_tokens SET tries = tries + 1 WHERE id = $1 OR (purpose = $2 AND subject = $3 \
+         AND used_at IS NULL AND tries < $4 AND code_expires_at > $5)")
+    .bind(NOBODY)
+    .bind(purpose)
+    .bind(subject)
+    .bind(tries)
+    .bind(now)
+    .execute(tx)
+    .await
+    .map(drop)
 }
 
 /// Ends every one of a subject: what is proved is proved once.
@@ -136,7 +149,11 @@ pub async fn since(tx: &mut Tx, purpose: &str, subject: &str, since: Timestamp) 
         .await
 }
 
-/// Removes those that ended before a time.
-pub async fn forget(tx: &mut Tx, before: Timestamp) -> Result<(), DbError> {
-    sql("DELETE FROM one_time_tokens WHERE expires_at < $1").bind(before).execute(tx).await.map(drop)
+/// Removes so many of those that ended before a time; how many there were.
+pub async fn forget(tx: &mut Tx, before: Timestamp, most: i64) -> Result<u64, DbError> {
+    sql("DELETE FROM one_time_tokens WHERE id IN (SELECT id FROM one_time_tokens WHERE expires_at < $1 LIMIT $2)")
+        .bind(before)
+        .bind(most)
+        .execute(tx)
+        .await
 }

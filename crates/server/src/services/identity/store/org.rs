@@ -3,9 +3,14 @@
 use berth_domain::Timestamp;
 use berth_domain::identity::OrgRole;
 use berth_domain::ids::{OrgId, UserId};
-use berth_domain::page::Page;
 
+use crate::db::listing::{Listed, Listing};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
+
+/// Whether the organization `o` is refused: suspended itself, or without an owner who is not suspended.
+pub(super) const REFUSED: &str = "CASE WHEN o.suspended_at IS NOT NULL OR NOT EXISTS (SELECT 1 FROM org_members w \
+     JOIN users x ON x.id = w.user_id WHERE w.org_id = o.id AND w.role = 'owner' AND x.suspended_at IS NULL) \
+     THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END";
 
 /// An organization, with the role of whoever looks.
 #[derive(Clone, Debug)]
@@ -20,6 +25,10 @@ pub struct OrgRow {
     pub role: Option<OrgRole>,
     /// When an administrator suspended it.
     pub suspended_at: Option<Timestamp>,
+    /// Whether everything of it is refused: it is suspended, or nobody who owns it is active.
+    pub refused: bool,
+    /// How long an API key may live that is made now, in seconds.
+    pub max_key_seconds: Option<i64>,
     /// Creation.
     pub created_at: Timestamp,
     /// Last change.
@@ -34,6 +43,8 @@ impl FromRow for OrgRow {
             slug: row.text("slug")?,
             role: row.opt_word("role", OrgRole::parse)?,
             suspended_at: row.opt_time("suspended_at")?,
+            refused: row.flag("refused")?,
+            max_key_seconds: row.opt_int("max_key_seconds")?,
             created_at: row.time("created_at")?,
             updated_at: row.time("updated_at")?,
         })
@@ -62,12 +73,13 @@ pub async fn insert(tx: &mut Tx, org: &OrgRow, personal: bool) -> Result<(), DbE
 
 /// Writes what may change of an organization.
 pub async fn update(tx: &mut Tx, org: &OrgRow) -> Result<(), DbError> {
-    sql("UPDATE orgs SET name = $2, slug = $3, suspended_at = $4, updated_at = $5 WHERE id = $1")
+    sql("UPDATE orgs SET name = $2, slug = $3, suspended_at = $4, updated_at = $5, max_key_seconds = $6 WHERE id = $1")
         .bind(org.id)
         .bind(&org.name)
         .bind(&org.slug)
         .bind(org.suspended_at)
         .bind(org.updated_at)
+        .bind(org.max_key_seconds)
         .execute(tx)
         .await
         .map(drop)
@@ -92,7 +104,7 @@ pub async fn remove(tx: &mut Tx, id: OrgId, now: Timestamp) -> Result<(), DbErro
 
 /// An organization by id, whoever looks.
 pub async fn find(on: impl On, id: OrgId) -> Result<Option<OrgRow>, DbError> {
-    sql("SELECT o.*, NULL AS role FROM orgs o WHERE o.id = $1 AND o.deleted_at IS NULL")
+    sql(format!("SELECT o.*, {REFUSED} AS refused, NULL AS role FROM orgs o WHERE o.id = $1 AND o.deleted_at IS NULL"))
         .bind(id)
         .fetch_optional(on)
         .await
@@ -100,38 +112,40 @@ pub async fn find(on: impl On, id: OrgId) -> Result<Option<OrgRow>, DbError> {
 
 /// An organization as one of its members sees it, by id or slug.
 pub async fn of(on: impl On, user: UserId, name: &str) -> Result<Option<OrgRow>, DbError> {
-    sql("SELECT o.*, m.role AS role FROM orgs o JOIN org_members m ON m.org_id = o.id \
-         WHERE m.user_id = $1 AND (o.id = $2 OR o.slug = $2) AND o.deleted_at IS NULL")
+    sql(format!(
+        "SELECT o.*, {REFUSED} AS refused, m.role AS role FROM orgs o JOIN org_members m ON m.org_id = o.id \
+         WHERE m.user_id = $1 AND (o.id = $2 OR o.slug = $2) AND o.deleted_at IS NULL"
+    ))
     .bind(user)
     .bind(name)
     .fetch_optional(on)
     .await
 }
 
+/// By what a list of organizations can be narrowed and ordered.
+pub const LISTED: Listed =
+    Listed { id: "o.id", created: "o.created_at", name: Some("o.name"), status: None, labels: None };
+
 /// A page of the organizations a person belongs to, and how many there are.
-pub async fn list_of(db: &Db, user: UserId, page: Page) -> Result<(Vec<OrgRow>, i64), DbError> {
-    page_of(
-        "o.*, m.role AS role",
-        "orgs o JOIN org_members m ON m.org_id = o.id WHERE m.user_id = $1",
-        "o.created_at DESC, o.id DESC",
-    )
-    .bind(user)
-    .fetch(db, page)
-    .await
+pub async fn list_of(db: &Db, user: UserId, listing: &Listing) -> Result<(Vec<OrgRow>, i64), DbError> {
+    let columns = format!("o.*, {REFUSED} AS refused, m.role AS role");
+    let from = "orgs o JOIN org_members m ON m.org_id = o.id WHERE m.user_id = $1";
+    page_of(columns, from).bind(user).list(db, &LISTED, listing).await
 }
 
-/// A page of all organizations, newest first, and how many there are.
-pub async fn list(db: &Db, page: Page) -> Result<(Vec<OrgRow>, i64), DbError> {
-    page_of("o.*, NULL AS role", "orgs o WHERE o.deleted_at IS NULL", "o.created_at DESC, o.id DESC")
-        .fetch(db, page)
-        .await
+/// A page of all organizations, and how many there are.
+pub async fn list(db: &Db, listing: &Listing) -> Result<(Vec<OrgRow>, i64), DbError> {
+    let columns = format!("o.*, {REFUSED} AS refused, NULL AS role");
+    page_of(columns, "orgs o WHERE o.deleted_at IS NULL").list(db, &LISTED, listing).await
 }
 
 /// Organizations of which a person is the only owner.
 pub async fn solely_owned(tx: &mut Tx, user: UserId) -> Result<Vec<OrgRow>, DbError> {
-    sql("SELECT o.*, m.role AS role FROM orgs o JOIN org_members m ON m.org_id = o.id \
+    sql(format!(
+        "SELECT o.*, {REFUSED} AS refused, m.role AS role FROM orgs o JOIN org_members m ON m.org_id = o.id \
          WHERE m.user_id = $1 AND m.role = 'owner' AND o.deleted_at IS NULL AND NOT EXISTS \
-         (SELECT 1 FROM org_members x WHERE x.org_id = o.id AND x.role = 'owner' AND x.user_id <> $1)")
+         (SELECT 1 FROM org_members x WHERE x.org_id = o.id AND x.role = 'owner' AND x.user_id <> $1)"
+    ))
     .bind(user)
     .fetch_all(tx)
     .await
@@ -147,10 +161,7 @@ impl FromRow for IdRow {
 
 /// Organizations that are suspended, or whose owners all are.
 pub async fn suspended(db: &Db) -> Result<Vec<OrgId>, DbError> {
-    let rows: Vec<IdRow> = sql("SELECT o.id FROM orgs o WHERE o.deleted_at IS NULL AND (o.suspended_at IS NOT NULL \
-         OR NOT EXISTS (SELECT 1 FROM org_members m JOIN users u ON u.id = m.user_id \
-         WHERE m.org_id = o.id AND m.role = 'owner' AND u.suspended_at IS NULL))")
-    .fetch_all(db)
-    .await?;
+    let rows: Vec<IdRow> =
+        sql(format!("SELECT o.id FROM orgs o WHERE o.deleted_at IS NULL AND {REFUSED} = 1")).fetch_all(db).await?;
     Ok(rows.into_iter().map(|row| row.0).collect())
 }

@@ -38,7 +38,17 @@ impl FromRow for OutboxRow {
     }
 }
 
-/// Puts something into the outbox; its worker is woken by the commit.
+const WAITS: &str = "SELECT COUNT(*) FROM outbox WHERE recipient_key = $1 AND kind = $2 AND COALESCE(subject, '') = $3 \
+     AND work_at IS NOT NULL AND begun_at IS NULL";
+
+/// Whether the same waits to be sent. What is being sent does not wait: its text is made.
+pub async fn waits(on: impl On, kind: &str, recipient: &str, subject: Option<&str>) -> Result<bool, DbError> {
+    let waiting: i64 =
+        sql(WAITS).bind(recipient.to_lowercase()).bind(kind).bind(subject.unwrap_or_default()).fetch_one(on).await?;
+    Ok(waiting > 0)
+}
+
+/// Puts something into the outbox, unless the same waits there; its worker is woken by the commit.
 pub async fn put(
     tx: &mut Tx,
     kind: &str,
@@ -46,14 +56,19 @@ pub async fn put(
     subject: Option<&str>,
     now: Timestamp,
 ) -> Result<(), DbError> {
-    sql("INSERT INTO outbox (id, kind, recipient, subject, work_at, created_at) VALUES ($1, $2, $3, $4, $5, $5)")
-        .bind(OutboxId(uuid::Uuid::now_v7()))
-        .bind(kind)
-        .bind(recipient)
-        .bind(subject)
-        .bind(now)
-        .execute(&mut *tx)
-        .await?;
+    if waits(&mut *tx, kind, recipient, subject).await? {
+        return Ok(());
+    }
+    sql("INSERT INTO outbox (id, kind, recipient, recipient_key, subject, work_at, created_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $6)")
+    .bind(OutboxId(uuid::Uuid::now_v7()))
+    .bind(kind)
+    .bind(recipient)
+    .bind(recipient.to_lowercase())
+    .bind(subject)
+    .bind(now)
+    .execute(&mut *tx)
+    .await?;
     tx.signal(Signal::Work("outbox"));
     Ok(())
 }
@@ -63,15 +78,33 @@ pub async fn find(on: impl On, id: OutboxId) -> Result<Option<OutboxRow>, DbErro
     sql("SELECT * FROM outbox WHERE id = $1").bind(id).fetch_optional(on).await
 }
 
+/// Notes that a message is being sent: from now on another of its kind is another message.
+pub async fn begin(tx: &mut Tx, id: OutboxId, now: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE outbox SET begun_at = $2 WHERE id = $1").bind(id).bind(now).execute(tx).await.map(drop)
+}
+
+/// How many of a kind a recipient was sent since a time, or is being sent; one is not counted.
+pub async fn sent(tx: &mut Tx, kind: &str, recipient: &str, since: Timestamp, but: OutboxId) -> Result<i64, DbError> {
+    sql("SELECT COUNT(*) FROM outbox WHERE recipient_key = $1 AND kind = $2 AND begun_at > $3 \
+         AND (outcome = 'sent' OR work_at IS NOT NULL) AND id <> $4")
+    .bind(recipient.to_lowercase())
+    .bind(kind)
+    .bind(since)
+    .bind(but)
+    .fetch_one(tx)
+    .await
+}
+
 /// Notes an attempt that failed, and when the next is due.
 pub async fn postpone(tx: &mut Tx, id: OutboxId, message: &str, until: Timestamp) -> Result<(), DbError> {
-    sql("UPDATE outbox SET attempts = attempts + 1, message = $2, work_at = $3 WHERE id = $1 AND work_at IS NOT NULL")
-        .bind(id)
-        .bind(message)
-        .bind(until)
-        .execute(tx)
-        .await
-        .map(drop)
+    sql("UPDATE outbox SET attempts = attempts + 1, message = $2, work_at = $3, begun_at = NULL \
+         WHERE id = $1 AND work_at IS NOT NULL")
+    .bind(id)
+    .bind(message)
+    .bind(until)
+    .execute(tx)
+    .await
+    .map(drop)
 }
 
 /// Notes how it ended: `sent`, `unneeded` or `failed`.
@@ -93,7 +126,11 @@ pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(OutboxId, Timestamp
         .await
 }
 
-/// Removes what was settled before a time.
-pub async fn forget(tx: &mut Tx, before: Timestamp) -> Result<(), DbError> {
-    sql("DELETE FROM outbox WHERE settled_at < $1").bind(before).execute(tx).await.map(drop)
+/// Removes so many of what was settled before a time; how many there were.
+pub async fn forget(tx: &mut Tx, before: Timestamp, most: i64) -> Result<u64, DbError> {
+    sql("DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE settled_at < $1 LIMIT $2)")
+        .bind(before)
+        .bind(most)
+        .execute(tx)
+        .await
 }

@@ -3,8 +3,9 @@
 use berth_domain::Timestamp;
 use berth_domain::identity::ProjectRole;
 use berth_domain::ids::{OrgId, ProjectId, UserId};
-use berth_domain::page::Page;
 
+use crate::db::listing::{Listed, Listing};
+use crate::db::owned::{self, Owned, Whose};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// A project, with the role of whoever looks.
@@ -133,6 +134,11 @@ pub async fn named(on: impl On, id: ProjectId, org: &str, name: &str) -> Result<
     .await
 }
 
+/// How many projects an organization has.
+pub async fn count(on: impl On, org: OrgId) -> Result<i64, DbError> {
+    sql("SELECT COUNT(*) FROM projects WHERE org_id = $1 AND deleted_at IS NULL").bind(org).fetch_one(on).await
+}
+
 /// Every project of an organization.
 pub async fn all_of(tx: &mut Tx, org: OrgId) -> Result<Vec<ProjectRow>, DbError> {
     sql("SELECT p.*, NULL AS role FROM projects p WHERE p.org_id = $1 AND p.deleted_at IS NULL")
@@ -141,17 +147,24 @@ pub async fn all_of(tx: &mut Tx, org: OrgId) -> Result<Vec<ProjectRow>, DbError>
         .await
 }
 
-/// A page of an organization's projects: all of them, or only those a person is a member of.
-pub async fn list(db: &Db, org: OrgId, user: UserId, all: bool, page: Page) -> Result<(Vec<ProjectRow>, i64), DbError> {
-    page_of(
-        "p.*, m.role AS role",
-        "projects p LEFT JOIN project_members m ON m.project_id = p.id AND m.user_id = $2 \
-         WHERE p.org_id = $1 AND p.deleted_at IS NULL AND ($3 = 1 OR m.role IS NOT NULL)",
-        "p.created_at DESC, p.id DESC",
-    )
-    .bind(org)
-    .bind(user)
-    .bind(all)
-    .fetch(db, page)
-    .await
+/// By what a list of projects can be narrowed and ordered.
+pub const LISTED: Listed =
+    Listed { id: "p.id", created: "p.created_at", name: Some("p.name"), status: None, labels: None };
+
+/// A page of an organization's projects, and how many there are: all of them, or only those a person is a member of.
+pub async fn list(
+    db: &Db,
+    org: OrgId,
+    user: UserId,
+    all: bool,
+    listing: &Listing,
+) -> Result<(Vec<ProjectRow>, i64), DbError> {
+    let from = "projects p LEFT JOIN project_members m ON m.project_id = p.id AND m.user_id = $2 \
+         WHERE p.org_id = $1 AND p.deleted_at IS NULL AND ($3 = 1 OR m.role IS NOT NULL)";
+    page_of("p.*, m.role AS role", from).bind(org).bind(user).bind(all).list(db, &LISTED, listing).await
+}
+
+/// A page of everybody's projects with their organizations, and how many there are.
+pub async fn list_all(db: &Db, whose: &Whose, listing: &Listing) -> Result<(Vec<Owned<ProjectRow>>, i64), DbError> {
+    owned::list(db, owned::PROJECTS, whose, &LISTED, listing).await
 }

@@ -2,8 +2,8 @@
 
 use berth_domain::Timestamp;
 use berth_domain::ids::{SessionId, UserId};
-use berth_domain::page::Page;
 
+use crate::db::listing::{Listed, Listing};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// A signed-in session.
@@ -86,11 +86,14 @@ pub async fn find(on: impl On, id: SessionId) -> Result<Option<SessionRow>, DbEr
         .await
 }
 
-/// A page of a person's sessions that last, newest first, and how many there are.
-pub async fn list(db: &Db, user: UserId, now: Timestamp, page: Page) -> Result<(Vec<SessionRow>, i64), DbError> {
+/// By what a list of sessions can be ordered.
+pub const LISTED: Listed = Listed { id: "s.id", created: "s.created_at", name: None, status: None, labels: None };
+
+/// A page of a person's sessions that last, and how many there are.
+pub async fn list(db: &Db, user: UserId, now: Timestamp, listing: &Listing) -> Result<(Vec<SessionRow>, i64), DbError> {
     let from = "sessions s JOIN users u ON u.id = s.user_id \
          WHERE s.user_id = $1 AND s.revoked_at IS NULL AND s.expires_at > $2";
-    page_of(COLUMNS, from, "s.created_at DESC, s.id DESC").bind(user).bind(now).fetch(db, page).await
+    page_of(COLUMNS, from).bind(user).bind(now).list(db, &LISTED, listing).await
 }
 
 /// Ends a session.
@@ -186,4 +189,39 @@ pub async fn use_refresh(tx: &mut Tx, hash: &str, successor: &str, now: Timestam
         .execute(tx)
         .await
         .map(drop)
+}
+
+/// Removes so many refresh tokens that ended before a time; how many there were.
+pub async fn forget_refresh(tx: &mut Tx, before: Timestamp, most: i64) -> Result<u64, DbError> {
+    sql("DELETE FROM refresh_tokens WHERE hash IN (SELECT hash FROM refresh_tokens WHERE expires_at < $1 LIMIT $2)")
+        .bind(before)
+        .bind(most)
+        .execute(tx)
+        .await
+}
+
+/// Removes so many sessions that ended before a time, with their refresh tokens; how many sessions there were.
+pub async fn forget(tx: &mut Tx, before: Timestamp, most: i64) -> Result<u64, DbError> {
+    const ENDED: &str = "SELECT id FROM sessions WHERE expires_at < $1 OR revoked_at < $1 ORDER BY id LIMIT $2";
+    let tokens = format!("DELETE FROM refresh_tokens WHERE session_id IN ({ENDED})");
+    sql(tokens).bind(before).bind(most).execute(&mut *tx).await?;
+    sql(format!("DELETE FROM sessions WHERE id IN ({ENDED})")).bind(before).bind(most).execute(tx).await
+}
+
+struct AddressRow(String);
+
+impl FromRow for AddressRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        row.text("address").map(Self)
+    }
+}
+
+/// The addresses that a person signed in from, as far as sessions are kept.
+pub async fn addresses(db: &Db, user: UserId) -> Result<Vec<String>, DbError> {
+    let rows: Vec<AddressRow> =
+        sql("SELECT DISTINCT address FROM sessions WHERE user_id = $1 AND address IS NOT NULL LIMIT 1000")
+            .bind(user)
+            .fetch_all(db)
+            .await?;
+    Ok(rows.into_iter().map(|row| row.0).collect())
 }

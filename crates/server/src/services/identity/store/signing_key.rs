@@ -9,7 +9,7 @@ use crate::db::{DbError, FromRow, On, Row, Tx, sql};
 pub struct SigningKeyRow {
     /// Its name in tokens.
     pub kid: String,
-    /// PKCS#8, base64.
+    /// PKCS#8, base64, sealed; in clear where an older service wrote it.
     pub secret: String,
     /// Raw public key, base64url.
     pub public: String,
@@ -43,6 +43,11 @@ pub async fn insert(tx: &mut Tx, key: &SigningKeyRow) -> Result<(), DbError> {
         .execute(tx)
         .await
         .map(drop)
+}
+
+/// Writes a key's secret anew.
+pub async fn reseal(tx: &mut Tx, kid: &str, secret: &str) -> Result<(), DbError> {
+    sql("UPDATE signing_keys SET secret_key = $2 WHERE kid = $1").bind(kid).bind(secret).execute(tx).await.map(drop)
 }
 
 /// Removes a key whose last token has ended.

@@ -2,8 +2,8 @@
 
 use berth_domain::Timestamp;
 use berth_domain::ids::UserId;
-use berth_domain::page::Page;
 
+use crate::db::listing::{Listed, Listing};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// A person.
@@ -96,6 +96,23 @@ pub async fn update(tx: &mut Tx, user: &UserRow) -> Result<(), DbError> {
     .map(drop)
 }
 
+/// Makes a person an administrator of the platform, or takes that back.
+pub async fn set_admin(tx: &mut Tx, id: UserId, is_admin: bool, now: Timestamp) -> Result<(), DbError> {
+    let text = "UPDATE users SET is_admin = $2, updated_at = $3 WHERE id = $1";
+    sql(text).bind(id).bind(is_admin).bind(now).execute(tx).await.map(drop)
+}
+
+/// Writes the hash of the same password at another cost, if the password is still that one.
+pub async fn rehash(tx: &mut Tx, id: UserId, old: &str, new: &str) -> Result<(), DbError> {
+    sql("UPDATE users SET password_hash = $3 WHERE id = $1 AND password_hash = $2")
+        .bind(id)
+        .bind(old)
+        .bind(new)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
 /// Takes the person out of a row. What is left is the id that records name; the address is free again.
 pub async fn forget(tx: &mut Tx, id: UserId, now: Timestamp) -> Result<(), DbError> {
     sql("UPDATE users SET email = '', email_key = $2, name = NULL, phone = NULL, password_hash = '', is_admin = 0, \
@@ -137,9 +154,18 @@ pub async fn count(tx: &mut Tx) -> Result<i64, DbError> {
     sql("SELECT COUNT(*) FROM users").fetch_one(tx).await
 }
 
-/// A page of everybody whose address holds a text, newest first, and how many there are.
-pub async fn list(db: &Db, email: &str, page: Page) -> Result<(Vec<UserRow>, i64), DbError> {
+/// By what a list of people can be narrowed and ordered.
+pub const LISTED: Listed = Listed {
+    id: "users.id",
+    created: "users.created_at",
+    name: Some("COALESCE(users.name, '')"),
+    status: None,
+    labels: None,
+};
+
+/// A page of everybody whose address holds a text, and how many there are.
+pub async fn list(db: &Db, email: &str, listing: &Listing) -> Result<(Vec<UserRow>, i64), DbError> {
     let like = format!("%{}%", email.to_lowercase().replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"));
     let from = "users WHERE deleted_at IS NULL AND email_key LIKE $1 ESCAPE '\\'";
-    page_of("*", from, "created_at DESC, id DESC").bind(like).fetch(db, page).await
+    page_of("*", from).bind(like).list(db, &LISTED, listing).await
 }

@@ -2,7 +2,7 @@
 
 use berth_domain::fields::{Fields, integer, text};
 use berth_domain::identity::api_key::PREFIX;
-use berth_domain::identity::{KeyScope, KeyScopes};
+use berth_domain::identity::{KeyScope, KeyScopes, Networks};
 use berth_domain::{Error, Result, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,6 +11,8 @@ use utoipa::ToSchema;
 use super::{time, title};
 use crate::http::auth::Scope;
 use crate::services::identity::store::api_key::KeyRow;
+use crate::services::identity::store::org::OrgRow;
+use crate::services::identity::store::project::ProjectRow;
 
 /// Longest overlap of a key and its successor: a week.
 const OVERLAP: i64 = 7 * 86_400;
@@ -23,6 +25,15 @@ pub struct NewKey {
     pub scopes: KeyScopes,
     /// When it ends.
     pub expires_at: Option<Timestamp>,
+    /// Where it may be used from.
+    pub networks: Networks,
+}
+
+/// Networks of which a key may list at most so many.
+const NETWORKS: usize = 50;
+
+fn networks(f: &mut Fields<'_>) -> Option<Networks> {
+    f.list("source_networks", NETWORKS, |v| Networks::read(text(v)?)).map(Networks::new)
 }
 
 fn scopes(f: &mut Fields<'_>) -> Option<KeyScopes> {
@@ -45,7 +56,8 @@ impl TryFrom<&Value> for NewKey {
         }
         let scopes = scopes(&mut f);
         let expires_at = f.optional("expires_at", time);
-        f.finish(name.zip(scopes).map(|(name, scopes)| Self { name, scopes, expires_at }))
+        let networks = networks(&mut f).unwrap_or_default();
+        f.finish(name.zip(scopes).map(|(name, scopes)| Self { name, scopes, expires_at, networks }))
     }
 }
 
@@ -57,6 +69,8 @@ pub struct ChangeKey {
     pub scopes: Option<KeyScopes>,
     /// When it ends.
     pub expires_at: Option<Timestamp>,
+    /// Where it may be used from.
+    pub networks: Option<Networks>,
 }
 
 impl TryFrom<&Value> for ChangeKey {
@@ -67,7 +81,8 @@ impl TryFrom<&Value> for ChangeKey {
         let name = f.optional("name", title);
         let scopes = scopes(&mut f);
         let expires_at = f.optional("expires_at", time);
-        f.finish(Some(Self { name, scopes, expires_at }))
+        let networks = networks(&mut f);
+        f.finish(Some(Self { name, scopes, expires_at, networks }))
     }
 }
 
@@ -104,6 +119,26 @@ pub struct KeyView {
     /// To the minute.
     #[schema(value_type = Option<String>, format = DateTime, required = true)]
     last_used_at: Option<Timestamp>,
+    /// Where it was used last.
+    #[schema(required = true)]
+    last_used_address: Option<String>,
+    /// Networks that it may be used from; everywhere, where there are none.
+    source_networks: Vec<String>,
+    /// Who made it, and answers for it.
+    owner: KeyOwnerView,
+    /// Whether it lives longer than the organization lets keys live that are made now.
+    exceeds_max_life: bool,
+}
+
+/// Who made a key.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = APIKeyOwner)]
+pub struct KeyOwnerView {
+    #[schema(value_type = uuid::Uuid)]
+    id: String,
+    /// Address; `null` where the account was deleted.
+    #[schema(required = true)]
+    email: Option<String>,
 }
 
 impl KeyView {
@@ -114,22 +149,22 @@ impl KeyView {
             name: row.name.clone(),
             prefix: format!("{PREFIX}{}", row.public_id),
             scopes: row.scopes.iter().map(KeyScope::as_str).collect(),
-            status: match row.revoked_at {
-                Some(_) => "revoked",
-                None if row.lives(now) => "active",
-                None => "expired",
-            },
+            status: row.status(now).as_str(),
             created_by: row.created_by.to_string(),
             created_at: row.created_at,
             updated_at: row.updated_at,
             expires_at: row.expires_at,
             last_used_at: row.last_used_at,
+            last_used_address: row.last_used_address.clone(),
+            source_networks: row.networks.texts(),
+            owner: KeyOwnerView { id: row.created_by.to_string(), email: row.maker_email.clone() },
+            exceeds_max_life: row.outlives_limit(),
         }
     }
 
     /// What the audit log tells of the key.
     pub fn told(&self) -> Value {
-        json!({"name": self.name, "scopes": self.scopes, "prefix": self.prefix})
+        json!({"name": self.name, "scopes": self.scopes, "prefix": self.prefix, "source_networks": self.source_networks})
     }
 
     /// The path of the key.
@@ -161,9 +196,12 @@ pub struct NewKeyBody {
     /// What it is good for: `vm`, `sandbox`, `inference`.
     #[schema(min_items = 1, max_items = 10)]
     scopes: Vec<String>,
-    /// When it ends; never, where absent.
+    /// When it ends; never, where absent. An organization may say how long its keys live at most.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<String>,
+    /// CIDRs and addresses that it may be used from; everywhere, where absent.
+    #[schema(max_items = 50)]
+    source_networks: Option<Vec<String>>,
 }
 
 /// What changes of a key.
@@ -177,6 +215,9 @@ pub struct ChangeKeyBody {
     scopes: Option<Vec<String>>,
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<String>,
+    /// All that it may be used from; an empty list is everywhere.
+    #[schema(max_items = 50)]
+    source_networks: Option<Vec<String>>,
 }
 
 /// How long a key stays good beside its successor.
@@ -186,4 +227,49 @@ pub struct ChangeKeyBody {
 pub struct RotateKeyBody {
     #[schema(minimum = 0, maximum = 604_800, default = 0)]
     overlap_seconds: Option<i64>,
+}
+
+/// Something with a name, as a key is told where it belongs.
+#[derive(Serialize, ToSchema)]
+#[schema(as = NamedResponse)]
+pub struct NamedView {
+    #[schema(value_type = uuid::Uuid)]
+    id: String,
+    slug: String,
+    name: String,
+}
+
+/// A key as it is told of itself.
+#[derive(Serialize, ToSchema)]
+#[schema(as = OwnAPIKeyResponse)]
+pub struct OwnKeyView {
+    #[schema(value_type = uuid::Uuid)]
+    id: String,
+    name: String,
+    /// What the key begins with.
+    prefix: String,
+    /// `vm`, `sandbox`, `inference`.
+    scopes: Vec<&'static str>,
+    #[schema(value_type = Option<String>, format = DateTime, required = true)]
+    expires_at: Option<Timestamp>,
+    /// Networks that it may be used from; everywhere, where there are none.
+    source_networks: Vec<String>,
+    organization: NamedView,
+    project: NamedView,
+}
+
+impl OwnKeyView {
+    /// A key of a project.
+    pub fn new(key: &KeyRow, org: OrgRow, project: ProjectRow) -> Self {
+        Self {
+            id: key.id.to_string(),
+            name: key.name.clone(),
+            prefix: format!("{PREFIX}{}", key.public_id),
+            scopes: key.scopes.iter().map(KeyScope::as_str).collect(),
+            expires_at: key.expires_at,
+            source_networks: key.networks.texts(),
+            organization: NamedView { id: org.id.to_string(), slug: org.slug, name: org.name },
+            project: NamedView { id: project.id.to_string(), slug: project.slug, name: project.name },
+        }
+    }
 }

@@ -101,12 +101,7 @@ impl InvitationView {
             email: row.email.clone(),
             role: row.role.as_str(),
             project_roles: serde_json::from_str(&row.project_roles).unwrap_or_default(),
-            status: match (row.accepted_at, row.revoked_at) {
-                (Some(_), _) => "accepted",
-                (None, Some(_)) => "revoked",
-                (None, None) if row.expires_at <= now => "expired",
-                (None, None) => "pending",
-            },
+            status: row.status(now).as_str(),
             invited_by: row.invited_by.to_string(),
             created_at: row.created_at,
             expires_at: row.expires_at,

@@ -1,6 +1,7 @@
 //! What identity is told and what it shows. A file holds the formats of one noun; the structs named `…Body`
 //! describe requests in the document, the types beside them parse.
 
+pub mod admin;
 pub mod api_key;
 pub mod audit;
 pub mod invitation;
@@ -11,12 +12,14 @@ pub mod project;
 pub mod quota;
 pub mod referral;
 pub mod session;
+pub mod signing_key;
 pub mod suspension;
 pub mod user;
 pub mod verification;
 
 use berth_domain::Timestamp;
 use berth_domain::fields::{Parsed, sized, text};
+use berth_domain::names;
 use serde_json::Value;
 
 use crate::config::Secret;
@@ -70,6 +73,21 @@ pub fn title(value: &Value) -> Parsed<String> {
         return Err("must have 1 to 100 characters, not only white space, and no control characters".into());
     }
     Ok(text)
+}
+
+/// A name that stands in mails to strangers: a title without a web address.
+pub fn public_name(value: &Value) -> Parsed<String> {
+    let name = title(value)?;
+    if names::misleads(&name) {
+        return Err("must hold no web address and no invisible characters; put a space behind a dot".into());
+    }
+    Ok(name)
+}
+
+/// A new password that keeps the rules.
+fn chosen(value: &Value, rules: impl Fn(&str) -> Parsed<()>) -> Parsed<Secret> {
+    let password = secret(1, 4096)(value)?;
+    rules(&password.0).map(|()| password)
 }
 
 /// A time in RFC 3339.

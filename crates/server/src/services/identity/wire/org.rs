@@ -1,11 +1,54 @@
 //! Organizations.
 
-use berth_domain::Timestamp;
+use berth_domain::fields::{Fields, integer, text};
 use berth_domain::identity::OrgRole;
+use berth_domain::names::Slug;
+use berth_domain::{Error, Result, Timestamp};
 use serde::Serialize;
+use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::public_name;
 use crate::services::identity::store::org::OrgRow;
+
+/// Longest life of keys that an organization can set: ten years.
+const LONGEST: i64 = 3650 * 86_400;
+
+/// What changes of an organization.
+pub struct ChangeOrg {
+    /// Name.
+    pub name: Option<String>,
+    /// Slug.
+    pub slug: Option<Slug>,
+    /// How long an API key may live that is made from now on, in seconds; 0 is without end.
+    pub max_key_seconds: Option<i64>,
+}
+
+impl TryFrom<&Value> for ChangeOrg {
+    type Error = Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let name = f.optional("name", public_name);
+        let slug = f.optional("slug", |v| Slug::parse(text(v)?));
+        let max_key_seconds = f.optional("max_key_seconds", integer(0, LONGEST));
+        f.finish(Some(Self { name, slug, max_key_seconds }))
+    }
+}
+
+/// What changes of an organization.
+#[derive(ToSchema)]
+#[schema(as = UpdateOrganizationRequest)]
+#[expect(dead_code, reason = "describes")]
+pub struct ChangeOrgBody {
+    #[schema(min_length = 1, max_length = 100)]
+    name: Option<String>,
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 40)]
+    slug: Option<String>,
+    /// How long an API key may live that is made from now on, in seconds; 0 is without end.
+    #[schema(minimum = 0, maximum = 315_360_000)]
+    max_key_seconds: Option<i64>,
+}
 
 /// An organization, as the caller belongs to it.
 #[derive(Debug, Serialize, ToSchema)]
@@ -22,6 +65,9 @@ pub struct OrgView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     suspended_at: Option<Timestamp>,
+    /// How long an API key may live that is made now, in seconds; `null` is without end.
+    #[schema(required = true)]
+    max_key_seconds: Option<i64>,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
@@ -36,6 +82,7 @@ impl From<&OrgRow> for OrgView {
             name: row.name.clone(),
             role: row.role.map(OrgRole::as_str),
             suspended_at: row.suspended_at,
+            max_key_seconds: row.max_key_seconds,
             created_at: row.created_at,
             updated_at: row.updated_at,
         }

@@ -1,11 +1,11 @@
 //! Passwords.
 
-use berth_domain::fields::Fields;
-use berth_domain::{Error, Result};
+use berth_domain::Result;
+use berth_domain::fields::{Fields, Parsed};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{email, secret};
+use super::{chosen, email, secret};
 use crate::config::Secret;
 
 /// Reads the address of a body.
@@ -23,13 +23,12 @@ pub struct ResetPassword {
     pub new_password: Secret,
 }
 
-impl TryFrom<&Value> for ResetPassword {
-    type Error = Error;
-
-    fn try_from(body: &Value) -> Result<Self> {
+impl ResetPassword {
+    /// Reads one. The rules tell what is wrong with a password.
+    pub fn read(body: &Value, rules: impl Fn(&str) -> Parsed<()>) -> Result<Self> {
         let mut f = Fields::of(body);
         let token = f.required("token", secret(1, 1000));
-        let password = f.required("new_password", secret(1, 4096));
+        let password = f.required("new_password", |value| chosen(value, rules));
         f.finish(token.zip(password).map(|(token, new_password)| Self { token, new_password }))
     }
 }
@@ -42,13 +41,12 @@ pub struct ChangePassword {
     pub new_password: Secret,
 }
 
-impl TryFrom<&Value> for ChangePassword {
-    type Error = Error;
-
-    fn try_from(body: &Value) -> Result<Self> {
+impl ChangePassword {
+    /// Reads one. The rules tell what is wrong with a password.
+    pub fn read(body: &Value, rules: impl Fn(&str) -> Parsed<()>) -> Result<Self> {
         let mut f = Fields::of(body);
         let current = f.required("current_password", secret(1, 4096));
-        let password = f.required("new_password", secret(1, 4096));
+        let password = f.required("new_password", |value| chosen(value, rules));
         f.finish(current.zip(password).map(|(current_password, new_password)| Self { current_password, new_password }))
     }
 }

@@ -1,38 +1,10 @@
 //! Quotas.
 
-use berth_domain::fields::{Fields, integer};
-use berth_domain::{Error, Result};
+use berth_domain::identity::Limits;
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::http::auth::Limits;
-
-/// Highest limit.
-const MAX: i64 = 1_000_000_000;
-
-impl TryFrom<&Value> for Limits {
-    type Error = Error;
-
-    fn try_from(body: &Value) -> Result<Self> {
-        let mut f = Fields::of(body);
-        let mut limit = |name: &str| f.optional(name, integer(0, MAX));
-        let limits = Self {
-            vms: limit("vms"),
-            vcpu: limit("vcpu"),
-            memory_mb: limit("memory_mb"),
-            disks: limit("disks"),
-            disk_gb: limit("disk_gb"),
-            sandboxes: limit("sandboxes"),
-            requests_per_minute: limit("requests_per_minute"),
-            tokens_per_minute: limit("tokens_per_minute"),
-            spend_per_month: limit("spend_per_month"),
-        };
-        f.finish(Some(limits))
-    }
-}
-
-/// What a project may have; absent or `null` is no limit.
+/// What a project may have, or all projects of an organization together; absent or `null` is no limit.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Limits)]
 pub struct LimitsView {
@@ -54,13 +26,16 @@ pub struct LimitsView {
     /// Sandboxes.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     sandboxes: Option<i64>,
+    /// Projects; of an organization alone.
+    #[schema(minimum = 0, maximum = 1_000_000_000)]
+    projects: Option<i64>,
     /// Requests a minute.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     requests_per_minute: Option<i64>,
     /// Tokens of models a minute.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     tokens_per_minute: Option<i64>,
-    /// Money for models a calendar month (UTC), in whole units of the models' prices.
+    /// Money for models, machines and disks a calendar month (UTC), in whole units of the prices.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     spend_per_month: Option<i64>,
 }
@@ -74,6 +49,7 @@ impl From<Limits> for LimitsView {
             disks,
             disk_gb,
             sandboxes,
+            projects,
             requests_per_minute,
             tokens_per_minute,
             spend_per_month,
@@ -85,6 +61,7 @@ impl From<Limits> for LimitsView {
             disks,
             disk_gb,
             sandboxes,
+            projects,
             requests_per_minute,
             tokens_per_minute,
             spend_per_month,

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::secret;
 use super::user::UserView;
 use crate::config::Secret;
+use crate::http::client_address::ClientAddress;
 use crate::services::identity::store::session::SessionRow;
 
 /// A person who signs in.
@@ -36,7 +37,7 @@ pub struct Client {
     /// The program, as it calls itself.
     pub program: Option<String>,
     /// Where it is.
-    pub address: Option<String>,
+    pub address: ClientAddress,
 }
 
 /// Reads the refresh token of a body.

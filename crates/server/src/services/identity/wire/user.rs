@@ -1,6 +1,6 @@
 //! People.
 
-use berth_domain::fields::{Fields, sized, text};
+use berth_domain::fields::{Fields, Parsed, sized, text};
 use berth_domain::names::Slug;
 use berth_domain::{Error, Result, Timestamp};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::org::OrgView;
 use super::project::ProjectView;
-use super::{email, phone, secret, title};
+use super::{chosen, email, phone, public_name, secret, title};
 use crate::config::Secret;
 use crate::services::identity::store::user::UserRow;
 
@@ -17,7 +17,7 @@ use crate::services::identity::store::user::UserRow;
 pub struct SignUp {
     /// Address.
     pub email: String,
-    /// Password; its rules are checked against the configuration.
+    /// Password.
     pub password: Secret,
     /// Name.
     pub name: Option<String>,
@@ -29,14 +29,14 @@ pub struct SignUp {
     pub invitation_token: Option<Secret>,
 }
 
-impl TryFrom<&Value> for SignUp {
-    type Error = Error;
-
-    fn try_from(body: &Value) -> Result<Self> {
+impl SignUp {
+    /// Reads a sign-up. The rules tell what is wrong with a password for an address.
+    pub fn read(body: &Value, rules: impl Fn(&str, &str) -> Parsed<()>) -> Result<Self> {
         let mut f = Fields::of(body);
         let email = f.required("email", email);
-        let password = f.required("password", secret(1, 4096));
-        let name = f.optional("name", title);
+        let address = email.as_deref().unwrap_or_default();
+        let password = f.required("password", |value| chosen(value, |password| rules(password, address)));
+        let name = f.optional("name", public_name);
         let phone = f.optional("phone", phone);
         let referral_code = f.optional("referral_code", sized(1, 100));
         let invitation_token = f.optional("invitation_token", secret(1, 1000));
@@ -62,7 +62,7 @@ impl TryFrom<&Value> for ChangeMe {
 
     fn try_from(body: &Value) -> Result<Self> {
         let mut f = Fields::of(body);
-        let name = f.optional("name", title);
+        let name = f.optional("name", public_name);
         let phone = f.optional("phone", phone);
         let email = f.optional("email", email);
         let current_password = f.optional("current_password", secret(1, 4096));
@@ -82,8 +82,19 @@ impl TryFrom<&Value> for Named {
     type Error = Error;
 
     fn try_from(body: &Value) -> Result<Self> {
+        Self::read(body, title)
+    }
+}
+
+impl Named {
+    /// Reads those of an organization, whose name stands in mails to strangers.
+    pub fn of_org(body: &Value) -> Result<Self> {
+        Self::read(body, public_name)
+    }
+
+    fn read(body: &Value, rule: impl FnOnce(&Value) -> Parsed<String>) -> Result<Self> {
         let mut f = Fields::of(body);
-        let name = f.required("name", title);
+        let name = f.required("name", rule);
         let slug = f.optional("slug", |v| Slug::parse(text(v)?));
         f.finish(name.map(|name| Self { name, slug }))
     }
@@ -214,4 +225,20 @@ pub struct RenamedBody {
     name: Option<String>,
     #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 40)]
     slug: Option<String>,
+}
+
+/// Reads the password that confirms a deletion.
+pub fn confirmation(body: &Value) -> Result<Option<Secret>> {
+    let mut f = Fields::of(body);
+    let current = f.required("current_password", secret(1, 4096));
+    f.finish(Some(current))
+}
+
+/// The end of an account.
+#[derive(ToSchema)]
+#[schema(as = DeleteUserRequest)]
+#[expect(dead_code, reason = "describes")]
+pub struct DeleteMeBody {
+    #[schema(min_length = 1, max_length = 4096)]
+    current_password: String,
 }

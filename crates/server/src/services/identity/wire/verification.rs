@@ -28,6 +28,9 @@ impl TryFrom<&Value> for VerifyEmail {
         let mut f = Fields::of(body);
         if f.has("token") {
             let token = f.required("token", secret(1, 1000));
+            if f.has("email") || f.has("code") {
+                f.fail("token", "cannot be given with email and code; give one of them");
+            }
             return f.finish(token.map(Self::Token));
         }
         if !f.has("email") && !f.has("code") {

@@ -8,7 +8,7 @@ mod session;
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use berth_domain::agent::control::{Boot, Booted, Freeze, Frozen, Identity, Metrics};
@@ -58,6 +58,8 @@ pub struct Connection {
     pub session: Session,
     /// What requests bear in `Authorization`.
     pub authorization: String,
+    /// Since when the machine is this sandbox, as far as this service knows.
+    pub since: Instant,
     /// Held until what the user asked for is over.
     pub in_use: Arc<dyn Any + Send + Sync>,
 }

@@ -1,5 +1,6 @@
 //! The routes: parse, authorize, call ops, view. A file holds the handlers of one noun.
 
+mod admin;
 mod metrics;
 mod sandbox;
 mod snapshot;
@@ -21,6 +22,8 @@ pub fn routes() -> OpenApiRouter<Sandboxes> {
         .routes(routes!(upload::delete_upload))
         .routes(routes!(sandbox::list_sandboxes, sandbox::create_sandbox))
         .routes(routes!(sandbox::get_sandbox, sandbox::update_sandbox, sandbox::delete_sandbox))
+        .routes(routes!(admin::list_all_sandboxes))
+        .routes(routes!(admin::delete_any_sandbox))
         .routes(routes!(sandbox::pause_sandbox))
         .routes(routes!(sandbox::resume_sandbox))
         .routes(routes!(sandbox::fork_sandbox))

@@ -7,12 +7,12 @@ use berth_domain::ids::SandboxId;
 use berth_domain::sandbox::Phase;
 use berth_domain::sandbox::request::{self, CreateSandbox, Fork, UpdateSandbox};
 
-use crate::http::auth::{SandboxEditor, SandboxReader};
+use crate::http::auth::{SandboxEditor, SandboxReader, Watch};
 use crate::http::base::Base;
 use crate::http::body::{self, OptionalJson};
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{List, PageParams, Params};
+use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
+use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::{Accepted, Reply};
 use crate::http::wait::{self, Wait};
@@ -25,9 +25,8 @@ use crate::services::sandbox::{Sandboxes, ops, store};
 
 /// Sandboxes of a project, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes", operation_id = "listSandboxes",
-    tag = "sandboxes", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams,
+    tag = "sandboxes", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams, NameParams,
         ("phase" = Option<SandboxPhase>, Query, description = "only this phase"),
-        ("name" = Option<String>, Query, description = "only this name (extension)"),
         ("template" = Option<String>, Query, description = "only those of a template, by id or name"),
         ("metadata.{key}" = Option<String>, Query,
             description = "only those whose metadata has this value under the key; may stand for several keys")),
@@ -39,23 +38,17 @@ pub(super) async fn list_sandboxes(
     Base(base): Base,
     mut params: Params,
 ) -> Reply<Json<List<SandboxView>>> {
-    let page = params.page();
-    let filter = Filter {
-        phase: params.read("phase", Phase::parse),
-        name: params.get("name").map(str::to_owned),
-        template: params.get("template").map(str::to_owned),
-        metadata: params.below("metadata."),
-    };
+    let listing = params.listing(&store::sandbox::LISTED);
+    let filter = Filter { template: params.get("template").map(str::to_owned), metadata: params.below("metadata.") };
     params.finish()?;
-    let (rows, total) = store::sandbox::list(sandboxes.db(), (&scope).into(), &filter, page).await?;
+    let (rows, total) = store::sandbox::list(sandboxes.db(), (&scope).into(), &filter, &listing).await?;
     let shown = Shown { base: &base, now: sandboxes.clock().now() };
-    Ok(Json(List::new(rows.iter().map(|row| SandboxView::new(row, shown)).collect(), page, total)))
+    Ok(Json(List::new(rows.iter().map(|row| SandboxView::new(row, shown)).collect(), listing.page, total)))
 }
 
 /// Creates a sandbox; it is made after the answer.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes", operation_id = "createSandbox",
-    tag = "sandboxes", params(("org_id" = String, Path), ("project_id" = String, Path), ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours",
-            min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
+    tag = "sandboxes", params(("org_id" = String, Path), ("project_id" = String, Path), KeyParam),
     request_body = CreateSandboxBody,
     responses((status = 201, body = SandboxView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = []), ("api_key" = [])))]
@@ -67,7 +60,7 @@ pub(super) async fn create_sandbox(
     body::Json(body): body::Json,
 ) -> Reply<Outcome<SandboxView>> {
     let request = CreateSandbox::try_from(&body)?;
-    let key = key.bind(&scope.caller, &body);
+    let key = key.bind(&scope.caller, &body).await?;
     Ok(ops::sandbox::create(&sandboxes, &scope, request, &base, key).await?)
 }
 
@@ -122,7 +115,7 @@ pub(super) async fn delete_sandbox(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Pauses a sandbox: its disk is kept, and its memory unless `memory` is false.
+/// Pauses a sandbox: its disk is kept, and its memory unless `include_memory` is false.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes/{sandbox_id}/pause", operation_id = "pauseSandbox",
     tag = "sandboxes", params(("org_id" = String, Path), ("project_id" = String, Path), ("sandbox_id" = uuid::Uuid, Path)),
     request_body = Option<PauseBody>,
@@ -158,8 +151,7 @@ pub(super) async fn resume_sandbox(
 /// Makes sandboxes that begin where this one is, which goes on; `Location` names the first.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes/{sandbox_id}/fork", operation_id = "forkSandbox",
     tag = "sandboxes", params(("org_id" = String, Path), ("project_id" = String, Path), ("sandbox_id" = uuid::Uuid, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours",
-            min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
+        KeyParam),
     request_body = Option<ForkBody>,
     responses((status = 201, body = Forked), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = []), ("api_key" = [])))]
@@ -173,7 +165,7 @@ pub(super) async fn fork_sandbox(
 ) -> Reply<Outcome<Forked>> {
     let (id, body) = (path.id("sandbox_id")?, body.or_empty());
     let request = Fork::try_from(&body)?;
-    let key = key.bind(&scope.caller, &body);
+    let key = key.bind(&scope.caller, &body).await?;
     Ok(ops::fork::fork(&sandboxes, &scope, id, request, &base, key).await?)
 }
 
@@ -205,6 +197,7 @@ pub(super) async fn restore_sandbox(
 pub(super) async fn wait_sandbox(
     State(sandboxes): State<Sandboxes>,
     SandboxReader(scope): SandboxReader,
+    _place: Watch,
     Base(base): Base,
     path: PathText,
     mut params: Params,

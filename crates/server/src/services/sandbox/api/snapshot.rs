@@ -9,18 +9,18 @@ use berth_domain::sandbox::request::NewSnapshot;
 use crate::http::auth::{SandboxEditor, SandboxReader};
 use crate::http::body::OptionalJson;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{List, PageParams, Params};
+use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
+use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::sandbox::wire::requests::CreateSnapshotBody;
-use crate::services::sandbox::wire::snapshot::SnapshotView;
+use crate::services::sandbox::wire::snapshot::{SnapshotStatusWord, SnapshotView};
 use crate::services::sandbox::{Sandboxes, ops, store};
 
 /// Snapshots of a project, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/snapshots", operation_id = "listSnapshots",
-    tag = "snapshots", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams,
-        ("name" = Option<String>, Query, description = "only this name (extension)")),
+    tag = "snapshots", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams, NameParams,
+        ("status" = Option<SnapshotStatusWord>, Query, description = "only this status")),
     responses((status = 200, body = List<SnapshotView>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn list_snapshots(
@@ -28,17 +28,16 @@ pub(super) async fn list_snapshots(
     SandboxReader(scope): SandboxReader,
     mut params: Params,
 ) -> Reply<Json<List<SnapshotView>>> {
-    let page = params.page();
-    let name = params.get("name").map(str::to_owned);
+    let listing = params.listing(&store::snapshot::LISTED);
     params.finish()?;
-    let (rows, total) = store::snapshot::list(sandboxes.db(), (&scope).into(), None, name.as_deref(), page).await?;
-    Ok(Json(List::new(rows.iter().map(SnapshotView::from).collect(), page, total)))
+    let (rows, total) = store::snapshot::list(sandboxes.db(), (&scope).into(), None, &listing).await?;
+    Ok(Json(List::new(rows.iter().map(SnapshotView::from).collect(), listing.page, total)))
 }
 
 /// Snapshots of a sandbox, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes/{sandbox_id}/snapshots", operation_id = "listSandboxSnapshots",
-    tag = "snapshots", params(("org_id" = String, Path), ("project_id" = String, Path), ("sandbox_id" = uuid::Uuid, Path), PageParams,
-        ("name" = Option<String>, Query, description = "only this name (extension)")),
+    tag = "snapshots", params(("org_id" = String, Path), ("project_id" = String, Path), ("sandbox_id" = uuid::Uuid, Path), PageParams, NameParams,
+        ("status" = Option<SnapshotStatusWord>, Query, description = "only this status")),
     responses((status = 200, body = List<SnapshotView>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn list_sandbox_snapshots(
@@ -48,19 +47,17 @@ pub(super) async fn list_sandbox_snapshots(
     mut params: Params,
 ) -> Reply<Json<List<SnapshotView>>> {
     let id: SandboxId = path.id("sandbox_id")?;
-    let page = params.page();
-    let name = params.get("name").map(str::to_owned);
+    let listing = params.listing(&store::snapshot::LISTED);
     params.finish()?;
     ops::sandbox::get(&sandboxes, &scope, id, false).await?;
-    let (rows, total) = store::snapshot::list(sandboxes.db(), (&scope).into(), Some(id), name.as_deref(), page).await?;
-    Ok(Json(List::new(rows.iter().map(SnapshotView::from).collect(), page, total)))
+    let (rows, total) = store::snapshot::list(sandboxes.db(), (&scope).into(), Some(id), &listing).await?;
+    Ok(Json(List::new(rows.iter().map(SnapshotView::from).collect(), listing.page, total)))
 }
 
 /// Takes a snapshot of the live state; it is taken after the answer.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes/{sandbox_id}/snapshots", operation_id = "createSnapshot",
     tag = "snapshots", params(("org_id" = String, Path), ("project_id" = String, Path), ("sandbox_id" = uuid::Uuid, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours",
-            min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
+        KeyParam),
     request_body = Option<CreateSnapshotBody>,
     responses((status = 201, body = SnapshotView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = []), ("api_key" = [])))]
@@ -73,7 +70,7 @@ pub(super) async fn create_snapshot(
 ) -> Reply<Outcome<SnapshotView>> {
     let (id, body) = (path.id("sandbox_id")?, body.or_empty());
     let request = NewSnapshot::try_from(&body)?;
-    let key = key.bind(&scope.caller, &body);
+    let key = key.bind(&scope.caller, &body).await?;
     Ok(ops::snapshot::create(&sandboxes, &scope, id, request, key).await?)
 }
 

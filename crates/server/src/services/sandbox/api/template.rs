@@ -7,21 +7,21 @@ use async_stream::stream;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::Response;
 use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
 use berth_domain::identity::Action;
 use berth_domain::sandbox::request::CreateTemplate;
 
 use crate::http::auth::{SandboxEditor, SandboxReader, Watch};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{List, PageParams, Params};
+use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
+use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
-use crate::http::reply::Reply;
+use crate::http::reply::{Reply, events};
 use crate::services::sandbox::ops::build_log::Tail;
 use crate::services::sandbox::wire::requests::CreateTemplateBody;
-use crate::services::sandbox::wire::template::TemplateView;
+use crate::services::sandbox::wire::template::{TemplateStatusWord, TemplateView};
 use crate::services::sandbox::{Sandboxes, ops, store};
 
 /// Between two comments on a silent stream.
@@ -29,8 +29,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Templates that a project can use, its own and the platform's, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandbox_templates", operation_id = "listSandboxTemplates",
-    tag = "sandbox_templates", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams,
-        ("name" = Option<String>, Query, description = "only this name (extension)")),
+    tag = "sandbox_templates", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams, NameParams,
+        ("status" = Option<TemplateStatusWord>, Query, description = "only this status")),
     responses((status = 200, body = List<TemplateView>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn list_templates(
@@ -38,17 +38,15 @@ pub(super) async fn list_templates(
     SandboxReader(scope): SandboxReader,
     mut params: Params,
 ) -> Reply<Json<List<TemplateView>>> {
-    let page = params.page();
-    let name = params.get("name").map(str::to_owned);
+    let listing = params.listing(&store::template::LISTED);
     params.finish()?;
-    let (rows, total) = store::template::list(sandboxes.db(), (&scope).into(), name.as_deref(), page).await?;
-    Ok(Json(List::new(rows.iter().map(TemplateView::from).collect(), page, total)))
+    let (rows, total) = store::template::list(sandboxes.db(), (&scope).into(), &listing).await?;
+    Ok(Json(List::new(rows.iter().map(TemplateView::from).collect(), listing.page, total)))
 }
 
 /// Builds a template; `status` tells when it is ready.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandbox_templates", operation_id = "createSandboxTemplate",
-    tag = "sandbox_templates", params(("org_id" = String, Path), ("project_id" = String, Path), ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours",
-            min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
+    tag = "sandbox_templates", params(("org_id" = String, Path), ("project_id" = String, Path), KeyParam),
     request_body = CreateTemplateBody,
     responses((status = 201, body = TemplateView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = []), ("api_key" = [])))]
@@ -59,7 +57,7 @@ pub(super) async fn create_template(
     body::Json(body): body::Json,
 ) -> Reply<Outcome<TemplateView>> {
     let request = CreateTemplate::try_from(&body)?;
-    let key = key.bind(&scope.caller, &body);
+    let key = key.bind(&scope.caller, &body).await?;
     Ok(ops::template::create(&sandboxes, &scope, request, key).await?)
 }
 
@@ -126,7 +124,7 @@ pub(super) async fn get_template_logs(
             yield Ok::<_, Infallible>(Event::default().event(name).data(data.to_string()));
         }
     };
-    Ok(Sse::new(told).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+    Ok(events(Sse::new(told).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))))
 }
 
 fn flag(text: &str) -> Result<bool, String> {

@@ -49,7 +49,7 @@ pub struct Builder<'a> {
 }
 
 /// Does a part of a build until it is called off or its time is up.
-pub(super) async fn within<T>(
+pub async fn within<T>(
     cancel: &CancellationToken,
     time: Duration,
     part: impl Future<Output = Result<T, BuildError>>,

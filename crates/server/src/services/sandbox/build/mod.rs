@@ -23,16 +23,17 @@ mod step;
 mod stream;
 mod under_way;
 
-pub use builder::{Builder, Finished, Limits};
+pub use builder::{Builder, Finished, Limits, within};
 pub use context::open_context;
 pub use log::{End, Log, Piece};
 pub use machine::AgentSite;
 pub use site::{Beginning, Lines, Opened, Site, Tar, Unpack, Workshop};
-pub use under_way::Builds;
+pub use under_way::{Builds, Place};
 
 use berth_domain::sandbox::dockerfile::Mistakes;
 
 use super::agent::AgentError;
+use super::engine::DISK_FULL;
 
 /// Why nothing was built.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +58,9 @@ pub enum BuildError {
     /// A machine or a disk could not be had.
     #[error("{0}")]
     Host(String),
+    /// There is no room on the host.
+    #[error("insufficient_capacity: {DISK_FULL}")]
+    Full,
     /// Its time was up.
     #[error("the build took longer than {0} seconds; do less in it, or begin with a template that has the rest")]
     TooLong(u64),
@@ -72,7 +76,7 @@ impl BuildError {
             Self::Agent(error) => !matches!(error, AgentError::Refused { .. }),
             Self::Image(error) => is_passing(error),
             Self::Host(_) => true,
-            Self::Mistakes(_) | Self::Step { .. } | Self::TooLong(_) | Self::Cancelled => false,
+            Self::Mistakes(_) | Self::Step { .. } | Self::Full | Self::TooLong(_) | Self::Cancelled => false,
         }
     }
 

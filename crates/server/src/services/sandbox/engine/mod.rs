@@ -3,11 +3,10 @@
 //! An engine is told, it does not decide. Every call may be repeated after a crash, and names things by
 //! the ids of their rows, so that a scan of the host finds what no row owns.
 
-mod absent;
 pub mod qemu;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,7 +17,6 @@ use berth_domain::sandbox::network::Network;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-pub use absent::NoEngine;
 pub use berth_domain::sandbox::plan::Machine as Observed;
 
 use super::agent::Connection;
@@ -33,8 +31,19 @@ pub type Result<T> = std::result::Result<T, EngineError>;
 pub struct Capacity {
     /// Memory, in MiB.
     pub memory_mb: i64,
-    /// Whether there is room for one more layer at this moment.
-    pub disk_free: bool,
+    /// Bytes that are free on its disk at this moment, but for those that are kept back: the database lies there, too.
+    pub disk_bytes: i64,
+}
+
+/// Why nothing new is begun on a host whose disk is full.
+pub const DISK_FULL: &str =
+    "the host's disk is almost full; delete snapshots, templates or sandboxes, or tell its operator";
+
+impl Capacity {
+    /// Whether there is room for one more layer and so many MiB.
+    pub fn has_room(&self, mib: i64) -> bool {
+        self.disk_bytes > mib.saturating_mul(1 << 20)
+    }
 }
 
 /// A template that the platform brings along.
@@ -153,6 +162,8 @@ pub struct Warming {
     pub start_command: Option<String>,
     /// What succeeds when that is ready.
     pub ready_command: Option<String>,
+    /// How long it may take from its boot until that is so.
+    pub patience: Duration,
 }
 
 /// A template to be built from an image or a Dockerfile.
@@ -224,8 +235,8 @@ pub struct Built {
 pub struct Activity {
     /// Requests, streams and terminals that are open.
     pub open: u32,
-    /// Commands and processes that run.
-    pub running: u32,
+    /// Commands and processes that run; none where that is not known yet, and is being asked.
+    pub running: Option<u32>,
     /// When the last request began or ended; none since this service began.
     pub last_used: Option<Timestamp>,
 }
@@ -245,6 +256,28 @@ pub struct Sample {
     pub tx_bytes: i64,
     /// Processes of its users.
     pub processes: i64,
+}
+
+/// What the host keeps of sandboxes beside their machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// A layer.
+    Layer(LayerId),
+    /// A memory.
+    Memory(MemoryId),
+    /// An upload.
+    Upload(UploadId),
+}
+
+impl Kept {
+    /// The folder of what of its kind was set aside.
+    pub const fn folder(self) -> &'static str {
+        match self {
+            Self::Layer(_) => "layers",
+            Self::Memory(_) => "memories",
+            Self::Upload(_) => "uploads",
+        }
+    }
 }
 
 /// What the host has of sandboxes.
@@ -290,6 +323,9 @@ pub trait SandboxEngine: Send + Sync + 'static {
     /// Removes a memory; fine where there is none.
     async fn remove_memory(&self, id: MemoryId) -> Result<()>;
 
+    /// Moves a layer, a memory or an upload into a folder; fine where there is none.
+    async fn set_aside(&self, kept: Kept, into: &Path) -> Result<()>;
+
     /// Looks at a machine.
     async fn observe(&self, id: SandboxId) -> Result<Observed>;
 
@@ -328,17 +364,23 @@ pub trait SandboxEngine: Send + Sync + 'static {
     async fn build_template(&self, build: &Build) -> Result<Built>;
 
     /// Boots a template once and keeps its memory; answers what that takes, in bytes. The machine is gone
-    /// afterwards.
+    /// afterwards. Whoever drops the call ends the machine.
     async fn warm_template(&self, warming: &Warming) -> Result<i64>;
 
     /// Reaches a running machine's agent, for what its users ask of it.
     async fn connect(&self, id: SandboxId) -> Result<Connection>;
 
-    /// How a sandbox is used.
-    async fn activity(&self, id: SandboxId) -> Activity;
+    /// How a sandbox is used, as far as is known: a guest that says nothing keeps nobody waiting. Where more has to be
+    /// asked, that is begun, and [`Self::watch`] tells when it is known. One that does not answer runs nothing.
+    fn activity(&self, id: SandboxId) -> Activity;
 
     /// What a sandbox uses, if it runs.
     async fn sample(&self, id: SandboxId) -> Option<Sample>;
+
+    /// Machines since the service began that run without the limits that this host could set.
+    fn unlimited(&self) -> u64 {
+        0
+    }
 
     /// What the host has of sandboxes.
     async fn scan(&self) -> Result<Found>;

@@ -12,7 +12,7 @@ use crate::services::sandbox::build::{Log, Piece};
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::template::TemplateRow;
 
-/// Between two looks at a build that may not have begun, or is another service's.
+/// Between two looks at a build that may not have begun.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A reader of a build's log.

@@ -10,7 +10,7 @@ use berth_domain::{Error, Result, Timestamp};
 use serde_json::json;
 
 use super::sandbox::{admit, created, named, of_snapshot};
-use super::{sandbox_not_found, snapshot};
+use super::{admit_stored, sandbox_not_found, snapshot};
 use crate::db::Tx;
 use crate::db::audit::Audit;
 use crate::http::auth::Scope;
@@ -31,7 +31,7 @@ pub async fn fork(
     key: Idempotency,
 ) -> Result<Outcome<Forked>> {
     let now = sandboxes.clock().now();
-    let mut tx = sandboxes.db().begin().await?;
+    let mut tx = sandboxes.db().begin_as(scope).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
@@ -41,10 +41,12 @@ pub async fn fork(
         None => None,
     };
     on_verb(Verb::Fork, source.phase)?;
-    admit(&mut tx, scope, request.count).await?;
-    let origin = match &named_one {
-        Some(snapshot) => snapshot.clone(),
-        None => live(&mut tx, &source, request.include_memory, now).await?,
+    admit(&mut tx, scope, request.count, now).await?;
+    let origin = if let Some(snapshot) = &named_one {
+        snapshot.clone()
+    } else {
+        admit_stored(&mut tx, sandboxes, scope).await?;
+        live(&mut tx, &source, request.include_memory, now).await?
     };
     let mut views = Vec::new();
     for number in 1..=request.count {

@@ -1,6 +1,7 @@
 //! One function for each verb. Each owns its transaction: intent, audit and event become true together, and the
 //! worker is woken by the commit.
 
+pub mod admin;
 pub mod build_log;
 pub mod fork;
 pub mod sandbox;
@@ -8,8 +9,13 @@ pub mod snapshot;
 pub mod template;
 pub mod upload;
 
-use berth_domain::{Code, Error};
+use berth_domain::{Code, Error, Result};
 use uuid::Uuid;
+
+use super::{Sandboxes, store};
+use crate::db::Tx;
+use crate::db::tenant::Whose;
+use crate::http::auth::Scope;
 
 /// The 404 of a sandbox.
 pub(super) fn sandbox_not_found() -> Error {
@@ -27,6 +33,29 @@ pub(super) fn template_not_found(name: &str) -> Error {
         Code::TemplateNotFound,
         format!("There is no template '{name}' that this project can use. GET …/sandbox_templates lists them."),
     )
+}
+
+/// Refuses with 403 a project that keeps as much as it may already, or whose organization does. What is under way
+/// counts as large as it may become, so that many things at once do not get past the bound.
+async fn admit_stored(tx: &mut Tx, sandboxes: &Sandboxes, scope: &Scope) -> Result<()> {
+    let config = sandboxes.config();
+    let bounds = [
+        (Whose::Project(scope.project), config.project_stored_gb),
+        (Whose::Org(scope.org), config.organization_stored_gb),
+    ];
+    for (whose, most) in bounds {
+        let kept = store::stored::bytes(tx, whose, config.upload_mb.saturating_mul(1 << 20)).await?;
+        if kept >= most.saturating_mul(1 << 30) {
+            let message = format!(
+                "The {} keeps {} GiB of snapshots, templates, memories and uploads, and may keep {most}. Delete some of \
+                 them first.",
+                whose.word(),
+                kept >> 30
+            );
+            return Err(Error::new(Code::QuotaExceeded, message));
+        }
+    }
+    Ok(())
 }
 
 /// A name for what was given none: a word and the random end of its id.

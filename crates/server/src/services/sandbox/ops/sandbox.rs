@@ -13,10 +13,11 @@ use uuid::Uuid;
 
 use super::{made_up, sandbox_not_found, snapshot, template_not_found};
 use crate::db::audit::{Actor, Audit};
-use crate::db::{Signal, Tx, event, usage};
+use crate::db::usage::Held;
+use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
-use crate::services::quota::{require_project, within};
+use crate::services::quota;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::reconcile::sandbox::enter;
 use crate::services::sandbox::store;
@@ -34,19 +35,19 @@ pub async fn create(
     key: Idempotency,
 ) -> Result<Outcome<SandboxView>> {
     let now = sandboxes.clock().now();
-    let mut tx = sandboxes.db().begin().await?;
+    let mut tx = sandboxes.db().begin_as(scope).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
     let mut row = match &request.origin {
         Origin::Template(name) => {
             let template = template(&mut tx, scope, name).await?;
-            admit(&mut tx, scope, 1).await?;
+            admit(&mut tx, scope, 1, now).await?;
             with_spare(&mut tx, sandboxes, of_template(scope, &template, now), &template).await?
         }
         Origin::Snapshot(id) => {
             let snapshot = snapshot::ready(&mut tx, scope, *id).await?;
-            admit(&mut tx, scope, 1).await?;
+            admit(&mut tx, scope, 1, now).await?;
             SandboxRow { snapshot: Some(*id), ..of_snapshot(scope, &snapshot, now) }
         }
     };
@@ -77,17 +78,15 @@ async fn template(tx: &mut Tx, scope: &Scope, name: &str) -> Result<TemplateRow>
         let reason = found.message.unwrap_or_default();
         return Err(Error::new(
             Code::Conflict,
-            format!("The template {name} could not be built: {reason}. Delete it and make it anew."),
+            format!("The template {name} could not be built: {reason}. Make it anew, under the same name."),
         ));
     }
     Ok(found)
 }
 
-/// Refuses with 403 what the project's quota does not allow.
-pub(super) async fn admit(tx: &mut Tx, scope: &Scope, wanted: i64) -> Result<()> {
-    require_project(tx, scope).await?;
-    let used = usage::sandboxes(&mut *tx, scope.project).await?;
-    within("sandboxes", used, wanted, scope.limits.sandboxes)
+/// Refuses with 403 what a quota does not allow.
+pub(super) async fn admit(tx: &mut Tx, scope: &Scope, wanted: i64, now: Timestamp) -> Result<()> {
+    quota::admit(tx, scope, Held { sandboxes: wanted, ..Held::default() }, now).await
 }
 
 fn fill(row: &mut SandboxRow, request: CreateSandbox) {
@@ -220,7 +219,7 @@ struct Change<'a> {
 impl<'a> Change<'a> {
     async fn begin(sandboxes: &Sandboxes, scope: &'a Scope, id: SandboxId) -> Result<Self> {
         let now = sandboxes.clock().now();
-        let mut tx = sandboxes.db().begin().await?;
+        let mut tx = sandboxes.db().begin_as(scope).await?;
         let before = store::sandbox::find(&mut tx, scope.into(), id).await?.ok_or_else(sandbox_not_found)?;
         Ok(Self { tx, scope, before, now })
     }
@@ -235,7 +234,16 @@ impl<'a> Change<'a> {
     }
 }
 
-async fn write(
+/// What a record tells: whose it is before what was done, because an id tells nobody anything.
+fn named_data(row: &SandboxRow, data: &Value) -> Value {
+    let mut told = json!({"name": row.name});
+    if let (Some(told), Some(data)) = (told.as_object_mut(), data.as_object()) {
+        told.extend(data.clone());
+    }
+    told
+}
+
+pub(super) async fn write(
     tx: &mut Tx,
     by: Option<&Caller>,
     before: &SandboxRow,
@@ -251,9 +259,10 @@ async fn write(
         project: Some(row.project),
         actor: by.map_or(Actor::Platform, Caller::actor),
         request_id: by.map_or("", |caller| &caller.request_id),
+        from: by.and_then(|caller| caller.from),
         action,
         subject: &subject,
-        data: data.clone(),
+        data: named_data(row, &data),
     };
     audit.write(tx, now).await?;
     let kind = if row.phase == before.phase { "sandbox.updated" } else { "sandbox.phase" };
@@ -277,9 +286,10 @@ pub async fn pause(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, memory: 
 
 /// Records the wish to resume; says nothing new where that is under way or done.
 pub async fn resume(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId) -> Result<SandboxRow> {
-    let change = Change::begin(sandboxes, scope, id).await?;
+    let mut change = Change::begin(sandboxes, scope, id).await?;
     let mut row = change.before.clone();
     let Some(phase) = on_verb(Verb::Resume, row.phase)? else { return Ok(row) };
+    quota::afford(&mut change.tx, scope, change.now).await?;
     enter(&mut row, phase, Some("waiting for a worker to resume".into()), change.now);
     row.wish = Wish::Ready;
     change.commit(row, "sandbox.resume", json!({})).await
@@ -291,6 +301,9 @@ pub async fn restore(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, snapsh
     let mut row = change.before.clone();
     let found = snapshot::ready(&mut change.tx, scope, snapshot).await?;
     let Some(phase) = on_verb(Verb::Restore, row.phase)? else { return Ok(row) };
+    if row.phase != Phase::Ready {
+        quota::afford(&mut change.tx, scope, change.now).await?;
+    }
     enter(&mut row, phase, Some("waiting for a worker to restore".into()), change.now);
     row.wish = Wish::Ready;
     row.restore = Some(snapshot);

@@ -8,11 +8,12 @@ use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{made_up, sandbox_not_found, snapshot_not_found};
+use super::{admit_stored, made_up, sandbox_not_found, snapshot_not_found};
 use crate::db::audit::Audit;
 use crate::db::{DbError, Tx, event};
 use crate::http::auth::Scope;
 use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::quota;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::sandbox::SandboxRow;
@@ -28,12 +29,14 @@ pub async fn create(
     key: Idempotency,
 ) -> Result<Outcome<SnapshotView>> {
     let now = sandboxes.clock().now();
-    let mut tx = sandboxes.db().begin().await?;
+    let mut tx = sandboxes.db().begin_as(scope).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
     let sandbox = store::sandbox::find(&mut tx, scope.into(), id).await?.ok_or_else(sandbox_not_found)?;
     on_verb(Verb::Snapshot, sandbox.phase)?;
+    admit_stored(&mut tx, sandboxes, scope).await?;
+    quota::afford(&mut tx, scope, now).await?;
     let mut row = of(&sandbox, request.include_memory, now);
     row.name = request.name.unwrap_or(row.name);
     store::snapshot::insert(&mut tx, &row).await?;
@@ -82,7 +85,7 @@ pub(super) fn of(sandbox: &SandboxRow, include_memory: bool, now: Timestamp) -> 
 /// Records the wish to delete a snapshot: nobody sees it from now on. What is built on it keeps its layers.
 pub async fn delete(sandboxes: &Sandboxes, scope: &Scope, id: SnapshotId) -> Result<()> {
     let now = sandboxes.clock().now();
-    let mut tx = sandboxes.db().begin().await?;
+    let mut tx = sandboxes.db().begin_as(scope).await?;
     let before = store::snapshot::find(&mut tx, scope.into(), id).await?.ok_or_else(snapshot_not_found)?;
     let after = SnapshotRow { status: SnapshotStatus::Deleting, updated_at: now, ..before.clone() };
     store::snapshot::update(&mut tx, &before, &after, now).await?;

@@ -7,7 +7,7 @@ use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{snapshot, template_not_found, upload};
+use super::{admit_stored, snapshot, template_not_found, upload};
 use crate::db::audit::Audit;
 use crate::db::{DbError, Tx, event};
 use crate::http::auth::Scope;
@@ -31,7 +31,7 @@ pub async fn create(
     key: Idempotency,
 ) -> Result<Outcome<TemplateView>> {
     let now = sandboxes.clock().now();
-    let mut tx = sandboxes.db().begin().await?;
+    let mut tx = sandboxes.db().begin_as(scope).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
@@ -43,8 +43,11 @@ pub async fn create(
         }
         _ => None,
     };
-    if store::template::taken(&mut tx, scope.project, request.name.as_str()).await? {
-        let name = request.name.as_str();
+    let name = request.name.as_str();
+    if let Some(failed) = store::template::failed(&mut tx, scope.project, name).await? {
+        replace(&mut tx, scope, &failed, now).await?;
+    }
+    if store::template::taken(&mut tx, scope.project, name).await? {
         return Err(Error::new(
             Code::TemplateExists,
             format!("The project has a template '{name}'. Choose another name, or delete that one first."),
@@ -55,6 +58,7 @@ pub async fn create(
     {
         return Err(upload::not_found());
     }
+    admit_stored(&mut tx, sandboxes, scope).await?;
     let mut row = new(scope, &request, now)?;
     if let Some(snapshot) = source {
         build_on(&mut row, &request, &snapshot);
@@ -68,6 +72,28 @@ pub async fn create(
     let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
     tx.commit().await?;
     Ok(outcome)
+}
+
+/// Records the wish to delete a template that failed, and gives its name to the one that is made anew.
+async fn replace(tx: &mut Tx, scope: &Scope, before: &TemplateRow, now: Timestamp) -> Result<()> {
+    let subject = before.id.to_string();
+    let after = TemplateRow { name: subject.clone(), ..deleting(before, now) };
+    store::template::update(tx, before, &after, now).await?;
+    let data = json!({"name": before.name, "failed": true});
+    Audit { data, ..scope.audit("template.delete", &subject) }.write(tx, now).await?;
+    tell(tx, &TemplateRow { name: before.name.clone(), ..after }, now).await?;
+    Ok(())
+}
+
+fn deleting(before: &TemplateRow, now: Timestamp) -> TemplateRow {
+    TemplateRow {
+        status: TemplateStatus::Deleting,
+        message: None,
+        status_since: now,
+        work_at: Some(now),
+        updated_at: now,
+        ..before.clone()
+    }
 }
 
 fn new(scope: &Scope, request: &CreateTemplate, now: Timestamp) -> Result<TemplateRow> {
@@ -166,19 +192,12 @@ pub(in crate::services::sandbox) fn of_platform(
 /// Records the wish to delete one of the project's own templates. Sandboxes that were made of it keep theirs.
 pub async fn delete(sandboxes: &Sandboxes, scope: &Scope, name: &str) -> Result<()> {
     let now = sandboxes.clock().now();
-    let mut tx = sandboxes.db().begin().await?;
+    let mut tx = sandboxes.db().begin_as(scope).await?;
     let before = store::template::find(&mut tx, scope.into(), name).await?.ok_or_else(|| template_not_found(name))?;
     if before.project.is_none() {
         return Err(Error::new(Code::Forbidden, "This template belongs to the platform and cannot be deleted."));
     }
-    let after = TemplateRow {
-        status: TemplateStatus::Deleting,
-        message: None,
-        status_since: now,
-        work_at: Some(now),
-        updated_at: now,
-        ..before.clone()
-    };
+    let after = deleting(&before, now);
     store::template::update(&mut tx, &before, &after, now).await?;
     let subject = after.id.to_string();
     Audit { data: json!({"name": after.name}), ..scope.audit("template.delete", &subject) }.write(&mut tx, now).await?;

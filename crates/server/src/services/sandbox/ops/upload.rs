@@ -9,13 +9,17 @@ use berth_domain::{Code, Error, Result};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use uuid::Uuid;
 
+use super::admit_stored;
 use crate::db::audit::Audit;
 use crate::http::auth::Scope;
+use crate::http::idempotency::{Idempotency, Outcome, hex};
 use crate::services::quota::require_project;
 use crate::services::sandbox::Sandboxes;
+use crate::services::sandbox::engine::DISK_FULL;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::upload::UploadRow;
 use crate::services::sandbox::wire::upload::UploadView;
@@ -26,6 +30,8 @@ const KEPT: i64 = 86_400;
 const ON_ITS_WAY: i64 = 4 * 3600;
 /// Most uploads of a project at a time.
 pub const MOST: i64 = 16;
+/// Bytes after which it is asked again whether there is room.
+const ASK_AGAIN: u64 = 16 * MIB;
 /// Bytes of a MiB.
 const MIB: u64 = 1 << 20;
 
@@ -35,28 +41,56 @@ pub fn not_found() -> Error {
 }
 
 /// Receives an archive. Its row is older than its file, and says that it is on its way until all of it is there.
-pub async fn create<E: std::fmt::Display>(
+pub async fn create(
     sandboxes: &Sandboxes,
     scope: &Scope,
-    body: impl Stream<Item = std::result::Result<Bytes, E>> + Unpin,
-) -> Result<UploadView> {
+    body: impl Stream<Item = Result<Bytes>> + Unpin,
+    key: Idempotency,
+) -> Result<Outcome<UploadView>> {
+    if key.is_given() && was_received(sandboxes, scope, &key).await? {
+        return again(sandboxes, scope, body, key).await;
+    }
     let mut row = begin(sandboxes, scope).await?;
-    let most = u64::try_from(sandboxes.config().upload_mb).unwrap_or(0).saturating_mul(MIB);
     let mut unfinished = Unfinished { sandboxes: sandboxes.clone(), id: Some(row.id) };
+    has_room(sandboxes).await?;
     let file = sandboxes.engine().upload(row.id).await.map_err(Error::unavailable)?;
-    row.bytes = receive(&file, body, most).await?;
+    let (bytes, digest) = receive(sandboxes, Some(&file), body, key.is_given()).await?;
+    row.bytes = bytes;
+    let key = key.of_body(&digest)?;
     let now = sandboxes.clock().now();
     row.expires_at = now.plus_seconds(KEPT);
-    let mut tx = sandboxes.db().begin().await?;
+    let mut tx = sandboxes.db().begin_as(scope).await?;
     if !store::upload::received(&mut tx, row.id, row.bytes, row.expires_at).await? {
         return Err(Error::new(Code::InvalidRequest, "The upload took too long; send it again."));
     }
     let subject = row.id.to_string();
     let data = json!({"bytes": row.bytes});
-    Audit { data, ..scope.audit("upload.create", &subject) }.write(&mut tx, now).await?;
+    Audit { data, ..scope.audit("upload.create", &subject) }.write_and_tell(&mut tx, now).await?;
+    let view = UploadView::from(&row);
+    let created = key.created(&mut tx, now, view.location(scope), view).await?;
     tx.commit().await?;
     unfinished.id = None;
-    Ok(UploadView::from(&row))
+    Ok(created)
+}
+
+/// Whether an upload was received with this key.
+async fn was_received(sandboxes: &Sandboxes, scope: &Scope, key: &Idempotency) -> Result<bool> {
+    let mut tx = sandboxes.db().begin_as(scope).await?;
+    key.is_kept(&mut tx, sandboxes.clock().now()).await
+}
+
+/// Reads an archive that was sent with a key before, to see that it is the same one, and keeps nothing of it.
+async fn again(
+    sandboxes: &Sandboxes,
+    scope: &Scope,
+    body: impl Stream<Item = Result<Bytes>> + Unpin,
+    key: Idempotency,
+) -> Result<Outcome<UploadView>> {
+    let (_, digest) = receive(sandboxes, None, body, true).await?;
+    let key = key.of_body(&digest)?;
+    let mut tx = sandboxes.db().begin_as(scope).await?;
+    let replayed = key.replay(&mut tx, sandboxes.clock().now()).await?;
+    replayed.ok_or_else(|| Error::new(Code::Conflict, "The first answer is not kept any more; send the upload again."))
 }
 
 /// An upload that is removed where nobody finishes it, also when the request is dropped half way.
@@ -85,8 +119,9 @@ async fn dismiss(sandboxes: &Sandboxes, id: UploadId) -> Result<()> {
 
 async fn begin(sandboxes: &Sandboxes, scope: &Scope) -> Result<UploadRow> {
     let now = sandboxes.clock().now();
-    let mut tx = sandboxes.db().begin().await?;
+    let mut tx = sandboxes.db().begin_as(scope).await?;
     require_project(&mut tx, scope).await?;
+    admit_stored(&mut tx, sandboxes, scope).await?;
     if store::upload::count(&mut tx, scope.into()).await? >= MOST {
         let message =
             format!("A project may have {MOST} uploads at a time. Delete one: GET …/sandbox_uploads lists them.");
@@ -106,37 +141,62 @@ async fn begin(sandboxes: &Sandboxes, scope: &Scope) -> Result<UploadRow> {
     Ok(row)
 }
 
-async fn receive<E: std::fmt::Display>(
-    file: &Path,
-    mut body: impl Stream<Item = std::result::Result<Bytes, E>> + Unpin,
-    most: u64,
-) -> Result<i64> {
+/// Refuses with 507 where the host's disk is almost full.
+async fn has_room(sandboxes: &Sandboxes) -> Result<()> {
+    let host = sandboxes.engine().capacity().await.map_err(Error::unavailable)?;
+    if host.has_room(0) { Ok(()) } else { Err(Error::new(Code::NoSpace, format!("Nothing can be sent: {DISK_FULL}."))) }
+}
+
+/// Receives an archive into a file, if there is one: its bytes, and its digest where that is wanted.
+async fn receive(
+    sandboxes: &Sandboxes,
+    file: Option<&Path>,
+    mut body: impl Stream<Item = Result<Bytes>> + Unpin,
+    wants_digest: bool,
+) -> Result<(i64, String)> {
+    let most = u64::try_from(sandboxes.config().upload_mb).unwrap_or(0).saturating_mul(MIB);
     let no_space = |error: std::io::Error| Error::unavailable(format!("the upload cannot be written: {error}"));
-    let mut out = tokio::fs::File::create(file).await.map_err(Error::internal)?;
-    let mut bytes = 0u64;
+    let mut out = match file {
+        Some(file) => Some(tokio::fs::File::create(file).await.map_err(Error::internal)?),
+        None => None,
+    };
+    let mut digest = wants_digest.then(Sha256::new);
+    let (mut bytes, mut asked) = (0u64, 0u64);
     while let Some(chunk) = body.next().await {
-        let chunk = chunk.map_err(|e| Error::new(Code::InvalidRequest, format!("The upload broke off: {e}.")))?;
+        let chunk = chunk?;
         bytes += chunk.len() as u64;
         if bytes > most {
             let message = format!("An upload may have at most {} MiB.", most / MIB);
             return Err(Error::new(Code::PayloadTooLarge, message));
         }
-        out.write_all(&chunk).await.map_err(no_space)?;
+        if out.is_some() && bytes - asked > ASK_AGAIN {
+            asked = bytes;
+            has_room(sandboxes).await?;
+        }
+        if let Some(digest) = &mut digest {
+            digest.update(&chunk);
+        }
+        if let Some(out) = &mut out {
+            out.write_all(&chunk).await.map_err(no_space)?;
+        }
     }
     if bytes == 0 {
         return Err(Error::new(Code::InvalidRequest, "The body is empty; send a tar archive."));
     }
     // It is named by a row from now on, so it has to outlive a power cut.
-    out.sync_all().await.map_err(no_space)?;
-    i64::try_from(bytes).map_err(Error::internal)
+    if let Some(out) = out {
+        out.sync_all().await.map_err(no_space)?;
+    }
+    let digest = digest.map(|digest| hex(&digest.finalize())).unwrap_or_default();
+    Ok((i64::try_from(bytes).map_err(Error::internal)?, digest))
 }
 
 /// Records the wish to remove an upload. A build that reads it already reads on.
 pub async fn delete(sandboxes: &Sandboxes, scope: &Scope, id: UploadId) -> Result<()> {
     let now = sandboxes.clock().now();
-    let mut tx = sandboxes.db().begin().await?;
+    let mut tx = sandboxes.db().begin_as(scope).await?;
     store::upload::find(&mut tx, scope.into(), id).await?.ok_or_else(not_found)?;
-    scope.audit("upload.delete", &id.to_string()).write(&mut tx, now).await?;
+    scope.audit("upload.delete", &id.to_string()).write_and_tell(&mut tx, now).await?;
     store::upload::dismiss(&mut tx, id, now).await?;
     Ok(tx.commit().await?)
 }

@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use berth_domain::Error;
 use berth_domain::ids::SandboxId;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, template};
 use crate::services::sandbox::Sandboxes;
+use crate::services::sandbox::engine::Kept;
 use crate::services::sandbox::store;
 use crate::work::Poker;
 
@@ -66,8 +68,8 @@ async fn adopt(sandboxes: &Sandboxes, poke: &Poker<SandboxId>, stop: &Cancellati
     }
 }
 
-/// Removes what no row owns. A row is older than its thing, so what is found first and has no row then is
-/// nobody's.
+/// Ends machines that no row owns, and sets the rest aside: a row is older than its thing, so what is found first and has
+/// no row then is nobody's, or the database is an older copy.
 async fn clean(sandboxes: &Sandboxes) -> Result<(), StepError> {
     let (db, engine) = (sandboxes.db(), sandboxes.engine());
     let found = engine.scan().await?;
@@ -81,18 +83,21 @@ async fn clean(sandboxes: &Sandboxes) -> Result<(), StepError> {
     }
     let uploads: HashSet<String> = store::upload::ids(db).await?.into_iter().collect();
     for id in found.uploads.into_iter().filter(|id| !uploads.contains(&id.to_string())) {
-        tracing::warn!(upload = %id, "removing an upload that no row owns");
-        engine.remove_upload(id).await?;
+        set_aside(sandboxes, Kept::Upload(id)).await?;
     }
     let layers: HashSet<String> = store::layer::ids(db).await?.into_iter().collect();
     for id in found.layers.into_iter().filter(|id| !layers.contains(&id.to_string())) {
-        tracing::warn!(layer = %id, "removing a layer that no row owns");
-        engine.remove_layer(id).await?;
+        set_aside(sandboxes, Kept::Layer(id)).await?;
     }
     let memories: HashSet<String> = store::memory::ids(db).await?.into_iter().collect();
     for id in found.memories.into_iter().filter(|id| !memories.contains(&id.to_string())) {
-        tracing::warn!(memory = %id, "removing a memory that no row owns");
-        engine.remove_memory(id).await?;
+        set_aside(sandboxes, Kept::Memory(id)).await?;
     }
     Ok(())
+}
+
+async fn set_aside(sandboxes: &Sandboxes, kept: Kept) -> Result<(), StepError> {
+    let into = sandboxes.lost().folder(kept.folder(), sandboxes.clock().now()).await.map_err(Error::internal)?;
+    tracing::warn!(?kept, into = %into.display(), "setting aside what no row owns");
+    Ok(sandboxes.engine().set_aside(kept, &into).await?)
 }

@@ -12,14 +12,14 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use berth_domain::ids::SandboxId;
+use berth_domain::ids::{Owner, SandboxId};
 use berth_domain::sandbox::plan::{self, Deadlines, Life, Look, Machine, Source, Step};
 use berth_domain::sandbox::{Phase, SnapshotStatus, TemplateStatus, Wish};
 use berth_domain::{Error, Result, Timestamp};
 
 use super::{StepError, fault};
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::EngineError;
+use crate::services::sandbox::engine::Activity;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::sandbox::SandboxRow;
 use crate::services::sandbox::store::snapshot::SnapshotRow;
@@ -32,6 +32,9 @@ const MAX_STEPS: usize = 200;
 const LONGEST_PAUSE: i64 = 15;
 /// Wait when not even the pause could be recorded.
 const BLIND_PAUSE: Duration = Duration::from_millis(500);
+
+/// Seconds until a sandbox whose guest is being asked is looked at again, if nothing tells before.
+const ASKED: i64 = 5;
 
 /// Reconciles sandboxes.
 pub struct SandboxReconciler {
@@ -53,7 +56,12 @@ impl Reconciler for SandboxReconciler {
     const TABLE: &'static str = store::sandbox::TABLE;
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<SandboxId>> {
-        Ok(Due::at(now, store::sandbox::with_work(self.sandboxes.db(), limit).await?))
+        let (now, next) = store::sandbox::due(self.sandboxes.db(), now, limit).await?;
+        Ok(Due { now, next })
+    }
+
+    async fn owner(&self, id: &SandboxId) -> Option<Owner> {
+        store::sandbox::owner(self.sandboxes.db(), *id).await.ok().flatten()
     }
 
     async fn reconcile(&self, id: SandboxId) {
@@ -121,7 +129,8 @@ impl SandboxReconciler {
             },
             wish: row.wish,
             phase: row.phase,
-            since: row.phase_since,
+            // Time in which no service ran counts for no deadline.
+            since: row.phase_since.max(self.sandboxes.began_at()),
             attempts: row.attempts,
             source: self.source(row).await?,
             reserved: row.reserved,
@@ -142,7 +151,7 @@ impl SandboxReconciler {
                 given_up: snapshot.status != SnapshotStatus::Pending,
             }),
             network_changed: ready && row.applied_network.as_ref() != Some(&row.network),
-            life: if ready { self.life(row, seen.now).await } else { Life::default() },
+            life: if ready { self.life(row, seen.now) } else { Life::default() },
         })
     }
 
@@ -177,17 +186,13 @@ impl SandboxReconciler {
         })
     }
 
-    async fn life(&self, row: &SandboxRow, now: Timestamp) -> Life {
-        let idle_at = match row.idle_timeout_seconds {
-            Some(seconds) => {
-                let activity = self.sandboxes.engine().activity(row.id).await;
-                let busy = activity.open > 0 || activity.running > 0;
-                // The time counts from the last use of this machine.
-                let used = activity.last_used.max(row.ready_since).unwrap_or(now);
-                Some(if busy { now } else { used }.plus_seconds(seconds))
-            }
-            None => None,
-        };
+    fn life(&self, row: &SandboxRow, now: Timestamp) -> Life {
+        let idle_at = row.idle_timeout_seconds.map(|seconds| {
+            let activity = self.sandboxes.engine().activity(row.id);
+            // The time counts from the last use of this machine.
+            let used = activity.last_used.max(row.ready_since).unwrap_or(now);
+            idle_at(activity, used, now, seconds)
+        });
         Life { expires_at: row.expires_at, idle_at }
     }
 
@@ -222,9 +227,9 @@ impl SandboxReconciler {
     /// Tries a failing step again later; a failure that will not pass is recorded.
     async fn postpone(&self, id: SandboxId, error: StepError) {
         let outcome = match error {
-            StepError::Engine(EngineError::Permanent(reason)) => self.give_up(id, &reason).await,
-            StepError::Engine(EngineError::Transient(reason)) => {
-                tracing::warn!(sandbox = %id, reason, "a step failed; trying again");
+            StepError::Engine(error) if error.is_final() => self.give_up(id, &error.to_string()).await,
+            StepError::Engine(error) => {
+                tracing::warn!(sandbox = %id, %error, "a step failed; trying again");
                 self.try_later(id).await
             }
             StepError::Own(error) => {
@@ -261,5 +266,88 @@ impl SandboxReconciler {
         let after = SandboxRow { work_at: Some(now.plus_seconds(pause)), ..before.clone() };
         store::sandbox::update(&mut tx, &before, &after, now).await?;
         Ok(tx.commit().await?)
+    }
+}
+
+/// When a sandbox that is used like this has been idle for so many seconds, as far as is known now.
+fn idle_at(activity: Activity, used: Timestamp, now: Timestamp, seconds: i64) -> Timestamp {
+    let over = used.plus_seconds(seconds);
+    match activity.running {
+        _ if activity.open > 0 => now.plus_seconds(seconds),
+        // Nobody needs to know yet what runs in it.
+        _ if over > now => over,
+        Some(0) => over,
+        Some(_) => now.plus_seconds(seconds),
+        None => now.plus_seconds(ASKED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_domain::ids::{OrgId, ProjectId};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::config::Config;
+    use crate::db::record;
+    use crate::db::{Db, sql};
+    use crate::services::sandbox::engine::qemu::QemuSandboxes;
+
+    /// Rows of an organization, a project of it, and a sandbox that is gone.
+    async fn gone(db: &Db, (org, project): Owner, id: SandboxId) {
+        let mut tx = db.begin().await.unwrap();
+        for (table, columns) in [
+            (
+                "orgs",
+                crate::columns! {"id": org, "name": "a", "slug": "a", "is_personal": 0_i64, "created_at": 0_i64,
+                "updated_at": 0_i64},
+            ),
+            (
+                "projects",
+                crate::columns! {"id": project, "org_id": org, "name": "a", "slug": "a", "created_at": 0_i64,
+                "updated_at": 0_i64},
+            ),
+        ] {
+            record::insert(table, columns).execute(&mut tx).await.unwrap();
+        }
+        sql("INSERT INTO sandboxes (id, org_id, project_id, name, phase, wish, metadata, env, vcpu, memory_mb, disk_gb, \
+             network, run_user, on_timeout, fresh, phase_since, created_at, updated_at, deleted_at) VALUES ($1, $2, $3, \
+             'a', 'Deleting', 'deleted', '{}', '{}', 1, 1, 1, '{}', 'root', 'pause', 0, 0, 0, 0, 0)")
+        .bind(id)
+        .bind(org)
+        .bind(project)
+        .execute(&mut tx)
+        .await
+        .unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_done_for_one_that_is_gone_counts_for_its_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = |name: &str| (name == "BERTH_DATA_DIR").then(|| dir.path().display().to_string());
+        let config = Config::from_sources(None, folder).unwrap();
+        let db = Db::open(&config.database_url).await.unwrap();
+        let (owner, id) = ((OrgId(Uuid::now_v7()), ProjectId(Uuid::now_v7())), SandboxId(Uuid::now_v7()));
+        gone(&db, owner, id).await;
+        let engine = Arc::new(QemuSandboxes::open(&config, Clock::default()));
+        let reconciler = SandboxReconciler::new(Sandboxes::new(db, Clock::default(), &config, engine));
+        assert_eq!(reconciler.owner(&id).await, Some(owner));
+        assert_eq!(reconciler.owner(&SandboxId(Uuid::now_v7())).await, None);
+    }
+
+    #[test]
+    fn who_says_nothing_is_neither_idle_nor_waited_for() {
+        let at = |second: i64| Timestamp(second * Timestamp::SECOND);
+        let idle = |open, running, now| idle_at(Activity { open, running, last_used: None }, at(0), at(now), 10);
+        assert_eq!(idle(0, None, 9), at(10), "its time is not over");
+        assert_eq!(idle(0, Some(3), 9), at(10));
+        assert_eq!(idle(0, Some(0), 10), at(10), "idle");
+        assert_eq!(idle(0, Some(1), 10), at(20), "something runs");
+        assert_eq!(idle(1, Some(0), 10), at(20), "somebody is connected");
+        assert_eq!(idle(0, None, 10), at(10 + ASKED), "it is looked at again");
     }
 }

@@ -21,7 +21,7 @@ use uuid::Uuid;
 use super::{PAUSE, StepError, fault};
 use crate::db::Tx;
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::{EngineError, From, StartSpec, Warming};
+use crate::services::sandbox::engine::{DISK_FULL, EngineError, From, StartSpec, Warming};
 use crate::services::sandbox::ops;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::layer::LayerRow;
@@ -47,13 +47,14 @@ impl Reconciler for TemplateReconciler {
     const TABLE: &'static str = store::template::TABLE;
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<TemplateId>> {
-        Ok(Due::at(now, store::template::with_work(self.sandboxes.db(), limit).await?))
+        let (now, next) = store::template::due(self.sandboxes.db(), now, limit).await?;
+        Ok(Due { now, next })
     }
 
     async fn reconcile(&self, id: TemplateId) {
         let Err(error) = self.bring_about(id).await else { return };
         let outcome = match error {
-            StepError::Engine(EngineError::Permanent(reason)) => self.fail(id, &reason).await,
+            StepError::Engine(error) if error.is_final() => self.fail(id, &error.to_string()).await,
             error => {
                 tracing::warn!(template = %id, ?error, "a step on a template failed; trying again");
                 self.change(id, |t, now| t.work_at = t.work_at.map(|_| now.plus_seconds(PAUSE))).await
@@ -140,6 +141,7 @@ impl TemplateReconciler {
             }
         };
         fault("sandbox", "make_template", "done").await?;
+        let bytes = engine.layer_bytes(layer).await?;
         let Some(mut change) = self.begin(id).await? else { return Ok(()) };
         if let Some(parent) = built.as_ref().and_then(|built| built.parent)
             && !store::layer::put_on(&mut change.tx, layer, parent).await?
@@ -147,7 +149,7 @@ impl TemplateReconciler {
             return Err(EngineError::Transient("what it was built on was deleted meanwhile".into()).into());
         }
         store::layer::made(&mut change.tx, layer).await?;
-        store::layer::freeze(&mut change.tx, layer).await?;
+        store::layer::freeze(&mut change.tx, layer, bytes).await?;
         let t = &mut change.after;
         (t.layer, t.attempts) = (Some(layer), 0);
         t.message = Some("booting it once".into());
@@ -167,13 +169,20 @@ impl TemplateReconciler {
         // What an interrupted boot left is thrown away.
         engine.end(machine).await?;
         engine.discard(machine).await?;
+        if !engine.capacity().await?.has_room(template.memory_mb) {
+            return self.cannot_be_warm(template, DISK_FULL).await;
+        }
         let Some(warming) = self.begin_warm(template).await? else { return Ok(()) };
         fault("sandbox", "warm", "intent").await?;
         let [top, base, ..] = warming.machine.layers[..] else {
             return Err(Error::internal("a boot without its layers").into());
         };
         engine.make_layer(top, base).await?;
-        let warmed = engine.warm_template(&warming).await;
+        let warmed = tokio::select! {
+            warmed = engine.warm_template(&warming) => warmed,
+            // What is half done is thrown away with its machine, here or where it begins anew.
+            () = self.called_off(template) => return Ok(engine.end(machine).await?),
+        };
         fault("sandbox", "warm", "done").await?;
         match warmed {
             Ok(bytes) => self.record_warm(template.id, &warming, top, bytes).await,
@@ -181,20 +190,21 @@ impl TemplateReconciler {
                 self.change(template.id, |t, _| t.attempts += 1).await?;
                 Err(EngineError::Transient(reason).into())
             }
-            Err(EngineError::Transient(reason) | EngineError::Permanent(reason)) => {
+            Err(error) => {
                 engine.end(machine).await?;
-                self.cannot_be_warm(template, &reason).await
+                self.cannot_be_warm(template, &error.to_string()).await
             }
         }
     }
 
     async fn record_warm(&self, id: TemplateId, warming: &Warming, top: LayerId, bytes: i64) -> Result<(), StepError> {
+        let disk = self.sandboxes.engine().layer_bytes(top).await?;
         let Some(mut change) = self.begin(id).await? else { return Ok(()) };
         if change.after.next_layer != Some(top) {
             return Ok(());
         }
         store::layer::made(&mut change.tx, top).await?;
-        store::layer::freeze(&mut change.tx, top).await?;
+        store::layer::freeze(&mut change.tx, top, disk).await?;
         store::memory::set_bytes(&mut change.tx, warming.memory, bytes).await?;
         let t = &mut change.after;
         (t.layer, t.memory) = (t.next_layer.take(), t.next_memory.take());
@@ -253,7 +263,8 @@ impl TemplateReconciler {
             network: Network::default(),
         };
         let (start_command, ready_command) = (template.start_command.clone(), template.ready_command.clone());
-        Ok(Some(Warming { machine, memory, start_command, ready_command }))
+        let patience = Duration::from_secs(self.sandboxes.config().ready_seconds.unsigned_abs());
+        Ok(Some(Warming { machine, memory, start_command, ready_command, patience }))
     }
 
     async fn remove(&self, template: &TemplateRow) -> Result<(), StepError> {
@@ -351,7 +362,14 @@ pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
     adopt(sandboxes).await?;
     let now = sandboxes.clock().now();
     let hidden = store::snapshot::hidden(sandboxes.db()).await?;
+    let mut measured = Vec::new();
+    for layer in store::stored::unmeasured(sandboxes.db()).await? {
+        measured.push((layer, sandboxes.engine().layer_bytes(layer).await.map_err(Error::unavailable)?));
+    }
     let mut tx = sandboxes.db().begin().await?;
+    for (layer, bytes) in measured {
+        store::layer::freeze(&mut tx, layer, bytes).await?;
+    }
     store::layer::look_at_all(&mut tx, now).await?;
     store::memory::look_at_all(&mut tx, now).await?;
     for snapshot in hidden {

@@ -7,11 +7,14 @@ use std::pin::pin;
 
 use async_stream::stream;
 use axum::body::Body;
+use axum::http::HeaderValue;
+use berth_domain::agent::output;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::json;
 
+use super::frames::{self, Frames};
 use super::inside::Inside;
 
 /// What a stream of events is declared as.
@@ -31,31 +34,76 @@ pub(super) enum Ending {
 }
 
 /// Relays events as they come, and says so when they end too early.
-pub(super) fn guarded(body: Incoming, inside: Inside, ending: Ending) -> Body {
+pub(super) fn guarded(body: Incoming, inside: Inside, ending: Ending, mut form: Form) -> Body {
     Body::from_stream(stream! {
         let mut frames = body.into_data_stream();
-        let mut names = Names::default();
         let mut over = pin!(inside.over());
         let reason = loop {
             let chunk = tokio::select! {
                 chunk = futures::StreamExt::next(&mut frames) => chunk,
                 () = &mut over => break Some(("unauthorized", "The credential or the role of this stream ended.")),
             };
-            match chunk {
-                Some(Ok(bytes)) => {
-                    names.feed(&bytes);
-                    yield Ok::<_, std::convert::Infallible>(bytes);
-                }
-                None if names.ended() || ending == Ending::Silence => break None,
-                None | Some(Err(_)) => {
-                    break Some(("sandbox_interrupted", "The sandbox was interrupted; what ran there was not told its end."));
-                }
-            }
+            let passed = match chunk {
+                Some(Ok(bytes)) => form.pass(bytes),
+                None if form.ended() || ending == Ending::Silence => break None,
+                None | Some(Err(_)) => None,
+            };
+            let Some(passed) = passed else {
+                break Some(("sandbox_interrupted", "The sandbox was interrupted; what ran there was not told its end."));
+            };
+            yield Ok::<_, std::convert::Infallible>(passed);
         };
-        if let Some((code, message)) = reason.filter(|_| !names.ended()) {
-            yield Ok(last(code, message));
+        if let Some((code, message)) = reason.filter(|_| !form.ended()) {
+            yield Ok(form.last(code, message));
         }
     })
+}
+
+/// What a stream is made of.
+pub(super) enum Form {
+    /// Server-sent events.
+    Events(Names),
+    /// Frames of output.
+    Frames(Frames),
+}
+
+impl Form {
+    /// Of an answer that is declared as this; none where it is no stream that has an end of its own.
+    pub(super) fn of(kind: &HeaderValue) -> Option<Self> {
+        if kind == CONTENT_TYPE {
+            Some(Self::Events(Names::default()))
+        } else if kind == output::CONTENT_TYPE {
+            Some(Self::Frames(Frames::default()))
+        } else {
+            None
+        }
+    }
+
+    /// What of these bytes goes on; nothing where they make no sense.
+    fn pass(&mut self, bytes: Bytes) -> Option<Bytes> {
+        match self {
+            Self::Events(names) => {
+                names.feed(&bytes);
+                Some(bytes)
+            }
+            Self::Frames(frames) => frames.pass(&bytes).ok(),
+        }
+    }
+
+    /// Whether an event that nothing follows came through whole.
+    fn ended(&self) -> bool {
+        match self {
+            Self::Events(names) => names.ended(),
+            Self::Frames(frames) => frames.ended(),
+        }
+    }
+
+    fn last(&self, code: &str, message: &str) -> Bytes {
+        match self {
+            Self::Events(_) => last(code, message),
+            Self::Frames(_) => frames::last(code, message),
+        }
+    }
 }
 
 /// An event after which nothing comes. It begins a line of its own, whatever was cut off before it.
@@ -65,7 +113,7 @@ fn last(code: &str, message: &str) -> Bytes {
 
 /// Follows the names of the events in a stream.
 #[derive(Default)]
-struct Names {
+pub(super) struct Names {
     line: Vec<u8>,
     last: bool,
     whole: bool,
@@ -73,13 +121,10 @@ struct Names {
 
 impl Names {
     fn feed(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            if *byte != b'\n' {
-                if self.line.len() < LONGEST_NAME {
-                    self.line.push(*byte);
-                }
-                continue;
-            }
+        let mut rest = bytes;
+        while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
+            self.keep(&rest[..at]);
+            rest = &rest[at + 1..];
             if self.line.is_empty() {
                 self.whole |= self.last;
             } else if let Some(name) = self.line.strip_prefix(b"event: ") {
@@ -87,6 +132,12 @@ impl Names {
             }
             self.line.clear();
         }
+        self.keep(rest);
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = LONGEST_NAME - self.line.len();
+        self.line.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
     /// Whether an event that nothing follows came through whole.

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use berth_domain::agent::runtime::{Archive, Entry, Exists, Extracted, Listing, Mkdir, Move, Remove};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::create::create;
 use super::forward::{Reply, Size, forward};
 use super::inside::{Viewing, Working};
 use super::{Refused, Runtime};
+use crate::http::idempotency::{IdempotencyKey, KeyParam};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Runtime>> {
     OpenApiRouter::new()
@@ -77,11 +79,16 @@ async fn file_exists(Viewing(inside): Viewing, request: Request) -> Reply {
 
 /// Makes a directory.
 #[utoipa::path(post, path = "/sandbox/{sandbox_id}/files/mkdir", operation_id = "makeSandboxDirectory",
-    tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path)), request_body = Mkdir,
+    tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), KeyParam), request_body = Mkdir,
     responses((status = 200, body = Entry), (status = 201, body = Entry), Refused),
     security(("bearer" = []), ("api_key" = [])))]
-async fn make_directory(Working(inside): Working, request: Request) -> Reply {
-    forward(inside, "files/mkdir", request, Size::Usual).await
+async fn make_directory(
+    State(runtime): State<Arc<Runtime>>,
+    Working(inside): Working,
+    key: IdempotencyKey,
+    request: Request,
+) -> Reply {
+    create(runtime, inside, key, "files/mkdir", request).await
 }
 
 /// Removes a file or a directory.
@@ -114,7 +121,7 @@ async fn watch_files(Viewing(inside): Viewing, request: Request) -> Reply {
     forward(inside, "files/watch", request, Size::Usual).await
 }
 
-/// Packs a file or a directory as tar (extension).
+/// Packs a file or a directory as tar.
 #[utoipa::path(post, path = "/sandbox/{sandbox_id}/files/archive", operation_id = "packSandboxFiles", tag = "runtime",
     params(("sandbox_id" = uuid::Uuid, Path)), request_body = Archive,
     responses((status = 200, content_type = "application/x-tar", body = Vec<u8>), Refused),
@@ -123,7 +130,7 @@ async fn pack_files(Viewing(inside): Viewing, request: Request) -> Reply {
     forward(inside, "files/archive", request, Size::Usual).await
 }
 
-/// Unpacks a tar into a directory (extension). No entry leaves the workspace.
+/// Unpacks a tar into a directory. No entry leaves the workspace.
 #[utoipa::path(post, path = "/sandbox/{sandbox_id}/files/extract", operation_id = "unpackSandboxFiles",
     tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), ("path" = Option<String>, Query)),
     request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "a tar archive"),

@@ -3,26 +3,33 @@
 //! The guest is somebody's, and may be hostile: of its answer only what the route's users need gets through,
 //! and nothing that a browser would take for a page of ours.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::agent::error::ErrorBody;
 use berth_domain::{Code, Error, FieldError};
-use futures::TryStreamExt;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
 use super::events::{self, Ending};
 use super::inside::Inside;
 use crate::http::BODY_LIMIT;
+use crate::http::body;
 use crate::http::envelope::ApiError;
+use crate::http::paced::{Paced, Refusal};
+use crate::http::reply::EVENTS;
 use crate::services::sandbox::agent::AgentError;
 
+/// Seconds after which somebody may have let go of what there are too many of in a sandbox.
+const COME_AGAIN: u64 = 5;
 /// The largest refusal of an agent that is read, in bytes.
 const LARGEST_REFUSAL: usize = 64 << 10;
 /// Headers of a request that an agent needs.
-const ASKED: [HeaderName; 5] = [
+const ASKED: [HeaderName; 6] = [
+    header::ACCEPT,
     header::CONTENT_TYPE,
     header::CONTENT_LENGTH,
     header::RANGE,
@@ -44,30 +51,42 @@ const TOLD: [HeaderName; 6] = [
 pub(super) enum Size {
     /// As a request in JSON.
     Usual,
-    /// As the sandbox's disk.
+    /// As the sandbox's disk; it has to keep coming.
     Unlimited,
+    /// Without an end: what somebody types comes when they type it.
+    Open,
 }
 
 /// Asks the agent on its route and answers with what it answers.
 pub(super) async fn forward(inside: Inside, route: &str, request: Request<Body>, size: Size) -> Reply {
     let (parts, body) = request.into_parts();
-    let body = bounded(&parts, body, size)?;
-    let answer = inside.connection.session.send(question(&inside, route, &parts, body)?).await.map_err(lost)?;
+    let (body, broken) = bounded(&parts, body, size).await?;
+    let asked = question(&inside, route, &parts, body)?;
+    let answer = tokio::select! {
+        answer = inside.connection.session.send(asked) => answer,
+        () = inside.over() => return Err(no_longer().into()),
+    };
+    let answer = answer.map_err(|error| broken.get().map_or_else(|| lost(error), ApiError))?;
     let (answered, body) = answer.into_parts();
     if answered.status.is_client_error() || answered.status.is_server_error() {
         return Ok(refusal(answered.status, body).await.into_response());
     }
-    let streams = answered.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == events::CONTENT_TYPE);
+    let form = answered.headers.get(header::CONTENT_TYPE).and_then(events::Form::of);
     let mut told = HeaderMap::new();
     for name in TOLD {
         if let Some(value) = answered.headers.get(&name) {
             told.insert(name, value.clone());
         }
     }
+    if matches!(form, Some(events::Form::Events(_))) {
+        told.insert(header::CONTENT_TYPE, EVENTS);
+    }
     place(&mut told, &inside);
     make_harmless(&mut told);
-    let body =
-        if streams { events::guarded(body, inside, ending(route, parts.uri.query())) } else { held(body, inside) };
+    let body = match form {
+        Some(form) => events::guarded(body, inside, ending(route, parts.uri.query()), form),
+        None => Arc::new(inside).guarded(body),
+    };
     Ok((answered.status, told, body).into_response())
 }
 
@@ -85,16 +104,23 @@ pub(super) fn asks(query: Option<&str>, flag: &str) -> bool {
 /// The answer of every route of the runtime.
 pub(super) type Reply = Result<Response, ApiError>;
 
-fn bounded(parts: &Parts, body: Body, size: Size) -> Result<Body, ApiError> {
-    if size == Size::Unlimited {
-        return Ok(body);
+/// The body as the agent gets it, and where the reason stands if it breaks off. What is small is there before it goes
+/// on: what it asks for begins when all of it came from somebody who still may.
+pub(super) async fn bounded(parts: &Parts, body: Body, size: Size) -> Result<(Body, Refusal), ApiError> {
+    match size {
+        Size::Usual => Ok((body::read_of(parts, body, BODY_LIMIT).await?.into(), Refusal::default())),
+        Size::Unlimited => {
+            let paced = Paced::of(parts, body);
+            let refusal = paced.refusal();
+            Ok((Body::new(paced), refusal))
+        }
+        Size::Open => Ok((body, Refusal::default())),
     }
-    let told = parts.headers.get(header::CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<usize>().ok());
-    if told.is_some_and(|bytes| bytes > BODY_LIMIT) {
-        let message = format!("The body may have {BODY_LIMIT} bytes; send larger content as a file.");
-        return Err(Error::new(Code::PayloadTooLarge, message).into());
-    }
-    Ok(Body::new(Limited::new(body, BODY_LIMIT)))
+}
+
+/// The 403 of a caller who may not go on.
+pub(super) fn no_longer() -> Error {
+    Error::new(Code::Forbidden, "You may not do this any more: your credential, your role or the organization changed.")
 }
 
 fn question(inside: &Inside, route: &str, parts: &Parts, body: Body) -> Result<Request<Body>, ApiError> {
@@ -131,25 +157,20 @@ pub(super) fn make_harmless(told: &mut HeaderMap) {
     told.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
 }
 
-/// A body that keeps the sandbox in use until its end. One that breaks off breaks the answer off.
-fn held(body: Incoming, inside: Inside) -> Body {
-    let in_use = inside.connection.in_use;
-    Body::from_stream(body.into_data_stream().inspect_ok(move |_| {
-        let _held = &in_use;
-    }))
-}
-
 /// A refusal of the agent as one of the service, if it makes sense.
 pub(super) async fn refusal(status: StatusCode, body: Incoming) -> ApiError {
     let bytes = Limited::new(body, LARGEST_REFUSAL).collect().await.map(http_body_util::Collected::to_bytes);
-    let told: Option<ErrorBody> = bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    read_refusal(status, bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+}
+
+fn read_refusal(status: StatusCode, told: Option<ErrorBody>) -> ApiError {
     let known = |told: &ErrorBody| Code::ALL.iter().copied().find(|code| code.as_str() == told.code);
     match told.and_then(|told| Some((known(&told)?, told))) {
         Some((code, told)) if code.status() == status.as_u16() && status != StatusCode::UNAUTHORIZED => {
             let field = |d: berth_domain::agent::error::FieldError| FieldError { field: d.field, message: d.message };
-            let mut error = Error::new(code, told.message);
-            error.details = told.details.into_iter().map(field).collect();
-            ApiError(error)
+            let details = told.details.into_iter().map(field).collect();
+            let retry_after = (status == StatusCode::TOO_MANY_REQUESTS).then_some(COME_AGAIN);
+            ApiError(Error { details, retry_after, ..Error::new(code, told.message) })
         }
         _ => ApiError(Error::unavailable(format!("the agent refused with {status}"))),
     }
@@ -164,6 +185,17 @@ pub(super) fn lost(error: AgentError) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_asks_for_too_much_in_a_sandbox_is_told_when_to_come_again() {
+        let refusal = |status: u16, code: &str| {
+            let told = serde_json::json!({"code": code, "message": "No."});
+            read_refusal(StatusCode::from_u16(status).unwrap(), serde_json::from_value(told).ok()).0
+        };
+        let too_many = refusal(429, "too_many");
+        assert_eq!((too_many.code, too_many.retry_after), (Code::TooMany, Some(COME_AGAIN)));
+        assert_eq!(refusal(404, "not_found").retry_after, None);
+    }
 
     #[test]
     fn only_a_log_that_is_not_followed_ends_in_silence() {

@@ -3,9 +3,13 @@
 //! The path names the sandbox alone, so its row tells the project, and from there all is as everywhere: 401
 //! before 404 before 403. A sandbox that comes up is waited for, one that cannot be reached says why.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_stream::stream;
+use axum::BoxError;
+use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, Path};
 use axum::http::HeaderValue;
 use axum::http::request::Parts;
@@ -13,13 +17,17 @@ use berth_domain::identity::Action;
 use berth_domain::ids::SandboxId;
 use berth_domain::sandbox::Phase;
 use berth_domain::{Code, Error};
+use bytes::Bytes;
+use futures::StreamExt;
+use http_body_util::BodyDataStream;
 use tokio::time::{Instant, timeout_at};
 
 use super::Runtime;
-use super::forward::asks;
+use super::forward::{asks, no_longer};
 use crate::db::Signal;
 use crate::http::auth::{Scope, Watch, sandbox_scope};
 use crate::http::envelope::ApiError;
+use crate::http::query;
 use crate::services::sandbox::agent::Connection;
 use crate::services::sandbox::engine::EngineError;
 use crate::services::sandbox::store;
@@ -33,7 +41,8 @@ pub(super) struct Inside {
     pub id: SandboxId,
     /// The way to its agent.
     pub connection: Connection,
-    scope: Scope,
+    /// Who works there.
+    pub scope: Scope,
     watch: Watch,
     action: Action,
 }
@@ -52,16 +61,42 @@ impl Inside {
         self.watch.over(&self.scope, self.action).await;
     }
 
+    /// A body for as long as the caller may; then it breaks off, and what it belongs to with it. The sandbox is in use
+    /// until it ends.
+    pub(super) fn guarded<B>(self: Arc<Self>, body: B) -> Body
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError> + Send,
+    {
+        Body::from_stream(stream! {
+            let mut pieces = BodyDataStream::new(body);
+            let mut over = pin!(self.over());
+            loop {
+                let piece: Option<Result<Bytes, BoxError>> = tokio::select! {
+                    piece = pieces.next() => piece.map(|piece| piece.map_err(Into::into)),
+                    () = &mut over => Some(Err(no_longer().into())),
+                };
+                let Some(piece) = piece else { return };
+                let breaks = piece.is_err();
+                yield piece;
+                if breaks {
+                    return;
+                }
+            }
+        })
+    }
+
     async fn enter(parts: &mut Parts, runtime: &Runtime, action: Action) -> Result<Self, ApiError> {
-        let watch = Watch::from_request_parts(parts, runtime).await?;
         let id = id_of(parts).await;
         let project = match id {
             Some(id) => store::sandbox::place(&runtime.db, id).await?,
             None => None,
         };
-        let scope = sandbox_scope(parts, project).await?.ok_or_else(not_found)?;
-        scope.require(action)?;
+        let scope = sandbox_scope(parts, project, action).await?.ok_or_else(not_found)?;
+        // The agent reads what there is, and an old one passes over the rest.
+        query::refuse_unknown(parts)?;
         let id = id.ok_or_else(not_found)?;
+        let watch = Watch::from_request_parts(parts, runtime).await?;
         let connection = reach(runtime, id).await?;
         Ok(Self { id, connection, scope, watch, action })
     }
@@ -90,7 +125,7 @@ async fn reach(runtime: &Runtime, id: SandboxId) -> Result<Connection, Error> {
                     return Err(Error { cause: Some(cause), ..coming_up(phase) });
                 }
                 Err(EngineError::Transient(_)) => {}
-                Err(EngineError::Permanent(message)) => return Err(Error::new(Code::SandboxInterrupted, message)),
+                Err(error) => return Err(Error::new(Code::SandboxInterrupted, error.to_string())),
             }
         }
         let changed = async {

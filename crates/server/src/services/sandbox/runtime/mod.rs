@@ -3,9 +3,11 @@
 //! The agent in the guest does it all; here is decided who may, and that what comes back does no harm. No
 //! network of the guest is involved: a session over the machine's serial port carries everything.
 
+mod create;
 mod events;
 mod files;
 mod forward;
+mod frames;
 mod inside;
 mod port;
 mod processes;
@@ -20,11 +22,13 @@ use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::routing::any;
 use berth_domain::{Code, Error};
+use utoipa::OpenApi;
 use utoipa::openapi::{RefOr, Response, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::engine::SandboxEngine;
+use crate::clock::Clock;
 use crate::db::Db;
 use crate::http::envelope::{ApiError, ErrorBody};
 use crate::http::path::PathText;
@@ -35,6 +39,8 @@ use inside::Working;
 pub struct Runtime {
     /// The rows of sandboxes.
     pub db: Db,
+    /// The time.
+    pub clock: Clock,
     /// The way to their machines.
     pub engine: Arc<dyn SandboxEngine>,
 }
@@ -42,7 +48,7 @@ pub struct Runtime {
 /// Every route of the runtime.
 pub fn routes(runtime: Runtime) -> OpenApiRouter {
     let terminal = OpenApiRouter::new().routes(routes!(connect_terminal));
-    let ports = OpenApiRouter::new()
+    let ports = OpenApiRouter::with_openapi(Ports::openapi())
         .route("/sandbox/{sandbox_id}/ports/{port}", any(reach_port))
         .route("/sandbox/{sandbox_id}/ports/{port}/", any(reach_port))
         .route("/sandbox/{sandbox_id}/ports/{port}/{*rest}", any(reach_port));
@@ -106,7 +112,19 @@ async fn connect_terminal(Working(inside): Working, upgrade: MaybeUpgrade, reque
     terminal::connect(inside, request.uri().query(), upgrade.0).await
 }
 
-/// Any method, any path below: to the server that listens on the port in the sandbox.
+/// Routes that take any method, which no macro of the router knows.
+#[derive(OpenApi)]
+#[openapi(paths(reach_port))]
+struct Ports;
+
+/// Sends a request of any method, with any path below, to the server that listens on the port in the sandbox; WebSockets
+/// pass. The answer is the server's own. The caller's credential stays here.
+#[utoipa::path(get, path = "/sandbox/{sandbox_id}/ports/{port}/{path}", operation_id = "reachSandboxPort", tag = "runtime",
+    params(("sandbox_id" = uuid::Uuid, Path), ("port" = u16, Path, description = "1 to 65535"),
+        ("path" = String, Path, description = "path of the server inside; may be empty and may have slashes")),
+    responses((status = 200, description = "what the server inside answers", content_type = "*/*", body = String),
+        (status = 101, description = "switching to WebSocket"), Refused),
+    security(("bearer" = []), ("api_key" = [])))]
 async fn reach_port(Working(inside): Working, path: PathText, request: Request<Body>) -> Reply {
     let port = path.text("port").parse().ok().filter(|port| *port != 0);
     let port: u16 = port.ok_or_else(|| Error::new(Code::InvalidRequest, "A port is a number from 1 to 65535."))?;

@@ -1,13 +1,15 @@
-//! Servers inside a sandbox, reached by path: `{connect_url}/ports/{port}/…` (extension).
+//! Servers inside a sandbox, reached by path: `{connect_url}/ports/{port}/…`.
 //!
 //! A request goes through a tunnel of its own to the port on the guest's loopback, as HTTP/1.1; upgrades
 //! (WebSockets) pass. The caller's credential stays here.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::{Code, Error};
@@ -20,13 +22,21 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectiona
 use tokio_util::io::{CopyToBytes, SinkWriter, StreamReader};
 use tokio_util::sync::PollSender;
 
-use super::forward::{Reply, lost, make_harmless, refusal};
+use super::forward::{Reply, Size, bounded, lost, make_harmless, no_longer, refusal};
 use super::inside::Inside;
-use crate::http::envelope::keep_shape;
+use crate::http::envelope::{ApiError, keep_shape};
 use crate::services::sandbox::agent::AgentError;
 
 /// Pieces under way to the guest.
 const UNDER_WAY: usize = 16;
+/// What a server says of its origin. Here that is the service's own, which is not its to speak for; cookies pass, because
+/// browsers get here only through `berth sandbox port`, where the origin is the server's own.
+const OF_THE_ORIGIN: [&str; 6] =
+    ["alt-svc", "clear-site-data", "nel", "report-to", "service-worker-allowed", "strict-transport-security"];
+/// How long after its beginning a sandbox's server may take until it listens: a template's command begins with it.
+const COMING_UP: Duration = Duration::from_secs(10);
+/// Between two tries to reach it.
+const AGAIN: Duration = Duration::from_millis(100);
 /// Headers that concern one connection only (RFC 9110, section 7.6.1), and the caller's credentials.
 const PRIVATE: [&str; 9] = [
     "authorization",
@@ -42,7 +52,8 @@ const PRIVATE: [&str; 9] = [
 
 /// Sends a request to a server in the sandbox.
 pub(super) async fn reach(inside: Inside, port: u16, path: &str, mut request: Request<Body>) -> Reply {
-    let tunnel = tunnel(&inside, port).await?;
+    let inside = Arc::new(inside);
+    let tunnel = patient_tunnel(&inside, port).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tunnel)).await.map_err(broken)?;
     tokio::spawn(async move {
         // How it ended is told to whoever reads the answer.
@@ -50,19 +61,25 @@ pub(super) async fn reach(inside: Inside, port: u16, path: &str, mut request: Re
     });
     let upgrade = upgrade_of(request.headers());
     let outer = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
-    let answer = sender.send_request(inner(request, port, path, upgrade.as_ref())?).await.map_err(broken)?;
+    // As every body it has to keep coming, and ends when its sender may not send it any more.
+    let (parts, body) = request.into_parts();
+    let (body, refusal) = bounded(&parts, body, Size::Unlimited).await?;
+    let body = if body.is_end_stream() { body } else { inside.clone().guarded(body) };
+    let asked = inner(Request::from_parts(parts, body), port, path, upgrade.as_ref())?;
+    let answer = tokio::select! {
+        answer = sender.send_request(asked) => answer,
+        () = inside.over() => return Err(no_longer().into()),
+    };
+    let answer = answer.map_err(|error| refusal.get().unwrap_or_else(|| broken(error)))?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Ok(switch(inside, answer, outer));
     }
     let (parts, body) = answer.into_parts();
-    let mut told = public(&parts.headers);
+    let mut told = told(&parts.headers);
     make_harmless(&mut told);
     // A page in there may have scripts, but in an origin of its own.
     told.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox allow-scripts allow-forms"));
-    let in_use = inside.connection.in_use;
-    let body = Body::from_stream(body.into_data_stream().inspect_ok(move |_| {
-        let _held = &in_use;
-    }));
+    let body = inside.guarded(body);
     // What a server in there refuses is its own to say.
     Ok(keep_shape((parts.status, told, body).into_response()))
 }
@@ -101,9 +118,18 @@ fn public(headers: &HeaderMap) -> HeaderMap {
     pairs.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
+/// What of the headers of a server in there its client is told.
+fn told(headers: &HeaderMap) -> HeaderMap {
+    let mut told = public(headers);
+    for name in OF_THE_ORIGIN {
+        told.remove(name);
+    }
+    told
+}
+
 /// Joins the two upgraded connections until one of them ends.
-fn switch(inside: Inside, mut answer: Response<Incoming>, outer: Option<hyper::upgrade::OnUpgrade>) -> Response {
-    let mut told = public(answer.headers());
+fn switch(inside: Arc<Inside>, mut answer: Response<Incoming>, outer: Option<hyper::upgrade::OnUpgrade>) -> Response {
+    let mut told = told(answer.headers());
     told.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     if let Some(upgrade) = answer.headers().get(header::UPGRADE) {
         told.insert(header::UPGRADE, upgrade.clone());
@@ -123,8 +149,22 @@ fn switch(inside: Inside, mut answer: Response<Incoming>, outer: Option<hyper::u
     (StatusCode::SWITCHING_PROTOCOLS, told).into_response()
 }
 
+/// A connection to a port on the guest's loopback. In a sandbox that has just begun, the server is waited for.
+async fn patient_tunnel(inside: &Inside, port: u16) -> Result<Tunnel, ApiError> {
+    loop {
+        match tunnel(inside, port).await {
+            Err(ApiError(error))
+                if error.code == Code::PortRefused && inside.connection.since.elapsed() < COMING_UP =>
+            {
+                tokio::time::sleep(AGAIN).await;
+            }
+            done => return done,
+        }
+    }
+}
+
 /// A connection to a port on the guest's loopback.
-async fn tunnel(inside: &Inside, port: u16) -> Result<Tunnel, crate::http::envelope::ApiError> {
+async fn tunnel(inside: &Inside, port: u16) -> Result<Tunnel, ApiError> {
     let (sender, body) = tokio::sync::mpsc::channel::<Bytes>(UNDER_WAY);
     let body = tokio_stream::wrappers::ReceiverStream::new(body);
     let request = Request::post(format!("http://agent/tunnel/{port}"))
@@ -167,5 +207,22 @@ impl AsyncWrite for Tunnel {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.writer.as_mut().poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_in_there_says_nothing_of_the_service_s_origin() {
+        let mut headers = HeaderMap::new();
+        for name in OF_THE_ORIGIN.iter().chain(&PRIVATE).chain(&["upgrade", "set-cookie", "content-type"]) {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static("x"));
+        }
+        let told = told(&headers);
+        let mut names: Vec<_> = told.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["content-type", "set-cookie"]);
     }
 }

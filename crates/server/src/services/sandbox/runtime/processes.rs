@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use berth_domain::agent::runtime::{CommandRequest, Process, Processes, SignalRequest};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::create::create;
 use super::forward::{Reply, Size, forward};
 use super::inside::{Following, Viewing, Working};
 use super::{Refused, Runtime};
+use crate::http::idempotency::{IdempotencyKey, KeyParam};
 use crate::http::path::PathText;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Runtime>> {
@@ -42,11 +44,16 @@ async fn run_command(Working(inside): Working, request: Request) -> Reply {
 
 /// Starts a process that goes on by itself.
 #[utoipa::path(post, path = "/sandbox/{sandbox_id}/processes", operation_id = "startSandboxProcess", tag = "runtime",
-    params(("sandbox_id" = uuid::Uuid, Path)), request_body = CommandRequest,
+    params(("sandbox_id" = uuid::Uuid, Path), KeyParam), request_body = CommandRequest,
     responses((status = 201, body = Process), Refused),
     security(("bearer" = []), ("api_key" = [])))]
-async fn start_process(Working(inside): Working, request: Request) -> Reply {
-    forward(inside, "processes", request, Size::Usual).await
+async fn start_process(
+    State(runtime): State<Arc<Runtime>>,
+    Working(inside): Working,
+    key: IdempotencyKey,
+    request: Request,
+) -> Reply {
+    create(runtime, inside, key, "processes", request).await
 }
 
 /// Processes, those that ended lately among them.
@@ -99,7 +106,7 @@ async fn follow_process(Following(inside): Following, path: PathText, request: R
     responses((status = 204, description = "written"), Refused),
     security(("bearer" = []), ("api_key" = [])))]
 async fn feed_process(Working(inside): Working, path: PathText, request: Request) -> Reply {
-    forward(inside, &route(&path, "/stdin"), request, Size::Unlimited).await
+    forward(inside, &route(&path, "/stdin"), request, Size::Open).await
 }
 
 /// Sends a signal to a process.

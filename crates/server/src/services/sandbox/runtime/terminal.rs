@@ -1,5 +1,7 @@
 //! A terminal: a WebSocket on the user's side, frames in the two bodies of one request on the agent's.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::http::{Request, Uri, header};
@@ -11,12 +13,15 @@ use futures::StreamExt;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::forward::{Reply, lost, refusal};
 use super::inside::Inside;
 use crate::http::websocket;
 
+/// How long what a client typed before it left may take to be read.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Frames under way to the agent: who types faster waits.
 const UNDER_WAY: usize = 64;
 
@@ -63,15 +68,16 @@ async fn relay(
                     Shown::More => {}
                     Shown::Ended => break (close_code::NORMAL, "the terminal's program ended"),
                     Shown::Broken => break (close_code::ERROR, "the sandbox sent what is no terminal"),
-                    Shown::Left => return,
+                    // What was typed before may still lie in its socket.
+                    Shown::Left => return take_the_rest(socket, typed).await,
                 }
             }
             message = socket.recv() => {
-                let frame = match message {
-                    Some(Ok(Message::Binary(bytes))) => Frame::Bytes(bytes.into()),
-                    Some(Ok(Message::Text(text))) => Frame::Text(text.as_str().to_owned()),
-                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
-                    Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                let Some(Ok(message)) = message else { return };
+                let frame = match frame_of(message) {
+                    Said::Frame(frame) => frame,
+                    Said::Nothing => continue,
+                    Said::End => return,
                 };
                 if typed.send(Ok(encode(&frame).into())).await.is_err() {
                     break (close_code::AWAY, "the sandbox was interrupted");
@@ -81,6 +87,41 @@ async fn relay(
     };
     let (code, reason) = close;
     websocket::close(socket, Some(CloseFrame { code, reason: reason.into() })).await;
+}
+
+/// What a client's message is to the agent.
+enum Said {
+    Frame(Frame),
+    Nothing,
+    End,
+}
+
+fn frame_of(message: Message) -> Said {
+    match message {
+        Message::Binary(bytes) => Said::Frame(Frame::Bytes(bytes.into())),
+        Message::Text(text) => Said::Frame(Frame::Text(text.as_str().to_owned())),
+        Message::Ping(_) | Message::Pong(_) => Said::Nothing,
+        Message::Close(_) => Said::End,
+    }
+}
+
+/// Passes on what a client typed before it left.
+async fn take_the_rest(mut socket: WebSocket, typed: mpsc::Sender<Result<Bytes, std::convert::Infallible>>) {
+    let rest = async {
+        while let Some(Ok(message)) = socket.recv().await {
+            match frame_of(message) {
+                Said::Nothing => {}
+                Said::End => return,
+                Said::Frame(frame) => {
+                    if typed.send(Ok(encode(&frame).into())).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    };
+    // A connection that can be read for longer was not dropped.
+    let _ = timeout(LAST_WORDS, rest).await;
 }
 
 enum Shown {

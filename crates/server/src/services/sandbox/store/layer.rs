@@ -91,9 +91,14 @@ pub async fn put_on(tx: &mut Tx, id: LayerId, parent: LayerId) -> Result<bool, D
     Ok(changed > 0)
 }
 
-/// Records that nobody writes to a layer any more.
-pub async fn freeze(tx: &mut Tx, id: LayerId) -> Result<(), DbError> {
-    sql("UPDATE sandbox_layers SET frozen = 1 WHERE id = $1").bind(id).execute(tx).await.map(drop)
+/// Records that nobody writes to a layer any more, and what it takes.
+pub async fn freeze(tx: &mut Tx, id: LayerId, bytes: i64) -> Result<(), DbError> {
+    sql("UPDATE sandbox_layers SET frozen = 1, bytes = $2 WHERE id = $1")
+        .bind(id)
+        .bind(bytes)
+        .execute(tx)
+        .await
+        .map(drop)
 }
 
 /// The layers of a disk, its top first.

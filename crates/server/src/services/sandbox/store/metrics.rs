@@ -48,8 +48,16 @@ impl FromRow for Used {
     }
 }
 
-/// Adds what a sandbox used to each size of step.
-pub async fn add(tx: &mut Tx, id: SandboxId, used: &Used) -> Result<(), DbError> {
+/// Adds what sandboxes used to each size of step, all of them or none.
+pub async fn add(db: &Db, round: &[(SandboxId, Used)]) -> Result<(), DbError> {
+    let mut tx = db.begin().await?;
+    for (id, used) in round {
+        add_one(&mut tx, *id, used).await?;
+    }
+    tx.commit().await
+}
+
+async fn add_one(tx: &mut Tx, id: SandboxId, used: &Used) -> Result<(), DbError> {
     for (step, _) in LEVELS {
         sql("INSERT INTO sandbox_metrics (sandbox_id, step, at, covered, cpu, memory_bytes, disk_bytes, rx_bytes, \
              tx_bytes, processes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
@@ -84,13 +92,14 @@ pub async fn between(db: &Db, id: SandboxId, step: i64, from: i64, to: i64) -> R
 }
 
 /// Removes what was kept long enough.
-pub async fn forget(tx: &mut Tx, now: Timestamp) -> Result<(), DbError> {
+pub async fn forget(db: &Db, now: Timestamp) -> Result<(), DbError> {
+    let mut tx = db.begin().await?;
     for (step, kept) in LEVELS {
         sql("DELETE FROM sandbox_metrics WHERE step = $1 AND at < $2")
             .bind(step)
             .bind(now.seconds() - kept)
-            .execute(&mut *tx)
+            .execute(&mut tx)
             .await?;
     }
-    Ok(())
+    tx.commit().await
 }

@@ -10,6 +10,7 @@ pub mod memory;
 pub mod metrics;
 pub mod sandbox;
 pub mod snapshot;
+pub mod stored;
 pub mod template;
 pub mod upload;
 

@@ -1,16 +1,19 @@
 //! Rows of sandboxes.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, MemoryId, OrgId, ProjectId, SandboxId, SnapshotId, TemplateId};
-use berth_domain::page::Page;
+use berth_domain::ids::{LayerId, MemoryId, OrgId, Owner, ProjectId, SandboxId, SnapshotId, TemplateId};
+use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::sandbox::network::Network;
 use berth_domain::sandbox::request::{Env, Metadata};
 use berth_domain::sandbox::{OnTimeout, Phase, Wish};
 
 use super::{Holds, Tenant};
 use crate::columns;
+use crate::db::listing::{Listed, Listing, Words};
+use crate::db::owned::{self, Owned, Whose};
 use crate::db::record::{self, Columns};
-use crate::db::{Db, DbError, FromRow, On, PageQuery, Row, Signal, Tx, Value, json, page_of, sql};
+use crate::db::resource_usage::{self, Use};
+use crate::db::{Db, DbError, FromRow, On, PageQuery, Row, Signal, Tx, Value, due, json, page_of, sql};
 
 /// The table.
 pub const TABLE: &str = "sandboxes";
@@ -199,6 +202,20 @@ impl Holds for SandboxRow {
 }
 
 impl SandboxRow {
+    /// What is counted of it: its size, while it is ready.
+    fn takes(&self) -> Option<Use> {
+        (self.ready_since.is_some() && self.deleted_at.is_none()).then(|| Use {
+            org: self.org,
+            project: self.project,
+            kind: Kind::Sandbox,
+            resource: self.id.0,
+            name: self.name.clone(),
+            size: Some(format!("{} vCPU, {} MiB", self.vcpu, self.memory_mb)),
+            measure: Measure { vcpu: self.vcpu, memory_mb: self.memory_mb, gpus: 0, bytes: 0 },
+            tariff: resource_usage::SANDBOX.to_owned(),
+        })
+    }
+
     /// Whole seconds it was ready.
     pub const fn running_seconds(&self, now: Timestamp) -> i64 {
         let current = match self.ready_since {
@@ -216,12 +233,25 @@ pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow) -> Result<(), DbError> {
     Ok(())
 }
 
-/// Writes a row anew, has looked at what it does not hold any more, and tells who waits for it.
+/// Writes a row anew, notes what it takes, has looked at what it does not hold any more, and tells who waits for it.
 pub async fn update(tx: &mut Tx, before: &SandboxRow, after: &SandboxRow, now: Timestamp) -> Result<(), DbError> {
-    record::update(TABLE, columns(after)).execute(tx).await?;
+    record::update(TABLE, columns(after)).execute(&mut *tx).await?;
+    let taken = after.takes();
+    if taken != before.takes() {
+        // The time that it was ready, to the microsecond.
+        let at = if after.phase == before.phase { now } else { after.phase_since };
+        resource_usage::settle(tx, (Kind::Sandbox, after.id.0), taken.as_ref(), at).await?;
+    }
     super::release(tx, before, after, now).await?;
     tx.signal(Signal::Row(TABLE, after.id.0));
     Ok(())
+}
+
+/// What all sandboxes take at present.
+pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
+    let ready = sql("SELECT * FROM sandboxes WHERE ready_since IS NOT NULL AND deleted_at IS NULL");
+    let rows: Vec<SandboxRow> = ready.fetch_all(tx).await?;
+    Ok(rows.iter().filter_map(SandboxRow::takes).collect())
 }
 
 /// A tenant's sandbox.
@@ -248,16 +278,15 @@ pub async fn load(on: impl On, id: SandboxId) -> Result<Option<SandboxRow>, DbEr
 }
 
 /// Where a sandbox that is not gone belongs: for routes that name it alone.
-pub async fn place(db: &Db, id: SandboxId) -> Result<Option<(OrgId, ProjectId)>, DbError> {
-    struct Place(OrgId, ProjectId);
-    impl FromRow for Place {
-        fn from_row(row: &Row) -> Result<Self, DbError> {
-            Ok(Self(row.parsed("org_id")?, row.parsed("project_id")?))
-        }
-    }
+pub async fn place(db: &Db, id: SandboxId) -> Result<Option<Owner>, DbError> {
     let place = sql("SELECT org_id, project_id FROM sandboxes WHERE id = $1 AND deleted_at IS NULL");
-    let place: Option<Place> = place.bind(id).fetch_optional(db).await?;
-    Ok(place.map(|Place(org, project)| (org, project)))
+    let place: Option<Option<Owner>> = place.bind(id).fetch_optional(db).await?;
+    Ok(place.flatten())
+}
+
+/// Whose a sandbox is, also when it is gone: for the worker.
+pub async fn owner(db: &Db, id: SandboxId) -> Result<Option<Owner>, DbError> {
+    due::owner(db, TABLE, id).await
 }
 
 /// The phase of a sandbox that is not gone.
@@ -272,31 +301,33 @@ pub async fn phase(db: &Db, id: SandboxId) -> Result<Option<Phase>, DbError> {
     Ok(phase.fetch_optional(db).await?.map(|Standing(phase)| phase))
 }
 
-/// What a list is narrowed to.
+/// By what a list of sandboxes can be narrowed and ordered.
+pub const LISTED: Listed = Listed {
+    id: "sandboxes.id",
+    created: "sandboxes.created_at",
+    name: Some("sandboxes.name"),
+    status: Some(Words { param: "phase", column: "sandboxes.phase", words: Phase::WORDS }),
+    labels: None,
+};
+
+/// What a list of sandboxes is narrowed to beside what every list can be.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Only this phase.
-    pub phase: Option<Phase>,
-    /// Only this name.
-    pub name: Option<String>,
     /// Only those of a template, by id or name.
     pub template: Option<String>,
     /// Only those with these pairs.
     pub metadata: Vec<(String, String)>,
 }
 
-/// A page of a tenant's sandboxes, newest first, and how many there are.
-pub async fn list(db: &Db, tenant: Tenant, filter: &Filter, page: Page) -> Result<(Vec<SandboxRow>, i64), DbError> {
+/// A page of a tenant's sandboxes, and how many there are.
+pub async fn list(
+    db: &Db,
+    tenant: Tenant,
+    filter: &Filter,
+    listing: &Listing,
+) -> Result<(Vec<SandboxRow>, i64), DbError> {
     let mut text = String::from("sandboxes WHERE project_id = $1 AND deleted_at IS NULL");
     let mut args: Vec<Value> = vec![tenant.project.into()];
-    if let Some(phase) = filter.phase {
-        args.push(phase.as_str().into());
-        text.push_str(&format!(" AND phase = ${}", args.len()));
-    }
-    if let Some(name) = &filter.name {
-        args.push(name.into());
-        text.push_str(&format!(" AND name = ${}", args.len()));
-    }
     if let Some(template) = &filter.template {
         args.push(template.into());
         let n = args.len();
@@ -309,16 +340,16 @@ pub async fn list(db: &Db, tenant: Tenant, filter: &Filter, page: Page) -> Resul
         let clause = json::has_pair("metadata", key, Some(value), &mut args);
         text.push_str(&format!(" AND {clause}"));
     }
-    let query = page_of("*", text, "created_at DESC, id DESC");
-    args.into_iter().fold(query, PageQuery::bind).fetch(db, page).await
+    args.into_iter().fold(page_of("*", text), PageQuery::bind).list(db, &LISTED, listing).await
 }
 
-/// Sandboxes that want work, in order, with the time.
-pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(SandboxId, Timestamp)>, DbError> {
-    sql("SELECT id, work_at FROM sandboxes WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .fetch_all(db)
-        .await
+/// Sandboxes that want work, organizations in turn, and when the next one does.
+pub async fn due(
+    db: &Db,
+    now: Timestamp,
+    limit: usize,
+) -> Result<(due::OfProjects<SandboxId>, Option<Timestamp>), DbError> {
+    due::of_projects(db, TABLE, now, limit).await
 }
 
 struct IdRow(SandboxId);
@@ -342,17 +373,26 @@ pub async fn with_machine(db: &Db) -> Result<Vec<SandboxId>, DbError> {
     Ok(rows.into_iter().map(|row| row.0).collect())
 }
 
-/// Sandboxes that can be used, with the machine they have.
-pub async fn ready(db: &Db) -> Result<Vec<(SandboxId, i64)>, DbError> {
-    struct Ready(SandboxId, i64);
-    impl FromRow for Ready {
-        fn from_row(row: &Row) -> Result<Self, DbError> {
-            Ok(Self(row.parsed("id")?, row.int("generation")?))
-        }
+/// A sandbox that can be used, with the machine it has.
+#[derive(Clone, Copy, Debug)]
+pub struct Running {
+    /// The sandbox.
+    pub id: SandboxId,
+    /// Counts its machines.
+    pub generation: i64,
+    /// Virtual CPUs of it.
+    pub vcpu: i64,
+}
+
+impl FromRow for Running {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self { id: row.parsed("id")?, generation: row.int("generation")?, vcpu: row.int("vcpu")? })
     }
-    let rows: Vec<Ready> =
-        sql("SELECT id, generation FROM sandboxes WHERE phase = 'Ready' AND deleted_at IS NULL").fetch_all(db).await?;
-    Ok(rows.into_iter().map(|row| (row.0, row.1)).collect())
+}
+
+/// Sandboxes that can be used.
+pub async fn ready(db: &Db) -> Result<Vec<Running>, DbError> {
+    sql("SELECT id, generation, vcpu FROM sandboxes WHERE phase = 'Ready' AND deleted_at IS NULL").fetch_all(db).await
 }
 
 /// Wakes who waits for a snapshot.
@@ -442,4 +482,9 @@ pub async fn by_phase(db: &Db) -> Result<Vec<(String, i64)>, DbError> {
             .fetch_all(db)
             .await?;
     Ok(rows.into_iter().map(|row| (row.0, row.1)).collect())
+}
+
+/// A page of everybody's sandboxes with their owners, and how many there are.
+pub async fn list_all(db: &Db, whose: &Whose, listing: &Listing) -> Result<(Vec<Owned<SandboxRow>>, i64), DbError> {
+    owned::list(db, owned::SANDBOXES, whose, &LISTED, listing).await
 }

@@ -2,13 +2,15 @@
 
 use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, MemoryId, OrgId, ProjectId, SandboxId, SnapshotId, TemplateId};
-use berth_domain::page::Page;
+use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::sandbox::SnapshotStatus;
 use berth_domain::sandbox::request::Env;
 
 use super::{Holds, Tenant};
 use crate::columns;
+use crate::db::listing::{Listed, Listing, Words};
 use crate::db::record::{self, Columns};
+use crate::db::resource_usage::{self, Use};
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, json, page_of, sql};
 
 /// The table.
@@ -125,9 +127,38 @@ pub async fn insert(tx: &mut Tx, snapshot: &SnapshotRow) -> Result<(), DbError> 
     record::insert(TABLE, columns(snapshot)).execute(tx).await.map(drop)
 }
 
-/// Writes a row anew, and has looked at what it does not hold any more.
+impl SnapshotRow {
+    /// What is counted of it: what it takes on the host, from when it was made until its owner has it deleted. One that
+    /// a fork made for itself is not its owner's.
+    fn takes(&self) -> Option<Use> {
+        let there = self.status == SnapshotStatus::Ready && !self.hidden && self.deleted_at.is_none();
+        there.then(|| Use {
+            org: self.org,
+            project: self.project,
+            kind: Kind::Snapshot,
+            resource: self.id.0,
+            name: self.name.clone(),
+            size: None,
+            measure: Measure { bytes: self.bytes, ..Measure::default() },
+            tariff: resource_usage::SNAPSHOT.to_owned(),
+        })
+    }
+}
+
+/// What all snapshots take at present.
+pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
+    let ready = sql("SELECT * FROM sandbox_snapshots WHERE status = 'Ready' AND deleted_at IS NULL");
+    let rows: Vec<SnapshotRow> = ready.fetch_all(tx).await?;
+    Ok(rows.iter().filter_map(SnapshotRow::takes).collect())
+}
+
+/// Writes a row anew, notes what it takes, and has looked at what it does not hold any more.
 pub async fn update(tx: &mut Tx, before: &SnapshotRow, after: &SnapshotRow, now: Timestamp) -> Result<(), DbError> {
-    record::update(TABLE, columns(after)).execute(tx).await?;
+    record::update(TABLE, columns(after)).execute(&mut *tx).await?;
+    let taken = after.takes();
+    if taken != before.takes() {
+        resource_usage::settle(tx, (Kind::Snapshot, after.id.0), taken.as_ref(), now).await?;
+    }
     super::release(tx, before, after, now).await?;
     tx.signal(Signal::Row(TABLE, after.id.0));
     Ok(())
@@ -148,18 +179,25 @@ pub async fn load(on: impl On, id: SnapshotId) -> Result<Option<SnapshotRow>, Db
     sql("SELECT * FROM sandbox_snapshots WHERE id = $1 AND deleted_at IS NULL").bind(id).fetch_optional(on).await
 }
 
-/// A page of a tenant's snapshots, of one sandbox or of all, newest first, and how many there are.
+/// By what a list of snapshots can be narrowed and ordered.
+pub const LISTED: Listed = Listed {
+    id: "sandbox_snapshots.id",
+    created: "sandbox_snapshots.created_at",
+    name: Some("sandbox_snapshots.name"),
+    status: Some(Words { param: "status", column: "sandbox_snapshots.status", words: &["Pending", "Ready", "Failed"] }),
+    labels: None,
+};
+
+/// A page of a tenant's snapshots, of one sandbox or of all, and how many there are.
 pub async fn list(
     db: &Db,
     tenant: Tenant,
     sandbox: Option<SandboxId>,
-    name: Option<&str>,
-    page: Page,
+    listing: &Listing,
 ) -> Result<(Vec<SnapshotRow>, i64), DbError> {
     let text = "sandbox_snapshots WHERE project_id = $1 AND hidden = 0 AND status <> 'Deleting' \
-         AND deleted_at IS NULL AND ($2 IS NULL OR sandbox_id = $2) AND ($3 IS NULL OR name = $3)";
-    let query = page_of("*", text, "created_at DESC, id DESC").bind(tenant.project);
-    query.bind(sandbox).bind(name.map(str::to_owned)).fetch(db, page).await
+         AND deleted_at IS NULL AND ($2 IS NULL OR sandbox_id = $2)";
+    page_of("*", text).bind(tenant.project).bind(sandbox).list(db, &LISTED, listing).await
 }
 
 /// The snapshots of a sandbox whose cut is under way or to be made, in the order they have to be made in.

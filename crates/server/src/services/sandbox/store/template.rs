@@ -2,14 +2,14 @@
 
 use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, MemoryId, OrgId, ProjectId, TemplateId, UploadId};
-use berth_domain::page::Page;
 use berth_domain::sandbox::request::Env;
 use berth_domain::sandbox::{SourceKind, TemplateStatus, Warm};
 
 use super::{Holds, Tenant};
 use crate::columns;
+use crate::db::listing::{Listed, Listing, Words};
 use crate::db::record::{self, Columns};
-use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, json, page_of, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, due, json, page_of, sql};
 
 /// The table.
 pub const TABLE: &str = "sandbox_templates";
@@ -182,6 +182,15 @@ pub async fn named(on: impl On, tenant: Tenant, name: &str, but: TemplateId) -> 
     .await
 }
 
+/// A project's template of this name that failed.
+pub async fn failed(tx: &mut Tx, project: ProjectId, name: &str) -> Result<Option<TemplateRow>, DbError> {
+    sql("SELECT * FROM sandbox_templates WHERE project_id = $1 AND name = $2 AND status = 'failed' AND deleted_at IS NULL")
+        .bind(project)
+        .bind(name)
+        .fetch_optional(tx)
+        .await
+}
+
 /// Whether a project has a template of this name, one that is being deleted among them.
 pub async fn taken(tx: &mut Tx, project: ProjectId, name: &str) -> Result<bool, DbError> {
     let n: i64 =
@@ -206,20 +215,33 @@ pub async fn load(on: impl On, id: TemplateId) -> Result<Option<TemplateRow>, Db
     sql("SELECT * FROM sandbox_templates WHERE id = $1").bind(id).fetch_optional(on).await
 }
 
-/// A page of the templates that a tenant can use, newest first, and how many there are.
-pub async fn list(db: &Db, tenant: Tenant, name: Option<&str>, page: Page) -> Result<(Vec<TemplateRow>, i64), DbError> {
+/// By what a list of templates can be narrowed and ordered.
+pub const LISTED: Listed = Listed {
+    id: "sandbox_templates.id",
+    created: "sandbox_templates.created_at",
+    name: Some("sandbox_templates.name"),
+    status: Some(Words {
+        param: "status",
+        column: "sandbox_templates.status",
+        words: &["pending", "building", "ready", "failed", "deleting"],
+    }),
+    labels: None,
+};
+
+/// A page of the templates that a tenant can use, and how many there are.
+pub async fn list(db: &Db, tenant: Tenant, listing: &Listing) -> Result<(Vec<TemplateRow>, i64), DbError> {
     let text = "sandbox_templates WHERE (project_id = $1 OR project_id IS NULL) AND status <> 'deleting' \
-         AND deleted_at IS NULL AND ($2 IS NULL OR name = $2)";
-    let query = page_of("*", text, "created_at DESC, id DESC").bind(tenant.project);
-    query.bind(name.map(str::to_owned)).fetch(db, page).await
+         AND deleted_at IS NULL";
+    page_of("*", text).bind(tenant.project).list(db, &LISTED, listing).await
 }
 
-/// Templates that want work, in order, with the time.
-pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(TemplateId, Timestamp)>, DbError> {
-    sql("SELECT id, work_at FROM sandbox_templates WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .fetch_all(db)
-        .await
+/// Templates that want work, organizations in turn, and when the next one does.
+pub async fn due(
+    db: &Db,
+    now: Timestamp,
+    limit: usize,
+) -> Result<(due::OfProjects<TemplateId>, Option<Timestamp>), DbError> {
+    due::of_projects(db, TABLE, now, limit).await
 }
 
 /// Ids of templates that are not gone.

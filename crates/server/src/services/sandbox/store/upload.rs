@@ -2,10 +2,10 @@
 
 use berth_domain::Timestamp;
 use berth_domain::ids::{OrgId, ProjectId, UploadId};
-use berth_domain::page::Page;
 
 use super::Tenant;
 use crate::columns;
+use crate::db::listing::{Listed, Listing};
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, page_of, record, sql};
 
 /// The table.
@@ -75,10 +75,14 @@ pub async fn find(on: impl On, tenant: Tenant, id: UploadId) -> Result<Option<Up
         .await
 }
 
-/// A page of a tenant's uploads, newest first, and how many there are.
-pub async fn list(db: &Db, tenant: Tenant, page: Page) -> Result<(Vec<UploadRow>, i64), DbError> {
+/// By what a list of uploads can be ordered.
+pub const LISTED: Listed =
+    Listed { id: "sandbox_uploads.id", created: "sandbox_uploads.created_at", name: None, status: None, labels: None };
+
+/// A page of a tenant's uploads, and how many there are.
+pub async fn list(db: &Db, tenant: Tenant, listing: &Listing) -> Result<(Vec<UploadRow>, i64), DbError> {
     let text = "sandbox_uploads WHERE project_id = $1 AND state = 'present'";
-    page_of("*", text, "created_at DESC, id DESC").bind(tenant.project).fetch(db, page).await
+    page_of("*", text).bind(tenant.project).list(db, &LISTED, listing).await
 }
 
 /// How many uploads a tenant has, those on their way among them.

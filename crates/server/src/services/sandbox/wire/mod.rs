@@ -2,6 +2,7 @@
 //!
 //! Requests are parsed by the domain, field by field; the request types here only describe them.
 
+pub mod admin;
 pub mod metrics;
 pub mod requests;
 pub mod sandbox;

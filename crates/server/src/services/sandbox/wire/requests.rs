@@ -63,13 +63,13 @@ pub struct UpdateSandboxBody {
     network: Option<NetworkBody>,
 }
 
-/// How a sandbox is paused (extension).
+/// How a sandbox is paused.
 #[derive(ToSchema)]
 #[schema(as = PauseSandboxRequest)]
 pub struct PauseBody {
     /// Whether its memory is kept, so that processes go on after it is resumed.
     #[schema(default = true)]
-    memory: Option<bool>,
+    include_memory: Option<bool>,
 }
 
 /// How a sandbox is forked.
@@ -81,7 +81,7 @@ pub struct ForkBody {
     /// Name of the new ones; several get `-1`, `-2`, … behind it.
     #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 63)]
     name: Option<String>,
-    /// Whether processes go on in the new ones (extension).
+    /// Whether processes go on in the new ones.
     #[schema(default = false)]
     include_memory: Option<bool>,
     /// A snapshot to take instead of the live state.
@@ -104,7 +104,7 @@ pub struct CreateSnapshotBody {
     /// Free text without control characters; made up where absent.
     #[schema(min_length = 1, max_length = 64)]
     name: Option<String>,
-    /// Whether the memory is kept, too (extension).
+    /// Whether the memory is kept, too.
     #[schema(default = false)]
     include_memory: Option<bool>,
 }

@@ -42,7 +42,7 @@ pub struct SandboxView {
     /// The snapshot it was made of.
     #[schema(value_type = Option<uuid::Uuid>, required = true)]
     snapshot_id: Option<String>,
-    /// The sandbox it was forked from (extension).
+    /// The sandbox it was forked from.
     #[schema(value_type = Option<uuid::Uuid>, required = true)]
     forked_from: Option<String>,
     /// Free pairs.

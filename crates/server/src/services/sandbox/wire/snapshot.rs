@@ -26,7 +26,7 @@ pub struct SnapshotView {
     /// Why it failed.
     #[schema(required = true)]
     message: Option<String>,
-    /// What is kept: `disk`, and `memory` (extension).
+    /// What is kept: `disk`, and `memory`.
     #[schema(value_type = Vec<CaptureWord>)]
     captures: Vec<&'static str>,
     /// The template the sandbox, or its origin, was made of.

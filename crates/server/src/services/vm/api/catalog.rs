@@ -4,13 +4,14 @@ use axum::Json;
 use axum::extract::State;
 
 use crate::config::{Plan, Region, VmConfig};
+use crate::db::tenant::Whose;
 use crate::db::usage;
 use crate::http::auth::{Caller, Onlooker};
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{Asked, List, PageParams};
 use crate::http::reply::Reply;
-use crate::services::vm::wire::catalog::{Quota, QuotaView};
-use crate::services::vm::{Vms, store};
+use crate::services::quota::QuotaView;
+use crate::services::vm::Vms;
 
 fn page_of<T: Clone>(items: &[T], Asked(page): Asked) -> Json<List<T>> {
     Json(List::of_all(items.iter().cloned(), page))
@@ -47,19 +48,6 @@ pub(super) async fn list_plans(State(vms): State<Vms>, _caller: Caller, asked: A
         (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn get_quota(State(vms): State<Vms>, Onlooker(scope): Onlooker) -> Reply<Json<QuotaView>> {
-    let machines = store::vm::totals(vms.db(), (&scope).into()).await?;
-    let (disks, disk_gb) = store::disk::totals(vms.db(), (&scope).into()).await?;
-    let sandboxes = usage::sandboxes(vms.db(), scope.project).await?;
-    let limits = scope.limits;
-    Ok(Json(QuotaView {
-        vms: Quota { used: machines.vms, limit: limits.vms },
-        vcpu: Quota { used: machines.vcpu, limit: limits.vcpu },
-        memory_mb: Quota { used: machines.memory_mb, limit: limits.memory_mb },
-        disks: Quota { used: disks, limit: limits.disks },
-        disk_gb: Quota { used: disk_gb, limit: limits.disk_gb },
-        sandboxes: Quota { used: sandboxes, limit: limits.sandboxes },
-        requests_per_minute: limits.requests_per_minute,
-        tokens_per_minute: limits.tokens_per_minute,
-        spend_per_month: limits.spend_per_month,
-    }))
+    let held = usage::held(vms.db(), Whose::Project(scope.project)).await?;
+    Ok(Json(QuotaView::new(&held, &scope.limits)))
 }

@@ -1,4 +1,4 @@
-//! The serial console: its log, and a WebSocket onto it (extension).
+//! The serial console: its log, and a WebSocket onto it.
 
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{FromRequestParts, State};
@@ -96,7 +96,7 @@ impl<S: Send + Sync> FromRequestParts<S> for MaybeUpgrade {
 fn engine(error: EngineError) -> Error {
     match error {
         EngineError::Transient(cause) => Error::unavailable(cause),
-        EngineError::Permanent(message) => Error::new(Code::InvalidStatus, message),
+        error => Error::new(Code::InvalidStatus, error.to_string()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Root disk volumes (specification) and data disks (extension).
+//! Root disk volumes (specification) and data disks.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,19 +10,20 @@ use berth_domain::vm::request::{AttachDisk, CreateDisk};
 use crate::http::auth::{Editor, Reader};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{Asked, List, PageParams};
+use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
+use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::vm::ops;
-use crate::services::vm::wire::disk::{DiskView, RootDiskView};
+use crate::services::vm::wire::disk::{DiskView, RootDiskView, VolumeStatus};
 use crate::services::vm::wire::requests::{AttachBody, CreateDiskBody};
 use crate::services::vm::{Vms, store};
 
 /// Root disk volumes of a project, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/root_disks",
     operation_id = "listRootDiskVolumes", tag = "disks",
-    params(("org_id" = String, Path), ("project_id" = String, Path), PageParams),
+    params(("org_id" = String, Path), ("project_id" = String, Path), PageParams, NameParams,
+        ("status" = Option<VolumeStatus>, Query, description = "only this status")),
     responses((status = 200, body = List<RootDiskView>), (status = 400, body = ErrorBody),
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 503, body = ErrorBody)),
@@ -30,10 +31,12 @@ use crate::services::vm::{Vms, store};
 pub(super) async fn list_root_disk_volumes(
     State(vms): State<Vms>,
     Reader(scope): Reader,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<RootDiskView>>> {
-    let (rows, total) = store::disk::list(vms.db(), (&scope).into(), DiskKind::Root, page).await?;
-    Ok(Json(List::new(rows.iter().map(RootDiskView::from).collect(), page, total)))
+    let listing = params.listing(&store::disk::LISTED);
+    params.finish()?;
+    let (rows, total) = store::disk::list(vms.db(), (&scope).into(), DiskKind::Root, &listing).await?;
+    Ok(Json(List::new(rows.iter().map(RootDiskView::from).collect(), listing.page, total)))
 }
 
 /// One root disk volume. What is no id is 404 here: the specification knows no 400 for it.
@@ -70,10 +73,11 @@ pub(super) async fn delete_root_disk_volume(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Data disks of a project, newest first (extension).
+/// Data disks of a project, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks", operation_id = "listDisks",
     tag = "disks",
-    params(("org_id" = String, Path), ("project_id" = String, Path), PageParams),
+    params(("org_id" = String, Path), ("project_id" = String, Path), PageParams, NameParams,
+        ("status" = Option<VolumeStatus>, Query, description = "only this status")),
     responses((status = 200, body = List<DiskView>), (status = 400, body = ErrorBody),
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 503, body = ErrorBody)),
@@ -81,18 +85,19 @@ pub(super) async fn delete_root_disk_volume(
 pub(super) async fn list_disks(
     State(vms): State<Vms>,
     Reader(scope): Reader,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<DiskView>>> {
-    let (rows, total) = store::disk::list(vms.db(), (&scope).into(), DiskKind::Data, page).await?;
-    Ok(Json(List::new(rows.iter().map(DiskView::from).collect(), page, total)))
+    let listing = params.listing(&store::disk::LISTED);
+    params.finish()?;
+    let (rows, total) = store::disk::list(vms.db(), (&scope).into(), DiskKind::Data, &listing).await?;
+    Ok(Json(List::new(rows.iter().map(DiskView::from).collect(), listing.page, total)))
 }
 
-/// Creates a data disk (extension).
+/// Creates a data disk.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks", operation_id = "createDisk",
     tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours",
-            min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
+        KeyParam),
     request_body = CreateDiskBody,
     responses((status = 201, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
@@ -106,11 +111,11 @@ pub(super) async fn create_disk(
     body::Json(body): body::Json,
 ) -> Reply<Outcome<DiskView>> {
     let request = CreateDisk::try_from(&body)?;
-    let key = key.bind(&scope.caller, &body);
+    let key = key.bind(&scope.caller, &body).await?;
     Ok(ops::disk::create(&vms, &scope, request, key).await?)
 }
 
-/// One data disk (extension).
+/// One data disk.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}", operation_id = "getDisk",
     tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
@@ -122,7 +127,7 @@ pub(super) async fn get_disk(State(vms): State<Vms>, Reader(scope): Reader, path
     Ok(Json(DiskView::from(&row.ok_or_else(ops::volume_not_found)?)))
 }
 
-/// Deletes an unattached data disk; it goes after the answer (extension).
+/// Deletes an unattached data disk; it goes after the answer.
 #[utoipa::path(delete, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}",
     operation_id = "deleteDisk", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
@@ -135,7 +140,7 @@ pub(super) async fn delete_disk(State(vms): State<Vms>, Editor(scope): Editor, p
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Attaches a data disk to a VM that is off (extension).
+/// Attaches a data disk to a VM that is off.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}/attach",
     operation_id = "attachDisk", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
@@ -155,7 +160,7 @@ pub(super) async fn attach_disk(
     Ok(Json(DiskView::from(&ops::disk::attach(&vms, &scope, id, request).await?)))
 }
 
-/// Detaches a data disk from a VM that is off (extension).
+/// Detaches a data disk from a VM that is off.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}/detach",
     operation_id = "detachDisk", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),

@@ -1,7 +1,8 @@
-//! Events of a project as server-sent events (extension).
+//! Events of a project as server-sent events.
 //!
 //! A reader that comes back says the number of the last event it has (`Last-Event-ID`) and reads on from
-//! there; without it the stream begins now.
+//! there; without it the stream begins now. Events are kept for some days. Where the last one of a reader is gone,
+//! others after it may be, too, and the stream begins with an event that says so.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -9,33 +10,39 @@ use std::time::Duration;
 use async_stream::stream;
 use axum::extract::State;
 use axum::http::HeaderMap;
+use axum::response::Response;
 use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
-use berth_domain::Error;
 use berth_domain::identity::Action;
+use berth_domain::{Error, Timestamp};
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::db::Signal;
 use crate::http::auth::{Onlooker, Watch};
 use crate::http::envelope::ErrorBody;
-use crate::http::reply::Reply;
+use crate::http::reply::{self, Reply};
 use crate::services::vm::store::Tenant;
 use crate::services::vm::store::event::EventRow;
 use crate::services::vm::{Vms, store};
 
 /// Events read at a time.
 const BATCH: i64 = 500;
+/// The name of the event that tells of a gap.
+const TRUNCATED: &str = "truncated";
 /// Between two comments on a silent stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Longest time between two looks at the rows: others may write them, too.
 const POLL: Duration = Duration::from_secs(5);
 
 /// Streams what happens in a project: `vm.created`, `vm.status`, `vm.ready`, `disk.status`, ….
+///
+/// The first is `truncated` where the last event that was read is not kept any more: others after it may be missing, too.
+/// Its `data` has `from`, the number of the event that the stream goes on with, or null where there is none yet.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/events", operation_id = "streamEvents",
     tag = "events",
     params(("org_id" = String, Path), ("project_id" = String, Path),
-        ("Last-Event-ID" = Option<String>, Header, description = "number of the last event that was read")),
+        ("Last-Event-ID" = Option<String>, Header, description = "number of the last event that was read; 0 \
+            begins with the oldest that is kept")),
     responses((status = 200, content_type = "text/event-stream", body = String), (status = 400, body = ErrorBody),
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 503, body = ErrorBody)),
@@ -48,16 +55,11 @@ pub(super) async fn stream_events(
 ) -> Reply<Response> {
     let tenant = Tenant::from(&scope);
     let mut signals = vms.db().watch();
-    let mut seq = match headers.get("last-event-id") {
-        None => store::event::newest(vms.db(), tenant).await?,
-        Some(value) => value
-            .to_str()
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .filter(|seq| *seq >= 0)
-            .ok_or_else(|| Error::field("Last-Event-ID", "must be the number of an event"))?,
-    };
+    let (mut seq, gap) = begin(&vms, tenant, &headers).await?;
     let events = stream! {
+        if let Some(gap) = gap {
+            yield Ok(gap);
+        }
         let mut over = std::pin::pin!(watch.over(&scope, Action::ReadProject));
         loop {
             let rows = match store::event::after(vms.db(), tenant, seq, BATCH).await {
@@ -88,7 +90,31 @@ pub(super) async fn stream_events(
             }
         }
     };
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+    Ok(reply::events(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))))
+}
+
+/// The number after which a reader reads on, and what to tell them first.
+async fn begin(vms: &Vms, tenant: Tenant, headers: &HeaderMap) -> Result<(i64, Option<Event>), Error> {
+    let Some(value) = headers.get("last-event-id") else {
+        return Ok((store::event::newest(vms.db(), tenant).await?, None));
+    };
+    let last = value.to_str().ok().and_then(|text| text.parse().ok()).filter(|seq| *seq >= 0);
+    let last = last.ok_or_else(|| Error::field("Last-Event-ID", "must be the number of an event"))?;
+    // Whoever begins with 0 asks for what there is.
+    if last == 0 || store::event::is_kept(vms.db(), tenant, last).await? {
+        return Ok((last, None));
+    }
+    let next = store::event::after(vms.db(), tenant, last, 1).await?;
+    Ok((last, Some(truncated(tenant, last, next.first(), vms.clock().now()))))
+}
+
+/// Tells that events after this one may be missing. It is no event to go on after, so that it has no number of its own.
+fn truncated(tenant: Tenant, last: i64, next: Option<&EventRow>, now: Timestamp) -> Event {
+    let body = json!({
+        "id": last, "type": TRUNCATED, "subject": tenant.project, "data": {"from": next.map(|row| row.seq)},
+        "created_at": now,
+    });
+    Event::default().event(TRUNCATED).data(body.to_string())
 }
 
 fn event(row: &EventRow) -> Event {

@@ -1,4 +1,4 @@
-//! Images: everybody sees them, administrators import and remove them (extension).
+//! Images: everybody sees them, administrators import and remove them.
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -7,8 +7,8 @@ use axum::http::StatusCode;
 use crate::http::auth::{Administrator, Caller};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{Asked, List, PageParams, Params};
+use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
+use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::{Created, Reply};
 use crate::services::vm::ops::image;
@@ -16,17 +16,20 @@ use crate::services::vm::wire::image::{ImageView, Import};
 use crate::services::vm::{Vms, store};
 
 /// Images, newest first.
-#[utoipa::path(get, path = "/api/v1/images", operation_id = "listImages", tag = "images", params(PageParams),
+#[utoipa::path(get, path = "/api/v1/images", operation_id = "listImages", tag = "images", params(PageParams, NameParams,
+    ("status" = Option<String>, Query, description = "only this status", pattern = "^(importing|ready|failed)$")),
     responses((status = 200, body = List<ImageView>), (status = 400, body = ErrorBody),
         (status = 401, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn list_images(
     State(vms): State<Vms>,
     _caller: Caller,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<ImageView>>> {
-    let (rows, total) = store::image::list(vms.db(), page).await?;
-    Ok(Json(List::new(rows.into_iter().map(ImageView::from).collect(), page, total)))
+    let listing = params.listing(&store::image::LISTED);
+    params.finish()?;
+    let (rows, total) = store::image::list(vms.db(), &listing).await?;
+    Ok(Json(List::new(rows.into_iter().map(ImageView::from).collect(), listing.page, total)))
 }
 
 /// One image.
@@ -42,8 +45,7 @@ pub(super) async fn get_image(State(vms): State<Vms>, _caller: Caller, path: Pat
 
 /// Imports an ordinary cloud image from a URL, or from a file of the host (administrators).
 #[utoipa::path(post, path = "/api/v1/images", operation_id = "importImage", tag = "images",
-    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours",
-        min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
+    params(KeyParam),
     request_body = ImportImageBody,
     responses((status = 201, body = ImageView, description = "importing; `status` tells when it is ready"),
         (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
@@ -57,7 +59,7 @@ pub(super) async fn import_image(
     body::Json(body): body::Json,
 ) -> Reply<Outcome<ImageView>> {
     let import = Import::try_from(&body)?;
-    Ok(image::import(&vms, &admin, import, key.bind(&admin.caller, &body)).await?)
+    Ok(image::import(&vms, &admin, import, key.bind(&admin.caller, &body).await?).await?)
 }
 
 /// An image to import.
@@ -104,8 +106,8 @@ pub(super) async fn upload_image(
     params: Params,
     request: Request,
 ) -> Reply<Created<ImageView>> {
-    let import = Import::of_upload(path.text("image_id"), &params)?;
-    let view = image::upload(&vms, &admin, import, request.into_body().into_data_stream()).await?;
+    let import = Import::of_upload(path.text("image_id"), params)?;
+    let view = image::upload(&vms, &admin, import, body::stream(request)).await?;
     Ok(Created { location: view.location(), body: view })
 }
 

@@ -1,4 +1,4 @@
-//! What a VM uses, as series (extension).
+//! What a VM uses, as series.
 
 use axum::Json;
 use axum::extract::State;

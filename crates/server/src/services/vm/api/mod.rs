@@ -1,5 +1,6 @@
 //! The routes: parse, authorize, call ops, view. A file holds the handlers of one noun.
 
+mod admin;
 mod catalog;
 mod console;
 mod disk;
@@ -36,6 +37,9 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(event::stream_events))
         .routes(routes!(catalog::get_quota))
         .routes(routes!(usage::list_usage))
+        .routes(routes!(admin::list_all_vms))
+        .routes(routes!(admin::stop_any_vm))
+        .routes(routes!(admin::delete_any_vm))
         .routes(routes!(catalog::list_regions))
         .routes(routes!(catalog::list_vm_configs))
         .routes(routes!(catalog::list_plans))

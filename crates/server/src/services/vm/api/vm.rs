@@ -11,29 +11,25 @@ use berth_domain::vm::request::{CreateVm, UpdateVm};
 use berth_domain::vm::state::Verb;
 use bytes::Bytes;
 
-use crate::http::auth::{Editor, Reader};
+use crate::http::auth::{Editor, Reader, Watch};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
-use crate::http::idempotency::{IdempotencyKey, Outcome};
-use crate::http::list::{Asked, List, PageParams, Params};
+use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
+use crate::http::list::{List, NameParams, PageParams, Params, SortParams};
 use crate::http::path::PathText;
 use crate::http::reply::{Accepted, Reply};
 use crate::http::wait::{self, Wait};
 use crate::services::vm::ops;
-use crate::services::vm::store::vm::{Filter, Sort};
 use crate::services::vm::wire::requests::{CreateVmBody, UpdateVmBody};
 use crate::services::vm::wire::vm::{OperationView, VmStatus, VmView};
 use crate::services::vm::{Vms, store};
 
 /// VMs of a project, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms", operation_id = "listVMs", tag = "vms",
-    params(("org_id" = String, Path), ("project_id" = String, Path), PageParams,
-        ("status" = Option<VmStatus>, Query, description = "only this status (extension)"),
-        ("name" = Option<String>, Query, description = "only this name (extension)"),
-        ("label" = Option<String>, Query, description = "only this label: `key` or `key=value` (extension)"),
-        ("sort" = Option<String>, Query, description = "default -created_at (extension)",
-            pattern = "^-?(created_at|name)$"),
-        ("include_deleted" = Option<bool>, Query, description = "`true`: deleted ones too (extension)")),
+    params(("org_id" = String, Path), ("project_id" = String, Path), PageParams, NameParams,
+        ("status" = Option<VmStatus>, Query, description = "only this status"),
+        ("label" = Option<String>, Query, description = "only this label: `key` or `key=value`"),
+        ("include_deleted" = Option<bool>, Query, description = "`true`: deleted ones too")),
     responses((status = 200, body = List<VmView>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
@@ -42,10 +38,10 @@ pub(super) async fn list_vms(
     Reader(scope): Reader,
     mut params: Params,
 ) -> Reply<Json<List<VmView>>> {
-    let page = params.page();
-    let filter = filter(&mut params);
+    let listing = params.listing(&store::vm::LISTED);
+    let deleted = params.read("include_deleted", truth).unwrap_or(false);
     params.finish()?;
-    let (rows, total) = store::vm::list(vms.db(), (&scope).into(), &filter, page).await?;
+    let (rows, total) = store::vm::list(vms.db(), (&scope).into(), &listing, deleted).await?;
     let ids: Vec<VmId> = rows.iter().map(|vm| vm.id).collect();
     let mut disks = std::collections::HashMap::<VmId, Vec<_>>::new();
     for disk in store::disk::of_vms(vms.db(), &ids).await? {
@@ -54,21 +50,7 @@ pub(super) async fn list_vms(
         }
     }
     let views = rows.iter().map(|vm| VmView::new(vm, disks.get(&vm.id).map_or(&[], Vec::as_slice))).collect();
-    Ok(Json(List::new(views, page, total)))
-}
-
-fn filter(params: &mut Params) -> Filter {
-    let label = params.get("label").map(|text| match text.split_once('=') {
-        Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
-        None => (text.to_owned(), None),
-    });
-    Filter {
-        status: params.read("status", Status::parse),
-        name: params.get("name").map(str::to_owned),
-        label,
-        include_deleted: params.read("include_deleted", truth).unwrap_or(false),
-        sort: params.read("sort", Sort::parse).unwrap_or_default(),
-    }
+    Ok(Json(List::new(views, listing.page, total)))
 }
 
 fn truth(text: &str) -> Result<bool, String> {
@@ -78,8 +60,7 @@ fn truth(text: &str) -> Result<bool, String> {
 /// Creates a VM; it is made after the answer.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms", operation_id = "createVM", tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters; kept 24 hours (extension)",
-            min_length = 1, max_length = 255, pattern = "^[ -~]*[!-~][ -~]*$")),
+        KeyParam),
     request_body = CreateVmBody,
     responses((status = 201, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
@@ -93,7 +74,7 @@ pub(super) async fn create_vm(
     body::Json(body): body::Json,
 ) -> Reply<Outcome<VmView>> {
     let request = CreateVm::try_from(&body)?;
-    let key = key.bind(&scope.caller, &body);
+    let key = key.bind(&scope.caller, &body).await?;
     Ok(ops::vm::create(&vms, &scope, request, key).await?)
 }
 
@@ -101,7 +82,7 @@ pub(super) async fn create_vm(
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}", operation_id = "getVM",
     tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path),
-        ("include_deleted" = Option<bool>, Query, description = "`true`: also when it is deleted (extension)")),
+        ("include_deleted" = Option<bool>, Query, description = "`true`: also when it is deleted")),
     responses((status = 200, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
@@ -130,7 +111,7 @@ fn json(body: Bytes) -> Response {
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
-/// Changes name, labels, ports or restart policy (extension).
+/// Changes name, labels, ports or restart policy.
 #[utoipa::path(patch, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}", operation_id = "updateVM",
     tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
@@ -196,7 +177,7 @@ verb_route!(
     restart_vm, "restartVM", "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/restart", Verb::Restart
 );
 
-/// Waits until a VM has a status, or until the time is over; answers with the VM either way (extension).
+/// Waits until a VM has a status, or until the time is over; answers with the VM either way.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/wait", operation_id = "waitVM",
     tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path),
@@ -208,6 +189,7 @@ verb_route!(
 pub(super) async fn wait_vm(
     State(vms): State<Vms>,
     Reader(scope): Reader,
+    _place: Watch,
     path: PathText,
     mut params: Params,
 ) -> Reply<Json<VmView>> {
@@ -225,10 +207,11 @@ pub(super) async fn wait_vm(
     }
 }
 
-/// What was asked of a VM, newest first (extension).
+/// What was asked of a VM, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/operations",
     operation_id = "listVMOperations", tag = "vms",
-    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path), PageParams),
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path), PageParams, SortParams,
+        ("status" = Option<String>, Query, description = "only this status", pattern = "^(running|done|failed)$")),
     responses((status = 200, body = List<OperationView>), (status = 400, body = ErrorBody),
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 503, body = ErrorBody)),
@@ -237,12 +220,14 @@ pub(super) async fn list_vm_operations(
     State(vms): State<Vms>,
     Reader(scope): Reader,
     path: PathText,
-    Asked(page): Asked,
+    mut params: Params,
 ) -> Reply<Json<List<OperationView>>> {
+    let listing = params.listing(&store::operation::LISTED);
+    params.finish()?;
     let id: VmId = path.id("vm_id")?;
     store::vm::find_ever(vms.db(), (&scope).into(), id).await?.ok_or_else(not_found)?;
-    let (rows, total) = store::operation::list(vms.db(), id, page).await?;
-    Ok(Json(List::new(rows.into_iter().map(OperationView::from).collect(), page, total)))
+    let (rows, total) = store::operation::list(vms.db(), id, &listing).await?;
+    Ok(Json(List::new(rows.into_iter().map(OperationView::from).collect(), listing.page, total)))
 }
 
 /// The 404 of a VM.

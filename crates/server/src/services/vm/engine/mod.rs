@@ -7,11 +7,12 @@ mod integrity;
 pub mod qemu;
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 use async_trait::async_trait;
 use berth_domain::ids::{DiskId, VmId};
+use berth_domain::vm::ExposedPort;
 use berth_domain::vm::plan::Machine;
-use berth_domain::vm::{DiskType, ExposedPort};
 use tokio::sync::broadcast;
 
 /// What an engine could not do.
@@ -23,6 +24,19 @@ pub enum EngineError {
     /// Trying again will not help; the sentence is shown to the owner of the VM.
     #[error("{0}")]
     Permanent(String),
+    /// The host has not enough of something; the sentence says of what.
+    #[error("insufficient_capacity: {0}")]
+    NoCapacity(String),
+}
+
+impl EngineError {
+    /// Whether trying again will not help.
+    pub const fn is_final(&self) -> bool {
+        match self {
+            Self::Transient(_) => false,
+            Self::Permanent(_) | Self::NoCapacity(_) => true,
+        }
+    }
 }
 
 /// The result of an engine's work.
@@ -97,17 +111,26 @@ pub struct MachineSpec {
 pub struct DataDisk {
     /// Its id.
     pub id: DiskId,
-    /// Its name: where a file system is mounted.
-    pub name: String,
-    /// Raw or with a file system.
-    pub kind: DiskType,
+    /// Where its file system is mounted; none for a raw disk.
+    pub mount: Option<String>,
 }
 
 /// What a started machine is reachable by.
 #[derive(Clone, Debug, Default)]
 pub struct Started {
-    /// Exposed ports that this host does not let the service bind.
-    pub refused_ports: Vec<ExposedPort>,
+    /// Exposed ports that this host does not let the service bind, because they are below 1024.
+    pub low_ports: Vec<ExposedPort>,
+    /// Exposed ports that another program of the host has.
+    pub taken_ports: Vec<ExposedPort>,
+}
+
+/// The inbound ports a running machine has.
+#[derive(Clone, Copy, Debug)]
+pub struct Open<'a> {
+    /// Where SSH answers.
+    pub ssh_port: u16,
+    /// The exposed ones.
+    pub ports: &'a [ExposedPort],
 }
 
 /// What the host has of us.
@@ -190,6 +213,9 @@ pub trait Engine: Send + Sync + 'static {
     /// Removes a disk; fine where there is none.
     async fn remove_disk(&self, id: DiskId) -> Result<()>;
 
+    /// Moves the files of a disk into a folder; fine where there are none.
+    async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()>;
+
     /// Looks at a machine.
     async fn observe(&self, id: VmId) -> Result<Machine>;
 
@@ -212,7 +238,7 @@ pub trait Engine: Send + Sync + 'static {
     async fn discard(&self, id: VmId) -> Result<()>;
 
     /// Changes the inbound ports of a running machine.
-    async fn set_ports(&self, spec: &MachineSpec, before: &[ExposedPort]) -> Result<Started>;
+    async fn set_ports(&self, spec: &MachineSpec, before: Open<'_>) -> Result<Started>;
 
     /// The last bytes a machine wrote to its console.
     async fn console_log(&self, id: VmId, bytes: usize) -> Result<Vec<u8>>;

@@ -11,10 +11,11 @@
 //!
 //! A root disk keeps the kernel it was cloned with, because the modules on it belong to that kernel.
 
+mod bases;
 mod findings;
 
 use std::collections::HashSet;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_domain::ids::{DiskId, VmId};
 use berth_domain::vm::plan::Machine;
-use berth_domain::vm::{DiskType, ExposedPort, Protocol};
+use berth_domain::vm::{ExposedPort, Protocol};
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Drive, Forward, Observed, Watch};
 use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
@@ -32,9 +33,10 @@ use tokio::sync::{OnceCell, broadcast};
 use super::integrity::Integrity;
 use super::{
     Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, EngineError, Found, ImageImport, ImageInfo, MachineSpec,
-    Result, Started, Usage,
+    Open, Result, Started, Usage,
 };
 use crate::config::{Acceleration, Vm};
+use crate::lost;
 
 /// Bytes of a GiB.
 const GIB: u64 = 1 << 30;
@@ -42,8 +44,6 @@ const GIB: u64 = 1 << 30;
 const SSH: u16 = 22;
 /// Port of SSH outside where 22 may not be bound.
 const HIGH_SSH: u16 = 2222;
-/// Age below which a base is left alone.
-const YOUNG: Duration = Duration::from_mins(10);
 /// How long a process may take to end once it has left its sockets.
 const ENDING: Duration = Duration::from_secs(30);
 /// Happenings kept for a slow watcher before it has to look at every machine.
@@ -65,8 +65,8 @@ impl From<berth_qemu::Error> for EngineError {
     fn from(error: berth_qemu::Error) -> Self {
         use berth_qemu::Error as E;
         match error {
-            E::NoMemory => Self::Permanent("insufficient_capacity: the host has not enough memory".into()),
-            E::NoSpace => Self::Permanent("insufficient_capacity: the host's disk is full".into()),
+            E::NoMemory => Self::NoCapacity("the host has not enough memory".into()),
+            E::NoSpace => Self::NoCapacity("the host's disk is full".into()),
             // A path of the host is nothing for the owner of a VM; the log has it.
             E::Damaged(reason) => {
                 tracing::error!(reason, "a disk or image is damaged");
@@ -113,67 +113,8 @@ impl QemuEngine {
         self.disks().join(format!("{id}.{}", if root { "qcow2" } else { "raw" }))
     }
 
-    fn base_note(&self, id: DiskId) -> PathBuf {
-        self.disks().join(format!("{id}.base"))
-    }
-
     fn qemu(&self) -> Result<PathBuf> {
         Ok(host::qemu(self.config.qemu.as_deref())?)
-    }
-
-    /// The folder a root disk is cloned from: the image as it is now, kept for as long as it is needed.
-    async fn base(&self, image: &str) -> Result<PathBuf> {
-        let from = self.images_dir().join(image);
-        let manifest = Manifest::load(&from)?;
-        self.integrity.check(&from, &manifest).await?;
-        let to = self.data.join("bases").join(format!("{image}-{}", manifest.version));
-        if to.join(image::MANIFEST).is_file() {
-            return Ok(to);
-        }
-        std::fs::create_dir_all(&to).map_err(transient)?;
-        // The manifest comes last: where it is, the folder is whole.
-        for name in manifest.files().into_iter().chain([image::MANIFEST]) {
-            match std::fs::hard_link(from.join(name), to.join(name)) {
-                Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
-                    return Err(transient(e));
-                }
-                _ => {}
-            }
-        }
-        Ok(to)
-    }
-
-    /// Removes bases that no disk builds on. A young one may belong to a clone that is being made.
-    fn forget_bases(&self) {
-        let entries = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
-        let notes = entries(self.disks()).filter(|e| e.path().extension().is_some_and(|x| x == "base"));
-        let used: HashSet<String> =
-            notes.filter_map(|e| Some(std::fs::read_to_string(e.path()).ok()?.trim().to_owned())).collect();
-        for entry in entries(self.data.join("bases")) {
-            let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
-            if !used.contains(&*entry.file_name().to_string_lossy()) && age.is_some_and(|age| age > YOUNG) {
-                tracing::info!(base = %entry.file_name().to_string_lossy(), "removing a base that no disk builds on");
-                // Another try comes with the next search.
-                let _ = std::fs::remove_dir_all(entry.path());
-            }
-        }
-    }
-
-    /// The folder that a root disk was cloned from.
-    fn base_of(&self, disk: DiskId) -> Result<PathBuf> {
-        let name = std::fs::read_to_string(self.base_note(disk)).map_err(|_| {
-            EngineError::Permanent("the root disk is not whole; delete the VM and create it again".into())
-        })?;
-        Ok(self.data.join("bases").join(name.trim()))
-    }
-
-    async fn clone_root(&self, spec: &DiskSpec, image: &str) -> Result<()> {
-        let base = self.base(image).await?;
-        let manifest = Manifest::load(&base)?;
-        let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        std::fs::write(self.base_note(spec.id), name).map_err(transient)?;
-        let size = gib(spec.size_gb).max(manifest.virtual_size_bytes);
-        Ok(disk::clone_image(&base.join(&manifest.disk), &self.disk_file(spec.id, true), size).await?)
     }
 
     async fn acceleration(&self, probe: Option<accel::Probe>, qemu: &Path) -> accel::Decision {
@@ -225,10 +166,32 @@ impl QemuEngine {
         })
     }
 
-    /// Which of a machine's ports may be bound here, and which not.
-    fn sort_ports(&self, spec: &MachineSpec) -> (Vec<ExposedPort>, Vec<ExposedPort>) {
+    /// What taking in an image may cost: no more than is configured, and than there is room for now.
+    fn import_bounds(&self) -> Result<disk::Bounds> {
+        let (_, free) = host::disk(&self.data)?;
+        let room = free.saturating_sub(gib(self.config.disk_reserve_gb));
+        Ok(disk::Bounds {
+            file_bytes: gib(self.config.image_file_gb).min(room),
+            virtual_bytes: gib(self.config.image_virtual_gb),
+            time: Duration::from_secs(u64::try_from(self.config.image_seconds).unwrap_or_default()),
+        })
+    }
+
+    /// Which of some ports may be bound here, and which not.
+    fn sort_ports(&self, ports: &[ExposedPort]) -> (Vec<ExposedPort>, Vec<ExposedPort>) {
         let low = self.ssh_port == SSH;
-        spec.ports.iter().partition(|p| low || p.port >= 1024)
+        ports.iter().partition(|p| low || p.port >= 1024)
+    }
+
+    /// Starts a machine with those of its ports that nobody else on the host has.
+    async fn start_anew(&self, spec: &MachineSpec) -> Result<Started> {
+        let (open, low_ports) = self.sort_ports(&spec.ports);
+        let (open, taken_ports): (Vec<_>, Vec<_>) = open.into_iter().partition(|port| is_free(spec.address, *port));
+        let machine = self.qemu_spec(spec, &open).await?;
+        let foreign = !matches!(machine.boot, machine::Boot::Kernel { .. });
+        write_seed(spec, &machine.seed, foreign)?;
+        machine::start(&machine).await?;
+        Ok(Started { low_ports, taken_ports })
     }
 
     /// Watches a machine that runs, once.
@@ -257,6 +220,14 @@ fn gib(size_gb: i64) -> u64 {
     u64::try_from(size_gb).unwrap_or_default() * GIB
 }
 
+/// Whether nobody on this host has a port of an address.
+fn is_free(address: Ipv4Addr, port: ExposedPort) -> bool {
+    match port.protocol {
+        Protocol::Tcp => TcpListener::bind((address, port.port)).is_ok(),
+        Protocol::Udp => UdpSocket::bind((address, port.port)).is_ok(),
+    }
+}
+
 fn forward(address: Ipv4Addr, port: ExposedPort) -> Forward {
     let protocol = match port.protocol {
         Protocol::Tcp => machine::Protocol::Tcp,
@@ -265,9 +236,12 @@ fn forward(address: Ipv4Addr, port: ExposedPort) -> Forward {
     Forward { protocol, address, host_port: port.port, guest_port: port.port }
 }
 
+fn ssh_forward(address: Ipv4Addr, host_port: u16) -> Forward {
+    Forward { protocol: machine::Protocol::Tcp, address, host_port, guest_port: SSH }
+}
+
 fn forwards(spec: &MachineSpec, ports: &[ExposedPort]) -> Vec<Forward> {
-    let ssh =
-        Forward { protocol: machine::Protocol::Tcp, address: spec.address, host_port: spec.ssh_port, guest_port: SSH };
+    let ssh = ssh_forward(spec.address, spec.ssh_port);
     std::iter::once(ssh).chain(ports.iter().map(|p| forward(spec.address, *p))).collect()
 }
 
@@ -289,7 +263,7 @@ fn scaled(amount: u64, factor: f64) -> i64 {
 }
 
 fn write_seed(spec: &MachineSpec, seed: &Path, foreign: bool) -> Result<()> {
-    let filesystems = spec.data_disks.iter().filter(|d| d.kind == DiskType::Filesystem);
+    let mount = |disk: &DataDisk| Some(Mount { serial: disk.id.serial(), path: disk.mount.clone()? });
     let seed_of = Seed {
         instance_id: spec.id.0,
         hostname: spec.name.clone(),
@@ -297,7 +271,7 @@ fn write_seed(spec: &MachineSpec, seed: &Path, foreign: bool) -> Result<()> {
         user_data: spec.user_data.clone(),
         vendor_data: foreign.then(generic_vendor_data),
         mac: Mac::of(spec.id.0),
-        mounts: filesystems.map(|d| Mount { serial: d.id.serial(), name: d.name.clone() }).collect(),
+        mounts: spec.data_disks.iter().filter_map(mount).collect(),
     };
     Ok(seed_of.write(seed)?)
 }
@@ -350,6 +324,13 @@ impl Engine for QemuEngine {
         Ok(())
     }
 
+    async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
+        for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id)] {
+            lost::put(&file, into).await.map_err(transient)?;
+        }
+        Ok(())
+    }
+
     async fn observe(&self, id: VmId) -> Result<Machine> {
         let seen = machine::observe(&self.machine(id), id.0).await;
         if seen != Observed::Absent {
@@ -370,17 +351,16 @@ impl Engine for QemuEngine {
     }
 
     async fn start(&self, spec: &MachineSpec) -> Result<Started> {
-        let (open, refused_ports) = self.sort_ports(spec);
         let dir = self.machine(spec.id);
         std::fs::create_dir_all(&dir).map_err(transient)?;
-        let machine = self.qemu_spec(spec, &open).await?;
-        if machine::find(&dir, spec.id.0).is_none() {
-            let foreign = !matches!(machine.boot, machine::Boot::Kernel { .. });
-            write_seed(spec, &machine.seed, foreign)?;
-        }
-        machine::start(&machine).await?;
+        let started = if machine::find(&dir, spec.id.0).is_some() {
+            // Nobody recorded what became of its ports.
+            self.set_ports(spec, Open { ssh_port: spec.ssh_port, ports: &[] }).await?
+        } else {
+            self.start_anew(spec).await?
+        };
         self.attend(spec.id);
-        Ok(Started { refused_ports })
+        Ok(started)
     }
 
     async fn resume(&self, id: VmId) -> Result<()> {
@@ -402,14 +382,22 @@ impl Engine for QemuEngine {
         }
     }
 
-    async fn set_ports(&self, spec: &MachineSpec, before: &[ExposedPort]) -> Result<Started> {
-        let (open, refused_ports) = self.sort_ports(spec);
-        let add: Vec<_> = open.iter().filter(|p| !before.contains(p)).map(|p| forward(spec.address, *p)).collect();
-        let gone: Vec<_> = before.iter().filter(|p| !open.contains(p)).map(|p| forward(spec.address, *p)).collect();
-        // What is to be added is removed first: an earlier try may have come half way.
-        let remove: Vec<_> = gone.into_iter().chain(add.iter().copied()).collect();
-        machine::set_forwards(&self.machine(spec.id), &add, &remove).await?;
-        Ok(Started { refused_ports })
+    async fn set_ports(&self, spec: &MachineSpec, before: Open<'_>) -> Result<Started> {
+        let (open, low_ports) = self.sort_ports(&spec.ports);
+        let of = |port: &ExposedPort| forward(spec.address, *port);
+        let mut add: Vec<_> = open.iter().filter(|p| !before.ports.contains(p)).map(of).collect();
+        let mut remove: Vec<_> = before.ports.iter().filter(|p| !open.contains(p)).map(of).collect();
+        if before.ssh_port != spec.ssh_port {
+            remove.push(ssh_forward(spec.address, before.ssh_port));
+            add.push(ssh_forward(spec.address, spec.ssh_port));
+        }
+        let dir = self.machine(spec.id);
+        let taken = machine::set_forwards(&dir, &add, &remove).await?;
+        if taken.iter().any(|forward| forward.guest_port == SSH) {
+            return Err(transient("the port of SSH is taken on the host"));
+        }
+        let taken_ports = open.into_iter().filter(|port| taken.contains(&of(port))).collect();
+        Ok(Started { low_ports, taken_ports })
     }
 
     async fn console_log(&self, id: VmId, bytes: usize) -> Result<Vec<u8>> {
@@ -451,7 +439,7 @@ impl Engine for QemuEngine {
             uefi: import.uefi,
         };
         tokio::fs::create_dir_all(self.images_dir()).await.map_err(transient)?;
-        Ok(info(image::import(file, &self.images_dir(), &import).await?))
+        Ok(info(image::import(file, &self.images_dir(), &import, &self.import_bounds()?).await?))
     }
 
     async fn remove_image(&self, id: &str) -> Result<()> {

@@ -4,24 +4,23 @@ use berth_domain::ids::DiskId;
 use berth_domain::vm::request::{AttachDisk, CreateDisk, MAX_DISKS};
 use berth_domain::vm::{DiskKind, DiskStatus, Status, disk};
 use berth_domain::{Code, Error, Result};
-use serde_json::json;
 
-use super::quota::{self, Wanted};
 use super::vm::{available, new_disk};
 use super::{vm_not_found, volume_not_found};
 use crate::db::audit::Audit;
+use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::Scope;
 use crate::http::idempotency::{Idempotency, Outcome};
-use crate::services::vm::Vms;
-use crate::services::vm::store;
+use crate::services::quota;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::wire::disk::DiskView;
+use crate::services::vm::{Vms, store, told};
 
 /// Records the wish for a data disk (extension).
 pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempotency) -> Result<Outcome<DiskView>> {
     let now = vms.clock().now();
-    let mut tx = vms.db().begin().await?;
+    let mut tx = vms.db().begin_as(scope).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
@@ -31,7 +30,7 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempote
     let wanted = &request.disk;
     let mut disk = new_disk(scope, &request.region_id, wanted.name.as_str(), wanted.kind, wanted.size_gb, now);
     disk.work_at = Some(now);
-    quota::admit(&mut tx, scope, Wanted { disks: 1, disk_gb: disk.size_gb, ..Wanted::default() }).await?;
+    quota::admit(&mut tx, scope, Held { disks: 1, disk_gb: disk.size_gb, ..Held::default() }, now).await?;
     store::disk::insert(&mut tx, &disk).await?;
     record(&mut tx, scope, &disk, "create").await?;
     let view = DiskView::from(&disk);
@@ -43,7 +42,7 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempote
 /// Records the wish to delete a disk of a kind.
 pub async fn delete(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId) -> Result<()> {
     let now = vms.clock().now();
-    let mut tx = vms.db().begin().await?;
+    let mut tx = vms.db().begin_as(scope).await?;
     let mut row = store::disk::find_in(&mut tx, scope.into(), kind, id).await?.ok_or_else(volume_not_found)?;
     if !disk::on_delete(row.status, row.vm.is_some())? {
         return Ok(());
@@ -60,7 +59,7 @@ pub async fn delete(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId) -> Res
 /// Attaches a data disk to a VM that is off; it is there from the next start on (extension).
 pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -> Result<DiskRow> {
     let now = vms.clock().now();
-    let mut tx = vms.db().begin().await?;
+    let mut tx = vms.db().begin_as(scope).await?;
     let mut row =
         store::disk::find_in(&mut tx, scope.into(), DiskKind::Data, id).await?.ok_or_else(volume_not_found)?;
     let vm = store::vm::find_in(&mut tx, scope.into(), request.vm_id).await?.ok_or_else(vm_not_found)?;
@@ -92,7 +91,7 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
 /// Detaches a data disk from a VM that is off (extension).
 pub async fn detach(vms: &Vms, scope: &Scope, id: DiskId) -> Result<DiskRow> {
     let now = vms.clock().now();
-    let mut tx = vms.db().begin().await?;
+    let mut tx = vms.db().begin_as(scope).await?;
     let mut row =
         store::disk::find_in(&mut tx, scope.into(), DiskKind::Data, id).await?.ok_or_else(volume_not_found)?;
     let Some(holder) = row.vm else { return Ok(row) };
@@ -117,7 +116,7 @@ fn require_off(status: Status) -> Result<()> {
 
 async fn record(tx: &mut Tx, scope: &Scope, disk: &DiskRow, action: &str) -> Result<()> {
     let subject = disk.id.to_string();
-    let data = json!({"name": disk.name, "status": disk.status.as_str(), "vm_id": disk.vm});
+    let data = told::data(disk);
     let audited = format!("disk.{action}");
     Audit { data: data.clone(), ..scope.audit(&audited, &subject) }.write(tx, disk.updated_at).await?;
     let kind = if action == "create" { "disk.created" } else { "disk.status" };

@@ -26,7 +26,7 @@ pub fn not_found() -> Error {
 /// Records the wish to import an image.
 pub async fn import(vms: &Vms, admin: &Person, import: Import, key: Idempotency) -> Result<Outcome<ImageView>> {
     let now = vms.clock().now();
-    let mut tx = vms.db().begin().await?;
+    let mut tx = vms.db().begin_as(admin).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
@@ -71,19 +71,19 @@ fn refuse_taken(existing: Option<ImageRow>) -> Result<()> {
 
 /// Receives an image that comes with the request, and records the wish to take it in. Until the wish is
 /// recorded the file is nobody's: a start of the service sweeps it away.
-pub async fn upload<E: std::fmt::Display>(
+pub async fn upload(
     vms: &Vms,
     admin: &Person,
     mut import: Import,
-    body: impl Stream<Item = std::result::Result<Bytes, E>> + Unpin,
+    body: impl Stream<Item = Result<Bytes>> + Unpin,
 ) -> Result<ImageView> {
     refuse_taken(store::image::find(vms.db(), &import.id).await?)?;
     let staging = vms.engine().staging().await.map_err(Error::unavailable)?;
     let name = format!("{}-{}.upload", import.id, uuid::Uuid::now_v7());
     let file = Unclaimed(staging.join(&name));
-    receive(&file.0, body).await?;
+    receive(&file.0, body, vms.config().image_bytes()).await?;
     import.upload = Some(name);
-    let mut tx = vms.db().begin().await?;
+    let mut tx = vms.db().begin_as(admin).await?;
     let view = wish(&mut tx, admin, &import, vms.clock().now()).await?;
     tx.commit().await?;
     // The row owns it now.
@@ -101,14 +101,16 @@ impl Drop for Unclaimed {
     }
 }
 
-async fn receive<E: std::fmt::Display>(
-    file: &Path,
-    mut body: impl Stream<Item = std::result::Result<Bytes, E>> + Unpin,
-) -> Result<()> {
+async fn receive(file: &Path, mut body: impl Stream<Item = Result<Bytes>> + Unpin, most: u64) -> Result<()> {
     let no_space = |error: std::io::Error| Error::unavailable(format!("the upload cannot be written: {error}"));
     let mut out = tokio::fs::File::create(file).await.map_err(Error::internal)?;
+    let mut received = 0;
     while let Some(chunk) = body.next().await {
-        let chunk = chunk.map_err(|e| Error::new(Code::InvalidRequest, format!("The upload broke off: {e}.")))?;
+        let chunk = chunk?;
+        received += chunk.len() as u64;
+        if received > most {
+            return Err(Error::new(Code::PayloadTooLarge, format!("An image may have at most {most} bytes.")));
+        }
         out.write_all(&chunk).await.map_err(no_space)?;
     }
     // It is named by a row from now on, so it has to outlive a power cut.
@@ -118,7 +120,7 @@ async fn receive<E: std::fmt::Display>(
 /// Records the wish to remove an image that no disk was cloned from. Nobody sees it from now on.
 pub async fn delete(vms: &Vms, admin: &Person, id: &str) -> Result<()> {
     let now = vms.clock().now();
-    let mut tx = vms.db().begin().await?;
+    let mut tx = vms.db().begin_as(admin).await?;
     let mut row = store::image::find(&mut tx, id).await?.ok_or_else(not_found)?;
     if store::disk::of_image(&mut tx, &row.id).await? > 0 {
         return Err(Error::new(Code::ImageInUse, "Disks were cloned from this image. Delete them first."));
@@ -128,7 +130,7 @@ pub async fn delete(vms: &Vms, admin: &Person, id: &str) -> Result<()> {
     row.work_at = Some(now);
     row.updated_at = now;
     store::image::put(&mut tx, &row).await?;
-    admin.caller.audit("image.delete", &row.id).write(&mut tx, now).await?;
+    admin.caller.audit("image.delete", &row.id).with(json!({"name": row.name})).write(&mut tx, now).await?;
     tx.signal(Signal::Work("images"));
     Ok(tx.commit().await?)
 }

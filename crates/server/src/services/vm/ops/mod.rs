@@ -1,9 +1,9 @@
 //! One function for each verb. Each owns its transaction: intent, audit and event become true together,
 //! and the worker is woken by the commit.
 
+pub mod admin;
 pub mod disk;
 pub mod image;
-mod quota;
 pub mod vm;
 
 use berth_domain::{Code, Error};

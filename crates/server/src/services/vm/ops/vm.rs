@@ -9,18 +9,19 @@ use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::quota::{self, Wanted};
 use super::vm_not_found;
 use crate::db::audit::{Actor, Audit};
+use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
-use crate::services::vm::Vms;
+use crate::services::quota;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::image::ImageRow;
 use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::store::{self, Tenant};
 use crate::services::vm::wire::vm::VmView;
+use crate::services::vm::{Vms, told};
 
 /// A VM with its disks.
 #[derive(Clone, Debug)]
@@ -34,11 +35,11 @@ pub struct VmWithDisks {
 /// Records the wish for a VM.
 pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Idempotency) -> Result<Outcome<VmView>> {
     let now = vms.clock().now();
-    let mut tx = vms.db().begin().await?;
+    let mut tx = vms.db().begin_as(scope).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
-    let plan = check(vms, &mut tx, scope, &request).await?;
+    let plan = check(vms, &mut tx, scope, &request, now).await?;
     let made = write(&mut tx, scope, request, plan, now).await?;
     let subject = made.vm.id.to_string();
     let data = json!({"name": made.vm.name, "status": made.vm.status.as_str()});
@@ -56,14 +57,14 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Idempotenc
 struct Resolved {
     vcpu: i64,
     memory_mb: i64,
-    image: ImageRow,
+    image: Origin,
     root: Option<DiskRow>,
     attached: Vec<DiskRow>,
 }
 
 /// Checks the references in the order of the contract: region, vm_config, plan, image, root disk, data
 /// disks; conflicts come last.
-async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm) -> Result<Resolved> {
+async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: Timestamp) -> Result<Resolved> {
     let (vcpu, memory_mb) = check_catalog(vms, request)?;
     let tenant = Tenant::from(scope);
     let (image, root) = match &request.root_disk {
@@ -76,12 +77,12 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm) -> Res
                     format!("must be at least {least}, the size of the image"),
                 ));
             }
-            (image, None)
+            (Origin { id: image.id, login_user: image.login_user }, None)
         }
         RootDisk::Attach(id) => {
             let field = "root_disk.attach_disk_request.disk_id";
             let disk = reference(tx, tenant, *id, DiskKind::Root, &request.region_id, field).await?;
-            (image(tx, disk.image_id.as_deref().unwrap_or_default()).await?, Some(disk))
+            (Origin::of(&disk)?, Some(disk))
         }
     };
     let mut attached = Vec::new();
@@ -92,19 +93,34 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm) -> Res
     for disk in root.iter().chain(&attached) {
         available(disk)?;
     }
-    quota::admit(tx, scope, wanted(request, vcpu, memory_mb)).await?;
+    quota::admit(tx, scope, wanted(request, vcpu, memory_mb), now).await?;
     Ok(Resolved { vcpu, memory_mb, image, root, attached })
 }
 
+/// The image that a root disk was or will be cloned from. A volume keeps what it needs of it, so that it can be used
+/// when the image is gone.
+struct Origin {
+    id: String,
+    login_user: String,
+}
+
+impl Origin {
+    fn of(disk: &DiskRow) -> Result<Self> {
+        let whole = disk.image_id.clone().zip(disk.login_user.clone());
+        let (id, login_user) = whole.ok_or_else(|| Error::internal("a root disk without an image"))?;
+        Ok(Self { id, login_user })
+    }
+}
+
 /// What a creation adds to a project.
-fn wanted(request: &CreateVm, vcpu: i64, memory_mb: i64) -> Wanted {
+fn wanted(request: &CreateVm, vcpu: i64, memory_mb: i64) -> Held {
     let root = match &request.root_disk {
         RootDisk::Create { size_gb, .. } => Some(*size_gb),
         RootDisk::Attach(_) => None,
     };
     let sizes = request.create_disks.iter().map(|disk| disk.size_gb).chain(root);
     let (disks, disk_gb) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
-    Wanted { vms: 1, vcpu, memory_mb, disks, disk_gb }
+    Held { vms: 1, vcpu, memory_mb, disks, disk_gb, sandboxes: 0 }
 }
 
 fn check_catalog(vms: &Vms, request: &CreateVm) -> Result<(i64, i64)> {
@@ -190,6 +206,7 @@ async fn write(
         (RootDisk::Create { name, size_gb, image_id }, _) => DiskRow {
             kind: DiskKind::Root,
             image_id: Some(image_id.clone()),
+            login_user: Some(found.image.login_user.clone()),
             plan_id: Some(request.plan_id.clone()),
             ..new_disk(scope, &region, name.as_str(), DiskType::Block, *size_gb, now)
         },
@@ -214,6 +231,7 @@ async fn write(
             store::disk::insert(tx, &disk).await?;
         } else {
             store::disk::update(tx, &disk).await?;
+            told::disk(tx, &disk, now).await?;
         }
         disks.push(disk);
     }
@@ -254,7 +272,9 @@ fn new_vm(
         status: Status::Pending,
         message: Some("waiting for a worker".into()),
         status_since: now,
+        stop_reason: None,
         attempts: 0,
+        deaths: 0,
         reserved: false,
         address: None,
         ssh_port: None,
@@ -262,6 +282,7 @@ fn new_vm(
         ending: false,
         start_after: None,
         power_off_at: None,
+        pressed_at: None,
         host_boot: None,
         guest_ready: false,
         work_at: Some(now),
@@ -290,6 +311,7 @@ pub(super) fn new_disk(
         size_gb,
         region_id: region.to_owned(),
         image_id: None,
+        login_user: None,
         plan_id: None,
         status: DiskStatus::Pending,
         message: None,
@@ -310,12 +332,15 @@ fn data_disk(scope: &Scope, region: &str, disk: &NewDisk, now: Timestamp) -> Dis
 /// Records the wish to start, stop or restart; says nothing new where that is under way or done.
 pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWithDisks> {
     let now = vms.clock().now();
-    let mut tx = vms.db().begin().await?;
+    let mut tx = vms.db().begin_as(scope).await?;
     let mut vm = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
     let mut disks = store::disk::of_vm(&mut tx, id).await?;
     let Some(next) = on_verb(verb, vm.status)? else {
         return Ok(VmWithDisks { vm, disks });
     };
+    if verb == Verb::Start {
+        quota::afford(&mut tx, scope, now).await?;
+    }
     vm.want = if verb == Verb::Stop { Want::Stop } else { Want::Run };
     vm.ending = verb == Verb::Restart;
     vm.enter(next, Some(format!("waiting for a worker to {}", verb.as_str())), now);
@@ -334,6 +359,7 @@ async fn try_disks_again(tx: &mut Tx, disks: &mut [DiskRow], now: Timestamp) -> 
         disk.message = None;
         disk.updated_at = now;
         store::disk::update(tx, disk).await?;
+        told::disk(tx, disk, now).await?;
     }
     Ok(())
 }
@@ -341,7 +367,7 @@ async fn try_disks_again(tx: &mut Tx, disks: &mut [DiskRow], now: Timestamp) -> 
 /// Records the wish to delete, in any status.
 pub async fn delete(vms: &Vms, scope: &Scope, id: VmId) -> Result<()> {
     let now = vms.clock().now();
-    let mut tx = vms.db().begin().await?;
+    let mut tx = vms.db().begin_as(scope).await?;
     let mut vm = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
     if vm.status == Status::Deleting {
         return Ok(());
@@ -355,7 +381,7 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: VmId) -> Result<()> {
 /// Changes name, labels, ports or policy (extension).
 pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Result<VmWithDisks> {
     let now = vms.clock().now();
-    let mut tx = vms.db().begin().await?;
+    let mut tx = vms.db().begin_as(scope).await?;
     let mut vm = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
     let disks = store::disk::of_vm(&mut tx, id).await?;
     if vm.want == Want::Gone {
@@ -399,6 +425,7 @@ pub async fn stop_all(vms: &Vms, org: Option<OrgId>, reason: &str) -> Result<usi
         vm.want = Want::Stop;
         vm.ending = false;
         vm.enter(Status::Stopping, Some(reason.to_owned()), now);
+        vm.stop_reason = Some(reason.to_owned());
         record(&mut tx, None, &vm, "stop", now).await?;
         tx.commit().await?;
         stopped += 1;
@@ -408,7 +435,7 @@ pub async fn stop_all(vms: &Vms, org: Option<OrgId>, reason: &str) -> Result<usi
 
 /// Writes the wish with its audit record, event and operation, and wakes the worker. Without a caller it is
 /// the platform's own.
-async fn record(tx: &mut Tx, by: Option<&Caller>, vm: &VmRow, action: &str, now: Timestamp) -> Result<()> {
+pub(super) async fn record(tx: &mut Tx, by: Option<&Caller>, vm: &VmRow, action: &str, now: Timestamp) -> Result<()> {
     store::vm::update(tx, vm).await?;
     let subject = vm.id.to_string();
     let data = json!({"status": vm.status.as_str(), "message": vm.message});
@@ -417,9 +444,10 @@ async fn record(tx: &mut Tx, by: Option<&Caller>, vm: &VmRow, action: &str, now:
         project: Some(vm.project),
         actor: by.map_or(Actor::Platform, Caller::actor),
         request_id: by.map_or("", |caller| &caller.request_id),
+        from: by.and_then(|caller| caller.from),
         action: &format!("vm.{action}"),
         subject: &subject,
-        data: data.clone(),
+        data: json!({"name": vm.name, "status": vm.status.as_str(), "message": vm.message}),
     };
     audit.write(tx, now).await?;
     event::emit(tx, vm.project, "vm.status", &subject, &data, now).await?;
@@ -431,14 +459,17 @@ async fn record(tx: &mut Tx, by: Option<&Caller>, vm: &VmRow, action: &str, now:
 
 impl VmRow {
     /// Takes a new status by request or by the worker: the clock of its deadline begins anew.
-    fn enter(&mut self, status: Status, message: Option<String>, now: Timestamp) {
+    pub(super) fn enter(&mut self, status: Status, message: Option<String>, now: Timestamp) {
         self.status = status;
         self.message = message;
         self.status_since = now;
         self.updated_at = now;
         self.work_at = Some(now);
+        self.stop_reason = None;
         self.attempts = 0;
+        self.deaths = 0;
         self.power_off_at = None;
+        self.pressed_at = None;
         self.start_after = None;
     }
 }

@@ -2,17 +2,14 @@
 
 use std::time::Duration;
 
-use berth_domain::ids::DiskId;
+use berth_domain::ids::{DiskId, Owner};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 use berth_domain::{Error, Result, Timestamp};
-use serde_json::json;
 
 use super::{StepError, fault};
-use crate::db::event;
-use crate::services::vm::Vms;
-use crate::services::vm::engine::{DiskSource, DiskSpec, EngineError};
-use crate::services::vm::store;
+use crate::services::vm::engine::{DiskSource, DiskSpec};
 use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::{Vms, store, told};
 use crate::work::{Due, Reconciler};
 
 /// Pause between two tries, in seconds.
@@ -30,7 +27,12 @@ impl Reconciler for DiskReconciler {
     const TABLE: &'static str = "disks";
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<DiskId>> {
-        Ok(Due::at(now, store::disk::with_work(self.vms.db(), limit).await?))
+        let (now, next) = store::disk::due(self.vms.db(), now, limit).await?;
+        Ok(Due { now, next })
+    }
+
+    async fn owner(&self, id: &DiskId) -> Option<Owner> {
+        store::disk::owner(self.vms.db(), *id).await.ok().flatten()
     }
 
     async fn reconcile(&self, id: DiskId) {
@@ -93,7 +95,7 @@ pub(super) async fn make(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
     fault("disk", "make", "done").await?;
     let reason = match made {
         Ok(()) => None,
-        Err(EngineError::Permanent(reason)) => Some(reason),
+        Err(error) if error.is_final() => Some(error.to_string()),
         Err(error) => return Err(error.into()),
     };
     record(vms, disk.id, |disk, _| {
@@ -129,8 +131,7 @@ async fn record(vms: &Vms, id: DiskId, change: impl FnOnce(&mut DiskRow, Timesta
     }
     if disk.status != before.status {
         disk.updated_at = now;
-        let data = json!({"name": disk.name, "status": disk.status.as_str(), "message": disk.message});
-        event::emit(&mut tx, disk.project, "disk.status", &disk.id.to_string(), &data, now).await?;
+        told::disk(&mut tx, &disk, now).await?;
     }
     store::disk::update(&mut tx, &disk).await?;
     Ok(tx.commit().await?)

@@ -13,13 +13,14 @@ const SILENCE: Duration = Duration::from_mins(1);
 /// Between two words about the progress.
 const PROGRESS: Duration = Duration::from_secs(2);
 
-/// Fetches a URL into a file, whole or not at all. The reason of a failure is for people.
+/// Fetches a URL into a file, whole or not at all, of at most so many bytes. The reason of a failure is for people.
 pub(super) async fn fetch<F: Future<Output = ()>>(
     url: &str,
     file: &Path,
+    most: u64,
     told: impl Fn(String) -> F,
 ) -> Result<(), String> {
-    let outcome = stream(url, file, told).await;
+    let outcome = stream(url, file, most, told).await;
     if outcome.is_err() {
         // There may be nothing yet.
         let _ = tokio::fs::remove_file(file).await;
@@ -27,7 +28,12 @@ pub(super) async fn fetch<F: Future<Output = ()>>(
     outcome
 }
 
-async fn stream<F: Future<Output = ()>>(url: &str, file: &Path, told: impl Fn(String) -> F) -> Result<(), String> {
+async fn stream<F: Future<Output = ()>>(
+    url: &str,
+    file: &Path,
+    most: u64,
+    told: impl Fn(String) -> F,
+) -> Result<(), String> {
     let client = reqwest::Client::builder().connect_timeout(CONNECT).read_timeout(SILENCE).build();
     let response = client.map_err(reason)?.get(url).send().await.map_err(reason)?;
     let response = response.error_for_status().map_err(reason)?;
@@ -37,8 +43,11 @@ async fn stream<F: Future<Output = ()>>(url: &str, file: &Path, told: impl Fn(St
     told(progress(0, total)).await;
     while let Some(chunk) = body.next().await {
         let chunk = chunk.map_err(reason)?;
-        out.write_all(&chunk).await.map_err(reason)?;
         received += chunk.len() as u64;
+        if received > most {
+            return Err(format!("it has more than the {most} bytes that are taken in"));
+        }
+        out.write_all(&chunk).await.map_err(reason)?;
         if last.elapsed() >= PROGRESS {
             last = Instant::now();
             told(progress(received, total)).await;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use berth_domain::Error;
 use berth_domain::ids::VmId;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
@@ -63,8 +64,11 @@ async fn adopt(vms: &Vms, poke: &Poker<VmId>, stop: &CancellationToken) {
     }
 }
 
-/// Removes what no row owns: a row is older than its thing, so a thing without a row is nobody's.
+/// Ends machines that no row owns, and sets their disks aside: a row is older than its thing, so a thing without a row
+/// is nobody's, or the database is an older copy.
 async fn clean(vms: &Vms) -> Result<(), StepError> {
+    let (now, lost) = (vms.clock().now(), vms.lost());
+    lost.purge(now).await;
     let found = vms.engine().scan().await?;
     let machines: HashSet<_> = store::vm::living(vms.db()).await?.into_iter().collect();
     for id in found.machines.into_iter().filter(|id| !machines.contains(id)) {
@@ -74,10 +78,11 @@ async fn clean(vms: &Vms) -> Result<(), StepError> {
     }
     let disks: HashSet<_> = store::disk::living(vms.db()).await?.into_iter().collect();
     for id in found.disks.into_iter().filter(|id| !disks.contains(id)) {
-        tracing::warn!(disk = %id, "removing a disk that no row owns");
-        vms.engine().remove_disk(id).await?;
+        let into = lost.folder("disks", now).await.map_err(Error::internal)?;
+        tracing::warn!(disk = %id, into = %into.display(), "setting a disk aside that no row owns");
+        vms.engine().set_aside_disk(id, &into).await?;
     }
     let mut tx = vms.db().begin().await?;
-    store::event::forget(&mut tx, vms.clock().now().plus_seconds(-EVENTS_KEPT)).await?;
+    store::event::forget(&mut tx, now.plus_seconds(-EVENTS_KEPT)).await?;
     Ok(tx.commit().await?)
 }

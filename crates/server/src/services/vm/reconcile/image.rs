@@ -145,7 +145,7 @@ impl ImageReconciler {
                 tracing::info!(image = row.id, version = info.version, "image is imported");
                 record(vms, Some(&row), info).await?;
             }
-            Err(EngineError::Permanent(reason)) => fail(vms, &row, reason).await?,
+            Err(error) if error.is_final() => fail(vms, &row, error.to_string()).await?,
             Err(error) => return Err(error.into()),
         }
         fault("image", "import", "after").await?;
@@ -166,7 +166,7 @@ impl ImageReconciler {
             // Only for who looks on; the next line comes in a moment.
             let _ = say(&self.vms, row, progress).await;
         };
-        let fetched = download::fetch(url, &file, told).await;
+        let fetched = download::fetch(url, &file, self.vms.config().image_bytes(), told).await;
         fetched.map_err(|reason| EngineError::Permanent(format!("the image cannot be downloaded: {reason}")))?;
         Ok(file)
     }
@@ -232,6 +232,8 @@ async fn settle(vms: &Vms, decided: &ImageRow, end: impl FnOnce(&mut ImageRow)) 
     change(vms, &decided.id, |row| {
         if row.updated_at == decided.updated_at {
             end(row);
+            // An address may hold a secret, and nobody fetches from it again.
+            row.source = None;
             row.work_at = None;
             row.updated_at = now;
         }

@@ -11,8 +11,8 @@ use std::net::Ipv4Addr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use berth_domain::ids::{DiskId, VmId};
-use berth_domain::vm::model::Want;
+use berth_domain::ids::{DiskId, Owner, VmId};
+use berth_domain::vm::model::{Want, ssh_port};
 use berth_domain::vm::plan::{self, Deadlines, Disk, Snapshot, Step};
 use berth_domain::vm::{DiskKind, Status};
 use berth_domain::{Error, Result, Timestamp};
@@ -20,17 +20,21 @@ use berth_domain::{Error, Result, Timestamp};
 use super::{StepError, fault};
 use crate::db::Tx;
 use crate::services::vm::Vms;
-use crate::services::vm::engine::{Capacity, DataDisk, EngineError, MachineSpec};
+use crate::services::vm::engine::{Capacity, DataDisk, EngineError, MachineSpec, Open};
 use crate::services::vm::store;
-use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::vm::VmRow;
 use crate::work::{Due, Reconciler};
-use record::{apply, refused, running, still};
+use record::{Failure, apply, refused, running, still};
 
 /// Steps of one run: far more than a life needs, so that a defect cannot spin for ever.
 const MAX_STEPS: usize = 100;
 /// Longest pause between two tries of a failing step, in seconds.
 const LONGEST_PAUSE: i64 = 15;
+/// SSH's own port, where nothing else is known of it.
+const SSH: u16 = 22;
+/// What the owner of a running VM is told while the worker cannot reach its machine.
+const PORTS_LATER: &str = "its inbound ports could not be changed yet; the worker tries again";
 /// Wait when not even the pause could be recorded.
 const BLIND_PAUSE: Duration = Duration::from_millis(500);
 
@@ -52,7 +56,12 @@ impl Reconciler for VmReconciler {
     const TABLE: &'static str = "vms";
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<VmId>> {
-        Ok(Due::at(now, store::vm::with_work(self.vms.db(), limit).await?))
+        let (now, next) = store::vm::due(self.vms.db(), now, limit).await?;
+        Ok(Due { now, next })
+    }
+
+    async fn owner(&self, id: &VmId) -> Option<Owner> {
+        store::vm::owner(self.vms.db(), *id).await.ok().flatten()
     }
 
     async fn reconcile(&self, id: VmId) {
@@ -117,10 +126,13 @@ impl VmReconciler {
             want: vm.want,
             status: vm.status,
             since: vm.status_since,
+            served_since: self.vms.began_at(),
             attempts: vm.attempts,
+            deaths: vm.deaths,
             reserved: vm.reserved,
             ending: vm.ending,
             power_off_at: vm.power_off_at,
+            pressed_at: vm.pressed_at,
             start_after: vm.start_after,
             guest_ready: vm.guest_ready,
             ports_changed: running && vm.exposed_ports != vm.applied_ports,
@@ -151,7 +163,11 @@ impl VmReconciler {
             Step::PressPower => {
                 engine.press_power(id).await?;
                 fault("vm", "press_power", "done").await?;
-                self.record(seen, |vm| vm.power_off_at = Some(now)).await
+                self.record(seen, |vm| {
+                    vm.power_off_at = vm.power_off_at.or(Some(now));
+                    vm.pressed_at = Some(now);
+                })
+                .await
             }
             Step::PowerOff => Ok(engine.power_off(id).await?),
             Step::Finish => {
@@ -159,7 +175,7 @@ impl VmReconciler {
                 fault("vm", "finish", "done").await?;
                 self.finish(seen).await
             }
-            Step::Fail(reason) => self.fail(seen, &reason).await,
+            Step::Fail(reason) => self.fail(seen, Failure::Other(reason)).await,
             step => self.record(seen, |vm| apply(vm, &step, now)).await,
         }
     }
@@ -175,11 +191,11 @@ impl VmReconciler {
         };
         if let Some(missing) = shortage(&mut tx, &vm, capacity).await? {
             drop(tx);
-            return self.fail(seen, &format!("insufficient_capacity: {missing}")).await;
+            return self.fail(seen, Failure::Capacity(missing)).await;
         }
         vm.reserved = true;
         vm.address = Some(address);
-        vm.ssh_port = Some(engine.ssh_port());
+        vm.ssh_port = Some(ssh_port(engine.ssh_port(), &vm.exposed_ports));
         self.write(&mut tx, &seen.vm, &vm).await?;
         Ok(tx.commit().await?)
     }
@@ -197,7 +213,7 @@ impl VmReconciler {
                 return Ok(address);
             }
         }
-        Err(EngineError::Permanent("insufficient_capacity: no free address".into()).into())
+        Err(EngineError::NoCapacity("this region has no free address".into()).into())
     }
 
     async fn make_disk(&self, seen: &Seen, id: DiskId) -> Result<(), StepError> {
@@ -216,6 +232,7 @@ impl VmReconciler {
         self.record(seen, |vm| {
             vm.boot += 1;
             vm.host_boot = Some(host);
+            vm.ssh_port = Some(spec.ssh_port);
             vm.guest_ready = false;
             vm.power_off_at = None;
             // A worker that dies here must find the row again.
@@ -227,18 +244,25 @@ impl VmReconciler {
         fault("vm", "start", "done").await?;
         self.record(seen, |vm| {
             vm.applied_ports.clone_from(&spec.ports);
-            running(vm, now, refused(&started.refused_ports));
+            running(vm, now, refused(&started));
         })
         .await
     }
 
     async fn set_ports(&self, seen: &Seen) -> Result<(), StepError> {
-        let spec = spec(&seen.vm, &seen.disks)?;
-        let started = self.vms.engine().set_ports(&spec, &seen.vm.applied_ports).await?;
+        let (vm, spec) = (&seen.vm, spec(&seen.vm, &seen.disks)?);
+        let before = Open { ssh_port: vm.ssh_port.unwrap_or(spec.ssh_port), ports: &vm.applied_ports };
+        let changed = self.vms.engine().set_ports(&spec, before).await;
+        if changed.is_err() {
+            // A running VM has no deadline that would tell its owner.
+            self.record(seen, |vm| vm.message = Some(PORTS_LATER.into())).await?;
+        }
+        let started = changed?;
         fault("vm", "set_ports", "done").await?;
         self.record(seen, |vm| {
             vm.applied_ports = spec.ports;
-            vm.message = refused(&started.refused_ports);
+            vm.ssh_port = Some(spec.ssh_port);
+            vm.message = refused(&started);
         })
         .await
     }
@@ -246,7 +270,8 @@ impl VmReconciler {
     /// Tries a failing step again later; a failure that will not pass is recorded.
     async fn postpone(&self, id: VmId, error: StepError) {
         let outcome = match error {
-            StepError::Engine(EngineError::Permanent(reason)) => self.give_up(id, &reason).await,
+            StepError::Engine(EngineError::Permanent(reason)) => self.give_up(id, Failure::Other(reason)).await,
+            StepError::Engine(EngineError::NoCapacity(missing)) => self.give_up(id, Failure::Capacity(missing)).await,
             StepError::Engine(EngineError::Transient(reason)) => {
                 tracing::warn!(vm = %id, reason, "a step failed; trying again");
                 self.try_later(id).await
@@ -262,11 +287,11 @@ impl VmReconciler {
         }
     }
 
-    async fn give_up(&self, id: VmId, reason: &str) -> Result<(), StepError> {
+    async fn give_up(&self, id: VmId, failure: Failure) -> Result<(), StepError> {
         match self.look(id).await? {
-            // Deletion is never given up.
+            // A deletion is given up by its deadline alone.
             Some(seen) if seen.vm.want == Want::Gone => self.try_later(id).await,
-            Some(seen) => self.fail(&seen, reason).await,
+            Some(seen) => self.fail(&seen, failure).await,
             None => Ok(()),
         }
     }
@@ -308,7 +333,8 @@ async fn shortage(tx: &mut Tx, vm: &VmRow, capacity: Capacity) -> Result<Option<
 /// The machine a row describes.
 pub(super) fn spec(vm: &VmRow, disks: &[DiskRow]) -> Result<MachineSpec, StepError> {
     let address = vm.address.ok_or_else(|| Error::internal("a machine without an address"))?;
-    let data = disks.iter().filter(|d| d.kind == DiskKind::Data);
+    let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
+    let mounts = mount_points(&data);
     Ok(MachineSpec {
         id: vm.id,
         name: vm.name.clone(),
@@ -316,11 +342,11 @@ pub(super) fn spec(vm: &VmRow, disks: &[DiskRow]) -> Result<MachineSpec, StepErr
         memory_mb: vm.memory_mb,
         image_id: vm.image_id.clone(),
         root_disk: vm.root_disk_id,
-        data_disks: data.map(|d| DataDisk { id: d.id, name: d.name.clone(), kind: d.disk_type }).collect(),
+        data_disks: data.iter().zip(mounts).map(|(d, mount)| DataDisk { id: d.id, mount }).collect(),
         ssh_keys: vm.ssh_keys.clone(),
         user_data: vm.user_data.clone(),
         address,
-        ssh_port: vm.ssh_port.unwrap_or(22),
+        ssh_port: ssh_port(vm.ssh_port.unwrap_or(SSH), &vm.exposed_ports),
         ports: vm.exposed_ports.clone(),
     })
 }

@@ -1,12 +1,19 @@
 //! Rows of disks: root disk volumes and data disks.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{DiskId, OrgId, ProjectId, VmId};
-use berth_domain::page::Page;
-use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
+use berth_domain::ids::{DiskId, OrgId, Owner, ProjectId, VmId};
+use berth_domain::resource_usage::{Kind, Measure};
+use berth_domain::vm::{DiskKind, DiskStatus, DiskType, disk};
 
 use super::Tenant;
-use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, Value, page_of, sql};
+use crate::columns;
+use crate::db::listing::{Listed, Listing, Words};
+use crate::db::record::{self, Columns};
+use crate::db::resource_usage::{self, Use};
+use crate::db::{Db, DbError, FromRow, Query, Row, Tx, Value, due, page_of, sql};
+
+/// The table.
+const TABLE: &str = "disks";
 
 /// A disk as its row has it.
 #[derive(Clone, Debug)]
@@ -29,6 +36,8 @@ pub struct DiskRow {
     pub region_id: String,
     /// The image a root disk was cloned from.
     pub image_id: Option<String>,
+    /// The user that this image installs SSH keys for: a volume outlives its image.
+    pub login_user: Option<String>,
     /// Plan of a root disk.
     pub plan_id: Option<String>,
     /// Where it stands.
@@ -63,6 +72,7 @@ impl FromRow for DiskRow {
             size_gb: row.int("size_gb")?,
             region_id: row.text("region_id")?,
             image_id: row.opt_text("image_id")?,
+            login_user: row.opt_text("login_user")?,
             plan_id: row.opt_text("plan_id")?,
             status: row.word("status", DiskStatus::parse)?,
             message: row.opt_text("message")?,
@@ -77,49 +87,69 @@ impl FromRow for DiskRow {
     }
 }
 
-/// Writes a new row.
-pub async fn insert(tx: &mut Tx, disk: &DiskRow) -> Result<(), DbError> {
-    sql("INSERT INTO disks (id, org_id, project_id, kind, name, type, size_gb, region_id, image_id, plan_id, status, \
-         message, vm_id, slot, created_with, work_at, created_at, updated_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)")
-    .bind(disk.id)
-    .bind(disk.org)
-    .bind(disk.project)
-    .bind(disk.kind.as_str())
-    .bind(&disk.name)
-    .bind(disk.disk_type.as_str())
-    .bind(disk.size_gb)
-    .bind(&disk.region_id)
-    .bind(disk.image_id.clone())
-    .bind(disk.plan_id.clone())
-    .bind(disk.status.as_str())
-    .bind(disk.message.clone())
-    .bind(disk.vm)
-    .bind(disk.slot)
-    .bind(disk.created_with)
-    .bind(disk.work_at)
-    .bind(disk.created_at)
-    .bind(disk.updated_at)
-    .execute(tx)
-    .await
-    .map(drop)
+fn columns(disk: &DiskRow) -> Columns {
+    columns! {
+        "id": disk.id, "org_id": disk.org, "project_id": disk.project, "kind": disk.kind.as_str(),
+        "name": &disk.name, "type": disk.disk_type.as_str(), "size_gb": disk.size_gb, "region_id": &disk.region_id,
+        "image_id": disk.image_id.clone(), "login_user": disk.login_user.clone(), "plan_id": disk.plan_id.clone(),
+        "status": disk.status.as_str(), "message": disk.message.clone(), "vm_id": disk.vm, "slot": disk.slot,
+        "created_with": disk.created_with, "work_at": disk.work_at, "created_at": disk.created_at,
+        "updated_at": disk.updated_at, "deleted_at": disk.deleted_at,
+    }
 }
 
-/// Writes everything of a row that changes during its life.
+/// Writes a new row, and notes what it takes.
+pub async fn insert(tx: &mut Tx, disk: &DiskRow) -> Result<(), DbError> {
+    record::insert(TABLE, columns(disk)).execute(&mut *tx).await?;
+    settle(tx, disk).await
+}
+
+/// Writes a row anew, and notes what it takes from its last change on.
 pub async fn update(tx: &mut Tx, disk: &DiskRow) -> Result<(), DbError> {
-    sql("UPDATE disks SET status = $2, message = $3, vm_id = $4, slot = $5, work_at = $6, updated_at = $7, \
-         deleted_at = $8 WHERE id = $1")
-    .bind(disk.id)
-    .bind(disk.status.as_str())
-    .bind(disk.message.clone())
-    .bind(disk.vm)
-    .bind(disk.slot)
-    .bind(disk.work_at)
-    .bind(disk.updated_at)
-    .bind(disk.deleted_at)
-    .execute(tx)
-    .await
-    .map(drop)
+    record::update(TABLE, columns(disk)).execute(&mut *tx).await?;
+    settle(tx, disk).await
+}
+
+async fn settle(tx: &mut Tx, disk: &DiskRow) -> Result<(), DbError> {
+    let kind = disk.counted_as();
+    resource_usage::settle(tx, (kind, disk.id.0), disk.takes().as_ref(), disk.updated_at).await
+}
+
+impl DiskRow {
+    const fn counted_as(&self) -> Kind {
+        match self.kind {
+            DiskKind::Root => Kind::RootDisk,
+            DiskKind::Data => Kind::Disk,
+        }
+    }
+
+    /// What is counted of it: its whole size, from when it was made until its owner has it deleted.
+    fn takes(&self) -> Option<Use> {
+        (self.status == DiskStatus::Ready && self.deleted_at.is_none()).then(|| Use {
+            org: self.org,
+            project: self.project,
+            kind: self.counted_as(),
+            resource: self.id.0,
+            name: self.name.clone(),
+            size: None,
+            measure: Measure { bytes: self.size_gb << 30, ..Measure::default() },
+            tariff: resource_usage::DISK.to_owned(),
+        })
+    }
+}
+
+/// What all disks take at present.
+pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
+    let rows: Vec<DiskRow> = sql("SELECT * FROM disks WHERE deleted_at IS NULL").fetch_all(tx).await?;
+    Ok(rows.iter().filter_map(DiskRow::takes).collect())
+}
+
+/// Where the file systems of a VM's data disks, in the order of their slots, are mounted; none for raw ones.
+pub fn mount_points(data: &[&DiskRow]) -> Vec<Option<String>> {
+    let mounted = |disk: &DiskRow| disk.disk_type == DiskType::Filesystem;
+    let names: Vec<_> = data.iter().filter(|disk| mounted(disk)).map(|disk| disk.name.as_str()).collect();
+    let mut places = disk::mount_points(&names).into_iter();
+    data.iter().map(|disk| if mounted(disk) { places.next() } else { None }).collect()
 }
 
 fn by_id(tenant: Tenant, kind: DiskKind, id: DiskId) -> Query {
@@ -153,12 +183,25 @@ pub async fn load(tx: &mut Tx, id: DiskId) -> Result<Option<DiskRow>, DbError> {
     sql("SELECT * FROM disks WHERE id = $1").bind(id).fetch_optional(tx).await
 }
 
+/// By what a list of disks can be narrowed and ordered.
+pub const LISTED: Listed = Listed {
+    id: "disks.id",
+    created: "disks.created_at",
+    name: Some("disks.name"),
+    status: Some(Words {
+        param: "status",
+        column: "disks.status",
+        words: &["pending", "provisioning", "ready", "failed", "deleting"],
+    }),
+    labels: None,
+};
+
 /// A page of a tenant's disks of a kind, and how many there are.
-pub async fn list(db: &Db, tenant: Tenant, kind: DiskKind, page: Page) -> Result<(Vec<DiskRow>, i64), DbError> {
-    page_of("*", "disks WHERE project_id = $1 AND kind = $2 AND deleted_at IS NULL", "created_at DESC, id DESC")
+pub async fn list(db: &Db, tenant: Tenant, kind: DiskKind, listing: &Listing) -> Result<(Vec<DiskRow>, i64), DbError> {
+    page_of("*", "disks WHERE project_id = $1 AND kind = $2 AND deleted_at IS NULL")
         .bind(tenant.project)
         .bind(kind.as_str())
-        .fetch(db, page)
+        .list(db, &LISTED, listing)
         .await
 }
 
@@ -187,13 +230,18 @@ pub async fn of_vms(db: &Db, vms: &[VmId]) -> Result<Vec<DiskRow>, DbError> {
     vms.iter().fold(sql(text), |query, &id| query.bind(Value::from(id))).fetch_all(db).await
 }
 
-/// Disks that want work, in order, with the time.
-pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(DiskId, Timestamp)>, DbError> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    sql("SELECT id, work_at FROM disks WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
-        .bind(limit)
-        .fetch_all(db)
-        .await
+/// Disks that want work, organizations in turn, and when the next one does.
+pub async fn due(
+    db: &Db,
+    now: Timestamp,
+    limit: usize,
+) -> Result<(due::OfProjects<DiskId>, Option<Timestamp>), DbError> {
+    due::of_projects(db, "disks", now, limit).await
+}
+
+/// Whose a disk is.
+pub async fn owner(db: &Db, id: DiskId) -> Result<Option<Owner>, DbError> {
+    due::owner(db, "disks", id).await
 }
 
 /// The sizes of all disks of a region, summed, in GiB.
@@ -203,25 +251,6 @@ pub async fn total_gb(tx: &mut Tx, region: &str) -> Result<i64, DbError> {
     .bind(region)
     .fetch_one(tx)
     .await
-}
-
-struct Totals(i64, i64);
-
-impl FromRow for Totals {
-    fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self(row.int("disks")?, row.int("gb")?))
-    }
-}
-
-/// How many disks a project has, and their sizes summed, in GiB.
-pub async fn totals(on: impl On, tenant: Tenant) -> Result<(i64, i64), DbError> {
-    let Totals(disks, gb) =
-        sql("SELECT COUNT(*) AS disks, CAST(COALESCE(SUM(size_gb), 0) AS BIGINT) AS gb FROM disks \
-         WHERE project_id = $1 AND deleted_at IS NULL")
-        .bind(tenant.project)
-        .fetch_one(on)
-        .await?;
-    Ok((disks, gb))
 }
 
 /// How many disks were cloned from an image.

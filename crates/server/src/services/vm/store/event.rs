@@ -42,6 +42,16 @@ pub async fn after(db: &Db, tenant: Tenant, seq: i64, limit: i64) -> Result<Vec<
         .await
 }
 
+/// Whether an event of a project is there still.
+pub async fn is_kept(db: &Db, tenant: Tenant, seq: i64) -> Result<bool, DbError> {
+    let found: Option<i64> = sql("SELECT seq FROM events WHERE project_id = $1 AND seq = $2")
+        .bind(tenant.project)
+        .bind(seq)
+        .fetch_optional(db)
+        .await?;
+    Ok(found.is_some())
+}
+
 /// The number of a project's newest event; 0 where there is none.
 pub async fn newest(db: &Db, tenant: Tenant) -> Result<i64, DbError> {
     sql("SELECT COALESCE(MAX(seq), 0) AS seq FROM events WHERE project_id = $1")

@@ -1,9 +1,9 @@
 //! Rows of images.
 
 use berth_domain::Timestamp;
-use berth_domain::page::Page;
 use berth_domain::vm::ImageStatus;
 
+use crate::db::listing::{Listed, Listing, Words};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// An image as its row has it.
@@ -67,9 +67,18 @@ pub async fn find_ever(on: impl On, id: &str) -> Result<Option<ImageRow>, DbErro
     sql("SELECT * FROM images WHERE id = $1").bind(id).fetch_optional(on).await
 }
 
+/// By what a list of images can be narrowed and ordered.
+pub const LISTED: Listed = Listed {
+    id: "images.id",
+    created: "images.created_at",
+    name: Some("images.name"),
+    status: Some(Words { param: "status", column: "images.status", words: &["importing", "ready", "failed"] }),
+    labels: None,
+};
+
 /// A page of images, and how many there are.
-pub async fn list(db: &Db, page: Page) -> Result<(Vec<ImageRow>, i64), DbError> {
-    page_of("*", "images WHERE deleted_at IS NULL", "created_at DESC, id DESC").fetch(db, page).await
+pub async fn list(db: &Db, listing: &Listing) -> Result<(Vec<ImageRow>, i64), DbError> {
+    page_of("*", "images WHERE deleted_at IS NULL").list(db, &LISTED, listing).await
 }
 
 /// Writes an image, new or known.

@@ -2,9 +2,9 @@
 
 use berth_domain::Timestamp;
 use berth_domain::ids::{OperationId, VmId};
-use berth_domain::page::Page;
 
 use crate::db::audit::Actor;
+use crate::db::listing::{Listed, Listing, Words};
 use crate::db::{Db, DbError, FromRow, Row, Tx, page_of, sql};
 
 /// An operation.
@@ -66,7 +66,16 @@ pub async fn finish(tx: &mut Tx, vm: VmId, status: &str, message: Option<&str>, 
         .map(drop)
 }
 
+/// By what a list of operations can be narrowed and ordered.
+pub const LISTED: Listed = Listed {
+    id: "operations.id",
+    created: "operations.created_at",
+    name: None,
+    status: Some(Words { param: "status", column: "operations.status", words: &["running", "done", "failed"] }),
+    labels: None,
+};
+
 /// A page of a VM's operations, and how many there are.
-pub async fn list(db: &Db, vm: VmId, page: Page) -> Result<(Vec<OperationRow>, i64), DbError> {
-    page_of("*", "operations WHERE vm_id = $1", "created_at DESC, id DESC").bind(vm).fetch(db, page).await
+pub async fn list(db: &Db, vm: VmId, listing: &Listing) -> Result<(Vec<OperationRow>, i64), DbError> {
+    page_of("*", "operations WHERE vm_id = $1").bind(vm).list(db, &LISTED, listing).await
 }

@@ -4,14 +4,22 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{DiskId, OrgId, ProjectId, VmId};
-use berth_domain::page::Page;
+use berth_domain::ids::{DiskId, OrgId, Owner, ProjectId, VmId};
+use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::model::Want;
 use berth_domain::vm::{ExposedPort, Protocol, RestartPolicy, Status};
 use serde::{Deserialize, Serialize};
 
 use super::Tenant;
-use crate::db::{Db, DbError, FromRow, On, PageQuery, Query, Row, Tx, json, page_of, sql};
+use crate::columns;
+use crate::db::listing::{Listed, Listing, Words};
+use crate::db::owned::{self, Owned, Whose};
+use crate::db::record::{self, Columns};
+use crate::db::resource_usage::{self, Use};
+use crate::db::{Db, DbError, FromRow, Query, Row, Tx, due, json, page_of, sql};
+
+/// The table.
+const TABLE: &str = "vms";
 
 /// A VM as its row has it.
 #[derive(Clone, Debug)]
@@ -67,8 +75,12 @@ pub struct VmRow {
     pub message: Option<String>,
     /// Since when it stands there.
     pub status_since: Timestamp,
-    /// How often a deadline passed or it died in a row.
+    /// Why it stops, where its owner did not ask for that.
+    pub stop_reason: Option<String>,
+    /// How often the deadline of its status passed.
     pub attempts: i64,
+    /// How often it died in a row.
+    pub deaths: i64,
     /// Whether processors and memory are reserved.
     pub reserved: bool,
     /// Its address.
@@ -81,8 +93,10 @@ pub struct VmRow {
     pub ending: bool,
     /// Not to be started before.
     pub start_after: Option<Timestamp>,
-    /// When the power button was pressed.
+    /// When the power button was pressed first.
     pub power_off_at: Option<Timestamp>,
+    /// When the power button was pressed last.
+    pub pressed_at: Option<Timestamp>,
     /// The host's boot it was started in.
     pub host_boot: Option<String>,
     /// Whether its first boot finished.
@@ -147,7 +161,9 @@ impl FromRow for VmRow {
             status: row.word("status", Status::parse)?,
             message: row.opt_text("message")?,
             status_since: row.time("status_since")?,
+            stop_reason: row.opt_text("stop_reason")?,
             attempts: row.int("attempts")?,
+            deaths: row.int("deaths")?,
             reserved: row.flag("reserved")?,
             address: row.opt_parsed("address")?,
             ssh_port: row.opt_int("ssh_port")?.and_then(|p| u16::try_from(p).ok()),
@@ -155,6 +171,7 @@ impl FromRow for VmRow {
             ending: row.flag("ending")?,
             start_after: row.opt_time("start_after")?,
             power_off_at: row.opt_time("power_off_at")?,
+            pressed_at: row.opt_time("pressed_at")?,
             host_boot: row.opt_text("host_boot")?,
             guest_ready: row.flag("guest_ready")?,
             work_at: row.opt_time("work_at")?,
@@ -165,78 +182,58 @@ impl FromRow for VmRow {
     }
 }
 
-/// Writes a new row.
-pub async fn insert(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
-    sql("INSERT INTO vms (id, org_id, project_id, name, region_id, vm_config_id, vcpu, memory_mb, \
-         gpu_config_count, plan_id, image_id, root_disk_id, root_disk_created, delete_root_disk, ssh_keys, \
-         exposed_ports, user_data, labels, restart_policy, want, status, message, status_since, work_at, \
-         created_at, updated_at, login_user, applied_ports) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
-         $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)")
-    .bind(vm.id)
-    .bind(vm.org)
-    .bind(vm.project)
-    .bind(&vm.name)
-    .bind(&vm.region_id)
-    .bind(&vm.vm_config_id)
-    .bind(vm.vcpu)
-    .bind(vm.memory_mb)
-    .bind(vm.gpu_config_count)
-    .bind(&vm.plan_id)
-    .bind(&vm.image_id)
-    .bind(vm.root_disk_id)
-    .bind(vm.root_disk_created)
-    .bind(vm.delete_root_disk)
-    .bind(json::text(&vm.ssh_keys))
-    .bind(ports_to_json(&vm.exposed_ports))
-    .bind(vm.user_data.clone())
-    .bind(json::text(&vm.labels))
-    .bind(vm.restart_policy.as_str())
-    .bind(vm.want.as_str())
-    .bind(vm.status.as_str())
-    .bind(vm.message.clone())
-    .bind(vm.status_since)
-    .bind(vm.work_at)
-    .bind(vm.created_at)
-    .bind(vm.updated_at)
-    .bind(&vm.login_user)
-    .bind(ports_to_json(&vm.applied_ports))
-    .execute(tx)
-    .await
-    .map(drop)
+/// Every column stands here once: what a field of the row is set to is what the database has.
+fn columns(vm: &VmRow) -> Columns {
+    columns! {
+        "id": vm.id, "org_id": vm.org, "project_id": vm.project, "name": &vm.name, "region_id": &vm.region_id,
+        "vm_config_id": &vm.vm_config_id, "vcpu": vm.vcpu, "memory_mb": vm.memory_mb,
+        "gpu_config_count": vm.gpu_config_count, "plan_id": &vm.plan_id, "image_id": &vm.image_id,
+        "login_user": &vm.login_user, "root_disk_id": vm.root_disk_id, "root_disk_created": vm.root_disk_created,
+        "delete_root_disk": vm.delete_root_disk, "ssh_keys": json::text(&vm.ssh_keys),
+        "exposed_ports": ports_to_json(&vm.exposed_ports), "applied_ports": ports_to_json(&vm.applied_ports),
+        "user_data": vm.user_data.clone(), "labels": json::text(&vm.labels),
+        "restart_policy": vm.restart_policy.as_str(), "want": vm.want.as_str(), "status": vm.status.as_str(),
+        "message": vm.message.clone(), "stop_reason": vm.stop_reason.clone(), "status_since": vm.status_since,
+        "attempts": vm.attempts, "deaths": vm.deaths, "reserved": vm.reserved,
+        "address": vm.address.map(|a| a.to_string()), "ssh_port": vm.ssh_port.map(i64::from), "boot": vm.boot,
+        "ending": vm.ending, "start_after": vm.start_after, "power_off_at": vm.power_off_at,
+        "pressed_at": vm.pressed_at, "host_boot": vm.host_boot.clone(), "guest_ready": vm.guest_ready,
+        "work_at": vm.work_at, "created_at": vm.created_at, "updated_at": vm.updated_at, "deleted_at": vm.deleted_at,
+    }
 }
 
-/// Writes everything of a row that changes during its life.
+/// Writes a new row.
+pub async fn insert(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
+    record::insert(TABLE, columns(vm)).execute(tx).await.map(drop)
+}
+
+/// Writes a row anew, and notes what it takes from its last change on.
 pub async fn update(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
-    sql("UPDATE vms SET name = $2, exposed_ports = $3, labels = $4, restart_policy = $5, want = $6, status = $7, \
-         message = $8, status_since = $9, attempts = $10, reserved = $11, address = $12, ssh_port = $13, boot = $14, \
-         ending = $15, start_after = $16, power_off_at = $17, host_boot = $18, guest_ready = $19, work_at = $20, \
-         updated_at = $21, deleted_at = $22, applied_ports = $23 WHERE id = $1")
-    .bind(vm.id)
-    .bind(&vm.name)
-    .bind(ports_to_json(&vm.exposed_ports))
-    .bind(json::text(&vm.labels))
-    .bind(vm.restart_policy.as_str())
-    .bind(vm.want.as_str())
-    .bind(vm.status.as_str())
-    .bind(vm.message.clone())
-    .bind(vm.status_since)
-    .bind(vm.attempts)
-    .bind(vm.reserved)
-    .bind(vm.address.map(|a| a.to_string()))
-    .bind(vm.ssh_port.map(i64::from))
-    .bind(vm.boot)
-    .bind(vm.ending)
-    .bind(vm.start_after)
-    .bind(vm.power_off_at)
-    .bind(vm.host_boot.clone())
-    .bind(vm.guest_ready)
-    .bind(vm.work_at)
-    .bind(vm.updated_at)
-    .bind(vm.deleted_at)
-    .bind(ports_to_json(&vm.applied_ports))
-    .execute(tx)
-    .await
-    .map(drop)
+    record::update(TABLE, columns(vm)).execute(&mut *tx).await?;
+    resource_usage::settle(tx, (Kind::Vm, vm.id.0), vm.takes().as_ref(), vm.updated_at).await
+}
+
+impl VmRow {
+    /// What is counted of it: its size, while it holds the host's memory and processors.
+    fn takes(&self) -> Option<Use> {
+        let measure = Measure { vcpu: self.vcpu, memory_mb: self.memory_mb, gpus: self.gpu_config_count, bytes: 0 };
+        (self.reserved && self.deleted_at.is_none()).then(|| Use {
+            org: self.org,
+            project: self.project,
+            kind: Kind::Vm,
+            resource: self.id.0,
+            name: self.name.clone(),
+            size: Some(self.vm_config_id.clone()),
+            measure,
+            tariff: resource_usage::plan_tariff(&self.plan_id),
+        })
+    }
+}
+
+/// What all VMs take at present.
+pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
+    let rows: Vec<VmRow> = sql("SELECT * FROM vms WHERE reserved = 1 AND deleted_at IS NULL").fetch_all(tx).await?;
+    Ok(rows.iter().filter_map(VmRow::takes).collect())
 }
 
 fn by_id(tenant: Tenant, id: VmId) -> Query {
@@ -268,95 +265,39 @@ pub async fn peek(db: &Db, id: VmId) -> Result<Option<VmRow>, DbError> {
     sql("SELECT * FROM vms WHERE id = $1").bind(id).fetch_optional(db).await
 }
 
-/// What a list is narrowed to.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    /// Only this status.
-    pub status: Option<Status>,
-    /// Only this name.
-    pub name: Option<String>,
-    /// Only those with this label, and with this value where one is given.
-    pub label: Option<(String, Option<String>)>,
-    /// Deleted ones too.
-    pub include_deleted: bool,
-    /// The order.
-    pub sort: Sort,
+/// By what a list of VMs can be narrowed and ordered.
+pub const LISTED: Listed = Listed {
+    id: "vms.id",
+    created: "vms.created_at",
+    name: Some("vms.name"),
+    status: Some(Words { param: "status", column: "vms.status", words: Status::WORDS }),
+    labels: Some("vms.labels"),
+};
+
+/// A page of a tenant's VMs, and how many there are; deleted ones too, where that is asked for.
+pub async fn list(
+    db: &Db,
+    tenant: Tenant,
+    listing: &Listing,
+    include_deleted: bool,
+) -> Result<(Vec<VmRow>, i64), DbError> {
+    let living = if include_deleted { "" } else { " AND deleted_at IS NULL" };
+    page_of("*", format!("vms WHERE project_id = $1{living}")).bind(tenant.project).list(db, &LISTED, listing).await
 }
 
-/// The order of a list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sort {
-    /// Newest first.
-    #[default]
-    Newest,
-    /// Oldest first.
-    Oldest,
-    /// By name.
-    Name,
-    /// By name, backwards.
-    NameDescending,
+/// A page of everybody's VMs with their owners, and how many there are.
+pub async fn list_all(db: &Db, whose: &Whose, listing: &Listing) -> Result<(Vec<Owned<VmRow>>, i64), DbError> {
+    owned::list(db, owned::VMS, whose, &LISTED, listing).await
 }
 
-impl Sort {
-    /// Parses `created_at`, `-created_at`, `name` or `-name`.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "-created_at" => Ok(Self::Newest),
-            "created_at" => Ok(Self::Oldest),
-            "name" => Ok(Self::Name),
-            "-name" => Ok(Self::NameDescending),
-            _ => Err("must be one of: created_at -created_at name -name".into()),
-        }
-    }
-
-    const fn order(self) -> &'static str {
-        match self {
-            Self::Newest => "created_at DESC, id DESC",
-            Self::Oldest => "created_at, id",
-            Self::Name => "name, created_at DESC, id DESC",
-            Self::NameDescending => "name DESC, created_at DESC, id DESC",
-        }
-    }
+/// VMs that want work, organizations in turn, and when the next one does.
+pub async fn due(db: &Db, now: Timestamp, limit: usize) -> Result<(due::OfProjects<VmId>, Option<Timestamp>), DbError> {
+    due::of_projects(db, "vms", now, limit).await
 }
 
-/// `WHERE …` of a list, and what its parameters are bound to.
-fn condition(tenant: Tenant, filter: &Filter) -> (String, Vec<crate::db::Value>) {
-    let mut text = String::from("project_id = $1");
-    let mut args: Vec<crate::db::Value> = vec![tenant.project.into()];
-    if !filter.include_deleted {
-        text.push_str(" AND deleted_at IS NULL");
-    }
-    let mut and = |clause: &str, value: crate::db::Value| {
-        args.push(value);
-        text.push_str(&clause.replace('?', &format!("${}", args.len())));
-    };
-    if let Some(status) = filter.status {
-        and(" AND status = ?", status.as_str().into());
-    }
-    if let Some(name) = &filter.name {
-        and(" AND name = ?", name.into());
-    }
-    if let Some((key, value)) = &filter.label {
-        let clause = json::has_pair("labels", key, value.as_deref(), &mut args);
-        text.push_str(&format!(" AND {clause}"));
-    }
-    (text, args)
-}
-
-/// A page of a tenant's VMs, and how many there are.
-pub async fn list(db: &Db, tenant: Tenant, filter: &Filter, page: Page) -> Result<(Vec<VmRow>, i64), DbError> {
-    let (condition, args) = condition(tenant, filter);
-    let query = page_of("*", format!("vms WHERE {condition}"), filter.sort.order());
-    args.into_iter().fold(query, PageQuery::bind).fetch(db, page).await
-}
-
-/// VMs that want work, in order, with the time.
-pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(VmId, Timestamp)>, DbError> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    sql("SELECT id, work_at FROM vms WHERE work_at IS NOT NULL ORDER BY work_at LIMIT $1")
-        .bind(limit)
-        .fetch_all(db)
-        .await
+/// Whose a VM is.
+pub async fn owner(db: &Db, id: VmId) -> Result<Option<Owner>, DbError> {
+    due::owner(db, "vms", id).await
 }
 
 struct IdRow(VmId);
@@ -408,33 +349,6 @@ pub async fn reserved(tx: &mut Tx, region: &str) -> Result<Reserved, DbError> {
 pub async fn address_is_held(tx: &mut Tx, address: Ipv4Addr) -> Result<bool, DbError> {
     let held: i64 = sql("SELECT COUNT(*) FROM vms WHERE address = $1").bind(address.to_string()).fetch_one(tx).await?;
     Ok(held > 0)
-}
-
-/// What a project has.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Totals {
-    /// VMs.
-    pub vms: i64,
-    /// Virtual CPUs of them.
-    pub vcpu: i64,
-    /// Memory of them, in MiB.
-    pub memory_mb: i64,
-}
-
-impl FromRow for Totals {
-    fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self { vms: row.int("vms")?, vcpu: row.int("vcpu")?, memory_mb: row.int("memory_mb")? })
-    }
-}
-
-/// What a project has.
-pub async fn totals(on: impl On, tenant: Tenant) -> Result<Totals, DbError> {
-    sql("SELECT COUNT(*) AS vms, CAST(COALESCE(SUM(vcpu), 0) AS BIGINT) AS vcpu, \
-         CAST(COALESCE(SUM(memory_mb), 0) AS BIGINT) AS memory_mb \
-         FROM vms WHERE project_id = $1 AND deleted_at IS NULL")
-    .bind(tenant.project)
-    .fetch_one(on)
-    .await
 }
 
 struct StatusCount(String, i64);

@@ -50,7 +50,7 @@ pub struct RootDiskView {
     updated_at: Timestamp,
 }
 
-/// A data disk (extension).
+/// A data disk.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = DataDiskResponse)]
 pub struct DiskView {

@@ -1,6 +1,5 @@
 //! Images as callers see them and bring them in.
 
-use berth_domain::error::FieldError;
 use berth_domain::fields::{Fields, Parsed, sized, text};
 use berth_domain::names::Slug;
 use berth_domain::{Error, Result, Timestamp};
@@ -117,23 +116,16 @@ impl TryFrom<&Value> for Import {
 
 impl Import {
     /// Reads the parameters of an upload.
-    pub fn of_upload(id: &str, params: &Params) -> Result<Self> {
-        let mut errors = Vec::new();
-        let mut read = |field: &str, value: Option<&str>, rule: &dyn Fn(&str) -> Parsed<String>| {
-            let parsed = rule(value?);
-            parsed.map_err(|message| errors.push(FieldError { field: field.into(), message })).ok()
-        };
+    pub fn of_upload(id: &str, mut params: Params) -> Result<Self> {
         let short = |t: &str| {
             if t.is_empty() || t.len() > 400 { Err("must have 1 to 400 bytes".into()) } else { Ok(t.to_owned()) }
         };
-        let valid = read("image_id", Some(id), &image_id);
-        let name = read("name", params.get("name"), &short);
-        let user = read("login_user", params.get("login_user"), &login_user);
-        let hash = read("sha256", params.get("sha256"), &sha256);
-        let uefi = read("firmware", params.get("firmware"), &|t| firmware(t).map(|u| u.to_string()));
-        if !errors.is_empty() {
-            return Err(Error::invalid(errors));
-        }
+        let valid = image_id(id).map_err(|message| params.fail("image_id", message)).ok();
+        let name = params.read("name", short);
+        let user = params.read("login_user", login_user);
+        let hash = params.read("sha256", sha256);
+        let uefi = params.read("firmware", firmware);
+        params.finish()?;
         Ok(Self {
             id: valid.unwrap_or_default(),
             name: name.unwrap_or_else(|| id.to_owned()),
@@ -142,7 +134,7 @@ impl Import {
             path: None,
             upload: None,
             sha256: hash,
-            uefi: uefi.as_deref() == Some("true"),
+            uefi: uefi.unwrap_or(false),
         })
     }
 

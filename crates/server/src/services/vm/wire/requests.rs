@@ -32,11 +32,11 @@ pub struct CreateVmBody {
     exposed_ports: Option<Vec<PortBody>>,
     #[schema(default = false)]
     delete_root_disk: Option<bool>,
-    /// What cloud-init gets, at most 64 KiB (extension).
+    /// What cloud-init gets, at most 64 KiB.
     user_data: Option<String>,
-    /// (extension)
+    /// To find it by.
     labels: Option<BTreeMap<String, String>>,
-    /// (extension)
+    /// What happens when it dies.
     restart_policy: Option<RestartPolicyWord>,
 }
 

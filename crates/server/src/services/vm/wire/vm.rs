@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
-use berth_domain::vm::DiskKind;
+use berth_domain::vm::{DiskKind, ExposedPort, Status};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::auth::Scope;
 use crate::services::vm::ops::vm::VmWithDisks;
-use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::operation::OperationRow;
 use crate::services::vm::store::vm::VmRow;
 
@@ -49,15 +49,15 @@ pub struct VmView {
     #[schema(required = true)]
     public_ip: Option<String>,
     /// Inbound ports on its address.
-    exposed_ports: Vec<ExposedPortBody>,
-    /// Where SSH answers (extension).
+    exposed_ports: Vec<ExposedPortView>,
+    /// Where SSH answers while it is up or on its way there.
     #[schema(required = true)]
     ssh: Option<SshView>,
-    /// Whether the guest finished its first boot (extension).
+    /// Whether the guest that runs finished its boot.
     guest_ready: bool,
-    /// Labels (extension).
+    /// Labels.
     labels: BTreeMap<String, String>,
-    /// What happens when it dies (extension).
+    /// What happens when it dies.
     #[schema(value_type = RestartPolicyWord)]
     restart_policy: &'static str,
     /// Creation.
@@ -93,21 +93,31 @@ pub struct AttachedDiskView {
     kind: &'static str,
     /// Size in GiB.
     size_gb: i64,
+    /// Where a data disk's file system is mounted in the guest: `/mnt/<name>`, with a number behind it where another
+    /// disk of the VM has the same name.
+    #[schema(required = true)]
+    mount_path: Option<String>,
 }
 
-/// An inbound port.
+/// An inbound port, and where it is reached.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ExposedPort)]
-pub struct ExposedPortBody {
+pub struct ExposedPortView {
     /// Port inside the VM.
     #[schema(minimum = 1, maximum = 65535)]
     port: u16,
     /// Layer-4 protocol.
     #[schema(value_type = ProtocolWord)]
     protocol: &'static str,
+    /// The address it is reached at, once the VM has one.
+    #[schema(required = true)]
+    host: Option<String>,
+    /// The port it is reached at.
+    #[schema(minimum = 1, maximum = 65535)]
+    public_port: u16,
 }
 
-/// An operation on a VM (extension).
+/// An operation on a VM.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OperationResponse)]
 pub struct OperationView {
@@ -154,7 +164,16 @@ impl VmView {
     /// The view of a VM and its disks.
     pub fn new(vm: &VmRow, disks: &[DiskRow]) -> Self {
         let root = disks.iter().find(|d| d.kind == DiskKind::Root);
-        let data = disks.iter().filter(|d| d.kind == DiskKind::Data);
+        let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
+        let mounts = mount_points(&data);
+        let up = matches!(vm.status, Status::Starting | Status::Running | Status::Restarting);
+        let host = vm.address.map(|a| a.to_string());
+        let port = |p: &ExposedPort| ExposedPortView {
+            port: p.port,
+            protocol: p.protocol.as_str(),
+            host: host.clone(),
+            public_port: p.port,
+        };
         Self {
             id: vm.id.to_string(),
             name: vm.name.clone(),
@@ -166,20 +185,16 @@ impl VmView {
             plan_id: vm.plan_id.clone(),
             image_id: vm.image_id.clone(),
             delete_root_disk: vm.delete_root_disk,
-            root_disk: root.map(AttachedDiskView::from),
-            data_disks: data.map(AttachedDiskView::from).collect(),
-            public_ip: vm.address.map(|a| a.to_string()),
-            exposed_ports: vm
-                .exposed_ports
-                .iter()
-                .map(|p| ExposedPortBody { port: p.port, protocol: p.protocol.as_str() })
-                .collect(),
-            ssh: vm.address.zip(vm.ssh_port).map(|(host, port)| SshView {
-                host: host.to_string(),
+            root_disk: root.map(|disk| AttachedDiskView::new(disk, None)),
+            data_disks: data.iter().zip(mounts).map(|(disk, mount)| AttachedDiskView::new(disk, mount)).collect(),
+            exposed_ports: vm.exposed_ports.iter().map(port).collect(),
+            ssh: host.clone().zip(vm.ssh_port).filter(|_| up).map(|(host, port)| SshView {
+                host,
                 port,
                 user: vm.login_user.clone(),
             }),
-            guest_ready: vm.guest_ready,
+            public_ip: host,
+            guest_ready: vm.guest_ready && vm.status == Status::Running,
             labels: vm.labels.clone(),
             restart_policy: vm.restart_policy.as_str(),
             created_at: vm.created_at,
@@ -199,9 +214,15 @@ impl From<&VmWithDisks> for VmView {
     }
 }
 
-impl From<&DiskRow> for AttachedDiskView {
-    fn from(disk: &DiskRow) -> Self {
-        Self { id: disk.id.to_string(), name: disk.name.clone(), kind: disk.disk_type.as_str(), size_gb: disk.size_gb }
+impl AttachedDiskView {
+    fn new(disk: &DiskRow, mount_path: Option<String>) -> Self {
+        Self {
+            id: disk.id.to_string(),
+            name: disk.name.clone(),
+            kind: disk.disk_type.as_str(),
+            size_gb: disk.size_gb,
+            mount_path,
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_domain::ids::SandboxId;
 use berth_domain::sandbox::dockerfile::ImageConfig;
@@ -19,8 +20,11 @@ use super::cut::blocking;
 use super::site::QemuSite;
 use super::workshop::QemuWorkshop;
 use super::{GIB, QemuSandboxes, account, remove, transient};
-use crate::services::sandbox::build::{BuildError, Builder, Finished, Limits, Site, open_context};
+use crate::services::sandbox::build::{BuildError, Builder, Finished, Limits, Site, open_context, within};
 use crate::services::sandbox::engine::{Build, Built, EngineError, Named};
+
+/// What finding out whom programs run as may take, however late it is.
+const SETTLING: Duration = Duration::from_secs(30);
 
 /// The result of a step on the host.
 type Result<T, E = EngineError> = std::result::Result<T, E>;
@@ -65,7 +69,9 @@ impl QemuSandboxes {
         let site: Box<dyn Any> = site;
         let foreign = |_| BuildError::Host("a site that is not this engine's".into());
         let mut site = site.downcast::<QemuSite>().map_err(foreign)?;
-        let user = self.settle_user(build, &mut site, &config, origin.as_deref()).await?;
+        let left = build.patience.saturating_sub(began.elapsed()).max(SETTLING);
+        let settled = self.settle_user(build, &mut site, &config, origin.as_deref());
+        let user = within(&build.cancel, left, settled).await?;
         self.keep(build, &site).await.map_err(|error| BuildError::Host(error.to_string()))?;
         let bench = site.held();
         Ok(Built {

@@ -135,7 +135,9 @@ impl QemuSandboxes {
         let session = agent::connect(stream, BOOT).await.map_err(transient)?;
         drop(session);
         tokio::time::sleep(SETTLE).await;
-        let capture = Capture { next: None, memory: Some((blank.memory(), blank.state())), resume: false };
+        let memory = Some((blank.memory(), blank.state()));
+        let memory_mb = u32::try_from(about.memory_mb).unwrap_or(0);
+        let capture = Capture { next: None, memory, memory_mb, resume: false };
         sandbox::capture(dir, id, &capture).await?;
         about.write(blank)
     }

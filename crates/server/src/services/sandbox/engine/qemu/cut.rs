@@ -95,7 +95,11 @@ impl QemuSandboxes {
         let files = to.as_ref().map(|captured| (captured.memory(), captured.state()));
         let outcome = match frozen {
             Ok(_) if next.is_none() && files.is_none() => Ok(Report::default()),
-            Ok(_) => sandbox::capture(&dir, id.0, &Capture { next, memory: files, resume }).await.map_err(Into::into),
+            Ok(_) => {
+                let memory_mb = Incarnation::read(&dir).map_or(0, |known| u32::try_from(known.memory_mb).unwrap_or(0));
+                let capture = Capture { next, memory: files, memory_mb, resume };
+                sandbox::capture(&dir, id.0, &capture).await.map_err(Into::into)
+            }
             Err(error) => Err(error),
         };
         fault::point("sandbox.capture.done").await.map_err(transient)?;

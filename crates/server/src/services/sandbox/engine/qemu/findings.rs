@@ -1,4 +1,5 @@
-//! What `berth doctor` says about sandboxes. None of it keeps virtual machines from running.
+//! What `berth doctor` says about sandboxes: whether there is what they boot and what they are made of, and how they are
+//! confined.
 
 use berth_qemu::sandbox::can_limit;
 
@@ -8,12 +9,13 @@ use crate::app::Finding;
 impl QemuSandboxes {
     /// What this host offers to sandboxes, and what to type for more.
     pub fn findings(&self) -> Vec<Finding> {
-        let finding = |what: &str, text: String| Finding { good: true, what: what.into(), text };
+        let finding = |good, what: &str, text: String| Finding { good, what: what.into(), text };
         let templates: Vec<String> =
             self.platform_templates().unwrap_or_default().into_iter().map(|template| template.name).collect();
         let built = match self.guest() {
-            Ok(_) => format!("templates {}", templates.join(", ")),
-            Err(missing) => missing.to_string(),
+            Ok(_) if templates.is_empty() => finding(false, "sandboxes", "no template; type: script/quickstart".into()),
+            Ok(_) => finding(true, "sandboxes", format!("templates {}", templates.join(", "))),
+            Err(missing) => finding(false, "sandboxes", missing.to_string()),
         };
         let confined = if rustix::process::geteuid().is_root() {
             "each machine as a user of its own in an empty folder, behind a filter of system calls"
@@ -25,6 +27,6 @@ impl QemuSandboxes {
         } else {
             "none: this service may not make control groups; run it as root, or let systemd delegate them to it"
         };
-        vec![finding("sandboxes", built), finding("confinement", confined.into()), finding("limits", limited.into())]
+        vec![built, finding(true, "confinement", confined.into()), finding(true, "limits", limited.into())]
     }
 }

@@ -7,15 +7,16 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_domain::Timestamp;
+use berth_domain::agent::control::Metrics;
 use berth_domain::ids::{LayerId, SandboxId};
 use berth_domain::sandbox::network::Network;
 use berth_egress::Gateway;
 use berth_qemu::machine;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex as AsyncMutex, broadcast};
+use tokio::sync::broadcast;
 
 use super::network::Link;
 use crate::clock::Clock;
@@ -25,6 +26,11 @@ use crate::services::sandbox::agent::{self, AgentError, Session};
 const INCARNATION: &str = "incarnation.json";
 /// How long a running machine's agent may take for a new session.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a guest may take to tell how much runs in it; then it runs nothing that counts.
+const ANSWER: Duration = Duration::from_secs(20);
+/// How long what it said holds: a detached process may begin with a request and end without one.
+const FRESH: Duration = Duration::from_secs(5);
 
 /// What a machine was started as.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,11 +78,13 @@ pub(super) struct Live {
     id: SandboxId,
     dir: std::path::PathBuf,
     token: String,
-    session: AsyncMutex<Option<Session>>,
+    session: tokio::sync::Mutex<Option<Session>>,
     /// Whether somebody waits for the end of its process.
     is_attended: AtomicBool,
     open: AtomicU32,
     last_used: AtomicI64,
+    running: Running,
+    since: Mutex<Instant>,
     clock: Clock,
     happenings: broadcast::Sender<SandboxId>,
     link: Link,
@@ -139,8 +147,72 @@ impl Live {
         (self.open.load(Ordering::Relaxed), Timestamp(self.last_used.load(Ordering::Relaxed)))
     }
 
+    /// Since when it is the sandbox that it is now, as far as this service knows.
+    pub fn since(&self) -> Instant {
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is a sandbox from now on.
+    pub fn begins(&self) {
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// What the guest uses.
+    pub async fn metrics(&self) -> Result<Metrics, AgentError> {
+        let metrics = self.session().await?.metrics().await?;
+        self.running.told(u32::try_from(metrics.running).unwrap_or(u32::MAX), Instant::now());
+        if metrics.running > 0 {
+            self.touch();
+        }
+        Ok(metrics)
+    }
+
+    /// Commands and processes that run, if that is known; else it is asked, and told to who watches.
+    pub fn running(self: &Arc<Self>) -> Option<u32> {
+        let known = self.running.known(Instant::now());
+        if known.is_none() && self.running.begin() {
+            let live = self.clone();
+            tokio::spawn(async move {
+                if !matches!(tokio::time::timeout(ANSWER, live.metrics()).await, Ok(Ok(_))) {
+                    live.running.told(0, Instant::now());
+                }
+                live.running.end();
+                let _ = live.happenings.send(live.id);
+            });
+        }
+        known
+    }
+
     fn touch(&self) {
         self.last_used.fetch_max(self.clock.now().0, Ordering::Relaxed);
+    }
+}
+
+/// What a guest said last about how much runs in it.
+#[derive(Default)]
+struct Running {
+    last: Mutex<Option<(u32, Instant)>>,
+    is_asked: AtomicBool,
+}
+
+impl Running {
+    /// How much runs, unless that was too long ago.
+    fn known(&self, now: Instant) -> Option<u32> {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.filter(|(_, at)| now.saturating_duration_since(*at) <= FRESH).map(|(running, _)| running)
+    }
+
+    fn told(&self, running: u32, now: Instant) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((running, now));
+    }
+
+    /// Whether nobody asks yet.
+    fn begin(&self) -> bool {
+        !self.is_asked.swap(true, Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        self.is_asked.store(false, Ordering::Relaxed);
     }
 }
 
@@ -185,10 +257,12 @@ impl Lives {
             id,
             dir: dir.to_path_buf(),
             token: incarnation.token,
-            session: AsyncMutex::default(),
+            session: tokio::sync::Mutex::default(),
             is_attended: AtomicBool::new(false),
             open: AtomicU32::new(0),
             last_used: AtomicI64::new(0),
+            running: Running::default(),
+            since: Mutex::new(Instant::now()),
             clock: self.clock.clone(),
             happenings: self.happenings.clone(),
             link: Link::new(&self.gateway, dir.to_path_buf(), incarnation.network),

@@ -180,6 +180,7 @@ impl QemuSandboxes {
             session.boot(&root).await.map_err(agent_failed)?;
         }
         session.identify(&identity(spec, incarnation, self.clock.now().0)?).await.map_err(agent_failed)?;
+        live.begins();
         incarnation.identified = true;
         incarnation.write(dir).map_err(transient)?;
         Ok(Started { from_memory: incarnation.from_memory, note: None })

@@ -31,15 +31,16 @@ use berth_oci::Registries;
 use berth_qemu::machine::Accel;
 use berth_qemu::seed::Mac;
 use berth_qemu::{accel, host};
-use tokio::sync::{Mutex as AsyncMutex, OnceCell, broadcast};
+use tokio::sync::{OnceCell, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, Observed, Paused, PlatformTemplate, Result,
-    Sample, SandboxEngine, Spare, StartSpec, Started, Warming,
+    Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, Kept, Observed, Paused, PlatformTemplate,
+    Result, Sample, SandboxEngine, Spare, StartSpec, Started, Warming,
 };
 use crate::clock::Clock;
 use crate::config::{Config, Vm};
+use crate::lost;
 use crate::services::sandbox::agent::Connection;
 use captured::agent_failed;
 use guest::Guest;
@@ -69,11 +70,13 @@ pub struct QemuSandboxes {
     data: PathBuf,
     clock: Clock,
     config: Vm,
+    disk_reserve_gb: i64,
+    builders: u64,
     request: accel::Request,
     registries: Registries,
     lives: Lives,
     spares: Spares,
-    making_blank: AsyncMutex<()>,
+    making_blank: tokio::sync::Mutex<()>,
     starting: Turns,
     guest: OnceLock<Guest>,
     host: OnceCell<Host>,
@@ -99,11 +102,13 @@ impl QemuSandboxes {
             data: data.clone(),
             clock: clock.clone(),
             config: config.vm.clone(),
+            disk_reserve_gb: config.sandbox.disk_reserve_gb,
+            builders: config.sandbox.builders as u64,
             request: config.accel.request(),
             registries: Registries::default().trusting(&config.sandbox.registries, &config.sandbox.plain_registries),
-            lives: Lives::new(clock, Gateway::new(berth_egress::Config::default()), broadcast::channel(HAPPENINGS).0),
+            lives: Lives::new(clock, Gateway::new(network::egress()), broadcast::channel(HAPPENINGS).0),
             spares: Spares::new(config.sandbox.spares.unwrap_or_else(|| spares::fitting(host::memory_mb()))),
-            making_blank: AsyncMutex::default(),
+            making_blank: tokio::sync::Mutex::default(),
             starting: Turns::new(usize::try_from(host::cores()).unwrap_or(1).max(1), STARTS_PER_CORE),
             guest: OnceLock::new(),
             host: OnceCell::new(),
@@ -192,9 +197,9 @@ impl SandboxEngine for QemuSandboxes {
 
     async fn capacity(&self) -> Result<Capacity> {
         let (_, free) = host::disk(&self.data)?;
-        let reserve = u64::try_from(self.config.disk_reserve_gb).unwrap_or(0) * GIB;
+        let reserve = self.disk_reserve_gb.saturating_mul(1 << 30);
         let memory = i64::try_from(host::memory_mb()).unwrap_or(i64::MAX) - self.config.memory_reserve_mb;
-        Ok(Capacity { memory_mb: memory.max(0), disk_free: free > reserve })
+        Ok(Capacity { memory_mb: memory.max(0), disk_bytes: i64::try_from(free).unwrap_or(i64::MAX) - reserve })
     }
 
     async fn host_boot(&self) -> String {
@@ -225,6 +230,21 @@ impl SandboxEngine for QemuSandboxes {
     async fn remove_memory(&self, id: MemoryId) -> Result<()> {
         self.forget_spares_of_memory(id).await;
         remove(&self.places.memory(id).dir).await
+    }
+
+    async fn set_aside(&self, kept: Kept, into: &Path) -> Result<()> {
+        let file = match kept {
+            Kept::Layer(id) => {
+                self.forget_spares_of_layer(id).await;
+                self.places.layer(id)
+            }
+            Kept::Memory(id) => {
+                self.forget_spares_of_memory(id).await;
+                self.places.memory(id).dir
+            }
+            Kept::Upload(id) => self.places.upload(id),
+        };
+        lost::put(&file, into).await.map_err(transient)
     }
 
     async fn observe(&self, id: SandboxId) -> Result<Observed> {
@@ -268,9 +288,6 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn upload(&self, id: UploadId) -> Result<PathBuf> {
-        if !self.capacity().await?.disk_free {
-            return Err(transient("the host has no room for uploads"));
-        }
         tokio::fs::create_dir_all(self.places.uploads()).await.map_err(transient)?;
         Ok(self.places.upload(id))
     }
@@ -292,25 +309,22 @@ impl SandboxEngine for QemuSandboxes {
         Ok(Connection {
             session: live.session().await.map_err(agent_failed)?,
             authorization: live.authorization(),
+            since: live.since(),
             in_use: Arc::new(live.begin_use()),
         })
     }
 
-    async fn activity(&self, id: SandboxId) -> Activity {
+    fn activity(&self, id: SandboxId) -> Activity {
         let Some(live) = self.live(id) else {
-            return Activity::default();
+            return Activity { running: Some(0), ..Activity::default() };
         };
         let (open, last_used) = live.used();
-        let running = match live.session().await {
-            Ok(session) => session.metrics().await.map_or(0, |metrics| metrics.running),
-            Err(_) => 0,
-        };
-        Activity { open, running: u32::try_from(running).unwrap_or(u32::MAX), last_used: Some(last_used) }
+        Activity { open, running: live.running(), last_used: Some(last_used) }
     }
 
     async fn sample(&self, id: SandboxId) -> Option<Sample> {
         let live = self.live(id)?;
-        let metrics = live.session().await.ok()?.metrics().await.ok()?;
+        let metrics = live.metrics().await.ok()?;
         let (rx_bytes, tx_bytes) = live.link().bytes();
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         Some(Sample {
@@ -321,6 +335,10 @@ impl SandboxEngine for QemuSandboxes {
             tx_bytes: whole(tx_bytes),
             processes: whole(metrics.processes),
         })
+    }
+
+    fn unlimited(&self) -> u64 {
+        berth_qemu::sandbox::unlimited()
     }
 
     async fn scan(&self) -> Result<Found> {

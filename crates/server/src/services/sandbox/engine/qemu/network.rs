@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use berth_domain::sandbox::network::Network;
-use berth_egress::{Counters, Gateway};
+use berth_egress::{Config, Counters, Gateway};
 use berth_qemu::sandbox::connect_network;
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -15,6 +16,9 @@ use tokio::task::AbortHandle;
 const AGAIN: Duration = Duration::from_millis(500);
 /// Tries without success after which the machine is taken for gone.
 const TRIES: u32 = 20;
+
+/// Files of a service that are counted on.
+const MOST_FILES: u64 = 1 << 17;
 
 /// A machine's link. Dropping it ends the machine's connections.
 pub(super) struct Link {
@@ -49,6 +53,18 @@ impl Drop for Link {
     }
 }
 
+/// How sandboxes reach the outside. Their sockets are files of the service's; half of those it may have is left to
+/// everything else.
+pub(super) fn egress() -> Config {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(MOST_FILES);
+    Config { sockets: sockets_of(files), ..Config::default() }
+}
+
+/// How many of a service's files are sockets of sandboxes.
+fn sockets_of(files: u64) -> usize {
+    usize::try_from(files.min(MOST_FILES) / 2).unwrap_or(usize::MAX)
+}
+
 async fn keep(gateway: Gateway, dir: PathBuf, rules: watch::Receiver<Arc<Network>>, counters: Arc<Counters>) {
     let mut failures = 0;
     while failures < TRIES {
@@ -62,5 +78,15 @@ async fn keep(gateway: Gateway, dir: PathBuf, rules: watch::Receiver<Arc<Network
             Err(_) => failures += 1,
         }
         tokio::time::sleep(AGAIN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_files_are_left_to_the_service() {
+        assert_eq!([1024, 65_536, MOST_FILES, u64::MAX].map(sockets_of), [512, 32_768, 65_536, 65_536]);
     }
 }

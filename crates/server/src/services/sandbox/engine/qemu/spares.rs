@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::network::Network;
 use berth_qemu::machine;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -28,8 +31,18 @@ use crate::services::sandbox::engine::{From, Result, Spare, StartSpec};
 const WANTED: Duration = Duration::from_mins(10);
 /// How long it may take until a taken spare's row is there.
 const TAKEN: Duration = Duration::from_mins(1);
-/// Wait after a spare that could not be made.
+/// Wait after a spare that could not be made; twice as long after each that follows.
 const AGAIN: Duration = Duration::from_secs(30);
+/// Spares in a row that could not be made, after which their memory has none until somebody asks for it again: then it
+/// has one more try.
+const HOPELESS: u32 = 3;
+/// How long making one may take: a guest that hangs keeps no start from others.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How long its first command may take.
+const REHEARSING: Duration = Duration::from_secs(15);
+/// Spares that are made at the same time, so that one that hangs does not hold up the others. Of memories whose last one
+/// failed one is made at a time, however many there are.
+const AT_ONCE: usize = 2;
 /// What one takes of the host's memory, in MiB: measured with a guest of 256 MiB, emulated.
 const SPARE_MB: u64 = 45;
 /// More are not kept, however much memory there is: each takes half a per cent of a core.
@@ -60,6 +73,8 @@ struct Kind {
     model: Option<StartSpec>,
     ready: Vec<Spare>,
     making: Option<Spare>,
+    /// How many in a row could not be made.
+    failures: u32,
     not_before: Option<Instant>,
 }
 
@@ -91,7 +106,7 @@ impl Spares {
         let now = Instant::now();
         let mut kinds = self.kinds();
         let kind = kinds.entry(memory).or_insert_with(|| Kind::new(now, None));
-        (kind.asked, kind.most) = (now, usize::MAX);
+        (kind.asked, kind.most, kind.failures) = (now, usize::MAX, kind.failures.min(HOPELESS - 1));
         let spare = kind.ready.pop()?;
         self.taken().insert(spare.machine, (spare.layer, now));
         self.wanted.notify_one();
@@ -124,12 +139,17 @@ impl Spares {
         let now = Instant::now();
         let mut kinds = self.kinds();
         let part = self.share(&kinds);
-        if kinds.values().map(|kind| kind.ready.len()).sum::<usize>() >= self.most {
+        if kinds.values().map(|kind| kind.ready.len() + usize::from(kind.making.is_some())).sum::<usize>() >= self.most
+        {
             return None;
         }
+        let tries = kinds.values().any(|kind| kind.failures > 0 && kind.making.is_some());
         let lacks = |kind: &&mut Kind| {
             let late = kind.not_before.is_none_or(|time| time <= now);
             kind.model.is_some()
+                && kind.making.is_none()
+                && kind.failures < HOPELESS
+                && (kind.failures == 0 || !tries)
                 && kind.ready.len() < part.min(kind.most)
                 && late
                 && now.duration_since(kind.asked) < WANTED
@@ -152,9 +172,11 @@ impl Spares {
         let Some(kind) = kinds.get_mut(&memory) else { return false };
         let Some(spare) = kind.making.take_if(|making| making.machine == machine) else { return false };
         if is_made {
+            kind.failures = 0;
             kind.ready.push(spare);
         } else {
-            kind.not_before = Some(Instant::now() + AGAIN);
+            kind.not_before = Some(Instant::now() + AGAIN * 2_u32.saturating_pow(kind.failures.min(8)));
+            kind.failures += 1;
         }
         is_made
     }
@@ -198,7 +220,7 @@ impl Spares {
 
 impl Kind {
     fn new(asked: Instant, model: Option<StartSpec>) -> Self {
-        Self { asked, most: UNASKED, model, ready: Vec::new(), making: None, not_before: None }
+        Self { asked, most: UNASKED, model, ready: Vec::new(), making: None, failures: 0, not_before: None }
     }
 }
 
@@ -212,10 +234,17 @@ impl QemuSandboxes {
     pub(super) async fn keep_spares(&self, stop: CancellationToken) {
         let mut tick = tokio::time::interval(AGAIN);
         self.spares.users.store(self.next_user(), Ordering::Relaxed);
+        let mut making = FuturesUnordered::new();
         loop {
+            while making.len() < AT_ONCE
+                && let Some(spec) = self.spares.next()
+            {
+                making.push(self.add_spare(spec));
+            }
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = self.spares.wanted.notified() => {}
+                Some(()) = making.next() => {}
                 _ = tick.tick() => {
                     self.end_spares(|_, kind| kind.asked.elapsed() > WANTED).await;
                     for spare in self.spares.trim() {
@@ -223,13 +252,8 @@ impl QemuSandboxes {
                     }
                 }
             }
-            while let Some(spec) = self.spares.next() {
-                tokio::select! {
-                    () = stop.cancelled() => break,
-                    () = self.add_spare(&spec) => {}
-                }
-            }
         }
+        drop(making);
         self.end_spares(|_, _| true).await;
     }
 
@@ -245,9 +269,9 @@ impl QemuSandboxes {
         machines.into_iter().filter_map(user).max().unwrap_or(0).clamp(0, USERS)
     }
 
-    async fn add_spare(&self, spec: &StartSpec) {
+    async fn add_spare(&self, spec: StartSpec) {
         let From::Memory(memory) = spec.from else { return };
-        let made = self.make_spare(spec).await;
+        let made = self.make_spare(&spec).await;
         if let Err(error) = &made {
             tracing::debug!(%error, "no spare machine could be made");
         }
@@ -259,8 +283,13 @@ impl QemuSandboxes {
     }
 
     async fn make_spare(&self, spec: &StartSpec) -> Result<()> {
-        let [top, base, ..] = spec.layers[..] else { return Err(transient("a template without a disk")) };
         let _turn = self.starting.take_idle().await.map_err(transient)?;
+        let made = timeout(PATIENCE, self.start_spare(spec)).await;
+        made.unwrap_or_else(|_| Err(transient("it did not begin in time")))
+    }
+
+    async fn start_spare(&self, spec: &StartSpec) -> Result<()> {
+        let [top, base, ..] = spec.layers[..] else { return Err(transient("a template without a disk")) };
         self.make_layer_file(top, base)?;
         let (incarnation, _) = self.launch(spec, None).await?;
         if !incarnation.from_memory {
@@ -274,7 +303,7 @@ impl QemuSandboxes {
         first.thaw = is_alone;
         session.identify(&first).await.map_err(agent_failed)?;
         if is_alone {
-            self.run_in(spec.id, "commands", REHEARSAL).await?;
+            self.run_in(spec.id, "commands", REHEARSAL, REHEARSING).await?;
         }
         Ok(())
     }
@@ -367,6 +396,38 @@ mod tests {
         let none = Spares::new(0);
         none.announce(memory, &model);
         assert!(none.next().is_none());
+    }
+
+    #[test]
+    fn a_memory_whose_spares_hang_keeps_none_of_the_others_waiting() {
+        let spares = Spares::new(8);
+        let [hangs, works] = [MemoryId(Uuid::now_v7()), MemoryId(Uuid::now_v7())];
+        spares.kinds().insert(hangs, kind(Instant::now() + Duration::from_secs(1)));
+        let first = spares.next().expect("one is wanted");
+        spares.kinds().insert(works, kind(Instant::now()));
+        assert_eq!(made(&spares, &[works]), [4], "beside one that is being made");
+        for failures in 1..=HOPELESS {
+            let machine = if failures == 1 { first.id } else { spares.next().expect("another try").id };
+            assert!(!spares.finish(hangs, machine, false));
+            assert!(spares.next().is_none(), "not at once");
+            spares.kinds().get_mut(&hangs).expect("a kind").not_before = None;
+        }
+        assert!(spares.next().is_none(), "it is given up");
+        assert!(spares.take(hangs).is_none());
+        assert!(spares.next().is_some(), "until somebody asks");
+    }
+
+    #[test]
+    fn memories_whose_spares_fail_leave_a_maker_to_the_others() {
+        let spares = Spares::new(8);
+        let fail = [MemoryId(Uuid::now_v7()), MemoryId(Uuid::now_v7())];
+        for memory in fail {
+            spares.kinds().insert(memory, Kind { failures: 1, ..kind(Instant::now()) });
+        }
+        assert!(spares.next().is_some() && spares.next().is_none());
+        let works = MemoryId(Uuid::now_v7());
+        spares.kinds().insert(works, kind(Instant::now()));
+        assert_eq!(made(&spares, &[works]), [2]);
     }
 
     #[test]

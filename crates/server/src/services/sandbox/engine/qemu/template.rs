@@ -8,17 +8,19 @@ use berth_domain::ids::{LayerId, SandboxId};
 use berth_qemu::disk;
 use http::{Request, StatusCode, header};
 use serde::Deserialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::{sleep, timeout};
 
 use super::captured::{About, agent_failed, bytes_of};
 use super::{QemuSandboxes, transient};
-use crate::services::sandbox::agent::{AgentError, Output};
+use crate::services::sandbox::agent::{AgentError, Output, Session};
 use crate::services::sandbox::engine::{EngineError, PlatformTemplate, Result, Warming};
 
 /// The file that describes a platform's template.
 const MANIFEST: &str = "template.json";
-/// How long what a template runs may take to be ready.
-const READY: Duration = Duration::from_mins(10);
+/// How long starting a program may take.
+const START: Duration = Duration::from_secs(30);
+/// How long the usual programs may take, emulated on a busy host.
+const USUALLY: Duration = Duration::from_mins(1);
 /// Between two questions whether it is.
 const ASK: Duration = Duration::from_millis(500);
 /// What is worth having in memory when a command comes: the shell, and what it needs.
@@ -91,25 +93,34 @@ impl QemuSandboxes {
         Ok(bytes)
     }
 
+    /// Has it run what its sandboxes find running, as long as its owner's commands may take.
     async fn prepare(&self, warming: &Warming) -> Result<()> {
-        if let Some(start) = &warming.start_command {
-            self.run_in(warming.machine.id, "processes", start).await?;
-        }
-        let deadline = Instant::now() + READY;
-        while let Some(ready) = &warming.ready_command
-            && !self.run_in(warming.machine.id, "commands", ready).await?
-        {
-            if Instant::now() > deadline {
-                let seconds = READY.as_secs();
-                return Err(EngineError::Permanent(format!("ready_command did not succeed within {seconds} s")));
-            }
-            sleep(ASK).await;
-        }
-        self.run_in(warming.machine.id, "commands", USUAL).await.map(drop)
+        let ready = timeout(warming.patience, self.make_ready(warming)).await;
+        ready.unwrap_or_else(|_| {
+            let seconds = warming.patience.as_secs();
+            let what =
+                if warming.ready_command.is_some() { "ready_command did not succeed" } else { "it was not ready" };
+            Err(EngineError::Permanent(format!("{what} within {seconds} s")))
+        })?;
+        let ran = self.run_in(warming.machine.id, "commands", USUAL, USUALLY).await;
+        ran.map(drop).map_err(|error| EngineError::Permanent(error.to_string()))
     }
 
-    /// Runs a command in the machine; whether it returned 0, or was started where nobody waits.
-    pub(super) async fn run_in(&self, id: SandboxId, route: &str, command: &str) -> Result<bool> {
+    async fn make_ready(&self, warming: &Warming) -> Result<()> {
+        if let Some(start) = &warming.start_command {
+            self.run_in(warming.machine.id, "processes", start, START).await?;
+        }
+        while let Some(ready) = &warming.ready_command
+            && !self.run_in(warming.machine.id, "commands", ready, warming.patience).await?
+        {
+            sleep(ASK).await;
+        }
+        Ok(())
+    }
+
+    /// Runs a command in the machine; whether it returned 0, or was started where nobody waits. One that takes longer
+    /// than that is ended with its reader.
+    pub(super) async fn run_in(&self, id: SandboxId, route: &str, command: &str, patience: Duration) -> Result<bool> {
         let live = self.live(id).ok_or_else(|| transient("the machine is gone"))?;
         let body = CommandRequest { cmd: Some(command.to_owned()), ..CommandRequest::default() };
         let request = Request::post(format!("http://agent/runtime/{route}"))
@@ -117,20 +128,37 @@ impl QemuSandboxes {
             .header(header::AUTHORIZATION, live.authorization())
             .body(Body::from(serde_json::to_vec(&body).map_err(transient)?))
             .map_err(transient)?;
-        let answer = match live.session().await.map_err(agent_failed)?.ask(request).await {
-            Ok(answer) if answer.status() == StatusCode::CREATED => return Ok(true),
-            Ok(answer) => answer,
-            // A disk may have no shell.
-            Err(AgentError::Refused { .. }) => return Ok(false),
-            Err(error) => return Err(agent_failed(error)),
-        };
-        let mut output = Output::of(answer.into_body());
-        loop {
-            match output.next().await.map_err(agent_failed)? {
-                OutputEvent::Exit(exit) => return Ok(exit.code == Some(0)),
-                OutputEvent::Error { .. } => return Ok(false),
-                _ => {}
-            }
-        }
+        let session = live.session().await.map_err(agent_failed)?;
+        let ran = timeout(patience, succeeds(&session, &live.authorization(), request)).await;
+        ran.unwrap_or_else(|_| Err(transient(format!("its shell did not answer within {} s", patience.as_secs()))))
     }
+}
+
+/// Whether a command returned 0, or was started where nobody waits. One that ended is forgotten: who looks for processes
+/// of a sandbox finds its own.
+async fn succeeds(session: &Session, authorization: &str, request: Request<Body>) -> Result<bool> {
+    let answer = match session.ask(request).await {
+        Ok(answer) if answer.status() == StatusCode::CREATED => return Ok(true),
+        Ok(answer) => answer,
+        // A disk may have no shell.
+        Err(AgentError::Refused { .. }) => return Ok(false),
+        Err(error) => return Err(agent_failed(error)),
+    };
+    let (mut output, mut started) = (Output::of(answer.into_body()), None);
+    let succeeded = loop {
+        match output.next().await.map_err(agent_failed)? {
+            OutputEvent::Start { pid } => started = Some(pid),
+            OutputEvent::Exit(exit) => break exit.code == Some(0),
+            OutputEvent::Error { .. } => break false,
+            _ => {}
+        }
+    };
+    if let Some(pid) = started {
+        let forget = Request::delete(format!("http://agent/runtime/processes/{pid}"))
+            .header(header::AUTHORIZATION, authorization)
+            .body(Body::empty())
+            .map_err(transient)?;
+        session.ask(forget).await.map_err(agent_failed)?;
+    }
+    Ok(succeeded)
 }

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::QemuSandboxes;
 use crate::services::sandbox::build::{Beginning, BuildError, Opened, Workshop, blocking};
-use crate::services::sandbox::engine::{Build, EngineError, Named};
+use crate::services::sandbox::engine::{Build, EngineError, Named, SandboxEngine};
 
 /// Layers smaller than this many bytes are not worth a line of the log.
 const SMALL: u64 = 1 << 20;
@@ -47,15 +47,18 @@ impl<'a> QemuWorkshop<'a> {
         self.ended.wait().await;
     }
 
-    fn most(&self) -> u64 {
-        u64::try_from(self.build.disk_gb).unwrap_or(1) * super::GIB
+    /// Bytes that an image may have.
+    async fn most(&self) -> Result<u64, BuildError> {
+        let disk = u64::try_from(self.build.disk_gb).unwrap_or(1) * super::GIB;
+        let host = self.engine.capacity().await.map_err(host)?;
+        share(disk, host.disk_bytes, self.engine.builders).ok_or(BuildError::Full)
     }
 
     async fn upload(&self, path: PathBuf) -> Result<Image, BuildError> {
         if !path.exists() {
             return Err(Error::NotFound("The upload is gone; send it again.".into()).into());
         }
-        let (scratch, most) = (self.dir.clone(), self.most());
+        let (scratch, most) = (self.dir.clone(), self.most().await?);
         Ok(blocking(move || Image::open(&path, &scratch, most)).await??)
     }
 
@@ -68,10 +71,17 @@ impl<'a> QemuWorkshop<'a> {
                 log.line(&format!("    pulling {digest}, {} MiB", size.div_ceil(1 << 20)));
             }
         };
-        let outcome = puller.pull(name, &store, self.most(), &told).await;
+        let outcome = puller.pull(name, &store, self.most().await?, &told).await;
         let manifest = outcome.map_err(|error| if name.contains('/') { error } else { no_template(error) })?;
         Ok(blocking(move || Image::in_store(&store, &manifest)).await??)
     }
+}
+
+/// Bytes that an image may have: those of the disk that is built, and no more than the part of one of so many builds of
+/// what the host has to spare. `None` where that is nothing.
+fn share(disk: u64, free: i64, builders: u64) -> Option<u64> {
+    let part = u64::try_from(free).ok()? / builders.max(1);
+    (part > 0).then(|| disk.min(part))
 }
 
 /// A name that has no registry in it may have been meant for a template's.
@@ -109,5 +119,22 @@ impl Workshop for QemuWorkshop<'_> {
         };
         let site = self.engine.workbench(self.build, &below, &self.ended).await.map_err(host)?;
         Ok(Opened { site: Box::new(site), layers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builds_beside_each_other_share_what_is_free() {
+        assert_eq!(share(10, 100, 2), Some(10));
+        assert_eq!(share(51, 100, 2), Some(50));
+        assert_eq!(share(51, 100, 1), Some(51));
+        assert_eq!(share(51, 2, 2), Some(1));
+        assert_eq!(share(51, 1, 2), None);
+        for full in [0, -1] {
+            assert_eq!(share(51, full, 1), None);
+        }
     }
 }

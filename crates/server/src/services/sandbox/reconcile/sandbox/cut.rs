@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::record::drop_cut;
 use super::{SandboxReconciler, Seen};
 use crate::db::Tx;
-use crate::services::sandbox::engine::{Cut, CutDone, EngineError};
+use crate::services::sandbox::engine::{Capacity, Cut, CutDone, DISK_FULL, EngineError};
 use crate::services::sandbox::ops;
 use crate::services::sandbox::reconcile::{StepError, fault};
 use crate::services::sandbox::store;
@@ -21,28 +21,28 @@ impl SandboxReconciler {
     /// Cuts the disk for the next snapshot, of the running machine or without one.
     pub(super) async fn cut(&self, seen: &Seen, cold: bool) -> Result<(), StepError> {
         let step = if cold { "cut_cold" } else { "cut" };
-        let Some(snapshot) = self.begin_cut(seen, cold).await? else { return Ok(()) };
+        let host = self.sandboxes.engine().capacity().await?;
+        let Some(snapshot) = self.begin_cut(seen, cold, host).await? else { return Ok(()) };
         fault("sandbox", step, "intent").await?;
         let cut = self.cut_of(&seen.row, &snapshot).await?;
         let engine = self.sandboxes.engine();
         let done = if cold { engine.cut_cold(&cut).await } else { engine.cut(&cut).await };
         let done = match done {
             Ok(done) => done,
-            Err(EngineError::Permanent(reason)) if !cold => {
+            Err(error) if error.is_final() && !cold => {
                 let mut tx = self.sandboxes.db().begin().await?;
-                drop_cut(&mut tx, &snapshot, &reason, seen.now).await?;
+                drop_cut(&mut tx, &snapshot, &error.to_string(), seen.now).await?;
                 return Ok(tx.commit().await?);
             }
             // Nobody knows which layer is the newest, so there is no giving up.
-            Err(EngineError::Permanent(reason)) => return Err(EngineError::Transient(reason).into()),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(EngineError::Transient(error.to_string()).into()),
         };
         fault("sandbox", step, "done").await?;
         self.record_cut(&snapshot, &cut, done).await
     }
 
     /// Records what the cut leads to, before it is made.
-    async fn begin_cut(&self, seen: &Seen, cold: bool) -> Result<Option<SnapshotRow>, StepError> {
+    async fn begin_cut(&self, seen: &Seen, cold: bool, host: Capacity) -> Result<Option<SnapshotRow>, StepError> {
         let Some(before) = &seen.cut else { return Ok(None) };
         let mut tx = self.sandboxes.db().begin().await?;
         let (found, row) =
@@ -52,6 +52,12 @@ impl SandboxReconciler {
             return Ok(Some(before));
         }
         let Some(top) = row.layer.filter(|_| before.status == SnapshotStatus::Pending) else { return Ok(None) };
+        let memory_mb = if before.include_memory && !cold { row.memory_mb } else { 0 };
+        if !host.has_room(memory_mb) {
+            drop_cut(&mut tx, &before, &format!("insufficient_capacity: {DISK_FULL}"), seen.now).await?;
+            tx.commit().await?;
+            return Ok(None);
+        }
         let next = LayerId(Uuid::now_v7());
         store::layer::insert(&mut tx, &store::layer::above(&row, next, top, seen.now)).await?;
         let memory = match (before.include_memory, cold) {
@@ -90,7 +96,7 @@ impl SandboxReconciler {
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = store::sandbox::load(&mut tx, cut.sandbox).await? else { return Ok(()) };
         store::layer::made(&mut tx, cut.next).await?;
-        store::layer::freeze(&mut tx, cut.top).await?;
+        store::layer::freeze(&mut tx, cut.top, done.disk_bytes).await?;
         self.write(&mut tx, &before, SandboxRow { layer: Some(cut.next), ..before.clone() }).await?;
         if let Some(before) = store::snapshot::load(&mut tx, seen.id).await? {
             let after = outcome(&mut tx, &before, cut, done, now).await?;

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::record::{enter, still};
 use super::{SandboxReconciler, Seen};
 use crate::db::Tx;
-use crate::services::sandbox::engine::{Capacity, EngineError, From, StartSpec, Started};
+use crate::services::sandbox::engine::{Capacity, DISK_FULL, From, StartSpec, Started};
 use crate::services::sandbox::reconcile::{StepError, fault};
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::memory::MemoryRow;
@@ -62,8 +62,8 @@ impl SandboxReconciler {
             Some(format!("this host offers {offered} MiB of memory to sandboxes, and {needed} MiB would be needed"))
         } else if count >= config.max_sandboxes {
             Some(format!("this host runs at most {} sandboxes", config.max_sandboxes))
-        } else if !host.disk_free {
-            Some("the host's disk is almost full".into())
+        } else if !host.has_room(0) {
+            Some(DISK_FULL.to_owned())
         } else {
             None
         })
@@ -144,8 +144,8 @@ impl SandboxReconciler {
         drop(tx);
         let spec = self.spec(&row).await?;
         let started = match self.sandboxes.engine().start(&spec).await {
-            Err(EngineError::Permanent(reason)) if row.memory.is_some() => {
-                let message = format!("its memory could not be loaded ({reason}); it is started from its disk");
+            Err(error) if error.is_final() && row.memory.is_some() => {
+                let message = format!("its memory could not be loaded ({error}); it is started from its disk");
                 return self
                     .record(seen, |row| {
                         row.memory = None;
@@ -229,11 +229,14 @@ impl SandboxReconciler {
     }
 
     /// Where the memory goes, if it is to be kept: its row is written first.
+    /// Where there is no room for it, a sandbox is put away without: that must always be possible.
     async fn name_memory(&self, seen: &Seen) -> Result<Option<MemoryId>, StepError> {
+        let host = self.sandboxes.engine().capacity().await?;
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(None) };
         let running = matches!(seen.machine, Machine::Running { .. });
-        let (Some(layer), true, true, None) = (before.layer, before.keep_memory, running, before.memory) else {
+        let keeps = before.keep_memory && host.has_room(before.memory_mb);
+        let (Some(layer), true, true, None) = (before.layer, keeps, running, before.memory) else {
             return Ok(before.memory);
         };
         let id = MemoryId(Uuid::now_v7());

@@ -92,9 +92,10 @@ impl SandboxReconciler {
             project: Some(row.project),
             actor: Actor::Platform,
             request_id: "",
+            from: None,
             action,
             subject: &subject,
-            data: json!({"message": message}),
+            data: json!({"name": row.name, "message": message}),
         };
         audit.write(&mut tx, seen.now).await?;
         self.write(&mut tx, &before, row).await?;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{StepError, TemplateReconciler};
 use crate::services::sandbox::build::Log;
-use crate::services::sandbox::engine::{Build, Built, EngineError, Named};
+use crate::services::sandbox::engine::{Build, Built, DISK_FULL, EngineError, Named};
 use crate::services::sandbox::ops::template::USER;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::Tenant;
@@ -49,7 +49,10 @@ impl TemplateReconciler {
             Err(Not::Yet(reason)) => return self.later(template, &reason).await,
             Err(Not::Ever(reason)) => return Err(EngineError::Permanent(reason).into()),
         };
-        let Some(_place) = self.sandboxes.builds().place() else {
+        if !self.sandboxes.engine().capacity().await?.has_room(0) {
+            return Err(EngineError::Permanent(format!("insufficient_capacity: {DISK_FULL}")).into());
+        }
+        let Some(_place) = self.sandboxes.builds().place(template.org.zip(template.project), template.id) else {
             return self.later(template, "waiting until other builds are done").await;
         };
         let Some(slot) = self.slot(template).await? else { return Ok(None) };
@@ -75,23 +78,24 @@ impl TemplateReconciler {
 
     /// Builds, and calls it off once nobody wants it any more or the service stops.
     async fn watched(&self, build: &Build, template: &TemplateRow) -> Result<Built, EngineError> {
-        let wanted = async || {
-            let row = store::template::load(self.sandboxes.db(), template.id).await;
-            row.map_or(true, |row| row.is_some_and(|row| row.status == TemplateStatus::Building))
-        };
-        let call_off = async {
-            while !self.stop.is_cancelled() && wanted().await {
-                tokio::select! {
-                    () = tokio::time::sleep(LOOK) => {}
-                    () = self.stop.cancelled() => {}
-                }
-            }
+        let called_off = async {
+            self.called_off(template).await;
             build.cancel.cancel();
             std::future::pending().await
         };
         tokio::select! {
             outcome = self.sandboxes.engine().build_template(build) => outcome,
-            never = call_off => never,
+            never = called_off => never,
+        }
+    }
+
+    /// Returns once nobody wants a template any more as it was, or the service stops.
+    pub(super) async fn called_off(&self, template: &TemplateRow) {
+        while !self.is_called_off(template).await {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                () = self.stop.cancelled() => {}
+            }
         }
     }
 
@@ -120,9 +124,7 @@ impl TemplateReconciler {
         }
         match outcome {
             Ok(built) => Ok(Some(built)),
-            Err(EngineError::Transient(reason) | EngineError::Permanent(reason)) => {
-                Err(EngineError::Permanent(reason).into())
-            }
+            Err(error) => Err(EngineError::Permanent(error.to_string()).into()),
         }
     }
 
@@ -138,10 +140,10 @@ impl TemplateReconciler {
         Ok(())
     }
 
-    /// Whether a build ended because nobody wants it.
-    async fn is_called_off(&self, template: &TemplateRow) -> bool {
+    /// Whether nobody wants what is under way.
+    pub(super) async fn is_called_off(&self, template: &TemplateRow) -> bool {
         let row = store::template::load(self.sandboxes.db(), template.id).await;
-        self.stop.is_cancelled() || row.is_ok_and(|row| row.is_none_or(|row| row.status != TemplateStatus::Building))
+        self.stop.is_cancelled() || row.is_ok_and(|row| row.is_none_or(|row| row.status != template.status))
     }
 
     async fn later(&self, template: &TemplateRow, reason: &str) -> Result<Option<Built>, StepError> {

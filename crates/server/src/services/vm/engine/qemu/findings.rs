@@ -30,7 +30,7 @@ impl QemuEngine {
         findings.push(finding(true, "ssh", ssh));
         let images: Vec<_> = image::list(&self.images_dir()).into_iter().map(|(_, m)| m.id).collect();
         let text = if images.is_empty() { "none yet; type: script/quickstart".into() } else { images.join(", ") };
-        findings.push(finding(true, "images", text));
+        findings.push(finding(!images.is_empty(), "images", text));
         findings
     }
 

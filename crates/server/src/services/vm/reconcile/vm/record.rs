@@ -3,6 +3,8 @@
 //! Everything here begins with [`still`]: the row is written only if it wants what it wanted when the step
 //! was decided.
 
+use std::fmt;
+
 use berth_domain::Timestamp;
 use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::Step;
@@ -11,10 +13,32 @@ use serde_json::json;
 
 use super::{Seen, VmReconciler};
 use crate::db::{Signal, Tx, event};
+use crate::services::vm::engine::Started;
 use crate::services::vm::reconcile::StepError;
-use crate::services::vm::store;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::vm::VmRow;
+use crate::services::vm::{store, told};
+
+/// Why a guest that powered itself off is stopped.
+const GUEST_OFF: &str = "the guest powered itself off";
+
+/// Why a VM failed; shown to its owner.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The host lacks this: the address is given back, too.
+    Capacity(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Capacity(missing) => write!(f, "insufficient_capacity: {missing}"),
+            Self::Other(reason) => f.write_str(reason),
+        }
+    }
+}
 
 impl VmReconciler {
     /// Writes a change onto the row it was decided for, with its event. A row whose wish changed
@@ -34,7 +58,8 @@ impl VmReconciler {
         let mut vm = after.clone();
         let now = self.vms.clock().now();
         let told = vm.status != before.status || vm.message != before.message;
-        if told || vm.address != before.address || vm.guest_ready != before.guest_ready {
+        let seen = vm.address != before.address || vm.guest_ready != before.guest_ready;
+        if told || seen || vm.reserved != before.reserved {
             vm.updated_at = now;
         }
         store::vm::update(tx, &vm).await?;
@@ -72,25 +97,27 @@ impl VmReconciler {
     }
 
     /// Records a failure: nothing is wanted any more, nothing stays reserved, everything made is kept.
-    pub(super) async fn fail(&self, seen: &Seen, reason: &str) -> Result<(), StepError> {
+    pub(super) async fn fail(&self, seen: &Seen, failure: Failure) -> Result<(), StepError> {
         let now = self.vms.clock().now();
+        let reason = failure.to_string();
         let mut tx = self.vms.db().begin().await?;
         let Some(mut vm) = still(&mut tx, seen).await? else {
             return Ok(());
         };
-        enter(&mut vm, Status::Failed, Some(reason.to_owned()), now);
+        enter(&mut vm, Status::Failed, Some(reason.clone()), now);
         vm.want = Want::Stop;
         vm.reserved = false;
-        if reason.starts_with("insufficient_capacity") {
+        if matches!(failure, Failure::Capacity(_)) {
             vm.address = None;
             vm.ssh_port = None;
         }
         for mut disk in store::disk::of_vm(&mut tx, vm.id).await? {
             if matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning) {
                 disk.status = DiskStatus::Failed;
-                disk.message = Some(reason.to_owned());
+                disk.message = Some(reason.clone());
                 disk.updated_at = now;
                 store::disk::update(&mut tx, &disk).await?;
+                told::disk(&mut tx, &disk, now).await?;
             }
         }
         self.write(&mut tx, &seen.vm, &vm).await?;
@@ -114,6 +141,7 @@ impl VmReconciler {
                 tx.signal(Signal::Work("disks"));
             }
             store::disk::update(&mut tx, &disk).await?;
+            told::disk(&mut tx, &disk, now).await?;
         }
         enter(&mut vm, Status::Deleted, None, now);
         vm.reserved = false;
@@ -144,22 +172,22 @@ pub(super) fn apply(vm: &mut VmRow, step: &Step, now: Timestamp) {
         Step::GuestReady => vm.guest_ready = true,
         Step::GuestOff => {
             vm.want = Want::Stop;
-            enter(vm, Status::Stopping, Some("the guest powered itself off".into()), now);
+            enter(vm, Status::Stopping, Some(GUEST_OFF.into()), now);
+            vm.stop_reason = Some(GUEST_OFF.into());
         }
         Step::StartAgain { reason, delay } => {
-            let deaths = if *delay == 0 { 1 } else { vm.attempts + 1 };
+            vm.deaths = if *delay == 0 { 1 } else { vm.deaths + 1 };
             enter(vm, Status::Starting, Some((*reason).to_owned()), now);
-            vm.attempts = deaths;
             vm.start_after = (*delay > 0).then(|| now.plus_seconds(*delay));
             vm.ending = true;
         }
         Step::Ended => {
             vm.ending = false;
-            vm.power_off_at = None;
+            (vm.power_off_at, vm.pressed_at) = (None, None);
         }
         Step::Stopped => {
-            let message = vm.message.take().filter(|m| m.starts_with("the guest"));
-            enter(vm, Status::Stopped, message, now);
+            let reason = vm.stop_reason.take();
+            enter(vm, Status::Stopped, reason, now);
             vm.reserved = false;
             vm.ending = false;
         }
@@ -173,12 +201,14 @@ pub(super) fn apply(vm: &mut VmRow, step: &Step, now: Timestamp) {
     }
 }
 
+/// Takes a new status, whose deadline begins now and has not passed yet.
 fn enter(vm: &mut VmRow, status: Status, message: Option<String>, now: Timestamp) {
     vm.status = status;
     vm.message = message;
     vm.status_since = now;
+    vm.attempts = 0;
     vm.work_at = Some(now);
-    vm.power_off_at = None;
+    (vm.power_off_at, vm.pressed_at) = (None, None);
     if !status.is_transitional() {
         vm.ending = false;
     }
@@ -190,11 +220,16 @@ pub(super) fn running(vm: &mut VmRow, now: Timestamp, message: Option<String>) {
 }
 
 /// Exposed ports that could not be bound, as a message for the owner.
-pub(super) fn refused(ports: &[ExposedPort]) -> Option<String> {
-    let list: Vec<_> = ports.iter().map(|p| format!("{}/{}", p.port, p.protocol)).collect();
-    (!list.is_empty()).then(|| {
-        format!("not reachable from outside, because this service may not bind ports below 1024: {}", list.join(", "))
-    })
+pub(super) fn refused(started: &Started) -> Option<String> {
+    let list = |ports: &[ExposedPort], why: &str, then: &str| {
+        let names: Vec<_> = ports.iter().map(|p| format!("{}/{}", p.port, p.protocol)).collect();
+        (!names.is_empty()).then(|| format!("not reachable from outside, because {why}: {}{then}", names.join(", ")))
+    };
+    let low = list(&started.low_ports, "this service may not bind ports below 1024", "");
+    let again = "; expose another port, or restart the VM once it is free";
+    let taken = list(&started.taken_ports, "another program of the host has it", again);
+    let all: Vec<_> = low.into_iter().chain(taken).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// Whether a disk is removed together with its VM (contract, section 1).

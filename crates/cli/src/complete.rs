@@ -1,0 +1,186 @@
+//! What a shell offers for a word that was begun: names of what there is.
+//!
+//! The shell calls `berth` at every press of its key. Whatever goes wrong then, nothing is said and nothing is offered,
+//! and a service that does not answer at once is not waited for.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use berth_client::{Page, SandboxFilter, VmFilter};
+use clap::{Arg, Command, FromArgMatches};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::Shells;
+use clap_complete::{CompleteEnv, Shell};
+
+use crate::cli::Global;
+use crate::context::Context;
+use crate::credentials::Store;
+use crate::grammar;
+
+/// How long the service is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The variable by which a shell says that it asks.
+const ASKS: &str = "BERTH_COMPLETE";
+
+/// What an argument names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Vm,
+    Sandbox,
+    Disk,
+    Template,
+    Snapshot,
+    Image,
+    Size,
+    Project,
+    Org,
+    Member,
+    Key,
+    Model,
+    Context,
+}
+
+/// Answers a shell, if one asks, and ends the program then.
+pub fn answer() {
+    CompleteEnv::with_factory(grammar::command).var(ASKS).complete();
+}
+
+/// Prints what a shell reads to ask this program from now on.
+pub fn register(shell: Shell) -> Result<()> {
+    let typed = std::env::args_os().next().unwrap_or_else(|| "berth".into());
+    // A program that was typed with its folder need not be in the search path.
+    let has_folder = Path::new(&typed).components().count() > 1;
+    let program = if has_folder { std::env::current_exe()? } else { typed.into() };
+    let program = program.to_string_lossy();
+    let shells = Shells::builtins();
+    let shell = shells.completer(&shell.to_string()).context("this shell is not known")?;
+    shell.write_registration(ASKS, "berth", "berth", &program, &mut std::io::stdout())?;
+    Ok(())
+}
+
+/// Lets an argument of a command, which stands at this path, be completed by names, if it names something.
+pub fn completed(arg: Arg, path: &[&str]) -> Arg {
+    match kind(arg.get_id().as_str(), arg.is_positional(), path) {
+        Some(kind) => arg.add(ArgValueCompleter::new(move |begun: &OsStr| candidates(kind, begun))),
+        None => arg,
+    }
+}
+
+/// What an argument names, by its name and its command's place.
+fn kind(id: &str, positional: bool, path: &[&str]) -> Option<Kind> {
+    Some(match (id, path.first().copied().unwrap_or_default()) {
+        // Administrators name what is not their own.
+        (_, "admin") => return None,
+        ("vm" | "vms", _) => Kind::Vm,
+        ("sandbox" | "sandboxes", _) => Kind::Sandbox,
+        ("disk" | "disks", _) if positional => Kind::Disk,
+        ("attach" | "root_disk", "vm") => Kind::Disk,
+        ("template", _) => Kind::Template,
+        ("snapshot" | "snapshots" | "from_snapshot", _) => Kind::Snapshot,
+        ("image", "vm" | "image") => Kind::Image,
+        ("size", "vm") => Kind::Size,
+        ("project", _) => Kind::Project,
+        ("org", _) => Kind::Org,
+        ("member", _) => Kind::Member,
+        ("key", _) => Kind::Key,
+        ("model", _) => Kind::Model,
+        ("context", _) | ("name" | "names", "context") => Kind::Context,
+        _ => return None,
+    })
+}
+
+fn candidates(kind: Kind, begun: &OsStr) -> Vec<CompletionCandidate> {
+    let begun = begun.to_string_lossy();
+    let mut names = found(kind).unwrap_or_default();
+    names.retain(|name| name.starts_with(&*begun));
+    names.sort();
+    names.dedup();
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+fn found(kind: Kind) -> Result<Vec<String>> {
+    if kind == Kind::Context {
+        return Ok(Store::load()?.contexts.into_iter().map(|kept| kept.name).collect());
+    }
+    let global = line(std::env::args_os().skip_while(|word| word != "--").skip(1))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let found = runtime.block_on(async { tokio::time::timeout(PATIENCE, ask(&global, kind)).await });
+    // What still goes on, like a name that is looked up, is not waited for.
+    runtime.shutdown_background();
+    found?
+}
+
+/// The global options of a line that is not whole.
+fn line(words: impl IntoIterator<Item = OsString>) -> Result<Global> {
+    let command: Command = grammar::command().ignore_errors(true);
+    Ok(Global::from_arg_matches(&command.try_get_matches_from(words)?)?)
+}
+
+async fn ask(global: &Global, kind: Kind) -> Result<Vec<String>> {
+    let context = Context::any(global).await?;
+    let (client, page) = (&context.client, Page::default());
+    let most = Some(page.limit);
+    Ok(match kind {
+        Kind::Vm => {
+            let filter = VmFilter { limit: most, ..VmFilter::default() };
+            context.project()?.vms(filter).await?.data.into_iter().map(|vm| vm.name).collect()
+        }
+        Kind::Sandbox => {
+            let filter = SandboxFilter { limit: most, ..SandboxFilter::default() };
+            let all = context.project()?.sandboxes(&filter).await?.data.into_iter();
+            all.map(|sandbox| sandbox.name.unwrap_or(sandbox.id)).collect()
+        }
+        Kind::Disk => {
+            let project = context.project()?;
+            let (data, roots) = tokio::try_join!(project.disks(page), project.root_disks(page))?;
+            let roots = roots.data.into_iter().map(|disk| disk.name);
+            data.data.into_iter().map(|disk| disk.name).chain(roots).collect()
+        }
+        Kind::Template => context.project()?.templates(page).await?.data.into_iter().map(|t| t.name).collect(),
+        Kind::Snapshot => {
+            let all = context.project()?.snapshots(page).await?.data.into_iter();
+            all.map(|snapshot| snapshot.name.unwrap_or(snapshot.id)).collect()
+        }
+        Kind::Image => client.images(page).await?.data.into_iter().map(|image| image.id).collect(),
+        Kind::Size => client.vm_configs().await?.data.into_iter().map(|size| size.id).collect(),
+        Kind::Project => client.projects(context.org()?, page).await?.data.into_iter().map(|p| p.slug).collect(),
+        Kind::Org => client.organizations(page).await?.data.into_iter().map(|org| org.slug).collect(),
+        Kind::Member => client.members(context.org()?, page).await?.data.into_iter().map(|m| m.email).collect(),
+        Kind::Key => context.project()?.api_keys(page).await?.data.into_iter().map(|key| key.name).collect(),
+        Kind::Model => context.inference().await?.models().await?.data.into_iter().map(|model| model.id).collect(),
+        Kind::Context => Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_known_by_what_they_name() {
+        for (id, positional, path, expected) in [
+            ("vms", true, &["vm", "delete"][..], Some(Kind::Vm)),
+            ("disk", true, &["disk", "get"], Some(Kind::Disk)),
+            ("disk", false, &["vm", "create"], None),
+            ("image", false, &["vm", "create"], Some(Kind::Image)),
+            ("image", false, &["template", "create"], None),
+            ("size", false, &["disk", "create"], None),
+            ("project", false, &[], Some(Kind::Project)),
+            ("names", true, &["context", "delete"], Some(Kind::Context)),
+            ("vm", true, &["admin", "vm", "stop"], None),
+        ] {
+            assert_eq!(kind(id, positional, path), expected, "{id} of {path:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_not_whole_says_which_project() {
+        let words = ["berth", "vm", "get", "--project", "web", "--org", "acme"].map(OsString::from);
+        let global = line(words).unwrap();
+        assert_eq!((global.project.as_deref(), global.org.as_deref()), (Some("web"), Some("acme")));
+        let words = ["berth", "--context", "work", "sandbox", "exec", ""].map(OsString::from);
+        assert_eq!(line(words).unwrap().context.as_deref(), Some("work"));
+    }
+}

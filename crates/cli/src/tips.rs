@@ -1,0 +1,98 @@
+//! What to type instead of what is not understood.
+//!
+//! The parser compares a word with the words of its own place, tells every similar one, and thinks that a stranger may be
+//! a value. Here the most similar one is told alone, and a word that is at home elsewhere is told with its place.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error};
+
+use crate::grammar::{self, names};
+
+/// Most places that are told.
+const MOST: usize = 3;
+
+/// The same error with a better tip.
+pub fn better(mut error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let typed = word(&error, ContextKind::InvalidSubcommand);
+            let places = typed.map(|typed| homes(&grammar::command(), &typed)).unwrap_or_default();
+            let tips = match error.get(ContextKind::SuggestedSubcommand) {
+                _ if !places.is_empty() => places,
+                // The most similar one comes last.
+                Some(ContextValue::Strings(similar)) => similar.last().into_iter().cloned().collect(),
+                _ => Vec::new(),
+            };
+            error.remove(ContextKind::Suggested);
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(tips));
+        }
+        ErrorKind::UnknownArgument if is_option(&error) => {
+            error.remove(ContextKind::Suggested);
+        }
+        _ => {}
+    }
+    error
+}
+
+fn word(error: &Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// Whether what was not understood looks like an option.
+fn is_option(error: &Error) -> bool {
+    word(error, ContextKind::InvalidArg).is_some_and(|text| text.starts_with('-'))
+}
+
+/// Where a word is at home, as one types it: a verb or a noun of another noun. Verbs that nearly every noun has are told
+/// for none.
+fn homes(command: &Command, word: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for noun in command.get_subcommands() {
+        for below in noun.get_subcommands() {
+            if names(below).any(|name| name == word || name.trim_end_matches('s') == word) {
+                found.push(format!("{} {}", noun.get_name(), below.get_name()));
+            }
+        }
+    }
+    if found.len() > MOST { Vec::new() } else { found }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(words: &[&str]) -> String {
+        better(grammar::command().try_get_matches_from(words).unwrap_err()).to_string()
+    }
+
+    #[test]
+    fn the_most_similar_word_is_told_alone() {
+        let told = told(&["berth", "vm", "lst"]);
+        assert!(told.contains("'list'") && !told.contains("stop"), "{told}");
+    }
+
+    #[test]
+    fn a_word_is_told_with_its_place() {
+        for (typed, place) in [
+            ("users", "'admin users'"),
+            ("ssh", "'vm ssh'"),
+            ("exec", "'sandbox exec'"),
+            ("snapshot", "'sandbox snapshot'"),
+            ("password", "'account password'"),
+        ] {
+            let told = told(&["berth", typed]);
+            assert!(told.contains(place) && !told.contains("'serve'"), "{typed}: {told}");
+        }
+        let told = told(&["berth", "list"]);
+        assert!(!told.contains(" list'"), "{told}");
+    }
+
+    #[test]
+    fn a_wrong_option_is_no_value() {
+        let told = told(&["berth", "vm", "update", "web", "--sizes", "big"]);
+        assert!(told.contains("'--sizes'") && !told.contains("as a value"), "{told}");
+    }
+}

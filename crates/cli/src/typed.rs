@@ -1,0 +1,189 @@
+//! What the service refuses, in the words of what was typed.
+//!
+//! The API names its own fields and paths. A person typed options and knows commands, so that each command says which
+//! option became which field.
+
+use berth_client::Error;
+
+/// An option or argument, and the field it became. `[]` stands for any number in brackets; a field below another one
+/// belongs to it unless it has a line of its own.
+pub type Words = &'static [(&'static str, &'static str)];
+
+/// Where the API says which request helps: what to type instead.
+const COMMANDS: [(&str, &str); 20] = [
+    ("GET /api/v1/vm_configs lists", "berth catalog lists"),
+    ("GET /api/v1/plans lists", "berth catalog lists"),
+    ("GET /api/v1/regions lists", "berth catalog lists"),
+    ("GET /api/v1/images lists", "berth image list shows"),
+    ("GET /v1/models lists", "berth model list shows"),
+    ("GET /api/v1/admin/models lists", "berth model list shows"),
+    ("GET …/sandbox_templates lists", "berth template list shows"),
+    ("GET …/sandboxes lists", "berth sandbox list shows"),
+    ("GET …/vms lists", "berth vm list shows"),
+    ("GET …/disks lists", "berth disk list shows"),
+    ("'GET processes' lists", "berth sandbox ps SANDBOX shows"),
+    ("Delete one: GET …/sandbox_uploads lists them", "One that is not built of goes after a day"),
+    ("send them by POST …/sandbox_uploads and name them in context_id", "name their directory: --context DIR"),
+    ("POST …/sandboxes/{id}/resume wakes it", "berth sandbox resume wakes it"),
+    ("Sign in first: send 'Authorization: Bearer <access_token>' from POST /api/v1/auth/login", "Sign in first"),
+    (
+        "Send 'Authorization: Bearer <access_token>' from POST /api/v1/auth/login",
+        "Type: unset BERTH_API_KEY; berth login",
+    ),
+    ("with POST or PATCH …/api_keys", "by berth key create or berth key update"),
+    ("with DELETE /api/v1/users/me", "by berth account delete"),
+    ("PUT /api/v1/admin/orgs/{org_id}/quota sets it", "berth quota set --org ORG sets it"),
+    ("GET /api/v1/users/me tells", "berth whoami tells"),
+];
+
+/// What the service answered, with the options of a command in place of fields.
+pub fn retold(error: Error, words: Words) -> Error {
+    match error {
+        Error::Api { status, code, details, retry_after, request_id, .. } if !details.is_empty() => {
+            let message = lines(details.iter().map(|d| (d.field.as_str(), d.message.as_str())), words);
+            Error::Api { status, code, message, details, retry_after, request_id }
+        }
+        other => other,
+    }
+}
+
+/// What is wrong with fields, with options in their place.
+pub fn lines<'a>(details: impl Iterator<Item = (&'a str, &'a str)>, words: Words) -> String {
+    let mut lines = Vec::new();
+    for line in details.map(|(field, message)| line(field, message, words)) {
+        // One option may have become several fields, as a machine's name is its root disk's, too.
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines.join("\n       ")
+}
+
+fn line(field: &str, message: &str, words: Words) -> String {
+    match option(field, words) {
+        Some(option) => format!("{option} {message}"),
+        None => format!("{field}: {message}"),
+    }
+}
+
+/// The option of a field, or of the nearest one above it.
+fn option(field: &str, words: Words) -> Option<&'static str> {
+    let mut name = unnumbered(field);
+    loop {
+        if let Some((_, option)) = words.iter().find(|(known, _)| *known == name) {
+            return Some(option);
+        }
+        let end = name.rfind(['.', '['])?;
+        name.truncate(end);
+    }
+}
+
+/// A field without the numbers in brackets: of `create_disks[0].name`, but not of `sha256`.
+fn unnumbered(field: &str) -> String {
+    let mut inside = false;
+    let mut stays = |c: char| {
+        inside = (inside || c == '[') && c != ']';
+        !(inside && c.is_ascii_digit())
+    };
+    field.chars().filter(|c| stays(*c)).collect()
+}
+
+/// A sentence of the service with what to type in place of what to send.
+pub fn sentence(text: &str) -> String {
+    COMMANDS.iter().fold(text.to_owned(), |text, (request, command)| text.replace(request, command))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_client::FieldError;
+
+    const WORDS: Words = &[
+        ("vm_config_id", "--size"),
+        ("root_disk.create_disk_request.size_gb", "--disk"),
+        ("data_disks.create_disks[]", "--data"),
+        ("sha256", "--sha256"),
+    ];
+
+    fn refused(details: &[(&str, &str)]) -> Error {
+        let details =
+            details.iter().map(|(field, message)| FieldError { field: (*field).into(), message: (*message).into() });
+        Error::Api {
+            status: 400,
+            code: "invalid_request".into(),
+            message: "vm_config_id: is not known".into(),
+            details: details.collect(),
+            retry_after: None,
+            request_id: String::new(),
+        }
+    }
+
+    #[test]
+    fn fields_become_options() {
+        let error = retold(refused(&[("vm_config_id", "is not known"), ("labels", "is wrong")]), WORDS);
+        assert_eq!(error.to_string(), "--size is not known\n       labels: is wrong");
+        for (field, option) in [
+            ("root_disk.create_disk_request.size_gb", "--disk"),
+            ("data_disks.create_disks[0].name", "--data"),
+            ("data_disks.create_disks[12]", "--data"),
+            ("sha256", "--sha256"),
+        ] {
+            assert_eq!(super::option(field, WORDS), Some(option), "{field}");
+        }
+        assert_eq!(super::option("root_disk", WORDS), None);
+        assert_eq!(super::option("", WORDS), None);
+    }
+
+    #[test]
+    fn an_option_that_became_several_fields_is_named_once() {
+        const NAMES: Words = &[("name", "NAME"), ("root_disk.name", "NAME"), ("size", "--size")];
+        let error = retold(refused(&[("name", "is long"), ("size", "is 0"), ("root_disk.name", "is long")]), NAMES);
+        assert_eq!(error.to_string(), "NAME is long\n       --size is 0");
+    }
+
+    #[test]
+    fn requests_become_commands() {
+        for (said, told) in [
+            ("is not known; GET /api/v1/vm_configs lists what is", "is not known; berth catalog lists what is"),
+            (
+                "This API key lacks the scope 'vm'. Make or change one with POST or PATCH …/api_keys.",
+                "This API key lacks the scope 'vm'. Make or change one by berth key create or berth key update.",
+            ),
+            (
+                "It takes a person. Send 'Authorization: Bearer <access_token>' from POST /api/v1/auth/login.",
+                "It takes a person. Type: unset BERTH_API_KEY; berth login.",
+            ),
+            (
+                "Sign in first: send 'Authorization: Bearer <access_token>' from POST /api/v1/auth/login.",
+                "Sign in first.",
+            ),
+            (
+                "The sandbox is paused. POST …/sandboxes/{id}/resume wakes it.",
+                "The sandbox is paused. berth sandbox resume wakes it.",
+            ),
+            (
+                "A project may have 16 uploads at a time. Delete one: GET …/sandbox_uploads lists them.",
+                "A project may have 16 uploads at a time. One that is not built of goes after a day.",
+            ),
+            (
+                "Nobody deletes themselves here. Delete your account with DELETE /api/v1/users/me.",
+                "Nobody deletes themselves here. Delete your account by berth account delete.",
+            ),
+            (
+                "is a limit of an organization; PUT /api/v1/admin/orgs/{org_id}/quota sets it",
+                "is a limit of an organization; berth quota set --org ORG sets it",
+            ),
+            ("GET /v1/models lists those there are.", "berth model list shows those there are."),
+            (
+                "There is no such model. GET /api/v1/admin/models lists them.",
+                "There is no such model. berth model list shows them.",
+            ),
+            (
+                "There is no such process; 'GET processes' lists those there are.",
+                "There is no such process; berth sandbox ps SANDBOX shows those there are.",
+            ),
+        ] {
+            assert_eq!(sentence(said), told);
+        }
+    }
+}

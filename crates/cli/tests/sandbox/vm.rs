@@ -1,0 +1,176 @@
+//! VMs and disks from the command line, over a simulated engine.
+
+use std::process::Output;
+
+use berth_testkit::vm;
+use serde_json::{Value, json};
+
+use crate::harness::{Here, ended, err, out, until};
+
+async fn berth(here: &Here, arguments: &[&str]) -> Output {
+    ended(here.berth(arguments)).await
+}
+
+/// The statuses of VMs, by their names.
+async fn statuses(here: &Here) -> Vec<(String, String)> {
+    let listed = here.platform.admin.get("/vms?sort=name").await.body;
+    let text = |vm: &Value, field: &str| vm[field].as_str().expect("a text").to_owned();
+    listed["data"].as_array().expect("a list").iter().map(|vm| (text(vm, "name"), text(vm, "status"))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verb_on_several_finds_all_before_it_touches_one() {
+    let here = Here::start().await;
+    for name in ["one", "two"] {
+        here.platform.admin.running_vm(name).await;
+    }
+    for verb in ["stop", "restart", "delete"] {
+        let refused = berth(&here, &["vm", verb, "one", "nope", "two", "neither"]).await;
+        assert_eq!(refused.status.code(), Some(4), "{refused:?}");
+        for part in ["'nope'", "'neither'", "Nothing was done"] {
+            assert!(err(&refused).contains(part), "{part}: {refused:?}");
+        }
+        let all = statuses(&here).await;
+        assert!(all.len() == 2 && all.iter().all(|(_, status)| status == "running"), "{all:?}");
+    }
+    let done = berth(&here, &["vm", "stop", "one", "two", "--wait"]).await;
+    assert_eq!(out(&done), "one stopped\ntwo stopped\n");
+    // One that refuses is named, and the others go on.
+    here.platform.admin.act(&format!("/vms/{}/start", id_of(&here, "two").await)).await;
+    let two = id_of(&here, "two").await;
+    here.platform.admin.reaches(&two, "running").await;
+    here.platform.engine.refuse("make_disk", transient());
+    here.platform.admin.create_vm(vm("new")).await;
+    let some = berth(&here, &["vm", "stop", "new", "two", "--wait"]).await;
+    assert_eq!(some.status.code(), Some(5), "{some:?}");
+    assert_eq!(out(&some), "two stopped\n");
+    assert!(err(&some).contains("berth: new: ") && err(&some).contains("1 of 2 failed"), "{some:?}");
+    here.platform.engine.allow("make_disk");
+}
+
+fn transient() -> berth_server::services::vm::engine::EngineError {
+    berth_server::services::vm::engine::EngineError::Transient("not now".into())
+}
+
+async fn id_of(here: &Here, name: &str) -> String {
+    let listed = here.platform.admin.get(&format!("/vms?name={name}")).await.body;
+    listed["data"][0]["id"].as_str().expect("an id").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_what_will_not_come_ends_at_once() {
+    let here = Here::start().await;
+    let id = here.platform.admin.running_vm("web").await;
+    here.platform.admin.act(&format!("/vms/{id}/stop")).await;
+    here.platform.admin.reaches(&id, "stopped").await;
+    let stopped = berth(&here, &["vm", "wait", "web"]).await;
+    assert_eq!(stopped.status.code(), Some(1), "{stopped:?}");
+    assert!(err(&stopped).contains("berth vm start web"), "{stopped:?}");
+    assert!(berth(&here, &["vm", "wait", "web", "--status", "stopped"]).await.status.success());
+    let not_ready = berth(&here, &["vm", "wait", "web", "--ready"]).await;
+    assert!(not_ready.status.code() == Some(1) && err(&not_ready).contains("berth vm start web"), "{not_ready:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_s_boot_can_be_waited_for() {
+    let here = Here::start().await;
+    here.platform.admin.create_vm(vm("web")).await;
+    let waited = berth(&here, &["vm", "wait", "web", "--ready", "--json"]).await;
+    let shown: Value = serde_json::from_str(&out(&waited)).unwrap_or_else(|_| panic!("{waited:?}"));
+    assert_eq!((&shown["status"], &shown["guest_ready"]), (&json!("running"), &json!(true)));
+    let both = berth(&here, &["vm", "wait", "web", "--ready", "--status", "stopped"]).await;
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_is_told_in_the_words_that_were_typed() {
+    let here = Here::start().await;
+    for (arguments, parts) in [
+        (
+            &["vm", "create", "web", "--no-ssh-key", "--image", "micro", "--size", "huge"][..],
+            &["--size is not known; berth catalog"][..],
+        ),
+        (&["vm", "create", "Web", "--no-ssh-key", "--image", "micro", "--disk", "5"], &["NAME ", "--disk must be"]),
+        (&["vm", "create", "web", "--no-ssh-key", "--image", "micro", "--data", "d:1"], &["--data must be"]),
+        (&["disk", "create", "data", "--size", "3"], &["--size must be"]),
+        (&["sandbox", "create", "--template", "nothing"], &["berth template list"]),
+        (&["sandbox", "create", "--timeout", "1s"], &["--timeout must be"]),
+    ] {
+        let refused = berth(&here, arguments).await;
+        assert!(matches!(refused.status.code(), Some(2 | 4)), "{arguments:?}: {refused:?}");
+        for part in parts {
+            assert!(err(&refused).contains(part), "{part}: {refused:?}");
+        }
+        for word in ["_id", "size_gb", "GET "] {
+            assert!(!err(&refused).contains(word), "{word}: {refused:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_of_a_program_s_call_are_json() {
+    let here = Here::start().await;
+    for (arguments, code) in [
+        (&["vm", "get", "nope", "--json"][..], "not_found"),
+        (&["disk", "create", "data", "--size", "3", "--json"], "invalid_request"),
+        (&["vm", "get", "01939f2e-7c00-7abc-8def-0123456789ab", "--json"], "vm_not_found"),
+        (&["vm", "get", "--json"], "usage"),
+        (&["vm", "lst", "--json"], "usage"),
+        (&["vm", "get", "-o", "json"], "usage"),
+        (&["-o=json", "vm", "lst"], "usage"),
+        (&["vm", "lst", "--output=json"], "usage"),
+        (&["vm", "get", "nope", "-o", "json"], "not_found"),
+    ] {
+        let refused = berth(&here, arguments).await;
+        let told: Value = serde_json::from_str(&err(&refused)).unwrap_or_else(|_| panic!("{refused:?}"));
+        assert_eq!(told["code"], code, "{arguments:?}");
+        assert!(told["message"].is_string(), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_asked_of_a_vm_is_told_by_pages() {
+    let here = Here::start().await;
+    here.platform.admin.running_vm("web").await;
+    assert!(berth(&here, &["vm", "stop", "web", "--wait"]).await.status.success());
+    for (page, verb) in [("1", "stop"), ("2", "create")] {
+        let told = berth(&here, &["vm", "operations", "web", "--limit", "1", "--page", page, "--no-headers"]).await;
+        assert_eq!(out(&told).split_whitespace().nth(1), Some(verb), "{told:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_disks_are_deleted_by_one_command() {
+    let here = Here::start().await;
+    for name in ["a", "b", "c"] {
+        assert!(berth(&here, &["disk", "create", name, "--wait"]).await.status.success());
+    }
+    assert_eq!(berth(&here, &["disk", "delete", "a", "nope"]).await.status.code(), Some(4));
+    let done = berth(&here, &["disk", "delete", "a", "b"]).await;
+    assert_eq!(out(&done), "a is being deleted\nb is being deleted\n", "{done:?}");
+    until("their end", async || here.platform.admin.get("/disks").await.body["pagination"]["total_items"] == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_not_there_is_named() {
+    let here = Here::start().await;
+    let refused = berth(&here, &["image", "import", "nofile.img"]).await;
+    assert!(!refused.status.success());
+    assert_eq!(err(&refused).matches("nofile.img").count(), 1, "{refused:?}");
+    assert_eq!(err(&refused).matches("No such file").count(), 1, "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_shows_where_its_ports_are_and_only_a_running_one_a_guest() {
+    let here = Here::start().await;
+    let mut body = vm("web");
+    body["exposed_ports"] = json!([{"port": 8080, "protocol": "tcp"}]);
+    let id = here.platform.admin.create_vm(body).await;
+    let running = here.platform.admin.reaches(&id, "running").await;
+    let at = format!("8080/tcp at {}:8080", running["public_ip"].as_str().expect("an address"));
+    let shown = out(&berth(&here, &["vm", "show", "web"]).await);
+    assert!(shown.contains(&at), "{shown}");
+    assert!(berth(&here, &["vm", "stop", "web", "--wait"]).await.status.success());
+    let shown = out(&berth(&here, &["vm", "show", "web"]).await);
+    assert!(!shown.contains("guest ready"), "{shown}");
+}

@@ -1,0 +1,159 @@
+//! What a program writes, as frames: `[type u8][length u32][offset u64][payload]`, numbers big-endian.
+//!
+//! Events of text cost a reader, and more so an emulated guest, a hundred times what their bytes do. Who asks for
+//! [`CONTENT_TYPE`] gets the bytes as they came, lines and parts of lines, as many in a frame as came together. The
+//! last frame is an event that nothing follows; a stream without one broke off.
+
+use super::runtime::OutputEvent;
+
+/// What is asked for in `Accept`, and answered as `Content-Type`.
+pub const CONTENT_TYPE: &str = "application/vnd.berth.output";
+/// The largest payload, in bytes.
+pub const MAX_PAYLOAD: usize = 256 * 1024;
+/// Bytes before the payload.
+pub const HEADER_LEN: usize = 13;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Nothing: the stream is alive. No payload.
+    Nothing = 0,
+    /// Bytes of the output, the first of them at the offset.
+    Stdout = 1,
+    /// Bytes of the error output, the first of them at the offset.
+    Stderr = 2,
+    /// An [`OutputEvent`]: its name, a newline, its data.
+    Event = 3,
+}
+
+/// The beginning of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes of the payload.
+    pub length: usize,
+    /// Where the payload stands in the process' output, counted in bytes since its start.
+    pub offset: u64,
+}
+
+/// Why bytes are no frames. The stream cannot be read any further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameError {
+    /// An unknown type.
+    UnknownType(u8),
+    /// The payload is longer than [`MAX_PAYLOAD`].
+    TooLong(u32),
+    /// An event that is none.
+    NoEvent,
+}
+
+impl std::fmt::Display for FrameError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::UnknownType(kind) => write!(f, "frames have a type from 0 to 3, not {kind}"),
+            Self::TooLong(length) => write!(f, "a frame has at most {MAX_PAYLOAD} bytes, not {length}"),
+            Self::NoEvent => f.write_str("a frame has an event that makes no sense"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+impl Header {
+    /// Its bytes.
+    pub fn encode(self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[0] = self.kind as u8;
+        bytes[1..5].copy_from_slice(&u32::try_from(self.length).unwrap_or(u32::MAX).to_be_bytes());
+        bytes[5..].copy_from_slice(&self.offset.to_be_bytes());
+        bytes
+    }
+
+    /// Reads what a stream begins with; nothing where there are too few bytes.
+    ///
+    /// # Errors
+    /// They are no header.
+    pub fn parse(bytes: &[u8]) -> Result<Option<Self>, FrameError> {
+        let Some([kind, a, b, c, d, offset @ ..]) = bytes.first_chunk::<HEADER_LEN>() else { return Ok(None) };
+        let length = u32::from_be_bytes([*a, *b, *c, *d]);
+        let kind = match kind {
+            0 => Kind::Nothing,
+            1 => Kind::Stdout,
+            2 => Kind::Stderr,
+            3 => Kind::Event,
+            other => return Err(FrameError::UnknownType(*other)),
+        };
+        match usize::try_from(length) {
+            Ok(length) if length <= MAX_PAYLOAD => Ok(Some(Self { kind, length, offset: u64::from_be_bytes(*offset) })),
+            _ => Err(FrameError::TooLong(length)),
+        }
+    }
+}
+
+/// Writes a frame of bytes, of at most [`MAX_PAYLOAD`].
+pub fn write(out: &mut Vec<u8>, stderr: bool, offset: u64, bytes: &[u8]) {
+    let kind = if stderr { Kind::Stderr } else { Kind::Stdout };
+    out.extend_from_slice(&Header { kind, length: bytes.len(), offset }.encode());
+    out.extend_from_slice(bytes);
+}
+
+/// Writes a frame with an event.
+pub fn write_event(out: &mut Vec<u8>, event: &OutputEvent) {
+    let text = format!("{}\n{}", event.name(), event.data());
+    out.extend_from_slice(&Header { kind: Kind::Event, length: text.len(), offset: 0 }.encode());
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// The event in a payload; nothing if it is one of a later version.
+///
+/// # Errors
+/// It makes no sense.
+pub fn event(payload: &[u8]) -> Result<Option<OutputEvent>, FrameError> {
+    let text = std::str::from_utf8(payload).map_err(|_| FrameError::NoEvent)?;
+    let (name, data) = text.split_once('\n').ok_or(FrameError::NoEvent)?;
+    if !["start", "truncated", "exit", "error"].contains(&name) {
+        return Ok(None);
+    }
+    OutputEvent::parse(name, data).map(Some).map_err(|_| FrameError::NoEvent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn headers_come_out_as_they_went_in(kind in 0_u8..4, length in 0..=MAX_PAYLOAD, offset: u64) {
+            let kind = [Kind::Nothing, Kind::Stdout, Kind::Stderr, Kind::Event][usize::from(kind)];
+            let header = Header { kind, length, offset };
+            let bytes = header.encode();
+            prop_assert_eq!(Header::parse(&bytes), Ok(Some(header)));
+            prop_assert_eq!(Header::parse(&bytes[..HEADER_LEN - 1]), Ok(None));
+        }
+    }
+
+    #[test]
+    fn other_types_and_long_payloads_are_refused() {
+        let mut bytes = Header { kind: Kind::Event, length: MAX_PAYLOAD + 1, offset: 0 }.encode();
+        assert_eq!(Header::parse(&bytes), Err(FrameError::TooLong(262_145)));
+        bytes[0] = 4;
+        assert_eq!(Header::parse(&bytes), Err(FrameError::UnknownType(4)));
+    }
+
+    #[test]
+    fn events_are_read_and_unknown_ones_passed_over() {
+        let mut out = Vec::new();
+        let start = OutputEvent::Start { pid: 7 };
+        write_event(&mut out, &start);
+        let header = Header::parse(&out).unwrap().unwrap();
+        assert_eq!((header.kind, header.length), (Kind::Event, out.len() - HEADER_LEN));
+        assert_eq!(event(&out[HEADER_LEN..]), Ok(Some(start)));
+        assert_eq!(event(b"later\n{}"), Ok(None));
+        for bad in [&b"exit"[..], b"exit\n{", b"\xff\n"] {
+            assert_eq!(event(bad), Err(FrameError::NoEvent));
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The data folder's identity, and the database that it keeps.
+//!
+//! The database names its folder ([`keeper`]), and the folder its database, by an id that a copy of either has, too. A
+//! folder that is given another database, or a new one because an address was mistyped, holds machines and disks of which
+//! that one knows nothing: the service refuses to start, before it has changed anything.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::db::keeper::{self, Keeper};
+use crate::db::{Db, DbError, setting};
+use crate::private_file;
+
+/// The file that holds a folder's id.
+const FILE: &str = "identity";
+/// The file that holds the id of the folder's database.
+const DATABASE: &str = "database";
+/// The setting that is a database's id.
+const DATABASE_ID: &str = "database.id";
+/// Where things of a database's rows lie.
+const THINGS: [&str; 4] = ["disks", "machines", "sandbox/layers", "sandbox/memories"];
+/// Between two looks whether another service came.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Who this service is to its database: its folder, and a run of its own.
+pub(super) fn keeper(dir: &Path) -> Result<Keeper> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Ok(Keeper {
+        folder: identity(dir)?,
+        path: dir.display().to_string(),
+        host: host.trim().to_owned(),
+        run: Uuid::now_v7(),
+    })
+}
+
+/// The folder's id; made where it has none.
+fn identity(dir: &Path) -> Result<Uuid> {
+    let file = dir.join(FILE);
+    let cannot = || format!("the data folder's identity, {}, cannot be used", file.display());
+    match std::fs::read_to_string(&file) {
+        Ok(text) => text.trim().parse().with_context(|| {
+            format!(
+                "{} holds no id. Restore it from a backup; without one, remove it and type: berth serve --take-over",
+                file.display()
+            )
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let id = Uuid::new_v4();
+            // It is there whole or not at all, and before any database names it.
+            private_file::write(&file, format!("{id}\n").as_bytes()).with_context(cannot)?;
+            Ok(id)
+        }
+        Err(error) => Err(error).with_context(cannot),
+    }
+}
+
+/// Opens the database for a folder's service, and takes it. Refused, it has changed nothing.
+pub(super) async fn open(config: &Config, keeper: &Keeper, clock: &Clock) -> Result<Db> {
+    let cannot = |error: DbError| match error {
+        DbError::Full(_) => anyhow!("the database {}", full(&config.data_dir)),
+        error => anyhow::Error::from(error).context("the database cannot be opened"),
+    };
+    let db = Db::connect(&config.database_url).await.map_err(cannot)?;
+    let noted = noted(&config.data_dir);
+    // Before its schema is touched.
+    let found = Found::of(&db).await.map_err(cannot)?;
+    if let Some(reason) = found.known.as_ref().and_then(|known| known.refuses(keeper, config.take_over, clock.now())) {
+        return Err(anyhow!(reason));
+    }
+    if !config.take_over && found.is_foreign(keeper.folder, noted.as_deref(), holds_things(&config.data_dir)) {
+        return Err(anyhow!(
+            "the data folder {0} belongs to another database: machines and disks lie there of which this one knows \
+             nothing. Name the right one: set BERTH_DATABASE_URL, or unset it for the one in the folder. To restore a \
+             backup, put it in the place of berth.db. If the folder is to begin with this database, type: berth serve \
+             --take-over; what none of its rows owns is then set aside in {0}/lost",
+            config.data_dir.display()
+        ));
+    }
+    db.migrate().await.map_err(cannot)?;
+    let taken = keeper::take(&db, keeper, config.take_over, clock.now()).await.map_err(cannot)?;
+    taken.map_err(|reason| anyhow!(reason))?;
+    let id = id_of(&db).await.map_err(cannot)?;
+    if noted.as_ref() != Some(&id) {
+        let file = config.data_dir.join(DATABASE);
+        private_file::write(&file, format!("{id}\n").as_bytes())
+            .with_context(|| format!("the file {} cannot be written", file.display()))?;
+    }
+    Ok(db)
+}
+
+/// A database before a service takes it.
+struct Found {
+    /// Who keeps it.
+    known: Option<keeper::Known>,
+    /// Its id.
+    id: Option<String>,
+    /// Whether it has no schema yet.
+    is_new: bool,
+}
+
+impl Found {
+    async fn of(db: &Db) -> Result<Self, DbError> {
+        // A table that is not there yet is an answer; a database that cannot be read gives none.
+        let known = match keeper::find(db).await {
+            Err(DbError::NoTable(_)) => None,
+            found => found?,
+        };
+        let (id, is_new) = match setting::find(db, DATABASE_ID).await {
+            Err(DbError::NoTable(_)) => (None, true),
+            found => (found?, false),
+        };
+        Ok(Self { known, id, is_new })
+    }
+
+    /// Whether a folder keeps it.
+    fn is_kept_by(&self, folder: Uuid) -> bool {
+        self.known.as_ref().is_some_and(|known| known.keeper.folder == folder)
+    }
+
+    /// Whether a folder belongs to another database: by the id that it noted, else by whether it holds things of rows
+    /// though this database is new.
+    fn is_foreign(&self, folder: Uuid, noted: Option<&str>, holds_things: bool) -> bool {
+        match (noted, &self.id) {
+            (Some(noted), Some(id)) => noted != id,
+            // As an older service left it.
+            (Some(_), None) => !self.is_kept_by(folder),
+            (None, _) => self.is_new && holds_things,
+        }
+    }
+}
+
+/// The id of the database that the folder had last.
+fn noted(dir: &Path) -> Option<String> {
+    std::fs::read_to_string(dir.join(DATABASE)).ok().map(|text| text.trim().to_owned())
+}
+
+fn holds_things(dir: &Path) -> bool {
+    THINGS.iter().any(|folder| std::fs::read_dir(dir.join(folder)).is_ok_and(|mut entries| entries.next().is_some()))
+}
+
+/// The database's id; made where it has none.
+async fn id_of(db: &Db) -> Result<String, DbError> {
+    let mut tx = db.begin().await?;
+    if let Some(id) = setting::find(&mut tx, DATABASE_ID).await? {
+        return Ok(id);
+    }
+    let id = Uuid::new_v4().to_string();
+    setting::put(&mut tx, DATABASE_ID, &id).await?;
+    tx.commit().await?;
+    Ok(id)
+}
+
+/// Whether the database can be written to, as the service found it when it last told that it runs. Clones share it.
+#[derive(Clone, Default)]
+pub(super) struct Health(Arc<Mutex<Option<String>>>);
+
+impl Health {
+    /// What is wrong.
+    fn told(&self) -> Result<(), String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
+    }
+
+    /// The same, for who asks later.
+    pub(super) fn writes(&self) -> Arc<dyn Fn() -> Result<(), String> + Send + Sync> {
+        let health = self.clone();
+        Arc::new(move || health.told())
+    }
+
+    /// Notes what became of a write; logged is what changed.
+    fn note(&self, folder: &Path, outcome: Result<(), &DbError>) {
+        let wrong = match outcome {
+            Ok(()) => None,
+            Err(DbError::Full(_)) => Some(full(folder)),
+            Err(error) => Some(format!("cannot be written to: {error}")),
+        };
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&wrong, noted.is_some()) {
+            (Some(wrong), false) => tracing::error!("the database {wrong}; trying until it can"),
+            (None, true) => tracing::info!("the database can be written to again"),
+            _ => {}
+        }
+        *noted = wrong;
+    }
+}
+
+fn full(folder: &Path) -> String {
+    let free = rustix::fs::statvfs(folder).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+    format!(
+        "cannot be written to, because its disk is full (the disk of {} has {free} bytes left). Free some: disks and images \
+         that nobody needs, lost/, logs",
+        folder.display()
+    )
+}
+
+/// What a service needs to tell its database that it runs.
+pub(super) struct Keeping {
+    pub(super) db: Db,
+    pub(super) run: Uuid,
+    pub(super) folder: PathBuf,
+    pub(super) health: Health,
+}
+
+impl Keeping {
+    /// Tells the database that the service runs, until it is told to stop; cancels `lost` once another service has the
+    /// database.
+    pub(super) async fn keep(self, clock: Clock, stop: CancellationToken, lost: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+            let seen = keeper::seen(&self.db, self.run, clock.now()).await;
+            self.health.note(&self.folder, seen.as_ref().map(|_| ()));
+            if matches!(seen, Ok(false)) {
+                tracing::error!("another service has taken over the database; this one ends and touches nothing more");
+                lost.cancel();
+                stop.cancel();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_keeps_its_identity() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = keeper(dir.path()).unwrap();
+        let second = keeper(dir.path()).unwrap();
+        assert_eq!((first.folder, first.run == second.run), (second.folder, false));
+        let mode = std::fs::metadata(dir.path().join(FILE)).unwrap().permissions().mode();
+        assert_eq!((mode & 0o777, std::fs::read_dir(dir.path()).unwrap().count()), (0o600, 1));
+        std::fs::write(dir.path().join(FILE), "half").unwrap();
+        let error = keeper(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("--take-over"), "{error}");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_until_there_is_room_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let health = Health::default();
+        assert_eq!(health.clone().told(), Ok(()));
+        health.note(dir.path(), Err(&DbError::Full("database or disk is full".into())));
+        let told = health.clone().told().unwrap_err();
+        assert!(told.contains("full") && told.contains(&dir.path().display().to_string()), "{told}");
+        assert!(told.contains("bytes left"), "{told}");
+        health.note(dir.path(), Ok(()));
+        assert_eq!(health.told(), Ok(()));
+    }
+}

@@ -1,0 +1,31 @@
+//! `[audit]`: how long records of what was done are kept.
+
+use anyhow::{Result, ensure};
+use serde::Deserialize;
+
+/// The audit log.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Audit {
+    /// Days for which a record is kept; 0 is for ever.
+    pub retention_days: i64,
+    /// Most records of refusals that are kept, the newest; strangers cause them.
+    pub refusals: i64,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self { retention_days: 365, refusals: 1_000_000 }
+    }
+}
+
+impl Audit {
+    pub(super) fn check(&self) -> Result<()> {
+        ensure!(
+            (0..=36_500).contains(&self.retention_days),
+            "audit.retention_days must be 0 to 36500; 0 keeps records for ever"
+        );
+        ensure!((1_000..=1_000_000_000).contains(&self.refusals), "audit.refusals must be from 1000 to 1000000000");
+        Ok(())
+    }
+}

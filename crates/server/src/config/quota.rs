@@ -1,0 +1,56 @@
+//! `[quota.project]` and `[quota.organization]`: what is set for a project and an organization when they are made.
+//!
+//! They are not looked up later: an operator who changes them changes what comes, and takes nothing from anybody. What
+//! is there is changed by `PUT /api/v1/admin/projects/{id}/quota` and `/api/v1/admin/orgs/{id}/quota`.
+
+use anyhow::{Result, ensure};
+use berth_domain::identity::Limits;
+use berth_domain::identity::limits::MOST;
+use serde::{Deserialize, Deserializer};
+
+/// Projects of a new organization, where the configuration says nothing of them.
+const PROJECTS: i64 = 100;
+
+/// What is set when something is made.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Quota {
+    /// For a new project.
+    pub project: Limits,
+    /// For a new organization: a bound of the sum of its projects, and of how many they are.
+    #[serde(deserialize_with = "organization")]
+    pub organization: Limits,
+    /// Organizations that a person may own, their own among them. Without it, who wants more than an organization may
+    /// have makes another.
+    pub organizations_per_person: Option<i64>,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        let organization = Limits { projects: Some(PROJECTS), ..Limits::default() };
+        Self { project: Limits::default(), organization, organizations_per_person: Some(10) }
+    }
+}
+
+/// Reads the limits of an organization; one that is not there is that of the default.
+fn organization<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Limits, D::Error> {
+    let limits = Limits::deserialize(deserializer)?;
+    Ok(Limits { projects: limits.projects.or(Some(PROJECTS)), ..limits })
+}
+
+impl Quota {
+    pub(super) fn check(&self) -> Result<()> {
+        for (of, limits) in [("project", &self.project), ("organization", &self.organization)] {
+            for (name, limit) in limits.named() {
+                ensure!((0..=MOST).contains(&limit.unwrap_or(0)), "quota.{of}.{name} must be 0 to {MOST}");
+            }
+        }
+        ensure!(
+            self.project.projects.is_none(),
+            "quota.project.projects: projects are a limit of an organization; say quota.organization.projects"
+        );
+        let organizations = self.organizations_per_person.unwrap_or(1);
+        ensure!((0..=MOST).contains(&organizations), "quota.organizations_per_person must be 0 to {MOST}");
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! Work lists of rows that belong to projects: the longest due of each organization first, then the second of each, so
+//! that one with a thousand due rows does not fill the list; and an organization's own in turns of its projects.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use berth_domain::Timestamp;
+use berth_domain::ids::Owner;
+
+use super::{Db, DbError, FromRow, Row, Value, sql};
+
+/// A row that wants work, and whose it is; none where it is the platform's.
+struct DueRow<K>(K, Option<Owner>);
+
+impl<K: FromStr<Err: Display>> FromRow for DueRow<K> {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self(row.parsed("id")?, Option::from_row(row)?))
+    }
+}
+
+struct Earliest(Option<Timestamp>);
+
+impl FromRow for Earliest {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self(row.opt_time("work_at")?))
+    }
+}
+
+/// Rows whose time has come.
+pub type OfProjects<K> = Vec<(K, Option<Owner>)>;
+
+/// Rows of a table whose time has come, organizations in turn, at most `limit`; and when the next one's time comes. The
+/// table has `id`, `org_id`, `project_id` and `work_at`.
+pub async fn of_projects<K: FromStr<Err: Display>>(
+    db: &Db,
+    table: &'static str,
+    now: Timestamp,
+    limit: usize,
+) -> Result<(OfProjects<K>, Option<Timestamp>), DbError> {
+    let due: Vec<DueRow<K>> = sql(format!(
+        "SELECT id, org_id, project_id FROM (SELECT id, org_id, project_id, work_at, ROW_NUMBER() OVER \
+         (PARTITION BY org_id ORDER BY own, work_at, id) AS turn FROM (SELECT id, org_id, project_id, work_at, \
+         ROW_NUMBER() OVER (PARTITION BY project_id ORDER BY work_at, id) AS own FROM {table} WHERE work_at <= $1) \
+         of_projects) due ORDER BY turn, work_at LIMIT $2"
+    ))
+    .bind(now)
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+    .fetch_all(db)
+    .await?;
+    let next = sql(format!("SELECT MIN(work_at) AS work_at FROM {table} WHERE work_at > $1"));
+    let Earliest(next) = next.bind(now).fetch_one(db).await?;
+    Ok((due.into_iter().map(|DueRow(id, owner)| (id, owner)).collect(), next))
+}
+
+/// Whose a row of such a table is.
+pub async fn owner(db: &Db, table: &'static str, id: impl Into<Value>) -> Result<Option<Owner>, DbError> {
+    let owner: Option<Option<Owner>> =
+        sql(format!("SELECT org_id, project_id FROM {table} WHERE id = $1")).bind(id).fetch_optional(db).await?;
+    Ok(owner.flatten())
+}

@@ -1,0 +1,94 @@
+//! Rows of any service beside the names of their organization and project: the lists of administrators of the platform.
+//! They go over every tenant, and a page of them cannot be put together from lists of tenants.
+
+use berth_domain::ids::{OrgId, ProjectId};
+
+use super::listing::{Listed, Listing};
+use super::{Db, DbError, FromRow, Row, page_of};
+
+/// A row with its owner.
+#[derive(Clone, Debug)]
+pub struct Owned<T> {
+    /// The row.
+    pub row: T,
+    /// The organization.
+    pub org: OrgId,
+    /// Its slug.
+    pub org_slug: String,
+    /// The project.
+    pub project: ProjectId,
+    /// Its slug.
+    pub project_slug: String,
+}
+
+impl<T: FromRow> FromRow for Owned<T> {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            row: T::from_row(row)?,
+            org: row.parsed("org_id")?,
+            org_slug: row.text("org_slug")?,
+            project: row.parsed("owner_project")?,
+            project_slug: row.text("project_slug")?,
+        })
+    }
+}
+
+/// A table whose rows belong to projects.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    columns: &'static str,
+    from: &'static str,
+}
+
+macro_rules! table {
+    ($name:literal, $project:literal) => {
+        Table {
+            columns: concat!($name, ".*, o.slug AS org_slug, p.id AS owner_project, p.slug AS project_slug"),
+            from: concat!(
+                $name,
+                " JOIN projects p ON p.id = ",
+                $name,
+                ".",
+                $project,
+                " JOIN orgs o ON o.id = p.org_id \
+                 WHERE ",
+                $name,
+                ".deleted_at IS NULL AND ($1 IS NULL OR o.id = $1 OR o.slug = $1) \
+                 AND ($2 IS NULL OR p.id = $2 OR p.slug = $2)"
+            ),
+        }
+    };
+}
+
+/// VMs.
+pub const VMS: Table = table!("vms", "project_id");
+/// Sandboxes.
+pub const SANDBOXES: Table = table!("sandboxes", "project_id");
+
+/// The projects themselves.
+pub const PROJECTS: Table = Table {
+    columns: "p.*, CAST(NULL AS TEXT) AS role, o.slug AS org_slug, p.id AS owner_project, p.slug AS project_slug",
+    from: "projects p JOIN orgs o ON o.id = p.org_id WHERE p.deleted_at IS NULL \
+           AND ($1 IS NULL OR o.id = $1 OR o.slug = $1) AND ($2 IS NULL OR p.id = $2 OR p.slug = $2)",
+};
+
+/// Whose rows; `None` is everybody's.
+#[derive(Clone, Debug, Default)]
+pub struct Whose {
+    /// Id or slug of the organization.
+    pub org: Option<String>,
+    /// Id or slug of the project.
+    pub project: Option<String>,
+}
+
+/// A page of everybody's rows, and how many there are.
+pub async fn list<T: FromRow>(
+    db: &Db,
+    table: Table,
+    whose: &Whose,
+    listed: &Listed,
+    listing: &Listing,
+) -> Result<(Vec<Owned<T>>, i64), DbError> {
+    let query = page_of(table.columns, table.from).bind(whose.org.clone()).bind(whose.project.clone());
+    query.list(db, listed, listing).await
+}

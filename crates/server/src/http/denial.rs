@@ -1,0 +1,38 @@
+//! What callers are told who are not let in.
+
+use berth_domain::identity::KeyScope;
+use berth_domain::{Code, Error};
+
+/// The refusal of a key without a scope: 401 on machines, where the specification says so, and 403 elsewhere.
+pub fn missing_scope(needed: KeyScope) -> Error {
+    let code = if needed == KeyScope::Vm { Code::Unauthorized } else { Code::MissingScope };
+    let message = format!("This API key lacks the scope '{needed}'. Make or change one with POST or PATCH …/api_keys.");
+    Error::new(code, message)
+}
+
+/// The 401 of every route.
+pub fn unauthorized() -> Error {
+    Error::new(
+        Code::Unauthorized,
+        "Sign in first: send 'Authorization: Bearer <access_token>' from POST /api/v1/auth/login.",
+    )
+}
+
+/// The 401 of a key where only a person is let in.
+pub fn persons_only() -> Error {
+    Error::new(
+        Code::Unauthorized,
+        "An API key is not good for this: it takes a person. Send 'Authorization: Bearer <access_token>' from \
+         POST /api/v1/auth/login.",
+    )
+}
+
+/// The 403 of a role.
+pub fn forbidden() -> Error {
+    Error::new(Code::Forbidden, "Your role does not allow this. Ask an administrator of the project or organization.")
+}
+
+/// The 403 of who does not administer the platform.
+pub fn administrators_only() -> Error {
+    Error::new(Code::Forbidden, "Only an administrator of the platform may do this.")
+}

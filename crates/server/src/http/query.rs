@@ -1,0 +1,104 @@
+//! Which parameters an address may have, as the document says.
+//!
+//! An unknown parameter is refused as an unknown field is: a filter that is passed over lists everything, and
+//! `?delete_root_disk=false` that is passed over deletes. A route whose handler reads its query with [`Params`] refuses
+//! there, beside every other mistake. All others are judged here, by the table that the document makes, where the
+//! extractors know who asks: 401, 404 and 403 come before.
+//!
+//! [`Params`]: super::list::Params
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::MatchedPath;
+use axum::http::Method;
+use axum::http::request::Parts;
+use berth_domain::fields::unasked;
+use berth_domain::{Error, Result};
+use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
+use utoipa::openapi::{OpenApi, PathItem, RefOr};
+
+/// What the document says of an operation.
+struct Known {
+    names: Vec<String>,
+    /// Whether it reads JSON, and judges its query when that is read: 415 and 413 come before.
+    has_json: bool,
+}
+
+/// Operations by method and route.
+#[derive(Default)]
+pub struct Queries(HashMap<(Method, String), Known>);
+
+impl Queries {
+    /// Of every operation of a document, by the paths of the router.
+    pub fn of(api: &OpenApi) -> Self {
+        let operations = api.paths.paths.iter().flat_map(|(path, item)| {
+            methods(item).map(move |(method, operation)| ((method, path.clone()), Known::of(operation)))
+        });
+        Self(operations.collect())
+    }
+}
+
+fn methods(item: &PathItem) -> impl Iterator<Item = (Method, &Operation)> {
+    let all = [
+        (Method::GET, &item.get),
+        (Method::POST, &item.post),
+        (Method::PUT, &item.put),
+        (Method::PATCH, &item.patch),
+        (Method::DELETE, &item.delete),
+    ];
+    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_ref()?)))
+}
+
+impl Known {
+    fn of(operation: &Operation) -> Self {
+        let name = |parameter: &RefOr<Parameter>| match parameter {
+            RefOr::T(one) if one.parameter_in == ParameterIn::Query => Some(one.name.clone()),
+            _ => None,
+        };
+        Self {
+            names: operation.parameters.iter().flatten().filter_map(name).collect(),
+            has_json: match &operation.request_body {
+                Some(RefOr::T(body)) => body.content.contains_key("application/json"),
+                _ => false,
+            },
+        }
+    }
+}
+
+/// Refuses every parameter on a route that has none. One that has some reads them itself; one that reads JSON judges
+/// its query [with it](refuse_with_body).
+pub fn refuse(parts: &Parts) -> Result<()> {
+    match known(parts) {
+        Some(known) if known.names.is_empty() && !known.has_json => judge(parts, &[]),
+        _ => Ok(()),
+    }
+}
+
+/// The same on a route whose JSON was read.
+pub fn refuse_with_body(parts: &Parts) -> Result<()> {
+    match known(parts) {
+        Some(known) if known.names.is_empty() => judge(parts, &[]),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses every parameter that the route does not have, where somebody else reads those it has.
+pub fn refuse_unknown(parts: &Parts) -> Result<()> {
+    known(parts).map_or(Ok(()), |known| judge(parts, &known.names))
+}
+
+/// What is known of the route, where the request has a query at all. A route that is not in the document takes any.
+fn known(parts: &Parts) -> Option<&Known> {
+    parts.uri.query().filter(|query| !query.is_empty())?;
+    // Whoever may read may ask for the head alone.
+    let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
+    let path = parts.extensions.get::<MatchedPath>()?.as_str().to_owned();
+    parts.extensions.get::<Arc<Queries>>()?.0.get(&(method, path))
+}
+
+fn judge(parts: &Parts, known: &[String]) -> Result<()> {
+    let pairs: Vec<_> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).collect();
+    let unknown = unasked("parameter", pairs.iter().map(|(name, _)| name.as_ref()), known);
+    if unknown.is_empty() { Ok(()) } else { Err(Error::invalid(unknown)) }
+}

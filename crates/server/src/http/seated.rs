@@ -1,0 +1,90 @@
+//! The stream of a connection: it has its seat for as long as it lasts, and brings a head in time.
+//!
+//! A connection that becomes a WebSocket is handed on with its stream, and its task ends. The stream is what lasts, so it
+//! holds the seat, and what the service waits for when it ends.
+//!
+//! Between two requests a connection may be silent for a while. Once it has begun the head of the next one it has as
+//! long as a new connection has: else one small request would buy a stranger that while for every byte.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::seats::Ticket;
+
+/// A stream with its seat.
+pub struct Seated<S> {
+    stream: S,
+    ticket: Arc<Ticket>,
+    /// How long the head of a request may take.
+    head: Duration,
+    /// Requests that had come when the present head was begun, or looked for.
+    number: u32,
+    /// When the first byte of a head came that is not whole yet.
+    began: Option<Instant>,
+    /// When it is too late for the rest.
+    end: Option<Pin<Box<Sleep>>>,
+    _counted: TaskTrackerToken,
+}
+
+impl<S> Seated<S> {
+    /// A stream that has this seat, and is counted for as long as it lasts.
+    pub fn new(stream: S, ticket: Arc<Ticket>, head: Duration, counted: TaskTrackerToken) -> Self {
+        Self { stream, ticket, head, number: 0, began: None, end: None, _counted: counted }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Seated<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let number = this.ticket.requests();
+        if number != this.number {
+            (this.number, this.began, this.end) = (number, None, None);
+        }
+        let before = buf.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(cx, buf);
+        if read.is_ready() {
+            // What comes behind a body is the next head.
+            if buf.filled().len() > before && this.ticket.has_said_all() {
+                this.began.get_or_insert_with(Instant::now);
+            }
+            return read;
+        }
+        let Some(began) = this.began.filter(|_| !this.ticket.is_under_way()) else { return Poll::Pending };
+        let end = began + this.head;
+        ready!(this.end.get_or_insert_with(|| Box::pin(sleep_until(end))).as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the head of a request did not come in time")))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Seated<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

@@ -1,0 +1,112 @@
+//! How many answers without an end there are, and whose.
+//!
+//! A stream, a console, a wait or a request into a sandbox holds its connection for as long as its reader or its program
+//! likes, and is never cut for another. So these have three quarters of the connections. Of those an organization, and a
+//! credential, holds at most as many as it leaves free: the first may have half, the next a quarter, and whoever comes
+//! after them still finds some.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use berth_domain::{Code, Error, Result};
+use uuid::Uuid;
+
+/// Seconds after which somebody may have ended theirs.
+const COME_AGAIN: u64 = 5;
+
+/// The answers without an end that there may be.
+pub struct Streams {
+    most: usize,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    taken: usize,
+    held: HashMap<Uuid, usize>,
+}
+
+/// A place of one of them; dropped, it is another's.
+pub struct Place {
+    streams: Arc<Streams>,
+    holders: Vec<Uuid>,
+}
+
+impl Streams {
+    /// As many as so many connections leave room for.
+    pub fn of(connections: usize) -> Arc<Self> {
+        Arc::new(Self { most: (connections - connections / 4).max(1), table: Mutex::default() })
+    }
+
+    /// A place that counts for these: a credential and its organization.
+    ///
+    /// # Errors
+    /// 429 where one of them holds as many as it leaves free.
+    pub fn enter(self: &Arc<Self>, holders: Vec<Uuid>) -> Result<Place> {
+        let mut table = self.table();
+        let free = self.most.saturating_sub(table.taken);
+        if free == 0 || holders.iter().any(|holder| table.held.get(holder).is_some_and(|held| *held >= free)) {
+            let message = "Too many streams, consoles and waits are open. End some of yours, or try again shortly.";
+            return Err(Error::new(Code::TooMany, message).retry_after(COME_AGAIN));
+        }
+        table.taken += 1;
+        for holder in &holders {
+            *table.held.entry(*holder).or_default() += 1;
+        }
+        drop(table);
+        Ok(Place { streams: self.clone(), holders })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut table = self.streams.table();
+        table.taken -= 1;
+        for holder in &self.holders {
+            if let Some(held) = table.held.get_mut(holder) {
+                *held -= 1;
+                if *held == 0 {
+                    table.held.remove(holder);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_of(streams: &Arc<Streams>, holders: &[u128]) -> Vec<Place> {
+        let holders: Vec<_> = holders.iter().copied().map(Uuid::from_u128).collect();
+        std::iter::from_fn(|| streams.enter(holders.clone()).ok()).collect()
+    }
+
+    #[test]
+    fn each_organization_leaves_as_many_as_it_has() {
+        // Three quarters of sixteen.
+        let streams = Streams::of(16);
+        let first = all_of(&streams, &[1, 100]);
+        assert_eq!(first.len(), 6);
+        assert_eq!(all_of(&streams, &[2, 100]).len(), 0, "with another key of the same organization");
+        let others: Vec<_> = (101..110).map(|org| all_of(&streams, &[org + 100, org])).collect();
+        assert_eq!(others.iter().map(Vec::len).collect::<Vec<_>>(), [3, 2, 1, 0, 0, 0, 0, 0, 0]);
+        drop(others);
+        assert_eq!(all_of(&streams, &[1, 101]).len(), 0, "the same person in another organization");
+        drop(first);
+        assert_eq!(all_of(&streams, &[1, 100]).len(), 6);
+        let table = streams.table();
+        assert!(table.held.is_empty() && table.taken == 0);
+    }
+
+    #[test]
+    fn there_is_a_place_however_few_connections_there_are() {
+        for (connections, places) in [(0, 1), (1, 1), (2, 1), (4, 2), (8, 3)] {
+            assert_eq!(all_of(&Streams::of(connections), &[1]).len(), places, "{connections}");
+        }
+    }
+}

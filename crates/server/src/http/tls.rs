@@ -1,0 +1,83 @@
+//! The service's own certificate: read from PEM files, and read anew while it serves.
+//!
+//! Who renews certificates replaces the files and sends SIGHUP. Connections that are there go on as they are; a new one
+//! gets what was read last. Files that cannot be used leave the certificate as it was.
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_rustls::TlsAcceptor;
+
+use crate::config::Tls;
+
+/// A certificate and its key.
+pub struct Certificate {
+    files: Tls,
+    current: RwLock<Arc<ServerConfig>>,
+}
+
+impl Certificate {
+    /// Reads both files.
+    pub fn load(files: &Tls) -> Result<Self> {
+        Ok(Self { files: files.clone(), current: RwLock::new(read(files)?) })
+    }
+
+    /// Reads both files again; where they cannot be used, what was read before stays.
+    pub fn reload(&self) -> Result<()> {
+        let new = read(&self.files)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
+
+    /// Reads both files again whenever SIGHUP comes.
+    pub async fn reload_on_hangup(self: Arc<Self>) {
+        let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
+        while hangups.recv().await.is_some() {
+            match self.reload() {
+                Ok(()) => tracing::info!("the certificate was read anew"),
+                Err(error) => tracing::error!(error = format!("{error:#}"), "the certificate stays as it was"),
+            }
+        }
+    }
+
+    /// What greets the next connection.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.current.read().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+}
+
+fn read(files: &Tls) -> Result<Arc<ServerConfig>> {
+    let Tls { cert, key } = files;
+    let chain = certificates(cert).map_err(|wrong| anyhow!("[http] tls.cert {}: {wrong}", cert.display()))?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+        pem::Error::NoItemsFound => anyhow!("[http] tls.key {} holds no private key in PEM", key.display()),
+        error => anyhow!("[http] tls.key {}: {}", key.display(), reason(error)),
+    })?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .with_context(|| format!("[http] tls: {} does not hold the key of {}", key.display(), cert.display()))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let found = CertificateDer::pem_file_iter(file).map_err(|error| anyhow!(reason(error)))?;
+    let chain = found.collect::<Result<Vec<_>, _>>().map_err(|error| anyhow!(reason(error)))?;
+    ensure!(!chain.is_empty(), "holds no certificate in PEM");
+    Ok(chain)
+}
+
+fn reason(error: pem::Error) -> String {
+    match error {
+        pem::Error::Io(error) => format!("cannot be read: {error}"),
+        error => format!("is not PEM: {error}"),
+    }
+}

@@ -1,0 +1,86 @@
+//! Rows of models and voices that administrators added. A row keeps the body that makes its model or voice.
+
+use berth_domain::{Error, Timestamp};
+use serde_json::Value;
+
+use crate::db::{DbError, FromRow, On, Row, Tx, sql};
+
+/// A table of what administrators added.
+#[derive(Clone, Copy)]
+pub struct Specs {
+    table: &'static str,
+    /// What a row of it is, in a word.
+    pub word: &'static str,
+}
+
+/// Models.
+pub const MODELS: Specs = Specs { table: "models", word: "model" };
+/// Voices.
+pub const VOICES: Specs = Specs { table: "voices", word: "voice" };
+
+/// What was added, as its row has it.
+#[derive(Clone, Debug)]
+pub struct SpecRow {
+    /// Its id.
+    pub id: String,
+    /// The body that makes it.
+    pub spec: Value,
+    /// Creation.
+    pub created_at: Timestamp,
+    /// Last change.
+    pub updated_at: Timestamp,
+}
+
+impl FromRow for SpecRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.text("id")?,
+            spec: row.json("spec")?,
+            created_at: row.time("created_at")?,
+            updated_at: row.time("updated_at")?,
+        })
+    }
+}
+
+impl SpecRow {
+    /// What its body makes. What was written by a service with other rules may make nothing.
+    pub fn read<T>(&self) -> berth_domain::Result<T>
+    where
+        T: for<'a> TryFrom<&'a Value, Error = Error>,
+    {
+        T::try_from(&self.spec).map_err(|e| Error::internal(format!("the body of '{}' cannot be read: {e}", self.id)))
+    }
+}
+
+impl Specs {
+    /// One of them.
+    pub async fn find(self, on: impl On, id: &str) -> Result<Option<SpecRow>, DbError> {
+        sql(format!("SELECT * FROM {} WHERE id = $1", self.table)).bind(id).fetch_optional(on).await
+    }
+
+    /// All of them, newest first.
+    pub async fn all(self, on: impl On) -> Result<Vec<SpecRow>, DbError> {
+        sql(format!("SELECT * FROM {} ORDER BY created_at DESC, id DESC", self.table)).fetch_all(on).await
+    }
+
+    /// Writes one, new or known.
+    pub async fn put(self, tx: &mut Tx, row: &SpecRow) -> Result<(), DbError> {
+        sql(format!(
+            "INSERT INTO {} (id, spec, created_at, updated_at) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (id) DO UPDATE SET spec = $2, updated_at = $4",
+            self.table
+        ))
+        .bind(&row.id)
+        .bind(row.spec.to_string())
+        .bind(row.created_at)
+        .bind(row.updated_at)
+        .execute(tx)
+        .await
+        .map(drop)
+    }
+
+    /// Removes one.
+    pub async fn delete(self, tx: &mut Tx, id: &str) -> Result<(), DbError> {
+        sql(format!("DELETE FROM {} WHERE id = $1", self.table)).bind(id).execute(tx).await.map(drop)
+    }
+}

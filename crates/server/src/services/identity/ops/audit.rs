@@ -1,0 +1,82 @@
+//! The audit log taken out of the platform, and cleared of what is old.
+
+use berth_domain::{Result, Timestamp};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::http::auth::Person;
+use crate::services::identity::store::audit::{AuditRow, Filter, Old, Place};
+use crate::services::identity::wire::audit::told;
+use crate::services::identity::{Identity, store};
+
+/// Records of one step of an export.
+const STEP: i64 = 500;
+/// Records that one transaction removes: nobody waits long for its end.
+const BATCH: i64 = 1_000;
+
+/// Records that an administrator takes the log, or what of it a filter lets through.
+pub(in crate::services::identity) async fn export(identity: &Identity, admin: &Person, filter: &Filter) -> Result<()> {
+    let now = identity.inner.clock.now();
+    let mut tx = identity.inner.db.begin_as(admin).await?;
+    let data = json!({"filter": told(filter)});
+    admin.caller.audit("audit.export", "audit").with(data).write(&mut tx, now).await?;
+    Ok(tx.commit().await?)
+}
+
+/// The next records of an export, newest first, and where it goes on; refused to who is no administrator any more.
+pub(in crate::services::identity) async fn step(
+    identity: &Identity,
+    admin: &Person,
+    filter: &Filter,
+    after: Option<Place>,
+) -> Result<(Vec<AuditRow>, Option<Place>)> {
+    let inner = &identity.inner;
+    let session = store::session::find(&inner.db, admin.session).await?;
+    if !session.is_some_and(|session| session.lives(inner.clock.now()) && session.is_admin && !session.suspended) {
+        return Err(crate::http::auth::unauthorized());
+    }
+    let rows = store::audit::after(&inner.db, filter, after, STEP).await?;
+    let whole = i64::try_from(rows.len()).is_ok_and(|count| count == STEP);
+    let next = rows.last().filter(|_| whole).map(|row| Place { at: row.created_at, id: row.id.clone() });
+    Ok((rows, next))
+}
+
+/// Removes records older than the configuration keeps them, so many at a time, until told to stop.
+pub(in crate::services::identity) async fn forget_old(
+    identity: &Identity,
+    now: Timestamp,
+    stop: &CancellationToken,
+) -> Result<()> {
+    let days = identity.inner.audit.retention_days;
+    if days == 0 {
+        return Ok(());
+    }
+    let before = now.plus_seconds(-days.saturating_mul(86_400));
+    forget(identity, Old::Before(before), stop).await
+}
+
+/// Removes the oldest records of refusals beyond as many as are kept, so many at a time, until told to stop.
+pub(in crate::services::identity) async fn forget_refusals(
+    identity: &Identity,
+    stop: &CancellationToken,
+) -> Result<()> {
+    let inner = &identity.inner;
+    let Some(until) = store::audit::refusal_at(&inner.db, inner.audit.refusals).await? else {
+        return Ok(());
+    };
+    forget(identity, Old::Refusals(until), stop).await
+}
+
+/// Removes a batch in a transaction of its own, until one is not full or it is told to stop.
+async fn forget(identity: &Identity, old: Old, stop: &CancellationToken) -> Result<()> {
+    while !stop.is_cancelled() {
+        let mut tx = identity.inner.db.begin().await?;
+        let removed = store::audit::forget(&mut tx, old, BATCH).await?;
+        tx.commit().await?;
+        if removed < BATCH.unsigned_abs() {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}

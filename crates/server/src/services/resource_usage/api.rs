@@ -1,0 +1,99 @@
+//! The routes: usage of a project, and of all projects of an organization.
+
+use axum::Json;
+use axum::extract::State;
+use berth_domain::resource_usage::{By, Totals};
+use berth_domain::{Error, Result};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::ResourceUsage;
+use super::wire::{Asked, ResourceUsageView};
+use crate::db::resource_usage;
+use crate::db::tenant::Whose;
+use crate::http::auth::{Onlooker, OrgManager};
+use crate::http::envelope::ErrorBody;
+use crate::http::list::Params;
+use crate::http::reply::Reply;
+
+/// Most rows of an answer.
+const MOST_ROWS: usize = 20_000;
+/// What usage of a project is told apart by where nobody says otherwise.
+const BY_RESOURCE: By = By { day: false, project: false, resource: true };
+/// The same for an organization.
+const BY_PROJECT: By = By { day: false, project: true, resource: false };
+
+/// Every route of the service.
+pub(super) fn routes() -> OpenApiRouter<ResourceUsage> {
+    OpenApiRouter::new().routes(routes!(get_resource_usage)).routes(routes!(get_org_resource_usage))
+}
+
+/// What the project's machines, disks and snapshots took and cost: seconds of machines by their size, GiB-hours of disks.
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/resource_usage",
+    operation_id = "getResourceUsage", tag = "catalog",
+    params(("org_id" = String, Path), ("project_id" = String, Path),
+        ("from" = Option<String>, Query, description = "a time in RFC 3339; default the beginning of the month"),
+        ("to" = Option<String>, Query, description = "a time in RFC 3339, at most 366 days later; default now"),
+        ("by" = Option<String>, Query, description = "day, resource or both with a comma between; default resource")),
+    responses((status = 200, body = ResourceUsageView), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+async fn get_resource_usage(
+    State(usage): State<ResourceUsage>,
+    Onlooker(scope): Onlooker,
+    params: Params,
+) -> Reply<Json<ResourceUsageView>> {
+    let asked = Asked::read(params, (BY_RESOURCE, &["day", "resource"]), usage.clock.now())?;
+    Ok(Json(view(&usage, Whose::Project(scope.project), asked).await?))
+}
+
+/// What machines, disks and snapshots of all projects of an organization took and cost (owners and admins of it).
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/resource_usage", operation_id = "getOrgResourceUsage",
+    tag = "identity",
+    params(("org_id" = String, Path),
+        ("from" = Option<String>, Query, description = "a time in RFC 3339; default the beginning of the month"),
+        ("to" = Option<String>, Query, description = "a time in RFC 3339, at most 366 days later; default now"),
+        ("by" = Option<String>, Query,
+            description = "day, project and resource, as many as wanted with commas between; default project")),
+    responses((status = 200, body = ResourceUsageView), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+async fn get_org_resource_usage(
+    State(usage): State<ResourceUsage>,
+    OrgManager(scope): OrgManager,
+    params: Params,
+) -> Reply<Json<ResourceUsageView>> {
+    let asked = Asked::read(params, (BY_PROJECT, &["day", "project", "resource"]), usage.clock.now())?;
+    Ok(Json(view(&usage, Whose::Org(scope.org), asked).await?))
+}
+
+async fn view(usage: &ResourceUsage, whose: Whose, asked: Asked) -> Result<ResourceUsageView> {
+    let mut totals = Totals::new(asked.counted, asked.by);
+    resource_usage::read(&usage.db, whose, asked.counted, |line| {
+        totals.add(line);
+        bounded(totals.len())
+    })
+    .await?;
+    Ok(ResourceUsageView::new(asked.span, totals))
+}
+
+/// Refuses with 400 an answer that nobody would read.
+fn bounded(rows: usize) -> Result<()> {
+    if rows <= MOST_ROWS {
+        return Ok(());
+    }
+    Err(Error::field("by", format!("leads to more than {MOST_ROWS} rows; ask for fewer days, or leave resource out")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_has_a_bound() {
+        assert!(bounded(MOST_ROWS).is_ok());
+        assert!(bounded(MOST_ROWS + 1).is_err_and(|error| error.details[0].field == "by"));
+    }
+}

@@ -1,0 +1,41 @@
+//! What a project or an organization keeps on the host, in bytes: layers that nobody writes to any more, memories,
+//! uploads, and what is under way with the most it may become. Disks of sandboxes are bounded by their number and size.
+
+use berth_domain::ids::LayerId;
+
+use crate::db::tenant::Whose;
+use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
+
+/// Bytes that are kept, an upload on its way being taken for `upload` bytes.
+pub async fn bytes(tx: &mut Tx, whose: Whose, upload: i64) -> Result<i64, DbError> {
+    let owns = whose.owns();
+    sql(format!(
+        "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) AS bytes FROM ( \
+         SELECT bytes FROM sandbox_layers WHERE {owns} AND frozen = 1 UNION ALL \
+         SELECT m.bytes FROM sandbox_memories m JOIN sandbox_layers l ON l.id = m.layer_id WHERE {owns} \
+         UNION ALL SELECT CASE WHEN state = 'receiving' THEN $2 ELSE bytes END FROM sandbox_uploads \
+         WHERE {owns} UNION ALL \
+         SELECT disk_gb * 1073741824 + memory_mb * include_memory * 1048576 FROM sandbox_snapshots \
+         WHERE {owns} AND status = 'Pending' AND deleted_at IS NULL UNION ALL \
+         SELECT disk_gb * 1073741824 + memory_mb * 1048576 FROM sandbox_templates \
+         WHERE {owns} AND status IN ('pending', 'building') AND deleted_at IS NULL) kept"
+    ))
+    .bind(whose.id().to_string())
+    .bind(upload)
+    .fetch_one(tx)
+    .await
+}
+
+struct IdRow(LayerId);
+
+impl FromRow for IdRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        row.parsed("id").map(Self)
+    }
+}
+
+/// Layers that nobody writes to any more and whose bytes are not known: those of an earlier version.
+pub async fn unmeasured(db: &Db) -> Result<Vec<LayerId>, DbError> {
+    let rows: Vec<IdRow> = sql("SELECT id FROM sandbox_layers WHERE frozen = 1 AND bytes = 0").fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| row.0).collect())
+}

@@ -1,0 +1,221 @@
+//! What is recorded of attacks and of administrators, and how administrators read it.
+
+use berth_server::db::sql;
+use berth_testkit::{Answer, Caller, Platform, vm};
+use serde_json::{Value, json};
+
+const LOG: &str = "/api/v1/admin/audit";
+
+async fn records(admin: &Caller, query: &str) -> Vec<Value> {
+    let answer = admin.get(&format!("{LOG}?{query}")).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.body["data"].as_array().expect("a list").clone()
+}
+
+async fn login(caller: &Caller, email: &str, password: &str) -> Answer {
+    caller.anonymous().post("/api/v1/auth/login", json!({"email": email, "password": password})).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_is_recorded_with_where_it_came_from() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let id = ada.get("/api/v1/users/me").await.id();
+    login(&ada, "ada@example.com", "wrong").await.refused(401, "invalid_credentials");
+    login(&ada, "nobody@example.com", "wrong").await.refused(401, "invalid_credentials");
+    let found = records(&platform.admin, "action=user.login_failed").await;
+    assert_eq!(found.len(), 2);
+    assert_eq!(
+        (found[1]["subject"].as_str(), &found[1]["data"]["email"]),
+        (Some(id.as_str()), &json!("ada@example.com"))
+    );
+    assert_eq!(found[0]["data"]["email"], "nobody@example.com");
+    for record in &found {
+        assert_eq!((&record["actor_kind"], &record["org_id"]), (&json!("anonymous"), &Value::Null));
+        assert_eq!(record["data"]["address"], "127.0.0.1");
+        assert_eq!(record["data"]["reason"], "credentials");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_after_wrong_passwords_is_recorded() {
+    let platform = Platform::start_with(|config| config.identity.login_failures_before_backoff = 2).await;
+    let ada = platform.sign_up("ada@example.com").await;
+    login(&ada, "ada@example.com", "wrong").await.refused(401, "invalid_credentials");
+    assert_eq!(records(&platform.admin, "action=user.locked_out").await.len(), 0);
+    login(&ada, "ada@example.com", "wrong").await.refused(401, "invalid_credentials");
+    let found = records(&platform.admin, "action=user.locked_out").await;
+    assert_eq!(found.len(), 1);
+    assert!(found[0]["data"]["wait_seconds"].as_u64().is_some_and(|seconds| seconds >= 1), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_key_is_recorded_once_a_minute_and_seen_by_its_organization() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let made = ada.post("/api_keys", json!({"name": "ci", "scopes": ["vm"]})).await;
+    let by_key = ada.with_token(made.body["key"].as_str().expect("a key"));
+    assert_eq!(ada.delete(&format!("/api_keys/{}", made.id())).await.status, 204);
+    for _ in 0..3 {
+        by_key.get("/vms").await.refused(401, "unauthorized");
+    }
+    let own = ada.get(&format!("{}/audit_log?action=api_key.refused", ada.org())).await.body;
+    assert_eq!(own["pagination"]["total_items"], 1, "{own}");
+    let record = &own["data"][0];
+    assert_eq!((record["subject"].as_str(), &record["data"]["reason"]), (made.body["id"].as_str(), &json!("revoked")));
+    assert_eq!((&record["data"]["name"], &record["data"]["address"]), (&json!("ci"), &json!("127.0.0.1")));
+    platform.advance(60);
+    by_key.get("/vms").await.refused(401, "unauthorized");
+    assert_eq!(records(&platform.admin, "action=api_key.refused").await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn administrators_see_what_belongs_to_no_organization_and_filter_it() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let ada = platform.sign_up("ada@example.com").await;
+    ada.running_vm("web").await;
+    let id = ada.get("/api/v1/users/me").await.id();
+    assert_eq!(admin.act(&format!("/api/v1/admin/users/{id}/suspend")).await.status, 200);
+    // What is stopped for that is recorded a moment later.
+    let stopped = |admin: Caller| async move { records(&admin, "action=vm.stop").await.len() == 1 };
+    admin.until("the VM's stop", stopped).await;
+    let signed_in = records(admin, &format!("action=user.login&subject={id}")).await;
+    assert_eq!((signed_in.len(), &signed_in[0]["org_id"]), (1, &Value::Null));
+    assert_eq!(signed_in[0]["actor_name"], "ada@example.com");
+    let suspended = records(admin, "action=user.suspend").await;
+    assert_eq!((suspended.len(), &suspended[0]["subject_name"]), (1, &json!("ada@example.com")));
+    assert_eq!(suspended[0]["data"]["address"], "127.0.0.1");
+    let (org, project) = (ada.project.split('/').nth(4).expect("an id"), ada.project_id());
+    let of_project = records(admin, &format!("org_id={org}&project_id={project}&action=vm")).await;
+    assert!(of_project.iter().all(|record| record["action"].as_str().is_some_and(|action| action.starts_with("vm."))));
+    assert!(of_project.iter().any(|record| record["action"] == "vm.create" && record["data"]["name"] == "web"));
+    assert!(of_project.iter().all(|record| record["project"] == "default"));
+    assert_eq!(records(admin, "action=vm.*").await, of_project);
+    assert!(records(admin, "action=v").await.is_empty(), "a noun is whole");
+    admin.get(&format!("{LOG}?org_id=x")).await.refused(400, "invalid_request");
+    ada.get(LOG).await.refused(403, "user_suspended");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_organization_does_not_learn_the_address_of_the_platform_s_administrator() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let (org, project) = (ada.project.split('/').nth(4).expect("an id"), ada.project_id());
+    let set = platform.admin.request(reqwest::Method::PUT, &format!("/api/v1/admin/projects/{project}/quota"));
+    assert_eq!(platform.admin.send(set.json(&json!({"vms": 5}))).await.status, 200);
+    let own = ada.get(&format!("/api/v1/orgs/{org}/audit_log?action=quota.set")).await.body;
+    assert_eq!(own["data"][0]["actor_name"], "an administrator of the platform");
+    assert_eq!(records(&platform.admin, "action=quota.set").await[0]["actor_name"], "admin@example.com");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_export_is_every_record_as_a_line() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let mut tx = platform.app().db.begin().await.expect("a transaction");
+    // More than one step of the export, some of them of the same microsecond.
+    for number in 0..1_203_i64 {
+        sql("INSERT INTO audit (id, action, subject, data, created_at, actor_kind) VALUES ($1, 'test.many', 's', '{}', $2, \
+             'platform')")
+        .bind(uuid::Uuid::now_v7().to_string())
+        .bind(number / 3)
+        .execute(&mut tx)
+        .await
+        .expect("a record");
+    }
+    tx.commit().await.expect("committed");
+    let export = admin.request(reqwest::Method::GET, &format!("{LOG}?action=test.many"));
+    let answer = admin.send(export.header("accept", "application/x-ndjson")).await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/x-ndjson")));
+    let text = answer.body.as_str().expect("lines");
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(lines.len(), 1_203);
+    let ids: std::collections::HashSet<_> = lines.iter().map(|line| line["id"].to_string()).collect();
+    assert_eq!(ids.len(), 1_203, "each once");
+    let times: Vec<_> = lines.iter().map(|line| line["created_at"].as_str().expect("a time").to_owned()).collect();
+    assert!(times.is_sorted_by(|a, b| a >= b), "newest first");
+    assert_eq!(records(admin, "action=audit.export").await.len(), 1, "taking the log is recorded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_records_are_removed_and_none_where_that_is_off() {
+    for (days, kept) in [(365, 1), (0, 2)] {
+        let platform = Platform::start_with(|config| config.audit.retention_days = days).await;
+        let now = platform.app().clock.now().0;
+        let day = 86_400_000_000_i64;
+        let mut tx = platform.app().db.begin().await.expect("a transaction");
+        for at in [now - 366 * day, now - 364 * day] {
+            sql("INSERT INTO audit (id, action, subject, data, created_at, actor_kind) VALUES ($1, 'test.old', 's', '{}', \
+                 $2, 'platform')")
+            .bind(uuid::Uuid::now_v7().to_string())
+            .bind(at)
+            .execute(&mut tx)
+            .await
+            .expect("a record");
+        }
+        tx.commit().await.expect("committed");
+        // The first thing that housekeeping does is to look at what is old.
+        let platform = platform.restart().await;
+        let left = |admin: Caller| async move { records(&admin, "action=test.old").await.len() == kept };
+        platform.admin.until("housekeeping", left).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_name_what_was_done_to() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let made = ada.post("/api/v1/orgs", json!({"name": "Acme", "slug": "acme"})).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    assert_eq!(ada.post("/api/v1/orgs/acme/projects", json!({"name": "Web Site", "slug": "web"})).await.status, 201);
+    let project = ada.in_project("/api/v1/orgs/acme/projects/web");
+    let id = project.create_vm(vm("one")).await;
+    project.reaches(&id, "running").await;
+    assert_eq!(project.act(&format!("/vms/{id}/stop")).await.status, 202);
+    let named = async |action: &str| {
+        let log = ada.get(&format!("/api/v1/orgs/acme/audit_log?action={action}")).await.body;
+        log["data"][0]["data"]["name"].as_str().map(str::to_owned)
+    };
+    for (action, name) in
+        [("org.create", "Acme"), ("project.create", "Web Site"), ("vm.create", "one"), ("vm.stop", "one")]
+    {
+        assert_eq!(named(action).await.as_deref(), Some(name), "{action}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_many_records_of_refusals_are_kept_the_newest() {
+    let platform = Platform::start_with(|config| config.audit.refusals = 2).await;
+    let now = platform.app().clock.now().0;
+    let mut tx = platform.app().db.begin().await.expect("a transaction");
+    for (action, age) in [
+        ("test.old", 9),
+        ("refusals.more", 9),
+        ("api_key.refused", 8),
+        ("user.locked_out", 7),
+        ("user.login_failed", 6),
+        ("api_key.refused", 5),
+    ] {
+        sql("INSERT INTO audit (id, action, subject, data, created_at, actor_kind) VALUES ($1, $2, $3, '{}', $4, \
+             'platform')")
+        .bind(uuid::Uuid::now_v7().to_string())
+        .bind(action)
+        .bind(format!("age {age}"))
+        .bind(now - age * 1_000_000)
+        .execute(&mut tx)
+        .await
+        .expect("a record");
+    }
+    tx.commit().await.expect("committed");
+    let platform = platform.restart().await;
+    let of = async |action: &str| {
+        let found = records(&platform.admin, &format!("action={action}")).await;
+        found.iter().map(|record| record["subject"].as_str().expect("a subject").to_owned()).collect::<Vec<_>>()
+    };
+    platform.admin.until("housekeeping", |_| async { of("user.locked_out").await.is_empty() }).await;
+    assert!(of("refusals.more").await.is_empty(), "what strangers cause is bounded, this too");
+    assert_eq!(of("api_key.refused").await, ["age 5"]);
+    assert_eq!(of("user.login_failed").await, ["age 6"]);
+    assert_eq!(of("test.old").await, ["age 9"], "what people do is kept by its age alone");
+}

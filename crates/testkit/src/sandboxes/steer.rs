@@ -1,0 +1,147 @@
+//! What a test does to the simulated engine and sees of it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use berth_domain::Timestamp;
+use berth_server::services::sandbox::engine::{Activity, Capacity, EngineError, Kept, StartSpec};
+
+use super::{Layer, SimulatedSandboxes, id};
+
+impl SimulatedSandboxes {
+    /// From now on a call of this name is refused.
+    pub fn refuse(&self, call: &str, error: EngineError) {
+        self.world().refusals.insert(call.to_owned(), error);
+    }
+
+    /// From now on a call of this name works again.
+    pub fn allow(&self, call: &str) {
+        self.world().refusals.remove(call);
+    }
+
+    /// How long each call takes.
+    pub fn set_delay(&self, delay: Duration) {
+        self.world().delay = delay;
+    }
+
+    /// From now on this agent is inside every machine: `berth-agent --socket PATH`.
+    pub fn set_agent(&self, socket: &Path) {
+        self.world().agent = Some(socket.to_owned());
+    }
+
+    /// What there is to give.
+    pub fn set_capacity(&self, change: impl FnOnce(&mut Capacity)) {
+        change(&mut self.world().capacity);
+    }
+
+    /// Whether builds last until they are called off.
+    pub fn set_builds_last(&self, yes: bool) {
+        self.world().builds_last = yes;
+    }
+
+    /// Whether the programs of templates hang, so that their boot never ends.
+    pub fn set_templates_hang(&self, yes: bool) {
+        self.world().templates_hang = yes;
+    }
+
+    /// Whether machines are as if they had just begun, so that a server in them may still be coming up.
+    pub fn set_begins(&self, yes: bool) {
+        self.world().begins = yes;
+    }
+
+    /// How many templates are being booted.
+    pub fn warming(&self) -> usize {
+        self.world().warming.len()
+    }
+
+    /// How many builds began.
+    pub fn builds(&self) -> u32 {
+        self.world().builds
+    }
+
+    /// Something is on the host that nobody asked for.
+    pub fn leave(&self, kept: Kept) {
+        match kept {
+            Kept::Layer(id) => drop(self.world().layers.insert(id, Layer::default())),
+            Kept::Memory(id) => drop(self.world().memories.insert(id)),
+            Kept::Upload(id) => std::fs::write(self.uploads.path().join(id.to_string()), "").expect("a file"),
+        }
+    }
+
+    /// How many uploads there are on the host.
+    pub fn uploads(&self) -> usize {
+        self.sent().len()
+    }
+
+    /// What is in the uploads on the host.
+    pub fn uploaded(&self) -> Vec<Vec<u8>> {
+        let entries = std::fs::read_dir(self.uploads.path()).into_iter().flatten().flatten();
+        entries.map(|entry| std::fs::read(entry.path()).expect("a file")).collect()
+    }
+
+    /// Whether memories load.
+    pub fn set_loads_memory(&self, yes: bool) {
+        self.world().loads_memory = yes;
+    }
+
+    /// The image of the platform's template is built anew.
+    pub fn rebuild_base(&self) {
+        self.world().version += 1;
+    }
+
+    /// How a sandbox is used.
+    pub fn set_activity(&self, sandbox: &str, open: u32, last_used: Option<Timestamp>) {
+        self.world().activity.insert(id(sandbox), Activity { open, running: Some(0), last_used });
+    }
+
+    /// A machine ends by itself.
+    pub fn kill(&self, sandbox: &str) {
+        let sandbox = id(sandbox);
+        if let Some(machine) = self.world().machines.get_mut(&sandbox) {
+            machine.alive = false;
+        }
+        let _ = self.happenings.send(sandbox);
+    }
+
+    /// The host starts anew: no machine runs any more, and their traces are there.
+    pub fn restart_host(&self) {
+        let mut world = self.world();
+        world.boot += 1;
+        world.machines.values_mut().for_each(|machine| machine.alive = false);
+    }
+
+    /// Something is written inside a sandbox.
+    pub fn write(&self, sandbox: &str, text: &str) {
+        let mut world = self.world();
+        let top = world.machines.get(&id(sandbox)).filter(|m| m.alive).expect("a machine").top;
+        let frozen = world.layers[&top].frozen;
+        world.require(!frozen, || format!("{sandbox} writes to a frozen layer"));
+        world.layers.get_mut(&top).expect("a layer").written.insert(text.to_owned());
+    }
+
+    /// Everything that a sandbox's running machine sees on its disk.
+    pub fn read(&self, sandbox: &str) -> Vec<String> {
+        let world = self.world();
+        let top = world.machines.get(&id(sandbox)).filter(|m| m.alive).expect("a machine").top;
+        let texts: BTreeSet<_> = world.chain(top).iter().flat_map(|id| world.layers[id].written.clone()).collect();
+        texts.into_iter().collect()
+    }
+
+    /// What a machine was started with, and whether its memory was loaded.
+    pub fn spec(&self, sandbox: &str) -> Option<(StartSpec, bool)> {
+        self.world().machines.get(&id(sandbox)).map(|m| (m.spec.clone(), m.from_memory))
+    }
+
+    /// Machines that run, layers and memories that exist, and starts so far.
+    pub fn counts(&self) -> (usize, usize, usize, u32) {
+        let world = self.world();
+        let running = world.machines.values().filter(|m| m.alive).count();
+        (running, world.layers.len(), world.memories.len(), world.starts)
+    }
+
+    /// What it was asked for and never may be.
+    pub fn violations(&self) -> Vec<String> {
+        self.world().violations.clone()
+    }
+}
