@@ -63,8 +63,9 @@ impl Session<'_> {
             tokio::fs::remove_file(&partial).await?;
             return Err(sha.broken());
         }
-        tokio::task::spawn_blocking(move || file.sync_all()).await.map_err(gone)??;
-        Ok(tokio::fs::rename(&partial, &place).await?)
+        // Its lock is held until it has its name: who opened it before takes it for their own otherwise.
+        let keep = move || file.sync_all().and_then(|()| std::fs::rename(partial, place));
+        Ok(tokio::task::spawn_blocking(keep).await.map_err(gone)??)
     }
 
     async fn ask(&self, sha: &Sha, have: u64) -> Result<Response> {
@@ -91,19 +92,20 @@ fn gone(error: impl std::fmt::Display) -> Error {
 
 /// Opens the file that a blob is loaded into, alone; none if the blob is there, perhaps by another pull meanwhile.
 async fn claim(partial: &Path, place: &Path, size: u64) -> Result<Option<File>> {
-    loop {
-        if place.metadata().is_ok_and(|found| found.is_file() && found.len() == size) {
-            return Ok(None);
-        }
+    let is_there = || place.metadata().is_ok_and(|found| found.is_file() && found.len() == size);
+    while !is_there() {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(partial)?;
         match file.try_lock() {
-            // Whoever had it may have given it its name since.
-            Ok(()) if is_at(&file, partial) => return Ok(Some(file)),
-            Ok(()) => {}
+            // Whoever had it gave it its name since.
+            Ok(()) if !is_at(&file, partial) => {}
+            // Whoever had it gave it its name before this one was made.
+            Ok(()) if is_there() => std::fs::remove_file(partial)?,
+            Ok(()) => return Ok(Some(file)),
             Err(TryLockError::WouldBlock) => tokio::time::sleep(AGAIN).await,
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
     }
+    Ok(None)
 }
 
 /// Whether a file is still what a path names.
