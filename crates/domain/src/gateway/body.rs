@@ -474,7 +474,7 @@ impl Hash {
 }
 
 #[cfg(test)]
-#[path = "body_properties.rs"]
+#[path = "body_properties_tests.rs"]
 mod properties;
 #[cfg(test)]
 #[path = "body_tests.rs"]
