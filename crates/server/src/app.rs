@@ -231,12 +231,17 @@ fn metrics(
     })
 }
 
-/// `berth serve`: answers until SIGTERM or SIGINT, then drains and leaves machines running.
-pub async fn serve(config: Config) -> Result<()> {
-    init_log(&config);
+/// What a process does that is to hold machines, before anything else.
+fn begin(config: &Config) {
+    init_log(config);
     // What the service and its machines write is nobody else's to read.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     seats::raise_descriptors();
+}
+
+/// `berth serve`: answers until SIGTERM or SIGINT, then drains and leaves machines running.
+pub async fn serve(config: Config) -> Result<()> {
+    begin(&config);
     // What is typed wrong is told before anything is opened.
     let certificate = config.http.tls.as_ref().map(Certificate::load).transpose()?.map(Arc::new);
     let (mut app, doors) = open(&config, certificate.clone()).await?;
@@ -289,7 +294,7 @@ pub async fn open(config: &Config, certificate: Option<Arc<Certificate>>) -> Res
 
 /// `berth shutdown`: stops every machine of a service that does not run, in good order, and ends.
 pub async fn shut_down(config: Config) -> Result<()> {
-    init_log(&config);
+    begin(&config);
     let app = App::start(&config).await?;
     let count = app.vms.stop(None, "the platform is shut down").await?;
     println!("Stopping {count} machines; a guest has {} s to answer the power button", config.vm.stop_seconds);

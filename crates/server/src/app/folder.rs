@@ -68,7 +68,7 @@ pub(super) async fn open(config: &Config, keeper: &Keeper, clock: &Clock) -> Res
         error => anyhow::Error::from(error).context("the database cannot be opened"),
     };
     let db = Db::connect(&config.database_url).await.map_err(cannot)?;
-    let noted = noted(&config.data_dir);
+    let noted = noted(&config.data_dir)?;
     // Before its schema is touched.
     let found = Found::of(&db).await.map_err(cannot)?;
     if let Some(reason) = found.known.as_ref().and_then(|known| known.refuses(keeper, config.take_over, clock.now())) {
@@ -137,8 +137,13 @@ impl Found {
 }
 
 /// The id of the database that the folder had last.
-fn noted(dir: &Path) -> Option<String> {
-    std::fs::read_to_string(dir.join(DATABASE)).ok().map(|text| text.trim().to_owned())
+fn noted(dir: &Path) -> Result<Option<String>> {
+    let file = dir.join(DATABASE);
+    match std::fs::read_to_string(&file) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("the file {} cannot be read", file.display())),
+    }
 }
 
 fn holds_things(dir: &Path) -> bool {

@@ -456,6 +456,7 @@ impl<S: Send + Sync> FromRequestParts<S> for KeyItself {
         let mut scope = gate(parts)?.home(caller, None).await?;
         admit(parts, &scope.caller.who, Some(&scope))?;
         scope.let_in(parts, Action::ReadProject, None)?;
+        query::refuse(parts)?;
         Ok(Self { id, scope })
     }
 }

@@ -332,6 +332,31 @@ async fn who_brought_whom() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_resets_a_password_has_proved_the_address() {
+    let platform = Platform::start_with(|config| {
+        config.identity.code_seconds = 120;
+        config.identity.reset_token_seconds = 7_200;
+    })
+    .await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let code = ada.get("/api/v1/referrals/code").await.body["code"].clone();
+    let body = json!({"email": "bob@example.com", "password": PASSWORD, "referral_code": code});
+    assert_eq!(ada.anonymous().post("/api/v1/auth/signup", body).await.status, 201);
+    let verification = platform.message("bob@example.com", 1).await;
+    assert!(verification.contains("within 24 hours") && verification.contains("within 2 minutes"), "{verification}");
+    ada.anonymous().post("/api/v1/auth/password/forgot", json!({"email": "bob@example.com"})).await;
+    let mail = platform.message("bob@example.com", 2).await;
+    assert!(mail.contains("within 2 hours"), "{mail}");
+    let reset = json!({"token": token_in(&mail), "new_password": OTHER});
+    assert_eq!(ada.anonymous().post("/api/v1/auth/password/reset", reset).await.status, 204);
+    assert!(verified(&Caller::login(&ada.base, "bob@example.com", OTHER).await).await);
+    assert_eq!(ada.get("/api/v1/referrals").await.body["data"][0]["status"], "qualified");
+    // The link of the first mail has served, too.
+    let verify = json!({"token": token_in(&verification)});
+    ada.anonymous().post("/api/v1/auth/email/verify", verify).await.refused(400, "invalid_token");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_administrator_notes_that_a_referral_was_rewarded() {
     let platform = Platform::start().await;
     let (admin, ada) = (&platform.admin, platform.sign_up("ada@example.com").await);

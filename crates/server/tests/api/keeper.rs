@@ -116,6 +116,17 @@ async fn a_folder_takes_another_database_when_it_is_told_to_and_refuses_the_firs
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_cannot_tell_its_database_begins_with_none() {
+    let mut platform = Platform::start().await;
+    platform.stop().await;
+    let noted = platform.config.data_dir.join("database");
+    std::fs::remove_file(&noted).expect("removed");
+    std::fs::create_dir(&noted).expect("nothing that can be read");
+    let refusal = restarted(&platform, &platform.config).await.err().expect("a refusal").to_string();
+    assert!(refusal.contains("cannot be read") && refusal.contains("database"), "{refusal}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_folder_with_disks_from_before_it_named_its_database_begins_with_no_new_one() {
     let dir = tempfile::tempdir().expect("a folder");
     let read = |name: &str| (name == "BERTH_DATA_DIR").then(|| dir.path().to_string_lossy().into_owned());

@@ -41,23 +41,33 @@ pub enum Letter {
     VerifyEmail {
         /// The link's token.
         token: Secret,
+        /// How long the link is good, in seconds.
+        life: i64,
         /// The code.
         code: Secret,
+        /// How long the code is good, in seconds.
+        code_life: i64,
     },
     /// To verify a number; a text message.
     VerifyPhone {
         /// The code.
         code: Secret,
+        /// How long it is good, in seconds.
+        life: i64,
     },
     /// To set a new password.
     ResetPassword {
         /// The link's token.
         token: Secret,
+        /// How long the link is good, in seconds.
+        life: i64,
     },
     /// To join an organization.
     Invitation {
         /// The link's token.
         token: Secret,
+        /// How long the link is good, in seconds.
+        life: i64,
         /// Name of the organization.
         org: String,
         /// Who invites.
@@ -82,6 +92,15 @@ fn encoded(text: String) -> Body {
         return Body::dangerous_pre_encoded(lines, header::ContentTransferEncoding::SevenBit);
     }
     Body::new(text)
+}
+
+/// So many seconds as people say them, in the largest unit of which there are two at least. A minute that has begun counts:
+/// an invitation of seven days is sent a moment after it was made.
+fn time(seconds: i64) -> String {
+    let seconds = if seconds < 120 { seconds } else { (seconds + 59) / 60 * 60 };
+    let units = [(86_400, "days"), (3_600, "hours"), (60, "minutes")];
+    let (unit, name) = units.into_iter().find(|(unit, _)| seconds >= 2 * unit).unwrap_or((1, "seconds"));
+    format!("{} {name}", seconds / unit)
 }
 
 /// Who carries messages.
@@ -122,13 +141,13 @@ impl Carrier {
     /// Sends a message. The reason of a failure is for the operator.
     pub async fn send(&self, id: OutboxId, recipient: &str, letter: &Letter) -> Result<(), String> {
         match letter {
-            Letter::VerifyPhone { code } => self.text(id, recipient, code).await,
+            Letter::VerifyPhone { code, life } => self.text(id, recipient, code, *life).await,
             letter => self.mail(id, recipient, letter).await,
         }
     }
 
-    async fn text(&self, id: OutboxId, number: &str, code: &Secret) -> Result<(), String> {
-        let text = format!("{} is your code for {}. It ends in 10 minutes.", code.0, self.product);
+    async fn text(&self, id: OutboxId, number: &str, code: &Secret, life: i64) -> Result<(), String> {
+        let text = format!("{} is your code for {}. It ends in {}.", code.0, self.product, time(life));
         let Some((url, token)) = &self.webhook else {
             return self.keep(&format!("{id}.sms.txt"), format!("To: {number}\n\n{text}\n").as_bytes()).await;
         };
@@ -193,32 +212,35 @@ impl Carrier {
         let (product, url) = (&self.product, &self.base_url);
         let link = |page: &str, token: &Secret| format!("{url}/account/{page}?token={}", token.0);
         let (subject, text) = match letter {
-            Letter::VerifyEmail { token, code } => (
+            Letter::VerifyEmail { token, life, code, code_life } => (
                 format!("Verify your address for {product}"),
                 format!(
                     "Somebody, hopefully you, has an account at {product} with this address.\n\n\
-                     Open this link within 24 hours to verify the address:\n\n{}\n\n\
-                     Or type this code within 10 minutes:\n\n{}\n\n\
-                     If it was not you, do nothing.",
+                     Open this link within {} to verify the address:\n\n{}\n\n\
+                     Or type this code within {}:\n\n{}\n\nIf it was not you, do nothing.",
+                    time(*life),
                     link("verify", token),
+                    time(*code_life),
                     code.0
                 ),
             ),
-            Letter::ResetPassword { token } => (
+            Letter::ResetPassword { token, life } => (
                 format!("A new password for {product}"),
                 format!(
                     "Somebody, hopefully you, forgot the password of your account at {product}.\n\n\
-                     Open this link within 30 minutes to choose a new one:\n\n{}\n\n\
+                     Open this link within {} to choose a new one:\n\n{}\n\n\
                      Every session will end. If it was not you, do nothing.",
+                    time(*life),
                     link("reset", token)
                 ),
             ),
-            Letter::Invitation { token, org, by } => (
+            Letter::Invitation { token, life, org, by } => (
                 format!("{by} invites you to {org} at {product}"),
                 format!(
                     "{by} invites you to join {org} at {product}.\n\n\
-                     Open this link within 7 days to accept, with or without an account:\n\n{}\n\n\
+                     Open this link within {} to accept, with or without an account:\n\n{}\n\n\
                      If you do not want to, do nothing.",
+                    time(*life),
                     link("invitation", token)
                 ),
             ),
@@ -244,8 +266,32 @@ impl Carrier {
                      If it was not you, choose a new one here, which ends every session:\n\n{url}/account/forgot"
                 ),
             ),
-            Letter::VerifyPhone { code } => (format!("Your code for {product}"), code.0.clone()),
+            Letter::VerifyPhone { code, .. } => (format!("Your code for {product}"), code.0.clone()),
         };
         (subject, format!("Hello,\n\n{text}\n\n-- \n{product}, {url}\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::time;
+
+    #[test]
+    fn times_are_told_in_a_unit_of_which_there_are_two() {
+        let told = [1, 119, 120, 600, 1_800, 7_140, 7_141, 86_400, 172_740, 172_800, 7 * 86_400 - 1].map(time);
+        let expected = [
+            "1 seconds",
+            "119 seconds",
+            "2 minutes",
+            "10 minutes",
+            "30 minutes",
+            "119 minutes",
+            "2 hours",
+            "24 hours",
+            "47 hours",
+            "2 days",
+            "7 days",
+        ];
+        assert_eq!(told, expected);
     }
 }

@@ -53,9 +53,8 @@ pub(in crate::services::identity) async fn reset(
         api_key::end_all(&mut tx, user.id, now).await?;
         store::invitation::end_of(&mut tx, user.id, None, now).await?;
     }
-    user.email_verified_at = user.email_verified_at.or(Some(now));
-    user.updated_at = now;
-    store::user::update(&mut tx, &user).await?;
+    // Who has the link reads the address.
+    verification::verified(&mut tx, &mut user, now).await?;
     store::one_time::end(&mut tx, mail::RESET_PASSWORD, &presented.subject, now).await?;
     let ended = store::session::revoke_all(&mut tx, user.id, None, now).await?;
     store::outbox::put(&mut tx, mail::PASSWORD_CHANGED, &user.email, None, now).await?;

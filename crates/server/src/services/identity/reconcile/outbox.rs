@@ -23,7 +23,7 @@ use crate::work::{Due, Reconciler};
 const PAUSE: i64 = 5;
 /// Longest pause, in seconds.
 const LONGEST: i64 = 3_600;
-/// Age after which a message that could not be sent is given up, in seconds: its link has ended by then.
+/// Age after which a message that could not be sent is given up, in seconds.
 const GIVEN_UP: i64 = 3 * 86_400;
 
 /// Before a recipient who has got enough is written to again, in seconds.
@@ -88,38 +88,36 @@ impl OutboxReconciler {
         crate::fault::point("outbox.send.done").await.map_err(Error::internal)?;
         match sent {
             Ok(()) => self.settle(id, "sent").await,
-            Err(reason) => self.postpone(&row, &reason).await,
+            Err(reason) => self.failed(&row, &reason).await,
         }
     }
 
     /// Has a message wait until its recipient has not been written to for a while.
     async fn later(&self, row: &OutboxRow) -> Result<()> {
+        self.wait(row, row.attempts, "the recipient has got enough of its kind within the hour", WHILE).await
+    }
+
+    /// Has a message that could not be sent wait longer than the last time.
+    async fn failed(&self, row: &OutboxRow, reason: &str) -> Result<()> {
+        let attempts = row.attempts + 1;
+        tracing::warn!(outbox = %row.id, kind = row.kind, attempts, reason, "a message cannot be sent");
+        let doublings = u32::try_from(row.attempts).unwrap_or(u32::MAX).min(20);
+        self.wait(row, attempts, reason, (PAUSE << doublings).min(LONGEST)).await
+    }
+
+    async fn wait(&self, row: &OutboxRow, attempts: i64, reason: &str, seconds: i64) -> Result<()> {
         let now = self.identity.inner.clock.now();
         if row.created_at.plus_seconds(GIVEN_UP) <= now {
             return self.settle(row.id, "failed").await;
         }
         let mut tx = self.identity.inner.db.begin().await?;
-        let reason = "the recipient has got enough of its kind within the hour";
-        store::outbox::postpone(&mut tx, row.id, reason, now.plus_seconds(WHILE)).await?;
+        store::outbox::postpone(&mut tx, row.id, attempts, reason, now.plus_seconds(seconds)).await?;
         Ok(tx.commit().await?)
     }
 
     async fn settle(&self, id: OutboxId, outcome: &str) -> Result<()> {
         let mut tx = self.identity.inner.db.begin().await?;
         store::outbox::settle(&mut tx, id, outcome, self.identity.inner.clock.now()).await?;
-        Ok(tx.commit().await?)
-    }
-
-    async fn postpone(&self, row: &OutboxRow, reason: &str) -> Result<()> {
-        let now = self.identity.inner.clock.now();
-        tracing::warn!(outbox = %row.id, kind = row.kind, attempts = row.attempts + 1, reason, "a message cannot be sent");
-        if row.created_at.plus_seconds(GIVEN_UP) <= now {
-            return self.settle(row.id, "failed").await;
-        }
-        let doublings = u32::try_from(row.attempts).unwrap_or(u32::MAX).min(20);
-        let until = now.plus_seconds((PAUSE << doublings).min(LONGEST));
-        let mut tx = self.identity.inner.db.begin().await?;
-        store::outbox::postpone(&mut tx, row.id, reason, until).await?;
         Ok(tx.commit().await?)
     }
 
@@ -156,13 +154,13 @@ impl OutboxReconciler {
             return Ok(None);
         }
         if verifies {
-            let code = Some(config.code_seconds);
-            let (token, code) = self.mint(tx, &subject, row, config.email_link_seconds, code).await?;
-            return Ok(Some(Letter::VerifyEmail { token, code }));
+            let (life, code_life) = (config.email_link_seconds, config.code_seconds);
+            let (token, code) = self.mint(tx, &subject, row, life, Some(code_life)).await?;
+            return Ok(Some(Letter::VerifyEmail { token, life, code, code_life }));
         }
         let life = config.reset_token_seconds;
         let (token, _) = self.mint(tx, &subject, row, life, None).await?;
-        Ok(Some(Letter::ResetPassword { token }))
+        Ok(Some(Letter::ResetPassword { token, life }))
     }
 
     async fn to_number(&self, tx: &mut Tx, row: &OutboxRow) -> Result<Option<Letter>> {
@@ -173,7 +171,7 @@ impl OutboxReconciler {
         }
         let life = self.identity.inner.config.code_seconds;
         let (_, code) = self.mint(tx, &subject, row, life, Some(life)).await?;
-        Ok(Some(Letter::VerifyPhone { code }))
+        Ok(Some(Letter::VerifyPhone { code, life }))
     }
 
     async fn to_invited(&self, tx: &mut Tx, row: &OutboxRow) -> Result<Option<Letter>> {
@@ -191,7 +189,7 @@ impl OutboxReconciler {
         let org_name = Some(org.name).filter(plain).unwrap_or(org.slug);
         let life = (invitation.expires_at.0 - now.0) / Timestamp::SECOND;
         let (token, _) = self.mint(tx, &subject, row, life, None).await?;
-        Ok(Some(Letter::Invitation { token, org: org_name, by }))
+        Ok(Some(Letter::Invitation { token, life, org: org_name, by }))
     }
 
     /// Whether an account was written to so often that somebody wants to annoy its owner, or to guess.

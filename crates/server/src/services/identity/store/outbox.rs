@@ -95,11 +95,18 @@ pub async fn sent(tx: &mut Tx, kind: &str, recipient: &str, since: Timestamp, bu
     .await
 }
 
-/// Notes an attempt that failed, and when the next is due.
-pub async fn postpone(tx: &mut Tx, id: OutboxId, message: &str, until: Timestamp) -> Result<(), DbError> {
-    sql("UPDATE outbox SET attempts = attempts + 1, message = $2, work_at = $3, begun_at = NULL \
+/// Notes why a message was not sent, how many attempts failed so far, and when the next is due.
+pub async fn postpone(
+    tx: &mut Tx,
+    id: OutboxId,
+    attempts: i64,
+    message: &str,
+    until: Timestamp,
+) -> Result<(), DbError> {
+    sql("UPDATE outbox SET attempts = $2, message = $3, work_at = $4, begun_at = NULL \
          WHERE id = $1 AND work_at IS NOT NULL")
     .bind(id)
+    .bind(attempts)
     .bind(message)
     .bind(until)
     .execute(tx)
