@@ -15,7 +15,14 @@ pub(super) const TRIES: u32 = 20;
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// The data folder, held for as long as this lives. The kernel lets go of it with the process.
-pub(super) struct DataDir(#[expect(dead_code, reason = "held, not read")] File);
+pub(super) struct DataDir(File);
+
+impl Drop for DataDir {
+    fn drop(&mut self) {
+        // A child that was forked a moment ago has the file open, too, until it executes its program.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
 
 impl DataDir {
     /// Makes the folder, if need be, and takes it.

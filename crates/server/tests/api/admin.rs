@@ -3,6 +3,8 @@
 use berth_testkit::{Caller, Platform, vm};
 use serde_json::{Value, json};
 
+use super::quota::limits_for_tiny_vms;
+
 const PASSWORD: &str = "a quiet harbour at night";
 
 async fn ids(caller: &Caller) -> (String, String) {
@@ -77,20 +79,7 @@ async fn a_quota_bounds_what_is_made() {
     };
     set(&ada, json!({"vms": 100})).await.refused(403, "forbidden");
     set(&platform.admin, json!({"vms": -1})).await.refused(400, "invalid_request");
-    // A tiny VM has one virtual CPU, 512 MiB, and a root disk of 20 GiB.
-    for (limits, allowed) in [
-        (json!({"vms": 0}), false),
-        (json!({"vms": 1}), true),
-        (json!({"vms": 1}), false),
-        (json!({"vcpu": 1}), false),
-        (json!({"vcpu": 2}), true),
-        (json!({"memory_mb": 1535}), false),
-        (json!({"memory_mb": 1536}), true),
-        (json!({"disks": 3}), false),
-        (json!({"disks": 4}), true),
-        (json!({"disk_gb": 99}), false),
-        (json!({"disk_gb": 100}), true),
-    ] {
+    for (limits, allowed) in limits_for_tiny_vms() {
         let answer = set(&platform.admin, limits.clone()).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         let made = ada.post("/vms", vm("web")).await;

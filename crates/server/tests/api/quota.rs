@@ -16,15 +16,10 @@ async fn put(caller: &Caller, path: &str, limits: Value) -> Answer {
     caller.send(caller.request(Method::PUT, path).json(&limits)).await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_organization_s_quota_bounds_the_sum_of_its_projects() {
-    let platform = Platform::start().await;
-    let ada = platform.sign_up("ada@example.com").await;
-    let (org, quota) = of_org(&ada);
-    let other = ada.another_project("second").await;
-    // A tiny VM has one virtual CPU, 512 MiB, and a root disk of 20 GiB. Each time the other project asks.
-    let mut asks = [&ada, &other].into_iter().cycle();
-    for (limits, allowed) in [
+/// Limits to be set one after the other, and whether one more tiny VM is within each: it has one virtual CPU, 512 MiB, and
+/// a root disk of 20 GiB.
+pub fn limits_for_tiny_vms() -> [(Value, bool); 11] {
+    [
         (json!({"vms": 0}), false),
         (json!({"vms": 1}), true),
         (json!({"vms": 1}), false),
@@ -36,7 +31,18 @@ async fn an_organization_s_quota_bounds_the_sum_of_its_projects() {
         (json!({"disks": 4}), true),
         (json!({"disk_gb": 99}), false),
         (json!({"disk_gb": 100}), true),
-    ] {
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_organization_s_quota_bounds_the_sum_of_its_projects() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let (org, quota) = of_org(&ada);
+    let other = ada.another_project("second").await;
+    // Each time the other project asks.
+    let mut asks = [&ada, &other].into_iter().cycle();
+    for (limits, allowed) in limits_for_tiny_vms() {
         assert_eq!(put(&platform.admin, &quota, limits.clone()).await.status, 200);
         let made = asks.next().expect("a project").post("/vms", vm("web")).await;
         if allowed {
@@ -165,7 +171,7 @@ async fn a_person_owns_ten_organizations_of_a_hundred_projects_unless_somebody_s
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_set_while_a_body_is_waited_for_counts() {
-    let platform = Platform::start().await;
+    let platform = Platform::start_with(|config| config.http.body_grace_seconds = 600).await;
     let ada = platform.sign_up("ada@example.com").await;
     let project = format!("/api/v1/admin/projects/{}/quota", ada.project_id());
     for path in [of_org(&ada).1, project] {

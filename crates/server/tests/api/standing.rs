@@ -103,6 +103,7 @@ async fn with_a_member_go_their_keys_and_their_invitations() {
     let other = join(&platform, &owner, "other@example.com", "owner").await;
     let (theirs, ours) = (key(&other).await, key(&owner).await);
     assert_eq!(invite(&other, "own@example.org", "owner").await.status, 201);
+    platform.message("own@example.org", 1).await;
     let member = format!("{}/members/{}", owner.org(), me(&other).await);
     answered(&theirs).await;
     assert_eq!(owner.delete(&member).await.status, 204);

@@ -157,7 +157,7 @@ async fn the_books_outlive_the_service() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_worked_and_was_not_waited_for_is_booked() {
     let upstream = Upstream::start().await;
-    let change = json!({"first_byte_timeout_seconds": 3, "price": {"input": 500_000, "output": 1_000_000}});
+    let change = json!({"first_byte_timeout_seconds": 10, "price": {"input": 500_000, "output": 1_000_000}});
     let gateway = Gateway::over_twice(&upstream, change).await;
     upstream.then(Script::default().hang());
     let mut body = ask("hi");
@@ -181,7 +181,7 @@ async fn an_upstream_that_worked_and_was_not_waited_for_is_booked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_began_no_stream_in_time_is_booked_by_the_prompt() {
     let upstream = Upstream::start().await;
-    let change = json!({"first_byte_timeout_seconds": 3, "price": {"input": 500_000, "output": 1_000_000}});
+    let change = json!({"first_byte_timeout_seconds": 10, "price": {"input": 500_000, "output": 1_000_000}});
     let gateway = Gateway::over_twice(&upstream, change).await;
     // The first says nothing at all, the second begins an answer and no event.
     for silent in [Script::default().hang(), Script::sse().hang()] {

@@ -28,8 +28,11 @@ pub async fn run(identity: Identity, stop: CancellationToken) {
         let mut done = note_used(&identity).await;
         let now = identity.inner.clock.now();
         if next <= now {
-            next = now.plus_seconds(OLD);
-            done = done.and(tidy(&identity, &stop).await);
+            let tidied = tidy(&identity, &stop).await;
+            if tidied.is_ok() {
+                next = now.plus_seconds(OLD);
+            }
+            done = done.and(tidied);
         }
         if let Err(error) = done {
             tracing::warn!(%error, "identity's housekeeping failed; trying again later");
