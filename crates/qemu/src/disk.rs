@@ -114,7 +114,11 @@ pub(crate) async fn convert(from: &Path, format: &str, dst: &Path, bounds: &Boun
     bound(&mut command, bounds);
     let seconds = bounds.time.as_secs();
     let late = || Error::Invalid(format!("converting the image took longer than {seconds} s"));
-    let out = tokio::time::timeout(bounds.time, output(&mut command)).await.map_err(|_| late())??;
+    let out = tokio::select! {
+        biased;
+        () = tokio::time::sleep(bounds.time) => return Err(late()),
+        out = output(&mut command) => out?,
+    };
     let most = bounds.file_bytes;
     // The signal of a file that grew too large is ignored where the service's parent ignores it. The write then fails
     // at that very size.

@@ -174,13 +174,19 @@ impl Pump {
     async fn drain(&mut self) {
         let deadline = Instant::now() + GRACE;
         let open = |sources: &[Source]| sources.iter().any(|source| source.pipe.is_some());
-        while open(&self.sources) && !self.process.waits(LAST) && Instant::now() < deadline {
+        loop {
             let mut any = false;
             for source in &mut self.sources {
                 any |= source.take(&self.process, LAST);
             }
             if any {
                 self.process.changed.send_replace(());
+            }
+            // Looked at behind the first read: what is there is taken, however late this comes.
+            if !open(&self.sources) || self.process.waits(LAST) || Instant::now() >= deadline {
+                return;
+            }
+            if any {
                 tokio::task::yield_now().await;
                 continue;
             }

@@ -28,7 +28,7 @@ const SIZES: std::ops::RangeInclusive<u64> = 1..=10_000;
 /// The most bytes of one frame of output.
 const CHUNK: usize = 64 * 1024;
 /// How long what was typed before a connection ended may take to be read by its program.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const LAST_WORDS: Duration = Duration::from_mins(1);
 /// Refusals that wait for the client to read them.
 const REFUSALS: usize = 8;
 

@@ -230,8 +230,10 @@ async fn an_end_is_told_while_a_grandchild_holds_the_streams() {
 #[tokio::test]
 async fn a_grandchild_that_goes_on_speaking_is_not_ended_by_it() {
     let (agent, client) = Agent::start().await;
-    let cmd = "(trap '' HUP; sleep 0.5; echo late || exit 1; echo later || exit 1; touch survived) & echo early";
+    let cmd = "(trap '' HUP; until [ -e ended ]; do sleep 0.05; done; echo late || exit 1; echo later || exit 1; \
+               touch survived) & echo early";
     let events = client.run(cmd).await;
+    std::fs::write(agent.path("ended"), "").unwrap();
     assert_eq!(lines(&events, false), [(0, "early".into(), false)]);
     until("the grandchild's end", || agent.path("survived").exists()).await;
 }

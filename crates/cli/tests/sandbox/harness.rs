@@ -195,7 +195,7 @@ impl Agent {
         command.arg("--default-signal").arg(binary()).args(["--user", &user, "--root"]).arg(&workspace);
         let process = command.arg("--socket").arg(folder.path().join("socket")).spawn().expect("an agent");
         let agent = Self { process, folder };
-        while !agent.folder.path().join("socket").exists() {
+        while std::os::unix::net::UnixStream::connect(agent.folder.path().join("socket")).is_err() {
             std::thread::sleep(Duration::from_millis(5));
         }
         agent

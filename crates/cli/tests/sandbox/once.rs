@@ -66,6 +66,7 @@ async fn a_client_that_leaves_in_the_middle_finds_what_it_asked_for() {
     // It is made for whoever asks with this key, and for nobody else meanwhile.
     post(&here, &processes, "k", &run).await.refused(409, "request_in_progress");
     held.send_replace(false);
+    until("its answer", async || post(&here, &processes, "k", &run).await.status != 409).await;
     let again = post(&here, &processes, "k", &run).await;
     assert_eq!((again.status, again.header("idempotent-replayed")), (201, Some("true")), "{again:?}");
     let running = here.running().await;

@@ -14,7 +14,7 @@ use crate::harness::{
 /// Waits until machines are set aside; their names. They are made one after the other, so when the second's folder is
 /// there, the first is to be had.
 fn set_aside(service: &Service, sandboxes: &[String]) -> HashSet<String> {
-    eventually("machines set aside", 60, || {
+    eventually("machines set aside", 300, || {
         let spares = service.files("sandbox/machines").into_iter().filter(|name| !sandboxes.contains(name));
         Some(spares.collect::<HashSet<_>>()).filter(|spares| spares.len() == 2)
     })
@@ -128,7 +128,7 @@ async fn none_outlives_its_template() {
     let set_aside =
         |service: &Service| service.files("sandbox/machines").into_iter().filter(is_own).collect::<Vec<_>>();
     // Half of what may be kept is the new template's, once what the other has too much is gone.
-    let theirs = eventually("a machine set aside for it", 90, || {
+    let theirs = eventually("a machine set aside for it", 300, || {
         Some(set_aside(&service))
             .filter(|all| !all.is_empty() && all.iter().all(|name| service.sandbox(name).is_some()))
     });

@@ -60,7 +60,9 @@ impl Session<'_> {
             return Err(Error::Unreachable("The registry broke off amid the image; try again to go on.".into()));
         }
         if have > size || Sha::finished(hasher) != *sha {
-            tokio::fs::remove_file(&partial).await?;
+            // Its lock is held until it is gone, though this pull be dropped meanwhile.
+            let discard = move || std::fs::remove_file(partial).map(|()| drop(file));
+            tokio::task::spawn_blocking(discard).await.map_err(gone)??;
             return Err(sha.broken());
         }
         // Its lock is held until it has its name: who opened it before takes it for their own otherwise.

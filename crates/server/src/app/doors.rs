@@ -104,7 +104,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_a_predecessor_leaves_is_taken() {
-        let predecessor = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // An address of its own, where nobody else gets the port meanwhile.
+        let predecessor = TcpListener::bind("127.77.0.1:0").await.unwrap();
         let address = predecessor.local_addr().unwrap();
         // It is tried in vain before the predecessor leaves it.
         let (bound, ()) = tokio::join!(listener(address), async { drop(predecessor) });

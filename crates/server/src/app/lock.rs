@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 
-/// How often the folder and the addresses are tried, and how long after each time: a program that a service was about to
-/// start when it died holds them, too, until it is what it was to be.
-pub(super) const TRIES: u32 = 20;
+/// How often the folder and the addresses are tried: a child that a killed service had just forked holds both until it
+/// executes its program.
+pub(super) const TRIES: u32 = 60;
 /// Between two tries.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 

@@ -208,8 +208,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_is_away_is_named() {
-        // A port that nobody listens on: it was this test's a moment ago.
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // Nobody listens there, and nobody else gets it.
+        let held = tokio::net::TcpSocket::new_v4().unwrap();
+        held.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let port = held.local_addr().unwrap().port();
         let error = open(&format!("postgres://berth:hush@127.0.0.1:{port}/berth")).await.err().unwrap().to_string();
         assert!(error.contains(&format!("127.0.0.1, port {port}")) && error.contains("running"), "{error}");
         assert!(!error.contains("hush"), "{error}");

@@ -166,9 +166,9 @@ async fn a_new_connection_that_breaks_is_told() {
 
 #[tokio::test]
 async fn nobody_there() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let origin = Origin::new(format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap());
-    drop(listener);
+    let held = tokio::net::TcpSocket::new_v4().unwrap();
+    held.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let origin = Origin::new(format!("http://{}/", held.local_addr().unwrap()).parse().unwrap());
     let asked = within(Http::new().unwrap().send(&origin, &request(b"{}"))).await;
     assert!(matches!(asked, Err(HttpError::Connect(_))));
 }

@@ -107,14 +107,15 @@ mod tests {
     fn organizations_share_the_places() {
         let owner = |org, project| (OrgId(Uuid::from_u128(org)), ProjectId(Uuid::from_u128(project)));
         let (builds, one, sibling, two) = (Builds::new(2), owner(1, 1), owner(1, 2), owner(2, 3));
-        let first = builds.place(Some(one), template(1)).expect("a place");
-        assert!(builds.place(Some(one), template(2)).is_none(), "the other place is another organization's");
-        assert!(builds.place(Some(sibling), template(5)).is_none(), "whichever of its projects asks");
-        assert!(builds.place(Some(one), template(3)).is_none());
-        let other = builds.place(Some(two), template(4)).expect("a place");
+        let now = Instant::now();
+        let first = builds.place_at(now, Some(one), template(1)).expect("a place");
+        assert!(builds.place_at(now, Some(one), template(2)).is_none(), "the other place is another organization's");
+        assert!(builds.place_at(now, Some(sibling), template(5)).is_none(), "whichever of its projects asks");
+        assert!(builds.place_at(now, Some(one), template(3)).is_none());
+        let other = builds.place_at(now, Some(two), template(4)).expect("a place");
         drop(first);
-        assert!(builds.place(Some(one), template(3)).is_none(), "another was first");
-        let later = Instant::now() + PATIENCE;
+        assert!(builds.place_at(now, Some(one), template(3)).is_none(), "another was first");
+        let later = now + PATIENCE;
         assert!(builds.place_at(later, Some(one), template(3)).is_some(), "who does not ask any more loses the turn");
         drop(other);
     }

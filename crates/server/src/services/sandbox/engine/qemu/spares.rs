@@ -18,7 +18,7 @@ use berth_qemu::machine;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -38,8 +38,6 @@ const AGAIN: Duration = Duration::from_secs(30);
 const HOPELESS: u32 = 3;
 /// How long making one may take: a guest that hangs keeps no start from others.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// How long its first command may take.
-const REHEARSING: Duration = Duration::from_secs(15);
 /// Spares that are made at the same time, so that one that hangs does not hold up the others. Of memories whose last one
 /// failed one is made at a time, however many there are.
 const AT_ONCE: usize = 2;
@@ -166,6 +164,13 @@ impl Spares {
         Some(StartSpec { env: BTreeMap::new(), network: Network::default(), fresh: true, ..own })
     }
 
+    /// When one that could not be made is due again; with none of them, after a while.
+    fn next_try(&self) -> tokio::time::Instant {
+        let now = Instant::now();
+        let times = self.kinds().values().filter_map(|kind| kind.not_before).filter(|time| *time > now).min();
+        times.unwrap_or(now + AGAIN).into()
+    }
+
     /// Notes how the making of a spare ended. Whether it is one: nobody may want it any more.
     fn finish(&self, memory: MemoryId, machine: SandboxId, is_made: bool) -> bool {
         let mut kinds = self.kinds();
@@ -245,6 +250,7 @@ impl QemuSandboxes {
                 () = stop.cancelled() => break,
                 () = self.spares.wanted.notified() => {}
                 Some(()) = making.next() => {}
+                () = sleep_until(self.spares.next_try()) => {}
                 _ = tick.tick() => {
                     self.end_spares(|_, kind| kind.asked.elapsed() > WANTED).await;
                     for spare in self.spares.trim() {
@@ -303,7 +309,7 @@ impl QemuSandboxes {
         first.thaw = is_alone;
         session.identify(&first).await.map_err(agent_failed)?;
         if is_alone {
-            self.run_in(spec.id, "commands", REHEARSAL, REHEARSING).await?;
+            self.run_in(spec.id, "commands", REHEARSAL, PATIENCE).await?;
         }
         Ok(())
     }

@@ -102,8 +102,7 @@ impl QemuSandboxes {
                 if warming.ready_command.is_some() { "ready_command did not succeed" } else { "it was not ready" };
             Err(EngineError::Permanent(format!("{what} within {seconds} s")))
         })?;
-        let ran = self.run_in(warming.machine.id, "commands", USUAL, USUALLY).await;
-        ran.map(drop).map_err(|error| EngineError::Permanent(error.to_string()))
+        self.run_in(warming.machine.id, "commands", USUAL, USUALLY).await.map(drop)
     }
 
     async fn make_ready(&self, warming: &Warming) -> Result<()> {
