@@ -2,6 +2,8 @@
 
 use std::net::TcpListener;
 use std::ops::Range;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,15 +41,25 @@ pub fn eventually<T>(what: &str, seconds: u64, mut check: impl FnMut() -> Option
 /// service that is started again.
 const PORTS: Range<u32> = 10_000..32_000;
 
-/// A port that is free, and that no other service of this process has.
-fn port() -> u16 {
+/// A port that is free, and what keeps it from the services of others.
+fn port() -> (u16, UnixDatagram) {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     // Processes beside each other begin in places of their own.
     let first = std::process::id().wrapping_mul(101);
     let of = |n: u32| u16::try_from(PORTS.start + first.wrapping_add(n) % (PORTS.end - PORTS.start)).ok();
     let next = || of(TAKEN.fetch_add(1, Ordering::Relaxed));
-    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    std::iter::repeat_with(next).take(PORTS.len()).flatten().find(free).expect("a free port")
+    let free = |port: u16| {
+        let held = hold(port)?;
+        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| (port, held))
+    };
+    std::iter::repeat_with(next).take(PORTS.len()).flatten().find_map(free).expect("a free port")
+}
+
+/// Keeps a port from other services until it is dropped, listened on or not: a name that only one socket of a network
+/// namespace has, which is where ports are.
+fn hold(port: u16) -> Option<UnixDatagram> {
+    let name = SocketAddr::from_abstract_name(format!("berth-test-port-{port}")).ok()?;
+    UnixDatagram::bind_addr(&name).ok()
 }
 
 /// A service. When it goes, its machines, processes and files go with it.
@@ -58,6 +70,7 @@ pub struct Service {
     pub base: String,
     binary: PathBuf,
     listen: String,
+    _port: UnixDatagram,
     child: Option<Child>,
     environment: Vec<(String, String)>,
     images: Vec<String>,
@@ -70,7 +83,7 @@ impl Service {
         for image in wanted {
             link(&images().join(image), &dir.path().join("images").join(image));
         }
-        let port = port();
+        let (port, held) = port();
         let listen = format!("127.0.0.1:{port}");
         // Each service hands out addresses of its own, so that tests beside each other do not meet.
         let config = format!("[vm]\nfirst_address = \"127.{}.{}.1\"\n", 65 + port / 256 % 60, port % 256);
@@ -81,6 +94,7 @@ impl Service {
             base,
             binary: binary.into(),
             listen,
+            _port: held,
             child: None,
             environment: Vec::new(),
             images: wanted.iter().map(|i| (*i).to_owned()).collect(),
@@ -327,6 +341,13 @@ mod tests {
 
     fn sleeper(dir: &Path) -> Child {
         Command::new("sleep").arg("1000").current_dir(dir).spawn().expect("a process")
+    }
+
+    #[test]
+    fn its_port_is_nobody_else_s_before_it_listens() {
+        let service = service();
+        let port = service.listen.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        assert!(hold(port).is_none());
     }
 
     #[test]

@@ -116,6 +116,25 @@ impl Process {
     }
 }
 
+#[cfg(test)]
+impl Process {
+    /// A process for tests.
+    fn sample(pid: i32, log: Log, hold: Hold) -> Arc<Self> {
+        Arc::new(Self {
+            pid,
+            cmd: String::new(),
+            started_at: crate::clock::now(),
+            log: Mutex::new(log),
+            hold: Mutex::new(hold),
+            progress: Notify::new(),
+            exit: Mutex::default(),
+            changed: watch::Sender::new(()),
+            end: Notify::new(),
+            stdin: tokio::sync::Mutex::new(None),
+        })
+    }
+}
+
 #[derive(Default)]
 struct Table {
     by_pid: BTreeMap<i32, Arc<Process>>,
@@ -215,18 +234,7 @@ mod tests {
         for _ in 0..log::KEPT / 4096 {
             log.append(false, &[b'x'; 4096]);
         }
-        let process = Arc::new(Process {
-            pid,
-            cmd: String::new(),
-            started_at: crate::clock::now(),
-            log: Mutex::new(log),
-            hold: Mutex::new(hold),
-            progress: Notify::new(),
-            exit: Mutex::default(),
-            changed: watch::Sender::new(()),
-            end: Notify::new(),
-            stdin: tokio::sync::Mutex::new(None),
-        });
+        let process = Process::sample(pid, log, hold);
         processes.reserve().unwrap();
         processes.add(process.clone());
         processes.ended(&process);

@@ -107,7 +107,7 @@ impl Pump {
     /// Runs until the process ended, and its streams are closed.
     pub async fn run(mut self) {
         let (ended, timed_out) = self.until_end().await;
-        self.drain().await;
+        self.drain(Instant::now() + GRACE).await;
         let exit = match ended {
             Some(Ended { code, signal }) => Exit { code, signal: signal.map(signal_name), timed_out },
             // The reaper lives as long as the agent, so this is not reached.
@@ -171,8 +171,7 @@ impl Pump {
 
     /// Takes what was said before the end. Whoever else holds the streams may go on saying something for a moment, and no
     /// more than a reader who is waited for can still read.
-    async fn drain(&mut self) {
-        let deadline = Instant::now() + GRACE;
+    async fn drain(&mut self, deadline: Instant) {
         let open = |sources: &[Source]| sources.iter().any(|source| source.pipe.is_some());
         loop {
             let mut any = false;
@@ -221,5 +220,54 @@ async fn at(when: Option<Instant>) {
     match when {
         Some(when) => sleep_until(when).await,
         None => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use rustix::pipe::{PipeFlags, pipe_with};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::process::Log;
+    use crate::process::hold::Hold;
+
+    /// A process that ended, and its output, which somebody inherited.
+    fn ended() -> (Pump, OwnedFd) {
+        let (ours, inherited) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let output = Source::new(Receiver::from_owned_fd(ours).unwrap(), false);
+        let pump = Pump {
+            process: Process::sample(1, Log::default(), Hold::default()),
+            processes: Arc::default(),
+            reaper: Arc::default(),
+            sources: [output, Source { pipe: None, stderr: true }],
+            ending: oneshot::channel().1,
+            deadline: None,
+        };
+        (pump, inherited)
+    }
+
+    fn said(pump: &Pump) -> Vec<u8> {
+        lock(&pump.process.log).read(0, 100).map(|run| run.bytes.to_vec()).unwrap_or_default()
+    }
+
+    #[tokio::test]
+    async fn what_an_inherited_stream_says_at_once_is_not_lost() {
+        let (mut pump, inherited) = ended();
+        // It is said when the first look found nothing, and then nobody has the stream any more.
+        let says = async move { rustix::io::write(&inherited, b"through").unwrap() };
+        tokio::join!(biased; pump.drain(Instant::now() + AWAY), says);
+        assert_eq!(said(&pump), b"through");
+    }
+
+    #[tokio::test]
+    async fn what_was_said_is_taken_however_late() {
+        let (mut pump, inherited) = ended();
+        rustix::io::write(&inherited, b"through").unwrap();
+        pump.sources[0].readable().await;
+        pump.drain(Instant::now()).await;
+        assert_eq!(said(&pump), b"through");
     }
 }

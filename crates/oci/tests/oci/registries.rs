@@ -230,9 +230,13 @@ async fn an_answer_that_breaks_off_is_told() {
 async fn several_pulls_share_a_store() {
     let parts = image();
     for _ in 0..10 {
-        let served = Served::start(&parts).await;
-        for pulled in futures::future::join_all((0..8).map(|_| served.pull("x/y:1"))).await {
-            pulled.unwrap();
+        let served = Arc::new(Served::start(&parts).await);
+        let pulls = (0..8).map(|_| {
+            let served = served.clone();
+            tokio::spawn(async move { served.pull("x/y:1").await })
+        });
+        for pulled in futures::future::join_all(pulls).await {
+            pulled.unwrap().unwrap();
         }
         let blobs = served.asked().into_iter().filter(|path| path.contains("/blobs/")).count();
         assert_eq!((blobs, stored(&served)), (4, 5));

@@ -164,11 +164,10 @@ impl Spares {
         Some(StartSpec { env: BTreeMap::new(), network: Network::default(), fresh: true, ..own })
     }
 
-    /// When one that could not be made is due again; with none of them, after a while.
-    fn next_try(&self) -> tokio::time::Instant {
-        let now = Instant::now();
-        let times = self.kinds().values().filter_map(|kind| kind.not_before).filter(|time| *time > now).min();
-        times.unwrap_or(now + AGAIN).into()
+    /// When the next that could not be made is due again, of those that were not due by then; with none, after a while.
+    fn next_try(&self, by: Instant) -> Instant {
+        let times = self.kinds().values().filter_map(|kind| kind.not_before).filter(|time| *time > by).min();
+        times.unwrap_or(by + AGAIN)
     }
 
     /// Notes how the making of a spare ended. Whether it is one: nobody may want it any more.
@@ -241,6 +240,8 @@ impl QemuSandboxes {
         self.spares.users.store(self.next_user(), Ordering::Relaxed);
         let mut making = FuturesUnordered::new();
         loop {
+            // Whatever becomes due behind this is waited for below.
+            let looked = Instant::now();
             while making.len() < AT_ONCE
                 && let Some(spec) = self.spares.next()
             {
@@ -250,7 +251,7 @@ impl QemuSandboxes {
                 () = stop.cancelled() => break,
                 () = self.spares.wanted.notified() => {}
                 Some(()) = making.next() => {}
-                () = sleep_until(self.spares.next_try()) => {}
+                () = sleep_until(self.spares.next_try(looked).into()) => {}
                 _ = tick.tick() => {
                     self.end_spares(|_, kind| kind.asked.elapsed() > WANTED).await;
                     for spare in self.spares.trim() {
@@ -406,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_memory_whose_spares_hang_keeps_none_of_the_others_waiting() {
-        let spares = Spares::new(8);
+        let (spares, start) = (Spares::new(8), Instant::now());
         let [hangs, works] = [MemoryId(Uuid::now_v7()), MemoryId(Uuid::now_v7())];
         spares.kinds().insert(hangs, kind(Instant::now() + Duration::from_secs(1)));
         let first = spares.next().expect("one is wanted");
@@ -416,6 +417,8 @@ mod tests {
             let machine = if failures == 1 { first.id } else { spares.next().expect("another try").id };
             assert!(!spares.finish(hangs, machine, false));
             assert!(spares.next().is_none(), "not at once");
+            let again = spares.kinds()[&hangs].not_before;
+            assert_eq!(again, Some(spares.next_try(start)), "it is looked at as soon as it is due");
             spares.kinds().get_mut(&hangs).expect("a kind").not_before = None;
         }
         assert!(spares.next().is_none(), "it is given up");
