@@ -22,6 +22,9 @@ CREATE UNIQUE INDEX resource_usage_open ON resource_usage (resource_id, resource
     WHERE until = 9223372036854775807;
 CREATE INDEX resource_usage_of_project ON resource_usage (project_id, until, since, cost);
 CREATE INDEX resource_usage_of_org ON resource_usage (org_id, until, since, cost);
+-- In the order in which lines are read.
+CREATE INDEX resource_usage_lines_of_project ON resource_usage (project_id, id, until, since);
+CREATE INDEX resource_usage_lines_of_org ON resource_usage (org_id, id, until, since);
 
 -- What an hour costs from now on, in billionths: written at every start from the configuration.
 CREATE TABLE resource_prices (

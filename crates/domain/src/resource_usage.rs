@@ -23,7 +23,7 @@ const DAY: i64 = 86_400 * Timestamp::SECOND;
 const GIB: u32 = 30;
 /// Bytes in a MiB, as a power of two.
 const MIB: u32 = 20;
-/// Most money of a line, so that sums of lines stay exact.
+/// Most money of a part of a line: 92 of them fit into an `i64`.
 const MOST_COST: i128 = 100_000_000_000_000_000;
 
 words! {
@@ -156,15 +156,15 @@ impl Interval {
             return Amount::default();
         }
         let micros = i128::from(end.0) - i128::from(begin.0);
-        let cost = self.cost_at(end) - self.cost_at(begin);
+        let cost = (self.cost_at(end) - self.cost_at(begin)).clamp(0, MOST_COST);
+        let cost = Nano(i64::try_from(cost).unwrap_or(i64::MAX));
         Amount { micros, byte_micros: micros * i128::from(self.bytes.max(0)), cost }
     }
 
-    /// What it costs from its beginning to a time, rounded down.
-    fn cost_at(&self, at: Timestamp) -> Nano {
+    /// What it costs from its beginning to a time, in billionths, rounded down.
+    fn cost_at(&self, at: Timestamp) -> i128 {
         let micros = i128::from(at.0) - i128::from(self.since.0);
-        let cost = i128::from(self.rate.0).saturating_mul(micros) / HOUR;
-        Nano(i64::try_from(cost.clamp(0, MOST_COST)).unwrap_or(i64::MAX))
+        i128::from(self.rate.0).saturating_mul(micros) / HOUR
     }
 }
 

@@ -137,6 +137,11 @@ fn a_line_costs_no_more_than_sums_can_hold() {
     let dear = Interval { since: Timestamp(0), until: None, rate: Nano(i64::MAX), bytes: 0 };
     let ever = dear.part(Span { begin: Timestamp(0), end: Timestamp(i64::MAX) });
     assert_eq!(i128::from(ever.cost.0), MOST_COST);
+    // However much it cost before, its next hour costs an hour.
+    let long = Interval { rate: Nano(1 << 40), ..dear };
+    let hour = Timestamp(3600 * Timestamp::SECOND);
+    let late = Timestamp(1 << 62);
+    assert_eq!(long.part(Span { begin: late, end: Timestamp(late.0 + hour.0) }).cost, Nano(1 << 40));
 }
 
 proptest! {

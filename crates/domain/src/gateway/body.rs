@@ -18,8 +18,7 @@ use crate::json::scan::{self, Scan};
 /// Bytes of a prompt that tell conversations apart, where there are no messages.
 const BEGINNING: usize = 1024;
 
-/// Tokens of an answer of which nobody says how long it may be: most servers that have a limit of their own have none
-/// below.
+/// Tokens that stand for an answer of which nobody says how long it may be.
 pub const LONG: u64 = 4096;
 
 /// The member that asks for usage, for an object without `stream_options`.
@@ -291,8 +290,11 @@ impl<'a> Top<'a> {
 
     /// Notes a name that is one of these but for its case.
     fn look(&mut self, key: &str, known: &[&'static str]) {
-        let name = known.iter().find(|name| self.misspelt.is_none() && folds_to(key, name));
-        self.misspelt = name.map(|name| (key.to_owned(), *name)).or_else(|| self.misspelt.take());
+        if self.misspelt.is_none()
+            && let Some(name) = known.iter().find(|name| folds_to(key, name))
+        {
+            self.misspelt = Some((key.to_owned(), *name));
+        }
     }
 
     /// Counts prompts: a list of numbers is one, of tokens.

@@ -129,6 +129,9 @@ impl Breaker {
 
     /// The upstream refused what `caller` sent, which may be the caller's fault or its own.
     pub fn refused(&mut self, caller: u64, now: u64) {
+        if let Phase::Open(_) = self.phase(now) {
+            return;
+        }
         self.refused = match self.refused {
             Refused::Nobody => Refused::One(caller),
             Refused::One(other) if other == caller => Refused::One(caller),
@@ -358,6 +361,13 @@ mod tests {
             breaker.succeeded(0);
         }
         assert_eq!(breaker.state(0), State::Closed);
+        // A late refusal, of before it opened, makes the trial's no second one.
+        let mut breaker = Breaker::default();
+        fail(&mut breaker, 5, 0);
+        breaker.refused(1, 500);
+        breaker.began(1000);
+        breaker.refused(2, 1000);
+        assert_eq!((breaker.state(1000), breaker.admits(1000)), (State::HalfOpen, true));
         // A trial that is refused leaves the trial to the next.
         let mut breaker = Breaker::default();
         fail(&mut breaker, 5, 0);

@@ -162,30 +162,6 @@ pub struct Model {
 }
 
 impl Model {
-    /// Every key of a model in the configuration.
-    pub const KEYS: [&'static str; 13] = [
-        "id",
-        "aliases",
-        "fallbacks",
-        "strategy",
-        "first_byte_timeout_seconds",
-        "idle_timeout_seconds",
-        "total_timeout_seconds",
-        "price",
-        "upstreams",
-        "projects",
-        "max_queue",
-        "max_output_tokens",
-        "deny_fields",
-    ];
-    /// Every key of an upstream.
-    pub const UPSTREAM_KEYS: [&'static str; 7] =
-        ["url", "gguf", "model", "api_key_env", "api_key_file", "weight", "max_concurrency"];
-    /// Every key of a price.
-    pub const PRICE_KEYS: [&'static str; 2] = ["input", "output"];
-}
-
-impl Model {
     /// Its name, and the others that it has.
     pub fn names(&self) -> impl Iterator<Item = &ModelId> {
         std::iter::once(&self.id).chain(&self.aliases)

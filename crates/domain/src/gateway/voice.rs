@@ -34,7 +34,7 @@ pub struct Voice {
 }
 
 impl Voice {
-    /// Every key of a voice in the configuration.
+    /// Every field of a voice in the configuration.
     pub const KEYS: [&'static str; 7] = ["id", "espeak", "url", "model", "voice", "api_key_env", "api_key_file"];
 
     /// The voices of a fresh installation.

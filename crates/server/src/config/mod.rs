@@ -454,9 +454,13 @@ mod tests {
             ("[traces]\nendpoint = \"collector\"", &[], "traces.endpoint"),
             ("[traces]\nurl = \"http://h\"", &[], "url"),
             ("[[models]]\nid = \"a\"\n", &[], "upstreams"),
-            ("[[models]]\nid = \"a\"\nupstream = []\n", &[], "'upstream'"),
-            ("[[models]]\nid = \"a\"\nupstreams = [{ url = \"http://h\", wait = 1 }]\n", &[], "'wait'"),
-            ("[[models]]\nid = \"a\"\nprice = { put = 1 }\nupstreams = [{ url = \"http://h\" }]\n", &[], "'put'"),
+            ("[[models]]\nid = \"a\"\nupstream = []\n", &[], "upstream: no such field"),
+            ("[[models]]\nid = \"a\"\nupstreams = [{ url = \"http://h\", wait = 1 }]\n", &[], "wait: no such field"),
+            (
+                "[[models]]\nid = \"a\"\nprice = { put = 1 }\nupstreams = [{ url = \"http://h\" }]\n",
+                &[],
+                "price.put: no such field",
+            ),
             (
                 "[[models]]\nid = \"a\"\nupstreams = [{ url = \"http://h\", api_key_env = \"NOT_SET_ANYWHERE\" }]\n",
                 &[],

@@ -108,13 +108,7 @@ pub(super) fn models<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<M
 
 fn model(body: &Value) -> Result<Model, String> {
     let name = body["id"].as_str().unwrap_or("without an id");
-    let in_model = |error: String| format!("models ({name}): {error}");
-    only(body, &Model::KEYS).map_err(in_model)?;
-    only(&body["price"], &Model::PRICE_KEYS).map_err(in_model)?;
-    for upstream in body["upstreams"].as_array().into_iter().flatten() {
-        only(upstream, &Model::UPSTREAM_KEYS).map_err(in_model)?;
-    }
-    Model::try_from(body).map_err(|error| in_model(error.message))
+    Model::try_from(body).map_err(|error| format!("models ({name}): {}", error.message))
 }
 
 /// Reads `[[voices]]`: those stand beside the built-in ones, and in place of those of the same name.
@@ -122,20 +116,13 @@ pub(super) fn voices<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<V
     let all = Vec::<Value>::deserialize(deserializer)?;
     let voice = |body: &Value| {
         let name = body["id"].as_str().unwrap_or("without an id");
-        only(body, &Voice::KEYS)
-            .and_then(|()| Voice::try_from(body).map_err(|error| error.message))
-            .map_err(|error| serde::de::Error::custom(format!("voices ({name}): {error}")))
+        Voice::try_from(body).map_err(|error| serde::de::Error::custom(format!("voices ({name}): {}", error.message)))
     };
     let mut voices = all.iter().map(voice).collect::<Result<Vec<_>, _>>()?;
     let built_in = Voice::defaults().into_iter();
     let others: Vec<_> = built_in.filter(|own| voices.iter().all(|voice| voice.id != own.id)).collect();
     voices.extend(others);
     Ok(voices)
-}
-
-fn only(body: &Value, known: &[&str]) -> Result<(), String> {
-    let unknown = body.as_object().into_iter().flatten().find(|(key, _)| !known.contains(&key.as_str()));
-    unknown.map_or(Ok(()), |(key, _)| Err(format!("there is no key '{key}'; there are {}", known.join(", "))))
 }
 
 /// Checks what only fits together: names that stand once, keys that are there.

@@ -26,17 +26,30 @@ impl FromRow for Earliest {
     }
 }
 
-/// Rows whose time has come.
-pub type OfProjects<K> = Vec<(K, Option<Owner>)>;
+/// Rows that want work.
+#[derive(Debug)]
+pub struct Due<K> {
+    /// Those whose time has come, longest due first, and whose each is; none where it is the platform's.
+    pub now: Vec<(K, Option<Owner>)>,
+    /// When the next one's time comes.
+    pub next: Option<Timestamp>,
+}
 
-/// Rows of a table whose time has come, organizations in turn, at most `limit`; and when the next one's time comes. The
-/// table has `id`, `org_id`, `project_id` and `work_at`.
+impl<K> Due<K> {
+    /// Sorts a work list of nobody's, longest due first, into what is due and what comes next.
+    pub fn at(now: Timestamp, list: Vec<(K, Timestamp)>) -> Self {
+        let next = list.iter().map(|(_, at)| *at).find(|at| *at > now);
+        Self { now: list.into_iter().filter(|(_, at)| *at <= now).map(|(key, _)| (key, None)).collect(), next }
+    }
+}
+
+/// Rows of a table that want work, organizations in turn, at most `limit`. The table has `id`, `org_id`, `project_id` and `work_at`.
 pub async fn of_projects<K: FromStr<Err: Display>>(
     db: &Db,
     table: &'static str,
     now: Timestamp,
     limit: usize,
-) -> Result<(OfProjects<K>, Option<Timestamp>), DbError> {
+) -> Result<Due<K>, DbError> {
     let due: Vec<DueRow<K>> = sql(format!(
         "SELECT id, org_id, project_id FROM (SELECT id, org_id, project_id, work_at, ROW_NUMBER() OVER \
          (PARTITION BY org_id ORDER BY own, work_at, id) AS turn FROM (SELECT id, org_id, project_id, work_at, \
@@ -49,7 +62,7 @@ pub async fn of_projects<K: FromStr<Err: Display>>(
     .await?;
     let next = sql(format!("SELECT MIN(work_at) AS work_at FROM {table} WHERE work_at > $1"));
     let Earliest(next) = next.bind(now).fetch_one(db).await?;
-    Ok((due.into_iter().map(|DueRow(id, owner)| (id, owner)).collect(), next))
+    Ok(Due { now: due.into_iter().map(|DueRow(id, owner)| (id, owner)).collect(), next })
 }
 
 /// Whose a row of such a table is.

@@ -10,7 +10,7 @@
 use berth_domain::Timestamp;
 use uuid::Uuid;
 
-use super::{Db, DbError, FromRow, Row, sql};
+use super::{Db, DbError, FromRow, On, Row, sql};
 
 /// Seconds after which a service that was not seen does not run any more.
 pub const GONE: i64 = 30;
@@ -89,16 +89,14 @@ impl Known {
 }
 
 /// Who keeps the database; `None` in a new one.
-pub async fn find(db: &Db) -> Result<Option<Known>, DbError> {
-    sql("SELECT folder, path, host, run, runs, seen_at FROM keeper WHERE id = 1").fetch_optional(db).await
+pub async fn find(on: impl On) -> Result<Option<Known>, DbError> {
+    sql("SELECT folder, path, host, run, runs, seen_at FROM keeper WHERE id = 1").fetch_optional(on).await
 }
 
 /// Takes the database for a service, where its present keeper lets it: else why not.
 pub async fn take(db: &Db, keeper: &Keeper, takes_over: bool, now: Timestamp) -> Result<Result<(), String>, DbError> {
     let mut tx = db.begin().await?;
-    let found: Option<Known> =
-        sql("SELECT folder, path, host, run, runs, seen_at FROM keeper WHERE id = 1").fetch_optional(&mut tx).await?;
-    if let Some(reason) = found.and_then(|known| known.refuses(keeper, takes_over, now)) {
+    if let Some(reason) = find(&mut tx).await?.and_then(|known| known.refuses(keeper, takes_over, now)) {
         return Ok(Err(reason));
     }
     sql("INSERT INTO keeper (id, folder, path, host, run, runs, seen_at) VALUES (1, $1, $2, $3, $4, 1, $5) \

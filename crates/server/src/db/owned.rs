@@ -41,16 +41,14 @@ pub struct Table {
 }
 
 macro_rules! table {
-    ($name:literal, $project:literal) => {
+    ($name:literal) => {
         Table {
             columns: concat!($name, ".*, o.slug AS org_slug, p.id AS owner_project, p.slug AS project_slug"),
             from: concat!(
                 $name,
                 " JOIN projects p ON p.id = ",
                 $name,
-                ".",
-                $project,
-                " JOIN orgs o ON o.id = p.org_id \
+                ".project_id JOIN orgs o ON o.id = p.org_id \
                  WHERE ",
                 $name,
                 ".deleted_at IS NULL AND ($1 IS NULL OR o.id = $1 OR o.slug = $1) \
@@ -61,9 +59,9 @@ macro_rules! table {
 }
 
 /// VMs.
-pub const VMS: Table = table!("vms", "project_id");
+pub const VMS: Table = table!("vms");
 /// Sandboxes.
-pub const SANDBOXES: Table = table!("sandboxes", "project_id");
+pub const SANDBOXES: Table = table!("sandboxes");
 
 /// The projects themselves.
 pub const PROJECTS: Table = Table {
@@ -74,7 +72,7 @@ pub const PROJECTS: Table = Table {
 
 /// Whose rows; `None` is everybody's.
 #[derive(Clone, Debug, Default)]
-pub struct Whose {
+pub struct OwnerFilter {
     /// Id or slug of the organization.
     pub org: Option<String>,
     /// Id or slug of the project.
@@ -85,7 +83,7 @@ pub struct Whose {
 pub async fn list<T: FromRow>(
     db: &Db,
     table: Table,
-    whose: &Whose,
+    whose: &OwnerFilter,
     listed: &Listed,
     listing: &Listing,
 ) -> Result<(Vec<Owned<T>>, i64), DbError> {

@@ -225,9 +225,8 @@ pub async fn square(tx: &mut Tx, used: &[Use], now: Timestamp) -> Result<(), DbE
     Ok(())
 }
 
-/// A line with where it stands among those of a reading.
+/// A line with where it stands among those of a reading: by its id, because its end may come meanwhile.
 struct Numbered {
-    until: i64,
     id: String,
     line: Line,
 }
@@ -239,10 +238,9 @@ fn end(until: i64) -> Option<Timestamp> {
 
 impl FromRow for Numbered {
     fn from_row(row: &Row) -> Result<Self, DbError> {
-        let until = row.int("until")?;
         let interval = Interval {
             since: row.time("since")?,
-            until: end(until),
+            until: end(row.int("until")?),
             rate: Nano(row.int("rate")?),
             bytes: row.int("bytes")?,
         };
@@ -254,7 +252,7 @@ impl FromRow for Numbered {
             size: row.opt_text("size")?,
             interval,
         };
-        Ok(Self { until, id: row.text("id")?, line })
+        Ok(Self { id: row.text("id")?, line })
     }
 }
 
@@ -266,15 +264,14 @@ pub async fn read(
     mut each: impl FnMut(&Line) -> berth_domain::Result<()>,
 ) -> berth_domain::Result<()> {
     let column = whose.column();
-    let (mut until, mut last) = (span.begin.0, String::new());
+    let mut last = String::new();
     loop {
         let lines: Vec<Numbered> = sql(format!(
-            "SELECT * FROM resource_usage WHERE {column} = $1 AND (until > $2 OR (until = $2 AND id > $3)) \
-             AND until > $4 AND since < $5 ORDER BY until, id LIMIT {PAGE}"
+            "SELECT * FROM resource_usage WHERE {column} = $1 AND id > $2 AND until > $3 AND since < $4 \
+             ORDER BY id LIMIT {PAGE}"
         ))
         .bind(whose.id().to_string())
-        .bind(until)
-        .bind(last)
+        .bind(last.as_str())
         .bind(span.begin)
         .bind(span.end)
         .fetch_all(db)
@@ -284,7 +281,7 @@ pub async fn read(
             tokio::task::yield_now().await;
         }
         let Some(end) = lines.last().filter(|_| i64::try_from(lines.len()) == Ok(PAGE)) else { return Ok(()) };
-        (until, last) = (end.until, end.id.clone());
+        last.clone_from(&end.id);
     }
 }
 

@@ -268,6 +268,39 @@ async fn more_lines_than_are_read_at_once_are_all_read() {
     assert_eq!(count, PAGE + 100);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_closes_while_others_are_read_is_read_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = database(&dir).await;
+    let mut tx = db.begin().await.unwrap();
+    for resource in 0..=u128::try_from(PAGE).unwrap() {
+        let wanted = Use { project: project(0), ..taken(2 * resource, 1) };
+        settle(&mut tx, (Kind::Vm, wanted.resource), Some(&wanted), Timestamp(0)).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    let (here, closing) = (tokio::runtime::Handle::current(), db.clone());
+    let close_all = async || {
+        let mut tx = closing.begin().await.unwrap();
+        sql(format!("UPDATE resource_usage SET until = {HOUR}")).execute(&mut tx).await.unwrap();
+        tx.commit().await.unwrap();
+    };
+    let mut resources = Vec::new();
+    let span = Span { begin: Timestamp(0), end: Timestamp(2 * HOUR) };
+    read(&db, Whose::Project(project(0)), span, |line| {
+        if resources.is_empty() {
+            tokio::task::block_in_place(|| here.block_on(close_all()));
+        }
+        resources.push(line.resource);
+        Ok(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(i64::try_from(resources.len()).unwrap(), PAGE + 1);
+    resources.sort();
+    resources.dedup();
+    assert_eq!(i64::try_from(resources.len()).unwrap(), PAGE + 1);
+}
+
 #[tokio::test]
 async fn a_clock_that_was_set_back_makes_a_line_empty() {
     let dir = tempfile::tempdir().unwrap();

@@ -14,20 +14,10 @@ pub struct UsageRow {
     pub org: OrgId,
     /// The project.
     pub project: ProjectId,
-    /// VMs.
-    pub vms: i64,
-    /// Those of them that run.
+    /// How many of its VMs run.
     pub running: i64,
-    /// Virtual CPUs of all VMs.
-    pub vcpu: i64,
-    /// Memory of all VMs, in MiB.
-    pub memory_mb: i64,
-    /// Disks.
-    pub disks: i64,
-    /// Their sizes summed, in GiB.
-    pub disk_gb: i64,
-    /// Sandboxes.
-    pub sandboxes: i64,
+    /// All that it has.
+    pub held: Held,
 }
 
 impl FromRow for UsageRow {
@@ -35,32 +25,18 @@ impl FromRow for UsageRow {
         Ok(Self {
             org: row.parsed("org_id")?,
             project: row.parsed("project_id")?,
-            vms: row.int("vms")?,
             running: row.int("running")?,
-            vcpu: row.int("vcpu")?,
-            memory_mb: row.int("memory_mb")?,
-            disks: row.int("disks")?,
-            disk_gb: row.int("disk_gb")?,
-            sandboxes: row.int("sandboxes")?,
+            held: Held::from_row(row)?,
         })
     }
 }
 
 /// A page of the projects that have anything, those with most memory first, and how many there are.
 pub async fn list(db: &Db, page: Page) -> Result<(Vec<UsageRow>, i64), DbError> {
-    page_of(
-        "*",
-        "(SELECT org_id, project_id, CAST(SUM(vm) AS BIGINT) AS vms, CAST(SUM(runs) AS BIGINT) AS running, \
-         CAST(SUM(cpus) AS BIGINT) AS vcpu, CAST(SUM(mib) AS BIGINT) AS memory_mb, CAST(SUM(disk) AS BIGINT) AS disks, \
-         CAST(SUM(gib) AS BIGINT) AS disk_gb, CAST(SUM(sandbox) AS BIGINT) AS sandboxes FROM ( \
-         SELECT org_id, project_id, 1 AS vm, CASE WHEN status = 'running' THEN 1 ELSE 0 END AS runs, vcpu AS cpus, \
-         memory_mb AS mib, 0 AS disk, 0 AS gib, 0 AS sandbox FROM vms WHERE deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0 FROM disks WHERE deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 1 FROM sandboxes WHERE deleted_at IS NULL) held \
-         GROUP BY org_id, project_id) projects_with_something",
-    )
-    .fetch(db, "memory_mb DESC, project_id", page)
-    .await
+    let each = format!("SELECT org_id, project_id, {}, {} FROM {}", sum("runs", "running"), sums(), rows(""));
+    page_of("*", format!("({each} GROUP BY org_id, project_id) projects_with_something"))
+        .fetch(db, "memory_mb DESC, project_id", page)
+        .await
 }
 
 /// What a project has, or all projects of an organization together.
@@ -95,18 +71,27 @@ impl FromRow for Held {
 
 /// What is held at this moment, summed over rows.
 pub async fn held(on: impl On, whose: Whose) -> Result<Held, DbError> {
-    let owns = whose.owns();
-    let sum = |column: &str, name: &str| format!("CAST(COALESCE(SUM({column}), 0) AS BIGINT) AS {name}");
-    let sums = [("vm", "vms"), ("cpus", "vcpu"), ("mib", "memory_mb"), ("disk", "disks"), ("gib", "disk_gb")];
-    let sums = sums.iter().chain(&[("sandbox", "sandboxes")]).map(|(column, name)| sum(column, name));
-    sql(format!(
-        "SELECT {} FROM (SELECT 1 AS vm, vcpu AS cpus, memory_mb AS mib, 0 AS disk, 0 AS gib, 0 AS sandbox \
-         FROM vms WHERE {owns} AND deleted_at IS NULL UNION ALL \
-         SELECT 0, 0, 0, 1, size_gb, 0 FROM disks WHERE {owns} AND deleted_at IS NULL UNION ALL \
-         SELECT 0, 0, 0, 0, 0, 1 FROM sandboxes WHERE {owns} AND deleted_at IS NULL) held",
-        sums.collect::<Vec<_>>().join(", ")
-    ))
-    .bind(whose.id().to_string())
-    .fetch_one(on)
-    .await
+    let rows = rows(&format!("{} AND ", whose.owns()));
+    sql(format!("SELECT {} FROM {rows}", sums())).bind(whose.id().to_string()).fetch_one(on).await
+}
+
+/// A row for each thing there is, of those that a condition names; it ends with `AND`, or is empty.
+fn rows(of: &str) -> String {
+    format!(
+        "(SELECT org_id, project_id, 1 AS vm, CASE WHEN status = 'running' THEN 1 ELSE 0 END AS runs, vcpu AS cpus, \
+         memory_mb AS mib, 0 AS disk, 0 AS gib, 0 AS sandbox FROM vms WHERE {of}deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0 FROM disks WHERE {of}deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 1 FROM sandboxes WHERE {of}deleted_at IS NULL) held"
+    )
+}
+
+/// The columns of [`Held`].
+fn sums() -> String {
+    let names = [("vm", "vms"), ("cpus", "vcpu"), ("mib", "memory_mb"), ("disk", "disks"), ("gib", "disk_gb")];
+    let sums = names.iter().chain(&[("sandbox", "sandboxes")]).map(|(column, name)| sum(column, name));
+    sums.collect::<Vec<_>>().join(", ")
+}
+
+fn sum(column: &str, name: &str) -> String {
+    format!("CAST(COALESCE(SUM({column}), 0) AS BIGINT) AS {name}")
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::db::owned::{Owned, Whose};
+use crate::db::owned::{Owned, OwnerFilter};
 use crate::http::list::Params;
 
 /// Longest id or slug.
@@ -50,12 +50,12 @@ pub struct OwnerParams {
 }
 
 /// Reads whose things are listed.
-pub fn whose(params: &mut Params) -> Whose {
+pub fn whose(params: &mut Params) -> OwnerFilter {
     let mut name = |field: &str| {
         params.read(field, |text| match text.len() {
             1..=LONGEST => Ok(text.to_owned()),
             _ => Err("must have 1 to 100 bytes".into()),
         })
     };
-    Whose { org: name("org"), project: name("project") }
+    OwnerFilter { org: name("org"), project: name("project") }
 }

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+pub use crate::db::due::Due;
 use crate::db::{Db, Signal};
 
 /// Rows fetched at a time.
@@ -33,23 +34,6 @@ const IDLE: Duration = Duration::from_secs(2);
 const BACKOFF: Duration = Duration::from_millis(500);
 /// Wait after the work on a row panicked.
 const AFTER_PANIC: Duration = Duration::from_secs(5);
-
-/// Rows that want work.
-#[derive(Debug)]
-pub struct Due<K> {
-    /// Those whose time has come, longest due first, and whose each is; none where it is the platform's.
-    pub now: Vec<(K, Option<Owner>)>,
-    /// When the next one's time comes.
-    pub next: Option<Timestamp>,
-}
-
-impl<K> Due<K> {
-    /// Sorts a work list of nobody's, longest due first, into what is due and what comes next.
-    pub fn at(now: Timestamp, list: Vec<(K, Timestamp)>) -> Self {
-        let next = list.iter().map(|(_, at)| *at).find(|at| *at > now);
-        Self { now: list.into_iter().filter(|(_, at)| *at <= now).map(|(key, _)| (key, None)).collect(), next }
-    }
-}
 
 /// Makes the world agree with one kind of row.
 pub trait Reconciler: Send + Sync + 'static {
@@ -112,8 +96,8 @@ impl<K: Clone + Eq + Hash> Work<K> {
         Self { queue, waiting: HashSet::new(), running: HashSet::new(), again: HashSet::new() }
     }
 
-    /// Whether a key is not waiting or worked on. One that is worked on is looked at once more afterwards.
-    fn is_new(&mut self, key: &K) -> bool {
+    /// Whether a key has to be queued. One that is worked on is noted to be looked at once more.
+    fn note(&mut self, key: &K) -> bool {
         if self.running.contains(key) {
             self.again.insert(key.clone());
             return false;
@@ -122,7 +106,7 @@ impl<K: Clone + Eq + Hash> Work<K> {
     }
 
     fn add(&mut self, key: K, owner: Option<Owner>) {
-        if self.is_new(&key) {
+        if self.note(&key) {
             self.waiting.insert(key.clone());
             self.queue.push(owner, key);
         }
@@ -206,7 +190,7 @@ impl<R: Reconciler> Driver<R> {
     }
 
     async fn poked(&mut self, key: R::Key) {
-        if lock(&self.work).is_new(&key) {
+        if lock(&self.work).note(&key) {
             let owner = self.reconciler.owner(&key).await;
             lock(&self.work).add(key, owner);
         }

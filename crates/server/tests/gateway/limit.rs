@@ -406,6 +406,42 @@ async fn places_are_shared_between_projects() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_set_aside_covers_the_answers_of_those_that_answer_instead() {
+    let upstream = Upstream::start().await;
+    let gate = upstream.gate();
+    upstream.then(Script::default().hold(&gate).and(Script::chat("Hello")));
+    let dear = json!({"id": "dear", "price": {"output": 1_000_000}});
+    let models = vec![
+        tiny(&[upstream.url()], json!({"max_output_tokens": 10, "fallbacks": ["dear"]})),
+        tiny(&[upstream.url()], dear),
+    ];
+    let gateway = Gateway::with(models).await;
+    gateway.limit(json!({"spend_per_month": 100})).await;
+    let mut first = many(&gateway, 1, &at_most(50));
+    upstream.until(|u| u.open() == 1).await;
+    // Nobody bounds the other's answer but the request.
+    gateway.chat(&ask("hi")).await.refused(403, "quota_exceeded");
+    gateway.chat(&at_most(51)).await.refused(403, "quota_exceeded");
+    assert_eq!(gateway.chat(&at_most(50)).await.status, 200);
+    gate.open();
+    assert_eq!(next(&mut first).await.status, 200);
+    // What a project may not use answers nothing for it.
+    let models = vec![
+        tiny(&[upstream.url()], json!({"fallbacks": ["dear"]})),
+        tiny(&[upstream.url()], json!({"id": "dear", "price": {"output": 1_000_000}, "projects": [uuid::Uuid::nil()]})),
+    ];
+    let gate = upstream.gate();
+    upstream.then(Script::default().hold(&gate).and(Script::chat("Hello")));
+    let gateway = Gateway::with(models).await;
+    gateway.limit(json!({"spend_per_month": 100})).await;
+    let mut first = many(&gateway, 1, &ask("hi"));
+    upstream.until(|u| u.open() == 1).await;
+    assert_eq!(gateway.chat(&ask("hi")).await.status, 200);
+    gate.open();
+    assert_eq!(next(&mut first).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_set_aside_covers_every_answer_and_the_models_most() {
     let upstream = Upstream::start().await;
     let gate = upstream.gate();

@@ -1,8 +1,7 @@
 //! What a project and all projects of an organization may take of models: tokens a minute, and money a calendar month
 //! (UTC).
 //!
-//! Machines are paid from the same money: what they cost is read with the rows, and again after ten seconds where they
-//! cost anything.
+//! Machines are paid from the same money.
 //!
 //! A request sets aside what it may take before it is let in, of its project and of its organization, and settles what
 //! it took. One lock covers the looks and the setting aside, so that requests at the same time cannot share what is
@@ -10,8 +9,9 @@
 //!
 //! Tokens are a bucket that fills evenly, in memory. Money is a sum over rows, read when it is first needed: of rows
 //! that this run of the service did not write. What it writes itself is counted here from the first request of a
-//! project or an organization on, limit or not, and is never read back, so it does not matter which of its records are in the database
-//! already. Where others serve, too, their rows are read again every second.
+//! project or an organization on, limit or not, and is never read back, so it does not matter which of its records are
+//! in the database already. Rows are read again where others may write to the database, after a second at the earliest;
+//! else only where machines cost anything, after ten seconds; and never sooner than twenty times what reading them took.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

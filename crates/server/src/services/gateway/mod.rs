@@ -1,9 +1,9 @@
 //! The gateway to models: OpenAI's protocol in front, any number of servers that speak it behind.
 //!
 //! ```text
-//!  api ─► allowance ─► dispatch ─► attempt ─► upstream
-//!   ▲                     │ good answer          │
-//!   └──── relay ◄─────────┴──────────────────────┘      account ─► meter ─► journal ─► database
+//!  api ─► admission ─► allowance ─► dispatch ─► attempt ─► upstream
+//!   ▲                                  │ good answer          │
+//!   └──── relay ◄──────────────────────┴──────────────────────┘      account ─► meter ─► journal ─► database
 //! ```
 //!
 //! It is a hot path and stays out of the intent machinery. Invariants of this house:
@@ -125,11 +125,6 @@ impl Gateway {
         gateway.clone().reload().await?;
         gateway.clone().reload_voices().await?;
         Ok(gateway)
-    }
-
-    /// What an administrator's models may name.
-    fn rules(&self) -> &crate::config::Gateway {
-        &self.inner.config
     }
 
     /// Its routes.

@@ -36,7 +36,7 @@ pub struct Entry {
     /// Held while one of the upstreams is chosen.
     pub choosing: Mutex<()>,
     /// Its retries.
-    pub budget: Mutex<Budget>,
+    pub budget: Arc<Mutex<Budget>>,
 }
 
 impl Entry {
@@ -130,7 +130,8 @@ fn entry(offer: Offer, before: Option<&Arc<Entry>>, data_dir: &Path) -> Option<E
     // Those who hold places at upstreams that stay hold them in the new table, too.
     let queue = before.map(|entry| entry.queue.clone()).unwrap_or_default();
     let is_bounded = upstreams.iter().any(|upstream| upstream.spec.max_concurrency.is_some());
-    let (choosing, budget) = Default::default();
+    let budget = before.map(|entry| entry.budget.clone()).unwrap_or_default();
+    let choosing = Mutex::default();
     Some(Entry { model, name, created_at, upstreams, queue, is_bounded, choosing, budget })
 }
 

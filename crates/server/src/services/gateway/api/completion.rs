@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::gateway::body::{Head, LONG, Operation};
 use berth_domain::gateway::money::estimate;
-use berth_domain::gateway::{Nano, Price, Usage, refusal, route};
+use berth_domain::gateway::{Model, Nano, Price, Usage, refusal, route};
 use berth_domain::{Code, Error, Result};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -98,7 +98,7 @@ async fn answer(gateway: Gateway, scope: Scope, request: Request, operation: Ope
     let head = compute(body.len(), move || Head::read(operation, &text)).await?;
     let entry = gateway.model(&head.model, scope.project)?;
     takes_fields(&entry, &body).await?;
-    let aside = Aside::of(&gateway, &entry, &head);
+    let aside = Aside::of(&gateway, &scope, &entry, &head);
     let mut account = open(&gateway, &scope, entry.name.clone(), entry.model.price, aside).await?;
     let streams = head.stream;
     account.trace(operation, &origin, &head.model, head.max_tokens, streams);
@@ -139,29 +139,31 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    fn of(gateway: &Gateway, entry: &Entry, head: &Head) -> Self {
-        let own = entry.model.max_output_tokens;
-        let stated = head.max_tokens.map(|most| own.map_or(most, |own| own.min(most))).or(own);
+    fn of(gateway: &Gateway, scope: &Scope, entry: &Entry, head: &Head) -> Self {
+        // As long as the request allows, and no longer than the model that answers makes it.
+        let each = |model: &Model| head.max_tokens.into_iter().chain(model.max_output_tokens).min();
         let prompt = estimate(head.prompt_bytes);
         let usage = |each: u64| Usage { prompt, completion: head.answers.saturating_mul(each) };
+        let cost = |model: &Model| model.price.of(usage(each(model).unwrap_or(LONG)));
+        let own = each(&entry.model);
+        let others = fallbacks(gateway, scope, entry);
         // Money that is spent does not come back. Of an answer that nobody saw no more than this is booked, either.
         Self {
-            tokens: usage(stated.unwrap_or(ANSWER)).total(),
-            cost: dearest(gateway, entry, usage(stated.unwrap_or(LONG))),
-            estimate: usage(stated.unwrap_or(LONG).min(LONG)),
+            tokens: usage(own.unwrap_or(ANSWER)).total(),
+            cost: others.iter().map(|other| cost(&other.model)).fold(cost(&entry.model), Nano::max),
+            estimate: usage(own.unwrap_or(LONG).min(LONG)),
         }
     }
 }
 
-/// What so many tokens cost at a model, or at the dearest of those that answer for it.
-fn dearest(gateway: &Gateway, entry: &Entry, usage: Usage) -> Nano {
-    let own = entry.model.price.of(usage);
+/// The models that may answer a project for another.
+fn fallbacks(gateway: &Gateway, scope: &Scope, entry: &Entry) -> Vec<Arc<Entry>> {
     if entry.model.fallbacks.is_empty() {
-        return own;
+        return Vec::new();
     }
     let table = gateway.table();
-    let fallbacks = entry.model.fallbacks.iter().filter_map(|id| table.find(id.as_str()));
-    fallbacks.map(|other| other.model.price.of(usage)).fold(own, Nano::max)
+    let found = entry.model.fallbacks.iter().filter_map(|id| table.find(id.as_str()));
+    found.filter(|other| other.admits(scope.project)).cloned().collect()
 }
 
 /// How urgent a request is, and its id.

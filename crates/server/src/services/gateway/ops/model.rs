@@ -141,7 +141,7 @@ fn refuse_taken(model: &Model, others: &[Model]) -> Result<()> {
 
 /// Refuses a model whose keys it may not name, and one whose keys or files the service does not find.
 async fn require_usable(gateway: &Gateway, model: &Model) -> Result<()> {
-    let (rules, upstreams) = (gateway.rules().clone(), model.upstreams.clone());
+    let (rules, upstreams) = (gateway.config().clone(), model.upstreams.clone());
     let mistakes = tokio::task::spawn_blocking(move || mistakes(&rules, &upstreams)).await.map_err(Error::internal)?;
     if mistakes.is_empty() { Ok(()) } else { Err(Error::invalid(mistakes)) }
 }

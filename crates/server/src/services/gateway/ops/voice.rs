@@ -114,7 +114,7 @@ fn added(gateway: &Gateway, row: Option<SpecRow>, id: &str) -> Result<SpecRow> {
 /// Refuses a voice whose key it may not name, or whose key the service does not find.
 async fn require_usable(gateway: &Gateway, voice: &Voice) -> Result<()> {
     let Source::Url { access: Some(access), .. } = voice.source.clone() else { return Ok(()) };
-    let rules = gateway.rules().clone();
+    let rules = gateway.config().clone();
     let mistake =
         tokio::task::spawn_blocking(move || mistake_of_key(&rules, &access)).await.map_err(Error::internal)?;
     mistake.map_or(Ok(()), |(field, message)| Err(Error::field(field, message)))

@@ -1,7 +1,7 @@
 //! The only SQL of the gateway.
 //!
-//! A tenant's queries take a [`Tenant`], which only a checked scope yields. Usage is written by the meter for
-//! everybody, and summed up by the database.
+//! What a tenant is shown takes a [`Tenant`], which only a checked scope yields; what is spent is summed up by
+//! [`Whose`](crate::db::tenant::Whose), for limits. Usage is written by the meter for everybody.
 
 pub mod spec;
 pub mod usage;

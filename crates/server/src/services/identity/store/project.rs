@@ -5,7 +5,7 @@ use berth_domain::identity::ProjectRole;
 use berth_domain::ids::{OrgId, ProjectId, UserId};
 
 use crate::db::listing::{Listed, Listing};
-use crate::db::owned::{self, Owned, Whose};
+use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// A project, with the role of whoever looks.
@@ -165,6 +165,10 @@ pub async fn list(
 }
 
 /// A page of everybody's projects with their organizations, and how many there are.
-pub async fn list_all(db: &Db, whose: &Whose, listing: &Listing) -> Result<(Vec<Owned<ProjectRow>>, i64), DbError> {
+pub async fn list_all(
+    db: &Db,
+    whose: &OwnerFilter,
+    listing: &Listing,
+) -> Result<(Vec<Owned<ProjectRow>>, i64), DbError> {
     owned::list(db, owned::PROJECTS, whose, &LISTED, listing).await
 }

@@ -56,8 +56,7 @@ impl Reconciler for SandboxReconciler {
     const TABLE: &'static str = store::sandbox::TABLE;
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<SandboxId>> {
-        let (now, next) = store::sandbox::due(self.sandboxes.db(), now, limit).await?;
-        Ok(Due { now, next })
+        Ok(store::sandbox::due(self.sandboxes.db(), now, limit).await?)
     }
 
     async fn owner(&self, id: &SandboxId) -> Option<Owner> {

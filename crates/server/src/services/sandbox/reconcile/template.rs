@@ -47,8 +47,7 @@ impl Reconciler for TemplateReconciler {
     const TABLE: &'static str = store::template::TABLE;
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<TemplateId>> {
-        let (now, next) = store::template::due(self.sandboxes.db(), now, limit).await?;
-        Ok(Due { now, next })
+        Ok(store::template::due(self.sandboxes.db(), now, limit).await?)
     }
 
     async fn reconcile(&self, id: TemplateId) {

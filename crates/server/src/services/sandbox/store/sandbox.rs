@@ -10,7 +10,7 @@ use berth_domain::sandbox::{OnTimeout, Phase, Wish};
 use super::{Holds, Tenant};
 use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
-use crate::db::owned::{self, Owned, Whose};
+use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
 use crate::db::{Db, DbError, FromRow, On, PageQuery, Row, Signal, Tx, Value, due, json, page_of, sql};
@@ -344,11 +344,7 @@ pub async fn list(
 }
 
 /// Sandboxes that want work, organizations in turn, and when the next one does.
-pub async fn due(
-    db: &Db,
-    now: Timestamp,
-    limit: usize,
-) -> Result<(due::OfProjects<SandboxId>, Option<Timestamp>), DbError> {
+pub async fn due(db: &Db, now: Timestamp, limit: usize) -> Result<due::Due<SandboxId>, DbError> {
     due::of_projects(db, TABLE, now, limit).await
 }
 
@@ -485,6 +481,10 @@ pub async fn by_phase(db: &Db) -> Result<Vec<(String, i64)>, DbError> {
 }
 
 /// A page of everybody's sandboxes with their owners, and how many there are.
-pub async fn list_all(db: &Db, whose: &Whose, listing: &Listing) -> Result<(Vec<Owned<SandboxRow>>, i64), DbError> {
+pub async fn list_all(
+    db: &Db,
+    whose: &OwnerFilter,
+    listing: &Listing,
+) -> Result<(Vec<Owned<SandboxRow>>, i64), DbError> {
     owned::list(db, owned::SANDBOXES, whose, &LISTED, listing).await
 }

@@ -236,11 +236,7 @@ pub async fn list(db: &Db, tenant: Tenant, listing: &Listing) -> Result<(Vec<Tem
 }
 
 /// Templates that want work, organizations in turn, and when the next one does.
-pub async fn due(
-    db: &Db,
-    now: Timestamp,
-    limit: usize,
-) -> Result<(due::OfProjects<TemplateId>, Option<Timestamp>), DbError> {
+pub async fn due(db: &Db, now: Timestamp, limit: usize) -> Result<due::Due<TemplateId>, DbError> {
     due::of_projects(db, TABLE, now, limit).await
 }
 

@@ -27,8 +27,7 @@ impl Reconciler for DiskReconciler {
     const TABLE: &'static str = "disks";
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<DiskId>> {
-        let (now, next) = store::disk::due(self.vms.db(), now, limit).await?;
-        Ok(Due { now, next })
+        Ok(store::disk::due(self.vms.db(), now, limit).await?)
     }
 
     async fn owner(&self, id: &DiskId) -> Option<Owner> {

@@ -56,8 +56,7 @@ impl Reconciler for VmReconciler {
     const TABLE: &'static str = "vms";
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<VmId>> {
-        let (now, next) = store::vm::due(self.vms.db(), now, limit).await?;
-        Ok(Due { now, next })
+        Ok(store::vm::due(self.vms.db(), now, limit).await?)
     }
 
     async fn owner(&self, id: &VmId) -> Option<Owner> {

@@ -231,11 +231,7 @@ pub async fn of_vms(db: &Db, vms: &[VmId]) -> Result<Vec<DiskRow>, DbError> {
 }
 
 /// Disks that want work, organizations in turn, and when the next one does.
-pub async fn due(
-    db: &Db,
-    now: Timestamp,
-    limit: usize,
-) -> Result<(due::OfProjects<DiskId>, Option<Timestamp>), DbError> {
+pub async fn due(db: &Db, now: Timestamp, limit: usize) -> Result<due::Due<DiskId>, DbError> {
     due::of_projects(db, "disks", now, limit).await
 }
 

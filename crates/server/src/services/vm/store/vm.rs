@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::Tenant;
 use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
-use crate::db::owned::{self, Owned, Whose};
+use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
 use crate::db::{Db, DbError, FromRow, Query, Row, Tx, due, json, page_of, sql};
@@ -286,12 +286,12 @@ pub async fn list(
 }
 
 /// A page of everybody's VMs with their owners, and how many there are.
-pub async fn list_all(db: &Db, whose: &Whose, listing: &Listing) -> Result<(Vec<Owned<VmRow>>, i64), DbError> {
+pub async fn list_all(db: &Db, whose: &OwnerFilter, listing: &Listing) -> Result<(Vec<Owned<VmRow>>, i64), DbError> {
     owned::list(db, owned::VMS, whose, &LISTED, listing).await
 }
 
 /// VMs that want work, organizations in turn, and when the next one does.
-pub async fn due(db: &Db, now: Timestamp, limit: usize) -> Result<(due::OfProjects<VmId>, Option<Timestamp>), DbError> {
+pub async fn due(db: &Db, now: Timestamp, limit: usize) -> Result<due::Due<VmId>, DbError> {
     due::of_projects(db, "vms", now, limit).await
 }
 

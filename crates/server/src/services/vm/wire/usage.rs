@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::db::usage::UsageRow;
+use crate::db::usage::{Held, UsageRow};
 
 /// What a project has.
 #[derive(Debug, Serialize, ToSchema)]
@@ -31,7 +31,8 @@ pub struct UsageView {
 
 impl From<UsageRow> for UsageView {
     fn from(row: UsageRow) -> Self {
-        let UsageRow { org, project, vms, running, vcpu, memory_mb, disks, disk_gb, sandboxes } = row;
+        let UsageRow { org, project, running, held } = row;
+        let Held { vms, vcpu, memory_mb, disks, disk_gb, sandboxes } = held;
         let (org_id, project_id) = (org.to_string(), project.to_string());
         Self { org_id, project_id, vms, running, vcpu, memory_mb, disks, disk_gb, sandboxes }
     }
