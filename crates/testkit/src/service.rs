@@ -1,6 +1,7 @@
 //! A service of its own process, over real machines: what SIGKILL and a shell see.
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -164,12 +165,13 @@ impl Service {
         self.start_as(command);
     }
 
-    /// Starts it by another command, and waits until it is ready.
+    /// Starts it by another command, and waits until it is ready: that somebody listens is not enough. A child that its
+    /// killed predecessor had just forked does, until it executes its program, and whoever waits there is cut off then.
     pub fn start_as(&mut self, mut command: Command) {
         let child = self.child.insert(command.spawn().expect("the service starts"));
         eventually("the service", 120, || {
             assert_eq!(child.try_wait().ok().flatten(), None, "the service ended");
-            std::net::TcpStream::connect(&self.listen).ok()
+            answers(&self.listen).then_some(())
         });
     }
 
@@ -316,6 +318,18 @@ impl Drop for Service {
             eprintln!("the service's log:\n{}", &log[log.len().saturating_sub(8000)..]);
         }
     }
+}
+
+/// Whether a service answers at an address.
+fn answers(address: &str) -> bool {
+    let asked = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: berth\r\nconnection: close\r\n\r\n")?;
+        let mut begin = [0; b"HTTP/1.1".len()];
+        stream.read_exact(&mut begin).map(|()| begin)
+    };
+    asked().is_ok_and(|begin: [u8; 8]| &begin == b"HTTP/1.1")
 }
 
 /// Links an image, so that a hundred tests share its bytes.
