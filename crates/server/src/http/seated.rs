@@ -18,6 +18,13 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::seats::Ticket;
 
+/// How long what a client sends behind an answer is thrown away. Closed with something unread, a connection is reset, and
+/// a client that is still sending loses the answer that told it to stop (RFC 9112, section 9.6; nginx's
+/// `lingering_timeout` is as long).
+const LINGER: Duration = Duration::from_secs(5);
+/// Bytes that are thrown away at a time.
+const WASTE: usize = 16 * 1024;
+
 /// A stream with its seat.
 pub struct Seated<S> {
     stream: S,
@@ -30,13 +37,15 @@ pub struct Seated<S> {
     began: Option<Instant>,
     /// When it is too late for the rest.
     end: Option<Pin<Box<Sleep>>>,
+    /// When what is left unread is not thrown away any more.
+    lingering: Option<Pin<Box<Sleep>>>,
     _counted: TaskTrackerToken,
 }
 
 impl<S> Seated<S> {
     /// A stream that has this seat, and is counted for as long as it lasts.
     pub fn new(stream: S, ticket: Arc<Ticket>, head: Duration, counted: TaskTrackerToken) -> Self {
-        Self { stream, ticket, head, number: 0, began: None, end: None, _counted: counted }
+        Self { stream, ticket, head, number: 0, began: None, end: None, lingering: None, _counted: counted }
     }
 }
 
@@ -63,7 +72,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for Seated<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Seated<S> {
+impl<S: AsyncRead + Unpin> Seated<S> {
+    /// Throws away what still comes of a body that was refused, until its sender has closed or it takes too long.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut waste = [0; WASTE];
+        loop {
+            let mut read = ReadBuf::new(&mut waste);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut read) {
+                Poll::Ready(Ok(())) if !read.filled().is_empty() => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => break,
+            }
+        }
+        self.lingering.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER))).as_mut().poll(cx)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Seated<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -73,7 +98,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Seated<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        if self.ticket.left_unread() {
+            ready!(self.poll_linger(cx));
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_write_vectored(

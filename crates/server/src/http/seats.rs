@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -55,6 +55,8 @@ struct Seat {
     under_way: AtomicU32,
     /// Requests that came.
     requests: AtomicU32,
+    /// Whether a body was not read to its end.
+    left_unread: AtomicBool,
     cut: Notify,
 }
 
@@ -212,6 +214,11 @@ impl Ticket {
         !self.is_under_way() || !self.seat.waits()
     }
 
+    /// Whether the client may still be sending a body that nobody reads.
+    pub fn left_unread(&self) -> bool {
+        self.seat.left_unread.load(Ordering::Relaxed)
+    }
+
     /// Notes that a request came, of which the head is here.
     pub fn asked(&self) -> Asked {
         self.seat.requests.fetch_add(1, Ordering::Relaxed);
@@ -280,9 +287,17 @@ impl Begin {
     }
 }
 
-struct Awaited<B> {
+struct Awaited<B: HttpBody> {
     body: B,
     begin: Begin,
+}
+
+impl<B: HttpBody> Drop for Awaited<B> {
+    fn drop(&mut self) {
+        if !self.body.is_end_stream() {
+            self.begin.seat.left_unread.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Awaited<B> {

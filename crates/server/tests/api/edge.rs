@@ -256,6 +256,27 @@ async fn half_a_request(address: SocketAddr) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_is_refused_while_it_sends_is_told_why() {
+    const LENGTH: usize = 32 << 20;
+    let platform = Platform::start().await;
+    let (addresses, _open) = doors(&platform, platform.config.http.clone(), None).await;
+    let mut stream = TcpStream::connect(addresses.main).await.expect("a connection");
+    let head = format!(
+        "POST /api/v1/orgs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
+         Content-Length: {LENGTH}\r\n\r\n",
+        platform.admin.token
+    );
+    stream.write_all(head.as_bytes()).await.expect("a head");
+    // As many clients, it looks for an answer when all is sent.
+    for _ in 0..LENGTH >> 16 {
+        stream.write_all(&vec![b' '; 1 << 16]).await.expect("somebody takes it");
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("connection: close"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn half_requests_hold_nobody_up() {
     let platform = Platform::start_with(|config| {
         config.http.max_connections = Some(8);
