@@ -5,6 +5,7 @@ pub mod clock;
 pub mod config;
 pub mod db;
 pub mod fault;
+mod hex;
 pub mod http;
 pub mod lost;
 mod private_file;

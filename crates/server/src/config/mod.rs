@@ -285,8 +285,10 @@ fn check_base_url(url: &str) -> Result<()> {
     let host = parsed.as_ref().and_then(::http::Uri::host).unwrap_or_default();
     let scheme = parsed.as_ref().and_then(::http::Uri::scheme_str).unwrap_or_default();
     if host.is_empty() || !["http", "https"].contains(&scheme) || url.contains(['?', '#', '@']) {
-        let bare = url.split_once("://").map_or(url, |(_, rest)| rest);
-        bail!("base_url is '{url}'; it must be the whole address that people use, like https://{bare}");
+        bail!(
+            "base_url is '{url}'; it must be scheme, host and perhaps a path, like https://berth.example.com, without ?, # \
+             or @"
+        );
     }
     Ok(())
 }

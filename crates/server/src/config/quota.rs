@@ -20,15 +20,14 @@ pub struct Quota {
     /// For a new organization: a bound of the sum of its projects, and of how many they are.
     #[serde(deserialize_with = "organization")]
     pub organization: Limits,
-    /// Organizations that a person may own, their own among them. Without it, who wants more than an organization may
-    /// have makes another.
-    pub organizations_per_person: Option<i64>,
+    /// Organizations that a person may own, their own among them.
+    pub organizations_per_person: i64,
 }
 
 impl Default for Quota {
     fn default() -> Self {
         let organization = Limits { projects: Some(PROJECTS), ..Limits::default() };
-        Self { project: Limits::default(), organization, organizations_per_person: Some(10) }
+        Self { project: Limits::default(), organization, organizations_per_person: 10 }
     }
 }
 
@@ -49,7 +48,7 @@ impl Quota {
             self.project.projects.is_none(),
             "quota.project.projects: projects are a limit of an organization; say quota.organization.projects"
         );
-        let organizations = self.organizations_per_person.unwrap_or(1);
+        let organizations = self.organizations_per_person;
         ensure!((0..=MOST).contains(&organizations), "quota.organizations_per_person must be 0 to {MOST}");
         Ok(())
     }

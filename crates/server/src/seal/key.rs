@@ -12,8 +12,7 @@ use aws_lc_rs::{hmac, rand};
 use sha2::{Digest, Sha256};
 
 use crate::config::Secrets;
-use crate::http::idempotency::hex;
-use crate::private_file;
+use crate::{hex, private_file};
 
 /// Bytes of a key.
 pub const LENGTH: usize = 32;
@@ -33,7 +32,7 @@ pub struct Key {
 impl Key {
     /// A key of these bytes.
     pub fn new(bytes: &[u8; LENGTH]) -> Result<Self> {
-        let name = hex(&Sha256::new().chain_update(b"berth sealing key").chain_update(bytes).finalize()[..4]);
+        let name = hex::encode(&Sha256::new().chain_update(b"berth sealing key").chain_update(bytes).finalize()[..4]);
         let cipher = RandomizedNonceKey::new(&AES_256_GCM, bytes).context("the key that seals cannot be used")?;
         let mac = Sha256::new().chain_update(b"berth marking key").chain_update(bytes).finalize();
         Ok(Self { name, cipher, mac: hmac::Key::new(hmac::HMAC_SHA256, &mac) })
@@ -53,27 +52,13 @@ pub fn read(config: &Secrets) -> Result<Option<Vec<Key>>> {
         config.key.0.clone()
     };
     if config.key_env.is_empty() && fs::metadata(path)?.permissions().mode() & OTHERS != 0 {
-        tracing::warn!(path = %path.display(), "others may read the key that seals secrets; type: chmod 600 PATH");
+        tracing::warn!("others may read the key that seals secrets; type: chmod 600 {}", path.display());
     }
-    let lines = text.split_whitespace().filter(|line| !line.is_empty());
-    let keys = lines.map(parse).collect::<Option<Vec<_>>>();
+    let keys = text.split_whitespace().map(hex::decode).collect::<Option<Vec<_>>>();
     let keys = keys.filter(|keys| !keys.is_empty()).with_context(|| {
         format!("{} must hold 64 hexadecimal digits, as `openssl rand -hex 32` prints them", config.place())
     })?;
     keys.iter().map(Key::new).collect::<Result<Vec<_>>>().map(Some)
-}
-
-fn parse(line: &str) -> Option<[u8; LENGTH]> {
-    let digits = line.as_bytes();
-    let mut key = [0; LENGTH];
-    if digits.len() != 2 * LENGTH {
-        return None;
-    }
-    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit = |at: usize| char::from(pair[at]).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        *byte = digit(0)? << 4 | digit(1)?;
-    }
-    Some(key)
 }
 
 /// Makes a key and its file.
@@ -81,7 +66,7 @@ pub fn make(path: &Path) -> Result<Key> {
     let mut bytes = [0; LENGTH];
     ensure!(rand::fill(&mut bytes).is_ok(), "this machine gives no random numbers");
     let key = Key::new(&bytes)?;
-    private_file::write(path, format!("{}\n", hex(&bytes)).as_bytes())
+    private_file::write(path, format!("{}\n", hex::encode(&bytes)).as_bytes())
         .with_context(|| format!("the key that seals secrets cannot be written to {}", path.display()))?;
     Ok(key)
 }

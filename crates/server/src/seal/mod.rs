@@ -20,7 +20,7 @@ use berth_domain::{Error, Result};
 
 use crate::config::Secrets;
 use crate::db::{Db, setting};
-use crate::http::idempotency::hex;
+use crate::hex;
 use key::Key;
 
 /// What a sealed text begins with. No secret that lay in clear does.
@@ -99,7 +99,7 @@ impl Sealer {
     /// first key, in hexadecimal.
     pub fn mac(&self, text: &[u8]) -> Result<String> {
         let key = self.keys.first().ok_or_else(|| Error::internal("no key that authenticates"))?;
-        Ok(hex(hmac::sign(&key.mac, text).as_ref()))
+        Ok(hex::encode(hmac::sign(&key.mac, text).as_ref()))
     }
 
     /// The text as the first key seals it, where it lay in clear or another key sealed it; `None` where it is so.

@@ -99,7 +99,7 @@ async fn what_is_new_begins_with_the_limits_of_the_configuration() {
     let platform = Platform::start_with(|config| {
         config.quota.project.vms = Some(1);
         config.quota.organization.vms = Some(2);
-        config.quota.organizations_per_person = Some(2);
+        config.quota.organizations_per_person = 2;
     })
     .await;
     let ada = platform.sign_up("ada@example.com").await;

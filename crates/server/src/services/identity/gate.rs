@@ -12,10 +12,10 @@ use super::token::Claims;
 use super::{Identity, memory, ops, org_not_found, project_not_found, standing, store};
 use crate::db::tenant::Whose;
 use crate::db::{Tx, quota};
+use crate::hex;
 use crate::http::auth::{Caller, Gate, Grant, OrgScope, PROJECT_ID, Person, Scope, Who, unauthorized};
 use crate::http::client_address::ClientAddress;
 use crate::http::envelope::RequestId;
-use crate::http::idempotency::hex;
 use crate::http::limit::Window;
 
 #[async_trait]
@@ -186,7 +186,7 @@ impl Identity {
         let key = if let Some(key) = self.inner.memory.key(&hash, now) {
             key
         } else {
-            let row = store::api_key::by_hash(&self.inner.db, &hex(&hash)).await?.ok_or_else(unauthorized)?;
+            let row = store::api_key::by_hash(&self.inner.db, &hex::encode(&hash)).await?.ok_or_else(unauthorized)?;
             self.inner.memory.remember_key(hash, &row, read_at, now)
         };
         if !key.lives(now) {

@@ -200,11 +200,6 @@ impl Memory {
         self.keys.write().unwrap_or_else(PoisonError::into_inner).retain(|hash, known| !key(hash, known));
     }
 
-    /// Forgets every scope: quotas of all changed.
-    pub fn forget_scopes(&self) {
-        self.forget(|_, _| true, |_, _| false);
-    }
-
     /// Forgets everything but what was ended: somebody was suspended, or is not any more.
     pub fn forget_people(&self) {
         self.forget(|_, _| true, |_, _| true);
@@ -339,10 +334,9 @@ mod tests {
     #[test]
     fn a_scope_that_was_read_before_it_changed_is_not_remembered_after() {
         let (now, old) = (Timestamp(0), scope(2));
-        let changes: [fn(&Memory); 4] = [
+        let changes: [fn(&Memory); 3] = [
             |memory| memory.forget_org(OrgId(Uuid::from_u128(2))),
             |memory| memory.forget_person(UserId(Uuid::from_u128(4))),
-            Memory::forget_scopes,
             Memory::forget_people,
         ];
         for change in changes {

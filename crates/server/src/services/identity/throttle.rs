@@ -57,8 +57,7 @@ impl Failures {
         Admission::Busy
     }
 
-    /// After the free ones each failure doubles the wait.
-    /// The seconds to wait for, if it has to.
+    /// The seconds to wait for, if it has to: after the free ones each failure doubles them.
     fn failed(&mut self, free: u32, waits: (u64, u64), now: Timestamp) -> Option<u64> {
         self.count = self.count.saturating_add(1);
         self.last = now;

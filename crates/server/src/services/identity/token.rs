@@ -18,8 +18,8 @@ use sha2::{Digest, Sha256};
 
 use super::store::signing_key::SigningKeyRow;
 use crate::config::Secret;
+use crate::hex;
 use crate::http::auth::unauthorized;
-use crate::http::idempotency::hex;
 
 /// The type of access tokens (RFC 9068).
 const TYPE: &str = "at+jwt";
@@ -59,7 +59,7 @@ pub fn new_key(now: Timestamp) -> Result<SigningKeyRow> {
     let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).map_err(Error::internal)?;
     let public = pair.public_key().as_ref();
     Ok(SigningKeyRow {
-        kid: hex(&Sha256::digest(public)[..8]),
+        kid: hex::encode(&Sha256::digest(public)[..8]),
         secret: STANDARD.encode(pkcs8.as_ref()),
         public: URL_SAFE_NO_PAD.encode(public),
         created_at: now,
@@ -179,9 +179,9 @@ pub fn new_opaque() -> Result<String> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// What of a refresh token is at rest.
+/// What of a token, a link or a key is at rest.
 pub fn hash(token: &str) -> String {
-    hex(&Sha256::digest(token.as_bytes()))
+    hex::encode(&Sha256::digest(token.as_bytes()))
 }
 
 /// The key that a used token yields for sealing its successor.

@@ -1,4 +1,4 @@
-//! Signing in and out, sessions, the keys of tokens.
+//! Signing in and out, and sessions.
 
 use axum::Json;
 use axum::extract::{Request, State};

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::verification::require_verified;
 use crate::db::audit::Audit;
 use crate::db::{Tx, event};
+use crate::hex;
 use crate::http::auth::{Scope, Who, unauthorized};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::http::reply::Created;
@@ -124,12 +125,7 @@ async fn commit(identity: &Identity, mut tx: Tx, row: &KeyRow) -> Result<()> {
 }
 
 fn hash_of(row: &KeyRow) -> Result<KeyHash> {
-    let mut hash = KeyHash::default();
-    for (index, byte) in hash.iter_mut().enumerate() {
-        let digits = row.hash.get(2 * index..2 * index + 2).unwrap_or_default();
-        *byte = u8::from_str_radix(digits, 16).map_err(Error::internal)?;
-    }
-    Ok(hash)
+    hex::decode(&row.hash).ok_or_else(|| Error::internal("the hash of an API key is none"))
 }
 
 /// Changes name, scopes, networks or end.

@@ -4,10 +4,10 @@ use berth_domain::{Result, Timestamp};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::http::auth::Person;
+use crate::http::auth::{Grant, Person};
 use crate::services::identity::store::audit::{AuditRow, Filter, Old, Place};
 use crate::services::identity::wire::audit::told;
-use crate::services::identity::{Identity, store};
+use crate::services::identity::{Identity, standing, store};
 
 /// Records of one step of an export.
 const STEP: i64 = 500;
@@ -30,12 +30,9 @@ pub(in crate::services::identity) async fn step(
     filter: &Filter,
     after: Option<Place>,
 ) -> Result<(Vec<AuditRow>, Option<Place>)> {
-    let inner = &identity.inner;
-    let session = store::session::find(&inner.db, admin.session).await?;
-    if !session.is_some_and(|session| session.lives(inner.clock.now()) && session.is_admin && !session.suspended) {
-        return Err(crate::http::auth::unauthorized());
-    }
-    let rows = store::audit::after(&inner.db, filter, after, STEP).await?;
+    let db = &identity.inner.db;
+    standing::require(identity, db, &admin.caller.who, Grant::Administration).await?;
+    let rows = store::audit::after(db, filter, after, STEP).await?;
     let whole = i64::try_from(rows.len()).is_ok_and(|count| count == STEP);
     let next = rows.last().filter(|_| whole).map(|row| Place { at: row.created_at, id: row.id.clone() });
     Ok((rows, next))

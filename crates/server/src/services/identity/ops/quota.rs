@@ -32,7 +32,7 @@ pub(in crate::services::identity) async fn set(
     };
     audit.write_and_tell(&mut tx, now).await?;
     tx.commit().await?;
-    identity.inner.memory.forget_scopes();
+    identity.inner.memory.forget_org(row.org);
     Ok(())
 }
 
@@ -51,16 +51,14 @@ pub(in crate::services::identity) async fn set_of_org(
     let audit = Audit { org: Some(org), data: told(&limits), ..admin.caller.audit("org_quota.set", &subject) };
     audit.write(&mut tx, now).await?;
     tx.commit().await?;
-    identity.inner.memory.forget_scopes();
+    identity.inner.memory.forget_org(org);
     Ok(())
 }
 
 /// Refuses with 403 an organization more than a person may own. Administrators of the platform own what they like.
 pub(super) async fn one_more(identity: &Identity, tx: &mut Tx, person: &Person) -> Result<()> {
-    let Some(limit) = identity.inner.quota.organizations_per_person.filter(|_| !person.is_admin) else {
-        return Ok(());
-    };
-    if store::member::owned(tx, person.user).await? < limit {
+    let limit = identity.inner.quota.organizations_per_person;
+    if person.is_admin || store::member::owned(tx, person.user).await? < limit {
         return Ok(());
     }
     Err(Error::new(

@@ -3,15 +3,13 @@
 use berth_domain::identity::api_key;
 use berth_domain::{Error, Result};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::by_nobody;
 use crate::db::audit::{Actor, Audit};
 use crate::http::envelope::RequestId;
-use crate::http::idempotency::hex;
 use crate::services::identity::notice::Noted;
 use crate::services::identity::store::user::UserRow;
-use crate::services::identity::{Identity, store};
+use crate::services::identity::{Identity, store, token};
 
 /// Subject of the record of refusals that have none.
 const MORE: &str = "refusals of this minute";
@@ -67,7 +65,7 @@ pub(in crate::services::identity) async fn key(
         Noted::More => return more(identity, request).await,
         Noted::Not => return Ok(()),
     }
-    let row = store::api_key::by_hash(&identity.inner.db, &hex(&Sha256::digest(text.as_bytes()))).await?;
+    let row = store::api_key::by_hash(&identity.inner.db, &token::hash(text)).await?;
     let reason = match &row {
         None => "unknown",
         Some(row) if row.revoked_at.is_some() => "revoked",

@@ -15,8 +15,8 @@ use crate::services::identity::wire::signing_key::SigningKeyView;
 use crate::services::identity::{Identity, store, token};
 
 /// The keys, newest first; the first is made at the first start. A key that lay in clear is sealed, and signs no more:
-/// copies of the database from before hold it. With
-/// `anew`, keys that do not open are forgotten, and with them what they signed.
+/// copies of the database from before hold it. With `anew`, keys that do not open are forgotten, and with them what they
+/// signed.
 pub(in crate::services::identity) async fn at_start(
     db: &Db,
     clock: &Clock,
@@ -28,14 +28,14 @@ pub(in crate::services::identity) async fn at_start(
     if anew {
         keys = forget_unopened(&mut tx, sealer, keys).await?;
     }
-    let compromised = keys.first().is_none_or(|newest| !seal::is_sealed(&newest.secret));
+    let needs_new = keys.first().is_none_or(|newest| !seal::is_sealed(&newest.secret));
     for key in &mut keys {
         if let Some(sealed) = sealer.renew(&context(&key.kid), &key.secret)? {
             store::signing_key::reseal(&mut tx, &key.kid, &sealed).await?;
             key.secret = sealed;
         }
     }
-    if compromised {
+    if needs_new {
         keys.insert(0, make(&mut tx, sealer, clock.now()).await?);
     }
     tx.commit().await?;

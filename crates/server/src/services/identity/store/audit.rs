@@ -25,7 +25,7 @@ pub struct AuditRow {
     pub subject_name: Option<String>,
     /// Id of who did it.
     pub actor: Option<String>,
-    /// `user`, `api_key` or `platform`.
+    /// `user`, `api_key`, `anonymous` or `platform`.
     pub actor_kind: String,
     /// What was done.
     pub action: String,

@@ -15,8 +15,9 @@ use uuid::Uuid;
 
 use super::admit_stored;
 use crate::db::audit::Audit;
+use crate::hex;
 use crate::http::auth::Scope;
-use crate::http::idempotency::{Idempotency, Outcome, hex};
+use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::quota::require_project;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::engine::DISK_FULL;
@@ -187,7 +188,7 @@ async fn receive(
     if let Some(out) = out {
         out.sync_all().await.map_err(no_space)?;
     }
-    let digest = digest.map(|digest| hex(&digest.finalize())).unwrap_or_default();
+    let digest = digest.map(|digest| hex::encode(&digest.finalize())).unwrap_or_default();
     Ok((i64::try_from(bytes).map_err(Error::internal)?, digest))
 }
 

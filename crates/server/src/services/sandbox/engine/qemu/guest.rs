@@ -10,6 +10,7 @@ use berth_qemu::machine::Accel;
 use berth_qemu::sandbox::Begin;
 
 use super::super::EngineError;
+use crate::hex;
 
 /// The file that describes the guest.
 const MANIFEST: &str = "guest.json";
@@ -45,7 +46,7 @@ impl Guest {
         guest.dir = dir.to_path_buf();
         for (name, want) in &guest.sha256 {
             let bytes = std::fs::read(dir.join(name)).map_err(|_| damaged(name))?;
-            if hex(&Sha256::digest(bytes)) != *want {
+            if hex::encode(&Sha256::digest(bytes)) != *want {
                 return Err(damaged(name));
             }
         }
@@ -72,7 +73,7 @@ impl Guest {
     /// Names every machine whose captures load into each other.
     pub(super) fn fingerprint(&self, accel: Accel, qemu: &str) -> String {
         let text = format!("{MACHINE} {} {accel:?} {qemu}", self.version);
-        hex(&Sha256::digest(text))[..16].to_owned()
+        hex::encode(&Sha256::digest(text))[..16].to_owned()
     }
 }
 
@@ -84,8 +85,4 @@ pub(super) fn missing() -> EngineError {
 fn damaged(what: &str) -> EngineError {
     tracing::error!(what, "the guest of sandboxes is damaged");
     EngineError::Permanent("the guest of sandboxes is damaged; the operator builds it anew by script/quickstart".into())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
