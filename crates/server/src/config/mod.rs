@@ -285,10 +285,7 @@ fn check_base_url(url: &str) -> Result<()> {
     let host = parsed.as_ref().and_then(::http::Uri::host).unwrap_or_default();
     let scheme = parsed.as_ref().and_then(::http::Uri::scheme_str).unwrap_or_default();
     if host.is_empty() || !["http", "https"].contains(&scheme) || url.contains(['?', '#', '@']) {
-        bail!(
-            "base_url is '{url}'; it must be scheme, host and perhaps a path, like https://berth.example.com, without ?, # \
-             or @"
-        );
+        bail!("base_url is '{url}'; it must be scheme and host, and perhaps a path, like https://berth.example.com");
     }
     Ok(())
 }

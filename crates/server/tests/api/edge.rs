@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 const ANY: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
 /// More doors of a platform, open for as long as the guard lives.
-async fn doors(platform: &Platform, http: Http, certificate: Option<Arc<Certificate>>) -> (Addresses, DropGuard) {
+pub async fn doors(platform: &Platform, http: Http, certificate: Option<Arc<Certificate>>) -> (Addresses, DropGuard) {
     let config = Config { listen: ANY.into(), http, ..platform.config.clone() };
     let doors = Doors::open(&config, certificate, platform.app()).await.expect("free ports");
     let addresses = Addresses { main: doors.main, metrics: doors.metrics, admin: doors.admin };
@@ -31,8 +31,9 @@ async fn doors(platform: &Platform, http: Http, certificate: Option<Arc<Certific
     (addresses, ending.drop_guard())
 }
 
-struct Addresses {
-    main: SocketAddr,
+/// Where a service answers.
+pub struct Addresses {
+    pub main: SocketAddr,
     metrics: Option<SocketAddr>,
     admin: Option<SocketAddr>,
 }
@@ -253,27 +254,6 @@ async fn half_a_request(address: SocketAddr) -> TcpStream {
         "POST /api/v1/auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{";
     stream.write_all(head.as_bytes()).await.expect("sent");
     stream
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn who_is_refused_while_it_sends_is_told_why() {
-    const LENGTH: usize = 32 << 20;
-    let platform = Platform::start().await;
-    let (addresses, _open) = doors(&platform, platform.config.http.clone(), None).await;
-    let mut stream = TcpStream::connect(addresses.main).await.expect("a connection");
-    let head = format!(
-        "POST /api/v1/orgs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
-         Content-Length: {LENGTH}\r\n\r\n",
-        platform.admin.token
-    );
-    stream.write_all(head.as_bytes()).await.expect("a head");
-    // As many clients, it looks for an answer when all is sent.
-    for _ in 0..LENGTH >> 16 {
-        stream.write_all(&vec![b' '; 1 << 16]).await.expect("somebody takes it");
-    }
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("connection: close"), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,10 @@
 use berth_testkit::{Platform, vm};
 use reqwest::Method;
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::edge::doors;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_ids_are_the_callers_where_they_can_be() {
@@ -162,4 +166,25 @@ async fn messages_show_nothing_of_the_host() {
         assert!((400..500).contains(&answer.status), "{answer:?}");
         assert!(!text.contains(&dir) && !text.contains("SELECT") && !text.contains("panicked"), "{text}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_refused_while_it_sends_is_told_why() {
+    const LENGTH: usize = 32 << 20;
+    let platform = Platform::start().await;
+    let (addresses, _open) = doors(&platform, platform.config.http.clone(), None).await;
+    let mut stream = TcpStream::connect(addresses.main).await.expect("a connection");
+    let head = format!(
+        "POST /api/v1/orgs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
+         Content-Length: {LENGTH}\r\n\r\n",
+        platform.admin.token
+    );
+    stream.write_all(head.as_bytes()).await.expect("a head");
+    // As many clients, it looks for an answer when all is sent.
+    for _ in 0..LENGTH >> 16 {
+        stream.write_all(&vec![b' '; 1 << 16]).await.expect("somebody takes it");
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("connection: close"), "{answer}");
 }
