@@ -232,6 +232,8 @@ async fn an_invitation_is_sent_so_often_and_a_person_sends_so_many() {
         async |email: &str| ada.post("/api/v1/orgs/acme/invitations", json!({"email": email, "role": "member"})).await;
     let id = invite("bob@example.com").await.id();
     let resend = format!("/api/v1/orgs/acme/invitations/{id}/resend");
+    // Each is waited for before the next: a message that waits takes the place of one that still does.
+    platform.message("bob@example.com", 1).await;
     for n in 2..=5 {
         assert_eq!(ada.act(&resend).await.status, 202);
         platform.message("bob@example.com", n).await;
