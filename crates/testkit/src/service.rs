@@ -7,6 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -75,6 +76,7 @@ pub struct Service {
     child: Option<Child>,
     environment: Vec<(String, String)>,
     images: Vec<String>,
+    _original: Option<Arc<Service>>,
 }
 
 impl Service {
@@ -99,7 +101,22 @@ impl Service {
             child: None,
             environment: Vec::new(),
             images: wanted.iter().map(|i| (*i).to_owned()).collect(),
+            _original: None,
         }
+    }
+
+    /// A service on a copy of the folder of one that was stopped: what that one made is not made again.
+    pub fn copy_of(original: Arc<Self>) -> Self {
+        let mut copy = Self::new(&original.binary.to_string_lossy(), &[]);
+        let own = std::fs::read(copy.dir.path().join("berth.toml")).expect("a file");
+        let from = original.dir.path().join(".");
+        let copied = Command::new("cp").args(["-a", "--sparse=always"]).arg(from).arg(copy.dir.path()).status();
+        assert!(copied.is_ok_and(|status| status.success()), "the folder was not copied");
+        std::fs::write(copy.dir.path().join("berth.toml"), own).expect("a file");
+        let _ = std::fs::remove_file(copy.log_file());
+        copy.images.clone_from(&original.images);
+        copy._original = Some(original);
+        copy
     }
 
     /// A service that is ready.

@@ -1,11 +1,13 @@
 //! A service with sandboxes, and working inside one.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
 use berth_testkit::{Answer, Caller, Service, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
 
 use crate::BERTH;
 
@@ -19,14 +21,32 @@ pub async fn service_without_spares() -> (Service, Caller) {
     service_with("[sandbox]\nspares = 0\n").await
 }
 
-/// A service with more configuration, whose `base` is ready.
+/// A service with more configuration, whose `base` is ready: a copy of one on which it became so.
 pub async fn service_with(configuration: &str) -> (Service, Caller) {
-    let mut service = Service::new(BERTH, &[]).with_sandboxes();
+    let mut service = Service::copy_of(prepared().await);
     service.configure(configuration);
     service.start();
     let caller = service.admin().await;
     base_ready(&caller).await;
     (service, caller)
+}
+
+/// A service that was stopped when its `base` was ready. It takes seconds of two processors, so the tests that run
+/// share one, which goes with the last of them.
+async fn prepared() -> Arc<Service> {
+    static PREPARED: Mutex<Weak<Service>> = Mutex::const_new(Weak::new());
+    let mut prepared = PREPARED.lock().await;
+    if let Some(service) = prepared.upgrade() {
+        return service;
+    }
+    let mut service = Service::new(BERTH, &[]).with_sandboxes();
+    service.configure("[sandbox]\nspares = 0\n");
+    service.start();
+    base_ready(&service.admin().await).await;
+    assert_eq!(service.stop(), Some(0));
+    let service = Arc::new(service);
+    *prepared = Arc::downgrade(&service);
+    service
 }
 
 pub async fn base_ready(caller: &Caller) {
