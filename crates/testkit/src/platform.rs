@@ -64,7 +64,8 @@ impl Platform {
         Self::start_with(|_| {}).await
     }
 
-    /// Starts one with another configuration; on PostgreSQL where `BERTH_TEST_POSTGRES` names a server.
+    /// Starts one with another configuration; on PostgreSQL where `BERTH_TEST_POSTGRES` names a server. It waits for ten
+    /// minutes wherever a service waits for seconds, so that no test depends on how busy its host is.
     pub async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let dir = Arc::new(tempfile::tempdir().expect("a folder"));
         let mut config = Config::from_sources(None, |name| {
@@ -76,6 +77,8 @@ impl Platform {
         if let Ok(server) = std::env::var("BERTH_TEST_POSTGRES") {
             config.database_url = fresh_database(&server);
         }
+        (config.database_wait_seconds, config.http.body_grace_seconds) = (600, 600);
+        config.identity.refresh_grace_seconds = 600;
         change(&mut config);
         Self::run(config, (Arc::default(), Arc::default()), Clock::default(), dir).await
     }

@@ -14,16 +14,34 @@ write_files:
     content: written
 ";
 
+/// Two parts: a script for every boot's hook, and a cloud-config.
+const MULTIPART: &str = "MIME-Version: 1.0
+Content-Type: multipart/mixed; boundary=\"part\"
+
+--part
+Content-Type: text/x-shellscript; charset=\"us-ascii\"
+
+#!/bin/sh
+echo script >/root/script
+--part
+Content-Type: text/cloud-config; charset=\"us-ascii\"
+
+#cloud-config
+runcmd:
+  - echo run >/root/run
+--part--
+";
+
 /// In one login, because each costs an emulated processor seconds. The root file system has grown from the
 /// image's 2 GiB to nearly the 20 of the disk.
-const LOOK: &str = "hostname; id -un; sudo id -u; cat /etc/from-cloud-config; echo
+const LOOK: &str = "hostname; id -un; sudo id -u
 test -d /sys/firmware/efi && echo yes || echo no
 echo $(($(df -k --output=size / | tail -n 1) >> 20))
 grep -c ' /mnt/data ext4 rw' /proc/mounts
 cloud-init status; systemctl is-system-running --wait";
 
-/// Imports the image for a firmware and makes a VM of it, both of this name; the VM's id.
-fn machine(service: &Service, name: &str, firmware: &[&str]) -> String {
+/// Imports the image for a firmware and makes a VM of it with user data, both of this name; the VM's id.
+fn machine(service: &Service, name: &str, firmware: &[&str], user_data: &str) -> String {
     let file = images().join(".foreign/foreign.qcow2");
     let file = file.to_str().expect("a path");
     let sum = out(&Command::new("sha256sum").arg(file).output().expect("sha256sum"));
@@ -31,11 +49,11 @@ fn machine(service: &Service, name: &str, firmware: &[&str]) -> String {
     let import = ["image", "import", file, "--id", name, "--sha256", sum, "--login-user", "debian"];
     let imported = berth(service, &[&import, firmware].concat());
     assert!(imported.status.success(), "{imported:?}");
-    let (key, user_data) = (service.dir.path().join("key.pub"), service.dir.path().join("user-data"));
-    std::fs::write(&user_data, CLOUD_CONFIG).expect("a file");
-    let (key, user_data) = (key.to_str().expect("a path"), user_data.to_str().expect("a path"));
+    let (key, file) = (service.dir.path().join("key.pub"), service.dir.path().join("user-data"));
+    std::fs::write(&file, user_data).expect("a file");
+    let (key, file) = (key.to_str().expect("a path"), file.to_str().expect("a path"));
     let create = ["vm", "create", name, "--image", name, "--size", "small", "--data", "data:10", "--json"];
-    let created = berth(service, &[&create[..], &["--ssh-key", key, "--user-data", user_data]].concat());
+    let created = berth(service, &[&create[..], &["--ssh-key", key, "--user-data", file]].concat());
     assert!(created.status.success(), "{created:?}");
     let vm: Value = serde_json::from_slice(&created.stdout).expect("JSON");
     vm["id"].as_str().expect("an id").to_owned()
@@ -46,15 +64,19 @@ async fn a_cloud_image_boots_by_its_own_loader() {
     let service = signed_in(&[]);
     let (key, _) = key(&service);
     let key = key.to_str().expect("a path");
-    let bios = machine(&service, "bios", &[]);
-    let uefi = machine(&service, "uefi", &["--uefi"]);
+    let bios = machine(&service, "bios", &[], CLOUD_CONFIG);
+    let uefi = machine(&service, "uefi", &["--uefi"], MULTIPART);
     let caller = service.admin().await;
-    for (name, id, firmware) in [("bios", bios, "no"), ("uefi", uefi, "yes")] {
+    let machines = [
+        ("bios", bios, "no", "cat /etc/from-cloud-config; echo", "written"),
+        ("uefi", uefi, "yes", "sudo cat /root/script /root/run", "script\nrun"),
+    ];
+    for (name, id, firmware, made, says) in machines {
         let vm = ready(&caller, &id).await;
         assert_eq!(vm["ssh"]["user"], "debian");
-        let said = berth(&service, &["vm", "ssh", "--identity", key, name, "--", LOOK]);
+        let said = berth(&service, &["vm", "ssh", "--identity", key, name, "--", &format!("{LOOK}\n{made}")]);
         assert!(said.status.success(), "{name}: {said:?}");
-        let wanted = format!("{name}\ndebian\n0\nwritten\n{firmware}\n19\n1\nstatus: done\nrunning\n");
+        let wanted = format!("{name}\ndebian\n0\n{firmware}\n19\n1\nstatus: done\nrunning\n{says}\n");
         assert_eq!(out(&said), wanted);
         let log = std::fs::read(service.dir.path().join("machines").join(&id).join("console.log")).expect("a log");
         assert!(String::from_utf8_lossy(&log).contains("Booting by GRUB"), "{name}");

@@ -21,24 +21,6 @@ runcmd:
 timezone: Europe/Berlin
 ";
 
-/// Two parts: a script for every boot's hook, and a cloud-config.
-const MULTIPART: &str = "MIME-Version: 1.0
-Content-Type: multipart/mixed; boundary=\"part\"
-
---part
-Content-Type: text/x-shellscript; charset=\"us-ascii\"
-
-#!/bin/sh
-echo script >/root/script
---part
-Content-Type: text/cloud-config; charset=\"us-ascii\"
-
-#cloud-config
-runcmd:
-  - echo run >/root/run
---part--
-";
-
 fn debian(name: &str, public: &str, user_data: &str) -> Value {
     let mut body = vm(name);
     body["vm_config_id"] = json!("small");
@@ -77,15 +59,4 @@ async fn cloud_init_does_what_user_data_says() {
     assert_eq!(says(&service, &vm, "sudo cat /root/file /root/order"), "unsynced\nboot\nrun\nboot");
     assert_eq!(says(&service, &vm, host_keys), identity);
     assert_eq!(says(&service, &vm, "grep -c ' /mnt/data ext4 rw' /proc/mounts"), "1");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn user_data_may_have_parts() {
-    let service = Service::started(BERTH, &["micro", "debian-12"]);
-    let caller = service.admin().await;
-    let (_, public) = key(&service);
-    let id = caller.create_vm(debian("parts", &public, MULTIPART)).await;
-    let vm = ready(&caller, &id).await;
-    assert_eq!(says(&service, &vm, "sudo cat /root/script /root/run"), "script\nrun");
-    assert_eq!(says(&service, &vm, "cloud-init status"), "status: done");
 }

@@ -67,7 +67,8 @@ pub(super) async fn open(config: &Config, keeper: &Keeper, clock: &Clock) -> Res
         DbError::Full(_) => anyhow!("the database {}", full(&config.data_dir)),
         error => anyhow::Error::from(error).context("the database cannot be opened"),
     };
-    let db = Db::connect(&config.database_url).await.map_err(cannot)?;
+    let wait = Duration::from_secs(config.database_wait_seconds);
+    let db = Db::connect(&config.database_url, wait).await.map_err(cannot)?;
     let noted = noted(&config.data_dir)?;
     // Before its schema is touched.
     let found = Found::of(&db).await.map_err(cannot)?;

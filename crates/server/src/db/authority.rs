@@ -8,7 +8,6 @@
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use super::connect::ACQUIRE;
 use super::{Db, Tx};
 
 /// Who acts, with what was granted to them.
@@ -24,7 +23,7 @@ pub trait Authority: Sync {
 impl Db {
     /// Begins a transaction that acts for a caller, who still may.
     pub async fn begin_as(&self, caller: &impl Authority) -> berth_domain::Result<Tx> {
-        let turn = self.lanes.enter(caller.tenant(), ACQUIRE).await?;
+        let turn = self.lanes.enter(caller.tenant(), self.wait).await?;
         let mut tx = self.begin().await?;
         turn.begun();
         tx.turn = Some(turn);

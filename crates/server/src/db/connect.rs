@@ -18,8 +18,6 @@ use super::{DbError, Pools};
 
 /// Connections that read at the same time.
 const READERS: u32 = 8;
-/// How long a request waits for a connection before it is answered `service_unavailable`.
-pub(super) const ACQUIRE: Duration = Duration::from_secs(5);
 /// How long the first connection to a file may take, which recovers what a power cut left, on a disk that may be busy.
 const OPEN: Duration = Duration::from_mins(1);
 /// How long the first connection to a server may take.
@@ -64,14 +62,15 @@ fn is_scheme(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "+.-".contains(c))
 }
 
-pub(super) async fn open(url: &str) -> Result<Pools, DbError> {
+/// Opens the way to a database, on which nobody waits for a connection or a lock longer than `wait`.
+pub(super) async fn open(url: &str, wait: Duration) -> Result<Pools, DbError> {
     match read(url).map_err(|wrong| DbError::Other(format!("its address {wrong}")))? {
-        Address::File(path) => open_file(path).await,
-        Address::Server(url) => open_server(url, REACH).await,
+        Address::File(path) => open_file(path, wait).await,
+        Address::Server(url) => open_server(url, REACH, wait).await,
     }
 }
 
-async fn open_file(path: &Path) -> Result<Pools, DbError> {
+async fn open_file(path: &Path, wait: Duration) -> Result<Pools, DbError> {
     let options = SqliteConnectOptions::new()
         .filename(path)
         .create_if_missing(true)
@@ -79,13 +78,13 @@ async fn open_file(path: &Path) -> Result<Pools, DbError> {
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
         .statement_cache_capacity(256)
-        .busy_timeout(ACQUIRE);
+        .busy_timeout(wait);
     let first = timeout(OPEN, SqliteConnection::connect_with(&options)).await;
     let first = first.map_err(|_| DbError::Unavailable(format!("its file did not open in {OPEN:?}")))?;
     let first = first.map_err(|error| DbError::Other(format!("{}: {error}", path.display())))?;
     let write = SqlitePoolOptions::new()
         .max_connections(1)
-        .acquire_timeout(ACQUIRE)
+        .acquire_timeout(wait)
         .test_before_acquire(false)
         // SQLite ends a transaction by itself when its disk is full; what then cannot be rolled back
         // again would stay "in a transaction" for ever.
@@ -94,7 +93,7 @@ async fn open_file(path: &Path) -> Result<Pools, DbError> {
         .await?;
     let read = SqlitePoolOptions::new()
         .max_connections(READERS)
-        .acquire_timeout(ACQUIRE)
+        .acquire_timeout(wait)
         .test_before_acquire(false)
         .connect_lazy_with(options.read_only(true).create_if_missing(false));
     first.close().await?;
@@ -129,16 +128,16 @@ pub async fn copy(url: &str, to: &Path) -> Result<(), DbError> {
     synced.map_err(|error| DbError::Other(format!("{}: {error}", to.display())))
 }
 
-async fn open_server(url: &str, patience: Duration) -> Result<Pools, DbError> {
+async fn open_server(url: &str, patience: Duration, wait: Duration) -> Result<Pools, DbError> {
     let options = PgConnectOptions::from_str(url)?;
-    let locked = ACQUIRE.as_millis().to_string();
+    let locked = wait.as_millis().to_string();
     let options = options.options([("lock_timeout", locked.as_str())]);
     // One by itself: a pool tells only that time was over, not why.
     let place = format!("PostgreSQL at {}, port {}", options.get_host(), options.get_port());
     let first = timeout(patience, PgConnection::connect_with(&options)).await;
     let first = first.map_err(|_| DbError::Unavailable(format!("{place} did not answer within {patience:?}")))?;
     let first = first.map_err(|error| unreachable(&place, error))?;
-    let pool = PgPoolOptions::new().max_connections(READERS * 2).acquire_timeout(ACQUIRE).connect_with(options).await?;
+    let pool = PgPoolOptions::new().max_connections(READERS * 2).acquire_timeout(wait).connect_with(options).await?;
     first.close().await?;
     Ok(Pools::Postgres(pool, Handle::current()))
 }
@@ -157,6 +156,7 @@ fn unreachable(place: &str, error: sqlx::Error) -> DbError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::WAIT;
 
     #[test]
     fn an_address_is_a_file_or_a_postgresql_server() {
@@ -199,7 +199,7 @@ mod tests {
         let to = dir.path().join("copy");
         copy(&url("db"), &to).await.unwrap();
         drop(writing);
-        assert!(crate::db::Db::connect(&url("copy")).await.unwrap().is_current().await.unwrap());
+        assert!(crate::db::Db::connect(&url("copy"), WAIT).await.unwrap().is_current().await.unwrap());
         let refusal = copy(&url("db"), &to).await.unwrap_err().to_string();
         assert!(refusal.contains("copy"), "nothing is written over: {refusal}");
         assert!(copy(&url("none"), &dir.path().join("other")).await.is_err() && !dir.path().join("none").exists());
@@ -212,7 +212,8 @@ mod tests {
         let held = tokio::net::TcpSocket::new_v4().unwrap();
         held.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let port = held.local_addr().unwrap().port();
-        let error = open(&format!("postgres://berth:hush@127.0.0.1:{port}/berth")).await.err().unwrap().to_string();
+        let error =
+            open(&format!("postgres://berth:hush@127.0.0.1:{port}/berth"), WAIT).await.err().unwrap().to_string();
         assert!(error.contains(&format!("127.0.0.1, port {port}")) && error.contains("running"), "{error}");
         assert!(!error.contains("hush"), "{error}");
     }
@@ -222,7 +223,7 @@ mod tests {
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = silent.local_addr().unwrap().port();
         let url = format!("postgres://berth@127.0.0.1:{port}/berth");
-        let error = open_server(&url, Duration::from_millis(50)).await.err().unwrap().to_string();
+        let error = open_server(&url, Duration::from_millis(50), WAIT).await.err().unwrap().to_string();
         assert!(error.contains(&format!("127.0.0.1, port {port}")) && error.contains("within 50ms"), "{error}");
     }
 

@@ -149,7 +149,9 @@ mod tests {
     #[tokio::test]
     async fn who_wants_many_transactions_waits_for_their_own_first() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        let url = format!("sqlite:{}", dir.path().join("db").display());
+        let db = Db::connect(&url, Duration::from_mins(10)).await.unwrap();
+        db.migrate().await.unwrap();
         let (order, mut tasks) = (Arc::<Mutex<Vec<u128>>>::default(), JoinSet::new());
         let writer = db.begin().await.unwrap();
         for _ in 0..20 {

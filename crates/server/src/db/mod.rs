@@ -31,6 +31,7 @@ pub mod usage;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use sqlx::postgres::PgPool;
 use sqlx::sqlite::SqlitePool;
@@ -47,6 +48,8 @@ pub use row::{FromRow, Row};
 const ONE_WRITER: &str = "SELECT pg_advisory_xact_lock(422724498536)";
 /// Signals kept for a slow watcher before it has to look at the rows again.
 const SIGNALS: usize = 4096;
+/// How long somebody waits for the database where the configuration says nothing else.
+pub const WAIT: Duration = Duration::from_secs(5);
 
 /// What went wrong with the database.
 #[derive(Debug, thiserror::Error)]
@@ -142,21 +145,23 @@ pub struct Db {
     signals: Arc<broadcast::Sender<Signal>>,
     epoch: Arc<AtomicU64>,
     lanes: Arc<lane::Lanes>,
+    /// How long a change waits for its turn.
+    wait: Duration,
 }
 
 impl Db {
     /// Connects and brings the schema up to date. `url` is `sqlite:PATH` or `postgres://…`.
     pub async fn open(url: &str) -> Result<Self, DbError> {
-        let db = Self::connect(url).await?;
+        let db = Self::connect(url, WAIT).await?;
         db.migrate().await?;
         Ok(db)
     }
 
-    /// Connects, and leaves the schema as it is.
-    pub async fn connect(url: &str) -> Result<Self, DbError> {
-        let pools = connect::open(url).await?;
+    /// Connects, and leaves the schema as it is. Nobody waits for a connection, a lock or a turn longer than `wait`.
+    pub async fn connect(url: &str, wait: Duration) -> Result<Self, DbError> {
+        let pools = connect::open(url, wait).await?;
         let signals = Arc::new(broadcast::channel(SIGNALS).0);
-        Ok(Self { pools, signals, epoch: Arc::default(), lanes: Arc::default() })
+        Ok(Self { pools, signals, epoch: Arc::default(), lanes: Arc::default(), wait })
     }
 
     /// Brings the schema up to date.

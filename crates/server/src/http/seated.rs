@@ -18,10 +18,10 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::seats::Ticket;
 
-/// How long what a client sends behind an answer is thrown away. Closed with something unread, a connection is reset, and
-/// a client that is still sending loses the answer that told it to stop (RFC 9112, section 9.6; nginx's
-/// `lingering_timeout` is as long).
-const LINGER: Duration = Duration::from_secs(5);
+/// How long what a client sends behind an answer is thrown away, in times that a body may stall. Closed with something
+/// unread, a connection is reset, and a client that is still sending loses the answer that told it to stop (RFC 9112,
+/// section 9.6). By default these are the 30 s of nginx's `lingering_time`.
+const LINGER: u32 = 3;
 /// Bytes that are thrown away at a time.
 const WASTE: usize = 16 * 1024;
 
@@ -31,21 +31,31 @@ pub struct Seated<S> {
     ticket: Arc<Ticket>,
     /// How long the head of a request may take.
     head: Duration,
+    /// How long a body may stall.
+    grace: Duration,
     /// Requests that had come when the present head was begun, or looked for.
     number: u32,
     /// When the first byte of a head came that is not whole yet.
     began: Option<Instant>,
     /// When it is too late for the rest.
     end: Option<Pin<Box<Sleep>>>,
-    /// When what is left unread is not thrown away any more.
-    lingering: Option<Pin<Box<Sleep>>>,
+    lingering: Option<Lingering>,
     _counted: TaskTrackerToken,
 }
 
+/// Until when what is left unread is thrown away.
+struct Lingering {
+    /// When nothing more has come for as long as a body may stall.
+    stalled: Pin<Box<Sleep>>,
+    /// When it has taken too long.
+    end: Instant,
+}
+
 impl<S> Seated<S> {
-    /// A stream that has this seat, and is counted for as long as it lasts.
-    pub fn new(stream: S, ticket: Arc<Ticket>, head: Duration, counted: TaskTrackerToken) -> Self {
-        Self { stream, ticket, head, number: 0, began: None, end: None, lingering: None, _counted: counted }
+    /// A stream that has this seat, and is counted for as long as it lasts. `head` is how long the head of a request may
+    /// take, `grace` how long a body may stall.
+    pub fn new(stream: S, ticket: Arc<Ticket>, head: Duration, grace: Duration, counted: TaskTrackerToken) -> Self {
+        Self { stream, ticket, head, grace, number: 0, began: None, end: None, lingering: None, _counted: counted }
     }
 }
 
@@ -73,18 +83,30 @@ impl<S: AsyncRead + Unpin> AsyncRead for Seated<S> {
 }
 
 impl<S: AsyncRead + Unpin> Seated<S> {
-    /// Throws away what still comes of a body that was refused, until its sender has closed or it takes too long.
+    /// Throws away what still comes of a body that was refused, until its sender has closed or stalls, or it takes too
+    /// long.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Self { stream, lingering, grace, .. } = self;
+        let now = Instant::now();
+        let lingering = lingering.get_or_insert_with(|| Lingering {
+            stalled: Box::pin(sleep_until(now + *grace)),
+            end: now + *grace * LINGER,
+        });
         let mut waste = [0; WASTE];
         loop {
             let mut read = ReadBuf::new(&mut waste);
-            match Pin::new(&mut self.stream).poll_read(cx, &mut read) {
-                Poll::Ready(Ok(())) if !read.filled().is_empty() => {}
+            match Pin::new(&mut *stream).poll_read(cx, &mut read) {
+                Poll::Ready(Ok(())) if !read.filled().is_empty() => {
+                    let now = Instant::now();
+                    if now >= lingering.end {
+                        return Poll::Ready(());
+                    }
+                    lingering.stalled.as_mut().reset(lingering.end.min(now + *grace));
+                }
                 Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => break,
+                Poll::Pending => return lingering.stalled.as_mut().poll(cx),
             }
         }
-        self.lingering.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER))).as_mut().poll(cx)
     }
 }
 

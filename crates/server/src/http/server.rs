@@ -57,6 +57,8 @@ pub struct House {
     /// How long the head of a request may take: of the first from the beginning of the connection, of the others from
     /// their own.
     head: Duration,
+    /// How long a body may stall.
+    grace: Duration,
     http: http1::Builder,
 }
 
@@ -66,7 +68,8 @@ impl House {
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(http.idle_seconds));
         builder.max_buf_size(LONGEST_HEAD);
-        Self { head: Duration::from_secs(http.head_seconds), http: builder }
+        let [head, grace] = [http.head_seconds, http.body_grace_seconds].map(Duration::from_secs);
+        Self { head, grace, http: builder }
     }
 }
 
@@ -143,6 +146,8 @@ async fn connection(house: House, stream: std::net::TcpStream, guest: Guest, end
         }
     };
     tokio::select! {
+        // What came in time is read, however late this thread is.
+        biased;
         () = greet(&house, stream, &guest, &ending) => {}
         () = guest.ticket.cut() => tracing::debug!(from = %guest.from, "a connection is cut: another one came"),
         () = silent => tracing::debug!(from = %guest.from, "a connection is cut: nothing was asked in time"),
@@ -187,7 +192,7 @@ where
             Ok::<_, Infallible>(answer)
         }
     });
-    let stream = Seated::new(stream, ticket.clone(), house.head, connections.token());
+    let stream = Seated::new(stream, ticket.clone(), house.head, house.grace, connections.token());
     let mut connection = pin!(house.http.serve_connection(TokioIo::new(stream), service).with_upgrades());
     let ended = if let Some(ended) = ending.run_until_cancelled(connection.as_mut()).await {
         ended

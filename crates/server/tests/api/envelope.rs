@@ -136,16 +136,19 @@ async fn probes_and_documents_need_no_credential() {
     let platform = Platform::start().await;
     let base = &platform.admin.base;
     for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/.well-known/jwks.json"] {
-        let answer = reqwest::get(format!("{base}{path}")).await.expect("an answer");
-        assert_eq!(answer.status(), 200, "{path}");
+        let fine = |_| async move { reqwest::get(format!("{base}{path}")).await.expect("an answer").status() == 200 };
+        platform.admin.until(path, fine).await;
     }
     platform.engine.refuse("ready", berth_server::services::vm::engine::EngineError::Permanent("no QEMU".into()));
     let answer = reqwest::get(format!("{base}/readyz")).await.expect("an answer");
     assert_eq!(answer.status(), 503);
     assert!(answer.text().await.expect("a body").contains("no QEMU"));
     platform.admin.running_vm("web").await;
-    let metrics = reqwest::get(format!("{base}/metrics")).await.expect("an answer").text().await.expect("a body");
-    assert!(metrics.contains("berth_vms"), "{metrics}");
+    let counted = |_| async move {
+        let answer = reqwest::get(format!("{base}/metrics")).await.expect("an answer");
+        answer.text().await.expect("a body").contains("berth_vms")
+    };
+    platform.admin.until("berth_vms in the metrics", counted).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

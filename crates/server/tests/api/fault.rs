@@ -10,12 +10,16 @@ fn sqlite(config: &Config) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_held_by_somebody_else() {
-    let platform = Platform::start_with(|config| config.database_url = sqlite(config)).await;
+    let platform = Platform::start_with(|config| {
+        config.database_url = sqlite(config);
+        config.database_wait_seconds = 5;
+    })
+    .await;
     let caller = platform.admin.clone();
     let id = caller.running_vm("web").await;
     let file = platform.config.data_dir.join("berth.db");
     let held = std::process::Command::new("python3")
-        .args(["-c", "import sqlite3,sys,time; c=sqlite3.connect(sys.argv[1],isolation_level=None); c.execute('BEGIN IMMEDIATE'); print('held',flush=True); sys.stdin.read()"])
+        .args(["-c", "import sqlite3,sys,time; c=sqlite3.connect(sys.argv[1],isolation_level=None,timeout=300); c.execute('BEGIN IMMEDIATE'); print('held',flush=True); sys.stdin.read()"])
         .arg(&file)
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())

@@ -72,7 +72,12 @@ async fn of_many_at_once_one_creates() {
         tasks.spawn(async move { post(&caller, "/vms", "k", &vm("web")).await });
     }
     let answers = tasks.join_all().await;
-    assert!(answers.iter().all(|a| a.status == 201 && a.body["id"] == answers[0].body["id"]), "{answers:?}");
+    // On a slow machine some are told that the first has not come to its end.
+    let (made, told): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 201);
+    assert!(!made.is_empty() && made.iter().all(|answer| answer.body["id"] == made[0].body["id"]), "{answers:?}");
+    for answer in told {
+        answer.refused(409, "request_in_progress");
+    }
     assert_eq!(platform.admin.get("/vms").await.body["pagination"]["total_items"], 1);
 }
 
@@ -167,7 +172,7 @@ async fn an_upload_is_kept_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_second_is_told_that_the_first_still_runs() {
     // The first lets itself be waited for as long as the second waits.
-    let platform = Platform::start_with(|config| config.http.body_grace_seconds = 600).await;
+    let platform = Platform::start().await;
     let caller = &platform.admin;
     let mut first = Slow::begin(caller, "POST", "/sandbox_uploads", "Idempotency-Key: k\r\n").await;
     first.send("an ").await;

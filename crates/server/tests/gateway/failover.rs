@@ -84,7 +84,7 @@ async fn streams_that_are_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn silence_before_the_first_byte() {
     let upstream = Upstream::start().await;
-    let gateway = Gateway::over_twice(&upstream, json!({"first_byte_timeout_seconds": 3})).await;
+    let gateway = Gateway::over_twice(&upstream, json!({"first_byte_timeout_seconds": 20})).await;
     fails_over(&gateway, &upstream, "silence", Script::default().hang(), false).await;
     upstream.until(|u| u.cancelled() == 1).await;
     let headers = Script::sse().step(Step::Head).hang();

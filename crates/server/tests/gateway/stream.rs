@@ -280,7 +280,7 @@ async fn an_endless_stream_comes_to_an_end() {
     let upstream = Upstream::start().await;
     let endless = Step::Drip(delta("and then ").into_bytes(), Duration::from_millis(5));
     upstream.then(Script::sse().step(endless));
-    let gateway = Gateway::with(vec![tiny(&[upstream.url()], json!({"total_timeout_seconds": 3}))]).await;
+    let gateway = Gateway::with(vec![tiny(&[upstream.url()], json!({"total_timeout_seconds": 20}))]).await;
     let reply = gateway.post(CHAT, ask_stream("hi").to_string()).await;
     assert_eq!(reply.status, 200);
     assert_eq!(broke_off(&reply.text())["code"], "upstream_timeout");

@@ -80,8 +80,9 @@ impl Collector {
         .await
     }
 
-    /// All spans, once the service that sends them ended.
-    async fn after(&self, gateway: &mut Gateway) -> Vec<Span> {
+    /// All spans, once so many came and the service that sends them ended.
+    async fn after(&self, gateway: &mut Gateway, count: usize) -> Vec<Span> {
+        self.until(count).await;
         within(gateway.platform.stop()).await;
         self.spans()
     }
@@ -186,7 +187,7 @@ async fn a_request_is_a_span_that_says_nothing_of_its_content() {
     let reply = gateway.chat(&body).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     // What waits to be sent is sent at the end.
-    let spans = collector.after(&mut gateway).await;
+    let spans = collector.after(&mut gateway, 1).await;
     assert_eq!(spans.len(), 1, "{spans:?}");
     let asked = json!({"gen_ai.request.model": "small", "gen_ai.request.max_tokens": 9});
     tells(&spans[0], "chat small", &counted(&gateway, &reply, asked));
@@ -207,7 +208,7 @@ async fn a_stream_is_a_span_from_its_beginning_to_its_end() {
     upstream.then(Script::sse().delta("some of it").cut());
     let broken = gateway.chat(&ask_stream("hi")).await;
     broke_off(&broken.text());
-    let mut spans = collector.after(&mut gateway).await;
+    let mut spans = collector.after(&mut gateway, 2).await;
     assert_eq!(spans.len(), 2, "{spans:?}");
     take_wait(&mut spans[0]);
     tells(&spans[0], "chat tiny", &counted(&gateway, &reply, json!({"gen_ai.request.stream": true})));
@@ -228,7 +229,7 @@ async fn every_operation_has_its_name() {
     upstream.then(Script::json(200, r#"{"object":"list","data":[],"usage":{"prompt_tokens":2,"total_tokens":2}}"#));
     let embedded = gateway.post("/v1/embeddings", json!({"model": "tiny", "input": "once"}).to_string()).await;
     assert_eq!((completed.status, embedded.status), (200, 200));
-    let spans = collector.after(&mut gateway).await;
+    let spans = collector.after(&mut gateway, 2).await;
     assert_eq!(spans.len(), 2, "{spans:?}");
     let operation = json!({"gen_ai.operation.name": "text_completion"});
     tells(&spans[0], "text_completion tiny", &counted(&gateway, &completed, operation));
@@ -260,7 +261,7 @@ async fn speech_is_a_span_whoever_speaks() {
         assert_eq!((reply.status, reply.text().as_str()), (200, "sound"));
         replies.push((model, reply));
     }
-    let mut spans = collector.after(&mut gateway).await;
+    let mut spans = collector.after(&mut gateway, 2).await;
     assert_eq!(spans.len(), 2, "{spans:?}");
     for (span, (model, reply)) in std::iter::zip(&mut spans, &replies) {
         take_wait(span);
@@ -316,7 +317,7 @@ async fn failures_are_errors_and_all_tries_are_one_span() {
     upstream.always(Script::html(500));
     let failed = gateway.chat(&body).await;
     assert_eq!((helped.status, refused.status, failed.status), (200, 400, 502));
-    let spans = collector.after(&mut gateway).await;
+    let spans = collector.after(&mut gateway, 3).await;
     assert_eq!(spans.len(), 3, "{spans:?}");
     tells(&spans[0], "chat tiny", &counted(&gateway, &helped, json!({"gen_ai.response.model": "other"})));
     for (span, reply, error) in [(&spans[1], &refused, "400"), (&spans[2], &failed, "502")] {
@@ -336,7 +337,7 @@ async fn a_span_stands_between_the_clients_and_the_upstreams() {
         assert_eq!(gateway.send(request).await.status, 200, "{told}");
         passed.push(upstream.last().header("traceparent").expect("a traceparent").to_owned());
     }
-    let spans = collector.after(&mut gateway).await;
+    let spans = collector.after(&mut gateway, 2).await;
     let [within_trace, alone] = spans.as_slice() else { panic!("one was not to be sampled: {spans:?}") };
     assert_eq!((hex(&within_trace.trace_id), hex(&within_trace.parent_span_id)), (TRACE.into(), PARENT.into()));
     assert_eq!(passed[0], format!("00-{TRACE}-{}-01", hex(&within_trace.span_id)));

@@ -89,7 +89,7 @@ async fn who_does_not_read_is_not_read_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_read_has_no_more_time_than_others() {
     let upstream = Upstream::start().await;
-    let place = json!({"upstreams": [{"url": upstream.url(), "max_concurrency": 1}], "total_timeout_seconds": 4});
+    let place = json!({"upstreams": [{"url": upstream.url(), "max_concurrency": 1}], "total_timeout_seconds": 20});
     let gateway = Gateway::with(vec![tiny(&[], place)]).await;
     let flood = Step::Flood(delta(&"a".repeat(64 * 1024)).into_bytes(), 16_384);
     upstream.then(Script::sse().step(flood));

@@ -108,11 +108,12 @@ mod tests {
 
     #[test]
     fn a_minute_s_worth_and_no_more() {
-        let limiter = Limiter::new(60);
+        // One comes back after half a minute.
+        let limiter = Limiter::new(2);
         let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
-        let windows: Vec<_> = (0..60).map(|_| limiter.credential(one).unwrap().unwrap()).collect();
-        assert_eq!((windows[0].left, windows[59].left), (59, 0));
-        assert_eq!(limiter.credential(one).unwrap_err().retry_after, Some(1));
+        let windows = [(); 2].map(|()| limiter.credential(one).unwrap().unwrap());
+        assert_eq!((windows[0].left, windows[1].left), (1, 0));
+        assert!(limiter.credential(one).unwrap_err().retry_after.is_some_and(|wait| (1..=30).contains(&wait)));
         assert!(limiter.credential(other).is_ok());
     }
 
