@@ -43,7 +43,7 @@ async fn checks(report: &mut Report, folder: &std::path::Path, admin: &Caller) -
     let config = Config::from_sources(None, |name| (name == "BERTH_DATA_DIR").then(|| data.clone()))?;
     let db = Db::open(&config.database_url).await?;
     let sealer = Sealer::open(&config.secrets, &db).await?;
-    let identity = Identity::start(db, Clock::default(), &config, sealer, Vec::new()).await?;
+    let (identity, _) = Identity::start(db, Clock::default(), &config, sealer, Vec::new()).await?;
     for (what, token, most) in [("an access token", &admin.token, 20.0), ("an API key", &key, 10.0)] {
         identity.caller(token, ClientAddress::default()).await?;
         let before = cpu();

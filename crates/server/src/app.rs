@@ -86,7 +86,7 @@ pub struct App {
     /// The first administrator's login, if it was just made up.
     pub first_login: Option<FirstLogin>,
     /// Cancelled once another service has taken over the database: this one does nothing more.
-    pub lost: CancellationToken,
+    pub taken_over: CancellationToken,
     run: Uuid,
     vms: Vms,
     sandboxes: Sandboxes,
@@ -117,7 +117,8 @@ impl App {
         let vms = Vms::new(db.clone(), clock.clone(), config, engines.vm.clone());
         let sandboxes = Sandboxes::new(db.clone(), clock.clone(), config, engines.sandbox.clone());
         let holders: Vec<Arc<dyn Holder>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
-        let identity = Identity::start(db.clone(), clock.clone(), config, sealer.clone(), holders).await?;
+        let (identity, first_login) =
+            Identity::start(db.clone(), clock.clone(), config, sealer.clone(), holders).await?;
         let gateway = Gateway::start(db.clone(), clock.clone(), config).await?;
         vms.prepare().await?;
         sandboxes.prepare().await?;
@@ -139,10 +140,10 @@ impl App {
         let edge = Edge::new(router, gate, gateway.hot(), proxies);
         let edge = edge.with_cors(Cors::new(&config.http.cors_origins)).with_streams(Streams::of(seats.most()));
         let edge = edge.with_grace(Grace(Duration::from_secs(config.http.body_grace_seconds)));
-        let (stop, lost) = (CancellationToken::new(), CancellationToken::new());
+        let (stop, taken_over) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = JoinSet::new();
         let keeping = folder::Keeping { db: db.clone(), run: keeper.run, folder: config.data_dir.clone(), health };
-        tasks.spawn(keeping.keep(clock.clone(), stop.clone(), lost.clone()));
+        tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
         identity.spawn_workers(&mut tasks, &stop);
         vms.spawn_workers(&mut tasks, &stop);
         sandboxes.spawn_workers(&mut tasks, &stop);
@@ -158,8 +159,8 @@ impl App {
             clock,
             db,
             sealer,
-            first_login: identity.first_login(),
-            lost,
+            first_login,
+            taken_over,
             run: keeper.run,
             vms,
             sandboxes,
@@ -250,7 +251,7 @@ pub async fn serve(config: Config) -> Result<()> {
     let ending = CancellationToken::new();
     let _reloading =
         certificate.map(|certificate| AbortOnDropHandle::new(tokio::spawn(certificate.reload_on_hangup())));
-    let lost = app.lost.clone();
+    let taken_over = app.taken_over.clone();
     let mut serving = pin!(doors.serve(ending.clone()));
     let outcome = tokio::select! {
         served = serving.as_mut() => {
@@ -261,8 +262,8 @@ pub async fn serve(config: Config) -> Result<()> {
             tracing::info!("draining; machines keep running");
             Ok(())
         }
-        () = lost.cancelled() => Err(TakenOver.into()),
-        error = app.failed() => Err(if lost.is_cancelled() { TakenOver.into() } else { error }),
+        () = taken_over.cancelled() => Err(TakenOver.into()),
+        error = app.failed() => Err(if taken_over.is_cancelled() { TakenOver.into() } else { error }),
     };
     let rest = async {
         if ending.is_cancelled() {

@@ -90,7 +90,7 @@ impl Platform {
         dir: Arc<TempDir>,
     ) -> Self {
         let engines = Engines { vm: engine.clone(), sandbox: sandboxes.clone() };
-        let app = App::start_by(clock, &config, engines).await.expect("the service starts");
+        let app = Box::pin(App::start_by(clock, &config, engines)).await.expect("the service starts");
         let at_any_port = Config { listen: ([127, 0, 0, 1], 0).into(), ..config.clone() };
         let doors = Doors::open(&at_any_port, None, &app).await.expect("a port");
         let base = format!("http://{}", doors.main);

@@ -6,6 +6,7 @@ use std::process::{Child, Output, Stdio};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use berth_server::config::Config;
 use berth_testkit::Platform;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -31,7 +32,12 @@ pub struct Here {
 impl Here {
     /// One with a sandbox called `box`.
     pub async fn start() -> Self {
-        let platform = Platform::start().await;
+        Self::start_with(|_| {}).await
+    }
+
+    /// The same with another configuration.
+    pub async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
+        let platform = Platform::start_with(change).await;
         let agent = Agent::start();
         platform.sandboxes.set_agent(&agent.folder.path().join("socket"));
         let id = platform.admin.create_sandbox(json!({"name": BOX})).await;

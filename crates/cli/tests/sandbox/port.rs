@@ -82,7 +82,7 @@ async fn a_port_is_told_and_answered_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_to_a_port_keeps_coming_or_is_refused() {
-    let here = Here::start().await;
+    let here = Here::start_with(|config| config.http.body_grace_seconds = 1).await;
     let port = server().await;
     let sandboxes = here.platform.admin.get(&format!("/sandboxes?name={BOX}")).await.body;
     let id = sandboxes["data"][0]["id"].as_str().unwrap().to_owned();

@@ -214,15 +214,15 @@ pub(super) struct Keeping {
 }
 
 impl Keeping {
-    /// Tells the database that the service runs, until it is told to stop; cancels `lost` once another service has the
-    /// database.
-    pub(super) async fn keep(self, clock: Clock, stop: CancellationToken, lost: CancellationToken) {
+    /// Tells the database that the service runs, until it is told to stop; cancels `taken_over` once another service has
+    /// the database.
+    pub(super) async fn keep(self, clock: Clock, stop: CancellationToken, taken_over: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
             let seen = keeper::seen(&self.db, self.run, clock.now()).await;
             self.health.note(&self.folder, seen.as_ref().map(|_| ()));
             if matches!(seen, Ok(false)) {
                 tracing::error!("another service has taken over the database; this one ends and touches nothing more");
-                lost.cancel();
+                taken_over.cancel();
                 stop.cancel();
             }
         }

@@ -8,12 +8,11 @@
 //! only ([`Person`]); a service's operations take keys with its scope ([`Reader`], [`Editor`]); what every
 //! key of a project may read takes an [`Onlooker`].
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use axum::extract::{FromRequestParts, Path};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 pub use berth_domain::identity::Limits;
 use berth_domain::identity::policy::{self, Action};
@@ -29,7 +28,7 @@ use super::credential;
 pub use super::denial::{administrators_only, forbidden, missing_scope, persons_only, unauthorized};
 use super::envelope::{ApiError, RequestId};
 use super::limit::Window;
-use super::path::storable;
+use super::path::PathText;
 use super::query;
 use crate::db::Tx;
 use crate::db::audit::{Actor, Audit};
@@ -196,30 +195,23 @@ pub(super) fn gate(parts: &Parts) -> Result<Arc<dyn Gate>> {
     parts.extensions.get::<Arc<dyn Gate>>().cloned().ok_or_else(|| Error::internal("no gate"))
 }
 
-async fn path_of(parts: &mut Parts) -> Result<HashMap<String, String>> {
-    Path::<HashMap<String, String>>::from_request_parts(parts, &())
-        .await
-        .map(|Path(map)| map.into_iter().map(|(name, value)| (name, storable(value))).collect())
-        .map_err(|_| Error::new(Code::InvalidRequest, "The path is not valid UTF-8."))
-}
-
 /// The caller, not counted yet.
 async fn caller_of(parts: &Parts) -> Result<Caller> {
     let token = credential::of(parts).filter(|t| !t.is_empty()).ok_or_else(unauthorized)?;
     let address = parts.extensions.get::<ClientAddress>().copied().unwrap_or_default();
-    let RequestId(request_id, from) = parts.extensions.get().cloned().unwrap_or_default();
+    let request = parts.extensions.get::<RequestId>().cloned().unwrap_or_default();
     let gate = gate(parts)?;
     let who = match gate.caller(token, address).await {
         Ok(who) => who,
         Err(refusal) => {
-            gate.refused(token, &refusal, &RequestId(request_id, from)).await;
+            gate.refused(token, &refusal, &request).await;
             return Err(refusal);
         }
     };
     if let Some(slot) = parts.extensions.get::<super::limit::Slot>() {
         slot.asked_by(who);
     }
-    Ok(Caller { who, request_id, from, granted: None })
+    Ok(Caller { who, request_id: request.id, from: request.from, granted: None })
 }
 
 /// Counts the request, and notes what is left for the answer's headers.
@@ -241,9 +233,8 @@ async fn person_of(parts: &Parts) -> Result<Person> {
 }
 
 async fn scope_of(parts: &mut Parts, caller: Caller) -> Result<Scope> {
-    let path = path_of(parts).await?;
-    let name = |key: &str| path.get(key).map_or("", String::as_str);
-    let scope = gate(parts)?.project(caller, name("org_id"), name("project_id")).await?;
+    let path = PathText::of(parts).await?;
+    let scope = gate(parts)?.project(caller, path.text("org_id"), path.text("project_id")).await?;
     admit(parts, &scope.caller.who, Some(&scope))?;
     Ok(scope)
 }
@@ -283,9 +274,8 @@ impl<S: Send + Sync> FromRequestParts<S> for OrgScope {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let person = counted_person(parts).await?;
-        let path = path_of(parts).await?;
-        let org = path.get("org_id").map_or("", String::as_str);
-        Ok(gate(parts)?.org(person, org).await?)
+        let path = PathText::of(parts).await?;
+        Ok(gate(parts)?.org(person, path.text("org_id")).await?)
     }
 }
 

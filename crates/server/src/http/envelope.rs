@@ -28,7 +28,12 @@ const SMALL: u64 = 8192;
 
 /// The id of the request being answered, and where the request comes from; in the extensions of every request.
 #[derive(Clone, Debug, Default)]
-pub struct RequestId(pub String, pub Option<IpAddr>);
+pub struct RequestId {
+    /// The id that the answer and the log have.
+    pub id: String,
+    /// Where the request comes from, where that is known.
+    pub from: Option<IpAddr>,
+}
 
 impl<S: Send + Sync> FromRequestParts<S> for RequestId {
     type Rejection = Infallible;
@@ -107,7 +112,7 @@ where
     let client = request.extensions().get::<ClientAddress>().and_then(|client| client.known());
     let speaks_openai = super::openai::is_below(&path);
     let bulky = bulky(request.headers());
-    request.extensions_mut().insert(RequestId(id.clone(), client));
+    request.extensions_mut().insert(RequestId { id: id.clone(), from: client });
     let limit = Slot::default();
     request.extensions_mut().insert(limit.clone());
     let began = Instant::now();

@@ -16,10 +16,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathText {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let Path(map) = Path::<HashMap<String, String>>::from_request_parts(parts, &())
-            .await
-            .map_err(|_| Error::new(Code::InvalidRequest, "The path is not valid UTF-8."))?;
-        Ok(Self(map.into_iter().map(|(name, value)| (name, storable(value))).collect()))
+        Ok(Self::of(parts).await?)
     }
 }
 
@@ -29,6 +26,14 @@ pub fn storable(text: String) -> String {
 }
 
 impl PathText {
+    /// Those of a request.
+    pub(super) async fn of(parts: &mut Parts) -> Result<Self> {
+        let Path(map) = Path::<HashMap<String, String>>::from_request_parts(parts, &())
+            .await
+            .map_err(|_| Error::new(Code::InvalidRequest, "The path is not valid UTF-8."))?;
+        Ok(Self(map.into_iter().map(|(name, value)| (name, storable(value))).collect()))
+    }
+
     /// A parameter as text.
     pub fn text(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)

@@ -75,8 +75,8 @@ async fn a_service_ends_when_a_copy_of_its_folder_is_started() {
     assert!(refusal.contains("is a copy of that folder") && refusal.contains("--take-over"), "{refusal}");
     let config = Config { take_over: true, ..config };
     let other = start(&config).await.expect("the service starts");
-    platform.app().lost.cancelled().await;
-    assert!(!other.lost.is_cancelled());
+    platform.app().taken_over.cancelled().await;
+    assert!(!other.taken_over.is_cancelled());
     other.stop().await;
 }
 

@@ -164,7 +164,7 @@ impl Identity {
     }
 
     async fn verify(&self, token: &str, now: Timestamp) -> Result<Claims> {
-        if self.signer().misses_key_of(token) && self.inner.throttle.key_reload(now) {
+        if self.signer().misses_key_of(token) && self.inner.limits.may_reload_keys(now) {
             // The service that came after this one may have made a key since.
             ops::signing_key::reload(self).await?;
         }

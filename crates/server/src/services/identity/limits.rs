@@ -82,6 +82,7 @@ pub struct Limits {
     invited: Rate<u64>,
     changes: Rate<UserId>,
     texts: Rate<UserId>,
+    key_reloads: Rate<()>,
     names: RandomState,
 }
 
@@ -104,6 +105,7 @@ impl Limits {
             invited: Rate::new(messages, HOUR),
             changes: Rate::new(messages, HOUR),
             texts: Rate::new(messages, HOUR),
+            key_reloads: Rate::new(1, 1),
             names: RandomState::new(),
         }
     }
@@ -131,6 +133,11 @@ impl Limits {
     /// Whether one more mail of a kind may be asked for by who is not signed in. The answer is for nobody outside.
     pub fn may_ask(&self, kind: &str, address: &str, now: Timestamp) -> bool {
         self.asked.take(self.names.hash_one((kind, address.to_lowercase())), now).is_ok()
+    }
+
+    /// Whether the signing keys may be read again: once a second, however many tokens name unknown ones.
+    pub fn may_reload_keys(&self, now: Timestamp) -> bool {
+        self.key_reloads.take((), now).is_ok()
     }
 
     /// Counts the exchange of a session's refresh token.

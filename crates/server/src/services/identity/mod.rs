@@ -28,7 +28,7 @@ mod token;
 mod wire;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use anyhow::Context;
 use async_trait::async_trait;
@@ -74,7 +74,6 @@ struct Inner {
     memory: Memory,
     carrier: mail::Carrier,
     holders: Vec<Arc<dyn Holder>>,
-    first_login: Mutex<Option<FirstLogin>>,
 }
 
 /// The first administrator, whose password was made up.
@@ -88,14 +87,14 @@ pub struct FirstLogin {
 
 impl Identity {
     /// Starts it: makes a signing key and the first administrator where there is none. The holders are the
-    /// services that keep things in projects.
+    /// services that keep things in projects. With it comes the first administrator's login, if it was made up.
     pub async fn start(
         db: Db,
         clock: Clock,
         config: &Config,
         sealer: Sealer,
         holders: Vec<Arc<dyn Holder>>,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<(Self, Option<FirstLogin>)> {
         let settings = config.identity.clone();
         let issuer = if settings.issuer.is_empty() { config.base_url.clone() } else { settings.issuer.clone() };
         let keys = ops::signing_key::at_start(&db, &clock, &sealer, config.secrets.replaces_lost_key).await.context(
@@ -110,7 +109,6 @@ impl Identity {
             signer: RwLock::new(Arc::new(ops::signing_key::signer(&sealer, &keys, &issuer, &settings.audience)?)),
             memory: Memory::new(db.is_shared()),
             carrier: mail::Carrier::new(config)?,
-            first_login: Mutex::default(),
             audit: config.audit.clone(),
             notices: notice::Notices::default(),
             sealer,
@@ -125,13 +123,7 @@ impl Identity {
         };
         let identity = Self { inner: Arc::new(inner) };
         let login = ops::user::first_administrator(&identity, config).await?;
-        *identity.inner.first_login.lock().unwrap_or_else(PoisonError::into_inner) = login;
-        Ok(identity)
-    }
-
-    /// The first administrator's login, if it was just made up.
-    pub fn first_login(&self) -> Option<FirstLogin> {
-        self.inner.first_login.lock().unwrap_or_else(PoisonError::into_inner).take()
+        Ok((identity, login))
     }
 
     /// Its routes.

@@ -74,7 +74,6 @@ type Here = (u64, Network);
 struct Tables {
     here: Recent<Here, Failures>,
     everywhere: Recent<u64, Failures>,
-    reloaded: Option<Timestamp>,
 }
 
 /// The waits.
@@ -137,16 +136,6 @@ impl Throttle {
             tables.everywhere.touch(here.0).pending += 1;
         }
         admission
-    }
-
-    /// Whether the signing keys may be read again: once a second, however many tokens name unknown ones.
-    pub fn key_reload(&self, now: Timestamp) -> bool {
-        let mut tables = self.tables();
-        let due = tables.reloaded.is_none_or(|at| at.plus_seconds(1) <= now);
-        if due {
-            tables.reloaded = Some(now);
-        }
-        due
     }
 
     /// Forgets what failed from a network, and the account's ceiling: its owner proved to be there.

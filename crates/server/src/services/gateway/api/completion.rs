@@ -170,7 +170,7 @@ fn fallbacks(gateway: &Gateway, scope: &Scope, entry: &Entry) -> Vec<Arc<Entry>>
 pub(super) fn told(request: &Request) -> (Priority, String) {
     let priority = request.headers().get(PRIORITY).and_then(|word| word.to_str().ok());
     let id = request.extensions().get::<crate::http::envelope::RequestId>();
-    (Priority::of(priority), id.map(|id| id.0.clone()).unwrap_or_default())
+    (Priority::of(priority), id.map(|request| request.id.clone()).unwrap_or_default())
 }
 
 /// A conversation of one project is none of another's, even with the same words.

@@ -76,7 +76,7 @@ impl Traces {
         }
         let headers = Headers(request.headers());
         let parent = TraceContextPropagator::new().extract_with_context(&Context::new(), &headers);
-        let request_id = request.extensions().get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
+        let request_id = request.extensions().get::<RequestId>().map(|request| request.id.clone()).unwrap_or_default();
         Origin { project, parent, request_id }
     }
 

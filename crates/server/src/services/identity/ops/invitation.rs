@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use super::referral::masked;
 use super::verification::require_verified;
-use super::{invalid_token, verification};
+use super::{by_themselves, invalid_token, verification};
 use crate::config::Secret;
-use crate::db::audit::{Actor, Audit};
+use crate::db::audit::Audit;
 use crate::db::{On, Tx};
 use crate::http::auth::{OrgScope, Person, unauthorized};
 use crate::http::envelope::RequestId;
@@ -164,7 +164,7 @@ pub(in crate::services::identity) async fn accept(
     let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin_as(person).await?;
     let mut user = store::user::find(&mut tx, person.user).await?.ok_or_else(unauthorized)?;
-    let request = RequestId(person.caller.request_id.clone(), person.caller.from);
+    let request = RequestId { id: person.caller.request_id.clone(), from: person.caller.from };
     let org = take(&mut tx, &presented.0, &mut user, &request, now).await?;
     tx.commit().await?;
     identity.inner.memory.forget_org(org.id);
@@ -205,17 +205,9 @@ pub(super) async fn take(
     let subject = invitation.id.to_string();
     store::one_time::end(tx, mail::INVITATION, &subject, now).await?;
     verification::verified(tx, user, now).await?;
-    let audit = Audit {
-        org: Some(org.id),
-        project: None,
-        actor: Actor::User(user.id),
-        request_id: &request.0,
-        from: request.1,
-        action: "invitation.accept",
-        subject: &subject,
-        data: json!({"role": role.as_str()}),
-    };
-    audit.write(tx, now).await?;
+    let data = json!({"role": role.as_str()});
+    let audit = by_themselves(user.id, request, "invitation.accept", &subject);
+    Audit { org: Some(org.id), data, ..audit }.write(tx, now).await?;
     Ok(OrgRow { role: Some(role), ..org })
 }
 

@@ -28,14 +28,14 @@ use crate::http::envelope::RequestId;
 
 /// The audit record of what somebody does who is not signed in.
 fn by_themselves<'a>(user: UserId, request: &'a RequestId, action: &'a str, subject: &'a str) -> Audit<'a> {
-    let (actor, request_id) = (Actor::User(user), request.0.as_str());
-    Audit { org: None, project: None, actor, request_id, from: request.1, action, subject, data: json!({}) }
+    let (actor, request_id) = (Actor::User(user), request.id.as_str());
+    Audit { org: None, project: None, actor, request_id, from: request.from, action, subject, data: json!({}) }
 }
 
 /// The audit record of what was refused to who is not signed in.
 fn by_nobody<'a>(request: &'a RequestId, action: &'a str, subject: &'a str) -> Audit<'a> {
-    let (actor, request_id) = (Actor::Nobody, request.0.as_str());
-    Audit { org: None, project: None, actor, request_id, from: request.1, action, subject, data: json!({}) }
+    let (actor, request_id) = (Actor::Nobody, request.id.as_str());
+    Audit { org: None, project: None, actor, request_id, from: request.from, action, subject, data: json!({}) }
 }
 
 /// Six digits of an id's random end.

@@ -26,7 +26,7 @@ pub(in crate::services::identity) async fn login(
     request: &RequestId,
 ) -> Result<()> {
     let now = identity.inner.clock.now();
-    match identity.inner.notices.each(request.1.into(), now) {
+    match identity.inner.notices.each(request.from.into(), now) {
         Noted::Itself => {}
         Noted::More => return more(identity, request).await,
         Noted::Not => return Ok(()),
@@ -60,7 +60,7 @@ pub(in crate::services::identity) async fn key(
 ) -> Result<()> {
     let Some(public) = api_key::public_part(text) else { return Ok(()) };
     let now = identity.inner.clock.now();
-    match identity.inner.notices.once(public, request.1.into(), now) {
+    match identity.inner.notices.once(public, request.from.into(), now) {
         Noted::Itself => {}
         Noted::More => return more(identity, request).await,
         Noted::Not => return Ok(()),

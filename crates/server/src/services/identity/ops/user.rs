@@ -183,7 +183,7 @@ pub(in crate::services::identity) async fn sign_up(
             return Ok(replayed);
         }
     }
-    admit(identity, &request, id.1.into()).await?;
+    admit(identity, &request, id.from.into()).await?;
     let hash = inner.hasher.hash(Asker::Newcomer, request.password.0.clone()).await?;
     let now = inner.clock.now();
     let user = UserRow {

@@ -41,7 +41,7 @@ pub(in crate::services::identity) async fn verify_email(
 ) -> Result<()> {
     let now = identity.inner.clock.now();
     if let VerifyEmail::Code { email, .. } = &request {
-        identity.inner.limits.recipient(Door::Proof, email, id.1.into(), now)?;
+        identity.inner.limits.recipient(Door::Proof, email, id.from.into(), now)?;
     }
     let mut tx = identity.inner.db.begin().await?;
     let found = match request {
