@@ -217,9 +217,12 @@ impl Drop for Agent {
     }
 }
 
-/// The agent's program, built as this test was.
+/// The agent's program: the one that `script/test` built, else one that is built now.
 fn binary() -> PathBuf {
     static BUILT: Once = Once::new();
+    if let Some(built) = std::env::var_os("BERTH_TEST_AGENT") {
+        return built.into();
+    }
     BUILT.call_once(|| {
         let mut cargo = std::process::Command::new(env!("CARGO"));
         let built = cargo.args(["build", "--quiet", "--package", "berth-agent"]).status();
