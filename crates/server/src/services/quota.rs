@@ -24,31 +24,43 @@ pub async fn require_project(tx: &mut Tx, scope: &Scope) -> Result<()> {
 /// 404 a project that was deleted meanwhile.
 pub async fn admit(tx: &mut Tx, scope: &Scope, wanted: Held, now: Timestamp) -> Result<()> {
     require_project(tx, scope).await?;
-    within(tx, Whose::Project(scope.project), wanted).await?;
-    within(tx, Whose::Org(scope.org), wanted).await?;
-    afford(tx, scope, now).await
+    let bounds = bounds(tx, scope).await?;
+    for (whose, limits) in &bounds {
+        within(tx, *whose, limits, wanted).await?;
+    }
+    solvent(tx, &bounds, now).await
 }
 
 /// Refuses with 403 to make or start what costs money, once the month's is spent by the project or its organization. What
 /// runs goes on: nobody's machine is stopped for it.
 pub async fn afford(tx: &mut Tx, scope: &Scope, now: Timestamp) -> Result<()> {
-    let mut bounds = Vec::new();
-    for whose in [Whose::Project(scope.project), Whose::Org(scope.org)] {
-        bounds.extend(quota::find(&mut *tx, whose).await?.spend_per_month.map(|units| (whose, units)));
-    }
-    // Most have none, and nothing is summed up for them.
-    if bounds.is_empty() {
+    let bounds = bounds(tx, scope).await?;
+    solvent(tx, &bounds, now).await
+}
+
+/// What the project and its organization may have. What the scope knows of that was read with the head of the request,
+/// which may be long ago.
+async fn bounds(tx: &mut Tx, scope: &Scope) -> Result<[(Whose, Limits); 2]> {
+    let (project, org) = (Whose::Project(scope.project), Whose::Org(scope.org));
+    Ok([(project, quota::find(&mut *tx, project).await?), (org, quota::find(&mut *tx, org).await?)])
+}
+
+async fn solvent(tx: &mut Tx, bounds: &[(Whose, Limits)], now: Timestamp) -> Result<()> {
+    // Most have no limit, and nothing is summed up for them.
+    if bounds.iter().all(|(_, limits)| limits.spend_per_month.is_none()) {
         return Ok(());
     }
     let is_priced = resource_usage::is_priced(&mut *tx).await?;
-    for (whose, units) in bounds {
-        solvent(whose, units, resource_usage::spent_on_all(tx, whose, now).await?, is_priced)?;
+    for (whose, limits) in bounds {
+        if let Some(units) = limits.spend_per_month {
+            judge(*whose, units, resource_usage::spent_on_all(tx, *whose, now).await?, is_priced)?;
+        }
     }
     Ok(())
 }
 
 /// What is free may be had until more than the limit is spent, as with models.
-fn solvent(whose: Whose, units: i64, spent: Nano, is_priced: bool) -> Result<()> {
+fn judge(whose: Whose, units: i64, spent: Nano, is_priced: bool) -> Result<()> {
     let limit = Nano::whole(units);
     if spent < limit || (spent == limit && !is_priced) {
         return Ok(());
@@ -64,16 +76,14 @@ fn solvent(whose: Whose, units: i64, spent: Nano, is_priced: bool) -> Result<()>
     ))
 }
 
-async fn within(tx: &mut Tx, whose: Whose, wanted: Held) -> Result<()> {
-    // What the scope knows of limits was read with the head of the request, which may be long ago.
-    let limits = quota::find(&mut *tx, whose).await?;
+async fn within(tx: &mut Tx, whose: Whose, limits: &Limits, wanted: Held) -> Result<()> {
     // Most have no limit, and nothing is summed up for them.
-    if !COUNTED.iter().any(|(_, of, limit)| of(&wanted) > 0 && limit(&limits).is_some()) {
+    if !COUNTED.iter().any(|(_, of, limit)| of(&wanted) > 0 && limit(limits).is_some()) {
         return Ok(());
     }
     let held = usage::held(&mut *tx, whose).await?;
     for (what, of, limit) in COUNTED {
-        room(whose, what, (of(&held), of(&wanted)), limit(&limits))?;
+        room(whose, what, (of(&held), of(&wanted)), limit(limits))?;
     }
     Ok(())
 }
@@ -182,7 +192,7 @@ mod tests {
 
     #[test]
     fn who_has_spent_the_month_s_money_makes_nothing_more() {
-        let of = |spent: i64, is_priced| solvent(Whose::Project(ProjectId(Uuid::nil())), 2, Nano(spent), is_priced);
+        let of = |spent: i64, is_priced| judge(Whose::Project(ProjectId(Uuid::nil())), 2, Nano(spent), is_priced);
         assert!(of(1_999_999_999, true).is_ok());
         assert!(of(2_000_000_000, true).is_err_and(|error| error.code == Code::QuotaExceeded));
         // Where machines are free, they may be had until more than the limit is spent.
