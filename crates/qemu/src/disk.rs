@@ -97,6 +97,8 @@ pub async fn flatten(from: &Path, format: &str, dst: &Path) -> Result<()> {
 pub struct Bounds {
     /// Most bytes of its file, and of the file that it becomes.
     pub file_bytes: u64,
+    /// For how many bytes the host has room now.
+    pub room_bytes: u64,
     /// Largest size for a guest, in bytes.
     pub virtual_bytes: u64,
     /// Longest time of a conversion.
@@ -111,7 +113,8 @@ const ADDRESS_SPACE: u64 = 2 << 30;
 pub(crate) async fn convert(from: &Path, format: &str, dst: &Path, bounds: &Bounds) -> Result<()> {
     let mut command = Command::new(tool("qemu-img")?);
     command.args(["convert", "-f", format, "-O", "qcow2"]).arg(from).arg(dst);
-    bound(&mut command, bounds);
+    let most = bounds.file_bytes.min(bounds.room_bytes);
+    bound(&mut command, most, bounds.time);
     let seconds = bounds.time.as_secs();
     let late = || Error::Invalid(format!("converting the image took longer than {seconds} s"));
     let out = tokio::select! {
@@ -119,27 +122,28 @@ pub(crate) async fn convert(from: &Path, format: &str, dst: &Path, bounds: &Boun
         () = tokio::time::sleep(bounds.time) => return Err(late()),
         out = output(&mut command) => out?,
     };
-    let most = bounds.file_bytes;
+    let too_much = || {
+        if most < bounds.file_bytes {
+            return Error::NoSpace;
+        }
+        Error::Invalid(format!("the image's content has more than the {most} bytes that are taken in"))
+    };
     // The signal of a file that grew too large is ignored where the service's parent ignores it. The write then fails
     // at that very size.
     let full = || std::fs::metadata(dst).is_ok_and(|file| file.len() >= most);
     match out.status.signal().and_then(Signal::from_named_raw) {
         Some(Signal::XCPU) => Err(late()),
-        Some(Signal::XFSZ) => Err(too_much(most)),
-        _ if !out.status.success() && full() => Err(too_much(most)),
+        Some(Signal::XFSZ) => Err(too_much()),
+        _ if !out.status.success() && full() => Err(too_much()),
         _ => judged(&out),
     }
 }
 
-fn too_much(most: u64) -> Error {
-    Error::Invalid(format!("the image's content has more than the {most} bytes that are taken in"))
-}
-
 #[expect(unsafe_code, reason = "the standard library has no way to bound what a child may take")]
-fn bound(command: &mut Command, bounds: &Bounds) {
+fn bound(command: &mut Command, file_bytes: u64, time: Duration) {
     let limits = [
-        (Resource::Fsize, bounds.file_bytes),
-        (Resource::Cpu, bounds.time.as_secs() + 1),
+        (Resource::Fsize, file_bytes),
+        (Resource::Cpu, time.as_secs() + 1),
         (Resource::As, ADDRESS_SPACE),
         (Resource::Core, 0),
     ];

@@ -228,7 +228,8 @@ mod tests {
         Import { id: "foreign".into(), name: "Foreign".into(), login_user: "root".into(), sha256: None, uefi: false }
     }
 
-    const BOUNDS: Bounds = Bounds { file_bytes: 1 << 20, virtual_bytes: 1 << 30, time: Duration::from_mins(1) };
+    const BOUNDS: Bounds =
+        Bounds { file_bytes: 1 << 20, room_bytes: 1 << 40, virtual_bytes: 1 << 30, time: Duration::from_mins(1) };
 
     #[tokio::test]
     async fn a_raw_disk_is_taken_in_whole() {
@@ -303,6 +304,10 @@ mod tests {
         assert!(error.to_string().contains("more than"), "{error}");
         assert!(list(dir.path()).is_empty() && !dir.path().join(".foreign.tmp").exists());
         let ample = Bounds { file_bytes: 1 << 30, ..BOUNDS };
+        // Where it is the host that has no room, the image is not to blame.
+        let full = Bounds { room_bytes: 1 << 20, ..ample };
+        let error = import(&file, dir.path(), &options(), &full).await.unwrap_err();
+        assert!(matches!(error, Error::NoSpace), "{error}");
         import(&file, dir.path(), &options(), &ample).await.unwrap();
     }
 

@@ -27,6 +27,7 @@ pub struct SimulatedEngine {
 struct World {
     images: HashMap<String, ImageInfo>,
     machines: HashMap<VmId, (Machine, MachineSpec)>,
+    open: HashMap<VmId, HashSet<ExposedPort>>,
     disks: HashSet<DiskId>,
     refusals: HashMap<String, EngineError>,
     delay: Duration,
@@ -49,6 +50,7 @@ impl Default for SimulatedEngine {
         let world = World {
             images: HashMap::from([image("micro", 20), image("large", 25)]),
             machines: HashMap::new(),
+            open: HashMap::new(),
             disks: HashSet::new(),
             refusals: HashMap::new(),
             delay: Duration::ZERO,
@@ -159,6 +161,14 @@ impl SimulatedEngine {
         self.world().machines.get(&vm.parse().ok()?).map(|(_, spec)| spec.clone())
     }
 
+    /// The ports at which a machine is reached, SSH's among them.
+    pub fn open_ports(&self, vm: &str) -> Vec<u16> {
+        let id: VmId = vm.parse().expect("an id");
+        let mut ports: Vec<u16> = self.world().open.get(&id).into_iter().flatten().map(|port| port.port).collect();
+        ports.sort_unstable();
+        ports
+    }
+
     /// Whether it has an image.
     pub fn has_image(&self, id: &str) -> bool {
         self.world().images.contains_key(id)
@@ -192,6 +202,11 @@ impl World {
             spec.ports.iter().copied().filter(|port| self.taken.contains(&port.port)).collect();
         Started { low_ports: Vec::new(), taken_ports }
     }
+}
+
+/// All the ports that a machine is to have.
+fn wanted(spec: &MachineSpec) -> Vec<ExposedPort> {
+    std::iter::once(spec.ssh()).chain(spec.ports.iter().copied()).collect()
 }
 
 fn image(id: &str, version: &str, virtual_size: i64) -> ImageInfo {
@@ -266,12 +281,13 @@ impl Engine for SimulatedEngine {
         self.world().machines.contains_key(&id)
     }
 
-    async fn start(&self, spec: &MachineSpec) -> Result<Started> {
+    async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {
         self.call("start").await?;
         let mut world = self.world();
         world.starts += 1;
+        world.open.insert(spec.id, wanted(spec).into_iter().collect());
         world.machines.insert(spec.id, (Machine::Running, spec.clone()));
-        Ok(world.started(spec))
+        Ok(Some(world.started(spec)))
     }
 
     async fn resume(&self, id: VmId) -> Result<()> {
@@ -306,9 +322,15 @@ impl Engine for SimulatedEngine {
         Ok(())
     }
 
-    async fn set_ports(&self, spec: &MachineSpec, _: Open<'_>) -> Result<Started> {
-        self.call("set_ports").await?;
+    async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
+        let (shut, add) = before.until(&wanted(spec));
+        let refused = self.call("set_ports").await;
         let mut world = self.world();
+        let open = world.open.entry(spec.id).or_default();
+        open.extend(add);
+        // One that fails did the half of it.
+        refused?;
+        open.retain(|port| !shut.contains(port));
         if let Some(entry) = world.machines.get_mut(&spec.id) {
             entry.1 = spec.clone();
         }

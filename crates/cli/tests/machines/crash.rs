@@ -267,7 +267,10 @@ async fn a_change_of_ports_goes_on() {
         })
         .await;
         let address = caller.get(&path).await.body["public_ip"].as_str().expect("an address").to_owned();
-        eventually("the open port", 20, || std::net::TcpStream::connect((address.as_str(), 8080)).ok());
+        let reach = || std::net::TcpStream::connect((address.as_str(), 8080)).ok();
+        eventually("the open port", 20, reach);
+        caller.ask(Method::PATCH, &path, json!({"exposed_ports": []}), 200).await;
+        eventually("the shut port", 20, || reach().is_none().then_some(()));
         leaves_nothing(&service, &caller, &id).await;
     }
 }

@@ -53,6 +53,7 @@ const STEPS: &[Step] = steps![
     18 "0018" "voices",
     20 "0020" "project_limits",
     22 "0022" "deaths_and_refusals",
+    23 "0023" "ports_pending",
 ];
 
 /// Brings the schema up to date; does nothing where it is.

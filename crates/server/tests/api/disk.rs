@@ -22,6 +22,20 @@ async fn ready_disk(caller: &Caller, name: &str) -> String {
     answer.id()
 }
 
+/// Why a disk could not be made.
+async fn failed_disk(caller: &Caller, body: Value) -> String {
+    let answer = caller.post("/disks", body).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    let path = format!("/disks/{}", answer.id());
+    caller
+        .until("the failure", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["status"] == "failed" }
+        })
+        .await;
+    caller.get(&path).await.body["message"].as_str().expect("a message").to_owned()
+}
+
 fn attaching(name: &str, disks: &[&str]) -> Value {
     let mut body = vm(name);
     body["data_disks"] = json!({"attached_disks": disks.iter().map(|d| json!({"disk_id": d})).collect::<Vec<_>>()});
@@ -218,6 +232,26 @@ async fn attaching_and_detaching_want_a_machine_that_is_off() {
     caller.reaches(&vm, "stopped").await;
     let answer = caller.act(&format!("/disks/{data}/detach")).await;
     assert_eq!((answer.status, &answer.body["is_attached"]), (200, &json!(false)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_the_host_cannot_hold_fails_alone() {
+    let platform = Platform::start().await;
+    platform.engine.set_capacity(|capacity| capacity.disk_gb = 40);
+    let caller = &platform.admin;
+    let message =
+        failed_disk(caller, json!({"name": "large", "type": "block", "size_gb": 1000, "region_id": "local"})).await;
+    assert!(message.starts_with("insufficient_capacity: this region has 40 GiB of disk"), "{message}");
+    // What others start is not held up by it, and what they have starts whatever is said of the disk by now.
+    let id = caller.running_vm("web").await;
+    ready_disk(caller, "small").await;
+    platform.engine.set_capacity(|capacity| capacity.disk_gb = 10);
+    caller.act(&format!("/vms/{id}/stop")).await;
+    caller.reaches(&id, "stopped").await;
+    caller.act(&format!("/vms/{id}/start")).await;
+    caller.reaches(&id, "running").await;
+    platform.engine.set_capacity(|capacity| (capacity.disk_gb, capacity.disk_free) = (1000, false));
+    assert_eq!(failed_disk(caller, disk("another")).await, "insufficient_capacity: the host's disk is almost full");
 }
 
 #[tokio::test(flavor = "multi_thread")]

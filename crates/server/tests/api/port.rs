@@ -122,6 +122,24 @@ async fn a_change_of_ports_that_does_not_work_is_told_until_it_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_ports_that_ended_half_way_and_was_taken_back_leaves_none_open() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let id = caller.create_vm(with_ports(&[9090])).await;
+    caller.reaches(&id, "running").await;
+    assert_eq!(platform.engine.open_ports(&id), [22, 9090]);
+    platform.engine.refuse("set_ports", EngineError::Transient("QMP is silent".into()));
+    let path = format!("/vms/{id}");
+    assert_eq!(caller.patch(&path, json!({"exposed_ports": tcp(&[8080])})).await.status, 200);
+    says(caller, &id, "could not be changed").await;
+    assert_eq!(platform.engine.open_ports(&id), [22, 8080, 9090]);
+    assert_eq!(caller.patch(&path, json!({"exposed_ports": tcp(&[9090])})).await.status, 200);
+    platform.engine.allow("set_ports");
+    platform.advance(20);
+    caller.until("the change", |_| async { platform.engine.open_ports(&id) == [22, 9090] }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_vm_that_is_off_has_no_ssh_and_no_ready_guest() {
     let platform = Platform::start().await;
     let caller = &platform.admin;

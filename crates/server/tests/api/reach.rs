@@ -40,7 +40,8 @@ async fn everybody_s_vms_are_listed_stopped_and_deleted() {
     assert_eq!(admin.get("/api/v1/admin/vms?limit=1&page=2").await.body["pagination"]["total_pages"], 2);
     ada.act(&format!("/api/v1/admin/vms/{his}/stop")).await.refused(403, "forbidden");
     assert_eq!(admin.act(&format!("/api/v1/admin/vms/{hers}/stop")).await.status, 202);
-    ada.reaches(&hers, "stopped").await;
+    let stopped = ada.reaches(&hers, "stopped").await;
+    assert_eq!(stopped["message"], "an administrator of the platform stops it");
     // It is the owner's own wish, in the owner's log, by another hand.
     let log = ada.get(&format!("{}/audit_log?action=vm.stop", ada.org())).await.body;
     assert_eq!(log["data"][0]["actor_name"], "an administrator of the platform");

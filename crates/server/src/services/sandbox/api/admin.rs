@@ -1,4 +1,4 @@
-//! Everybody's sandboxes, as administrators of the platform see and end them (extension).
+//! Everybody's sandboxes, as administrators of the platform see and end them.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! Everybody's VMs, as administrators of the platform see and end them (extension).
+//! Everybody's VMs, as administrators of the platform see and end them.
 
 use axum::Json;
 use axum::extract::State;

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use async_trait::async_trait;
 use berth_domain::ids::{DiskId, VmId};
-use berth_domain::vm::ExposedPort;
 use berth_domain::vm::plan::Machine;
+use berth_domain::vm::{ExposedPort, Protocol};
 use tokio::sync::broadcast;
 
 /// What an engine could not do.
@@ -106,6 +106,18 @@ pub struct MachineSpec {
     pub ports: Vec<ExposedPort>,
 }
 
+impl MachineSpec {
+    /// The port of the host at which SSH answers, as one of the inbound ports.
+    pub const fn ssh(&self) -> ExposedPort {
+        ssh_at(self.ssh_port)
+    }
+}
+
+/// A port at which SSH answers, as one of the inbound ports.
+pub const fn ssh_at(port: u16) -> ExposedPort {
+    ExposedPort { port, protocol: Protocol::Tcp }
+}
+
 /// A data disk of a machine.
 #[derive(Clone, Debug)]
 pub struct DataDisk {
@@ -124,13 +136,24 @@ pub struct Started {
     pub taken_ports: Vec<ExposedPort>,
 }
 
-/// The inbound ports a running machine has.
-#[derive(Clone, Copy, Debug)]
-pub struct Open<'a> {
-    /// Where SSH answers.
-    pub ssh_port: u16,
-    /// The exposed ones.
-    pub ports: &'a [ExposedPort],
+/// The inbound ports a running machine has, SSH's among them.
+#[derive(Clone, Debug)]
+pub enum Open {
+    /// These, and no others.
+    All(Vec<ExposedPort>),
+    /// Perhaps some of these, and no others: a change of them was not recorded.
+    Some(Vec<ExposedPort>),
+}
+
+impl Open {
+    /// What is to be shut and what is to be opened, so that these are open and no others. Where it is not certain what
+    /// is open, everything is opened anew.
+    pub fn until(&self, wanted: &[ExposedPort]) -> (Vec<ExposedPort>, Vec<ExposedPort>) {
+        let (Self::All(before) | Self::Some(before)) = self;
+        let is_open = |port: &&ExposedPort| matches!(self, Self::All(_)) && before.contains(port);
+        let shut = before.iter().filter(|port| !wanted.contains(port)).copied().collect();
+        (shut, wanted.iter().filter(|port| !is_open(port)).copied().collect())
+    }
 }
 
 /// What the host has of us.
@@ -222,8 +245,8 @@ pub trait Engine: Send + Sync + 'static {
     /// Whether the guest of the present boot said that it finished booting.
     async fn guest_ready(&self, id: VmId) -> bool;
 
-    /// Starts a machine, or finds that it runs already.
-    async fn start(&self, spec: &MachineSpec) -> Result<Started>;
+    /// Starts a machine; none if it runs already, with whatever ports an earlier start gave it.
+    async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>>;
 
     /// Lets a paused machine go on.
     async fn resume(&self, id: VmId) -> Result<()>;
@@ -238,7 +261,7 @@ pub trait Engine: Send + Sync + 'static {
     async fn discard(&self, id: VmId) -> Result<()>;
 
     /// Changes the inbound ports of a running machine.
-    async fn set_ports(&self, spec: &MachineSpec, before: Open<'_>) -> Result<Started>;
+    async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started>;
 
     /// The last bytes a machine wrote to its console.
     async fn console_log(&self, id: VmId, bytes: usize) -> Result<Vec<u8>>;

@@ -169,9 +169,9 @@ impl QemuEngine {
     /// What taking in an image may cost: no more than is configured, and than there is room for now.
     fn import_bounds(&self) -> Result<disk::Bounds> {
         let (_, free) = host::disk(&self.data)?;
-        let room = free.saturating_sub(gib(self.config.disk_reserve_gb));
         Ok(disk::Bounds {
-            file_bytes: gib(self.config.image_file_gb).min(room),
+            file_bytes: gib(self.config.image_file_gb),
+            room_bytes: free.saturating_sub(gib(self.config.disk_reserve_gb)),
             virtual_bytes: gib(self.config.image_virtual_gb),
             time: Duration::from_secs(u64::try_from(self.config.image_seconds).unwrap_or_default()),
         })
@@ -228,21 +228,18 @@ fn is_free(address: Ipv4Addr, port: ExposedPort) -> bool {
     }
 }
 
-fn forward(address: Ipv4Addr, port: ExposedPort) -> Forward {
+/// Where a port of a machine's address leads: SSH's to port 22 of the guest, every other to itself.
+fn forward(spec: &MachineSpec, port: ExposedPort) -> Forward {
     let protocol = match port.protocol {
         Protocol::Tcp => machine::Protocol::Tcp,
         Protocol::Udp => machine::Protocol::Udp,
     };
-    Forward { protocol, address, host_port: port.port, guest_port: port.port }
-}
-
-fn ssh_forward(address: Ipv4Addr, host_port: u16) -> Forward {
-    Forward { protocol: machine::Protocol::Tcp, address, host_port, guest_port: SSH }
+    let guest_port = if port == spec.ssh() { SSH } else { port.port };
+    Forward { protocol, address: spec.address, host_port: port.port, guest_port }
 }
 
 fn forwards(spec: &MachineSpec, ports: &[ExposedPort]) -> Vec<Forward> {
-    let ssh = ssh_forward(spec.address, spec.ssh_port);
-    std::iter::once(ssh).chain(ports.iter().map(|p| forward(spec.address, *p))).collect()
+    std::iter::once(spec.ssh()).chain(ports.iter().copied()).map(|port| forward(spec, port)).collect()
 }
 
 fn info(manifest: Manifest) -> ImageInfo {
@@ -350,14 +347,12 @@ impl Engine for QemuEngine {
         machine::is_ready(&self.machine(id), id.0)
     }
 
-    async fn start(&self, spec: &MachineSpec) -> Result<Started> {
+    async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {
         let dir = self.machine(spec.id);
         std::fs::create_dir_all(&dir).map_err(transient)?;
-        let started = if machine::find(&dir, spec.id.0).is_some() {
-            // Nobody recorded what became of its ports.
-            self.set_ports(spec, Open { ssh_port: spec.ssh_port, ports: &[] }).await?
-        } else {
-            self.start_anew(spec).await?
+        let started = match machine::find(&dir, spec.id.0) {
+            Some(_) => None,
+            None => Some(self.start_anew(spec).await?),
         };
         self.attend(spec.id);
         Ok(started)
@@ -382,21 +377,16 @@ impl Engine for QemuEngine {
         }
     }
 
-    async fn set_ports(&self, spec: &MachineSpec, before: Open<'_>) -> Result<Started> {
+    async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
         let (open, low_ports) = self.sort_ports(&spec.ports);
-        let of = |port: &ExposedPort| forward(spec.address, *port);
-        let mut add: Vec<_> = open.iter().filter(|p| !before.ports.contains(p)).map(of).collect();
-        let mut remove: Vec<_> = before.ports.iter().filter(|p| !open.contains(p)).map(of).collect();
-        if before.ssh_port != spec.ssh_port {
-            remove.push(ssh_forward(spec.address, before.ssh_port));
-            add.push(ssh_forward(spec.address, spec.ssh_port));
-        }
-        let dir = self.machine(spec.id);
-        let taken = machine::set_forwards(&dir, &add, &remove).await?;
-        if taken.iter().any(|forward| forward.guest_port == SSH) {
+        let wanted: Vec<_> = std::iter::once(spec.ssh()).chain(open.iter().copied()).collect();
+        let (shut, add) = before.until(&wanted);
+        let forwards = |ports: &[ExposedPort]| ports.iter().map(|port| forward(spec, *port)).collect::<Vec<_>>();
+        let taken = machine::set_forwards(&self.machine(spec.id), &forwards(&add), &forwards(&shut)).await?;
+        if taken.contains(&forward(spec, spec.ssh())) {
             return Err(transient("the port of SSH is taken on the host"));
         }
-        let taken_ports = open.into_iter().filter(|port| taken.contains(&of(port))).collect();
+        let taken_ports = open.into_iter().filter(|port| taken.contains(&forward(spec, *port))).collect();
         Ok(Started { low_ports, taken_ports })
     }
 

@@ -20,9 +20,7 @@ pub async fn stop(vms: &Vms, admin: &Person, id: VmId) -> Result<VmRow> {
     let mut tx = vms.db().begin_as(admin).await?;
     let mut vm = find(&mut tx, id).await?;
     let Some(next) = on_verb(Verb::Stop, vm.status)? else { return Ok(vm) };
-    vm.want = Want::Stop;
-    vm.ending = false;
-    vm.enter(next, Some("an administrator of the platform stops it".into()), now);
+    vm.stop_for(next, "an administrator of the platform stops it", now);
     record(&mut tx, Some(&admin.caller), &vm, Verb::Stop.as_str(), now).await?;
     tx.commit().await?;
     Ok(vm)

@@ -17,7 +17,7 @@ use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::wire::disk::DiskView;
 use crate::services::vm::{Vms, store, told};
 
-/// Records the wish for a data disk (extension).
+/// Records the wish for a data disk.
 pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempotency) -> Result<Outcome<DiskView>> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
@@ -56,7 +56,7 @@ pub async fn delete(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId) -> Res
     Ok(tx.commit().await?)
 }
 
-/// Attaches a data disk to a VM that is off; it is there from the next start on (extension).
+/// Attaches a data disk to a VM that is off; it is there from the next start on.
 pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -> Result<DiskRow> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
@@ -88,7 +88,7 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
     Ok(row)
 }
 
-/// Detaches a data disk from a VM that is off (extension).
+/// Detaches a data disk from a VM that is off.
 pub async fn detach(vms: &Vms, scope: &Scope, id: DiskId) -> Result<DiskRow> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;

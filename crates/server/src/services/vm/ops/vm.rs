@@ -265,6 +265,7 @@ fn new_vm(
         ssh_keys: request.ssh_keys.clone(),
         exposed_ports: request.exposed_ports.clone(),
         applied_ports: Vec::new(),
+        ports_pending: false,
         user_data: request.user_data.clone(),
         labels: request.labels.clone(),
         restart_policy: request.restart_policy,
@@ -378,7 +379,7 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: VmId) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
-/// Changes name, labels, ports or policy (extension).
+/// Changes name, labels, ports or policy.
 pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Result<VmWithDisks> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
@@ -400,7 +401,7 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
         vm.restart_policy = policy;
     }
     vm.updated_at = now;
-    vm.work_at = vm.work_at.or(Some(now));
+    vm.work_at = Some(now);
     store::vm::update(&mut tx, &vm).await?;
     let subject = id.to_string();
     let data = json!({"name": vm.name});
@@ -422,10 +423,7 @@ pub async fn stop_all(vms: &Vms, org: Option<OrgId>, reason: &str) -> Result<usi
         let found = store::vm::load(&mut tx, id).await?;
         let wanted = |vm: &VmRow| vm.want == Want::Run && org.is_none_or(|org| org == vm.org);
         let Some(mut vm) = found.filter(wanted) else { continue };
-        vm.want = Want::Stop;
-        vm.ending = false;
-        vm.enter(Status::Stopping, Some(reason.to_owned()), now);
-        vm.stop_reason = Some(reason.to_owned());
+        vm.stop_for(Status::Stopping, reason, now);
         record(&mut tx, None, &vm, "stop", now).await?;
         tx.commit().await?;
         stopped += 1;
@@ -458,6 +456,14 @@ pub(super) async fn record(tx: &mut Tx, by: Option<&Caller>, vm: &VmRow, action:
 }
 
 impl VmRow {
+    /// Takes the wish to stop that is not its owner's, for a reason that still stands on it once it is stopped.
+    pub(super) fn stop_for(&mut self, status: Status, reason: &str, now: Timestamp) {
+        self.want = Want::Stop;
+        self.ending = false;
+        self.enter(status, Some(reason.to_owned()), now);
+        self.stop_reason = Some(reason.to_owned());
+    }
+
     /// Takes a new status by request or by the worker: the clock of its deadline begins anew.
     pub(super) fn enter(&mut self, status: Status, message: Option<String>, now: Timestamp) {
         self.status = status;

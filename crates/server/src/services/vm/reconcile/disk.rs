@@ -6,8 +6,10 @@ use berth_domain::ids::{DiskId, Owner};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 use berth_domain::{Error, Result, Timestamp};
 
+use super::capacity::shortage_of_disk;
 use super::{StepError, fault};
-use crate::services::vm::engine::{DiskSource, DiskSpec};
+use crate::db::Tx;
+use crate::services::vm::engine::{DiskSource, DiskSpec, EngineError};
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::{Vms, store, told};
 use crate::work::{Due, Reconciler};
@@ -59,11 +61,34 @@ impl DiskReconciler {
         match row {
             Some(disk) if disk.status == DiskStatus::Deleting => self.remove(&disk).await,
             Some(disk) if matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning) => {
-                make(&self.vms, &disk).await
+                if disk.status == DiskStatus::Provisioning || self.place(&disk).await? {
+                    return make(&self.vms, &disk).await;
+                }
+                Ok(())
             }
             Some(disk) => record(&self.vms, disk.id, |disk, _| disk.work_at = None).await,
             None => Ok(()),
         }
+    }
+
+    /// Takes a place on the host for a disk, or fails it for the lack of one. Whether it has its place.
+    async fn place(&self, disk: &DiskRow) -> Result<bool, StepError> {
+        let capacity = self.vms.engine().capacity().await?;
+        let now = self.vms.clock().now();
+        let mut tx = self.vms.db().begin().await?;
+        let found = store::disk::load(&mut tx, disk.id).await?;
+        let Some(before) = found.filter(|disk| disk.status == DiskStatus::Pending) else {
+            return Ok(false);
+        };
+        let missing = shortage_of_disk(&mut tx, &before.region_id, before.size_gb, capacity).await?;
+        let mut disk = before.clone();
+        disk.status = if missing.is_none() { DiskStatus::Provisioning } else { DiskStatus::Failed };
+        disk.message = missing.map(|missing| EngineError::NoCapacity(missing).to_string());
+        disk.work_at = disk.work_at.filter(|_| disk.status == DiskStatus::Provisioning);
+        let has_place = disk.status == DiskStatus::Provisioning;
+        write(&mut tx, &before, disk, now).await?;
+        tx.commit().await?;
+        Ok(has_place)
     }
 
     async fn remove(&self, disk: &DiskRow) -> Result<(), StepError> {
@@ -128,10 +153,14 @@ async fn record(vms: &Vms, id: DiskId, change: impl FnOnce(&mut DiskRow, Timesta
         disk.status = DiskStatus::Deleting;
         disk.work_at = disk.work_at.or(Some(now));
     }
+    write(&mut tx, &before, disk, now).await?;
+    Ok(tx.commit().await?)
+}
+
+async fn write(tx: &mut Tx, before: &DiskRow, mut disk: DiskRow, now: Timestamp) -> Result<(), StepError> {
     if disk.status != before.status {
         disk.updated_at = now;
-        told::disk(&mut tx, &disk, now).await?;
+        told::disk(tx, &disk, now).await?;
     }
-    store::disk::update(&mut tx, &disk).await?;
-    Ok(tx.commit().await?)
+    Ok(store::disk::update(tx, &disk).await?)
 }

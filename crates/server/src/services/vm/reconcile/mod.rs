@@ -1,5 +1,6 @@
 //! Making the world agree with the rows: VMs, disks, and the host as a whole.
 
+mod capacity;
 pub mod disk;
 mod download;
 pub mod host;

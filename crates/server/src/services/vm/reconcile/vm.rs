@@ -17,15 +17,15 @@ use berth_domain::vm::plan::{self, Deadlines, Disk, Snapshot, Step};
 use berth_domain::vm::{DiskKind, Status};
 use berth_domain::{Error, Result, Timestamp};
 
+use super::capacity::shortage;
 use super::{StepError, fault};
-use crate::db::Tx;
 use crate::services::vm::Vms;
-use crate::services::vm::engine::{Capacity, DataDisk, EngineError, MachineSpec, Open};
+use crate::services::vm::engine::{DataDisk, EngineError, MachineSpec, Open, ssh_at};
 use crate::services::vm::store;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::vm::VmRow;
 use crate::work::{Due, Reconciler};
-use record::{Failure, apply, refused, running, still};
+use record::{Failure, apply, opened, opens, refused, running, still};
 
 /// Steps of one run: far more than a life needs, so that a defect cannot spin for ever.
 const MAX_STEPS: usize = 100;
@@ -134,7 +134,7 @@ impl VmReconciler {
             pressed_at: vm.pressed_at,
             start_after: vm.start_after,
             guest_ready: vm.guest_ready,
-            ports_changed: running && vm.exposed_ports != vm.applied_ports,
+            ports_changed: running && (vm.ports_pending || vm.exposed_ports != vm.applied_ports),
             host_restarted: vm.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
             disks: seen.disks.iter().map(|d| Disk { id: d.id, status: d.status, message: d.message.clone() }).collect(),
@@ -231,6 +231,7 @@ impl VmReconciler {
         self.record(seen, |vm| {
             vm.boot += 1;
             vm.host_boot = Some(host);
+            vm.applied_ports.clone_from(&spec.ports);
             vm.ssh_port = Some(spec.ssh_port);
             vm.guest_ready = false;
             vm.power_off_at = None;
@@ -242,15 +243,20 @@ impl VmReconciler {
         let started = self.vms.engine().start(&spec).await?;
         fault("vm", "start", "done").await?;
         self.record(seen, |vm| {
-            vm.applied_ports.clone_from(&spec.ports);
-            running(vm, now, refused(&started));
+            let message = started.as_ref().and_then(refused);
+            if started.is_some() {
+                opened(vm, &spec);
+            }
+            running(vm, now, message);
         })
         .await
     }
 
     async fn set_ports(&self, seen: &Seen) -> Result<(), StepError> {
         let (vm, spec) = (&seen.vm, spec(&seen.vm, &seen.disks)?);
-        let before = Open { ssh_port: vm.ssh_port.unwrap_or(spec.ssh_port), ports: &vm.applied_ports };
+        let ports = vm.applied_ports.iter().copied().chain(vm.ssh_port.map(ssh_at)).collect();
+        let before = if vm.ports_pending { Open::Some(ports) } else { Open::All(ports) };
+        self.record(seen, |vm| opens(vm, &spec)).await?;
         let changed = self.vms.engine().set_ports(&spec, before).await;
         if changed.is_err() {
             // A running VM has no deadline that would tell its owner.
@@ -259,8 +265,7 @@ impl VmReconciler {
         let started = changed?;
         fault("vm", "set_ports", "done").await?;
         self.record(seen, |vm| {
-            vm.applied_ports = spec.ports;
-            vm.ssh_port = Some(spec.ssh_port);
+            opened(vm, &spec);
             vm.message = refused(&started);
         })
         .await
@@ -309,24 +314,6 @@ impl VmReconciler {
         let until = seen.now.plus_seconds(pause);
         self.record(&seen, |vm| vm.work_at = Some(until)).await
     }
-}
-
-/// What the host lacks for a VM, as a sentence; sums over rows are the only counters.
-async fn shortage(tx: &mut Tx, vm: &VmRow, capacity: Capacity) -> Result<Option<String>, StepError> {
-    let held = store::vm::reserved(tx, &vm.region_id).await?;
-    let disk = store::disk::total_gb(tx, &vm.region_id).await?;
-    let lacks = [
-        (held.vcpu + vm.vcpu, capacity.vcpu, "virtual CPUs", ""),
-        (held.memory_mb + vm.memory_mb, capacity.memory_mb, "memory", " MiB"),
-        (disk, capacity.disk_gb, "disk", " GiB"),
-        (vm.gpu_config_count, 0, "GPUs", ""),
-    ];
-    let over = lacks.into_iter().find(|(need, have, _, _)| need > have);
-    let short = over.map(|(need, have, what, unit)| {
-        format!("this region has {have}{unit} of {what}, and {need}{unit} would be needed")
-    });
-    let full = (!capacity.disk_free).then(|| "the host's disk is almost full".to_owned());
-    Ok(short.or(full))
 }
 
 /// The machine a row describes.

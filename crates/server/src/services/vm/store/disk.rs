@@ -240,10 +240,12 @@ pub async fn owner(db: &Db, id: DiskId) -> Result<Option<Owner>, DbError> {
     due::owner(db, "disks", id).await
 }
 
-/// The sizes of all disks of a region, summed, in GiB.
-pub async fn total_gb(tx: &mut Tx, region: &str) -> Result<i64, DbError> {
+/// The sizes of a region's disks that have a place on the host, summed, in GiB: those that are there or being made, and
+/// those that wait for a VM which has reserved its place.
+pub async fn placed_gb(tx: &mut Tx, region: &str) -> Result<i64, DbError> {
     sql("SELECT CAST(COALESCE(SUM(size_gb), 0) AS BIGINT) AS gb FROM disks \
-         WHERE region_id = $1 AND deleted_at IS NULL AND status <> 'failed'")
+         WHERE region_id = $1 AND deleted_at IS NULL AND status <> 'failed' AND (status <> 'pending' \
+         OR EXISTS (SELECT 1 FROM vms WHERE vms.id = disks.vm_id AND vms.reserved = 1))")
     .bind(region)
     .fetch_one(tx)
     .await

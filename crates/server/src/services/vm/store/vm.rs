@@ -59,8 +59,10 @@ pub struct VmRow {
     pub ssh_keys: Vec<String>,
     /// Inbound ports.
     pub exposed_ports: Vec<ExposedPort>,
-    /// Inbound ports that the running machine has.
+    /// Inbound ports that the running machine has; while they are pending, all that it may have, SSH's among them.
     pub applied_ports: Vec<ExposedPort>,
+    /// Whether a change of the machine's ports has begun and is not recorded.
+    pub ports_pending: bool,
     /// What cloud-init gets.
     pub user_data: Option<String>,
     /// Labels.
@@ -154,6 +156,7 @@ impl FromRow for VmRow {
             ssh_keys: row.json("ssh_keys")?,
             exposed_ports: ports_from_row(row, "exposed_ports")?,
             applied_ports: ports_from_row(row, "applied_ports")?,
+            ports_pending: row.flag("ports_pending")?,
             user_data: row.opt_text("user_data")?,
             labels: row.json("labels")?,
             restart_policy: row.word("restart_policy", RestartPolicy::parse)?,
@@ -191,6 +194,7 @@ fn columns(vm: &VmRow) -> Columns {
         "login_user": &vm.login_user, "root_disk_id": vm.root_disk_id, "root_disk_created": vm.root_disk_created,
         "delete_root_disk": vm.delete_root_disk, "ssh_keys": json::text(&vm.ssh_keys),
         "exposed_ports": ports_to_json(&vm.exposed_ports), "applied_ports": ports_to_json(&vm.applied_ports),
+        "ports_pending": vm.ports_pending,
         "user_data": vm.user_data.clone(), "labels": json::text(&vm.labels),
         "restart_policy": vm.restart_policy.as_str(), "want": vm.want.as_str(), "status": vm.status.as_str(),
         "message": vm.message.clone(), "stop_reason": vm.stop_reason.clone(), "status_since": vm.status_since,

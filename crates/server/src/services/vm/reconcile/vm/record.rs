@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::{Seen, VmReconciler};
 use crate::db::{Signal, Tx, event};
-use crate::services::vm::engine::Started;
+use crate::services::vm::engine::{MachineSpec, Started, ssh_at};
 use crate::services::vm::reconcile::StepError;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::vm::VmRow;
@@ -217,6 +217,24 @@ fn enter(vm: &mut VmRow, status: Status, message: Option<String>, now: Timestamp
 pub(super) fn running(vm: &mut VmRow, now: Timestamp, message: Option<String>) {
     enter(vm, Status::Running, message, now);
     vm.start_after = None;
+}
+
+/// What a step is about to open: until it is recorded, the machine may have these ports beside those it had.
+pub(super) fn opens(vm: &mut VmRow, spec: &MachineSpec) {
+    let more = vm.ssh_port.map(ssh_at).into_iter().chain([spec.ssh()]).chain(spec.ports.iter().copied());
+    for port in more {
+        if !vm.applied_ports.contains(&port) {
+            vm.applied_ports.push(port);
+        }
+    }
+    vm.ports_pending = true;
+}
+
+/// What a step opened.
+pub(super) fn opened(vm: &mut VmRow, spec: &MachineSpec) {
+    vm.applied_ports.clone_from(&spec.ports);
+    vm.ssh_port = Some(spec.ssh_port);
+    vm.ports_pending = false;
 }
 
 /// Exposed ports that could not be bound, as a message for the owner.

@@ -1,0 +1,49 @@
+//! What the host lacks for what is wanted, as a sentence; sums over rows are the only counters.
+//!
+//! A disk counts from when it has its place: it is being made, or its VM has reserved. One that merely was asked for takes
+//! nothing from anybody, so that a wish that the host cannot hold fails alone.
+
+use berth_domain::vm::DiskStatus;
+
+use crate::db::{DbError, Tx};
+use crate::services::vm::engine::Capacity;
+use crate::services::vm::store;
+use crate::services::vm::store::vm::VmRow;
+
+/// What the host lacks for a VM and for those of its disks that are not made yet.
+pub(super) async fn shortage(tx: &mut Tx, vm: &VmRow, capacity: Capacity) -> Result<Option<String>, DbError> {
+    let held = store::vm::reserved(tx, &vm.region_id).await?;
+    let lacks = [
+        lacking(held.vcpu + vm.vcpu, capacity.vcpu, "virtual CPUs", ""),
+        lacking(held.memory_mb + vm.memory_mb, capacity.memory_mb, "memory", " MiB"),
+        lacking(vm.gpu_config_count, 0, "GPUs", ""),
+    ];
+    if let Some(missing) = lacks.into_iter().flatten().next() {
+        return Ok(Some(missing));
+    }
+    let disks = store::disk::of_vm(tx, vm.id).await?;
+    let unmade = disks.iter().filter(|disk| disk.status == DiskStatus::Pending).map(|disk| disk.size_gb).sum();
+    shortage_of_disk(tx, &vm.region_id, unmade, capacity).await
+}
+
+/// What the host lacks for so many GiB of disks that are not made yet. Disks that are there fit, whatever is said of the
+/// host by now.
+pub(super) async fn shortage_of_disk(
+    tx: &mut Tx,
+    region: &str,
+    unmade_gb: i64,
+    capacity: Capacity,
+) -> Result<Option<String>, DbError> {
+    if !capacity.disk_free {
+        return Ok(Some("the host's disk is almost full".to_owned()));
+    }
+    if unmade_gb == 0 {
+        return Ok(None);
+    }
+    let placed = store::disk::placed_gb(tx, region).await?;
+    Ok(lacking(placed + unmade_gb, capacity.disk_gb, "disk", " GiB"))
+}
+
+fn lacking(need: i64, have: i64, what: &str, unit: &str) -> Option<String> {
+    (need > have).then(|| format!("this region has {have}{unit} of {what}, and {need}{unit} would be needed"))
+}
