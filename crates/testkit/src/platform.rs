@@ -108,9 +108,15 @@ impl Platform {
 
     /// Ends the service as SIGKILL would, and starts it again over the same files and the same host, at the time that
     /// its clock was set forward to.
-    pub async fn crash_and_restart(mut self) -> Self {
+    pub async fn crash_and_restart(self) -> Self {
+        self.crash_for(0).await
+    }
+
+    /// The same, and so many seconds pass before it is started again.
+    pub async fn crash_for(mut self, seconds: i64) -> Self {
         let clock = self.app().clock.clone();
         self.crash();
+        clock.advance(seconds);
         let engines = (self.engine.clone(), self.sandboxes.clone());
         Self::run(self.config.clone(), engines, clock, self._dir.clone()).await
     }

@@ -104,6 +104,18 @@ impl Here {
         all.into_iter().filter(|process| process["state"] == "running").collect()
     }
 
+    /// Puts somebody in place of the agent who hangs up on the first that comes, and the agent back after that.
+    pub fn hang_up_once(&self) {
+        let (here, agent) = (self.agent.folder.path().join("deaf"), self.agent.folder.path().join("socket"));
+        let listener = UnixListener::bind(&here).expect("a socket");
+        let engine = self.platform.sandboxes.clone();
+        engine.set_agent(&here);
+        tokio::spawn(async move {
+            drop(listener.accept().await.expect("a connection"));
+            engine.set_agent(&agent);
+        });
+    }
+
     /// Puts somebody between the service and the agent, who holds back what the agent answers to a request in which these
     /// words stand, until told to let go.
     pub fn hold_answers_to(&self, words: &'static str) -> Arc<watch::Sender<bool>> {

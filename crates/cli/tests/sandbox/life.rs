@@ -164,3 +164,12 @@ async fn the_client_says_what_the_service_understands() {
     assert_eq!(runtime.remove("a", false).await.unwrap_err().code(), Some("not_empty"));
     runtime.remove("a", true).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_is_silent_for_a_moment_is_asked_again() {
+    let here = Here::start().await;
+    here.hang_up_once();
+    // Without another try it would be given up after half a minute.
+    let output = here.exec(&["echo", "there"]).await;
+    assert_eq!((output.status.code(), out(&output).as_str()), (Some(0), "there\n"), "{output:?}");
+}

@@ -172,7 +172,7 @@ async fn a_template_that_is_deleted_is_built_no_further() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_survives_the_service() {
     let (mut service, caller) = service_without_spares().await;
-    let dockerfile = "FROM base\nRUN echo one >/one\nRUN echo two >/two\n";
+    let dockerfile = "FROM base\nRUN echo one >/one\nCOPY two /two\n";
     for (number, point) in
         ["sandbox.make_template.intent", "sandbox.build_step.done", "sandbox.make_template.done", "sandbox.warm.done"]
             .into_iter()
@@ -182,8 +182,9 @@ async fn a_build_survives_the_service() {
         service.set("BERTH_FAULT", &format!("{point}=kill"));
         service.start();
         let name = format!("t{number}");
-        let made =
-            caller.request(Method::POST, "/sandbox_templates").json(&wish(&name, &json!({"dockerfile": dockerfile})));
+        let context = upload(&caller, tar(&[("two", b"two\n", 0o644)])).await.id();
+        let source = json!({"dockerfile": dockerfile, "context_id": context});
+        let made = caller.request(Method::POST, "/sandbox_templates").json(&wish(&name, &source));
         // It may die before it answers.
         let _ = made.send().await;
         service.died();

@@ -1,5 +1,6 @@
 //! Snapshots, restores, forks, and the layers they share.
 
+use berth_server::db::sql;
 use berth_server::services::sandbox::engine::EngineError;
 use berth_testkit::{Caller, Platform};
 use serde_json::{Value, json};
@@ -239,4 +240,21 @@ async fn a_platform_template_that_is_built_anew_replaces_the_old_one() {
     assert_ne!(ground(&old), ground(&new));
     caller.delete(&format!("/sandboxes/{old}")).await;
     layers(&platform, (3, 1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_in_which_no_service_runs_is_none_of_a_cut_s() {
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 86_400).await;
+    let id = platform.admin.ready_sandbox().await;
+    platform.sandboxes.refuse("cut", EngineError::Transient("slow".into()));
+    let made = snapshot(&platform.admin, &id, json!({})).await;
+    let begun = async || {
+        let at = sql("SELECT cut_at FROM sandbox_snapshots WHERE id = $1 AND cut_at IS NOT NULL").bind(made.clone());
+        at.fetch_optional::<i64>(&platform.app().db).await.expect("a row").is_some()
+    };
+    platform.admin.until("its beginning", |_| begun()).await;
+    let away = platform.config.sandbox.snapshot_seconds + 1;
+    platform.sandboxes.allow("cut");
+    let platform = platform.crash_for(away).await;
+    settles(&platform.admin, &made, "Ready").await;
 }

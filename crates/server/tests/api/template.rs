@@ -1,5 +1,6 @@
 //! Templates that are built: mistakes, uploads, what builds wait for and tell.
 
+use berth_server::db::sql;
 use berth_server::services::sandbox::engine::EngineError;
 use berth_testkit::{Answer, Caller, Platform, eventually};
 use reqwest::Method;
@@ -357,7 +358,7 @@ async fn a_build_is_tried_again_a_few_times() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_so_many_are_built_at_a_time() {
-    let platform = Platform::start().await;
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 86_400).await;
     let caller = &platform.admin;
     let other = platform.sign_up("other@example.com").await;
     platform.sandboxes.set_builds_last(true);
@@ -375,9 +376,53 @@ async fn only_so_many_are_built_at_a_time() {
     // The other place is for another project, however long the first one waits already.
     assert_eq!(other.post("/sandbox_templates", wish("theirs", "FROM base")).await.status, 201);
     eventually("two builds", 30, || (platform.sandboxes.builds() == 2).then_some(()));
+    // Waiting is no part of the hour that a build may take.
+    for _ in 0..2 {
+        let before = platform.app().clock.now();
+        platform.advance(platform.config.sandbox.template_seconds / 2 + 1);
+        let wait_since = async || {
+            let query = "SELECT MIN(status_since) FROM sandbox_templates WHERE message LIKE 'waiting until%'";
+            sql(query).fetch_one::<i64>(&platform.app().db).await.expect("a time")
+        };
+        caller.until("another look", |_| async { wait_since().await > before.0 }).await;
+    }
     // One that waits can be deleted as those can that are built.
     for name in ["a", "b", "c"] {
         assert_eq!(caller.delete(&format!("/sandbox_templates/{name}")).await.status, 204);
     }
     caller.until("nothing left", |c| async move { c.delete("").await.status == 204 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_in_which_no_service_runs_is_none_of_a_build_s() {
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 86_400).await;
+    platform.sandboxes.set_builds_last(true);
+    assert_eq!(platform.admin.post("/sandbox_templates", wish("t", "FROM base")).await.status, 201);
+    eventually("its build", 30, || (platform.sandboxes.builds() == 1).then_some(()));
+    let away = platform.config.sandbox.template_seconds + 1;
+    platform.sandboxes.set_builds_last(false);
+    let platform = platform.crash_for(away).await;
+    let built = reaches(&platform.admin, "t", "ready").await;
+    assert_eq!(built["message"], Value::Null, "{built}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_costs_a_template_its_memory_for_as_long_as_it_is_full() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.sandboxes);
+    let from_memory = |id: &str| engine.spec(id).is_some_and(|(_, from_memory)| from_memory);
+    assert!(from_memory(&caller.ready_sandbox().await));
+    engine.set_loads_memory(false);
+    engine.set_capacity(|capacity| capacity.disk_bytes = 1 << 20);
+    assert!(!from_memory(&caller.ready_sandbox().await));
+    eventually("the end of the memory", 60, || (engine.counts().2 == 0).then_some(()));
+    engine.set_loads_memory(true);
+    engine.set_capacity(|capacity| capacity.disk_bytes = 1 << 40);
+    caller
+        .until("another memory", |_| {
+            platform.advance(5);
+            async { engine.counts().2 > 0 }
+        })
+        .await;
+    assert!(from_memory(&caller.ready_sandbox().await));
 }

@@ -2,13 +2,12 @@
 
 use berth_domain::Result;
 use berth_domain::ids::SandboxId;
-use berth_domain::sandbox::{Phase, Wish};
+use berth_domain::sandbox::Phase;
 use serde_json::json;
 
-use super::sandbox::write;
+use super::sandbox::{deleting, write};
 use super::sandbox_not_found;
 use crate::http::auth::Person;
-use crate::services::sandbox::reconcile::sandbox::enter;
 use crate::services::sandbox::{Sandboxes, store};
 
 /// Records the wish to delete, in any phase.
@@ -20,11 +19,7 @@ pub async fn delete(sandboxes: &Sandboxes, admin: &Person, id: SandboxId) -> Res
     if before.phase == Phase::Deleting {
         return Ok(());
     }
-    let mut row = before.clone();
-    enter(&mut row, Phase::Deleting, Some("an administrator of the platform deletes it".into()), now);
-    row.wish = Wish::Deleted;
-    row.updated_at = now;
-    row.work_at = Some(now);
+    let row = deleting(&before, "an administrator of the platform deletes it", now);
     write(&mut tx, Some(&admin.caller), &before, &row, "sandbox.delete", json!({})).await?;
     Ok(tx.commit().await?)
 }

@@ -318,10 +318,17 @@ pub async fn delete(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId) -> Resu
     if change.before.phase == Phase::Deleting {
         return Ok(());
     }
-    let mut row = change.before.clone();
-    enter(&mut row, Phase::Deleting, Some("waiting for a worker to delete".into()), change.now);
-    row.wish = Wish::Deleted;
+    let row = deleting(&change.before, "waiting for a worker to delete", change.now);
     change.commit(row, "sandbox.delete", json!({})).await.map(drop)
+}
+
+/// A row with the wish to delete it.
+pub(super) fn deleting(before: &SandboxRow, message: &str, now: Timestamp) -> SandboxRow {
+    let mut row = before.clone();
+    enter(&mut row, Phase::Deleting, Some(message.to_owned()), now);
+    row.wish = Wish::Deleted;
+    row.updated_at = now;
+    row
 }
 
 /// Changes timeouts, metadata or the rules of the network.

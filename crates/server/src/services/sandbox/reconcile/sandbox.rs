@@ -146,7 +146,7 @@ impl SandboxReconciler {
             deaths_since: row.deaths_since,
             cut: seen.cut.as_ref().map(|snapshot| plan::Cut {
                 snapshot: snapshot.id,
-                begun: snapshot.next_layer.and(snapshot.cut_at),
+                begun: snapshot.next_layer.and(snapshot.cut_at).map(|at| at.max(self.sandboxes.began_at())),
                 given_up: snapshot.status != SnapshotStatus::Pending,
             }),
             network_changed: ready && row.applied_network.as_ref() != Some(&row.network),

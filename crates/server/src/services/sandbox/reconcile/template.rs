@@ -101,7 +101,7 @@ impl TemplateReconciler {
 
     async fn build(&self, template: &TemplateRow) -> Result<(), StepError> {
         let seconds = self.sandboxes.config().template_seconds;
-        if self.sandboxes.clock().now() >= template.status_since.plus_seconds(seconds) {
+        if self.sandboxes.clock().now() >= self.deadline(template) {
             return self.fail(template.id, &format!("it was not built within {seconds} seconds")).await;
         }
         if template.layer.is_none() {
@@ -115,6 +115,12 @@ impl TemplateReconciler {
             enter(t, TemplateStatus::Ready, message, now);
         })
         .await
+    }
+
+    /// When it has to be built. Time in which no service ran counts for no deadline.
+    fn deadline(&self, template: &TemplateRow) -> Timestamp {
+        let since = template.status_since.max(self.sandboxes.began_at());
+        since.plus_seconds(self.sandboxes.config().template_seconds)
     }
 
     async fn make_disk(&self, template: &TemplateRow) -> Result<(), StepError> {
@@ -132,8 +138,7 @@ impl TemplateReconciler {
             SourceKind::Platform => engine.adopt_template(&template.source, layer).await.map(|()| None)?,
             SourceKind::FromSnapshot => None,
             SourceKind::Image | SourceKind::Dockerfile => {
-                let until = template.status_since.plus_seconds(self.sandboxes.config().template_seconds);
-                match self.build_disk(template, layer, until).await? {
+                match self.build_disk(template, layer, self.deadline(template)).await? {
                     Some(built) => Some(built),
                     None => return Ok(()),
                 }
@@ -158,6 +163,10 @@ impl TemplateReconciler {
             (t.run_user, t.workdir, t.disk_gb) = (built.user, built.workdir, built.disk_gb);
             t.start_command = t.start_command.take().or(built.start_command);
         }
+        // What was sent for the build has served once the disk is recorded, and not before.
+        if let Some(context) = change.after.context {
+            store::upload::dismiss(&mut change.tx, context, change.now).await?;
+        }
         change.commit().await
     }
 
@@ -169,6 +178,10 @@ impl TemplateReconciler {
         engine.end(machine).await?;
         engine.discard(machine).await?;
         if !engine.capacity().await?.has_room(template.memory_mb) {
+            // What is built by now keeps its wish: the disk is not full for ever.
+            if template.status == TemplateStatus::Ready {
+                return Err(EngineError::Transient(DISK_FULL.into()).into());
+            }
             return self.cannot_be_warm(template, DISK_FULL).await;
         }
         let Some(warming) = self.begin_warm(template).await? else { return Ok(()) };
@@ -289,16 +302,19 @@ impl TemplateReconciler {
 
     async fn fail(&self, id: TemplateId, reason: &str) -> Result<(), StepError> {
         self.keep_log(id).await?;
-        self.change(id, |t, now| {
-            if t.status == TemplateStatus::Deleting {
-                t.work_at = Some(now.plus_seconds(PAUSE));
-                return;
-            }
-            (t.base_layer, t.layer, t.next_layer) = (None, None, None);
-            (t.memory, t.next_memory, t.slot) = (None, None, None);
-            enter(t, TemplateStatus::Failed, Some(reason.to_owned()), now);
-        })
-        .await
+        let Some(mut change) = self.begin(id).await? else { return Ok(()) };
+        let (t, now) = (&mut change.after, change.now);
+        if t.status == TemplateStatus::Deleting {
+            t.work_at = Some(now.plus_seconds(PAUSE));
+            return change.commit().await;
+        }
+        (t.base_layer, t.layer, t.next_layer) = (None, None, None);
+        (t.memory, t.next_memory, t.slot) = (None, None, None);
+        enter(t, TemplateStatus::Failed, Some(reason.to_owned()), now);
+        if let Some(context) = t.context {
+            store::upload::dismiss(&mut change.tx, context, now).await?;
+        }
+        change.commit().await
     }
 
     async fn change(&self, id: TemplateId, change: impl FnOnce(&mut TemplateRow, Timestamp)) -> Result<(), StepError> {

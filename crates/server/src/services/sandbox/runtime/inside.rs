@@ -35,6 +35,9 @@ use crate::services::sandbox::store;
 /// How long a sandbox that comes up is waited for (contract, section 3).
 const COMING_UP: Duration = Duration::from_secs(30);
 
+/// Between two tries to reach one that is there and does not answer.
+const AGAIN: Duration = Duration::from_millis(500);
+
 /// A sandbox that a caller works in.
 pub(super) struct Inside {
     /// Its id.
@@ -117,14 +120,14 @@ async fn reach(runtime: &Runtime, id: SandboxId) -> Result<Connection, Error> {
     let deadline = Instant::now() + COMING_UP;
     loop {
         let phase = store::sandbox::phase(&runtime.db, id).await?.ok_or_else(not_found)?;
+        let (mut until, mut late) = (deadline, coming_up(phase));
         if arrives(phase)? {
             match runtime.engine.connect(id).await {
                 Ok(connection) => return Ok(connection),
-                // It may be on its way down: the next look at its row tells.
-                Err(EngineError::Transient(cause)) if Instant::now() >= deadline => {
-                    return Err(Error { cause: Some(cause), ..coming_up(phase) });
+                // It may be on its way down, which its row tells, or be silent for a moment.
+                Err(EngineError::Transient(cause)) => {
+                    (until, late) = (deadline.min(Instant::now() + AGAIN), silent(cause));
                 }
-                Err(EngineError::Transient(_)) => {}
                 Err(error) => return Err(Error::new(Code::SandboxInterrupted, error.to_string())),
             }
         }
@@ -135,8 +138,8 @@ async fn reach(runtime: &Runtime, id: SandboxId) -> Result<Connection, Error> {
                 }
             }
         };
-        if timeout_at(deadline, changed).await.is_err() {
-            return Err(coming_up(phase));
+        if timeout_at(until, changed).await.is_err() && Instant::now() >= deadline {
+            return Err(late);
         }
     }
 }
@@ -159,12 +162,19 @@ fn arrives(phase: Phase) -> Result<bool, Error> {
 
 fn coming_up(phase: Phase) -> Error {
     let seconds = COMING_UP.as_secs();
-    let mut error = Error::new(
-        Code::Unavailable,
+    unavailable(
         format!("The sandbox is still {phase} after {seconds} s. Wait for the phase Ready, and try again."),
-    );
-    error.retry_after = Some(5);
-    error
+        None,
+    )
+}
+
+fn silent(cause: String) -> Error {
+    let seconds = COMING_UP.as_secs();
+    unavailable(format!("The sandbox is Ready and has not answered for {seconds} s. Try again shortly."), Some(cause))
+}
+
+fn unavailable(message: String, cause: Option<String>) -> Error {
+    Error { retry_after: Some(5), cause, ..Error::new(Code::Unavailable, message) }
 }
 
 /// A caller who may read what a process writes; with `hold`, who may work in the sandbox: who only looks holds nobody up.

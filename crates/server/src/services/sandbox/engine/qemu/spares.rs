@@ -4,8 +4,9 @@
 //! not run yet: identity and first shell together are four fifths of a creation. A spare has done both. Whoever
 //! creates a sandbox takes its machine and its disk over; all that is left is to make it that sandbox.
 //!
-//! Spares are nobody's and known to nobody but this process: a service that died leaves machines that no row owns,
-//! and those are removed like all others. They are kept for templates that were asked for lately.
+//! Spares are nobody's and known to nobody but this process. A service that died leaves their machines, which no row
+//! owns: they are ended, and their layers are set aside as all that no row owns. Spares are kept for templates that were
+//! asked for lately.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};

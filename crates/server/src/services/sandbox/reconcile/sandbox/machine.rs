@@ -228,8 +228,8 @@ impl SandboxReconciler {
         Ok(tx.commit().await?)
     }
 
-    /// Where the memory goes, if it is to be kept: its row is written first.
-    /// Where there is no room for it, a sandbox is put away without: that must always be possible.
+    /// Where the memory goes, if it is to be kept: its row is written first. On a host without room for it the sandbox
+    /// is put away without, because putting one away must always be possible.
     async fn name_memory(&self, seen: &Seen) -> Result<Option<MemoryId>, StepError> {
         let host = self.sandboxes.engine().capacity().await?;
         let mut tx = self.sandboxes.db().begin().await?;

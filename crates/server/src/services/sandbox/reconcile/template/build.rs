@@ -46,14 +46,15 @@ impl TemplateReconciler {
         let dockerfile = dockerfile_of(template).map_err(EngineError::Permanent)?;
         let images = match self.images(template, &dockerfile).await? {
             Ok(images) => images,
-            Err(Not::Yet(reason)) => return self.later(template, &reason).await,
+            Err(Not::Yet(reason)) => return self.later(template, &reason, false).await,
             Err(Not::Ever(reason)) => return Err(EngineError::Permanent(reason).into()),
         };
         if !self.sandboxes.engine().capacity().await?.has_room(0) {
             return Err(EngineError::Permanent(format!("insufficient_capacity: {DISK_FULL}")).into());
         }
         let Some(_place) = self.sandboxes.builds().place(template.org.zip(template.project), template.id) else {
-            return self.later(template, "waiting until other builds are done").await;
+            // Its own time begins with its place.
+            return self.later(template, "waiting until other builds are done", true).await;
         };
         let Some(slot) = self.slot(template).await? else { return Ok(None) };
         let left = u64::try_from((until.0 - self.sandboxes.clock().now().0) / 1_000_000).unwrap_or(0);
@@ -117,11 +118,6 @@ impl TemplateReconciler {
             return Err(EngineError::Transient(reason.clone()).into());
         }
         self.keep_log(template.id).await?;
-        if let Some(context) = template.context {
-            let mut tx = self.sandboxes.db().begin().await?;
-            store::upload::dismiss(&mut tx, context, self.sandboxes.clock().now()).await?;
-            tx.commit().await?;
-        }
         match outcome {
             Ok(built) => Ok(Some(built)),
             Err(error) => Err(EngineError::Permanent(error.to_string()).into()),
@@ -146,8 +142,11 @@ impl TemplateReconciler {
         self.stop.is_cancelled() || row.is_ok_and(|row| row.is_none_or(|row| row.status != template.status))
     }
 
-    async fn later(&self, template: &TemplateRow, reason: &str) -> Result<Option<Built>, StepError> {
+    async fn later(&self, template: &TemplateRow, reason: &str, anew: bool) -> Result<Option<Built>, StepError> {
         self.change(template.id, |t, now| {
+            if anew {
+                t.status_since = now;
+            }
             t.message = Some(reason.to_owned());
             t.work_at = Some(now.plus_seconds(WAIT));
         })
