@@ -66,7 +66,10 @@ async fn limit(platform: &Platform, caller: &Caller, units: i64) {
 
 /// Goes on to the next noon, and into the next month where this one has no two days left: what a test does then, it does
 /// in one day, and in one month.
-fn at_noon(platform: &Platform) {
+async fn at_noon(platform: &Platform) {
+    // What is built while the time goes on is given up.
+    let base = async |c: Caller| c.get("/sandbox_templates/base").await.body["status"] == "ready";
+    platform.admin.until("the template", base).await;
     let clock = &platform.app().clock;
     let now = clock.now();
     let days = if now.plus_seconds(2 * DAY) < Month::of(now).end { 0 } else { 2 };
@@ -121,7 +124,7 @@ async fn a_vm_is_counted_while_it_holds_the_host_and_its_disk_while_it_is_there(
 #[tokio::test(flavor = "multi_thread")]
 async fn days_are_told_apart_and_add_up() {
     let platform = Platform::start_with(priced).await;
-    at_noon(&platform);
+    at_noon(&platform).await;
     let caller = &platform.admin;
     let id = caller.running_vm("web").await;
     let disk =
@@ -264,7 +267,7 @@ async fn a_new_price_counts_from_the_start_on_and_rewrites_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_month_s_money_bounds_what_is_made_and_started_not_what_runs() {
     let platform = Platform::start_with(priced).await;
-    at_noon(&platform);
+    at_noon(&platform).await;
     let ada = platform.sign_up("ada@example.com").await;
     let running = ada.running_vm("runs").await;
     let off = ada.running_vm("off").await;
