@@ -1,15 +1,18 @@
 //! A platform in this process: the real service, its real HTTP on a real port, a simulated engine.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_server::app::{App, Doors, Engines};
 use berth_server::clock::Clock;
 use berth_server::config::{Config, Secret};
+use berth_server::db::Db;
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -74,9 +77,7 @@ impl Platform {
         .expect("a configuration");
         config.admin_email = EMAIL.into();
         config.admin_password = Secret(PASSWORD.into());
-        if let Ok(server) = std::env::var("BERTH_TEST_POSTGRES") {
-            config.database_url = fresh_database(&server);
-        }
+        config.database_url = with_tables(std::env::var("BERTH_TEST_POSTGRES").ok(), dir.path()).await;
         (config.database_wait_seconds, config.http.body_grace_seconds) = (600, 600);
         config.identity.refresh_grace_seconds = 600;
         // What a password costs to verify is the configuration's, and a third of what a short test costs.
@@ -198,12 +199,35 @@ fn password(config: &Config) -> String {
 
 /// A new database on a PostgreSQL server; the server is thrown away after the tests.
 pub fn fresh_database(server: &str) -> String {
+    copy_of(server, "template1")
+}
+
+fn copy_of(server: &str, template: &str) -> String {
     let name = format!("berth_{}", uuid::Uuid::now_v7().simple());
-    let create = format!("CREATE DATABASE {name}");
+    let create = format!("CREATE DATABASE {name} TEMPLATE {template}");
     let mut command = std::process::Command::new("psql");
     let output = command.args(["-q", &format!("{server}/postgres"), "-c", &create]).output().expect("psql");
     assert!(output.status.success(), "{output:?}");
     format!("{server}/{name}")
+}
+
+/// A database with all tables and no row: to make the tables once takes less than to make them for every test.
+async fn with_tables(server: Option<String>, folder: &Path) -> String {
+    static TABLES: OnceCell<(TempDir, String)> = OnceCell::const_new();
+    let begin = async || {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = || format!("sqlite:{}", dir.path().join("berth.db").display());
+        let url = server.as_deref().map_or_else(file, fresh_database);
+        let db = Db::open(&url).await.expect("a database");
+        db.close().await;
+        (dir, url)
+    };
+    let (dir, url) = TABLES.get_or_init(begin).await;
+    if let Some(server) = &server {
+        return copy_of(server, url.rsplit('/').next().expect("a name"));
+    }
+    std::fs::copy(dir.path().join("berth.db"), folder.join("berth.db")).expect("a copy");
+    format!("sqlite:{}", folder.join("berth.db").display())
 }
 
 impl Drop for Platform {

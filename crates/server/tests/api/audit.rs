@@ -117,12 +117,13 @@ async fn the_export_is_every_record_as_a_line() {
     let platform = Platform::start().await;
     let admin = &platform.admin;
     let mut tx = platform.app().db.begin().await.expect("a transaction");
-    // More than one step of the export, some of them of the same microsecond.
+    // More than one step of the export, some of them of the same microsecond, and none so old that it is removed.
+    let begun = platform.app().clock.now().0;
     for number in 0..1_203_i64 {
         sql("INSERT INTO audit (id, action, subject, data, created_at, actor_kind) VALUES ($1, 'test.many', 's', '{}', $2, \
              'platform')")
         .bind(uuid::Uuid::now_v7().to_string())
-        .bind(number / 3)
+        .bind(begun + number / 3)
         .execute(&mut tx)
         .await
         .expect("a record");

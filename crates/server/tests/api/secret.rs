@@ -2,11 +2,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use berth_server::app::{App, Engines};
 use berth_server::config::{Config, Secret};
 use berth_server::db::{Db, sql};
-use berth_testkit::Platform;
+use berth_testkit::{Platform, SimulatedSandboxes};
 use serde_json::json;
 
 /// Every signing key as the database has it, newest first.
@@ -193,13 +194,17 @@ async fn a_login_that_lies_in_a_file_is_never_written_over() {
     let folder = platform.config.data_dir.clone();
     platform.config.database_url = format!("sqlite:{}", folder.join("another.db").display());
     platform.config.take_over = true;
+    // What a host has is one database's.
+    let host = std::mem::take(&mut platform.sandboxes);
     let mut platform = platform.restart().await;
     assert_eq!(std::fs::read_to_string(&file).expect("a login"), text);
     platform.config.database_url = first;
+    platform.sandboxes = host;
     let mut platform = platform.restart().await;
     platform.stop().await;
     // An administrator of another address gets a file of their own.
-    let engines = Engines { vm: platform.engine.clone(), sandbox: platform.sandboxes.clone() };
+    let sandbox = Arc::<SimulatedSandboxes>::default();
+    let engines = Engines { vm: platform.engine.clone(), sandbox };
     let mut config = platform.config.clone();
     config.database_url = format!("sqlite:{}", folder.join("third.db").display());
     config.admin_email = "ada@example.com".into();
