@@ -57,6 +57,9 @@ pub struct Global {
     /// Whether the project was typed, and does not come from the environment.
     #[arg(skip)]
     pub project_typed: bool,
+    /// Whether the organization was typed, and does not come from the environment.
+    #[arg(skip)]
+    pub org_typed: bool,
     /// Whether the address was typed, and does not come from the environment.
     #[arg(skip)]
     pub url_typed: bool,
@@ -236,9 +239,12 @@ impl Cli {
     fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut cli = Self::from_arg_matches(matches)?;
         let typed = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
-        (cli.global.project_typed, cli.global.url_typed) = (typed("project"), typed("url"));
+        let global = &mut cli.global;
+        (global.project_typed, global.org_typed, global.url_typed) = (typed("project"), typed("org"), typed("url"));
         // A shell says it has no value by an empty one.
-        cli.global.context = cli.global.context.filter(|name| !name.is_empty());
+        for value in [&mut global.url, &mut global.context, &mut global.org, &mut global.project] {
+            value.take_if(|value| value.is_empty());
+        }
         Ok(cli)
     }
 }

@@ -81,7 +81,7 @@ fn kind(id: &str, positional: bool, path: &[&str]) -> Option<Kind> {
         ("snapshot" | "snapshots" | "from_snapshot", _) => Kind::Snapshot,
         ("image", "vm" | "image") => Kind::Image,
         ("size", "vm") => Kind::Size,
-        ("project", _) => Kind::Project,
+        ("project", _) | ("whose", "quota") => Kind::Project,
         ("org", _) => Kind::Org,
         ("member", _) => Kind::Member,
         ("key", _) => Kind::Key,

@@ -1,5 +1,7 @@
 //! Who calls which service, about which project: the command line over what was kept at sign-in.
 
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::Result;
 use berth_client::{Client, Inference, ProjectClient, Tokens};
 
@@ -29,6 +31,8 @@ pub struct Context {
     project: Option<String>,
     typed_project: Option<String>,
     typed_org: Option<String>,
+    named_project: Option<String>,
+    named_org: Option<String>,
 }
 
 impl Context {
@@ -80,7 +84,7 @@ impl Context {
                 Ok(Self { kept_as: None, ..Self::new(global, client, kept) })
             }
             (_, Some(kept)) => {
-                let keeper = keeper(kept.email.clone(), url.clone());
+                let keeper = keeper(url.clone(), kept.tokens.refresh_token.clone());
                 let client = Client::new(&url)?.with_tokens(kept.tokens.clone()).on_tokens(keeper);
                 Ok(Self::new(global, client, Some(kept)))
             }
@@ -99,7 +103,9 @@ impl Context {
             project: named(&global.project, kept_project),
             org: named(&global.org, kept_org),
             typed_project: global.project.clone().filter(|_| global.project_typed),
-            typed_org: global.org.clone().filter(|name| !name.is_empty()),
+            typed_org: global.org.clone().filter(|_| global.org_typed),
+            named_project: global.project.clone(),
+            named_org: global.org.clone(),
         }
     }
 
@@ -139,9 +145,19 @@ impl Context {
         self.typed_project.as_deref()
     }
 
-    /// The organization, only if it was named: by `--org` or `BERTH_ORG`.
+    /// The organization, only if it was typed.
     pub fn typed_org(&self) -> Option<&str> {
         self.typed_org.as_deref()
+    }
+
+    /// The project, only if it was named: by `--project` or `BERTH_PROJECT`.
+    pub fn named_project(&self) -> Option<&str> {
+        self.named_project.as_deref()
+    }
+
+    /// The organization, only if it was named: by `--org` or `BERTH_ORG`.
+    pub fn named_org(&self) -> Option<&str> {
+        self.named_org.as_deref()
     }
 
     /// Makes commands mean another project by default.
@@ -245,16 +261,17 @@ pub fn warn_in_clear(url: &str) {
     }
 }
 
-/// Keeps renewed tokens of somebody's sign-in at a service, unless it is forgotten by now. Its name may be another one's
-/// by then.
-fn keeper(email: String, url: String) -> impl Fn(&Tokens) + Send + Sync {
+/// Keeps renewed tokens in the place of those that were spent for them, unless that sign-in is forgotten by now. Its name
+/// may be another one's by then, and its account may have another sign-in here.
+fn keeper(url: String, spent: String) -> impl Fn(&Tokens) + Send + Sync {
+    let spent = Mutex::new(spent);
     move |tokens| {
+        let mut spent = spent.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = Store::change(|store| {
-            if let Some(kept) = store.of_mut(&url, &email) {
-                kept.tokens = tokens.clone();
-            }
+            store.renew(&url, &spent, tokens);
             Ok(())
         });
+        tokens.refresh_token.clone_into(&mut spent);
         if let Err(error) = kept {
             eprintln!("berth: the renewed sign-in cannot be kept: {error:#}");
         }

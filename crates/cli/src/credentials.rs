@@ -109,6 +109,7 @@ impl Store {
         if credentials.name.is_empty() {
             credentials.name = store.name_for(&credentials.url, &credentials.email);
         }
+        store.require_free(&credentials.name, &credentials.url, &credentials.email)?;
         store.current.clone_from(&credentials.name);
         match store.named_mut(&credentials.name) {
             Some(kept) => *kept = credentials,
@@ -151,9 +152,24 @@ impl Store {
         self.contexts.iter().find(|kept| kept.url == url && kept.email == email)
     }
 
-    /// Somebody's at a service, to be changed.
-    pub fn of_mut(&mut self, url: &str, email: &str) -> Option<&mut Credentials> {
-        self.contexts.iter_mut().find(|kept| kept.url == url && kept.email == email)
+    /// Puts tokens of a service in the place of those that were spent for them, if they are kept.
+    pub fn renew(&mut self, url: &str, spent: &str, tokens: &Tokens) {
+        let mut all = self.contexts.iter_mut();
+        if let Some(kept) = all.find(|kept| kept.url == url && kept.tokens.refresh_token == spent) {
+            kept.tokens = tokens.clone();
+        }
+    }
+
+    /// Refuses a name that another service's or account's sign-in has.
+    pub fn require_free(&self, name: &str, url: &str, email: &str) -> Result<()> {
+        match self.named(name) {
+            Some(kept) if (kept.url.as_str(), kept.email.as_str()) != (url, email) => Err(Failure::usage(format!(
+                "The context '{name}' is of {} at {}; sign in under another name: --context NAME, or forget it first: \
+                 berth context delete {name}",
+                kept.email, kept.url
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Calls one otherwise, by a name that is free.
@@ -254,6 +270,33 @@ mod tests {
         let taken = Store::read(taken.to_string().as_bytes()).unwrap();
         assert_eq!(taken.name_for(url, "bob@example.com"), "berth.example.com/bob@example.com");
         assert!(taken.current().is_none() && taken.at(url).is_some() && store.at("http://b").is_some());
+    }
+
+    #[test]
+    fn renewed_tokens_take_the_place_of_those_that_were_spent() {
+        let (url, ana) = ("https://berth.example.com", "ana@example.com");
+        let mut second = kept("second", url, ana);
+        second["tokens"]["refresh_token"] = "s".into();
+        let store = json!({"current": "first", "contexts": [kept("first", url, ana), second]});
+        let mut store = Store::read(store.to_string().as_bytes()).unwrap();
+        let tokens = |text: &str| Tokens { access_token: text.into(), refresh_token: text.into() };
+        store.renew(url, "s", &tokens("t"));
+        store.renew(url, "unknown", &tokens("u"));
+        store.renew("https://other.example.com", "t", &tokens("u"));
+        let all: Vec<_> = store.contexts.iter().map(|kept| kept.tokens.refresh_token.as_str()).collect();
+        assert_eq!(all, ["r", "t"]);
+    }
+
+    #[test]
+    fn a_name_that_another_sign_in_has_is_not_free() {
+        let (url, ana) = ("https://berth.example.com", "ana@example.com");
+        let store = json!({"current": "work", "contexts": [kept("work", url, ana)]});
+        let store = Store::read(store.to_string().as_bytes()).unwrap();
+        assert!(store.require_free("work", url, ana).is_ok() && store.require_free("new", "http://b", ana).is_ok());
+        for (url, email) in [("http://b", ana), (url, "bob@example.com")] {
+            let refused = store.require_free("work", url, email).unwrap_err().to_string();
+            assert!(refused.contains("berth context delete work"), "{refused}");
+        }
     }
 
     #[test]

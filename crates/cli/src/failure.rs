@@ -58,13 +58,15 @@ impl Failure {
     }
 }
 
-/// Says what went wrong, and what to type where that is known; or the same for a program, as the API says it.
+/// Says what went wrong, and what to type where that is known; or the same for a program, as JSON: the service's code and
+/// fields, the message in the words of the command line.
 pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     if json {
         eprintln!("{}", for_programs(error));
         return ExitCode::from(code(error));
     }
-    eprintln!("berth: {}", typed::sentence(&format!("{error:#}")));
+    // What goes on stands below what it began with.
+    eprintln!("berth: {}", typed::sentence(&format!("{error:#}")).replace('\n', "\n       "));
     if let Some(error) = error.downcast_ref::<ClientError>() {
         hint(error);
     }

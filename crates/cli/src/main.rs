@@ -2,8 +2,8 @@
 //!
 //! Exit codes: 0 done; 1 failed; 2 the command or the request is not valid; 3 not signed in or not
 //! allowed; 4 not found; 5 in conflict with how things stand; 6 the service cannot be reached, is not
-//! ready, or time was over; 7 another service took the database from this one; 130 interrupted. `berth sandbox exec`, `run` and `shell` end as what they ran did, and
-//! with 125 where Berth failed.
+//! ready, or time was over; 7 another service took the database from this one; 130 interrupted. `berth sandbox exec`,
+//! `run` and `shell` end as what they ran did, and with 125 where Berth failed.
 
 mod cli;
 mod commands;

@@ -10,7 +10,7 @@ use berth_client::Error;
 pub type Words = &'static [(&'static str, &'static str)];
 
 /// Where the API says which request helps: what to type instead.
-const COMMANDS: [(&str, &str); 20] = [
+const COMMANDS: [(&str, &str); 18] = [
     ("GET /api/v1/vm_configs lists", "berth catalog lists"),
     ("GET /api/v1/plans lists", "berth catalog lists"),
     ("GET /api/v1/regions lists", "berth catalog lists"),
@@ -19,8 +19,6 @@ const COMMANDS: [(&str, &str); 20] = [
     ("GET /api/v1/admin/models lists", "berth model list shows"),
     ("GET …/sandbox_templates lists", "berth template list shows"),
     ("GET …/sandboxes lists", "berth sandbox list shows"),
-    ("GET …/vms lists", "berth vm list shows"),
-    ("GET …/disks lists", "berth disk list shows"),
     ("'GET processes' lists", "berth sandbox ps SANDBOX shows"),
     ("Delete one: GET …/sandbox_uploads lists them", "One that is not built of goes after a day"),
     ("send them by POST …/sandbox_uploads and name them in context_id", "name their directory: --context DIR"),
@@ -56,7 +54,7 @@ pub fn lines<'a>(details: impl Iterator<Item = (&'a str, &'a str)>, words: Words
             lines.push(line);
         }
     }
-    lines.join("\n       ")
+    lines.join("\n")
 }
 
 fn line(field: &str, message: &str, words: Words) -> String {
@@ -121,7 +119,7 @@ mod tests {
     #[test]
     fn fields_become_options() {
         let error = retold(refused(&[("vm_config_id", "is not known"), ("labels", "is wrong")]), WORDS);
-        assert_eq!(error.to_string(), "--size is not known\n       labels: is wrong");
+        assert_eq!(error.to_string(), "--size is not known\nlabels: is wrong");
         for (field, option) in [
             ("root_disk.create_disk_request.size_gb", "--disk"),
             ("data_disks.create_disks[0].name", "--data"),
@@ -138,7 +136,7 @@ mod tests {
     fn an_option_that_became_several_fields_is_named_once() {
         const NAMES: Words = &[("name", "NAME"), ("root_disk.name", "NAME"), ("size", "--size")];
         let error = retold(refused(&[("name", "is long"), ("size", "is 0"), ("root_disk.name", "is long")]), NAMES);
-        assert_eq!(error.to_string(), "NAME is long\n       --size is 0");
+        assert_eq!(error.to_string(), "NAME is long\n--size is 0");
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub async fn run_all(context: &Context, args: AuditArgs, export: bool) -> Result
         None => None,
     };
     let project_id = match context.typed_project() {
-        Some(text) => Some(admin::find_project(context, context.typed_org(), text).await?),
+        Some(text) => Some(admin::find_project(context, context.named_org(), text).await?),
         None => None,
     };
     let filter = AuditFilter { actor, org_id, project_id, ..filter(args)? };

@@ -42,10 +42,9 @@ pub enum MemberCommand {
 
 /// Does what was typed.
 pub async fn run(context: &Context, command: MemberCommand) -> Result<()> {
-    match (command, context.typed_project()) {
-        (MemberCommand::Add { member, role }, _) => add(context, &member, &role).await,
-        (command, Some(_)) => in_project(context, &context.project()?, command).await,
-        (command, None) => in_org(context, context.org()?, command).await,
+    match context.typed_project() {
+        Some(_) => in_project(context, &context.project()?, command).await,
+        None => in_org(context, context.org()?, command).await,
     }
 }
 

@@ -30,6 +30,8 @@ pub enum QuotaCommand {
     /// Show the limits of a project, or with --org of all projects of an organization together
     Get {
         /// Project: id, slug or ORG/SLUG
+        // Not the global option's id, whose value it would take.
+        #[arg(id = "whose", value_name = "PROJECT")]
         project: Option<String>,
     },
     /// Set limits of a project, or with --org of an organization; for administrators of the platform
@@ -39,6 +41,7 @@ pub enum QuotaCommand {
 #[derive(Args)]
 pub struct SetArgs {
     /// Project: id, slug or ORG/SLUG
+    #[arg(id = "whose", value_name = "PROJECT")]
     project: Option<String>,
     /// VMs
     #[arg(long, value_name = "NUMBER|unlimited")]
@@ -123,6 +126,20 @@ impl Whose {
     }
 }
 
+/// What was named: what was typed comes before what the environment says, and a project before an organization.
+enum Named<'a> {
+    Project(&'a str),
+    Org(&'a str),
+}
+
+fn named<'a>(context: &'a Context, project: Option<&'a str>) -> Result<Named<'a>> {
+    let typed = project.or(context.typed_project()).map(Named::Project).or(context.typed_org().map(Named::Org));
+    typed
+        .or(context.named_project().map(Named::Project))
+        .or(context.named_org().map(Named::Org))
+        .ok_or_else(|| Failure::usage("Name a project, or an organization: --org ORG"))
+}
+
 /// Does what was typed.
 pub async fn run(context: &Context, command: QuotaCommand) -> Result<()> {
     match command {
@@ -155,18 +172,13 @@ async fn get(context: &Context, project: Option<&str>) -> Result<()> {
 
 /// What the caller's own project or organization uses and may use.
 async fn own(context: &Context, project: Option<&str>) -> Result<Quota> {
-    match (project, context.typed_org()) {
-        (Some(text), _) => {
+    match named(context, project)? {
+        Named::Project(text) => {
             let (org, project) = project::find(context, text).await?;
             Ok(context.client.project(&org, &project.id).quota().await?)
         }
-        (None, Some(org)) => Ok(context.client.org_quota(org).await?),
-        (None, None) => Err(unnamed()),
+        Named::Org(org) => Ok(context.client.org_quota(org).await?),
     }
-}
-
-fn unnamed() -> anyhow::Error {
-    Failure::usage("Name a project, or an organization: --org ORG")
 }
 
 fn is_forbidden(error: &anyhow::Error) -> bool {
@@ -175,11 +187,10 @@ fn is_forbidden(error: &anyhow::Error) -> bool {
 
 /// Whose limits are meant.
 async fn whose(context: &Context, project: Option<&str>) -> Result<Whose> {
-    match (project, context.typed_org()) {
-        (Some(text), _) => Ok(Whose::Project(project_id(context, text).await?)),
-        (None, Some(org)) if is_id(org) => Ok(Whose::Org(org.to_owned())),
-        (None, Some(org)) => Ok(Whose::Org(admin::find_org(context, org).await?)),
-        (None, None) => Err(unnamed()),
+    match named(context, project)? {
+        Named::Project(text) => Ok(Whose::Project(project_id(context, text).await?)),
+        Named::Org(org) if is_id(org) => Ok(Whose::Org(org.to_owned())),
+        Named::Org(org) => Ok(Whose::Org(admin::find_org(context, org).await?)),
     }
 }
 
@@ -208,7 +219,7 @@ async fn project_id(context: &Context, text: &str) -> Result<String> {
     };
     let (org, slug) = text.split_once('/').map_or((None, text), |(org, slug)| (Some(org), slug));
     // Whoever is no administrator learns what is wrong with what they see.
-    match admin::find_project(context, org.or(context.typed_org()), slug).await {
+    match admin::find_project(context, org.or(context.named_org()), slug).await {
         Err(error) if is_forbidden(&error) => Err(own),
         found => found,
     }

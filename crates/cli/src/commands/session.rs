@@ -57,9 +57,11 @@ pub async fn login(global: &Global, args: LoginArgs) -> Result<()> {
     let client = Client::new(&address_of(&store, global, args.service.as_deref())?)?;
     warn_in_clear(client.base());
     let email = email(&args)?;
+    let name = global.context.as_deref().unwrap_or_default();
+    store.require_free(name, client.base(), &email)?;
     client.login(&email, &password(&args, "Password: ")?).await.map_err(|error| retold(error, WORDS))?;
     // Whoever signs in again means what they meant before.
-    let place = match store.of(client.base(), &email) {
+    let place = match store.named(name).or_else(|| store.of(client.base(), &email)) {
         Some(kept) if client.get_project(&kept.org, &kept.project).await.is_ok() => {
             (kept.org.clone(), kept.project.clone())
         }
@@ -74,6 +76,8 @@ pub async fn sign_up(global: &Global, args: SignupArgs) -> Result<()> {
     let client = Client::new(&address(global, args.login.service.as_deref().or(link))?)?;
     warn_in_clear(client.base());
     let email = email(&args.login)?;
+    let name = global.context.as_deref().unwrap_or_default();
+    Store::load().unwrap_or_default().require_free(name, client.base(), &email)?;
     let password = password(&args.login, "Password (12 to 128 characters): ")?;
     let request = SignUp {
         email: email.clone(),

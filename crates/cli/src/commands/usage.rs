@@ -27,17 +27,17 @@ pub struct UsageArgs {
     /// Machines, disks and snapshots instead of models: this month, by resource
     #[arg(long)]
     machines: bool,
-    /// Of models: how far back, as 1h, 24h or 30d
-    #[arg(long, default_value = "24h", value_name = "SPAN")]
-    window: String,
-    /// Of models: length of a step, as 5m, 1h or 1d
-    #[arg(long, default_value = "1h", value_name = "SPAN")]
-    resolution: String,
+    /// Of models: how far back, as 1h, 24h or 30d [default: 24h]
+    #[arg(long, value_name = "SPAN")]
+    window: Option<String>,
+    /// Of models: length of a step, as 5m, 1h or 1d [default: 1h]
+    #[arg(long, value_name = "SPAN")]
+    resolution: Option<String>,
     /// Of machines: from when on, as 7d or 2030-01-31T00:00:00Z [default: the beginning of the month]
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["window", "resolution"])]
+    #[arg(long, value_name = "TIME")]
     from: Option<String>,
     /// Of machines: until when, as 1d or 2030-01-31T00:00:00Z [default: now]
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["window", "resolution"])]
+    #[arg(long, value_name = "TIME")]
     to: Option<String>,
     /// One line for each model or each API key; of machines for each day, resource or project (of the organization), or
     /// for several of them with commas between
@@ -77,13 +77,17 @@ pub async fn run(context: &Context, args: UsageArgs) -> Result<()> {
         let asked = Asked { from: args.from.as_deref(), to: args.to.as_deref(), by: &args.by };
         return resource_usage::run(context, asked).await;
     }
-    of_models(context, &args.window, &args.resolution, args.by.first().copied()).await
+    let (window, resolution) = (args.window.as_deref().unwrap_or("24h"), args.resolution.as_deref().unwrap_or("1h"));
+    of_models(context, window, resolution, args.by.first().copied()).await
 }
 
 /// Whether machines are meant: they are named, or told apart by what only machines have.
 fn of_machines(args: &UsageArgs) -> Result<bool> {
     let machines = args.by.iter().filter(|by| by.is_of_machines()).count();
     let named = args.machines || args.from.is_some() || args.to.is_some();
+    if (named || machines > 0) && (args.window.is_some() || args.resolution.is_some()) {
+        return Err(Failure::usage("--window and --resolution are of models; of machines say --from and --to"));
+    }
     match (machines, args.by.len() - machines) {
         (0, 0) => Ok(named),
         (_, 0) => Ok(true),
@@ -199,8 +203,8 @@ mod tests {
         use Group::{Day, Key, Model, Project, Resource};
         let args = |machines: bool, by: &[Group]| UsageArgs {
             machines,
-            window: "24h".into(),
-            resolution: "1h".into(),
+            window: None,
+            resolution: None,
             from: None,
             to: None,
             by: by.to_vec(),
@@ -218,6 +222,11 @@ mod tests {
         assert!(of_machines(&UsageArgs { from: Some("7d".into()), ..args(false, &[]) }).unwrap());
         for (machines, by) in [(true, &[Model][..]), (false, &[Model, Day][..]), (false, &[Model, Key][..])] {
             assert!(of_machines(&args(machines, by)).is_err(), "{by:?}");
+        }
+        let back = |args| UsageArgs { window: Some("7d".into()), ..args };
+        assert!(!of_machines(&back(args(false, &[Model]))).unwrap());
+        for args in [back(args(true, &[])), back(args(false, &[Day]))] {
+            assert!(of_machines(&args).is_err_and(|error| error.to_string().contains("--from and --to")));
         }
     }
 

@@ -242,6 +242,52 @@ async fn an_owner_sees_the_quota_of_a_project_and_an_administrator_everybody_s()
     let shown = admin.types(&["quota", "get", "ana/default"]).await;
     assert!(shown.contains("LIMIT") && !shown.contains("USED"), "{shown}");
     assert!(admin.refused(&["quota", "get", "nothing"], 4).await.contains("berth admin projects"));
+    // What was typed comes before what the environment says, and an option says what an argument says.
+    let of_project = admin.types(&["quota", "set", "--project", "ana/default", "--vms", "7"]).await;
+    assert!(of_project.contains('7'), "{of_project}");
+    let mut of_org = admin.command(&["quota", "set", "--org", "ana", "--vms", "5"]);
+    of_org.env("BERTH_PROJECT", "ana/default");
+    assert!(ended(of_org).await.status.success());
+    let vms = async |arguments: &[&str]| admin.json(&[&["quota", "get"], arguments].concat()).await["vms"].clone();
+    assert_eq!((vms(&["ana/default"]).await, vms(&["--org", "ana"]).await), (json!(7), json!(5)));
+    // Everybody's machines are everybody's, whatever organization the environment names.
+    let mut all = admin.command(&["admin", "projects", "-o", "name"]);
+    all.env("BERTH_ORG", "nobody");
+    let all = ended(all).await;
+    assert!(all.status.success() && out(&all).contains("default"), "{all:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_in_takes_no_other_s_place_and_an_empty_variable_is_none() {
+    let (one, two) = (Platform::start().await, Platform::start().await);
+    let ana = Person::new();
+    let login = |platform: &Platform| {
+        let base = platform.admin.base.clone();
+        let mut command = ana.command(&["login", &base, "--email", "admin@example.com"]);
+        command.env("BERTH_CONTEXT", "work").env("BERTH_PROJECT", "").env("BERTH_ORG", "");
+        command
+    };
+    assert!(ended(login(&one)).await.status.success());
+    let refused = ended(login(&two)).await;
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(err(&refused).contains("berth context delete work"), "{refused:?}");
+    let mut list = ana.command(&["vm", "list"]);
+    list.env("BERTH_URL", "");
+    let list = ended(list).await;
+    assert!(list.status.success(), "{list:?}");
+    // Two sign-ins of one account renew their own tokens.
+    ana.types(&["login", &one.admin.base, "--email", "admin@example.com", "--context", "second"]).await;
+    let tokens = || -> Vec<Value> {
+        let kept: Value = serde_json::from_slice(&std::fs::read(ana.file()).expect("a file")).expect("JSON");
+        let all = kept["contexts"].as_array().expect("a list").iter();
+        all.map(|kept| kept["tokens"]["refresh_token"].clone()).collect()
+    };
+    let before = tokens();
+    one.advance(one.config.identity.access_token_seconds + 1);
+    ana.types(&["whoami", "--context", "second"]).await;
+    let after = tokens();
+    assert_eq!((before.len(), &before[0]), (2, &after[0]));
+    assert_ne!(before[1], after[1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

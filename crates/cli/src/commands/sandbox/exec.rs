@@ -119,7 +119,7 @@ pub async fn exec(context: &Context, project: &ProjectClient, args: ExecArgs) ->
         }
         inside(context, &runtime, &args.how, args.command, Signals::listen()?).await
     };
-    done.await.unwrap_or_else(|error| exit::failed(&error))
+    done.await.unwrap_or_else(|error| exit::failed(&error, context.look.is_json()))
 }
 
 /// Runs a program to its end.

@@ -57,8 +57,8 @@ fn number(signal: &str) -> Option<u8> {
 }
 
 /// Says what went wrong before the program ended, and ends with a code that is no program's.
-pub fn failed(error: &anyhow::Error) -> ExitCode {
-    let _ = failure::report(error, false);
+pub fn failed(error: &anyhow::Error, json: bool) -> ExitCode {
+    let _ = failure::report(error, json);
     ExitCode::from(match error.downcast_ref::<Error>().and_then(Error::code) {
         Some("command_not_found") => NOT_FOUND,
         Some("spawn_failed" | "permission_denied") => NOT_RUNNABLE,
@@ -110,8 +110,8 @@ mod tests {
             })
         };
         for (code, expected) in [("command_not_found", 127), ("spawn_failed", 126), ("sandbox_paused", 125)] {
-            assert_eq!(failed(&refused(code)), ExitCode::from(expected), "{code}");
+            assert_eq!(failed(&refused(code), false), ExitCode::from(expected), "{code}");
         }
-        assert_eq!(failed(&anyhow::anyhow!("else")), ExitCode::from(125));
+        assert_eq!(failed(&anyhow::anyhow!("else"), true), ExitCode::from(125));
     }
 }

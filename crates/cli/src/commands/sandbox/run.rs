@@ -35,7 +35,7 @@ pub struct RunArgs {
 }
 
 pub async fn run(context: &Context, project: &ProjectClient, args: RunArgs) -> ExitCode {
-    begin(context, project, args).await.unwrap_or_else(|error| exit::failed(&error))
+    begin(context, project, args).await.unwrap_or_else(|error| exit::failed(&error, context.look.is_json()))
 }
 
 async fn begin(context: &Context, project: &ProjectClient, args: RunArgs) -> Result<ExitCode> {

@@ -46,7 +46,7 @@ pub async fn shell(project: &ProjectClient, args: ShellArgs) -> ExitCode {
         let open = OpenTerminal { cols, rows, cwd: args.cwd, user: args.user, ..OpenTerminal::default() };
         run(&project.runtime(&sandbox)?, open, Signals::listen()?).await
     };
-    done.await.unwrap_or_else(|error| exit::failed(&error))
+    done.await.unwrap_or_else(|error| exit::failed(&error, false))
 }
 
 /// How a connection to a terminal ended.
