@@ -15,13 +15,15 @@ use berth_server::services::vm::engine::{
     Started, Usage,
 };
 use tempfile::TempDir;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 /// The engine.
 pub struct SimulatedEngine {
     world: Mutex<World>,
     happenings: broadcast::Sender<VmId>,
     staging: TempDir,
+    /// The call that is held back.
+    held: watch::Sender<Option<String>>,
 }
 
 struct World {
@@ -66,7 +68,12 @@ impl Default for SimulatedEngine {
             looked_at: HashSet::new(),
         };
         let staging = tempfile::tempdir().expect("a folder");
-        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0, staging }
+        Self {
+            world: Mutex::new(world),
+            happenings: broadcast::channel(4096).0,
+            staging,
+            held: watch::Sender::new(None),
+        }
     }
 }
 
@@ -83,6 +90,21 @@ impl SimulatedEngine {
     /// From now on a call of this name works again.
     pub fn allow(&self, call: &str) {
         self.world().refusals.remove(call);
+    }
+
+    /// From now on whoever makes a call of this name waits until [`Self::let_go`].
+    pub fn hold(&self, call: &str) {
+        self.held.send_replace(Some(call.to_owned()));
+    }
+
+    /// How many wait for [`Self::let_go`].
+    pub fn waiting(&self) -> usize {
+        self.held.receiver_count()
+    }
+
+    /// Those that wait go on.
+    pub fn let_go(&self) {
+        self.held.send_replace(None);
     }
 
     /// How long each call takes.
@@ -181,6 +203,10 @@ impl SimulatedEngine {
     }
 
     async fn call(&self, name: &str) -> Result<()> {
+        if self.held.borrow().as_deref() == Some(name) {
+            // An error says that the engine is gone, and then nobody waits for the call.
+            let _ = self.held.subscribe().wait_for(|held| held.as_deref() != Some(name)).await;
+        }
         let delay = self.world().delay;
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;

@@ -230,6 +230,23 @@ async fn what_happens_to_machines_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_changes_while_a_machine_is_looked_at_counts_for_its_death() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.engine);
+    let id = caller.running_vm("web").await;
+    let path = format!("/vms/{id}");
+    assert_eq!(caller.patch(&path, json!({"restart_policy": "never"})).await.status, 200);
+    engine.hold("observe");
+    engine.happen(&id, Machine::Running);
+    caller.until("the look", |_| async { engine.waiting() > 0 }).await;
+    assert_eq!(caller.patch(&path, json!({"restart_policy": "on-failure"})).await.status, 200);
+    engine.happen(&id, Machine::Absent);
+    engine.let_go();
+    caller.until("another machine", |_| async { engine.counts().2 == 2 }).await;
+    caller.reaches(&id, "running").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn restart_policies() {
     let platform = Platform::start().await;
     let caller = &platform.admin;

@@ -81,14 +81,16 @@ impl DiskReconciler {
             return Ok(false);
         };
         let missing = shortage_of_disk(&mut tx, &before.region_id, before.size_gb, capacity).await?;
-        let mut disk = before.clone();
-        disk.status = if missing.is_none() { DiskStatus::Provisioning } else { DiskStatus::Failed };
-        disk.message = missing.map(|missing| EngineError::NoCapacity(missing).to_string());
-        disk.work_at = disk.work_at.filter(|_| disk.status == DiskStatus::Provisioning);
-        let has_place = disk.status == DiskStatus::Provisioning;
+        let (fits, mut disk) = (missing.is_none(), before.clone());
+        disk.status = DiskStatus::Provisioning;
+        if let Some(missing) = missing {
+            disk.status = DiskStatus::Failed;
+            disk.message = Some(EngineError::NoCapacity(missing).to_string());
+            disk.work_at = None;
+        }
         write(&mut tx, &before, disk, now).await?;
         tx.commit().await?;
-        Ok(has_place)
+        Ok(fits)
     }
 
     async fn remove(&self, disk: &DiskRow) -> Result<(), StepError> {

@@ -228,17 +228,19 @@ impl VmReconciler {
         let spec = spec(&seen.vm, &seen.disks)?;
         let host = self.vms.engine().host_boot();
         let now = seen.now;
-        self.record(seen, |vm| {
+        let intent = |vm: &mut VmRow| {
             vm.boot += 1;
             vm.host_boot = Some(host);
-            vm.applied_ports.clone_from(&spec.ports);
+            opens(vm, &spec);
             vm.ssh_port = Some(spec.ssh_port);
             vm.guest_ready = false;
             vm.power_off_at = None;
             // A worker that dies here must find the row again.
             vm.work_at = Some(now);
-        })
-        .await?;
+        };
+        if !self.is_recorded(seen, intent).await? {
+            return Ok(());
+        }
         fault("vm", "start", "intent").await?;
         let started = self.vms.engine().start(&spec).await?;
         fault("vm", "start", "done").await?;
@@ -256,7 +258,9 @@ impl VmReconciler {
         let (vm, spec) = (&seen.vm, spec(&seen.vm, &seen.disks)?);
         let ports = vm.applied_ports.iter().copied().chain(vm.ssh_port.map(ssh_at)).collect();
         let before = if vm.ports_pending { Open::Some(ports) } else { Open::All(ports) };
-        self.record(seen, |vm| opens(vm, &spec)).await?;
+        if !self.is_recorded(seen, |vm| opens(vm, &spec)).await? {
+            return Ok(());
+        }
         let changed = self.vms.engine().set_ports(&spec, before).await;
         if changed.is_err() {
             // A running VM has no deadline that would tell its owner.

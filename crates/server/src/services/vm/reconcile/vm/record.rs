@@ -44,13 +44,17 @@ impl VmReconciler {
     /// Writes a change onto the row it was decided for, with its event. A row whose wish changed
     /// meanwhile is left alone.
     pub(super) async fn record(&self, seen: &Seen, change: impl FnOnce(&mut VmRow)) -> Result<(), StepError> {
+        self.is_recorded(seen, change).await.map(drop)
+    }
+
+    /// The same; whether the row still was the one it was decided for.
+    pub(super) async fn is_recorded(&self, seen: &Seen, change: impl FnOnce(&mut VmRow)) -> Result<bool, StepError> {
         let mut tx = self.vms.db().begin().await?;
-        if let Some(mut vm) = still(&mut tx, seen).await? {
-            change(&mut vm);
-            self.write(&mut tx, &seen.vm, &vm).await?;
-            tx.commit().await?;
-        }
-        Ok(())
+        let Some(mut vm) = still(&mut tx, seen).await? else { return Ok(false) };
+        change(&mut vm);
+        self.write(&mut tx, &seen.vm, &vm).await?;
+        tx.commit().await?;
+        Ok(true)
     }
 
     /// Writes a row; tells of it where an owner would see the difference.
@@ -160,7 +164,8 @@ pub(super) async fn still(tx: &mut Tx, seen: &Seen) -> Result<Option<VmRow>, Ste
     let now = store::vm::load(tx, seen.vm.id).await?;
     Ok(now.filter(|vm| {
         let (a, b) = (vm, &seen.vm);
-        a.deleted_at.is_none() && (a.want, a.status, a.status_since) == (b.want, b.status, b.status_since)
+        let decided_for = |vm: &VmRow| (vm.want, vm.status, vm.status_since, vm.restart_policy);
+        a.deleted_at.is_none() && decided_for(a) == decided_for(b)
     }))
 }
 
