@@ -93,6 +93,8 @@ pub fn sentence(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use berth_client::FieldError;
 
@@ -182,6 +184,29 @@ mod tests {
             ),
         ] {
             assert_eq!(sentence(said), told);
+        }
+    }
+
+    /// All Rust files below a folder.
+    fn sources(folder: &Path, all: &mut String) {
+        for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            match entry.path() {
+                path if path.is_dir() => sources(&path, all),
+                path => all.push_str(&std::fs::read_to_string(path).unwrap()),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_said_otherwise_is_what_the_service_says() {
+        let mut all = String::new();
+        for of in ["server", "domain", "agent"] {
+            sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of).join("src"), &mut all);
+        }
+        // A sentence may go on in the next line.
+        let said: String = all.split("\\\n").map(str::trim_start).collect();
+        for (request, _) in COMMANDS {
+            assert!(said.contains(request), "nobody says {request:?}");
         }
     }
 }

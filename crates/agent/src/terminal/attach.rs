@@ -11,7 +11,6 @@ use http::StatusCode;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 
 use crate::agent::lock;
 use crate::body::{Answer, Body, typed};
@@ -52,12 +51,23 @@ pub async fn terminal(mut call: Call) -> Result<Answer> {
         opening.await.map_err(crate::error::Refusal::internal)??
     };
     let (refusals, refused) = mpsc::channel(REFUSALS);
-    let typing = Some(tokio::spawn(listen(terminal.clone(), call.body, refusals)));
+    let (typed_into, gone) = (terminal.clone(), refusals.clone());
+    tokio::spawn(async move {
+        // What was typed before the connection dropped may still be in it: a reset comes right behind.
+        let late = async {
+            gone.closed().await;
+            tokio::time::sleep(LAST_WORDS).await;
+        };
+        tokio::select! {
+            () = listen(typed_into, call.body, refusals) => {}
+            () = late => {}
+        }
+    });
     let changes = terminal.changed.subscribe();
     let terminals = agent.terminals.clone();
     let number = lock(&terminal.readers).add(lock(&terminal.screen).end());
     let attachment =
-        Attachment { terminal, terminals, number, changes, refused, typing, offset: 0, greeted: false, done: false };
+        Attachment { terminal, terminals, number, changes, refused, offset: 0, greeted: false, done: false };
     let body = Body::Chunks(Box::pin(Feeding::new(attachment)));
     Ok(typed(StatusCode::OK, "application/octet-stream", body))
 }
@@ -129,7 +139,6 @@ struct Attachment {
     number: u64,
     changes: watch::Receiver<()>,
     refused: mpsc::Receiver<FromServer>,
-    typing: Option<JoinHandle<()>>,
     offset: u64,
     greeted: bool,
     done: bool,
@@ -137,14 +146,6 @@ struct Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        if let Some(mut typing) = self.typing.take() {
-            // What was typed before the connection dropped may still be in it: a reset comes right behind.
-            tokio::spawn(async move {
-                if tokio::time::timeout(LAST_WORDS, &mut typing).await.is_err() {
-                    typing.abort();
-                }
-            });
-        }
         lock(&self.terminal.readers).remove(self.number);
         self.terminal.progress.notify_one();
     }

@@ -9,31 +9,27 @@ fn disk(name: &str) -> Value {
     json!({"name": name, "type": "filesystem", "size_gb": 10, "region_id": "local"})
 }
 
-async fn ready_disk(caller: &Caller, name: &str) -> String {
-    let answer = caller.post("/disks", disk(name)).await;
-    assert_eq!(answer.status, 201, "{answer:?}");
-    let path = format!("/disks/{}", answer.id());
-    caller
-        .until("the disk", |c| {
-            let path = path.clone();
-            async move { c.get(&path).await.body["status"] == "ready" }
-        })
-        .await;
-    answer.id()
-}
-
-/// Why a disk could not be made.
-async fn failed_disk(caller: &Caller, body: Value) -> String {
+/// Asks for a disk, and waits until it has this status.
+async fn disk_reaches(caller: &Caller, body: Value, status: &str) -> Value {
     let answer = caller.post("/disks", body).await;
     assert_eq!(answer.status, 201, "{answer:?}");
     let path = format!("/disks/{}", answer.id());
     caller
-        .until("the failure", |c| {
+        .until(status, |c| {
             let path = path.clone();
-            async move { c.get(&path).await.body["status"] == "failed" }
+            async move { c.get(&path).await.body["status"] == status }
         })
         .await;
-    caller.get(&path).await.body["message"].as_str().expect("a message").to_owned()
+    caller.get(&path).await.body
+}
+
+async fn ready_disk(caller: &Caller, name: &str) -> String {
+    disk_reaches(caller, disk(name), "ready").await["id"].as_str().expect("an id").to_owned()
+}
+
+/// Why a disk could not be made.
+async fn failed_disk(caller: &Caller, body: Value) -> String {
+    disk_reaches(caller, body, "failed").await["message"].as_str().expect("a message").to_owned()
 }
 
 fn attaching(name: &str, disks: &[&str]) -> Value {

@@ -61,15 +61,6 @@ pub struct ForkArgs {
     waiting: WaitArgs,
 }
 
-#[derive(Args)]
-pub struct DeleteArgs {
-    /// Names or ids
-    #[arg(required = true)]
-    sandboxes: Vec<String>,
-    #[command(flatten)]
-    waiting: WaitArgs,
-}
-
 /// The sandbox once it has a phase; or at once, where that was said.
 async fn until(
     context: &Context,
@@ -130,7 +121,7 @@ pub async fn fork(context: &Context, project: &ProjectClient, args: ForkArgs) ->
     output::rows(context.look, &forks, |forks| show::table(forks, &templates))
 }
 
-pub async fn delete(context: &Context, project: &ProjectClient, args: DeleteArgs) -> Result<()> {
+pub async fn delete(context: &Context, project: &ProjectClient, args: VerbArgs) -> Result<()> {
     let all = find_all(&args.sandboxes, async |text: &str| find(project, text).await).await?;
     let (mut outcome, mut asked) = (Outcome::of(all.len(), context.look), Vec::new());
     for sandbox in all {

@@ -98,7 +98,7 @@ pub enum SandboxCommand {
     },
     /// Delete sandboxes for good; their snapshots stay
     #[command(visible_alias = "rm")]
-    Delete(life::DeleteArgs),
+    Delete(life::VerbArgs),
 }
 
 #[derive(Args)]

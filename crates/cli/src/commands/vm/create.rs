@@ -6,10 +6,11 @@ use anyhow::{Context as _, Result};
 use berth_client::{CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, Port, ProjectClient, RootDiskChoice};
 use clap::Args;
 
-use super::{labels, show, tell_shared};
+use super::{show, tell_shared};
 use crate::commands::disk;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::pairs::pairs;
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 use crate::{credentials, progress, size};
@@ -144,7 +145,7 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> 
         data_disks: some.then_some(DataDisks { attached_disks: attached, create_disks: created }),
         exposed_ports: ports(&args.ports)?,
         user_data,
-        labels: labels(&args.labels)?,
+        labels: pairs(&args.labels, "label")?,
         restart_policy: args.restart_policy,
     })
 }

@@ -6,7 +6,6 @@ mod event;
 mod show;
 mod ssh;
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -15,7 +14,7 @@ use clap::{Args, Subcommand};
 
 use crate::cli::PageArgs;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::pairs::pairs;
 use crate::pick::{Noun, candidates, is_id};
 use crate::several::{Outcome, find_all};
 use crate::typed::{Words, retold};
@@ -254,19 +253,10 @@ async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) ->
     let ports = create::ports(&args.ports)?;
     let change = ChangeVm {
         name: args.name,
-        labels: if args.labels.is_empty() { None } else { Some(labels(&args.labels)?) },
+        labels: if args.labels.is_empty() { None } else { Some(pairs(&args.labels, "label")?) },
         exposed_ports: (args.no_ports || !ports.is_empty()).then_some(ports),
         restart_policy: args.restart_policy,
     };
     let changed = project.update_vm(&vm.id, &change).await.map_err(|error| retold(error, CHANGES))?;
     show::one(context, &changed)
-}
-
-/// Labels as typed.
-fn labels(texts: &[String]) -> Result<BTreeMap<String, String>> {
-    let pair = |text: &String| text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
-    texts
-        .iter()
-        .map(|t| pair(t).ok_or_else(|| Failure::usage(format!("'{t}' is no label; it looks like env=test"))))
-        .collect()
 }

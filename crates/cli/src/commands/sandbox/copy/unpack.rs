@@ -3,9 +3,10 @@
 //! What comes out of a sandbox is somebody's, and may be hostile. The `tar` crate reads blocks. What long names and
 //! extended headers say is put together here, because it must be bounded whatever their sizes claim. A file with holes
 //! is refused: a few bytes of it could fill this disk. Where an entry goes is decided here, too. A path has ordinary
-//! parts only, and is walked from a handle on the directory with `RESOLVE_BENEATH` and without following links: neither an entry before it nor what lies there already leads it
-//! astray. A link may lead up only in its first parts, and no higher than the directory: its own place is made of
-//! directories, so counting is enough; what comes then are names, which lead to such links at the most.
+//! parts only, and is walked from a handle on the directory with `RESOLVE_BENEATH` and without following links: neither
+//! an entry before it nor what lies there already leads it astray. A link may lead up only in its first parts, and no
+//! higher than the directory: its own place is made of directories, so counting is enough; what comes then are names,
+//! which lead to such links at the most.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -46,7 +46,7 @@ impl TemplateReconciler {
         let dockerfile = dockerfile_of(template).map_err(EngineError::Permanent)?;
         let images = match self.images(template, &dockerfile).await? {
             Ok(images) => images,
-            Err(Not::Yet(reason)) => return self.later(template, &reason, false).await,
+            Err(Not::Yet(reason)) => return self.later(template, &reason, |_, _| {}).await,
             Err(Not::Ever(reason)) => return Err(EngineError::Permanent(reason).into()),
         };
         if !self.sandboxes.engine().capacity().await?.has_room(0) {
@@ -54,7 +54,7 @@ impl TemplateReconciler {
         }
         let Some(_place) = self.sandboxes.builds().place(template.org.zip(template.project), template.id) else {
             // Its own time begins with its place.
-            return self.later(template, "waiting until other builds are done", true).await;
+            return self.later(template, "waiting until other builds are done", |t, now| t.status_since = now).await;
         };
         let Some(slot) = self.slot(template).await? else { return Ok(None) };
         let left = u64::try_from((until.0 - self.sandboxes.clock().now().0) / 1_000_000).unwrap_or(0);
@@ -142,11 +142,14 @@ impl TemplateReconciler {
         self.stop.is_cancelled() || row.is_ok_and(|row| row.is_none_or(|row| row.status != template.status))
     }
 
-    async fn later(&self, template: &TemplateRow, reason: &str, anew: bool) -> Result<Option<Built>, StepError> {
+    async fn later(
+        &self,
+        template: &TemplateRow,
+        reason: &str,
+        also: impl FnOnce(&mut TemplateRow, Timestamp),
+    ) -> Result<Option<Built>, StepError> {
         self.change(template.id, |t, now| {
-            if anew {
-                t.status_since = now;
-            }
+            also(t, now);
             t.message = Some(reason.to_owned());
             t.work_at = Some(now.plus_seconds(WAIT));
         })
