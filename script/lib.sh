@@ -50,9 +50,10 @@ build_programs() {
   ln -sfn "$profile/berth" "$berth"
 }
 
-# Builds what sandboxes boot, with an agent, where it is not there as its recipe says.
+# build_guest AGENT FOLDER: builds what sandboxes boot, with an agent, where it is not there as its recipe says. What a
+# service boots is not to change below it, so that tests and benchmarks have folders of their own.
 build_guest() {
-  BERTH_AGENT=$1 images/build guest "$BERTH_DATA_DIR/sandbox/guest"
+  BERTH_AGENT=$1 images/build guest "$2"
 }
 
 # Builds what sandboxes start from, where it is not there as its recipe says.

@@ -16,7 +16,8 @@
 //! The guest is hostile. Every frame is parsed by types that check it; what does not parse is dropped; every
 //! table, queue and wait is bounded ([`Limits`]). Each sandbox has its own gateway task and its own link, so
 //! that guests never see each other. All links share the service's sockets: a link takes no more than it leaves free, so
-//! that one sandbox cannot keep the others, or the service, from theirs. A link without connections has no timer and is woken by nothing.
+//! that one sandbox cannot keep the others, or the service, from theirs. A link without connections has no timer and is
+//! woken by nothing.
 //!
 //! Not carried: IPv6, IP fragments (and with them datagrams above 1,472 bytes), ICMP but for echo to the gateway.
 

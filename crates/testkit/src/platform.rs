@@ -77,10 +77,10 @@ impl Platform {
         .expect("a configuration");
         config.admin_email = EMAIL.into();
         config.admin_password = Secret(PASSWORD.into());
-        config.database_url = with_tables(std::env::var("BERTH_TEST_POSTGRES").ok(), dir.path()).await;
+        config.database_url = with_tables(dir.path()).await;
         (config.database_wait_seconds, config.http.body_grace_seconds) = (600, 600);
         config.identity.refresh_grace_seconds = 600;
-        // What a password costs to verify is the configuration's, and a third of what a short test costs.
+        // Cheap hashes: at the usual cost they were a third of a short test.
         (config.identity.argon2_memory_kib, config.identity.argon2_passes) = (64, 1);
         change(&mut config);
         Self::run(config, (Arc::default(), Arc::default()), Clock::default(), dir).await
@@ -211,23 +211,40 @@ fn copy_of(server: &str, template: &str) -> String {
     format!("{server}/{name}")
 }
 
-/// A database with all tables and no row: to make the tables once takes less than to make them for every test.
-async fn with_tables(server: Option<String>, folder: &Path) -> String {
-    static TABLES: OnceCell<(TempDir, String)> = OnceCell::const_new();
-    let begin = async || {
+/// A database with all tables and no row.
+enum Tables {
+    /// The file of SQLite.
+    File(Vec<u8>),
+    /// A database of PostgreSQL, by its name.
+    Database(String),
+}
+
+impl Tables {
+    async fn make(server: Option<&str>) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        let file = || format!("sqlite:{}", dir.path().join("berth.db").display());
-        let url = server.as_deref().map_or_else(file, fresh_database);
+        let file = dir.path().join("berth.db");
+        let url = server.map_or_else(|| format!("sqlite:{}", file.display()), fresh_database);
         let db = Db::open(&url).await.expect("a database");
         db.close().await;
-        (dir, url)
-    };
-    let (dir, url) = TABLES.get_or_init(begin).await;
-    if let Some(server) = &server {
-        return copy_of(server, url.rsplit('/').next().expect("a name"));
+        match server {
+            Some(_) => Self::Database(url.rsplit('/').next().expect("a name").to_owned()),
+            None => Self::File(std::fs::read(file).expect("a file")),
+        }
     }
-    std::fs::copy(dir.path().join("berth.db"), folder.join("berth.db")).expect("a copy");
-    format!("sqlite:{}", folder.join("berth.db").display())
+}
+
+/// The address of a database with all tables and no row. They are made once, which takes as long as a short test.
+async fn with_tables(folder: &Path) -> String {
+    static TABLES: OnceCell<Tables> = OnceCell::const_new();
+    let server = std::env::var("BERTH_TEST_POSTGRES").ok();
+    match TABLES.get_or_init(|| Tables::make(server.as_deref())).await {
+        Tables::Database(name) => copy_of(&server.expect("the same server"), name),
+        Tables::File(bytes) => {
+            let file = folder.join("berth.db");
+            std::fs::write(&file, bytes).expect("a file");
+            format!("sqlite:{}", file.display())
+        }
+    }
 }
 
 impl Drop for Platform {

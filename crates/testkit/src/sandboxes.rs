@@ -68,8 +68,6 @@ struct World {
     builds_last: bool,
     /// Whether the programs of templates hang.
     templates_hang: bool,
-    /// Whether machines have just begun.
-    begins: bool,
     /// Templates that are being booted.
     warming: HashSet<SandboxId>,
     /// Builds that began.
@@ -94,7 +92,6 @@ impl Default for SimulatedSandboxes {
             version: 1,
             builds_last: false,
             templates_hang: false,
-            begins: false,
             warming: HashSet::new(),
             builds: 0,
             violations: Vec::new(),
@@ -376,8 +373,8 @@ impl SandboxEngine for SimulatedSandboxes {
         let stream = UnixStream::connect(socket).await.map_err(|e| gone(e.to_string()))?;
         let session = agent::connect(stream, AGENT_PATIENCE).await.map_err(|e| gone(e.to_string()))?;
         session.identify(&identity()).await.map_err(|e| gone(e.to_string()))?;
-        let since = if self.world().begins { Instant::now() } else { self.began };
-        Ok(Connection { session, authorization: format!("Bearer {AGENT_TOKEN}"), since, in_use: Arc::new(()) })
+        let authorization = format!("Bearer {AGENT_TOKEN}");
+        Ok(Connection { session, authorization, since: self.began, in_use: Arc::new(()) })
     }
 
     fn activity(&self, id: SandboxId) -> Activity {

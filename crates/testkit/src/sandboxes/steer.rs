@@ -45,11 +45,6 @@ impl SimulatedSandboxes {
         self.world().templates_hang = yes;
     }
 
-    /// Whether machines are as if they had just begun, so that a server in them may still be coming up.
-    pub fn set_begins(&self, yes: bool) {
-        self.world().begins = yes;
-    }
-
     /// How many templates are being booted.
     pub fn warming(&self) -> usize {
         self.world().warming.len()
