@@ -1,8 +1,8 @@
 //! What machines, disks and snapshots took, and what it costs.
 //!
-//! A [`Line`] of the ledger says that something had one size, at one price, for a while. Whatever is asked of usage is a sum
-//! over parts of lines. A part costs the difference of two amounts that are rounded at its ends, so parts that lie side by
-//! side cost together what the whole does: days add up to the month, and the month to the bill.
+//! A [`Line`] of the ledger says that something had one size, at one price, for a while. Whatever is asked of usage is
+//! a sum over parts of lines. A part costs the difference of two amounts that are rounded at its ends, so parts that
+//! lie side by side cost together what the whole does: days add up to the month, and the month to the bill.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

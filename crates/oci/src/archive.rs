@@ -63,7 +63,9 @@ fn expand(compression: Compression, file: File, scratch: &Path, most: u64) -> Re
     let decoder = Decoder::new(compression, BufReader::new(file)).map_err(Error::from_stream)?;
     let written = io::copy(&mut decoder.take(most.saturating_add(1)), &mut out).map_err(Error::from_stream)?;
     if written > most {
-        let message = format!("The archive has more than the {most} bytes there are for it without its compression.");
+        let message = format!(
+            "Without its compression the archive has more than the {most} bytes that there is room for; send a smaller one."
+        );
         return Err(Error::TooLarge(message));
     }
     out.seek(SeekFrom::Start(0))?;

@@ -43,7 +43,8 @@ impl<K> Due<K> {
     }
 }
 
-/// Rows of a table that want work, organizations in turn, at most `limit`. The table has `id`, `org_id`, `project_id` and `work_at`.
+/// Rows of a table that want work, organizations in turn, at most `limit`. The table has `id`, `org_id`, `project_id`
+/// and `work_at`.
 pub async fn of_projects<K: FromStr<Err: Display>>(
     db: &Db,
     table: &'static str,

@@ -2,10 +2,11 @@
 //!
 //! The rows speak of machines, disks and processes of one host and lie in one folder. A service on another folder would
 //! find none of them, take them for lost and start them a second time; so the database names its folder, and refuses
-//! others until somebody says that the folder is to change. The same folder in the same place is let in at once, however its
-//! last service ended: the folder's own lock keeps two of them apart. A copy of a folder has the same name as what it was
-//! copied from: it is refused while the service of the other one runs, until somebody says that it is to take over. So a
-//! service looks every few seconds whether it is still the one that came last, and ends where it is not.
+//! others until somebody says that the folder is to change. The same folder in the same place is let in at once,
+//! however its last service ended: the folder's own lock keeps two of them apart. A copy of a folder has the same name
+//! as what it was copied from: it is refused while the service of the other one runs, until somebody says that it is to
+//! take over. So a service looks every few seconds whether it is still the one that came last, and ends where it is
+//! not.
 
 use berth_domain::Timestamp;
 use uuid::Uuid;

@@ -9,8 +9,8 @@
 //! they name different clients, or a proxy wrote what cannot be read, the address is unknown. It is not the proxy's then:
 //! the proxy may stand in a network that is allowed what its clients are not.
 //!
-//! A proxy that nobody named is a peer like others: all behind it count as one. So the log tells of the first such header of
-//! a peer that is not trusted.
+//! A proxy that nobody named is a peer like others: all behind it count as one. So the log tells of the first such
+//! header of a peer that is not trusted.
 
 use std::convert::Infallible;
 use std::fmt;

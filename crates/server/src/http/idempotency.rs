@@ -3,8 +3,8 @@
 //! Because the record is written by the transaction that creates, there is no moment at which one
 //! exists without the other: a crash loses both or neither. Refusals are not kept.
 //!
-//! Requests with one key take [turns](Turns): the second waits for the first one's end and then finds its answer, or is told
-//! that the first still runs. Of a body only a mark is kept that tells nothing of it, since bodies hold passwords.
+//! Requests with one key take [turns](Turns): the second waits for the first one's end and then finds its answer, or is
+//! told that the first still runs. Of a body only a mark is kept that tells nothing of it, since bodies hold passwords.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
