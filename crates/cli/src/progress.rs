@@ -95,30 +95,30 @@ async fn until(
     seconds: u64,
     quiet: bool,
 ) -> Result<Vm> {
-    let mut progress = Progress::new(quiet);
-    let deadline = Instant::now() + Duration::from_secs(seconds);
-    let vm = loop {
-        let vm = match project.vm(id).await {
-            Err(error) if status == "deleted" && error.status() == Some(404) => project.wait_vm(id, status, 1).await?,
-            other => other?,
-        };
+    let look = async || match project.vm(id).await {
+        Err(error) if status == "deleted" && error.status() == Some(404) => Ok(project.wait_vm(id, status, 1).await?),
+        other => Ok(other?),
+    };
+    let stage = |vm: &Vm| {
         let there = vm.status == status && (vm.guest_ready || !guest);
         // One that is off stays so until somebody asks for something else, so that there is nothing to wait for.
         if there || ["stopped", "failed", "deleted"].contains(&vm.status.as_str()) {
-            break vm;
+            return Ok(Stage::Over);
         }
-        let booting = if guest && vm.status == status { ", and its guest has not booted," } else { "" };
-        if Instant::now() > deadline {
-            return Err(Failure::late(format!("{} is still {}{booting} after {seconds} s", vm.name, vm.status)));
-        }
-        progress.show(if booting.is_empty() {
-            step(&vm.name, &vm.status, vm.message.as_deref())
+        let name = &vm.name;
+        Ok(if guest && vm.status == status {
+            Stage::Underway {
+                shown: format!("{name}: running (waiting for its guest)"),
+                late: format!("{name} is still running, and its guest has not booted, after {seconds} s"),
+            }
         } else {
-            format!("{}: running (waiting for its guest)", vm.name)
-        });
-        tokio::time::sleep(LOOK).await;
+            Stage::Underway {
+                shown: step(name, &vm.status, vm.message.as_deref()),
+                late: format!("{name} is still {} after {seconds} s", vm.status),
+            }
+        })
     };
-    progress.finish();
+    let vm = watch(Progress::new(quiet), Some(seconds), look().await?, stage, look).await?;
     if vm.status == status {
         return Ok(vm);
     }
@@ -134,8 +134,46 @@ async fn until(
     }
 }
 
+/// How far a thing is that is waited for.
+pub enum Stage {
+    /// There is nothing more to wait for.
+    Over,
+    /// It is on its way.
+    Underway {
+        /// What the progress line shows.
+        shown: String,
+        /// What is said of it once the time is over.
+        late: String,
+    },
+}
+
+/// Looks at a thing again and again until it is over or the seconds are, and shows how far it is. Without seconds the
+/// service ends it.
+pub async fn watch<T>(
+    mut progress: Progress,
+    seconds: Option<u64>,
+    mut thing: T,
+    stage: impl Fn(&T) -> Result<Stage>,
+    look: impl AsyncFn() -> Result<T>,
+) -> Result<T> {
+    let begun = Instant::now();
+    loop {
+        match stage(&thing)? {
+            Stage::Over => break,
+            Stage::Underway { late, .. } if seconds.is_some_and(|most| begun.elapsed().as_secs() >= most) => {
+                return Err(Failure::late(late));
+            }
+            Stage::Underway { shown, .. } => progress.show(shown),
+        }
+        tokio::time::sleep(LOOK).await;
+        thing = look().await?;
+    }
+    progress.finish();
+    Ok(thing)
+}
+
 /// What is shown of a thing that is on its way.
-fn step(name: &str, status: &str, message: Option<&str>) -> String {
+pub fn step(name: &str, status: &str, message: Option<&str>) -> String {
     let message = message.map(|message| format!(" ({message})")).unwrap_or_default();
     format!("{name}: {status}{message}")
 }

@@ -1,7 +1,6 @@
 //! Data disks and root disk volumes. A disk is named by its name or its id.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use berth_client::{DataDisk, NewDataDisk, Page, ProjectClient, RootDisk, VmFilter};
@@ -10,9 +9,9 @@ use clap::{Subcommand, ValueEnum};
 use super::vm::find as find_vm;
 use crate::cli::PageArgs;
 use crate::context::Context;
-use crate::failure::Failure;
 use crate::output::{self, Table};
 use crate::pick::{Noun, is_id};
+use crate::progress::{Progress, Stage, step, watch};
 use crate::several::{Outcome, find_all};
 use crate::size;
 use crate::typed::{Words, retold};
@@ -126,7 +125,8 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
             let disk = project.create_disk(&request).await.map_err(|error| retold(error, WORDS))?;
             tell_shared(context, &project, &disk.name).await;
             let longest = waiting.longest(LONGEST);
-            let disk = if waiting.wanted(false) { ready(&project, disk, longest).await? } else { disk };
+            let disk =
+                if waiting.wanted(false) { ready(&project, disk, longest, context.is_quiet()).await? } else { disk };
             one(context, &project, disk).await
         }
         DiskCommand::Attach { disk, vm } => {
@@ -160,19 +160,20 @@ async fn delete(context: &Context, project: &ProjectClient, texts: &[String], ro
     outcome.end()
 }
 
-async fn ready(project: &ProjectClient, mut disk: DataDisk, seconds: u64) -> Result<DataDisk> {
-    let started = Instant::now();
-    while disk.status != "ready" {
-        if disk.status == "failed" {
-            bail!("{} failed: {}", disk.name, disk.message.unwrap_or_default());
+async fn ready(project: &ProjectClient, disk: DataDisk, seconds: u64, quiet: bool) -> Result<DataDisk> {
+    let id = disk.id.clone();
+    let stage = |disk: &DataDisk| {
+        let (name, message) = (&disk.name, disk.message.as_deref());
+        match disk.status.as_str() {
+            "ready" => Ok(Stage::Over),
+            "failed" => bail!("{name} failed: {}", message.unwrap_or_default()),
+            status => Ok(Stage::Underway {
+                shown: step(name, status, message),
+                late: format!("{name} is still {status} after {seconds} s"),
+            }),
         }
-        if started.elapsed() > Duration::from_secs(seconds) {
-            return Err(Failure::late(format!("{} is still {} after {seconds} s", disk.name, disk.status)));
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        disk = project.disk(&disk.id).await?;
-    }
-    Ok(disk)
+    };
+    watch(Progress::new(quiet), Some(seconds), disk, stage, async || Ok(project.disk(&id).await?)).await
 }
 
 /// Tells that a new disk shares its name with others.

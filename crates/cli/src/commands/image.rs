@@ -1,7 +1,6 @@
 //! Images.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use berth_client::{Client, Image, ImageSource, NewImage};
@@ -10,7 +9,7 @@ use clap::{Args, Subcommand};
 use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::output::{self, Table};
-use crate::progress::Progress;
+use crate::progress::{Progress, Stage, watch};
 use crate::typed::{Words, retold};
 
 /// Which option becomes which field; a file's id is named otherwise than a URL's.
@@ -101,21 +100,23 @@ async fn import(context: &Context, args: ImportArgs) -> Result<Image> {
     let mut progress = Progress::new(context.is_quiet());
     progress.show(format!("{}: {}", image.id, if is_url { "asking for it" } else { "sending and converting" }));
     let started = context.client.import_image(&image, &source).await.map_err(|error| retold(error, WORDS))?;
-    let done = ready(&context.client, started, &mut progress).await?;
-    progress.finish();
-    Ok(done)
+    ready(&context.client, started, progress).await
 }
 
-async fn ready(client: &Client, mut image: Image, progress: &mut Progress) -> Result<Image> {
-    while image.status != "ready" {
-        if image.status == "failed" {
-            bail!("{} failed: {}", image.id, image.message.unwrap_or_default());
+async fn ready(client: &Client, image: Image, progress: Progress) -> Result<Image> {
+    let id = image.id.clone();
+    let stage = |image: &Image| {
+        let message = image.message.as_deref();
+        match image.status.as_str() {
+            "ready" => Ok(Stage::Over),
+            "failed" => bail!("{id} failed: {}", message.unwrap_or_default()),
+            status => Ok(Stage::Underway {
+                shown: format!("{id}: {}", message.unwrap_or(status)),
+                late: format!("{id} is still {status}"),
+            }),
         }
-        progress.show(format!("{}: {}", image.id, image.message.as_deref().unwrap_or(&image.status)));
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        image = client.image(&image.id).await?;
-    }
-    Ok(image)
+    };
+    watch(progress, None, image, stage, async || Ok(client.image(&id).await?)).await
 }
 
 /// An id from the name of a file: `Fedora-Cloud_42.qcow2` is `fedora-cloud-42`.

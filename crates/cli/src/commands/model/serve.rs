@@ -1,7 +1,6 @@
 //! `berth model serve`: a model file becomes a model that answers.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use berth_client::{AdminModel, Client, NewModel, NewModelUpstream};
@@ -11,14 +10,12 @@ use super::show;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::{Progress, Stage, watch};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 
 /// Seconds that it is waited for; the first time, the program that runs it is fetched, too.
 const LONGEST: u64 = 600;
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(250);
 /// Which option becomes which field.
 const WORDS: Words = &[("id", "--id"), ("upstreams", "FILE")];
 
@@ -62,24 +59,21 @@ pub async fn run(context: &Context, args: ServeArgs) -> Result<()> {
 }
 
 /// Waits until the server of the file answers.
-async fn ready(client: &Client, mut model: AdminModel, seconds: u64, quiet: bool) -> Result<AdminModel> {
-    let until = Instant::now() + Duration::from_secs(seconds);
-    let mut progress = Progress::new(quiet);
-    while !model.upstreams.iter().any(|upstream| show::status(upstream) == "ready") {
-        if Instant::now() > until {
-            progress.finish();
-            return Err(Failure::late(format!(
-                "{} does not answer after {seconds} s; the service's log says why. Look again: berth model get {}; or \
-                 away with it: berth model remove {}",
-                model.id, model.id, model.id
-            )));
+async fn ready(client: &Client, model: AdminModel, seconds: u64, quiet: bool) -> Result<AdminModel> {
+    let id = model.id.clone();
+    let stage = |model: &AdminModel| {
+        if model.upstreams.iter().any(|upstream| show::status(upstream) == "ready") {
+            return Ok(Stage::Over);
         }
-        progress.show(format!("{}: starting its server and loading the file", model.id));
-        tokio::time::sleep(LOOK).await;
-        model = client.admin_model(&model.id).await?;
-    }
-    progress.finish();
-    Ok(model)
+        let shown = format!("{id}: starting its server and loading the file");
+        let late = format!(
+            "{id} does not answer after {seconds} s; the service's log says why. Look again: berth model get {id}; or \
+             away with it: berth model remove {id}"
+        );
+        Ok(Stage::Underway { shown, late })
+    };
+    let look = async || Ok(client.admin_model(&id).await?);
+    watch(Progress::new(quiet), Some(seconds), model, stage, look).await
 }
 
 /// The whole path of a file: of one here as it is, of one elsewhere as it was typed.

@@ -1,16 +1,13 @@
 //! What happens to sandboxes: pause, resume, restore, fork, deletion.
 
-use std::time::{Duration, Instant};
-
 use anyhow::Result;
 use berth_client::{ForkSandbox, ProjectClient, Sandbox};
 use clap::Args;
 
 use super::{find, show, snapshot};
 use crate::context::Context;
-use crate::failure::Failure;
 use crate::output;
-use crate::progress::{Progress, called, wait_sandbox};
+use crate::progress::{Progress, Stage, called, step, wait_sandbox, watch};
 use crate::several::{Outcome, find_all};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
@@ -19,9 +16,6 @@ use crate::wait::WaitArgs;
 const LONGEST: u64 = 300;
 /// Which option of a fork becomes which field.
 const FORK: Words = &[("count", "--count"), ("name", "--name"), ("snapshot_id", "--snapshot")];
-/// Between two looks at what is being deleted.
-const LOOK: Duration = Duration::from_millis(200);
-
 #[derive(Args)]
 pub struct VerbArgs {
     /// Names or ids
@@ -141,18 +135,15 @@ pub async fn delete(context: &Context, project: &ProjectClient, args: VerbArgs) 
 }
 
 async fn gone(project: &ProjectClient, sandbox: &Sandbox, seconds: u64, quiet: bool) -> Result<()> {
-    let mut progress = Progress::new(quiet);
-    let begun = Instant::now();
-    loop {
-        match project.sandbox(&sandbox.id).await {
-            Err(error) if error.status() == Some(404) => break,
-            found => progress.show(format!("{}: {}", called(sandbox), found?.phase)),
-        }
-        if begun.elapsed() > Duration::from_secs(seconds) {
-            return Err(Failure::late(format!("{} is still there after {seconds} s", called(sandbox))));
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-    progress.finish();
-    Ok(())
+    let look = async || match project.sandbox(&sandbox.id).await {
+        Err(error) if error.status() == Some(404) => Ok(None),
+        found => Ok(Some(found?.phase)),
+    };
+    let stage = |phase: &Option<String>| {
+        Ok(phase.as_ref().map_or(Stage::Over, |phase| Stage::Underway {
+            shown: step(called(sandbox), phase, None),
+            late: format!("{} is still there after {seconds} s", called(sandbox)),
+        }))
+    };
+    watch(Progress::new(quiet), Some(seconds), look().await?, stage, look).await.map(drop)
 }

@@ -1,7 +1,5 @@
 //! Snapshots of sandboxes. A snapshot is named by its name or its id.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Result, bail};
 use berth_client::{NewSnapshot, Page, ProjectClient, Snapshot};
 use clap::{Args, Subcommand};
@@ -9,16 +7,12 @@ use clap::{Args, Subcommand};
 use super::show;
 use crate::cli::PageArgs;
 use crate::context::Context;
-use crate::failure::Failure;
 use crate::output;
 use crate::pick::{Noun, candidates, is_id};
-use crate::progress::Progress;
+use crate::progress::{Progress, Stage, step, watch};
 use crate::several::{Outcome, find_all};
 use crate::typed::retold;
 use crate::wait::WaitArgs;
-
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// Seconds that a new snapshot is waited for.
 const LONGEST: u64 = 300;
@@ -108,23 +102,21 @@ async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) ->
     one(context, &snapshot)
 }
 
-async fn ready(project: &ProjectClient, mut snapshot: Snapshot, seconds: u64, quiet: bool) -> Result<Snapshot> {
-    let mut progress = Progress::new(quiet);
-    let begun = Instant::now();
-    while snapshot.status != "Ready" {
-        let name = snapshot.name.as_deref().unwrap_or(&snapshot.id);
-        if snapshot.status == "Failed" {
-            bail!("{name} failed: {}", snapshot.message.unwrap_or_default());
+async fn ready(project: &ProjectClient, snapshot: Snapshot, seconds: u64, quiet: bool) -> Result<Snapshot> {
+    let id = snapshot.id.clone();
+    let stage = |snapshot: &Snapshot| {
+        let (name, status) = (snapshot.name.as_deref().unwrap_or(&snapshot.id), &snapshot.status);
+        match status.as_str() {
+            "Ready" => Ok(Stage::Over),
+            "Failed" => bail!("{name} failed: {}", snapshot.message.as_deref().unwrap_or_default()),
+            _ => Ok(Stage::Underway {
+                shown: step(name, status, None),
+                late: format!("{name} is still {status} after {seconds} s"),
+            }),
         }
-        if begun.elapsed() > Duration::from_secs(seconds) {
-            return Err(Failure::late(format!("{name} is still {} after {seconds} s", snapshot.status)));
-        }
-        progress.show(format!("{name}: {}", snapshot.status));
-        tokio::time::sleep(LOOK).await;
-        snapshot = project.snapshot(&snapshot.id).await?;
-    }
-    progress.finish();
-    Ok(snapshot)
+    };
+    let look = async || Ok(project.snapshot(&id).await?);
+    watch(Progress::new(quiet), Some(seconds), snapshot, stage, look).await
 }
 
 /// The snapshot of a name or an id; a sandbox's own wins over others of that name.
