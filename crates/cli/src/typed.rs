@@ -10,7 +10,7 @@ use berth_client::Error;
 pub type Words = &'static [(&'static str, &'static str)];
 
 /// Where the API says which request helps: what to type instead.
-const COMMANDS: [(&str, &str); 18] = [
+const COMMANDS: [(&str, &str); 19] = [
     ("GET /api/v1/vm_configs lists", "berth catalog lists"),
     ("GET /api/v1/plans lists", "berth catalog lists"),
     ("GET /api/v1/regions lists", "berth catalog lists"),
@@ -22,6 +22,7 @@ const COMMANDS: [(&str, &str); 18] = [
     ("'GET processes' lists", "berth sandbox ps SANDBOX shows"),
     ("Delete one: GET …/sandbox_uploads lists them", "One that is not built of goes after a day"),
     ("send them by POST …/sandbox_uploads and name them in context_id", "name their directory: --context DIR"),
+    ("or ask with 'replace' that this one takes its place", "or let this one take its place: --replace"),
     ("POST …/sandboxes/{id}/resume wakes it", "berth sandbox resume wakes it"),
     ("Sign in first: send 'Authorization: Bearer <access_token>' from POST /api/v1/auth/login", "Sign in first"),
     (

@@ -79,6 +79,9 @@ pub struct CreateTemplate {
     /// What succeeds when that is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_command: Option<String>,
+    /// Whether it takes the name of the template that has it, which is deleted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub replace: bool,
 }
 
 /// An archive that templates are built of.

@@ -14,10 +14,9 @@ use self::send::Local;
 use super::sandbox::find_snapshot;
 use crate::cli::PageArgs;
 use crate::context::Context;
-use crate::failure::Failure;
 use crate::output::Table;
 use crate::pick::{Noun, candidates, is_id};
-use crate::progress::Progress;
+use crate::progress::{Progress, Stage, watch};
 use crate::typed::Words;
 use crate::wait::WaitArgs;
 use crate::{output, pairs, size};
@@ -39,10 +38,8 @@ const WORDS: Words = &[
     ("env", "--env"),
     ("start_command", "--start-command"),
     ("ready_command", "--ready-command"),
+    ("replace", "--replace"),
 ];
-
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Subcommand)]
 pub enum TemplateCommand {
@@ -111,6 +108,9 @@ pub struct CreateArgs {
     /// What succeeds once that is ready
     #[arg(long, value_name = "COMMAND")]
     ready_command: Option<String>,
+    /// Take the place of the template that has this name: that one is deleted, sandboxes that were made of it stay
+    #[arg(long)]
+    replace: bool,
     #[command(flatten)]
     waiting: WaitArgs,
 }
@@ -178,6 +178,7 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<(CreateTem
         env,
         start_command: args.start_command,
         ready_command: args.ready_command,
+        replace: args.replace,
     };
     Ok((request, args.image_file.map(Local::Image).or(args.context.map(Local::Context))))
 }
@@ -190,22 +191,23 @@ async fn over(
     seconds: u64,
     is_built: bool,
 ) -> Result<Template> {
-    let until = Instant::now() + Duration::from_secs(seconds);
+    let begun = Instant::now();
+    let id = template.id.clone();
+    let look = async || Ok(project.template(&id).await?);
     if is_built && !context.is_quiet() {
-        build::watch(project, &template, until).await?;
-        template = project.template(&template.id).await?;
+        build::watch(project, &template, begun + Duration::from_secs(seconds)).await?;
+        template = look().await?;
     }
-    let mut progress = Progress::new(context.is_quiet());
-    while !["ready", "failed"].contains(&template.status.as_str()) {
-        if Instant::now() > until {
-            return Err(Failure::late(format!("{} is still {} after {seconds} s", template.name, template.status)));
+    let stage = |template: &Template| {
+        let (name, status) = (&template.name, &template.status);
+        if ["ready", "failed"].contains(&status.as_str()) {
+            return Ok(Stage::Over);
         }
-        progress.show(format!("{}: {}", template.name, template.message.as_deref().unwrap_or(&template.status)));
-        tokio::time::sleep(LOOK).await;
-        template = project.template(&template.id).await?;
-    }
-    progress.finish();
-    Ok(template)
+        let shown = format!("{name}: {}", template.message.as_deref().unwrap_or(status));
+        Ok(Stage::Underway { shown, late: format!("{name} is still {status} after {seconds} s") })
+    };
+    let left = seconds.saturating_sub(begun.elapsed().as_secs());
+    watch(Progress::new(context.is_quiet()), Some(left), template, stage, look).await
 }
 
 /// The template of a name or an id.

@@ -240,6 +240,8 @@ pub struct CreateTemplate {
     pub ready_command: Option<String>,
     /// The files that a Dockerfile copies from.
     pub context: Option<UploadId>,
+    /// Whether it takes the name of the template that has it, which is deleted.
+    pub replace: bool,
 }
 
 impl TryFrom<&Value> for CreateTemplate {
@@ -275,10 +277,22 @@ fn read_template(f: &mut Fields<'_>) -> Option<CreateTemplate> {
     let env = f.optional("env", env).unwrap_or_default();
     let start_command = f.optional("start_command", sized(1, MAX_COMMAND));
     let ready_command = f.optional("ready_command", sized(1, MAX_COMMAND));
+    let replace = f.optional("replace", boolean).unwrap_or(false);
     let (kind, source) = image.or(dockerfile).or(snapshot)?;
     let [vcpu, memory_mb, disk_gb] = sizes;
-    let name = name?;
-    Some(CreateTemplate { name, kind, source, vcpu, memory_mb, disk_gb, env, start_command, ready_command, context })
+    Some(CreateTemplate {
+        name: name?,
+        kind,
+        source,
+        vcpu,
+        memory_mb,
+        disk_gb,
+        env,
+        start_command,
+        ready_command,
+        context,
+        replace,
+    })
 }
 
 fn host_name(value: &Value) -> Parsed<HostName> {

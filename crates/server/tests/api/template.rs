@@ -118,6 +118,35 @@ async fn a_template_that_failed_is_made_anew_under_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_template_takes_the_place_of_another_where_that_is_asked_for() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let first = caller.post("/sandbox_templates", wish("mine", "FROM base\nRUN x")).await.id();
+    reaches(caller, "mine", "ready").await;
+    let made = caller.post("/sandboxes", json!({"template_id": "mine"})).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let replacing = |mut wish: Value| {
+        wish["replace"] = json!(true);
+        wish
+    };
+    let second = caller.post("/sandbox_templates", replacing(wish("mine", "FROM base\nRUN y"))).await;
+    assert_eq!(second.status, 201, "{second:?}");
+    let ready = reaches(caller, "mine", "ready").await;
+    assert_eq!(ready["id"], second.body["id"]);
+    caller
+        .until("the former's end", |c| {
+            let path = format!("/sandbox_templates/{first}");
+            async move { c.get(&path).await.status == 404 }
+        })
+        .await;
+    let sandbox = caller.get(&format!("/sandboxes/{}", made.id())).await;
+    assert_eq!((sandbox.status, &sandbox.body["phase"]), (200, &json!("Ready")), "it stays");
+    // Where there is none it is as any other.
+    let other = caller.post("/sandbox_templates", replacing(wish("other", "FROM base"))).await;
+    assert_eq!(other.status, 201, "{other:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_new_is_begun_on_a_full_disk() {
     let platform = Platform::start().await;
     let (caller, engine) = (&platform.admin, &platform.sandboxes);

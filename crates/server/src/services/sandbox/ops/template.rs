@@ -44,14 +44,15 @@ pub async fn create(
         _ => None,
     };
     let name = request.name.as_str();
-    if let Some(failed) = store::template::failed(&mut tx, scope.project, name).await? {
-        replace(&mut tx, scope, &failed, now).await?;
+    if let Some(former) = store::template::of_project(&mut tx, scope.project, name).await?
+        && (request.replace || former.status == TemplateStatus::Failed)
+    {
+        replace(&mut tx, scope, &former, now).await?;
     }
     if store::template::taken(&mut tx, scope.project, name).await? {
-        return Err(Error::new(
-            Code::TemplateExists,
-            format!("The project has a template '{name}'. Choose another name, or delete that one first."),
-        ));
+        let message =
+            "Choose another name, delete that one first, or ask with 'replace' that this one takes its place.";
+        return Err(Error::new(Code::TemplateExists, format!("The project has a template '{name}'. {message}")));
     }
     if let Some(id) = request.context
         && store::upload::find(&mut tx, scope.into(), id).await?.is_none()
@@ -74,12 +75,12 @@ pub async fn create(
     Ok(outcome)
 }
 
-/// Records the wish to delete a template that failed, and gives its name to the one that is made anew.
+/// Records the wish to delete a template, and gives its name to the one that takes its place.
 async fn replace(tx: &mut Tx, scope: &Scope, before: &TemplateRow, now: Timestamp) -> Result<()> {
     let subject = before.id.to_string();
     let after = TemplateRow { name: subject.clone(), ..deleting(before, now) };
     store::template::update(tx, before, &after, now).await?;
-    let data = json!({"name": before.name, "failed": true});
+    let data = json!({"name": before.name, "status": before.status.as_str(), "replaced": true});
     Audit { data, ..scope.audit("template.delete", &subject) }.write(tx, now).await?;
     tell(tx, &TemplateRow { name: before.name.clone(), ..after }, now).await?;
     Ok(())
