@@ -1,5 +1,6 @@
 //! Files that hold a secret: only the service's user may read them, and they are there whole or not at all.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,7 +9,8 @@ use std::path::Path;
 /// Writes a file of mode 0600, in the place of one that is there. It is on the disk when this returns.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut name = path.file_name().unwrap_or_default().to_owned();
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
     name.push(".part");
     let part = folder.join(name);
     // One that an interrupted start left may be anybody's to read.
@@ -33,7 +35,7 @@ mod tests {
     fn nobody_else_may_read_it_whatever_was_there() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
-        for left in ["key", "key.part"] {
+        for left in ["key", ".key.part"] {
             fs::write(folder.path().join(left), "old").unwrap();
             fs::set_permissions(folder.path().join(left), fs::Permissions::from_mode(0o644)).unwrap();
         }

@@ -1,5 +1,6 @@
 //! What is not one of our access tokens (RFC 8725), and what happens at once.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use base64::Engine;
@@ -182,6 +183,10 @@ async fn no_secret_lies_in_the_data_folder_or_is_shown() {
     let again = Caller::login(&ada.base, "ada@example.com", other).await;
     let refreshed = ada.anonymous().post("/api/v1/auth/refresh", json!({"refresh_token": again.refresh_token})).await;
     let successor = refreshed.body["refresh_token"].as_str().expect("a token").to_owned();
+    for file in std::fs::read_dir(platform.config.data_dir.join("outbox")).expect("a folder").flatten() {
+        let bits = file.metadata().expect("a file").permissions().mode();
+        assert_eq!(bits & 0o077, 0, "others may read {}", file.path().display());
+    }
     let secrets = [PASSWORD, other, &key, &reset, &verify, &ada.refresh_token, &again.refresh_token, &successor];
     let shown = [
         ada.get("/api_keys").await,

@@ -15,6 +15,7 @@ use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
 use serde_json::json;
 
 use crate::config::{Config, Secret};
+use crate::private_file;
 
 /// A link and a code that verify an address.
 pub const VERIFY_EMAIL: &str = "verify_email";
@@ -149,7 +150,7 @@ impl Carrier {
     async fn text(&self, id: OutboxId, number: &str, code: &Secret, life: i64) -> Result<(), String> {
         let text = format!("{} is your code for {}. It ends in {}.", code.0, self.product, time(life));
         let Some((url, token)) = &self.webhook else {
-            return self.keep(&format!("{id}.sms.txt"), format!("To: {number}\n\n{text}\n").as_bytes()).await;
+            return self.keep(&format!("{id}.sms.txt"), format!("To: {number}\n\n{text}\n").into()).await;
         };
         let mut request = self.http.post(url).json(&json!({"id": id, "to": number, "text": text}));
         if !token.0.is_empty() {
@@ -171,19 +172,18 @@ impl Carrier {
             .map_err(|e| e.to_string())?;
         match &self.smtp {
             Some(smtp) => smtp.send(message).await.map(drop).map_err(|e| e.to_string()),
-            None => self.keep(&format!("{id}.eml"), &message.formatted()).await,
+            None => self.keep(&format!("{id}.eml"), message.formatted()).await,
         }
     }
 
-    /// Writes a file, whole or not at all.
-    async fn keep(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
-        let part = self.folder.join(format!(".{name}"));
+    /// Writes a file, whole or not at all. Whoever reads its link or code acts for its receiver, so that nobody else may.
+    async fn keep(&self, name: &str, bytes: Vec<u8>) -> Result<(), String> {
+        let file = self.folder.join(name);
         let written = async {
             tokio::fs::create_dir_all(&self.folder).await?;
-            tokio::fs::write(&part, bytes).await?;
-            tokio::fs::rename(&part, self.folder.join(name)).await
+            tokio::task::spawn_blocking(move || private_file::write(&file, &bytes)).await?
         };
-        written.await.map_err(|e| format!("the outbox folder cannot be written: {e}"))
+        written.await.map_err(|e: io::Error| format!("the outbox folder cannot be written: {e}"))
     }
 
     /// Removes the messages in the folder that were written before this: their links ended long ago.
