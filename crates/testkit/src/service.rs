@@ -183,6 +183,11 @@ impl Service {
         self.start_as(command);
     }
 
+    /// The process of the one that runs.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("a service").id()
+    }
+
     /// Starts it by another command, and waits until it is ready: that somebody listens is not enough. A child that its
     /// killed predecessor had just forked does, until it executes its program, and whoever waits there is cut off then.
     pub fn start_as(&mut self, mut command: Command) {

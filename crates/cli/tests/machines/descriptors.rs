@@ -8,15 +8,34 @@ use berth_testkit::{Service, eventually};
 
 use crate::BERTH;
 
+/// A service's command, behind a shell's limit.
+fn limited(service: &Service, limit: &str) -> Command {
+    let usual = service.command();
+    let mut limited = Command::new("sh");
+    let script = format!("ulimit {limit}; exec \"$0\" \"$@\"");
+    limited.args(["-c", &script]).arg(usual.get_program()).args(usual.get_args());
+    limited.envs(usual.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    limited.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    limited
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_takes_as_many_descriptors_as_it_may() {
+    let mut service = Service::new(BERTH, &[]);
+    service.start_as(limited(&service, "-S -n 256"));
+    service.admin().await;
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", service.pid())).expect("limits");
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("of open files");
+    let mut numbers = files.split_whitespace();
+    let (soft, hard) = (numbers.next().expect("a number"), numbers.next().expect("another one"));
+    assert!(soft == hard || soft == "1048576", "{soft} of {hard}");
+    assert_ne!(soft, "256");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_with_few_descriptors_goes_on_answering() {
     let mut service = Service::new(BERTH, &[]);
-    let usual = service.command();
-    let mut limited = Command::new("sh");
-    limited.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]).arg(usual.get_program()).args(usual.get_args());
-    limited.envs(usual.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    limited.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    service.start_as(limited);
+    service.start_as(limited(&service, "-n 256"));
     let admin = service.admin().await;
     let address = service.base.trim_start_matches("http://").to_owned();
     let head = "POST /api/v1/auth/password/forgot HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{";

@@ -12,6 +12,8 @@ use crate::harness::{content, events, put, run, service, shell};
 async fn files_commands_processes_terminals_and_ports() {
     let (_service, caller) = service().await;
     let id = caller.ready_sandbox().await;
+    // What Berth ran in there to have it warm is none of its processes.
+    assert_eq!(caller.get(&format!("/sandbox/{id}/processes")).await.body["data"], json!([]));
     files(&caller, &id).await;
     commands(&caller, &id).await;
     processes(&caller, &id).await;

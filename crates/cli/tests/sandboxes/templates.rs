@@ -4,7 +4,7 @@ use berth_testkit::{Answer, Caller, Service, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{delete, events, service, service_without_spares, shell, template_ready};
+use crate::harness::{delete, events, service, service_with, service_without_spares, shell, template_ready};
 
 /// A template of this name, of a Dockerfile or an image.
 fn wish(name: &str, source: &Value) -> Value {
@@ -119,6 +119,19 @@ async fn a_build_that_fails_says_where_and_leaves_nothing() {
     made.refused(409, "conflict");
     nothing_left(&service);
     assert_eq!(caller.delete("/sandbox_templates/bad").await.status, 204);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_whose_commands_hang_is_ready_without_them() {
+    let (service, caller) = service_with("[sandbox]\nready_seconds = 5\n").await;
+    // One that never answers, and one that is never content.
+    for (name, ready) in [("hangs", "sleep 1000"), ("waits", "false")] {
+        let (made, _) = build(&caller, name, json!({"dockerfile": "FROM base\n", "ready_command": ready})).await;
+        assert_eq!(made["status"], "ready", "{made}");
+        let message = "its sandboxes start from the disk: ready_command did not succeed within 5 s";
+        assert_eq!(made["message"], message, "{made}");
+    }
+    nothing_left(&service);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,6 +19,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional};
+use tokio::time::Instant;
 use tokio_util::io::{CopyToBytes, SinkWriter, StreamReader};
 use tokio_util::sync::PollSender;
 
@@ -53,7 +54,7 @@ const PRIVATE: [&str; 9] = [
 /// Sends a request to a server in the sandbox.
 pub(super) async fn reach(inside: Inside, port: u16, path: &str, mut request: Request<Body>) -> Reply {
     let inside = Arc::new(inside);
-    let tunnel = patient_tunnel(&inside, port).await?;
+    let tunnel = patient(inside.connection.since.into(), || tunnel(&inside, port)).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tunnel)).await.map_err(broken)?;
     tokio::spawn(async move {
         // How it ended is told to whoever reads the answer.
@@ -149,13 +150,14 @@ fn switch(inside: Arc<Inside>, mut answer: Response<Incoming>, outer: Option<hyp
     (StatusCode::SWITCHING_PROTOCOLS, told).into_response()
 }
 
-/// A connection to a port on the guest's loopback. In a sandbox that has just begun, the server is waited for.
-async fn patient_tunnel(inside: &Inside, port: u16) -> Result<Tunnel, ApiError> {
+/// Connects to a server in a sandbox; in one that has just begun the server is waited for.
+async fn patient<T, F>(begun: Instant, connect: impl Fn() -> F) -> Result<T, ApiError>
+where
+    F: Future<Output = Result<T, ApiError>>,
+{
     loop {
-        match tunnel(inside, port).await {
-            Err(ApiError(error))
-                if error.code == Code::PortRefused && inside.connection.since.elapsed() < COMING_UP =>
-            {
+        match connect().await {
+            Err(ApiError(error)) if error.code == Code::PortRefused && begun.elapsed() < COMING_UP => {
                 tokio::time::sleep(AGAIN).await;
             }
             done => return done,
@@ -212,7 +214,32 @@ impl AsyncWrite for Tunnel {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    /// Connects to what refuses so many times: how it ended, and how often it was asked.
+    async fn connected(begun: Instant, refusals: u32, code: Code) -> (Result<(), ApiError>, u32) {
+        let asked = Cell::new(0);
+        let connect = || {
+            asked.set(asked.get() + 1);
+            std::future::ready(if asked.get() > refusals { Ok(()) } else { Err(ApiError(Error::new(code, "No."))) })
+        };
+        (patient(begun, connect).await, asked.get())
+    }
+
+    #[tokio::test]
+    async fn a_server_in_a_sandbox_that_has_just_begun_is_waited_for() {
+        let now = Instant::now();
+        let begun = now.checked_sub(COMING_UP).expect("a machine that runs for longer");
+        assert!(matches!(connected(now, 2, Code::PortRefused).await, (Ok(()), 3)));
+        // In one that has been there for longer, and of other errors, nothing is waited for.
+        assert!(matches!(connected(begun, 2, Code::PortRefused).await, (Err(_), 1)));
+        assert!(matches!(connected(now, 2, Code::SandboxPaused).await, (Err(_), 1)));
+        // It is not waited for without an end.
+        let (ended, asked) = connected(begun + AGAIN * 3, u32::MAX, Code::PortRefused).await;
+        assert!(ended.is_err_and(|ApiError(error)| error.code == Code::PortRefused) && asked > 0);
+    }
 
     #[test]
     fn a_server_in_there_says_nothing_of_the_service_s_origin() {
