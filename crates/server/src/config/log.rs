@@ -1,7 +1,8 @@
 //! `log` and `log_format`: what is logged, and how it looks.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde::Deserialize;
+use serde::de::value::StrDeserializer;
 
 /// Levels, the most silent first.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -22,12 +23,8 @@ pub enum LogFormat {
 impl LogFormat {
     /// The format of a name.
     pub(super) fn named(name: &str) -> Result<Self> {
-        Ok(match name {
-            "auto" => Self::Auto,
-            "json" => Self::Json,
-            "text" => Self::Text,
-            other => bail!("BERTH_LOG_FORMAT is '{other}'; it must be auto, json or text"),
-        })
+        let known = Self::deserialize(StrDeserializer::<serde::de::value::Error>::new(name));
+        known.map_err(|_| anyhow!("BERTH_LOG_FORMAT is '{name}'; it must be auto, json or text"))
     }
 }
 

@@ -26,11 +26,7 @@ impl<S: Send + Sync> FromRequest<S> for Json {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         require_json(request.headers())?;
-        let (parts, body) = request.into_parts();
-        let query = query::refuse_with_body(&parts);
-        let bytes = read(Request::from_parts(parts, body), BODY_LIMIT).await?;
-        query?;
-        Ok(Self(json::parse(&bytes)?))
+        Ok(Self(json::parse(&whole(request).await?)?))
     }
 }
 
@@ -42,10 +38,7 @@ impl<S: Send + Sync> FromRequest<S> for OptionalJson {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         let declared = request.headers().get(header::CONTENT_TYPE).is_some().then(|| require_json(request.headers()));
-        let (parts, body) = request.into_parts();
-        let query = query::refuse_with_body(&parts);
-        let bytes = read(Request::from_parts(parts, body), BODY_LIMIT).await?;
-        query?;
+        let bytes = whole(request).await?;
         // Many clients declare JSON and send nothing.
         if bytes.is_empty() {
             return Ok(Self(None));
@@ -70,6 +63,16 @@ pub fn require_json(headers: &HeaderMap) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(Code::UnsupportedMediaType, "Send the body as JSON, with 'Content-Type: application/json'."))
+}
+
+/// Reads the whole body of an operation. A query that it does not have is refused after it, so that a connection is left
+/// on which the next request can be read.
+async fn whole(request: Request) -> Result<Bytes> {
+    let (parts, body) = request.into_parts();
+    let query = query::refuse_with_body(&parts);
+    let bytes = read_of(&parts, body, BODY_LIMIT).await?;
+    query?;
+    Ok(bytes)
 }
 
 /// Reads a whole body of at most `limit` bytes.

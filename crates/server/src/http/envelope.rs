@@ -110,7 +110,7 @@ where
     let path = request.uri().path().to_owned();
     let class = Class::of(&path);
     let client = request.extensions().get::<ClientAddress>().and_then(|client| client.known());
-    let speaks_openai = super::openai::is_below(&path);
+    let speaks_openai = super::openai::is_spoken_at(&path);
     let bulky = bulky(request.headers());
     request.extensions_mut().insert(RequestId { id: id.clone(), from: client });
     let limit = Slot::default();

@@ -7,8 +7,8 @@ use berth_domain::gateway::refusal::{self, Refusal};
 use berth_domain::{Code, Error};
 use utoipa::ToSchema;
 
-/// Whether a path speaks OpenAI's protocol.
-pub fn is_below(path: &str) -> bool {
+/// Whether requests to a path speak OpenAI's protocol.
+pub fn is_spoken_at(path: &str) -> bool {
     path == "/v1" || path.starts_with("/v1/")
 }
 

@@ -36,7 +36,7 @@ pub fn finish(mut api: OpenApi) -> String {
     api.paths.paths = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
     api.tags = Some(TAGS.iter().map(|(name, text)| tag(name, text)).collect());
     for (path, item) in &mut api.paths.paths {
-        describe(item, if super::openai::is_below(path) { "OpenAIErrorResponse" } else { "ErrorResponse" });
+        describe(item, if super::openai::is_spoken_at(path) { "OpenAIErrorResponse" } else { "ErrorResponse" });
     }
     close_requests(&mut api);
     serde_json::to_string_pretty(&api).unwrap_or_default()
@@ -47,7 +47,7 @@ pub fn finish(mut api: OpenApi) -> String {
 fn close_requests(api: &mut OpenApi) {
     let mut found = BTreeSet::new();
     for (path, item) in &mut api.paths.paths {
-        if super::openai::is_below(path) {
+        if super::openai::is_spoken_at(path) {
             continue;
         }
         let operations = [&mut item.post, &mut item.put, &mut item.patch, &mut item.delete];

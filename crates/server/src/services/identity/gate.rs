@@ -82,12 +82,8 @@ impl Gate for Identity {
     }
 
     fn admit(&self, who: &Who, scope: Option<&Scope>) -> Result<Option<Window>> {
-        let id = match who {
-            // However many sessions somebody opens, they are one.
-            Who::Person { user, .. } => user.0,
-            Who::Key { id, .. } => id.0,
-        };
-        let own = self.inner.limiter.credential(id)?;
+        // However many sessions somebody opens, they are one.
+        let own = self.inner.limiter.credential(who.id())?;
         let Some(scope) = scope else { return Ok(own) };
         let limits = [
             (Whose::Project(scope.project), scope.limits.requests_per_minute),

@@ -6,14 +6,15 @@
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_domain::{Code, Error, Result};
 use governor::clock::{Clock, DefaultClock};
-use governor::middleware::StateInformationMiddleware;
+use governor::middleware::{StateInformationMiddleware, StateSnapshot};
 use governor::state::keyed::DefaultKeyedStateStore;
-use governor::{Quota, RateLimiter};
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{NotUntil, Quota, RateLimiter};
 use uuid::Uuid;
 
 use crate::db::tenant::Whose;
@@ -24,36 +25,45 @@ const ENTRIES: usize = 50_000;
 /// Requests between two looks at how many there are: a table that many threads use counts them one part after another.
 const LOOK: u32 = 1024;
 
-type Table = RateLimiter<Uuid, DefaultKeyedStateStore<Uuid>, DefaultClock, StateInformationMiddleware>;
+/// A counter of one project or organization.
+type Counter = RateLimiter<NotKeyed, InMemoryState, DefaultClock, StateInformationMiddleware>;
 
-struct Keyed {
-    table: Table,
+/// What a counter says of a request: how much is left, or from when on there is something again.
+type Counted = Result<StateSnapshot, NotUntil<<DefaultClock as Clock>::Instant>>;
+
+/// Counters of all credentials.
+struct Credentials {
+    limit: NonZeroU32,
+    table: RateLimiter<Uuid, DefaultKeyedStateStore<Uuid>, DefaultClock, StateInformationMiddleware>,
     asked: AtomicU32,
 }
 
 /// The counters.
 pub struct Limiter {
-    credentials: Option<(NonZeroU32, Keyed)>,
+    credentials: Option<Credentials>,
     /// By project and organization; a limit that changed begins anew.
-    limited: Mutex<HashMap<Whose, (NonZeroU32, std::sync::Arc<Keyed>)>>,
+    limited: Mutex<HashMap<Whose, (NonZeroU32, Arc<Counter>)>>,
     clock: DefaultClock,
-}
-
-fn counter(per_minute: NonZeroU32) -> Keyed {
-    Keyed { table: RateLimiter::keyed(Quota::per_minute(per_minute)).with_middleware(), asked: AtomicU32::new(0) }
 }
 
 impl Limiter {
     /// Counters with so many requests a minute for each credential; 0 is no limit.
     pub fn new(per_minute: u32) -> Self {
-        let credentials = NonZeroU32::new(per_minute).map(|limit| (limit, counter(limit)));
+        let credentials = NonZeroU32::new(per_minute).map(|limit| Credentials {
+            limit,
+            table: RateLimiter::keyed(Quota::per_minute(limit)).with_middleware(),
+            asked: AtomicU32::new(0),
+        });
         Self { credentials, limited: Mutex::default(), clock: DefaultClock::default() }
     }
 
     /// Counts a request of a credential.
     pub fn credential(&self, id: Uuid) -> Result<Option<Window>> {
-        let Some((limit, counter)) = &self.credentials else { return Ok(None) };
-        self.count("credential", *limit, counter, id).map(Some)
+        let Some(Credentials { limit, table, asked }) = &self.credentials else { return Ok(None) };
+        if asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK) && table.len() > ENTRIES {
+            table.retain_recent();
+        }
+        self.window("credential", *limit, table.check_key(&id)).map(Some)
     }
 
     /// Counts a request to a project or an organization that has a limit.
@@ -67,20 +77,18 @@ impl Limiter {
             if limited.len() > ENTRIES {
                 limited.clear();
             }
-            let entry = limited.entry(whose).or_insert_with(|| (limit, counter(limit).into()));
+            let counter = || Arc::new(RateLimiter::direct(Quota::per_minute(limit)).with_middleware());
+            let entry = limited.entry(whose).or_insert_with(|| (limit, counter()));
             if entry.0 != limit {
-                *entry = (limit, counter(limit).into());
+                *entry = (limit, counter());
             }
             entry.1.clone()
         };
-        self.count(whose.word(), limit, &counter, whose.id()).map(Some)
+        self.window(whose.word(), limit, counter.check()).map(Some)
     }
 
-    fn count(&self, name: &'static str, limit: NonZeroU32, counter: &Keyed, id: Uuid) -> Result<Window> {
-        if counter.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK) && counter.table.len() > ENTRIES {
-            counter.table.retain_recent();
-        }
-        match counter.table.check_key(&id) {
+    fn window(&self, name: &'static str, limit: NonZeroU32, counted: Counted) -> Result<Window> {
+        match counted {
             Ok(state) => {
                 let left = state.remaining_burst_capacity();
                 let reset = u64::from(limit.get() - left.min(limit.get())) * 60 / u64::from(limit.get());

@@ -5,9 +5,9 @@ use berth_domain::{Code, Error, Result};
 use serde_json::json;
 
 use super::quota;
-use super::user::{email_taken, leave, new_user, settle};
+use super::user::{email_taken, leave, new_user, or_email_taken, settle};
+use crate::db::Tx;
 use crate::db::tenant::Whose;
-use crate::db::{DbError, Tx};
 use crate::http::auth::Person;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::password::Asker;
@@ -63,7 +63,7 @@ pub(in crate::services::identity) async fn create(
     admin.caller.audit("user.create", &user.id.to_string()).with(data).write(&mut tx, now).await?;
     let location = format!("/api/v1/admin/users/{}", user.id);
     let created = key.created(&mut tx, now, location, AdminUserView::from(&user)).await?;
-    tx.commit().await.map_err(|e| if matches!(e, DbError::Unique(_)) { email_taken() } else { e.into() })?;
+    tx.commit().await.map_err(or_email_taken)?;
     Ok(created)
 }
 

@@ -215,7 +215,7 @@ pub(in crate::services::identity) async fn sign_up(
     };
     // Also where there is an account: an answer that could not be repeated would tell.
     let created = key.created(&mut tx, now, "/api/v1/users/me".into(), view).await?;
-    tx.commit().await.map_err(|e| if matches!(e, DbError::Unique(_)) { email_taken() } else { e.into() })?;
+    tx.commit().await.map_err(or_email_taken)?;
     Ok(created)
 }
 
@@ -235,6 +235,11 @@ async fn welcome(tx: &mut Tx, request: &SignUp, mut user: UserRow, id: &RequestI
 
 pub(super) fn email_taken() -> Error {
     Error::new(Code::EmailTaken, "There is an account with this address. Sign in, or reset its password.")
+}
+
+/// What an account's transaction failed of: somebody else made one with its address in the meantime, or the database.
+pub(super) fn or_email_taken(error: DbError) -> Error {
+    if matches!(error, DbError::Unique(_)) { email_taken() } else { error.into() }
 }
 
 /// Changes one's name, phone number or address. Another address needs the password, and is not verified yet.
