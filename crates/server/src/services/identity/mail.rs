@@ -111,8 +111,27 @@ pub struct Carrier {
     from: Mailbox,
     folder: PathBuf,
     smtp: Option<AsyncSmtpTransport<Tokio1Executor>>,
-    webhook: Option<(String, Secret)>,
+    webhook: Option<Webhook>,
+}
+
+/// What sends text messages for us.
+struct Webhook {
+    url: String,
+    token: Secret,
     http: reqwest::Client,
+}
+
+impl Webhook {
+    /// The one that is configured. A client holds all certificates that this machine trusts, so that there is none
+    /// without a webhook.
+    fn of(config: &Config) -> anyhow::Result<Option<Self>> {
+        let hook = &config.sms;
+        if hook.webhook_url.is_empty() {
+            return Ok(None);
+        }
+        let http = reqwest::Client::builder().timeout(PATIENCE).build()?;
+        Ok(Some(Self { url: hook.webhook_url.clone(), token: hook.webhook_token.clone(), http }))
+    }
 }
 
 impl Carrier {
@@ -127,15 +146,13 @@ impl Carrier {
             let builder = builder.ok().context("mail.smtp_url must be smtp://user:password@host:port or smtps://…")?;
             Some(builder.timeout(Some(PATIENCE)).build())
         };
-        let hook = &config.sms;
         Ok(Self {
             product: config.mail.product.clone(),
             base_url: config.base_url.clone(),
             from: config.mail.from.parse().context("mail.from is not an address")?,
             folder: config.data_dir.join("outbox"),
             smtp,
-            webhook: (!hook.webhook_url.is_empty()).then(|| (hook.webhook_url.clone(), hook.webhook_token.clone())),
-            http: reqwest::Client::builder().timeout(PATIENCE).build()?,
+            webhook: Webhook::of(config)?,
         })
     }
 
@@ -149,10 +166,10 @@ impl Carrier {
 
     async fn text(&self, id: OutboxId, number: &str, code: &Secret, life: i64) -> Result<(), String> {
         let text = format!("{} is your code for {}. It ends in {}.", code.0, self.product, time(life));
-        let Some((url, token)) = &self.webhook else {
+        let Some(Webhook { url, token, http }) = &self.webhook else {
             return self.keep(&format!("{id}.sms.txt"), format!("To: {number}\n\n{text}\n").into()).await;
         };
-        let mut request = self.http.post(url).json(&json!({"id": id, "to": number, "text": text}));
+        let mut request = http.post(url).json(&json!({"id": id, "to": number, "text": text}));
         if !token.0.is_empty() {
             request = request.bearer_auth(&token.0);
         }

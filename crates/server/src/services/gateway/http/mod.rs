@@ -14,7 +14,7 @@ mod head;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderValue, StatusCode, Uri};
@@ -193,16 +193,24 @@ impl Http {
     }
 }
 
+/// Whom this machine trusts; read once.
+fn roots() -> Arc<RootCertStore> {
+    static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
+        let found = rustls_native_certs::load_native_certs();
+        for error in &found.errors {
+            tracing::warn!(%error, "a certificate of this machine cannot be read");
+        }
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(found.certs);
+        Arc::new(roots)
+    });
+    ROOTS.clone()
+}
+
 fn trust() -> anyhow::Result<ClientConfig> {
-    let found = rustls_native_certs::load_native_certs();
-    for error in &found.errors {
-        tracing::warn!(%error, "a certificate of this machine cannot be read");
-    }
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(found.certs);
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let config = ClientConfig::builder_with_provider(provider.into()).with_safe_default_protocol_versions()?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+    Ok(config.with_root_certificates(roots()).with_no_client_auth())
 }
 
 #[cfg(test)]
