@@ -211,6 +211,15 @@ pub async fn insert(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
     record::insert(TABLE, columns(vm)).execute(tx).await.map(drop)
 }
 
+/// Writes a row that the worker brought on from `before`. What it takes is noted where that changed: most steps change
+/// nothing of it, and the ledger would be read for each.
+pub async fn bring_on(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), DbError> {
+    if after.takes() == before.takes() {
+        return record::update(TABLE, columns(after)).execute(tx).await.map(drop);
+    }
+    update(tx, after).await
+}
+
 /// Writes a row anew, and notes what it takes from its last change on.
 pub async fn update(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
     record::update(TABLE, columns(vm)).execute(&mut *tx).await?;
