@@ -147,8 +147,8 @@ pub enum Stage {
     },
 }
 
-/// Looks at a thing again and again until it is over or the seconds are, and shows how far it is. Without seconds the
-/// service ends it.
+/// Looks at a thing again and again until it is over or the seconds are, and shows how far it is. Without `seconds` it is
+/// waited for as long as the service lets it go on.
 pub async fn watch<T>(
     mut progress: Progress,
     seconds: Option<u64>,

@@ -79,7 +79,7 @@ pub struct CreateTemplate {
     /// What succeeds when that is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_command: Option<String>,
-    /// Whether it takes the name of the template that has it, which is deleted.
+    /// Whether a template that has this name is deleted in its favour.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replace: bool,
 }

@@ -19,9 +19,12 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&part, path)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&part, path));
+    if let Err(error) = written {
+        // A full disk, mostly, on which half a secret helps nobody.
+        let _ = fs::remove_file(&part);
+        return Err(error);
+    }
     File::open(folder)?.sync_all()
 }
 

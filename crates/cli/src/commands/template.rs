@@ -108,7 +108,7 @@ pub struct CreateArgs {
     /// What succeeds once that is ready
     #[arg(long, value_name = "COMMAND")]
     ready_command: Option<String>,
-    /// Take the place of the template that has this name: that one is deleted, sandboxes that were made of it stay
+    /// Delete the template that has this name in favour of this one, at once; sandboxes that were made of it stay
     #[arg(long)]
     replace: bool,
     #[command(flatten)]

@@ -240,7 +240,7 @@ pub struct CreateTemplate {
     pub ready_command: Option<String>,
     /// The files that a Dockerfile copies from.
     pub context: Option<UploadId>,
-    /// Whether it takes the name of the template that has it, which is deleted.
+    /// Whether a template that has this name is deleted in its favour.
     pub replace: bool,
 }
 

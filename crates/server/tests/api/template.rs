@@ -125,6 +125,7 @@ async fn a_template_takes_the_place_of_another_where_that_is_asked_for() {
     reaches(caller, "mine", "ready").await;
     let made = caller.post("/sandboxes", json!({"template_id": "mine"})).await;
     assert_eq!(made.status, 201, "{made:?}");
+    caller.sandbox_reaches(&made.id(), "Ready").await;
     let replacing = |mut wish: Value| {
         wish["replace"] = json!(true);
         wish
@@ -133,17 +134,21 @@ async fn a_template_takes_the_place_of_another_where_that_is_asked_for() {
     assert_eq!(second.status, 201, "{second:?}");
     let ready = reaches(caller, "mine", "ready").await;
     assert_eq!(ready["id"], second.body["id"]);
-    caller
-        .until("the former's end", |c| {
-            let path = format!("/sandbox_templates/{first}");
-            async move { c.get(&path).await.status == 404 }
-        })
-        .await;
+    caller.get(&format!("/sandbox_templates/{first}")).await.refused(404, "template_not_found");
+    let ended = "SELECT COUNT(*) FROM sandbox_templates WHERE id = $1 AND deleted_at IS NOT NULL";
+    let count =
+        async || -> i64 { sql(ended).bind(first.as_str()).fetch_one(&platform.app().db).await.expect("a count") };
+    caller.until("the former's end", |_| async { count().await == 1 }).await;
     let sandbox = caller.get(&format!("/sandboxes/{}", made.id())).await;
     assert_eq!((sandbox.status, &sandbox.body["phase"]), (200, &json!("Ready")), "it stays");
     // Where there is none it is as any other.
     let other = caller.post("/sandbox_templates", replacing(wish("other", "FROM base"))).await;
     assert_eq!(other.status, 201, "{other:?}");
+    reaches(caller, "other", "ready").await;
+    // The place of one that is being deleted is free at once, too.
+    assert_eq!(caller.delete("/sandbox_templates/other").await.status, 204);
+    let again = caller.post("/sandbox_templates", replacing(wish("other", "FROM base"))).await;
+    assert_eq!(again.status, 201, "{again:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

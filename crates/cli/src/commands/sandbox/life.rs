@@ -16,6 +16,7 @@ use crate::wait::WaitArgs;
 const LONGEST: u64 = 300;
 /// Which option of a fork becomes which field.
 const FORK: Words = &[("count", "--count"), ("name", "--name"), ("snapshot_id", "--snapshot")];
+
 #[derive(Args)]
 pub struct VerbArgs {
     /// Names or ids

@@ -209,7 +209,9 @@ impl Carrier {
         let removed = async {
             let mut files = tokio::fs::read_dir(&self.folder).await?;
             while let Some(file) = files.next_entry().await? {
-                let is_message = file.path().extension().is_some_and(|kind| kind == "eml" || kind == "txt");
+                // What a crash left half written holds a link, too.
+                let is_message =
+                    file.path().extension().is_some_and(|kind| ["eml", "txt", "part"].iter().any(|k| kind == *k));
                 if is_message && file.metadata().await?.modified()? < before {
                     tokio::fs::remove_file(file.path()).await?;
                 }

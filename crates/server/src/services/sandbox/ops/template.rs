@@ -75,11 +75,16 @@ pub async fn create(
     Ok(outcome)
 }
 
-/// Records the wish to delete a template, and gives its name to the one that takes its place.
+/// Records the wish to delete a template, and gives its name to the one that takes its place. Sandboxes that wait for it
+/// are told.
 async fn replace(tx: &mut Tx, scope: &Scope, before: &TemplateRow, now: Timestamp) -> Result<()> {
     let subject = before.id.to_string();
     let after = TemplateRow { name: subject.clone(), ..deleting(before, now) };
     store::template::update(tx, before, &after, now).await?;
+    store::sandbox::wake_those_of_template(tx, before.id, now).await?;
+    if before.status == TemplateStatus::Deleting {
+        return Ok(());
+    }
     let data = json!({"name": before.name, "status": before.status.as_str(), "replaced": true});
     Audit { data, ..scope.audit("template.delete", &subject) }.write(tx, now).await?;
     tell(tx, &TemplateRow { name: before.name.clone(), ..after }, now).await?;

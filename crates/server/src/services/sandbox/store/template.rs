@@ -182,14 +182,13 @@ pub async fn named(on: impl On, tenant: Tenant, name: &str, but: TemplateId) -> 
     .await
 }
 
-/// A project's template of this name, unless it is being deleted.
+/// A project's template of this name, one that is being deleted among them.
 pub async fn of_project(tx: &mut Tx, project: ProjectId, name: &str) -> Result<Option<TemplateRow>, DbError> {
-    sql("SELECT * FROM sandbox_templates WHERE project_id = $1 AND name = $2 AND status <> 'deleting' \
-         AND deleted_at IS NULL")
-    .bind(project)
-    .bind(name)
-    .fetch_optional(tx)
-    .await
+    sql("SELECT * FROM sandbox_templates WHERE project_id = $1 AND name = $2 AND deleted_at IS NULL")
+        .bind(project)
+        .bind(name)
+        .fetch_optional(tx)
+        .await
 }
 
 /// Whether a project has a template of this name, one that is being deleted among them.

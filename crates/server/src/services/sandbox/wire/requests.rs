@@ -144,8 +144,8 @@ pub struct CreateTemplateBody {
     /// Succeeds when what `start_command` runs is ready.
     #[schema(min_length = 1, max_length = 4096)]
     ready_command: Option<String>,
-    /// Whether it takes the name of the project's template that has it, which is deleted; the sandboxes of that one
-    /// stay. One that failed is replaced in any case.
+    /// Whether a template of the project that has this name is deleted in its favour, at once. Sandboxes that have their
+    /// disk stay; where this one's build fails, the former does not come back. One that failed is replaced in any case.
     #[schema(default = false)]
     replace: Option<bool>,
 }
