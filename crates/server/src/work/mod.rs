@@ -20,6 +20,7 @@ use berth_domain::{Result, Timestamp, fair};
 use futures::FutureExt;
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -30,6 +31,9 @@ use crate::db::{Db, Signal};
 const BATCH: usize = 256;
 /// Longest time between two looks at the rows.
 const IDLE: Duration = Duration::from_secs(2);
+/// Between two looks while rows that were read wait for a worker: every row that is written tells of itself, and a queue
+/// of thousands would be read for each.
+const WHILE_BUSY: Duration = Duration::from_millis(100);
 /// Wait after the database did not answer.
 const BACKOFF: Duration = Duration::from_millis(500);
 /// Wait after the work on a row panicked.
@@ -149,13 +153,19 @@ impl<R: Reconciler> Driver<R> {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut signals = self.db.watch();
         let freed = self.freed.clone();
+        let mut looked = Instant::now();
+        let mut next = looked;
         loop {
-            let sleep = self.dispatch().await;
+            if Instant::now() >= next {
+                looked = Instant::now();
+                next = looked + self.look().await;
+            }
+            self.begin();
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = tokio::time::sleep(sleep) => {}
-                () = woken::<R>(&mut signals) => {}
-                () = freed.notified() => {}
+                () = tokio::time::sleep_until(next) => {}
+                () = woken::<R>(&mut signals) => next = next.min(self.next_look(looked)),
+                () = freed.notified() => next = next.min(self.next_look(looked)),
                 // Nobody may be left who pokes.
                 Some(key) = self.pokes.recv() => self.poked(key).await,
             }
@@ -164,16 +174,26 @@ impl<R: Reconciler> Driver<R> {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// Has every due row worked on in its turn; how long nothing more is to be done.
-    async fn dispatch(&mut self) -> Duration {
+    /// When the rows are to be read again because something changed: at once, or in a moment where some wait already.
+    fn next_look(&self, looked: Instant) -> Instant {
+        if lock(&self.work).waiting.is_empty() { Instant::now() } else { looked + WHILE_BUSY }
+    }
+
+    /// Has every due row wait for its turn; how long nothing more is to be done.
+    async fn look(&mut self) -> Duration {
         let now = self.clock.now();
-        let sleep = match self.reconciler.due(now, BATCH).await {
+        match self.reconciler.due(now, BATCH).await {
             Ok(due) => {
                 if std::mem::take(&mut self.blind) {
                     tracing::info!(table = R::TABLE, "the work list can be read again");
                 }
                 let mut work = lock(&self.work);
-                due.now.into_iter().for_each(|(key, owner)| work.add(key, owner));
+                for (key, owner) in due.now {
+                    // One that is worked on is due until that is recorded; the next look finds it where it still is.
+                    if !work.running.contains(&key) {
+                        work.add(key, owner);
+                    }
+                }
                 let wait = due.next.map_or(i64::MAX, |at| (at.0 - now.0).max(1000));
                 IDLE.min(Duration::from_micros(wait.unsigned_abs()))
             }
@@ -184,9 +204,7 @@ impl<R: Reconciler> Driver<R> {
                 }
                 BACKOFF
             }
-        };
-        self.begin();
-        sleep
+        }
     }
 
     async fn poked(&mut self, key: R::Key) {
@@ -339,6 +357,32 @@ mod tests {
         async fn reconcile(&self, _: u32) {}
     }
 
+    /// A thousand rows, each of which is done in a moment.
+    struct Many {
+        left: Mutex<HashSet<u32>>,
+        looks: AtomicUsize,
+        done: Notify,
+    }
+
+    impl Reconciler for Many {
+        type Key = u32;
+        const TABLE: &'static str = "many";
+
+        async fn due(&self, _: Timestamp, limit: usize) -> Result<Due<u32>> {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            let left = self.left.lock().unwrap();
+            Ok(Due { now: left.iter().take(limit).map(|key| (*key, None)).collect(), next: None })
+        }
+
+        async fn reconcile(&self, key: u32) {
+            let mut left = self.left.lock().unwrap();
+            left.remove(&key);
+            if left.is_empty() {
+                self.done.notify_one();
+            }
+        }
+    }
+
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -389,6 +433,19 @@ mod tests {
         let running = tokio::spawn(driver.run(CancellationToken::new()));
         tokio::time::timeout(Duration::from_secs(30), stuck.done.notified()).await.expect("its turn comes");
         running.abort();
+    }
+
+    #[tokio::test]
+    async fn the_list_is_not_read_for_each_row_that_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = Mutex::new((0..1_000).collect());
+        let many = Arc::new(Many { left, looks: AtomicUsize::new(0), done: Notify::new() });
+        let (driver, _poker) = Driver::new(many.clone(), database(&dir).await, Clock::default(), 1);
+        let running = tokio::spawn(driver.run(CancellationToken::new()));
+        tokio::time::timeout(Duration::from_mins(1), many.done.notified()).await.expect("the last row");
+        running.abort();
+        let looks = many.looks.load(Ordering::Relaxed);
+        assert!(looks < 500, "{looks} looks for 1,000 rows");
     }
 
     #[tokio::test]
