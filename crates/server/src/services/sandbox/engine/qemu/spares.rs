@@ -311,7 +311,7 @@ impl QemuSandboxes {
         first.thaw = is_alone;
         session.identify(&first).await.map_err(agent_failed)?;
         if is_alone {
-            self.run_in(spec.id, "commands", REHEARSAL, PATIENCE).await?;
+            self.run_within(spec.id, "commands", REHEARSAL, PATIENCE).await?;
         }
         Ok(())
     }

@@ -76,17 +76,18 @@ impl QemuSandboxes {
 
     pub(super) async fn warm(&self, warming: &Warming) -> Result<i64> {
         let (id, captured) = (warming.machine.id, self.places.memory(warming.memory));
+        let mut paused = Ok(());
         if About::read(&captured).is_none() {
             self.start_machine(&warming.machine).await?;
-            let kept = self.prepare(warming).await;
-            let paused = match kept {
+            paused = match self.prepare(warming).await {
                 Ok(()) => self.pause_machine(id, Some(warming.memory)).await.map(drop),
                 Err(error) => Err(error),
             };
             self.end_machine(id).await?;
-            paused?;
         }
+        // The folder goes of one that could not be captured, too.
         super::remove(&self.places.machine(id)).await?;
+        paused?;
         let kept = || transient("its memory could not be kept");
         let bytes = About::read(&captured).map(|_| bytes_of(&captured)).ok_or_else(kept)?;
         self.spares.announce(warming.memory, &warming.machine);
@@ -102,24 +103,36 @@ impl QemuSandboxes {
                 if warming.ready_command.is_some() { "ready_command did not succeed" } else { "it was not ready" };
             Err(EngineError::Permanent(format!("{what} within {seconds} s")))
         })?;
-        self.run_in(warming.machine.id, "commands", USUAL, USUALLY).await.map(drop)
+        self.run_within(warming.machine.id, "commands", USUAL, USUALLY).await.map(drop)
     }
 
     async fn make_ready(&self, warming: &Warming) -> Result<()> {
         if let Some(start) = &warming.start_command {
-            self.run_in(warming.machine.id, "processes", start, START).await?;
+            self.run_within(warming.machine.id, "processes", start, START).await?;
         }
         while let Some(ready) = &warming.ready_command
-            && !self.run_in(warming.machine.id, "commands", ready, warming.patience).await?
+            && !self.run_in(warming.machine.id, "commands", ready).await?
         {
             sleep(ASK).await;
         }
         Ok(())
     }
 
-    /// Runs a command in the machine; whether it returned 0, or was started where nobody waits. One that takes longer
-    /// than that is ended with its reader.
-    pub(super) async fn run_in(&self, id: SandboxId, route: &str, command: &str, patience: Duration) -> Result<bool> {
+    /// Runs a command in the machine, for so long.
+    pub(super) async fn run_within(
+        &self,
+        id: SandboxId,
+        route: &str,
+        command: &str,
+        patience: Duration,
+    ) -> Result<bool> {
+        let ran = timeout(patience, self.run_in(id, route, command)).await;
+        ran.unwrap_or_else(|_| Err(transient(format!("its shell did not answer within {} s", patience.as_secs()))))
+    }
+
+    /// Runs a command in the machine; whether it returned 0, or was started where nobody waits. One whose caller does not
+    /// wait any longer is ended with its reader.
+    async fn run_in(&self, id: SandboxId, route: &str, command: &str) -> Result<bool> {
         let live = self.live(id).ok_or_else(|| transient("the machine is gone"))?;
         let body = CommandRequest { cmd: Some(command.to_owned()), ..CommandRequest::default() };
         let request = Request::post(format!("http://agent/runtime/{route}"))
@@ -128,8 +141,7 @@ impl QemuSandboxes {
             .body(Body::from(serde_json::to_vec(&body).map_err(transient)?))
             .map_err(transient)?;
         let session = live.session().await.map_err(agent_failed)?;
-        let ran = timeout(patience, succeeds(&session, &live.authorization(), request)).await;
-        ran.unwrap_or_else(|_| Err(transient(format!("its shell did not answer within {} s", patience.as_secs()))))
+        succeeds(&session, &live.authorization(), request).await
     }
 }
 
