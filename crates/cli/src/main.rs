@@ -64,8 +64,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Has a thread of the allocator free pages while nobody allocates, after a second instead of ten, and all of them at
-/// once: of 36 MB of an idle service 15 were such pages. The arena of the first thread is there already.
+/// Has a thread of the allocator free unused pages while nobody allocates, a second after they came free instead of ten: a
+/// service that had just begun held 15 MB of them. The setting is that of arenas to come; the first one is there already.
 fn give_memory_back() {
     let after = |name: &'static [u8], milliseconds: isize| Access::write(name.name(), milliseconds);
     let done = after(b"arenas.dirty_decay_ms\0", 1_000)

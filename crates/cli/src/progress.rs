@@ -172,6 +172,20 @@ pub async fn watch<T>(
     Ok(thing)
 }
 
+impl Stage {
+    /// Of what is being made: over once it is ready, and an error where it failed.
+    pub fn of_made(name: &str, status: &str, message: Option<&str>, seconds: u64) -> Result<Self> {
+        match status {
+            "ready" | "Ready" => Ok(Self::Over),
+            "failed" | "Failed" => bail!("{name} failed: {}", message.unwrap_or_default()),
+            _ => Ok(Self::Underway {
+                shown: step(name, status, message),
+                late: format!("{name} is still {status} after {seconds} s"),
+            }),
+        }
+    }
+}
+
 /// What is shown of a thing that is on its way.
 pub fn step(name: &str, status: &str, message: Option<&str>) -> String {
     let message = message.map(|message| format!(" ({message})")).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use berth_client::{DataDisk, NewDataDisk, Page, ProjectClient, RootDisk, VmFilter};
 use clap::{Subcommand, ValueEnum};
 
@@ -11,7 +11,7 @@ use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::output::{self, Table};
 use crate::pick::{Noun, is_id};
-use crate::progress::{Progress, Stage, step, watch};
+use crate::progress::{Progress, Stage, watch};
 use crate::several::{Outcome, find_all};
 use crate::size;
 use crate::typed::{Words, retold};
@@ -162,17 +162,7 @@ async fn delete(context: &Context, project: &ProjectClient, texts: &[String], ro
 
 async fn ready(project: &ProjectClient, disk: DataDisk, seconds: u64, quiet: bool) -> Result<DataDisk> {
     let id = disk.id.clone();
-    let stage = |disk: &DataDisk| {
-        let (name, message) = (&disk.name, disk.message.as_deref());
-        match disk.status.as_str() {
-            "ready" => Ok(Stage::Over),
-            "failed" => bail!("{name} failed: {}", message.unwrap_or_default()),
-            status => Ok(Stage::Underway {
-                shown: step(name, status, message),
-                late: format!("{name} is still {status} after {seconds} s"),
-            }),
-        }
-    };
+    let stage = |disk: &DataDisk| Stage::of_made(&disk.name, &disk.status, disk.message.as_deref(), seconds);
     watch(Progress::new(quiet), Some(seconds), disk, stage, async || Ok(project.disk(&id).await?)).await
 }
 

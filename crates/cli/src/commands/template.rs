@@ -195,7 +195,7 @@ async fn over(
     let id = template.id.clone();
     let look = async || Ok(project.template(&id).await?);
     if is_built && !context.is_quiet() {
-        build::watch(project, &template, begun + Duration::from_secs(seconds)).await?;
+        build::show(project, &template, begun + Duration::from_secs(seconds)).await?;
         template = look().await?;
     }
     let stage = |template: &Template| {

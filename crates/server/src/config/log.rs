@@ -2,7 +2,8 @@
 
 use anyhow::{Result, anyhow, bail};
 use serde::Deserialize;
-use serde::de::value::StrDeserializer;
+use serde::de::IntoDeserializer;
+use serde::de::value::Error as Unknown;
 
 /// Levels, the most silent first.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -23,8 +24,8 @@ pub enum LogFormat {
 impl LogFormat {
     /// The format of a name.
     pub(super) fn named(name: &str) -> Result<Self> {
-        let known = Self::deserialize(StrDeserializer::<serde::de::value::Error>::new(name));
-        known.map_err(|_| anyhow!("BERTH_LOG_FORMAT is '{name}'; it must be auto, json or text"))
+        Self::deserialize(name.into_deserializer())
+            .map_err(|_: Unknown| anyhow!("BERTH_LOG_FORMAT is '{name}'; it must be auto, json or text"))
     }
 }
 

@@ -51,35 +51,19 @@ pub async fn of_projects<K: FromStr<Err: Display>>(
     now: Timestamp,
     limit: usize,
 ) -> Result<Due<K>, DbError> {
-    let most = i64::try_from(limit).unwrap_or(i64::MAX);
-    let plain =
-        sql(format!("SELECT id, org_id, project_id FROM {table} WHERE work_at <= $1 ORDER BY work_at LIMIT $2"));
-    let mut due: Vec<DueRow<K>> = plain.bind(now).bind(most.saturating_add(1)).fetch_all(db).await?;
-    // Where all of them are taken there are no turns.
-    if due.len() > limit {
-        due = in_turns(db, table, now, most).await?;
-    }
-    let next = sql(format!("SELECT MIN(work_at) AS work_at FROM {table} WHERE work_at > $1"));
-    let Earliest(next) = next.bind(now).fetch_one(db).await?;
-    Ok(Due { now: due.into_iter().map(|DueRow(id, owner)| (id, owner)).collect(), next })
-}
-
-async fn in_turns<K: FromStr<Err: Display>>(
-    db: &Db,
-    table: &'static str,
-    now: Timestamp,
-    most: i64,
-) -> Result<Vec<DueRow<K>>, DbError> {
-    sql(format!(
+    let due: Vec<DueRow<K>> = sql(format!(
         "SELECT id, org_id, project_id FROM (SELECT id, org_id, project_id, work_at, ROW_NUMBER() OVER \
          (PARTITION BY org_id ORDER BY own, work_at, id) AS turn FROM (SELECT id, org_id, project_id, work_at, \
          ROW_NUMBER() OVER (PARTITION BY project_id ORDER BY work_at, id) AS own FROM {table} WHERE work_at <= $1) \
          of_projects) due ORDER BY turn, work_at LIMIT $2"
     ))
     .bind(now)
-    .bind(most)
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
     .fetch_all(db)
-    .await
+    .await?;
+    let next = sql(format!("SELECT MIN(work_at) AS work_at FROM {table} WHERE work_at > $1"));
+    let Earliest(next) = next.bind(now).fetch_one(db).await?;
+    Ok(Due { now: due.into_iter().map(|DueRow(id, owner)| (id, owner)).collect(), next })
 }
 
 /// Whose a row of such a table is.

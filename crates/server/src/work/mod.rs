@@ -3,7 +3,8 @@
 //! A reconciler takes no input but a key, is safe to repeat, and runs once at a time for each key. Rows
 //! say when they want to be looked at (`work_at`), so nothing is forgotten in a crash. A committed
 //! transaction wakes the driver at once; an engine pokes a key; a timer stands behind both, for the
-//! wake-up that was lost and for the time that has come.
+//! wake-up that was lost and for the time that has come. While rows that were read wait for a worker, the driver reads
+//! the list ten times a second at most.
 //!
 //! Workers are few, and a hostile guest can keep one for as long as its deadlines allow. So rows wait in a
 //! [`fair::Queue`]: organizations take turns, and one that holds many workers leaves as many to the others; within its
@@ -31,8 +32,8 @@ use crate::db::{Db, Signal};
 const BATCH: usize = 256;
 /// Longest time between two looks at the rows.
 const IDLE: Duration = Duration::from_secs(2);
-/// Between two looks while rows that were read wait for a worker: every row that is written tells of itself, and a queue
-/// of thousands would be read for each.
+/// Time between two looks at the rows while some that were read wait for a worker. Each row that is written wakes the
+/// driver, which would read a queue of thousands for each of them.
 const WHILE_BUSY: Duration = Duration::from_millis(100);
 /// Wait after the database did not answer.
 const BACKOFF: Duration = Duration::from_millis(500);
@@ -153,19 +154,19 @@ impl<R: Reconciler> Driver<R> {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut signals = self.db.watch();
         let freed = self.freed.clone();
-        let mut looked = Instant::now();
-        let mut next = looked;
+        let mut looked_at = Instant::now();
+        let mut look_at = looked_at;
         loop {
-            if Instant::now() >= next {
-                looked = Instant::now();
-                next = looked + self.look().await;
+            if Instant::now() >= look_at {
+                looked_at = Instant::now();
+                look_at = looked_at + self.look().await;
             }
             self.begin();
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = tokio::time::sleep_until(next) => {}
-                () = woken::<R>(&mut signals) => next = next.min(self.next_look(looked)),
-                () = freed.notified() => next = next.min(self.next_look(looked)),
+                () = tokio::time::sleep_until(look_at) => {}
+                () = woken::<R>(&mut signals) => look_at = look_at.min(self.next_look(looked_at)),
+                () = freed.notified() => look_at = look_at.min(self.next_look(looked_at)),
                 // Nobody may be left who pokes.
                 Some(key) = self.pokes.recv() => self.poked(key).await,
             }
@@ -174,12 +175,13 @@ impl<R: Reconciler> Driver<R> {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// When the rows are to be read again because something changed: at once, or in a moment where some wait already.
-    fn next_look(&self, looked: Instant) -> Instant {
-        if lock(&self.work).waiting.is_empty() { Instant::now() } else { looked + WHILE_BUSY }
+    /// When the driver reads the rows after one was written or a worker came free: at once, or in a moment where rows
+    /// wait already.
+    fn next_look(&self, looked_at: Instant) -> Instant {
+        if lock(&self.work).waiting.is_empty() { Instant::now() } else { looked_at + WHILE_BUSY }
     }
 
-    /// Has every due row wait for its turn; how long nothing more is to be done.
+    /// Reads the rows that are due and queues them. Returns the time until the next look.
     async fn look(&mut self) -> Duration {
         let now = self.clock.now();
         match self.reconciler.due(now, BATCH).await {
@@ -189,7 +191,7 @@ impl<R: Reconciler> Driver<R> {
                 }
                 let mut work = lock(&self.work);
                 for (key, owner) in due.now {
-                    // One that is worked on is due until that is recorded; the next look finds it where it still is.
+                    // A row stays due while a worker has it. Once the worker is done, the next look finds it if it still is.
                     if !work.running.contains(&key) {
                         work.add(key, owner);
                     }

@@ -1,6 +1,6 @@
 //! Snapshots of sandboxes. A snapshot is named by its name or its id.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use berth_client::{NewSnapshot, Page, ProjectClient, Snapshot};
 use clap::{Args, Subcommand};
 
@@ -9,7 +9,7 @@ use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::output;
 use crate::pick::{Noun, candidates, is_id};
-use crate::progress::{Progress, Stage, step, watch};
+use crate::progress::{Progress, Stage, watch};
 use crate::several::{Outcome, find_all};
 use crate::typed::retold;
 use crate::wait::WaitArgs;
@@ -105,15 +105,8 @@ async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) ->
 async fn ready(project: &ProjectClient, snapshot: Snapshot, seconds: u64, quiet: bool) -> Result<Snapshot> {
     let id = snapshot.id.clone();
     let stage = |snapshot: &Snapshot| {
-        let (name, status) = (snapshot.name.as_deref().unwrap_or(&snapshot.id), &snapshot.status);
-        match status.as_str() {
-            "Ready" => Ok(Stage::Over),
-            "Failed" => bail!("{name} failed: {}", snapshot.message.as_deref().unwrap_or_default()),
-            _ => Ok(Stage::Underway {
-                shown: step(name, status, None),
-                late: format!("{name} is still {status} after {seconds} s"),
-            }),
-        }
+        let name = snapshot.name.as_deref().unwrap_or(&snapshot.id);
+        Stage::of_made(name, &snapshot.status, snapshot.message.as_deref(), seconds)
     };
     let look = async || Ok(project.snapshot(&id).await?);
     watch(Progress::new(quiet), Some(seconds), snapshot, stage, look).await

@@ -37,7 +37,7 @@ pub async fn logs(project: &ProjectClient, template: &Template, follow: bool, js
 }
 
 /// Shows what a build tells, as it comes, until it is over or the time is. Where its log breaks off it goes on.
-pub async fn watch(project: &ProjectClient, template: &Template, until: Instant) -> Result<()> {
+pub async fn show(project: &ProjectClient, template: &Template, until: Instant) -> Result<()> {
     let mut tell = |event: &BuildEvent| -> Result<()> {
         if let BuildEvent::Log { text, .. } = event {
             eprint!("{text}");

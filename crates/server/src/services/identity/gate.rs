@@ -82,7 +82,7 @@ impl Gate for Identity {
     }
 
     fn admit(&self, who: &Who, scope: Option<&Scope>) -> Result<Option<Window>> {
-        // However many sessions somebody opens, they are one.
+        // All sessions of a person share one counter.
         let own = self.inner.limiter.credential(who.id())?;
         let Some(scope) = scope else { return Ok(own) };
         let limits = [

@@ -3,6 +3,7 @@
 //! The outbox names only what is to be told to whom. The text, with its link or code, is made at the moment
 //! of sending, so that no secret lies anywhere but in the message itself.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
@@ -210,10 +211,10 @@ impl Carrier {
             let mut files = tokio::fs::read_dir(&self.folder).await?;
             while let Some(file) = files.next_entry().await? {
                 // What a crash left half written holds a link, too.
-                let is_message =
-                    file.path().extension().is_some_and(|kind| ["eml", "txt", "part"].iter().any(|k| kind == *k));
+                let path = file.path();
+                let is_message = matches!(path.extension().and_then(OsStr::to_str), Some("eml" | "txt" | "part"));
                 if is_message && file.metadata().await?.modified()? < before {
-                    tokio::fs::remove_file(file.path()).await?;
+                    tokio::fs::remove_file(path).await?;
                 }
             }
             Ok::<_, io::Error>(())

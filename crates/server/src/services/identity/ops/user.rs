@@ -237,7 +237,8 @@ pub(super) fn email_taken() -> Error {
     Error::new(Code::EmailTaken, "There is an account with this address. Sign in, or reset its password.")
 }
 
-/// What an account's transaction failed of: somebody else made one with its address in the meantime, or the database.
+/// Why an account could not be committed: another request made one with its address in the meantime, or the database
+/// failed.
 pub(super) fn or_email_taken(error: DbError) -> Error {
     if matches!(error, DbError::Unique(_)) { email_taken() } else { error.into() }
 }

@@ -44,15 +44,13 @@ pub async fn create(
         _ => None,
     };
     let name = request.name.as_str();
-    if let Some(former) = store::template::of_project(&mut tx, scope.project, name).await?
-        && (request.replace || former.status == TemplateStatus::Failed)
-    {
+    if let Some(former) = store::template::of_project(&mut tx, scope.project, name).await? {
+        if !request.replace && former.status != TemplateStatus::Failed {
+            let message =
+                "Choose another name, delete that one first, or ask with 'replace' that this one takes its place.";
+            return Err(Error::new(Code::TemplateExists, format!("The project has a template '{name}'. {message}")));
+        }
         replace(&mut tx, scope, &former, now).await?;
-    }
-    if store::template::taken(&mut tx, scope.project, name).await? {
-        let message =
-            "Choose another name, delete that one first, or ask with 'replace' that this one takes its place.";
-        return Err(Error::new(Code::TemplateExists, format!("The project has a template '{name}'. {message}")));
     }
     if let Some(id) = request.context
         && store::upload::find(&mut tx, scope.into(), id).await?.is_none()
@@ -75,13 +73,14 @@ pub async fn create(
     Ok(outcome)
 }
 
-/// Records the wish to delete a template, and gives its name to the one that takes its place. Sandboxes that wait for it
-/// are told.
+/// Records the wish to delete a template, and gives its name to the one that takes its place. Sandboxes that wait for the
+/// former look at it again.
 async fn replace(tx: &mut Tx, scope: &Scope, before: &TemplateRow, now: Timestamp) -> Result<()> {
     let subject = before.id.to_string();
     let after = TemplateRow { name: subject.clone(), ..deleting(before, now) };
     store::template::update(tx, before, &after, now).await?;
     store::sandbox::wake_those_of_template(tx, before.id, now).await?;
+    // That one is being deleted was recorded and told when it was asked for.
     if before.status == TemplateStatus::Deleting {
         return Ok(());
     }

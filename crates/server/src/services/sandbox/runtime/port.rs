@@ -237,8 +237,8 @@ mod tests {
         assert!(matches!(connected(begun, 2, Code::PortRefused).await, (Err(_), 1)));
         assert!(matches!(connected(now, 2, Code::SandboxPaused).await, (Err(_), 1)));
         // It is not waited for without an end.
-        let (ended, asked) = connected(begun + AGAIN * 3, u32::MAX, Code::PortRefused).await;
-        assert!(ended.is_err_and(|ApiError(error)| error.code == Code::PortRefused) && asked > 1, "{asked}");
+        let (ended, _) = connected(begun + AGAIN * 3, u32::MAX, Code::PortRefused).await;
+        assert!(ended.is_err_and(|ApiError(error)| error.code == Code::PortRefused));
     }
 
     #[test]

@@ -191,17 +191,6 @@ pub async fn of_project(tx: &mut Tx, project: ProjectId, name: &str) -> Result<O
         .await
 }
 
-/// Whether a project has a template of this name, one that is being deleted among them.
-pub async fn taken(tx: &mut Tx, project: ProjectId, name: &str) -> Result<bool, DbError> {
-    let n: i64 =
-        sql("SELECT COUNT(*) FROM sandbox_templates WHERE project_id = $1 AND name = $2 AND deleted_at IS NULL")
-            .bind(project)
-            .bind(name)
-            .fetch_one(tx)
-            .await?;
-    Ok(n > 0)
-}
-
 /// One of the platform's.
 pub async fn of_platform(on: impl On, name: &str) -> Result<Option<TemplateRow>, DbError> {
     sql("SELECT * FROM sandbox_templates WHERE project_id IS NULL AND name = $1 AND deleted_at IS NULL")

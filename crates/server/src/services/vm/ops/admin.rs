@@ -18,10 +18,11 @@ use crate::services::vm::store::vm::VmRow;
 pub async fn stop(vms: &Vms, admin: &Person, id: VmId) -> Result<VmRow> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(admin).await?;
-    let mut vm = find(&mut tx, id).await?;
+    let before = find(&mut tx, id).await?;
+    let mut vm = before.clone();
     let Some(next) = on_verb(Verb::Stop, vm.status)? else { return Ok(vm) };
     vm.stop_for(next, "an administrator of the platform stops it", now);
-    record(&mut tx, Some(&admin.caller), &vm, Verb::Stop.as_str(), now).await?;
+    record(&mut tx, Some(&admin.caller), (&before, &vm), Verb::Stop.as_str(), now).await?;
     tx.commit().await?;
     Ok(vm)
 }
@@ -30,13 +31,14 @@ pub async fn stop(vms: &Vms, admin: &Person, id: VmId) -> Result<VmRow> {
 pub async fn delete(vms: &Vms, admin: &Person, id: VmId) -> Result<()> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(admin).await?;
-    let mut vm = find(&mut tx, id).await?;
+    let before = find(&mut tx, id).await?;
+    let mut vm = before.clone();
     if vm.status == Status::Deleting {
         return Ok(());
     }
     vm.want = Want::Gone;
     vm.enter(Status::Deleting, Some("an administrator of the platform deletes it".into()), now);
-    record(&mut tx, Some(&admin.caller), &vm, "delete", now).await?;
+    record(&mut tx, Some(&admin.caller), (&before, &vm), "delete", now).await?;
     Ok(tx.commit().await?)
 }
 

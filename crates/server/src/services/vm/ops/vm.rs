@@ -334,7 +334,8 @@ fn data_disk(scope: &Scope, region: &str, disk: &NewDisk, now: Timestamp) -> Dis
 pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWithDisks> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
-    let mut vm = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
+    let before = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
+    let mut vm = before.clone();
     let mut disks = store::disk::of_vm(&mut tx, id).await?;
     let Some(next) = on_verb(verb, vm.status)? else {
         return Ok(VmWithDisks { vm, disks });
@@ -348,7 +349,7 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
     if verb == Verb::Start {
         try_disks_again(&mut tx, &mut disks, now).await?;
     }
-    record(&mut tx, Some(&scope.caller), &vm, verb.as_str(), now).await?;
+    record(&mut tx, Some(&scope.caller), (&before, &vm), verb.as_str(), now).await?;
     tx.commit().await?;
     Ok(VmWithDisks { vm, disks })
 }
@@ -369,13 +370,14 @@ async fn try_disks_again(tx: &mut Tx, disks: &mut [DiskRow], now: Timestamp) -> 
 pub async fn delete(vms: &Vms, scope: &Scope, id: VmId) -> Result<()> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
-    let mut vm = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
+    let before = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
+    let mut vm = before.clone();
     if vm.status == Status::Deleting {
         return Ok(());
     }
     vm.want = Want::Gone;
     vm.enter(Status::Deleting, Some("waiting for a worker to delete".into()), now);
-    record(&mut tx, Some(&scope.caller), &vm, "delete", now).await?;
+    record(&mut tx, Some(&scope.caller), (&before, &vm), "delete", now).await?;
     Ok(tx.commit().await?)
 }
 
@@ -383,7 +385,8 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: VmId) -> Result<()> {
 pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Result<VmWithDisks> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
-    let mut vm = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
+    let before = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
+    let mut vm = before.clone();
     let disks = store::disk::of_vm(&mut tx, id).await?;
     if vm.want == Want::Gone {
         return Err(Error::new(Code::InvalidStatus, "The VM is being deleted."));
@@ -402,7 +405,7 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
     }
     vm.updated_at = now;
     vm.work_at = Some(now);
-    store::vm::update(&mut tx, &vm).await?;
+    store::vm::update(&mut tx, &before, &vm).await?;
     let subject = id.to_string();
     let data = json!({"name": vm.name});
     Audit { data: data.clone(), ..scope.audit("vm.update", &subject) }.write(&mut tx, now).await?;
@@ -422,9 +425,10 @@ pub async fn stop_all(vms: &Vms, org: Option<OrgId>, reason: &str) -> Result<usi
         let mut tx = vms.db().begin().await?;
         let found = store::vm::load(&mut tx, id).await?;
         let wanted = |vm: &VmRow| vm.want == Want::Run && org.is_none_or(|org| org == vm.org);
-        let Some(mut vm) = found.filter(wanted) else { continue };
+        let Some(before) = found.filter(wanted) else { continue };
+        let mut vm = before.clone();
         vm.stop_for(Status::Stopping, reason, now);
-        record(&mut tx, None, &vm, "stop", now).await?;
+        record(&mut tx, None, (&before, &vm), "stop", now).await?;
         tx.commit().await?;
         stopped += 1;
     }
@@ -433,8 +437,14 @@ pub async fn stop_all(vms: &Vms, org: Option<OrgId>, reason: &str) -> Result<usi
 
 /// Writes the wish with its audit record, event and operation, and wakes the worker. Without a caller it is
 /// the platform's own.
-pub(super) async fn record(tx: &mut Tx, by: Option<&Caller>, vm: &VmRow, action: &str, now: Timestamp) -> Result<()> {
-    store::vm::update(tx, vm).await?;
+pub(super) async fn record(
+    tx: &mut Tx,
+    by: Option<&Caller>,
+    (before, vm): (&VmRow, &VmRow),
+    action: &str,
+    now: Timestamp,
+) -> Result<()> {
+    store::vm::update(tx, before, vm).await?;
     let subject = vm.id.to_string();
     let data = json!({"status": vm.status.as_str(), "message": vm.message});
     let audit = Audit {

@@ -211,19 +211,14 @@ pub async fn insert(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
     record::insert(TABLE, columns(vm)).execute(tx).await.map(drop)
 }
 
-/// Writes a row that the worker brought on from `before`. What it takes is noted where that changed: most steps change
-/// nothing of it, and the ledger would be read for each.
-pub async fn bring_on(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), DbError> {
-    if after.takes() == before.takes() {
-        return record::update(TABLE, columns(after)).execute(tx).await.map(drop);
+/// Writes a row anew, and notes what it takes from its last change on, where that is not what it took before.
+pub async fn update(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), DbError> {
+    record::update(TABLE, columns(after)).execute(&mut *tx).await?;
+    let taken = after.takes();
+    if taken != before.takes() {
+        resource_usage::settle(tx, (Kind::Vm, after.id.0), taken.as_ref(), after.updated_at).await?;
     }
-    update(tx, after).await
-}
-
-/// Writes a row anew, and notes what it takes from its last change on.
-pub async fn update(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
-    record::update(TABLE, columns(vm)).execute(&mut *tx).await?;
-    resource_usage::settle(tx, (Kind::Vm, vm.id.0), vm.takes().as_ref(), vm.updated_at).await
+    Ok(())
 }
 
 impl VmRow {

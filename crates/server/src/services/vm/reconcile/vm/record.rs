@@ -66,7 +66,7 @@ impl VmReconciler {
         if told || seen || vm.reserved != before.reserved {
             vm.updated_at = now;
         }
-        store::vm::bring_on(tx, before, &vm).await?;
+        store::vm::update(tx, before, &vm).await?;
         if told {
             let data = json!({"status": vm.status.as_str(), "message": vm.message});
             event::emit(tx, vm.project, "vm.status", &vm.id.to_string(), &data, now).await?;
@@ -94,7 +94,7 @@ impl VmReconciler {
             && vm.updated_at == seen.vm.updated_at
         {
             vm.work_at = until;
-            store::vm::bring_on(&mut tx, &seen.vm, &vm).await?;
+            store::vm::update(&mut tx, &seen.vm, &vm).await?;
             tx.commit().await?;
         }
         Ok(())
