@@ -4,7 +4,7 @@
 //! say when they want to be looked at (`work_at`), so nothing is forgotten in a crash. A committed
 //! transaction wakes the driver at once; an engine pokes a key; a timer stands behind both, for the
 //! wake-up that was lost and for the time that has come. While rows that were read wait for a worker, the driver reads
-//! the list ten times a second at most.
+//! the list ten times a second at most, and spends a tenth of its time on that.
 //!
 //! Workers are few, and a hostile guest can keep one for as long as its deadlines allow. So rows wait in a
 //! [`fair::Queue`]: organizations take turns, and one that holds many workers leaves as many to the others; within its
@@ -32,9 +32,11 @@ use crate::db::{Db, Signal};
 const BATCH: usize = 256;
 /// Longest time between two looks at the rows.
 const IDLE: Duration = Duration::from_secs(2);
-/// Time between two looks at the rows while some that were read wait for a worker. Each row that is written wakes the
-/// driver, which would read a queue of thousands for each of them.
+/// Shortest time between two looks at the rows while some that were read wait for a worker. Each row that is written
+/// wakes the driver, which would read a queue of thousands for each of them.
 const WHILE_BUSY: Duration = Duration::from_millis(100);
+/// The same in times of what the last look took: the more rows are due, the longer it takes to order them.
+const TIMES_A_LOOK: u32 = 10;
 /// Wait after the database did not answer.
 const BACKOFF: Duration = Duration::from_millis(500);
 /// Wait after the work on a row panicked.
@@ -154,19 +156,20 @@ impl<R: Reconciler> Driver<R> {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut signals = self.db.watch();
         let freed = self.freed.clone();
-        let mut looked_at = Instant::now();
-        let mut look_at = looked_at;
+        let mut look_at = Instant::now();
+        let mut busy_until = look_at;
         loop {
-            if Instant::now() >= look_at {
-                looked_at = Instant::now();
-                look_at = looked_at + self.look().await;
+            let now = Instant::now();
+            if now >= look_at {
+                look_at = now + self.look().await;
+                busy_until = now + (now.elapsed() * TIMES_A_LOOK).clamp(WHILE_BUSY, IDLE);
             }
             self.begin();
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = tokio::time::sleep_until(look_at) => {}
-                () = woken::<R>(&mut signals) => look_at = look_at.min(self.next_look(looked_at)),
-                () = freed.notified() => look_at = look_at.min(self.next_look(looked_at)),
+                () = woken::<R>(&mut signals) => look_at = look_at.min(self.next_look(busy_until)),
+                () = freed.notified() => look_at = look_at.min(self.next_look(busy_until)),
                 // Nobody may be left who pokes.
                 Some(key) = self.pokes.recv() => self.poked(key).await,
             }
@@ -177,8 +180,8 @@ impl<R: Reconciler> Driver<R> {
 
     /// When the driver reads the rows after one was written or a worker came free: at once, or in a moment where rows
     /// wait already.
-    fn next_look(&self, looked_at: Instant) -> Instant {
-        if lock(&self.work).waiting.is_empty() { Instant::now() } else { looked_at + WHILE_BUSY }
+    fn next_look(&self, busy_until: Instant) -> Instant {
+        if lock(&self.work).waiting.is_empty() { Instant::now() } else { busy_until }
     }
 
     /// Reads the rows that are due and queues them. Returns the time until the next look.
