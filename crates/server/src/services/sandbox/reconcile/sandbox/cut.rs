@@ -31,7 +31,9 @@ impl SandboxReconciler {
             Ok(done) => done,
             Err(error) if error.is_final() && !cold => {
                 let mut tx = self.sandboxes.db().begin().await?;
-                drop_cut(&mut tx, &snapshot, &error.to_string(), seen.now).await?;
+                if let Some(snapshot) = store::snapshot::load(&mut tx, snapshot.id).await? {
+                    drop_cut(&mut tx, &snapshot, &error.to_string(), seen.now).await?;
+                }
                 return Ok(tx.commit().await?);
             }
             // Nobody knows which layer is the newest, so there is no giving up.
