@@ -22,11 +22,11 @@ const CREATION: &[&str] = &[
     "vm.reserve.done",
     "vm.reserve.after",
     "vm.make_disk.before",
-    "disk.make.intent",
+    "disk.make.before",
     "disk.make.done",
     "vm.make_disk.after",
     "vm.make_disk.before:2",
-    "disk.make.intent:2",
+    "disk.make.before:2",
     "disk.make.done:2",
     "vm.enter.before:2",
     "vm.enter.after:2",
@@ -407,7 +407,7 @@ async fn a_mail_is_sent_at_least_once() {
 async fn a_step_that_fails_is_taken_again() {
     for point in [
         "vm.reserve.done",
-        "disk.make.intent",
+        "disk.make.before",
         "disk.make.done",
         "vm.start.intent",
         "vm.start.done",

@@ -139,7 +139,7 @@ impl On for &mut Tx {
 }
 
 /// A statement with its arguments, in the order of `$1`, `$2`, ….
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     text: Cow<'static, str>,
     args: Vec<Value>,

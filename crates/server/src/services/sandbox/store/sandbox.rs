@@ -235,7 +235,7 @@ pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow) -> Result<(), DbError> {
 
 /// Writes a row anew, notes what it takes, has looked at what it does not hold any more, and tells who waits for it.
 pub async fn update(tx: &mut Tx, before: &SandboxRow, after: &SandboxRow, now: Timestamp) -> Result<(), DbError> {
-    record::update(TABLE, columns(after)).execute(&mut *tx).await?;
+    record::update(tx, TABLE, &columns(before), columns(after)).await?;
     let taken = after.takes();
     if taken != before.takes() {
         // The time that it was ready, to the microsecond.

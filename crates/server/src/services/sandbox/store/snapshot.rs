@@ -154,7 +154,7 @@ pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
 
 /// Writes a row anew, notes what it takes, and has looked at what it does not hold any more.
 pub async fn update(tx: &mut Tx, before: &SnapshotRow, after: &SnapshotRow, now: Timestamp) -> Result<(), DbError> {
-    record::update(TABLE, columns(after)).execute(&mut *tx).await?;
+    record::update(tx, TABLE, &columns(before), columns(after)).await?;
     let taken = after.takes();
     if taken != before.takes() {
         resource_usage::settle(tx, (Kind::Snapshot, after.id.0), taken.as_ref(), now).await?;

@@ -152,7 +152,7 @@ pub async fn insert(tx: &mut Tx, template: &TemplateRow) -> Result<(), DbError> 
 
 /// Writes a row anew, and has looked at what it does not hold any more.
 pub async fn update(tx: &mut Tx, before: &TemplateRow, after: &TemplateRow, now: Timestamp) -> Result<(), DbError> {
-    record::update(TABLE, columns(after)).execute(tx).await?;
+    record::update(tx, TABLE, &columns(before), columns(after)).await?;
     super::release(tx, before, after, now).await?;
     tx.signal(Signal::Row(TABLE, after.id.0));
     tx.signal(Signal::Work(TABLE));

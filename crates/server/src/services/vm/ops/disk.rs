@@ -43,15 +43,13 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempote
 pub async fn delete(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId) -> Result<()> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
-    let mut row = store::disk::find_in(&mut tx, scope.into(), kind, id).await?.ok_or_else(volume_not_found)?;
-    if !disk::on_delete(row.status, row.vm.is_some())? {
+    let before = store::disk::find_in(&mut tx, scope.into(), kind, id).await?.ok_or_else(volume_not_found)?;
+    if !disk::on_delete(before.status, before.vm.is_some())? {
         return Ok(());
     }
-    row.status = DiskStatus::Deleting;
-    row.message = None;
-    row.work_at = Some(now);
-    row.updated_at = now;
-    store::disk::update(&mut tx, &row).await?;
+    let row =
+        DiskRow { status: DiskStatus::Deleting, message: None, work_at: Some(now), updated_at: now, ..before.clone() };
+    store::disk::update(&mut tx, &before, &row).await?;
     record(&mut tx, scope, &row, "delete").await?;
     Ok(tx.commit().await?)
 }
@@ -60,17 +58,16 @@ pub async fn delete(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId) -> Res
 pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -> Result<DiskRow> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
-    let mut row =
-        store::disk::find_in(&mut tx, scope.into(), DiskKind::Data, id).await?.ok_or_else(volume_not_found)?;
+    let before = store::disk::find_in(&mut tx, scope.into(), DiskKind::Data, id).await?.ok_or_else(volume_not_found)?;
     let vm = store::vm::find_in(&mut tx, scope.into(), request.vm_id).await?.ok_or_else(vm_not_found)?;
-    if row.vm == Some(vm.id) {
-        return Ok(row);
+    if before.vm == Some(vm.id) {
+        return Ok(before);
     }
-    available(&row)?;
-    if row.status != DiskStatus::Ready {
-        return Err(Error::field("disk_id", format!("{id} is {}, not ready", row.status)));
+    available(&before)?;
+    if before.status != DiskStatus::Ready {
+        return Err(Error::field("disk_id", format!("{id} is {}, not ready", before.status)));
     }
-    if row.region_id != vm.region_id {
+    if before.region_id != vm.region_id {
         return Err(Error::field("vm_id", "the VM lies in another region"));
     }
     require_off(vm.status)?;
@@ -78,10 +75,9 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
     if held.len() > 2 * MAX_DISKS {
         return Err(Error::new(Code::Conflict, format!("A VM has at most {} data disks.", 2 * MAX_DISKS)));
     }
-    row.vm = Some(vm.id);
-    row.slot = held.iter().map(|d| d.slot).max().unwrap_or_default() + 1;
-    row.updated_at = now;
-    store::disk::update(&mut tx, &row).await?;
+    let slot = held.iter().map(|d| d.slot).max().unwrap_or_default() + 1;
+    let row = DiskRow { vm: Some(vm.id), slot, updated_at: now, ..before.clone() };
+    store::disk::update(&mut tx, &before, &row).await?;
     record(&mut tx, scope, &row, "attach").await?;
     tx.signal(Signal::Row("vms", vm.id.0));
     tx.commit().await?;
@@ -92,15 +88,13 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
 pub async fn detach(vms: &Vms, scope: &Scope, id: DiskId) -> Result<DiskRow> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
-    let mut row =
-        store::disk::find_in(&mut tx, scope.into(), DiskKind::Data, id).await?.ok_or_else(volume_not_found)?;
-    let Some(holder) = row.vm else { return Ok(row) };
+    let before = store::disk::find_in(&mut tx, scope.into(), DiskKind::Data, id).await?.ok_or_else(volume_not_found)?;
+    let Some(holder) = before.vm else { return Ok(before) };
     if let Some(vm) = store::vm::find_in(&mut tx, scope.into(), holder).await? {
         require_off(vm.status)?;
     }
-    row.vm = None;
-    row.updated_at = now;
-    store::disk::update(&mut tx, &row).await?;
+    let row = DiskRow { vm: None, updated_at: now, ..before.clone() };
+    store::disk::update(&mut tx, &before, &row).await?;
     record(&mut tx, scope, &row, "detach").await?;
     tx.signal(Signal::Row("vms", holder.0));
     tx.commit().await?;

@@ -222,15 +222,14 @@ async fn write(
     let attached = found.attached.into_iter().map(|disk| (disk, false));
     let all = std::iter::once((root, created)).chain(attached).chain(fresh.map(|disk| (disk, true)));
     let mut disks = Vec::new();
-    for (slot, (mut disk, is_new)) in all.enumerate() {
-        disk.vm = Some(id);
-        disk.slot = i64::try_from(slot).unwrap_or_default();
-        disk.updated_at = now;
+    for (slot, (found, is_new)) in all.enumerate() {
+        let slot = i64::try_from(slot).unwrap_or_default();
+        let mut disk = DiskRow { vm: Some(id), slot, updated_at: now, ..found.clone() };
         if is_new {
             disk.created_with = Some(id);
             store::disk::insert(tx, &disk).await?;
         } else {
-            store::disk::update(tx, &disk).await?;
+            store::disk::update(tx, &found, &disk).await?;
             told::disk(tx, &disk, now).await?;
         }
         disks.push(disk);
@@ -357,10 +356,11 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
 /// A start is another attempt for disks that could not be made.
 async fn try_disks_again(tx: &mut Tx, disks: &mut [DiskRow], now: Timestamp) -> Result<()> {
     for disk in disks.iter_mut().filter(|d| d.status == DiskStatus::Failed) {
+        let before = disk.clone();
         disk.status = DiskStatus::Pending;
         disk.message = None;
         disk.updated_at = now;
-        store::disk::update(tx, disk).await?;
+        store::disk::update(tx, &before, disk).await?;
         told::disk(tx, disk, now).await?;
     }
     Ok(())

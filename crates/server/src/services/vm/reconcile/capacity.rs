@@ -1,7 +1,7 @@
 //! What the host lacks for what is wanted, as a sentence; sums over rows are the only counters.
 //!
-//! A disk counts from when it has its place: it is being made, or its VM has reserved. One that merely was asked for takes
-//! nothing from anybody, so that a wish that the host cannot hold fails alone.
+//! A disk counts from when it has its place: a worker is to make it by itself, or its VM has reserved. One that merely was
+//! asked for takes nothing from anybody, so that a wish that the host cannot hold fails alone.
 
 use berth_domain::vm::DiskStatus;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_domain::ids::{DiskId, Owner};
+use berth_domain::ids::{DiskId, Owner, VmId};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 use berth_domain::{Error, Result, Timestamp};
 
@@ -60,25 +60,24 @@ impl DiskReconciler {
         drop(tx);
         match row {
             Some(disk) if disk.status == DiskStatus::Deleting => self.remove(&disk).await,
-            Some(disk) if matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning) => {
-                if disk.status == DiskStatus::Provisioning || self.place(&disk).await? {
-                    return make(&self.vms, &disk).await;
-                }
-                Ok(())
-            }
+            Some(disk) if disk.status == DiskStatus::Pending => match self.place(&disk).await? {
+                Some(placed) => make(&self.vms, &placed).await,
+                None => Ok(()),
+            },
+            Some(disk) if disk.status == DiskStatus::Provisioning => make(&self.vms, &disk).await,
             Some(disk) => record(&self.vms, disk.id, |disk, _| disk.work_at = None).await,
             None => Ok(()),
         }
     }
 
-    /// Takes a place on the host for a disk, or fails it for the lack of one. Whether it has its place.
-    async fn place(&self, disk: &DiskRow) -> Result<bool, StepError> {
+    /// Takes a place on the host for a disk, or fails it for the lack of one. The disk, if it has its place.
+    async fn place(&self, disk: &DiskRow) -> Result<Option<DiskRow>, StepError> {
         let capacity = self.vms.engine().capacity().await?;
         let now = self.vms.clock().now();
         let mut tx = self.vms.db().begin().await?;
         let found = store::disk::load(&mut tx, disk.id).await?;
         let Some(before) = found.filter(|disk| disk.status == DiskStatus::Pending) else {
-            return Ok(false);
+            return Ok(None);
         };
         let missing = shortage_of_disk(&mut tx, &before.region_id, before.size_gb, capacity).await?;
         let (fits, mut disk) = (missing.is_none(), before.clone());
@@ -88,9 +87,9 @@ impl DiskReconciler {
             disk.message = Some(EngineError::NoCapacity(missing).to_string());
             disk.work_at = None;
         }
-        write(&mut tx, &before, disk, now).await?;
+        let disk = write(&mut tx, &before, disk, now).await?;
         tx.commit().await?;
-        Ok(fits)
+        Ok(fits.then_some(disk))
     }
 
     async fn remove(&self, disk: &DiskRow) -> Result<(), StepError> {
@@ -110,10 +109,17 @@ impl DiskReconciler {
     }
 }
 
-/// Makes a disk and records it. A failure that will not pass is recorded on the disk, not returned.
+/// Has the disks of a VM take their places on the host with it.
+pub(super) async fn place_all(tx: &mut Tx, vm: VmId, now: Timestamp) -> Result<(), StepError> {
+    for disk in store::disk::of_vm(tx, vm).await?.into_iter().filter(|disk| disk.status == DiskStatus::Pending) {
+        write(tx, &disk, DiskRow { status: DiskStatus::Provisioning, ..disk.clone() }, now).await?;
+    }
+    Ok(())
+}
+
+/// Makes a disk that has its place, and records it. A failure that will not pass is recorded on the disk, not returned.
 pub(super) async fn make(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
-    record(vms, disk.id, |disk, _| disk.status = DiskStatus::Provisioning).await?;
-    fault("disk", "make", "intent").await?;
+    fault("disk", "make", "before").await?;
     let made = match source(disk) {
         Ok(source) => vms.engine().make_disk(&DiskSpec { id: disk.id, source, size_gb: disk.size_gb }).await,
         Err(error) => return Err(error.into()),
@@ -159,10 +165,11 @@ async fn record(vms: &Vms, id: DiskId, change: impl FnOnce(&mut DiskRow, Timesta
     Ok(tx.commit().await?)
 }
 
-async fn write(tx: &mut Tx, before: &DiskRow, mut disk: DiskRow, now: Timestamp) -> Result<(), StepError> {
+async fn write(tx: &mut Tx, before: &DiskRow, mut disk: DiskRow, now: Timestamp) -> Result<DiskRow, StepError> {
     if disk.status != before.status {
         disk.updated_at = now;
         told::disk(tx, &disk, now).await?;
     }
-    Ok(store::disk::update(tx, &disk).await?)
+    store::disk::update(tx, before, &disk).await?;
+    Ok(disk)
 }

@@ -183,11 +183,11 @@ impl VmReconciler {
         let engine = self.vms.engine();
         let capacity = engine.capacity().await?;
         let address = self.free_address(seen.vm.address).await?;
+        let now = self.vms.clock().now();
         fault("vm", "reserve", "done").await?;
         let mut tx = self.vms.db().begin().await?;
-        let Some(mut vm) = still(&mut tx, seen).await? else {
-            return Ok(());
-        };
+        let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
+        let mut vm = before.clone();
         if let Some(missing) = shortage(&mut tx, &vm, capacity).await? {
             drop(tx);
             return self.fail(seen, Failure::Capacity(missing)).await;
@@ -195,7 +195,8 @@ impl VmReconciler {
         vm.reserved = true;
         vm.address = Some(address);
         vm.ssh_port = Some(ssh_port(engine.ssh_port(), &vm.exposed_ports));
-        self.write(&mut tx, &seen.vm, &vm).await?;
+        super::disk::place_all(&mut tx, vm.id, now).await?;
+        self.write(&mut tx, &before, &vm).await?;
         Ok(tx.commit().await?)
     }
 
@@ -205,10 +206,11 @@ impl VmReconciler {
         if let Some(address) = held {
             return Ok(address);
         }
-        let mut tx = self.vms.db().begin().await?;
         for _ in 0..TRIES {
             let address = self.vms.candidate_address();
-            if !store::vm::address_is_held(&mut tx, address).await? && self.vms.engine().address_free(address).await {
+            if !store::vm::address_is_held(self.vms.db(), address).await?
+                && self.vms.engine().address_free(address).await
+            {
                 return Ok(address);
             }
         }

@@ -98,21 +98,20 @@ fn columns(disk: &DiskRow) -> Columns {
     }
 }
 
-/// Writes a new row, and notes what it takes.
+/// Writes a new row, of a disk that is not made yet.
 pub async fn insert(tx: &mut Tx, disk: &DiskRow) -> Result<(), DbError> {
-    record::insert(TABLE, columns(disk)).execute(&mut *tx).await?;
-    settle(tx, disk).await
+    record::insert(TABLE, columns(disk)).execute(tx).await.map(drop)
 }
 
-/// Writes a row anew, and notes what it takes from its last change on.
-pub async fn update(tx: &mut Tx, disk: &DiskRow) -> Result<(), DbError> {
-    record::update(TABLE, columns(disk)).execute(&mut *tx).await?;
-    settle(tx, disk).await
-}
-
-async fn settle(tx: &mut Tx, disk: &DiskRow) -> Result<(), DbError> {
-    let kind = disk.counted_as();
-    resource_usage::settle(tx, (kind, disk.id.0), disk.takes().as_ref(), disk.updated_at).await
+/// Writes a change of a row, and notes what it takes from then on, where that is not what it took before.
+pub async fn update(tx: &mut Tx, before: &DiskRow, after: &DiskRow) -> Result<(), DbError> {
+    record::update(tx, TABLE, &columns(before), columns(after)).await?;
+    let taken = after.takes();
+    if taken != before.takes() {
+        let resource = (after.counted_as(), after.id.0);
+        resource_usage::settle(tx, resource, taken.as_ref(), after.updated_at).await?;
+    }
+    Ok(())
 }
 
 impl DiskRow {
@@ -240,12 +239,10 @@ pub async fn owner(db: &Db, id: DiskId) -> Result<Option<Owner>, DbError> {
     due::owner(db, "disks", id).await
 }
 
-/// The sizes of a region's disks that have a place on the host, summed, in GiB: those that are there or being made, and
-/// those that wait for a VM which has reserved its place.
+/// The sizes of a region's disks that have a place on the host, summed, in GiB: those that are there or being made.
 pub async fn placed_gb(tx: &mut Tx, region: &str) -> Result<i64, DbError> {
     sql("SELECT CAST(COALESCE(SUM(size_gb), 0) AS BIGINT) AS gb FROM disks \
-         WHERE region_id = $1 AND deleted_at IS NULL AND status <> 'failed' AND (status <> 'pending' \
-         OR EXISTS (SELECT 1 FROM vms WHERE vms.id = disks.vm_id AND vms.reserved = 1))")
+         WHERE region_id = $1 AND deleted_at IS NULL AND status NOT IN ('pending', 'failed')")
     .bind(region)
     .fetch_one(tx)
     .await

@@ -211,9 +211,9 @@ pub async fn insert(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
     record::insert(TABLE, columns(vm)).execute(tx).await.map(drop)
 }
 
-/// Writes a row anew, and notes what it takes from its last change on, where that is not what it took before.
+/// Writes a change of a row, and notes what it takes from then on, where that is not what it took before.
 pub async fn update(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), DbError> {
-    record::update(TABLE, columns(after)).execute(&mut *tx).await?;
+    record::update(tx, TABLE, &columns(before), columns(after)).await?;
     let taken = after.takes();
     if taken != before.takes() {
         resource_usage::settle(tx, (Kind::Vm, after.id.0), taken.as_ref(), after.updated_at).await?;
@@ -354,8 +354,8 @@ pub async fn reserved(tx: &mut Tx, region: &str) -> Result<Reserved, DbError> {
 }
 
 /// Whether an address is held.
-pub async fn address_is_held(tx: &mut Tx, address: Ipv4Addr) -> Result<bool, DbError> {
-    let held: i64 = sql("SELECT COUNT(*) FROM vms WHERE address = $1").bind(address.to_string()).fetch_one(tx).await?;
+pub async fn address_is_held(db: &Db, address: Ipv4Addr) -> Result<bool, DbError> {
+    let held: i64 = sql("SELECT COUNT(*) FROM vms WHERE address = $1").bind(address.to_string()).fetch_one(db).await?;
     Ok(held > 0)
 }
 

@@ -50,9 +50,10 @@ impl VmReconciler {
     /// The same; whether the row still was the one it was decided for.
     pub(super) async fn is_recorded(&self, seen: &Seen, change: impl FnOnce(&mut VmRow)) -> Result<bool, StepError> {
         let mut tx = self.vms.db().begin().await?;
-        let Some(mut vm) = still(&mut tx, seen).await? else { return Ok(false) };
+        let Some(before) = still(&mut tx, seen).await? else { return Ok(false) };
+        let mut vm = before.clone();
         change(&mut vm);
-        self.write(&mut tx, &seen.vm, &vm).await?;
+        self.write(&mut tx, &before, &vm).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -90,11 +91,11 @@ impl VmReconciler {
         }
         let mut tx = self.vms.db().begin().await?;
         // A change that came in meanwhile, whatever it is, wants another look: it set its own time.
-        if let Some(mut vm) = still(&mut tx, seen).await?
-            && vm.updated_at == seen.vm.updated_at
+        if let Some(before) = still(&mut tx, seen).await?
+            && before.updated_at == seen.vm.updated_at
         {
-            vm.work_at = until;
-            store::vm::update(&mut tx, &seen.vm, &vm).await?;
+            let after = VmRow { work_at: until, ..before.clone() };
+            store::vm::update(&mut tx, &before, &after).await?;
             tx.commit().await?;
         }
         Ok(())
@@ -105,9 +106,8 @@ impl VmReconciler {
         let now = self.vms.clock().now();
         let reason = failure.to_string();
         let mut tx = self.vms.db().begin().await?;
-        let Some(mut vm) = still(&mut tx, seen).await? else {
-            return Ok(());
-        };
+        let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
+        let mut vm = before.clone();
         enter(&mut vm, Status::Failed, Some(reason.clone()), now);
         vm.want = Want::Stop;
         vm.reserved = false;
@@ -115,16 +115,15 @@ impl VmReconciler {
             vm.address = None;
             vm.ssh_port = None;
         }
-        for mut disk in store::disk::of_vm(&mut tx, vm.id).await? {
+        for disk in store::disk::of_vm(&mut tx, vm.id).await? {
             if matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning) {
-                disk.status = DiskStatus::Failed;
-                disk.message = Some(reason.clone());
-                disk.updated_at = now;
-                store::disk::update(&mut tx, &disk).await?;
-                told::disk(&mut tx, &disk, now).await?;
+                let message = Some(reason.clone());
+                let failed = DiskRow { status: DiskStatus::Failed, message, updated_at: now, ..disk.clone() };
+                store::disk::update(&mut tx, &disk, &failed).await?;
+                told::disk(&mut tx, &failed, now).await?;
             }
         }
-        self.write(&mut tx, &seen.vm, &vm).await?;
+        self.write(&mut tx, &before, &vm).await?;
         tracing::warn!(vm = %vm.id, reason, "VM failed");
         Ok(tx.commit().await?)
     }
@@ -133,19 +132,17 @@ impl VmReconciler {
     pub(super) async fn finish(&self, seen: &Seen) -> Result<(), StepError> {
         let now = self.vms.clock().now();
         let mut tx = self.vms.db().begin().await?;
-        let Some(mut vm) = still(&mut tx, seen).await? else {
-            return Ok(());
-        };
-        for mut disk in store::disk::of_vm(&mut tx, vm.id).await? {
-            disk.vm = None;
-            disk.updated_at = now;
+        let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
+        let mut vm = before.clone();
+        for disk in store::disk::of_vm(&mut tx, vm.id).await? {
+            let mut released = DiskRow { vm: None, updated_at: now, ..disk.clone() };
             if goes_with(&vm, &disk) {
-                disk.status = DiskStatus::Deleting;
-                disk.work_at = Some(now);
+                released.status = DiskStatus::Deleting;
+                released.work_at = Some(now);
                 tx.signal(Signal::Work("disks"));
             }
-            store::disk::update(&mut tx, &disk).await?;
-            told::disk(&mut tx, &disk, now).await?;
+            store::disk::update(&mut tx, &disk, &released).await?;
+            told::disk(&mut tx, &released, now).await?;
         }
         enter(&mut vm, Status::Deleted, None, now);
         vm.reserved = false;
@@ -154,7 +151,7 @@ impl VmReconciler {
         vm.user_data = None;
         vm.work_at = None;
         vm.deleted_at = Some(now);
-        self.write(&mut tx, &seen.vm, &vm).await?;
+        self.write(&mut tx, &before, &vm).await?;
         Ok(tx.commit().await?)
     }
 }
