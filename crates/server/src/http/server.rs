@@ -155,9 +155,20 @@ async fn connection(house: House, stream: std::net::TcpStream, guest: Guest, end
 }
 
 async fn greet(house: &House, stream: TcpStream, guest: &Guest, ending: &CancellationToken) {
-    let Some(certificate) = &guest.certificate else {
-        return speak(house, stream, guest, ending).await;
-    };
+    match &guest.certificate {
+        None => speak(house, stream, guest, ending).await,
+        // Apart: with the room for it, a connection without TLS would be three times as large.
+        Some(certificate) => Box::pin(greet_over_tls(certificate, house, stream, guest, ending)).await,
+    }
+}
+
+async fn greet_over_tls(
+    certificate: &Certificate,
+    house: &House,
+    stream: TcpStream,
+    guest: &Guest,
+    ending: &CancellationToken,
+) {
     match ending.run_until_cancelled(certificate.acceptor().accept(stream)).await {
         Some(Ok(stream)) => speak(house, stream, guest, ending).await,
         Some(Err(error)) => tracing::debug!(%error, from = %guest.from, "a connection does not speak TLS as we do"),
