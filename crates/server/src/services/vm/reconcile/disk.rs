@@ -109,12 +109,13 @@ impl DiskReconciler {
     }
 }
 
-/// Has the disks of a VM take their places on the host with it.
-pub(super) async fn place_all(tx: &mut Tx, vm: VmId, now: Timestamp) -> Result<(), StepError> {
+/// Has the disks of a VM take their places on the host with it. Those that took theirs, which are made next.
+pub(super) async fn place_all(tx: &mut Tx, vm: VmId, now: Timestamp) -> Result<Vec<DiskRow>, StepError> {
+    let mut placed = Vec::new();
     for disk in store::disk::of_vm(tx, vm).await?.into_iter().filter(|disk| disk.status == DiskStatus::Pending) {
-        write(tx, &disk, DiskRow { status: DiskStatus::Provisioning, ..disk.clone() }, now).await?;
+        placed.push(write(tx, &disk, DiskRow { status: DiskStatus::Provisioning, ..disk.clone() }, now).await?);
     }
-    Ok(())
+    Ok(placed)
 }
 
 /// Makes a disk that has its place, and records it. A failure that will not pass is recorded on the disk, not returned.

@@ -195,7 +195,9 @@ impl VmReconciler {
         vm.reserved = true;
         vm.address = Some(address);
         vm.ssh_port = Some(ssh_port(engine.ssh_port(), &vm.exposed_ports));
-        super::disk::place_all(&mut tx, vm.id, now).await?;
+        let placed = super::disk::place_all(&mut tx, vm.id, now).await?;
+        // Told in the same breath, since it begins at once.
+        vm.message = placed.first().map(making).or(vm.message);
         self.write(&mut tx, &before, &vm).await?;
         Ok(tx.commit().await?)
     }
@@ -221,8 +223,10 @@ impl VmReconciler {
         let Some(disk) = seen.disks.iter().find(|d| d.id == id) else {
             return Ok(());
         };
-        let what = if disk.kind == DiskKind::Root { "cloning the root disk" } else { "making the data disk" };
-        self.record(seen, |vm| vm.message = Some(format!("{what} {}", disk.name))).await?;
+        let message = Some(making(disk));
+        if seen.vm.message != message {
+            self.record(seen, |vm| vm.message = message).await?;
+        }
         super::disk::make(&self.vms, disk).await
     }
 
@@ -320,6 +324,12 @@ impl VmReconciler {
         let until = seen.now.plus_seconds(pause);
         self.record(&seen, |vm| vm.work_at = Some(until)).await
     }
+}
+
+/// What a VM's owner is told while a disk of it is made.
+fn making(disk: &DiskRow) -> String {
+    let what = if disk.kind == DiskKind::Root { "cloning the root disk" } else { "making the data disk" };
+    format!("{what} {}", disk.name)
 }
 
 /// The machine a row describes.
