@@ -19,7 +19,7 @@ use crate::error::{Refusal, Result};
 use crate::events::{Feed, Feeding};
 use crate::files::beneath::{Relative, make_parents, open};
 use crate::files::list::entry_at;
-use crate::files::range::Wanted;
+use crate::files::range::{Range, Wanted};
 use crate::server::Call;
 
 /// Bytes of one read and one write.
@@ -31,16 +31,11 @@ const MAX_LINKS: usize = 40;
 pub async fn read(mut call: Call) -> Result<Answer> {
     let path = call.query.required("path");
     call.query.finish()?;
-    let open = move |place: &Place| open_file(place, &Relative::parse_required(&path)?);
-    let (file, size) = call.agent.pool.run(call.agent.place()?, open).await?;
     let wanted = Wanted::parse(call.headers.get(header::RANGE).and_then(|value| value.to_str().ok()));
-    let Some(range) = wanted.within(size) else {
-        let message = format!("The file has {size} bytes; ask for one range within them, like bytes=0-99.");
-        let refusal = Refusal::new(code::RANGE_NOT_SATISFIABLE, message);
-        return Err(refusal.with(header::CONTENT_RANGE, format!("bytes */{size}")));
-    };
+    let open = move |place: &Place| begin(open_file(place, &Relative::parse_required(&path)?)?, wanted);
+    let Begun { file, size, range, first } = call.agent.pool.run(call.agent.place()?, open).await?;
     let status = if range.partial { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
-    let feed = Reading { agent: call.agent.clone(), file: Arc::new(file), next: range.start, end: range.end };
+    let feed = Reading { agent: call.agent.clone(), file: Arc::new(file), first, next: range.start, end: range.end };
     let mut answer = typed(status, "application/octet-stream", Body::Chunks(Box::pin(Feeding::new(feed))));
     answer.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
     answer.headers_mut().insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
@@ -50,12 +45,58 @@ pub async fn read(mut call: Call) -> Result<Answer> {
     Ok(answer)
 }
 
-fn open_file(place: &Place, path: &Relative) -> Result<(OwnedFd, u64)> {
+/// A file that is read: its size, the range that is sent, and the first chunk of it.
+///
+/// The chunk is read before the size is told: a small file that a writer truncates meanwhile is as long as what was
+/// read of it. Only a larger one breaks off where it becomes shorter.
+struct Begun {
+    file: OwnedFd,
+    size: u64,
+    range: Range,
+    first: Bytes,
+}
+
+fn begin(file: OwnedFd, wanted: Wanted) -> Result<Begun> {
+    let size = rustix::fs::fstat(&file)?.st_size.unsigned_abs();
+    let range = wanted.within(size).ok_or_else(|| out_of_range(size))?;
+    let first = read_chunk(&file, range.start, range.end)?;
+    let met = range.start + first.len() as u64;
+    if met >= range.end.min(range.start + CHUNK as u64) {
+        return Ok(Begun { file, size, range, first });
+    }
+    if first.is_empty() && range.partial {
+        return Err(out_of_range(rustix::fs::fstat(&file)?.st_size.unsigned_abs().min(range.start)));
+    }
+    Ok(Begun { file, size: met, range: Range { end: met, ..range }, first })
+}
+
+fn out_of_range(size: u64) -> Refusal {
+    let message = format!("The file has {size} bytes; ask for one range within them, like bytes=0-99.");
+    Refusal::new(code::RANGE_NOT_SATISFIABLE, message).with(header::CONTENT_RANGE, format!("bytes */{size}"))
+}
+
+/// The bytes from `start` up to `end`, a chunk at most, and less only where the file ends before.
+fn read_chunk(file: &OwnedFd, start: u64, end: u64) -> io::Result<Bytes> {
+    let wanted = usize::try_from(end.saturating_sub(start)).unwrap_or(CHUNK).min(CHUNK);
+    let mut buffer = vec![0; wanted];
+    let mut filled = 0;
+    while filled < wanted {
+        match rustix::io::pread(file, &mut buffer[filled..], start + filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    buffer.truncate(filled);
+    Ok(buffer.into())
+}
+
+fn open_file(place: &Place, path: &Relative) -> Result<OwnedFd> {
     // Not to wait for the other end of a pipe.
     let file = open(place.root.as_fd(), path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0)?;
-    let stat = rustix::fs::fstat(&file)?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Ok((file, stat.st_size.unsigned_abs())),
+    match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+        FileType::RegularFile => Ok(file),
         FileType::Directory => Err(Errno::ISDIR.into()),
         _ => Err(Refusal::new(code::CONFLICT, "There is no regular file at this path.")),
     }
@@ -64,6 +105,8 @@ fn open_file(place: &Place, path: &Relative) -> Result<(OwnedFd, u64)> {
 struct Reading {
     agent: Arc<Agent>,
     file: Arc<OwnedFd>,
+    /// What was read before the answer began.
+    first: Bytes,
     next: u64,
     end: u64,
 }
@@ -75,14 +118,13 @@ impl Feed for Reading {
         if self.next >= self.end {
             return None;
         }
-        let wanted = usize::try_from(self.end - self.next).unwrap_or(CHUNK).min(CHUNK);
-        let (file, offset) = (self.file.clone(), self.next);
-        let work = move |_: &Place| {
-            let mut buffer = Vec::with_capacity(wanted);
-            rustix::io::pread(&file, rustix::buffer::spare_capacity(&mut buffer), offset)?;
-            buffer.truncate(wanted);
-            Ok(Bytes::from(buffer))
-        };
+        let first = std::mem::take(&mut self.first);
+        if !first.is_empty() {
+            self.next += first.len() as u64;
+            return Some(Ok(first));
+        }
+        let (file, start, end) = (self.file.clone(), self.next, self.end);
+        let work = move |_: &Place| Ok(read_chunk(&file, start, end)?);
         let place = self.agent.place.get()?;
         match self.agent.pool.run(place, work).await {
             Ok(bytes) if bytes.is_empty() => Some(Err(io::Error::other("the file became shorter"))),

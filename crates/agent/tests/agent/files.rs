@@ -1,6 +1,9 @@
 //! Files: every route, and what it refuses.
 
+use std::collections::HashSet;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -89,6 +92,30 @@ async fn an_upload_that_breaks_off_leaves_nothing() {
     drop(sender);
     assert_eq!(client.get("/runtime/files/content?path=a").await.bytes, "old");
     assert_eq!(names(&client.get("/runtime/files/list").await.json()), ["a"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_written_anew_meanwhile_is_read() {
+    let (agent, client) = Agent::start().await;
+    agent.write("tick", b"0123456789");
+    let over = Arc::new(AtomicBool::new(false));
+    let (stop, path) = (over.clone(), agent.workspace().join("tick"));
+    // What a shell does that writes `>tick` again and again.
+    let writer = std::thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            std::fs::write(&path, b"0123456789").unwrap();
+        }
+    });
+    let mut lengths = HashSet::new();
+    for turn in 0..2000 {
+        let path = "/runtime/files/content?path=tick";
+        let reply = if turn % 2 == 0 { client.get(path).await.ok() } else { ranged(&client, path, "bytes=5-").await };
+        assert!(b"0123456789".ends_with(&reply.bytes[..]) || reply.status == 416, "{} {:?}", reply.status, reply.bytes);
+        lengths.insert(reply.bytes.len());
+    }
+    over.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    assert!(lengths.len() > 2, "the writer was never met: {lengths:?}");
 }
 
 #[tokio::test]
