@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -107,16 +108,20 @@ fn pids() -> impl Iterator<Item = i32> {
 
 /// Whether a process works in the folder and was started for this machine. A zombie has neither.
 fn is_machine(pid: i32, dir: &Path, id: Uuid) -> bool {
-    let cwd = fs::read_link(format!("/proc/{pid}/cwd"));
-    cwd.is_ok_and(|cwd| same(&cwd, dir)) && {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let id = id.to_string();
-        line.split(|b| *b == 0).any(|arg| arg == id.as_bytes())
-    }
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let id = id.to_string();
+    line.split(|b| *b == 0).any(|arg| arg == id.as_bytes()) && works_in(pid, dir)
 }
 
-fn same(cwd: &Path, dir: &Path) -> bool {
-    cwd == dir || dir.canonicalize().is_ok_and(|dir| cwd == dir)
+/// The folder itself is compared, not its path: a process that was started in another mount namespace, by an earlier
+/// run of the service in a unit or a container of its own, may see it elsewhere. Who takes it for dead starts a second
+/// machine on its disk.
+fn works_in(pid: i32, dir: &Path) -> bool {
+    let place = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    match (place(Path::new(&format!("/proc/{pid}/cwd"))), place(dir)) {
+        (Ok(cwd), Ok(dir)) => cwd == dir,
+        _ => false,
+    }
 }
 
 /// Returns when a machine's process has ended: at once where there is none.
@@ -166,4 +171,44 @@ pub fn scan(machines: &Path) -> Vec<Found> {
             Some(Found { dir: entry.path(), id })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A process in a folder of a mount namespace of its own, where `dir` is mounted; it ends with its input.
+    fn process_elsewhere(dir: &Path, other: &Path, id: Uuid) -> Child {
+        let script = r#"mount --bind "$1" "$2" && cd "$2" && echo there && exec sh -c "read x" "$3""#;
+        let mut command = Command::new("unshare");
+        if !rustix::process::geteuid().is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        command.args(["--mount", "sh", "-c", script, "sh"]).args([dir, other]).arg(id.to_string());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "there\n", "no mount namespace could be made");
+        child
+    }
+
+    #[test]
+    fn a_process_that_sees_its_folder_elsewhere_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let (dir, other) = (root.path().join("machine"), root.path().join("other"));
+        fs::create_dir(&dir).unwrap();
+        fs::create_dir(&other).unwrap();
+        let id = Uuid::from_u128(7);
+        let mut child = process_elsewhere(&dir, &other, id);
+        let pid = i32::try_from(child.id()).unwrap();
+        assert_ne!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), dir);
+        assert_eq!(find(&dir, id), Some(pid));
+        assert_eq!((find(&other, id), find(&dir, Uuid::from_u128(8))), (None, None));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(find(&dir, id), None);
+    }
 }
