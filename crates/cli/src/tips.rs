@@ -24,7 +24,10 @@ pub fn better(mut error: Error) -> Error {
                 _ => Vec::new(),
             };
             error.remove(ContextKind::Suggested);
-            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(tips));
+            error.remove(ContextKind::SuggestedSubcommand);
+            if !tips.is_empty() {
+                error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(tips));
+            }
         }
         ErrorKind::UnknownArgument if is_option(&error) => {
             error.remove(ContextKind::Suggested);
@@ -88,6 +91,12 @@ mod tests {
         }
         let told = told(&["berth", "list"]);
         assert!(!told.contains(" list'"), "{told}");
+    }
+
+    #[test]
+    fn a_word_that_is_like_none_has_no_tip() {
+        let told = told(&["berth", "nope"]);
+        assert!(told.contains("'nope'") && !told.contains("tip:"), "{told}");
     }
 
     #[test]
