@@ -12,16 +12,22 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::agent::{Agent, lock};
 use crate::error::{Refusal, Result};
 use crate::process::api::{environment, settle};
-use crate::process::{Ending, Launch, launch};
+use crate::process::{Ended, Ending, Launch, launch};
 use crate::terminal::Terminal;
 
 /// How long output is waited for once the program ended.
 const GRACE: Duration = Duration::from_millis(100);
+/// The most bytes that a terminal holds when its program ends, and some more (Linux: 8 KiB in `drivers/tty/pty.c`, 4 KiB in
+/// `n_tty.c`). What is read after the grace is no more than that: somebody else may go on writing.
+const HELD: usize = 64 * 1024;
+/// Between two tries at a terminal whose other end was shut once: it may be opened again, and tokio takes it for ready for
+/// ever.
+const SHUT: Duration = Duration::from_millis(20);
 /// How long a reader who is far behind is waited for.
 const READING: Duration = Duration::from_secs(1);
 const CHUNK: usize = 16 * 1024;
@@ -66,19 +72,7 @@ pub async fn open(agent: &Arc<Agent>, wanted: Wanted) -> Result<Arc<Terminal>> {
         launch(&reaper, launched, [copy()?, copy()?, copy()?])
     };
     let (child, ending) = tokio::task::spawn_blocking(start).await.map_err(Refusal::internal)??;
-    #[expect(deprecated, reason = "an owned descriptor stays the same and open, which is all its successor asks")]
-    let device = AsyncFd::new(ours).map_err(Refusal::internal)?;
-    let terminal = Arc::new(Terminal {
-        id: new_id()?,
-        pid: child.as_raw_pid(),
-        device,
-        screen: Mutex::default(),
-        readers: Mutex::default(),
-        progress: Notify::new(),
-        exit: Mutex::default(),
-        changed: watch::Sender::new(()),
-        typing: tokio::sync::Mutex::default(),
-    });
+    let terminal = Arc::new(Terminal::of(new_id()?, child.as_raw_pid(), ours).map_err(Refusal::internal)?);
     agent.terminals.add(terminal.clone());
     tokio::spawn(carry(agent.clone(), terminal.clone(), ending));
     Ok(terminal)
@@ -118,17 +112,30 @@ async fn carry(agent: Arc<Agent>, terminal: Arc<Terminal>, mut ending: Ending) {
     let ended = loop {
         tokio::select! {
             ended = &mut ending => break ended.ok(),
-            open = take(&terminal, &mut buffer) => if !open {
+            taken = take(&terminal, &mut buffer) => if taken == 0 {
                 // Nobody has the other end any more; the program itself may go on.
                 break (&mut ending).await.ok();
             }
         }
     };
-    let deadline = Instant::now() + GRACE;
-    while let Ok(true) = timeout_at(deadline, take(&terminal, &mut buffer)).await {}
-    *lock(&terminal.exit) = Some(ended.unwrap_or(crate::process::Ended { code: None, signal: None }));
+    take_the_rest(&terminal, &mut buffer).await;
+    *lock(&terminal.exit) = Some(ended.unwrap_or(Ended { code: None, signal: None }));
     terminal.changed.send_replace(());
     agent.terminals.ended(terminal.id.clone());
+}
+
+/// Takes what a program that ended left. Only the terminal is waited for no longer than the grace: those who read may take
+/// their time, in which nothing is lost.
+async fn take_the_rest(terminal: &Terminal, buffer: &mut [u8]) {
+    let (deadline, mut left) = (Instant::now() + GRACE, HELD);
+    while left > 0 {
+        room(terminal).await;
+        match timeout_at(deadline, read(terminal, buffer)).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) if Instant::now() < deadline => {}
+            Ok(taken) => left = left.saturating_sub(taken),
+        }
+    }
 }
 
 /// Waits for those who read, but not long for one who does not.
@@ -144,33 +151,61 @@ async fn room(terminal: &Terminal) {
     }
 }
 
-/// Takes what the program said; says whether there may be more.
-async fn take(terminal: &Terminal, buffer: &mut [u8]) -> bool {
+/// Takes what the program said, once those who read are near; says how much. Nothing comes after 0 bytes.
+async fn take(terminal: &Terminal, buffer: &mut [u8]) -> usize {
+    room(terminal).await;
+    read(terminal, buffer).await
+}
+
+async fn read(terminal: &Terminal, buffer: &mut [u8]) -> usize {
     loop {
-        room(terminal).await;
-        let Ok(mut ready) = terminal.device.readable().await else { return false };
+        let Ok(mut ready) = terminal.device.readable().await else { return 0 };
+        // A try that finds nothing forgets it.
+        let is_shut = ready.ready().is_read_closed();
         let read = ready.try_io(|device| Ok(rustix::io::read(device.get_ref(), &mut *buffer)?));
         match read {
             Ok(Ok(n)) if n > 0 => {
                 lock(&terminal.screen).append(&buffer[..n]);
                 terminal.changed.send_replace(());
-                return true;
+                return n;
             }
-            Ok(_) => return false,
+            Ok(_) => return 0,
+            Err(_would_block) if is_shut => sleep(SHUT).await,
             Err(_would_block) => {}
         }
     }
 }
 
 impl Terminal {
+    /// The terminal of a process, of which this is our end.
+    fn of(id: String, pid: i32, ours: OwnedFd) -> io::Result<Self> {
+        #[expect(deprecated, reason = "an owned descriptor stays the same and open, which is all its successor asks")]
+        let device = AsyncFd::new(ours)?;
+        Ok(Self {
+            id,
+            pid,
+            device,
+            screen: Mutex::default(),
+            readers: Mutex::default(),
+            progress: Notify::new(),
+            exit: Mutex::default(),
+            changed: watch::Sender::new(()),
+            typing: tokio::sync::Mutex::default(),
+        })
+    }
+
     /// Types bytes in.
     pub async fn type_in(&self, mut bytes: &[u8]) -> io::Result<()> {
         let _alone = self.typing.lock().await;
         while !bytes.is_empty() {
             let mut ready = self.device.writable().await?;
+            let is_shut = ready.ready().is_write_closed();
             match ready.try_io(|device| Ok(rustix::io::write(device.get_ref(), bytes)?)) {
                 Ok(written) => bytes = &bytes[written?..],
-                Err(_would_block) => {}
+                Err(_would_block) if !is_shut => {}
+                // Nobody reads it any more.
+                Err(_would_block) if lock(&self.exit).is_some() => return Ok(()),
+                Err(_would_block) => sleep(SHUT).await,
             }
         }
         Ok(())
@@ -191,6 +226,29 @@ impl Terminal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a terminal shows of a program that ended and left this in it, to a reader who is behind and does not read.
+    async fn shown_to_who_is_behind(left: &[u8]) -> Vec<u8> {
+        const BEHIND: usize = 200 * 1024;
+        let (ours, theirs) = pair(size(80, 24)).unwrap();
+        let terminal = Arc::new(Terminal::of("t".into(), 1, ours).unwrap());
+        lock(&terminal.readers).add(0);
+        lock(&terminal.screen).append(&vec![b'x'; BEHIND]);
+        assert_eq!(rustix::io::write(&theirs, left).unwrap(), left.len());
+        drop(theirs);
+        let (tell, ending) = tokio::sync::oneshot::channel();
+        tell.send(Ended { code: Some(0), signal: None }).unwrap();
+        carry(Arc::new(Agent::new(false)), terminal.clone(), ending).await;
+        assert_eq!(lock(&terminal.exit).and_then(|ended| ended.code), Some(0));
+        lock(&terminal.screen).read(&mut (BEHIND as u64), usize::MAX)
+    }
+
+    #[tokio::test]
+    async fn what_a_program_left_when_it_ended_is_shown_to_who_reads_slowly_too() {
+        for left in [&b"END"[..], &[b'e'; 4000]] {
+            assert_eq!(shown_to_who_is_behind(left).await, left);
+        }
+    }
 
     #[test]
     fn the_profile_replaces_no_path_of_the_sandbox() {

@@ -106,6 +106,28 @@ async fn a_shell_answers_and_its_end_is_told_last() {
 }
 
 #[tokio::test]
+async fn what_a_program_said_last_is_shown_before_its_end_is_told() {
+    let (_agent, client) = Agent::start().await;
+    for _ in 0..50 {
+        let mut seat = Seat::take(&client, "?cmd=echo+first%3B+tty").await;
+        assert_eq!(seat.says().await, Some(FromServer::Exit { code: Some(0), signal: None }));
+        let seen = String::from_utf8_lossy(&seat.seen);
+        assert!(seen.starts_with("first\r\n/dev/pts/") && seen.ends_with("\r\n"), "{seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_goes_on_when_more_is_typed_than_a_program_that_ends_reads() {
+    let (_agent, client) = Agent::start().await;
+    for _ in 0..5 {
+        let mut seat = Seat::take(&client, "?cmd=exec+sh").await;
+        seat.types(&format!("exit 4\n{}", "# nobody reads this\n".repeat(5_000))).await;
+        assert_eq!(seat.says().await, Some(FromServer::Exit { code: Some(4), signal: None }));
+        assert_eq!(client.get("/runtime/processes").await.status, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
 async fn the_login_shell_is_the_accounts() {
     let (agent, client) = Agent::start().await;
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
