@@ -119,12 +119,12 @@ impl App {
         let holders: Vec<Arc<dyn Holder>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
         let (identity, first_login) =
             Identity::start(db.clone(), clock.clone(), config, sealer.clone(), holders).await?;
-        let gateway = Gateway::start(db.clone(), clock.clone(), config).await?;
+        let seats = Seats::configured(&config.http);
+        let gateway = Gateway::start(db.clone(), clock.clone(), config, seats.most()).await?;
         vms.prepare().await?;
         sandboxes.prepare().await?;
         let usage = ResourceUsage::start(db.clone(), clock.clone(), config, &[&vms, &sandboxes]).await?;
         let inside = runtime::routes(Runtime { db: db.clone(), clock: clock.clone(), engine: engines.sandbox.clone() });
-        let seats = Seats::configured(&config.http);
         let operators_seats = Seats::of_operators(seats.most());
         let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
         let metrics = metrics(vms.clone(), sandboxes.clone(), gateway.clone(), host);

@@ -79,6 +79,7 @@ impl Platform {
         config.admin_password = Secret(PASSWORD.into());
         config.database_url = with_tables(dir.path()).await;
         (config.database_wait_seconds, config.http.body_grace_seconds) = (600, 600);
+        config.http.unread_seconds = 600;
         config.identity.refresh_grace_seconds = 600;
         // Cheap hashes: at the usual cost they were a third of a short test.
         (config.identity.argon2_memory_kib, config.identity.argon2_passes) = (64, 1);

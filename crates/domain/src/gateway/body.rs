@@ -11,6 +11,8 @@ use serde_json::{Number, Value};
 
 use crate::error::{Error, FieldError, Result};
 use crate::fields::{Parsed, integer, sized};
+use crate::gateway::hash::Hash;
+use crate::gateway::image;
 use crate::gateway::name::folds_to;
 use crate::json;
 use crate::json::scan::{self, Scan};
@@ -116,8 +118,11 @@ pub struct Head {
     /// How many answers are asked for, each with its own tokens: `n` or, if more, `best_of`, for each prompt; 0 where
     /// answers are no texts.
     pub answers: u64,
-    /// Bytes of the messages, the prompt or the input as they stand in the body: for estimates.
+    /// Bytes of the messages, the prompt or the input as they stand in the body, of each image in them no more than what
+    /// one is at most: for estimates where nobody counts.
     pub prompt_bytes: usize,
+    /// The same of the whole body, of which a server may read anything: tools, formats, documents.
+    pub sent_bytes: usize,
     /// A hash of what begins the conversation: `prompt_cache_key` if it is a string, else the messages up to and with
     /// the first of the user, else the first KiB of the prompt or the input. The same on every machine.
     pub conversation: u64,
@@ -158,13 +163,15 @@ impl Head {
         if !faults.is_empty() {
             return Err(Error::invalid(faults));
         }
+        let spare = if operation == Operation::Chat { top.spare } else { 0 };
         Ok(Self {
             model,
             stream,
             asks_usage,
             max_tokens: most(operation, &top),
             answers: answers(operation, &top),
-            prompt_bytes: content.map_or(0, |content| content.text.len()),
+            prompt_bytes: content.map_or(0, |content| content.text.len().saturating_sub(spare)),
+            sent_bytes: body.len().saturating_sub(spare),
             conversation: conversation(operation, &top, content),
             model_at,
             usage: (stream && !asks_usage && operation.streams_usage()).then_some(patch),
@@ -241,6 +248,8 @@ struct Top<'a> {
     misspelt: Option<(String, &'static str)>,
     /// The hash of the messages up to and with the first of the user.
     beginning: Hash,
+    /// Bytes of images in the messages that are no text.
+    spare: usize,
 }
 
 impl<'a> Top<'a> {
@@ -308,22 +317,30 @@ impl<'a> Top<'a> {
         })
     }
 
-    /// Hashes messages up to and with the first of the user; what is no message ends it, too.
+    /// Hashes messages up to and with the first of the user; what is no message ends it, too. Finds images in all of
+    /// them.
     fn scan_messages(&mut self, scan: &mut Scan<'a>) -> Option<Range<usize>> {
         if scan.peek()? != b'[' {
             return scan.value();
         }
         let mut over = false;
         scan.list(|scan| {
-            over = over || scan.peek()? != b'{';
-            if over {
+            if scan.peek()? != b'{' {
+                over = true;
                 return scan.value().map(|_| ());
             }
+            let begins = !over;
             let message = scan.object(|scan, key| {
-                let value = self.body.get(scan.value()?)?;
-                self.beginning.add(key.as_bytes());
-                self.beginning.add(value.as_bytes());
-                over |= key == "role" && value == r#""user""#;
+                let at = match key {
+                    "content" => image::content(scan, self.body, &mut self.spare)?,
+                    _ => scan.value()?,
+                };
+                if begins {
+                    let value = self.body.get(at)?;
+                    self.beginning.add(key.as_bytes());
+                    self.beginning.add(value.as_bytes());
+                    over |= key == "role" && value == r#""user""#;
+                }
                 Some(())
             });
             message.map(|_| ())
@@ -450,29 +467,6 @@ fn conversation(operation: Operation, top: &Top<'_>, content: Option<Raw<'_>>) -
         hash.add(&bytes[..bytes.len().min(BEGINNING)]);
     }
     hash.0
-}
-
-/// A hash of eight bytes a step. It spreads conversations and protects nothing.
-#[derive(Default)]
-struct Hash(u64);
-
-impl Hash {
-    fn add(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            self.mix(u64::from_le_bytes(*word));
-        }
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        self.mix(u64::from_le_bytes(last));
-        self.mix(bytes.len() as u64);
-    }
-
-    /// A step that loses nothing: the factor is odd (2^64 divided by the golden ratio).
-    const fn mix(&mut self, word: u64) {
-        let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 32);
-    }
 }
 
 #[cfg(test)]

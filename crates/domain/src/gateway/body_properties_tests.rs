@@ -240,7 +240,7 @@ proptest! {
         prop_assert!(head.max_tokens.is_none_or(|most| Some(most) == largest || most == LONG));
         prop_assert!(tokens(&whole["max_tokens"]).is_none() || head.max_tokens.is_some());
         let content = given(operation.content());
-        prop_assert_eq!(head.prompt_bytes, content.map_or(0, str::len));
+        prop_assert_eq!((head.prompt_bytes, head.sent_bytes), (content.map_or(0, str::len), text.len()));
         prop_assert_eq!(head.conversation, beginning(operation, given("prompt_cache_key"), content));
     }
 

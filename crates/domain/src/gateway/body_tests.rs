@@ -35,7 +35,7 @@ fn what_matters_is_read() {
         (head.model.as_str(), head.stream, head.asks_usage, head.max_tokens),
         ("acme/tiny", true, true, Some(7))
     );
-    assert_eq!(head.prompt_bytes, r#"[{"role":"user","content":"hi"}]"#.len());
+    assert_eq!((head.prompt_bytes, head.sent_bytes), (r#"[{"role":"user","content":"hi"}]"#.len(), body.len()));
     let head = chat(r#"{"model":"m","messages":[0],"stream":null,"stream_options":null}"#).unwrap();
     assert_eq!((head.stream, head.asks_usage, head.max_tokens, head.prompt_bytes), (false, false, None, 3));
     let head = Head::read(Operation::Completions, br#"{"model":"m","prompt":["a","b"]}"#).unwrap();
@@ -43,6 +43,52 @@ fn what_matters_is_read() {
     let head = Head::read(Operation::Embeddings, br#"{"model":"m","input":""}"#).unwrap();
     assert_eq!(head.prompt_bytes, 2);
     assert_eq!(Head::read(Operation::Speech, br#"{"model":"m"}"#).unwrap().prompt_bytes, 0);
+}
+
+/// A conversation of two messages, the second with this content, and something beside it.
+fn seen(content: &str, beside: &str) -> (usize, usize) {
+    let messages = format!(r#"[{{"role":"user","content":"hi"}},{{"role":"user","content":{content}}}]"#);
+    let body = format!(r#"{{"model":"m","messages":{messages}{beside}}}"#);
+    let head = chat(&body).unwrap();
+    (messages.len() - head.prompt_bytes, body.len() - head.sent_bytes)
+}
+
+#[test]
+fn an_image_is_no_text() {
+    let image = |bytes: usize| {
+        let url = r#""data:image/png;base64,""#;
+        url.replace(',', &format!(",{}", "A".repeat(bytes - url.len())))
+    };
+    let part = |url: &str| format!(r#"{{"type":"image_url","image_url":{{"detail":"high","url":{url}}}}}"#);
+    for (bytes, spare) in [(image::MOST, 0), (image::MOST + 1, 1), (1 << 20, (1 << 20) - image::MOST)] {
+        let found = part(&image(bytes));
+        assert_eq!(seen(&format!("[{found}]"), ""), (spare, spare), "{bytes}");
+        assert_eq!(seen(&format!(r#"[{found}, {{"text":"x"}}, {found}]"#), ""), (2 * spare, 2 * spare), "{bytes}");
+        let escaped = seen(&format!("[{}]", found.replace("image/", r"image\/")), "");
+        assert_eq!(escaped, (spare + 1, spare + 1), "{bytes}");
+    }
+    let (large, text) = (image(1 << 20), format!("\"{}\"", "a".repeat(1 << 20)));
+    // Elsewhere a server may read it, and then it is a text.
+    for content in [
+        text.clone(),
+        large.clone(),
+        part(&large),
+        format!("[{large}]"),
+        format!("[[{}]]", part(&large)),
+        format!("[{}]", part(&text)),
+        format!("[{}]", part(&large).replace("image/", "imagery")),
+        format!("[{}]", part(&large).replace("data:", "text:")),
+        format!(r#"[{{"image_url":{large}}}]"#),
+        format!(r#"[{{"type":"text","text":{large}}}]"#),
+        format!(r#"[{{"type":"text","x":{}}}]"#, part(&large)),
+    ] {
+        assert_eq!(seen(&content, ""), (0, 0), "{}", &content[..60]);
+    }
+    assert_eq!(seen("1", &format!(r#","tools":[{}]"#, part(&large))), (0, 0));
+    // In what is no conversation, messages are nothing.
+    let body = format!(r#"{{"model":"m","prompt":"hi","messages":[{{"content":[{}]}}]}}"#, part(&large));
+    let head = Head::read(Operation::Completions, body.as_bytes()).unwrap();
+    assert_eq!((head.prompt_bytes, head.sent_bytes), (4, body.len()));
 }
 
 #[test]

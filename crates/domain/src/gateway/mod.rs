@@ -11,6 +11,8 @@ pub mod budget;
 pub mod chunk;
 pub mod fair;
 pub mod framing;
+mod hash;
+mod image;
 pub mod latency;
 pub mod model;
 pub mod money;

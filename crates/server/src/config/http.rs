@@ -35,10 +35,14 @@ pub struct Http {
     pub idle_seconds: u64,
     /// Seconds for which a body may stall before it is refused.
     pub body_grace_seconds: u64,
+    /// Seconds for which a client may take nothing of what it is sent before it is cut; nginx calls the same 60 s
+    /// `send_timeout`.
+    pub unread_seconds: u64,
 }
 
-/// The longest that a body may stall, in seconds: until then it holds what others may need.
-const MOST_BODY_GRACE: u64 = 600;
+/// The longest that a body may stall and that an answer may stay unread, in seconds: until then it holds what others
+/// may need.
+const MOST_GRACE: u64 = 600;
 
 /// Where a certificate lies. It is read anew on SIGHUP.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -63,6 +67,7 @@ impl Default for Http {
             head_seconds: 20,
             idle_seconds: 120,
             body_grace_seconds: 10,
+            unread_seconds: 60,
         }
     }
 }
@@ -85,10 +90,9 @@ impl Http {
         ] {
             ensure!(value != Some(0), "[http] {key} must be at least 1");
         }
-        ensure!(
-            (1..=MOST_BODY_GRACE).contains(&self.body_grace_seconds),
-            "[http] body_grace_seconds must be 1 to {MOST_BODY_GRACE}"
-        );
+        for (key, value) in [("body_grace_seconds", self.body_grace_seconds), ("unread_seconds", self.unread_seconds)] {
+            ensure!((1..=MOST_GRACE).contains(&value), "[http] {key} must be 1 to {MOST_GRACE}");
+        }
         let own = [("metrics_listen", self.metrics_listen), ("admin_listen", self.admin_listen)];
         for (key, address) in own {
             ensure!(address != Some(listen) || listen.port() == 0, "[http] {key} must be another address than listen");
@@ -124,10 +128,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_may_stall_for_a_second_to_ten_minutes() {
+    fn a_client_may_stall_for_a_second_to_ten_minutes() {
         for (seconds, fits) in [(0, false), (1, true), (600, true), (601, false)] {
-            let http = Http { body_grace_seconds: seconds, ..Http::default() };
-            assert_eq!(http.check(([127, 0, 0, 1], 8080).into()).is_ok(), fits, "{seconds}");
+            let sending = Http { body_grace_seconds: seconds, ..Http::default() };
+            let taking = Http { unread_seconds: seconds, ..Http::default() };
+            for http in [sending, taking] {
+                assert_eq!(http.check(([127, 0, 0, 1], 8080).into()).is_ok(), fits, "{seconds}");
+            }
         }
     }
 }

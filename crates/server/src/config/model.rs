@@ -18,7 +18,8 @@ use super::Secret;
 pub struct Gateway {
     /// Milliseconds of silence after which a stream gets a comment, so that nobody between takes it for dead.
     pub keep_alive_millis: u64,
-    /// Most requests under way at the same time, all in all. An organization holds at most as many as it leaves free.
+    /// Most requests under way at the same time, all in all, and no more than three quarters of the connections. An
+    /// organization holds at most as many as it leaves free.
     pub max_requests: usize,
     /// Most of them of a single project.
     pub max_requests_per_project: usize,

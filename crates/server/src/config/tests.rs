@@ -180,6 +180,7 @@ fn mistakes_of_where_it_is_reached_are_named() {
         ("database_wait_seconds = 601", &[], "database_wait_seconds must be 1 to 600"),
         ("[http]\nbody_grace_seconds = 0", &[], "body_grace_seconds must be 1 to 600"),
         ("[http]\nbody_grace_seconds = 601", &[], "body_grace_seconds must be 1 to 600"),
+        ("[http]\nunread_seconds = 601", &[], "unread_seconds must be 1 to 600"),
         ("[http]\nmetrics_listen = \"127.0.0.1:8080\"", &[], "metrics_listen"),
         ("[http]\nmetrics_listen = \"[::1]:1\"\nadmin_listen = \"[::1]:1\"", &[], "different addresses"),
         ("", &[("BERTH_LOG", "loud")], "off, error, warn, info, debug, trace"),

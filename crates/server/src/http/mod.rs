@@ -33,6 +33,7 @@ pub mod seats;
 pub mod series;
 pub mod server;
 pub mod streams;
+pub mod taken;
 pub mod tls;
 pub mod traffic;
 pub mod wait;
@@ -60,7 +61,7 @@ pub fn router(
 ) -> Router {
     let (router, api) = services.merge(probes::routes(probes)).split_for_parts();
     let queries = Arc::new(query::Queries::of(&api));
-    let document: Arc<str> = openapi::finish(api).into();
+    let document = bytes::Bytes::from(openapi::finish(api));
     router
         .merge(docs::routes(document))
         .merge(account::routes())

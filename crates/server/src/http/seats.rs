@@ -252,7 +252,7 @@ impl Asked {
             begin.now();
             return Body::empty();
         }
-        Body::new(Awaited { body, begin })
+        Body::new(Awaited { body, begin, ended: false })
     }
 
     /// The answer's body; its end ends the work. What is answered before the request was read is work, too.
@@ -290,11 +290,13 @@ impl Begin {
 struct Awaited<B: HttpBody> {
     body: B,
     begin: Begin,
+    /// Whether its end was read: a body in chunks does not know that it has ended.
+    ended: bool,
 }
 
 impl<B: HttpBody> Drop for Awaited<B> {
     fn drop(&mut self) {
-        if !self.body.is_end_stream() {
+        if !self.ended && !self.body.is_end_stream() {
             self.begin.seat.left_unread.store(true, Ordering::Relaxed);
         }
     }
@@ -306,7 +308,8 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Awaited<B> {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
+        self.ended |= matches!(frame, Poll::Ready(None));
+        if self.ended || self.body.is_end_stream() {
             self.begin.now();
         }
         frame
@@ -364,6 +367,9 @@ pub fn raise_descriptors() {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use futures::stream;
     use http_body_util::{BodyExt, Full};
 
     use super::*;
@@ -409,6 +415,18 @@ mod tests {
         drop(answer);
         let fourth = seats.enter(address(1)).unwrap();
         assert!(is_cut(&third) && !is_cut(&fourth));
+    }
+
+    #[tokio::test]
+    async fn a_body_in_chunks_is_read_once_its_end_is() {
+        let chunks =
+            || http_body_util::StreamBody::new(stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from("x")))]));
+        let seats = Seats::new(1, 1, Vec::new());
+        let ticket = seats.enter(address(1)).unwrap();
+        ticket.asked().body(chunks()).collect().await.unwrap();
+        assert!(!ticket.left_unread());
+        ticket.asked().body(chunks()).frame().await.unwrap().unwrap();
+        assert!(ticket.left_unread(), "its end was not read");
     }
 
     #[tokio::test]

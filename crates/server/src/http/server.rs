@@ -27,6 +27,7 @@ use super::edge::{Edge, Secure};
 use super::event_loop::EventLoops;
 use super::seated::Seated;
 use super::seats::{Seats, Ticket};
+use super::taken::Taken;
 use super::tls::Certificate;
 use crate::config::Http;
 
@@ -59,6 +60,8 @@ pub struct House {
     head: Duration,
     /// How long a body may stall.
     grace: Duration,
+    /// How long a client may take nothing of what it is sent.
+    unread: Duration,
     http: http1::Builder,
 }
 
@@ -68,8 +71,9 @@ impl House {
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(http.idle_seconds));
         builder.max_buf_size(LONGEST_HEAD);
-        let [head, grace] = [http.head_seconds, http.body_grace_seconds].map(Duration::from_secs);
-        Self { head, grace, http: builder }
+        let seconds = [http.head_seconds, http.body_grace_seconds, http.unread_seconds];
+        let [head, grace, unread] = seconds.map(Duration::from_secs);
+        Self { head, grace, unread, http: builder }
     }
 }
 
@@ -133,7 +137,7 @@ struct Guest {
 async fn connection(house: House, stream: std::net::TcpStream, guest: Guest, ending: CancellationToken) {
     // What is sent piece by piece, as output is, must not wait for the receipt of the piece before.
     let stream = match stream.set_nodelay(true).and_then(|()| TcpStream::from_std(stream)) {
-        Ok(stream) => stream,
+        Ok(stream) => Taken::new(stream, house.unread),
         Err(error) => {
             tracing::debug!(%error, "a connection ended before it began");
             return;
@@ -154,7 +158,7 @@ async fn connection(house: House, stream: std::net::TcpStream, guest: Guest, end
     }
 }
 
-async fn greet(house: &House, stream: TcpStream, guest: &Guest, ending: &CancellationToken) {
+async fn greet(house: &House, stream: Taken<TcpStream>, guest: &Guest, ending: &CancellationToken) {
     match &guest.certificate {
         None => speak(house, stream, guest, ending).await,
         // Apart: with the room for it, a connection without TLS would be three times as large.
@@ -165,7 +169,7 @@ async fn greet(house: &House, stream: TcpStream, guest: &Guest, ending: &Cancell
 async fn greet_over_tls(
     certificate: &Certificate,
     house: &House,
-    stream: TcpStream,
+    stream: Taken<TcpStream>,
     guest: &Guest,
     ending: &CancellationToken,
 ) {

@@ -32,10 +32,18 @@ pub struct Place {
     holders: Vec<Uuid>,
 }
 
+/// How many of so many connections may be held for long: three quarters.
+pub const fn held_long(connections: usize) -> usize {
+    match connections - connections / 4 {
+        0 => 1,
+        most => most,
+    }
+}
+
 impl Streams {
     /// As many as so many connections leave room for.
     pub fn of(connections: usize) -> Arc<Self> {
-        Arc::new(Self { most: (connections - connections / 4).max(1), table: Mutex::default() })
+        Arc::new(Self { most: held_long(connections), table: Mutex::default() })
     }
 
     /// A place that counts for these: a credential and its organization.

@@ -40,5 +40,6 @@ mod strict;
 mod template;
 mod tenancy;
 mod token;
+mod unread;
 mod upgrade;
 mod vm;

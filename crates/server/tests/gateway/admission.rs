@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use berth_testkit::{Script, Upstream};
+use reqwest::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -26,6 +27,31 @@ async fn all_requests_together_are_bounded() {
     assert_eq!(first.await.expect("an end").expect("an answer").status(), 200);
     assert_eq!(gateway.chat(&ask("third")).await.status, 200);
     assert_eq!(gateway.books(2).await.requests, 2, "what found no room is in no book");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_hold_no_more_than_a_part_of_the_connections() {
+    let upstream = Upstream::start().await;
+    let gate = upstream.gate();
+    upstream.always(Script::default().hold(&gate).and(Script::chat("Hello")));
+    let models = vec![tiny(&[upstream.url()], json!({}))];
+    let gateway = Gateway::configured(models, |config| {
+        (config.http.max_connections, config.http.max_connections_per_client) = (Some(8), Some(8));
+    })
+    .await;
+    let other = stranger(&gateway, "ada@example.com").await;
+    // Of eight connections six may be requests', three of which one organization's.
+    let mut under_way = many(&gateway, 3, &ask("hi"));
+    upstream.until(|u| u.open() == 3).await;
+    gateway.chat(&ask("hi")).await.refused(429, "too_many");
+    let other = tokio::spawn(other(&ask("hi")).send());
+    upstream.until(|u| u.open() == 4).await;
+    assert_eq!(gateway.send(gateway.bare(Method::GET, "/healthz")).await.status, 200);
+    gate.open();
+    while let Some(answer) = within(under_way.join_next()).await {
+        assert_eq!(answer.expect("an answer").status, 200);
+    }
+    assert_eq!(other.await.expect("an end").expect("an answer").status(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,8 +9,10 @@ use tokio::task::JoinSet;
 
 use super::{CHAT, Gateway, ask, ask_stream, many, next, of_sibling, retry_after, sibling, stranger, tiny, within};
 
-/// Bytes of JSON that [`ask`] gives as messages come to so many tokens in an estimate.
-const PROMPT: u64 = 8;
+/// Tokens that are set aside for what is sent: one for four bytes.
+fn sent(body: &Value) -> u64 {
+    (body.to_string().len() as u64).div_ceil(4)
+}
 
 /// A request whose answer may have so many tokens.
 fn at_most(tokens: u64) -> Value {
@@ -128,7 +130,7 @@ async fn tokens_a_minute_hold_for_many_at_once() {
     let gate = upstream.gate();
     upstream.always(Script::default().hold(&gate).and(Script::chat("Hello")));
     let gateway = Gateway::over(&upstream).await;
-    let each = 1000 + PROMPT;
+    let each = 1000 + sent(&at_most(1000));
     gateway.limit(json!({"tokens_per_minute": 3 * each + 10})).await;
     let mut tasks = many(&gateway, 50, &at_most(1000));
     for _ in 0..47 {
@@ -143,7 +145,7 @@ async fn tokens_a_minute_hold_for_many_at_once() {
         assert_eq!(next(&mut tasks).await.status, 200);
     }
     // What was set aside and not used is there again: each took 12.
-    assert_eq!(gateway.chat(&at_most(3 * each - 40 - PROMPT)).await.status, 200);
+    assert_eq!(gateway.chat(&at_most(3 * each - 40 - sent(&at_most(1000)))).await.status, 200);
     assert_eq!(upstream.count(), 4);
     assert_eq!(gateway.books(4).await.prompt, 28);
 }
@@ -201,6 +203,29 @@ async fn money_a_month_holds_for_many_at_once() {
     gateway.chat(&at_most(2)).await.refused(403, "quota_exceeded");
     assert_eq!(gateway.chat(&at_most(1)).await.status, 200);
     assert_eq!(upstream.count(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn money_is_set_aside_for_all_that_is_sent() {
+    let upstream = Upstream::start().await;
+    // A unit of money for each token of a prompt.
+    let gateway = Gateway::with(vec![tiny(&[upstream.url()], json!({"price": {"input": 1_000_000}}))]).await;
+    for (before, field) in (0..).zip(["tools", "functions", "response_format", "documents"]) {
+        let gate = upstream.gate();
+        upstream.always(Script::default().hold(&gate).and(Script::chat("Hello")));
+        let mut body = ask("hi");
+        body[field] = json!([{"description": "word ".repeat(800)}]);
+        // Five of each field were let in before, and took 7 tokens each.
+        gateway.limit(json!({"spend_per_month": 5 * sent(&body) + 5 * 7 * before})).await;
+        let mut tasks = many(&gateway, 50, &body);
+        for _ in 0..45 {
+            next(&mut tasks).await.refused(403, "quota_exceeded");
+        }
+        gate.open();
+        for _ in 0..5 {
+            assert_eq!(next(&mut tasks).await.status, 200, "{field}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@ use berth_domain::gateway::Voice;
 use berth_testkit::{Script, Step, Upstream};
 use serde_json::{Value, json};
 
-use super::{Gateway, Reply, events, tiny};
+use super::{Gateway, Reply, ask, events, tiny, within};
 
 const SPEECH: &str = "/v1/audio/speech";
 
@@ -174,7 +174,7 @@ async fn speech_comes_as_events() {
     body["response_format"] = json!("pcm");
     let reply = speak(&gateway, &body).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    assert!(reply.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")));
+    assert_eq!(reply.header("content-type"), Some("text/event-stream; charset=utf-8"));
     let text = reply.text();
     let all: Vec<Value> = events(&text)
         .iter()
@@ -267,6 +267,20 @@ async fn sound_comes_as_it_is_made_and_a_cut_is_seen() {
     drop(left);
     upstream.until(|u| u.cancelled() == 1 && u.open() == 0).await;
     gateway.idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_listen_has_no_more_time_than_others() {
+    let upstream = Upstream::start().await;
+    let place = json!({"upstreams": [{"url": upstream.url(), "max_concurrency": 1}], "total_timeout_seconds": 20});
+    let gateway = Gateway::with(vec![tiny(&[], place)]).await;
+    upstream.then(Script::new(200).header("content-type", "audio/mpeg").step(Step::Flood(vec![0; 64 << 10], 16_384)));
+    let unheard = gateway.posting(SPEECH, with("model", json!("tiny")).to_string()).send().await.expect("an answer");
+    assert_eq!(unheard.status(), 200);
+    upstream.until(|u| u.cancelled() == 1 && u.open() == 0).await;
+    // Its place is free, and whoever listens on finds that this is not all.
+    assert_eq!(gateway.chat(&ask("hi")).await.status, 200);
+    assert!(within(unheard.bytes()).await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -54,12 +54,12 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::Db;
 use crate::http::edge::Hot;
+use crate::http::streams;
 use admission::{Admission, Most};
 use allowance::Allowances;
 use http::Http;
 use meter::Meter;
 use parking::Parking;
-use relay::Relay;
 use speech::Speaker;
 use store::spec::{MODELS, VOICES};
 use table::{Entry, Moment, Offer, Speaks, Table, Voices};
@@ -92,14 +92,14 @@ struct Inner {
     meter: Meter,
     speaker: Speaker,
     admission: Arc<Admission>,
-    parking: Parking<Box<Relay>>,
+    parking: Parking,
     traces: Traces,
     reloading: tokio::sync::Mutex<()>,
 }
 
 impl Gateway {
-    /// The gateway with the models of the configuration and of administrators.
-    pub async fn start(db: Db, clock: Clock, config: &Config) -> anyhow::Result<Self> {
+    /// The gateway with the models of the configuration and of administrators, for a service with so many connections.
+    pub async fn start(db: Db, clock: Clock, config: &Config, connections: usize) -> anyhow::Result<Self> {
         let meter = Meter::open(&config.data_dir.join("usage"), db.clone())?;
         let inner = Inner {
             config: config.gateway.clone(),
@@ -116,7 +116,7 @@ impl Gateway {
             speaker: Speaker::new(),
             parking: Parking::default(),
             traces: Traces::start(&config.traces)?,
-            admission: admission(&config.gateway),
+            admission: admission(&config.gateway, connections),
             reloading: tokio::sync::Mutex::default(),
             db,
             clock,
@@ -284,7 +284,7 @@ impl Gateway {
         self.inner.began_at
     }
 
-    fn parking(&self) -> &Parking<Box<Relay>> {
+    fn parking(&self) -> &Parking {
         &self.inner.parking
     }
 
@@ -297,10 +297,11 @@ impl Gateway {
     }
 }
 
-fn admission(config: &crate::config::Gateway) -> Arc<Admission> {
+/// A request holds its connection for as long as its answer takes: together they have what may be held long of those.
+fn admission(config: &crate::config::Gateway, connections: usize) -> Arc<Admission> {
     let most = |requests, megabytes: u64| Most { requests, bytes: megabytes << 20 };
     Admission::new(
-        most(config.max_requests, config.body_mb),
+        most(config.max_requests.min(streams::held_long(connections)), config.body_mb),
         most(config.max_requests_per_project, config.body_mb_per_project),
     )
 }

@@ -28,27 +28,36 @@ impl<T> Parked<T> {
     }
 }
 
-type Places<T> = BTreeMap<(Instant, u64), Weak<Mutex<Option<T>>>>;
-
-/// All that is parked, by deadline.
-pub struct Parking<T> {
-    places: Mutex<(u64, Places<T>)>,
+/// A place, whatever stands there.
+trait Place: Send + Sync {
+    /// Ends what stands there.
+    fn clear(&self);
 }
 
-impl<T> Default for Parking<T> {
-    fn default() -> Self {
-        Self { places: Mutex::new((0, BTreeMap::new())) }
+impl<T: Send> Place for Mutex<Option<T>> {
+    fn clear(&self) {
+        let thing = lock(self).take();
+        drop(thing);
     }
 }
 
-impl<T> Parking<T> {
+type Places = BTreeMap<(Instant, u64), Weak<dyn Place>>;
+
+/// All that is parked, by deadline.
+#[derive(Default)]
+pub struct Parking {
+    places: Mutex<(u64, Places)>,
+}
+
+impl Parking {
     /// Parks something until a deadline.
-    pub fn park(&self, thing: T, deadline: Instant) -> Parked<T> {
+    pub fn park<T: Send + 'static>(&self, thing: T, deadline: Instant) -> Parked<T> {
         let place = Arc::new(Mutex::new(Some(thing)));
+        let known: Weak<Mutex<Option<T>>> = Arc::downgrade(&place);
         let mut places = lock(&self.places);
         places.0 += 1;
         let key = (deadline, places.0);
-        places.1.insert(key, Arc::downgrade(&place));
+        places.1.insert(key, known);
         Parked(place)
     }
 
@@ -61,7 +70,7 @@ impl<T> Parking<T> {
             std::mem::replace(&mut places.1, later)
         };
         for place in over.into_values().filter_map(|place| place.upgrade()) {
-            drop(lock(&place).take());
+            place.clear();
         }
     }
 
@@ -86,10 +95,11 @@ mod tests {
         let parking = Parking::default();
         let (now, later) = (Instant::now(), Instant::now() + Duration::from_mins(1));
         let [early, used, late, gone] = [now, now, later, later].map(|deadline| parking.park("stream", deadline));
+        let other = parking.park(7, now);
         let in_use = used.take();
         drop(gone);
         parking.sweep(now + Duration::from_secs(1));
-        assert_eq!((early.take(), late.take()), (None, Some("stream")));
+        assert_eq!((early.take(), other.take(), late.take()), (None, None, Some("stream")));
         used.put(in_use.unwrap());
         assert_eq!(used.take(), Some("stream"));
         assert_eq!(lock(&parking.places).1.len(), 1);

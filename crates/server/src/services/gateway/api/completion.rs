@@ -142,16 +142,17 @@ impl Aside {
     fn of(gateway: &Gateway, scope: &Scope, entry: &Entry, head: &Head) -> Self {
         // As long as the request allows, and no longer than the model that answers makes it.
         let each = |model: &Model| head.max_tokens.into_iter().chain(model.max_output_tokens).min();
-        let prompt = estimate(head.prompt_bytes);
-        let usage = |each: u64| Usage { prompt, completion: head.answers.saturating_mul(each) };
-        let cost = |model: &Model| model.price.of(usage(each(model).unwrap_or(LONG)));
+        let usage = |bytes, each: u64| Usage { prompt: estimate(bytes), completion: head.answers.saturating_mul(each) };
+        // Whatever is sent may be read, and has to be paid then.
+        let aside = |each: u64| usage(head.sent_bytes, each);
+        let cost = |model: &Model| model.price.of(aside(each(model).unwrap_or(LONG)));
         let own = each(&entry.model);
         let others = fallbacks(gateway, scope, entry);
         // Money that is spent does not come back. Of an answer that nobody saw no more than this is booked, either.
         Self {
-            tokens: usage(own.unwrap_or(ANSWER)).total(),
+            tokens: aside(own.unwrap_or(ANSWER)).total(),
             cost: others.iter().map(|other| cost(&other.model)).fold(cost(&entry.model), Nano::max),
-            estimate: usage(own.unwrap_or(LONG).min(LONG)),
+            estimate: usage(head.prompt_bytes, own.unwrap_or(LONG).min(LONG)),
         }
     }
 }
@@ -379,4 +380,36 @@ fn events(body: Body) -> Response {
         (header::HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
     ];
     (headers, body).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_domain::ids::{OrgId, ProjectId, SessionId, UserId};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::http::auth::Caller;
+
+    #[test]
+    fn a_share_follows_the_limits_of_the_organization_and_of_the_project_each_its_own() {
+        let limits = |tokens: i64, requests: i64| Limits {
+            tokens_per_minute: Some(tokens),
+            requests_per_minute: Some(requests),
+            ..Limits::default()
+        };
+        let who = Who::Person { user: UserId(Uuid::nil()), session: SessionId(Uuid::nil()), is_admin: false };
+        let scope = Scope {
+            caller: Caller { who, request_id: String::new(), from: None, granted: None },
+            org: OrgId(Uuid::nil()),
+            project: ProjectId(Uuid::nil()),
+            org_role: None,
+            project_role: None,
+            limits: limits(2_000, 7),
+            org_limits: limits(9_000, 5),
+        };
+        // Of the organization its requests are the smaller limit, of the project its tokens.
+        let expected = Shares { group: Share::of(None, Some(5)), owner: Share::of(Some(2_000), None) };
+        assert_eq!(shares(&scope), expected);
+        assert_ne!(expected.group, expected.owner);
+    }
 }

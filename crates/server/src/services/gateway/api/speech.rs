@@ -11,8 +11,8 @@ use berth_domain::gateway::speech::Speech;
 use berth_domain::gateway::{Price, Source, Timeouts, Usage};
 use berth_domain::{Code, Error, Result, json};
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -28,7 +28,7 @@ use crate::services::gateway::attempt::{Answer, Failure, Patience, Question, Tra
 use crate::services::gateway::dispatch::{Found, Job};
 use crate::services::gateway::http;
 use crate::services::gateway::queue::Priority;
-use crate::services::gateway::speech::{SpeechStream, as_events};
+use crate::services::gateway::speech::{Asker, HELD, SpeechStream, as_events};
 use crate::services::gateway::table::{Entry, Speaks};
 use crate::services::gateway::trace::Origin;
 use crate::services::gateway::{Gateway, LOCAL_SPEECH};
@@ -119,7 +119,7 @@ async fn of_model(
     match found(&gateway, &job, &entry, &mut account).await? {
         Found { answer: Answer::Bytes(kind, body, first), slot, patience } => {
             account.know(usage);
-            Ok(sound(kind, relayed(body, first, patience, account, (slot, place))))
+            Ok(sound(kind, relayed(&gateway, body, first, patience, account, (slot, place))))
         }
         found => {
             let (status, body) = refused(found.answer, account)?;
@@ -139,17 +139,19 @@ async fn of_voice(gateway: Gateway, scope: Scope, asked: Asked) -> Reply<Respons
     account.trace(Operation::Speech, &asked.origin, &asked.speech.model, None, true);
     match &speaks.voice.source {
         Source::Espeak(voice) => {
-            let made = gateway.speaker().speak(&asked.speech, voice).await;
+            let whose = Asker { owner: scope.owner(), shares: shares(&scope) };
+            let made = gateway.speaker().speak(whose, &asked.speech, voice).await;
             let made = made.inspect_err(|error| account.refuse(error.code.status()))?;
             account.know(usage);
-            Ok(local(&asked.speech, made, account, asked.received.place))
+            Ok(local(&gateway, &asked.speech, made, account, asked.received.place))
         }
         Source::Url { model, voice, .. } => {
             let asking = of_server(&gateway, &speaks, (model, voice), &asked, account.traceparent()).await;
             match asking.inspect_err(|error| account.refuse(error.code.status()))? {
                 (Answer::Bytes(kind, body, first), patience) => {
                     account.know(usage);
-                    Ok(sound(kind, relayed(body, first, patience, account, asked.received.place)))
+                    let place = asked.received.place;
+                    Ok(sound(kind, relayed(&gateway, body, first, patience, account, place)))
                 }
                 (answer, _) => {
                     let (status, body) = refused(answer, account)?;
@@ -196,52 +198,73 @@ async fn of_server(
     }
 }
 
+/// Sound as it is made; or the status of what went wrong.
+type Making = BoxStream<'static, Result<Bytes, u16>>;
 type Pieces = BoxStream<'static, Result<Bytes, std::io::Error>>;
 
-/// What is made on this machine. An error in the middle cuts the answer, so that it does not look whole.
-fn local(speech: &Speech, made: SpeechStream, mut account: Account, room: impl Send + 'static) -> Response {
+/// What is made on this machine.
+fn local(
+    gateway: &Gateway,
+    speech: &Speech,
+    made: SpeechStream,
+    account: Account,
+    held: impl Send + 'static,
+) -> Response {
     let kind = if speech.sse { "text/event-stream; charset=utf-8" } else { speech.format.content_type() };
-    let mut made = if speech.sse { as_events(made, speech.input.chars().count()) } else { made };
-    let pieces = async_stream::stream! {
-        let _held = room;
-        while let Some(piece) = made.next().await {
-            match piece {
-                Ok(bytes) => yield Ok(bytes),
-                Err(error) => {
-                    account.close(error.code.status());
-                    yield Err(std::io::Error::other("the speech broke off"));
-                    return;
-                }
-            }
-        }
-        account.close(200);
-    };
-    sound(HeaderValue::from_static(kind), pieces.boxed())
+    let made = if speech.sse { as_events(made, speech.input.chars().count()) } else { made };
+    let making = made.map_err(|error| error.code.status()).boxed();
+    sound(HeaderValue::from_static(kind), parked(gateway, making, Instant::now() + HELD, account, held))
 }
 
 /// What a server makes, as it comes.
 fn relayed(
+    gateway: &Gateway,
     mut body: http::Body,
     first: Bytes,
     patience: Patience,
-    mut account: Account,
+    account: Account,
     held: impl Send + 'static,
 ) -> Pieces {
+    let making = async_stream::try_stream! {
+        yield first;
+        let status = |failure| if failure == Failure::Timeout { 504_u16 } else { 502 };
+        while let Some(bytes) = piece(&mut body, patience.next()).await.map_err(status)? {
+            yield bytes;
+        }
+    };
+    parked(gateway, making.boxed(), patience.deadline, account, held)
+}
+
+/// Sound on its way, and what is held for it.
+struct Sound<H> {
+    making: Making,
+    // Closed before the place is free.
+    account: Account,
+    _held: H,
+}
+
+/// The pieces of a sound. Between two of them it is parked, should the client not read. An error in the middle cuts the
+/// answer, so that it does not look whole.
+fn parked(gateway: &Gateway, making: Making, deadline: Instant, account: Account, held: impl Send + 'static) -> Pieces {
+    let parked = gateway.parking().park(Sound { making, account, _held: held }, deadline);
     async_stream::stream! {
-        let _held = held;
-        yield Ok(first);
-        loop {
-            match piece(&mut body, patience.next()).await {
-                Ok(Some(bytes)) => yield Ok(bytes),
-                Ok(None) => break,
-                Err(failure) => {
-                    account.close(if failure == Failure::Timeout { 504 } else { 502 });
-                    yield Err(std::io::Error::other("the speech broke off"));
+        while let Some(mut sound) = parked.take() {
+            match sound.making.next().await {
+                Some(Ok(bytes)) => {
+                    parked.put(sound);
+                    yield Ok(bytes);
+                }
+                Some(Err(status)) => {
+                    sound.account.close(status);
+                    break;
+                }
+                None => {
+                    sound.account.close(200);
                     return;
                 }
             }
         }
-        account.close(200);
+        yield Err(std::io::Error::other("the speech broke off"));
     }
     .boxed()
 }

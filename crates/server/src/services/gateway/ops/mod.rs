@@ -46,7 +46,7 @@ mod tests {
         let folder = |name: &str| (name == "BERTH_DATA_DIR").then(|| dir.path().to_string_lossy().into_owned());
         let config = Config::from_sources(None, folder).unwrap();
         let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
-        let gateway = Gateway::start(db.clone(), Clock::default(), &config).await.unwrap();
+        let gateway = Gateway::start(db.clone(), Clock::default(), &config, 100).await.unwrap();
         let (created_at, updated_at) = Default::default();
         let spec = json!({"id": "robin", "espeak": "de"});
         let mut tx = db.begin().await.unwrap();

@@ -3,6 +3,7 @@
 //! As many are at work as there are cores. What they make is read ahead of the client, up to a bound, so that most
 //! texts are done at once and their programs gone. One whose client is slower than that gives its place away while it
 //! waits, so that slow readers never keep others from speaking; and whoever drops the stream ends the programs.
+//! Organizations share what is let in and the places at work ([`turn`]).
 
 mod encode;
 mod process;
@@ -10,6 +11,7 @@ mod sandbox;
 #[cfg(test)]
 mod tests;
 mod text;
+mod turn;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_domain::gateway::speech::{Format, Speech};
 use berth_domain::gateway::sse;
-use berth_domain::{Code, Error, Result};
+use berth_domain::{Error, Result};
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, BoxStream, StreamExt};
 use serde_json::json;
@@ -29,11 +31,13 @@ use super::relay::error_event;
 use crate::http::openai;
 use process::{Making, Order};
 use sandbox::Sandbox;
+pub use turn::Asker;
+use turn::{Turn, Turns};
 
 /// Audio as it is made. An error in the middle is in the log, and is its last item.
 pub type SpeechStream = BoxStream<'static, Result<Bytes>>;
 
-/// Most that wait for a place.
+/// Most that are let in beside those at work.
 const QUEUE: usize = 64;
 /// Bytes that are made ahead of a client.
 const AHEAD: usize = 2 << 20;
@@ -42,13 +46,12 @@ const KEPT: usize = 4 << 20;
 /// Bytes of a piece of what was kept.
 const PIECE: usize = 64 << 10;
 /// How long a client may take.
-const HELD: Duration = Duration::from_mins(10);
+pub const HELD: Duration = Duration::from_mins(10);
 
 /// Who speaks. Clones share the places.
 #[derive(Clone)]
 pub struct Speaker {
-    admitted: Arc<Semaphore>,
-    places: Arc<Semaphore>,
+    turns: Arc<Turns>,
     sandbox: Arc<OnceCell<Sandbox>>,
 }
 
@@ -66,14 +69,13 @@ impl Speaker {
     }
 
     fn with(places: usize, queue: usize) -> Self {
-        let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        Self { admitted: semaphore(places + queue), places: semaphore(places), sandbox: Arc::default() }
+        Self { turns: Turns::new(places, queue), sandbox: Arc::default() }
     }
 
-    /// Speaks with a voice of espeak-ng. The first piece was made when this returns, so that what fails is a status:
-    /// 429 where too many wait, 503 where a program is not installed.
-    pub async fn speak(&self, speech: &Speech, voice: &str) -> Result<SpeechStream> {
-        let turn = self.turn().await?;
+    /// Speaks for somebody with a voice of espeak-ng. The first piece was made when this returns, so that what fails is
+    /// a status: 429 where too many wait, 503 where a program is not installed.
+    pub async fn speak(&self, asker: Asker, speech: &Speech, voice: &str) -> Result<SpeechStream> {
+        let turn = self.turns.begin(asker).await?;
         let sandbox = self.sandbox.get_or_try_init(Sandbox::strictest).await?;
         let order = Order::new(sandbox, speech, voice)?;
         if speech.format == Format::Wav {
@@ -82,35 +84,6 @@ impl Speaker {
         let mut making = order.start()?;
         let first = making.next().await?;
         Ok(stream_of(making, first, turn, None))
-    }
-
-    async fn turn(&self) -> Result<Turn> {
-        let many =
-            || Error::new(Code::RateLimited, "Too many texts wait to be spoken. Try again in 1 s.").retry_after(1);
-        let admitted = self.admitted.clone().try_acquire_owned().map_err(|_| many())?;
-        let mut turn = Turn { places: self.places.clone(), place: None, _admitted: admitted };
-        turn.resume().await?;
-        Ok(turn)
-    }
-}
-
-/// The right to run programs.
-struct Turn {
-    places: Arc<Semaphore>,
-    place: Option<OwnedSemaphorePermit>,
-    _admitted: OwnedSemaphorePermit,
-}
-
-impl Turn {
-    /// Lets others work.
-    fn pause(&mut self) {
-        self.place = None;
-    }
-
-    /// Waits for a place.
-    async fn resume(&mut self) -> Result<()> {
-        self.place = Some(self.places.clone().acquire_owned().await.map_err(Error::internal)?);
-        Ok(())
     }
 }
 

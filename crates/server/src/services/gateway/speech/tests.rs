@@ -1,8 +1,12 @@
 //! With the real programs, which script/bootstrap installs.
 
+use berth_domain::Code;
+use berth_domain::ids::{OrgId, ProjectId};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::*;
+use crate::services::gateway::queue::Shares;
 
 const SENTENCE: &str = "This is a sentence with a few words in it.";
 /// For what has to come true; nothing is asserted on how long it takes.
@@ -11,6 +15,12 @@ const PATIENCE: Duration = Duration::from_mins(1);
 fn speech(input: &str, format: Format, speed: f64) -> Speech {
     let (input, voice, model) = (input.to_owned(), "alloy".to_owned(), "tts-1".to_owned());
     Speech { model, input, voice, format, speed, sse: false }
+}
+
+/// Somebody of an organization with one project.
+fn of(number: u128) -> Asker {
+    let id = Uuid::from_u128(number);
+    Asker { owner: (OrgId(id), ProjectId(id)), shares: Shares::default() }
 }
 
 async fn all(mut stream: SpeechStream) -> Vec<u8> {
@@ -22,7 +32,7 @@ async fn all(mut stream: SpeechStream) -> Vec<u8> {
 }
 
 async fn spoken(input: &str, format: Format, speed: f64) -> Vec<u8> {
-    all(Speaker::new().speak(&speech(input, format, speed), "en-us+f2").await.unwrap()).await
+    all(Speaker::new().speak(of(1), &speech(input, format, speed), "en-us+f2").await.unwrap()).await
 }
 
 async fn pcm(input: &str) -> usize {
@@ -70,7 +80,7 @@ async fn wav_and_pcm_are_the_same_sound() {
 #[tokio::test]
 async fn a_long_wav_has_right_sizes_too() {
     let speech = Speech { format: Format::Wav, ..long() };
-    let wav = all(Speaker::new().speak(&speech, "en-us").await.unwrap()).await;
+    let wav = all(Speaker::new().speak(of(1), &speech, "en-us").await.unwrap()).await;
     assert!(wav.len() > 2 * KEPT, "{}", wav.len());
     check_wav(&wav);
 }
@@ -108,7 +118,7 @@ async fn orders_in_a_text_are_words() {
 #[tokio::test]
 async fn an_unknown_voice_is_our_fault() {
     for format in [Format::Mp3, Format::Wav] {
-        let failed = Speaker::new().speak(&speech(SENTENCE, format, 1.0), "nosuch").await;
+        let failed = Speaker::new().speak(of(1), &speech(SENTENCE, format, 1.0), "nosuch").await;
         let error = failed.err().expect("an error");
         assert_eq!(error.code, Code::Internal);
         assert!(error.cause.is_some_and(|cause| cause.contains("espeak-ng")));
@@ -136,39 +146,40 @@ async fn a_dropped_stream_leaves_nothing() {
     // Known by what no other test asks for.
     let (voice, speed) = ("en-gb-scotland+m6", 0.252);
     let tempo = format!("atempo={:.6}", encode::pace(speed).tempo.unwrap());
-    let speaker = Speaker::with(2, 0);
+    let speaker = Speaker::with(2, 6);
     let speech = Speech { speed, ..long() };
-    let mut stream = speaker.speak(&speech, voice).await.unwrap();
+    let mut stream = speaker.speak(of(1), &speech, voice).await.unwrap();
     assert!(stream.next().await.unwrap().is_ok());
     assert!(runs(voice) || runs(&tempo));
     drop(stream);
     until(|| !runs(voice) && !runs(&tempo)).await;
-    until(|| speaker.admitted.available_permits() == 2 && speaker.places.available_permits() == 2).await;
+    let is_idle = || Arc::strong_count(&speaker.turns) == 1;
+    until(is_idle).await;
     // Nor does one that nobody ever read, or whose caller left before the first piece.
-    drop(speaker.speak(&speech, voice).await.unwrap());
-    let mut early = Box::pin(speaker.speak(&speech, voice));
+    drop(speaker.speak(of(1), &speech, voice).await.unwrap());
+    let mut early = Box::pin(speaker.speak(of(1), &speech, voice));
     assert!(futures::poll!(early.as_mut()).is_pending());
     drop(early);
-    until(|| !runs(voice) && !runs(&tempo) && speaker.admitted.available_permits() == 2).await;
+    until(|| !runs(voice) && !runs(&tempo) && is_idle()).await;
 }
 
 #[tokio::test]
 async fn too_many_are_turned_away() {
     let speaker = Speaker::with(1, 0);
-    let stream = speaker.speak(&long(), "en-us").await.unwrap();
-    let refused = speaker.speak(&speech(SENTENCE, Format::Pcm, 1.0), "en-us").await.err().expect("an error");
+    let stream = speaker.speak(of(1), &long(), "en-us").await.unwrap();
+    let refused = speaker.speak(of(1), &speech(SENTENCE, Format::Pcm, 1.0), "en-us").await.err().expect("an error");
     assert_eq!((refused.code, refused.retry_after), (Code::RateLimited, Some(1)));
     drop(stream);
-    until(|| speaker.admitted.available_permits() == 1).await;
-    assert!(speaker.speak(&speech(SENTENCE, Format::Pcm, 1.0), "en-us").await.is_ok());
+    until(|| Arc::strong_count(&speaker.turns) == 1).await;
+    assert!(speaker.speak(of(1), &speech(SENTENCE, Format::Pcm, 1.0), "en-us").await.is_ok());
 }
 
 #[tokio::test]
 async fn a_slow_reader_gives_its_place_away() {
     let speaker = Speaker::with(1, 1);
-    let slow = speaker.speak(&long(), "en-us").await.unwrap();
+    let slow = speaker.speak(of(1), &long(), "en-us").await.unwrap();
     let short = speech(SENTENCE, Format::Pcm, 1.0);
-    let quick = tokio::time::timeout(PATIENCE, speaker.speak(&short, "en-us")).await.expect("a place").unwrap();
+    let quick = tokio::time::timeout(PATIENCE, speaker.speak(of(2), &short, "en-us")).await.expect("a place").unwrap();
     assert!(!all(quick).await.is_empty());
     // The slow one still gets everything.
     assert!(all(slow).await.len() > 2 * AHEAD);
