@@ -77,11 +77,7 @@ impl From<sqlx::Error> for DbError {
         match &error {
             sqlx::Error::Database(e) if e.is_unique_violation() => Self::Unique(text),
             sqlx::Error::Database(e) if e.code().is_some_and(|c| c == "13" || c == "53100") => Self::Full(text),
-            sqlx::Error::Database(e)
-                if e.code().is_some_and(|c| ["5", "6", "55P03", "57014"].contains(&c.as_ref())) =>
-            {
-                Self::Unavailable(text)
-            }
+            sqlx::Error::Database(e) if e.code().is_some_and(|code| may_pass(&code)) => Self::Unavailable(text),
             sqlx::Error::Database(e) if lacks_table(e.code().as_deref(), e.message()) => Self::NoTable(text),
             sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed => {
                 Self::Unavailable(text)
@@ -89,6 +85,13 @@ impl From<sqlx::Error> for DbError {
             _ => Self::Other(text),
         }
     }
+}
+
+/// Whether a code means that the database cannot answer now: SQLite is busy or locked, PostgreSQL has a lock or a statement
+/// that took too long, ends, ended, begins, takes no more connections, or lost one (class 08).
+fn may_pass(code: &str) -> bool {
+    const PASSING: [&str; 8] = ["5", "6", "55P03", "57014", "57P01", "57P02", "57P03", "53300"];
+    PASSING.contains(&code) || (code.len() == 5 && code.starts_with("08"))
 }
 
 /// Whether a table is what is missing. SQLite has one code for every mistake of a statement, and tells them apart by
@@ -196,7 +199,7 @@ impl Db {
             }
         };
         let (sender, epoch) = (self.signals.clone(), self.epoch.clone());
-        Ok(Tx { inner, signals: Vec::new(), sender, epoch, turn: None })
+        Ok(Tx { inner, signals: Vec::new(), following: Vec::new(), sender, epoch, turn: None })
     }
 
     /// Everything that is committed from now on.
@@ -236,6 +239,8 @@ enum TxInner {
 pub struct Tx {
     inner: TxInner,
     signals: Vec<Signal>,
+    /// What follows once it is committed.
+    following: Vec<Box<dyn FnOnce() + Send>>,
     sender: Arc<broadcast::Sender<Signal>>,
     epoch: Arc<AtomicU64>,
     /// Its turn among its tenant's, until it is over.
@@ -255,8 +260,19 @@ impl Tx {
         }
     }
 
-    /// Makes it durable, then tells who waits for it.
+    /// Has this follow when the transaction is committed, or may be: what is remembered of its rows outside of the
+    /// database is put right here.
+    pub fn once_committed(&mut self, follow: impl FnOnce() + Send + 'static) {
+        self.following.push(Box::new(follow));
+    }
+
+    /// Makes it durable, then has follow what was to follow, and tells who waits for it. All of that happens in a task of
+    /// its own: once it has begun, the database commits whether the client that asked for it stays or leaves.
     pub async fn commit(self) -> Result<(), DbError> {
+        tokio::spawn(self.finish()).await.map_err(|error| DbError::Other(error.to_string()))?
+    }
+
+    async fn finish(self) -> Result<(), DbError> {
         // Before: nothing read from now on is taken for what is true afterwards. After: nothing read
         // meanwhile is. A commit whose outcome is not known counts, too.
         self.epoch.fetch_add(1, Ordering::SeqCst);
@@ -265,10 +281,47 @@ impl Tx {
             TxInner::Postgres(tx) => tx.commit().await,
         };
         self.epoch.fetch_add(1, Ordering::SeqCst);
+        for follow in self.following {
+            follow();
+        }
         outcome?;
         for signal in self.signals {
             let _ = self.sender.send(signal);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_follows_a_commit_follows_though_who_asked_for_it_leaves() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        let mut signals = db.watch();
+        let (follows, followed) = tokio::sync::oneshot::channel();
+        let mut tx = db.begin().await.unwrap();
+        setting::put(&mut tx, "a", "b").await.unwrap();
+        tx.signal(Signal::Work("settings"));
+        tx.once_committed(move || follows.send(()).unwrap());
+        let mut committing = Box::pin(tx.commit());
+        assert!(futures::poll!(&mut committing).is_pending());
+        drop(committing);
+        followed.await.unwrap();
+        assert_eq!(setting::find(&db, "a").await.unwrap().as_deref(), Some("b"));
+        assert_eq!(signals.recv().await.unwrap(), Signal::Work("settings"));
+        assert_eq!(db.epoch().map(|epoch| epoch % 2), Some(0));
+    }
+
+    #[test]
+    fn a_server_that_ends_is_a_database_that_does_not_answer() {
+        for code in ["57P01", "57P02", "57P03", "08006", "08001", "53300", "55P03", "5"] {
+            assert!(may_pass(code), "{code}");
+        }
+        for code in ["08", "42P01", "23505", "1", "0800", "53100"] {
+            assert!(!may_pass(code), "{code}");
+        }
     }
 }

@@ -317,17 +317,22 @@ pub async fn spent(on: impl On, whose: Whose, now: Timestamp) -> Result<Nano, Db
     Ok(rows.iter().map(|row| row.cost + row.interval.part(span).cost).sum())
 }
 
-/// What was spent this month up to now on everything: on models as far as the database knows, and on machines.
-pub async fn spent_on_all(tx: &mut Tx, whose: Whose, now: Timestamp) -> Result<Nano, DbError> {
+/// What requests to models cost this month up to now, as far as the database knows.
+pub async fn spent_on_models(on: impl On, whose: Whose, now: Timestamp) -> Result<Nano, DbError> {
     let column = whose.column();
-    let models: i64 = sql(format!(
+    let spent: i64 = sql(format!(
         "SELECT CAST(COALESCE(SUM(cost), 0) AS BIGINT) FROM inference_totals WHERE {column} = $1 AND at >= $2"
     ))
     .bind(whose.id().to_string())
     .bind(Month::of(now).begin)
-    .fetch_one(&mut *tx)
+    .fetch_one(on)
     .await?;
-    Ok(Nano(models) + spent(tx, whose, now).await?)
+    Ok(Nano(spent))
+}
+
+/// What was spent this month up to now on everything: on models as far as the database knows, and on machines.
+pub async fn spent_on_all(tx: &mut Tx, whose: Whose, now: Timestamp) -> Result<Nano, DbError> {
+    Ok(spent_on_models(&mut *tx, whose, now).await? + spent(tx, whose, now).await?)
 }
 
 #[cfg(test)]

@@ -174,9 +174,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Returns when the caller may not do this any more: the credential ended, a role was taken, somebody was
-    /// suspended. While that cannot be told, the caller may.
+    /// Returns when the caller may not do this any more.
     pub async fn over(&self, scope: &Scope, action: Action) {
+        self.refusal(scope, action).await;
+    }
+
+    /// Returns why the caller may not do this any more, once that is so: the credential ended, a role was taken, somebody
+    /// was suspended. While that cannot be told, the caller may.
+    pub async fn refusal(&self, scope: &Scope, action: Action) -> Error {
         let right = scope.caller.granted.as_ref().and_then(|granted| match granted.grant {
             Grant::Project { right, .. } => right,
             _ => None,
@@ -184,8 +189,9 @@ impl Watch {
         let grant = Grant::Project { org: scope.org, project: scope.project, action, right };
         loop {
             tokio::time::sleep(RECHECK).await;
-            if self.gate.recheck(&scope.caller.who, grant).await.is_err_and(|refusal| refusal.code.status() < 500) {
-                return;
+            match self.gate.recheck(&scope.caller.who, grant).await {
+                Err(refusal) if refusal.code.status() < 500 => return refusal,
+                _ => {}
             }
         }
     }

@@ -141,7 +141,8 @@ struct Bound {
     caller: Uuid,
     path: String,
     key: String,
-    body_hash: String,
+    /// Of its body, one for each key of the secrets; the first is kept.
+    body_hashes: Vec<String>,
     turns: Turns,
     _turn: Turn,
 }
@@ -192,7 +193,7 @@ impl IdempotencyKey {
 
     /// Binds the key, if the request has one, when it is its turn.
     pub async fn bind(self, caller: &Caller, body: &Value) -> Result<Idempotency> {
-        self.begin(caller).await?.of_body(&body.to_string())
+        Ok(self.begin(caller).await?.of_body(&body.to_string()))
     }
 
     /// The same of somebody who is not signed in, and names themselves.
@@ -200,7 +201,7 @@ impl IdempotencyKey {
         let Some(asked) = self.0 else { return Ok(Idempotency(None)) };
         let digits = asked.turns.sealer.mac(name.as_bytes())?;
         let caller = u128::from_str_radix(&digits[..32], 16).map_err(Error::internal)?;
-        asked.turn(Uuid::from_u128(caller)).await?.of_body(&body.to_string())
+        Ok(asked.turn(Uuid::from_u128(caller)).await?.of_body(&body.to_string()))
     }
 
     /// Waits for the turn of the key before the body is there; [`Idempotency::of_body`] tells what it was.
@@ -216,7 +217,7 @@ impl Asked {
     async fn turn(self, caller: Uuid) -> Result<Idempotency> {
         let Self { key, path, turns } = self;
         let turn = turns.take((caller, path.clone(), key.clone())).await?;
-        Ok(Idempotency(Some(Bound { caller, path, key, body_hash: String::new(), turns, _turn: turn })))
+        Ok(Idempotency(Some(Bound { caller, path, key, body_hashes: Vec::new(), turns, _turn: turn })))
     }
 }
 
@@ -227,11 +228,12 @@ impl Idempotency {
     }
 
     /// Says what the body was, or its digest.
-    pub fn of_body(mut self, body: &str) -> Result<Self> {
+    #[must_use]
+    pub fn of_body(mut self, body: &str) -> Self {
         if let Some(bound) = &mut self.0 {
-            bound.body_hash = bound.turns.sealer.mac(body.as_bytes())?;
+            bound.body_hashes = bound.turns.sealer.macs(body.as_bytes());
         }
-        Ok(self)
+        self
     }
 
     /// Whether an answer is kept, whatever the body was.
@@ -245,7 +247,7 @@ impl Idempotency {
         let Some(bound) = &self.0 else { return Ok(None) };
         match bound.slot().find(tx, now.plus_seconds(-KEPT_SECONDS)).await? {
             None => Ok(None),
-            Some(kept) if kept.body_hash == bound.body_hash => {
+            Some(kept) if bound.body_hashes.contains(&kept.body_hash) => {
                 Ok(Some(Outcome::Replayed(Replay { location: kept.location, body: kept.body })))
             }
             Some(_) => Err(Error::new(
@@ -263,7 +265,8 @@ impl Idempotency {
     /// Keeps an answer that is written already.
     pub async fn keep_text(&self, tx: &mut Tx, now: Timestamp, location: &str, body: String) -> Result<()> {
         let Some(bound) = &self.0 else { return Ok(()) };
-        let kept = Kept { body_hash: bound.body_hash.clone(), location: location.to_owned(), body };
+        let body_hash = bound.body_hashes.first().cloned().unwrap_or_default();
+        let kept = Kept { body_hash, location: location.to_owned(), body };
         Ok(bound.slot().put(tx, &kept, now, now.plus_seconds(-KEPT_SECONDS)).await?)
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use berth_domain::{Error, Result};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -27,8 +28,9 @@ impl Wait {
         Self { signals: db.watch(), row: Signal::Row(table, id), deadline }
     }
 
-    /// Returns when the row may have changed; whether that was before the time is over.
-    pub async fn changed(&mut self) -> bool {
+    /// Returns when the row may have changed; whether that was before the time is over. Who may not look any more, as
+    /// `refusal` tells, gets that.
+    pub async fn changed(&mut self, refusal: impl Future<Output = Error>) -> Result<bool> {
         let Self { signals, row, deadline } = self;
         let changed = async {
             while let Ok(signal) = signals.recv().await {
@@ -37,6 +39,9 @@ impl Wait {
                 }
             }
         };
-        tokio::time::timeout_at(*deadline, changed).await.is_ok()
+        tokio::select! {
+            changed = tokio::time::timeout_at(*deadline, changed) => Ok(changed.is_ok()),
+            refusal = refusal => Err(refusal),
+        }
     }
 }

@@ -102,6 +102,11 @@ impl Sealer {
         Ok(hex::encode(hmac::sign(&key.mac, text).as_ref()))
     }
 
+    /// The same with every key, the first key's first: what another key told before it was replaced is known still.
+    pub fn macs(&self, text: &[u8]) -> Vec<String> {
+        self.keys.iter().map(|key| hex::encode(hmac::sign(&key.mac, text).as_ref())).collect()
+    }
+
     /// The text as the first key seals it, where it lay in clear or another key sealed it; `None` where it is so.
     pub fn renew(&self, context: &str, text: &str) -> Result<Option<String>> {
         let current = self.keys.first().map(|key| key.name.as_str());
@@ -169,6 +174,7 @@ mod tests {
         assert_eq!((mac.len(), sealer(&[1, 2]).mac(b"a body").unwrap()), (64, mac.clone()));
         assert_ne!(sealer(&[1]).mac(b"a bodY").unwrap(), mac);
         assert_ne!(sealer(&[2, 1]).mac(b"a body").unwrap(), mac);
+        assert_eq!(sealer(&[2, 1]).macs(b"a body"), [sealer(&[2]).mac(b"a body").unwrap(), mac]);
     }
 
     #[test]

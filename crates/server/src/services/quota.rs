@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use crate::db::tenant::Whose;
 use crate::db::usage::{self, Held};
-use crate::db::{Tx, quota, resource_usage, tenant};
+use crate::db::{Db, Tx, quota, resource_usage, tenant};
 use crate::http::auth::Scope;
 
 /// Refuses with 404 a project that was deleted meanwhile.
@@ -143,6 +143,8 @@ pub struct QuotaView {
     /// Money for models, machines and disks a calendar month (UTC), in whole units of the prices; `null` is no limit.
     #[schema(required = true)]
     spend_per_month: Option<i64>,
+    /// What was spent of it this month, in units of the prices; requests to models within the last seconds may be missing.
+    spent_this_month: f64,
 }
 
 /// One quantity.
@@ -157,8 +159,15 @@ pub struct Quota {
 }
 
 impl QuotaView {
-    /// What is held, beside its limits.
-    pub const fn new(held: &Held, limits: &Limits) -> Self {
+    /// What a project or an organization has at a time, beside its limits.
+    pub async fn of(db: &Db, whose: Whose, limits: &Limits, now: Timestamp) -> Result<Self> {
+        let held = usage::held(db, whose).await?;
+        let spent =
+            resource_usage::spent_on_models(db, whose, now).await? + resource_usage::spent(db, whose, now).await?;
+        Ok(Self::new(&held, limits, spent))
+    }
+
+    fn new(held: &Held, limits: &Limits, spent: Nano) -> Self {
         const fn quota(used: i64, limit: Option<i64>) -> Quota {
             Quota { used, limit }
         }
@@ -173,6 +182,7 @@ impl QuotaView {
             requests_per_minute: limits.requests_per_minute,
             tokens_per_minute: limits.tokens_per_minute,
             spend_per_month: limits.spend_per_month,
+            spent_this_month: spent.units(),
         }
     }
 

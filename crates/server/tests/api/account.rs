@@ -305,6 +305,20 @@ async fn an_account_ends_with_what_is_its_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_needs_the_password_once_the_sign_in_is_old() {
+    let platform = Platform::start().await;
+    for (name, seconds) in [("ada", 600), ("bob", 599)] {
+        let somebody = platform.sign_up(&format!("{name}@example.com")).await;
+        platform.advance(seconds);
+        let answer = somebody.delete("/api/v1/users/me").await;
+        match seconds {
+            600 => assert!(answer.status == 400 && answer.names("current_password"), "{answer:?}"),
+            _ => assert_eq!(answer.status, 204, "{answer:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_brought_whom() {
     let platform = Platform::start().await;
     let ada = platform.sign_up("ada@example.com").await;
@@ -324,7 +338,6 @@ async fn who_brought_whom() {
     assert_eq!(record().await["status"], "qualified");
     let bob = Caller::login(&ada.base, "bob@example.com", PASSWORD).await;
     assert_eq!(bob.get("/api/v1/referrals").await.body["pagination"]["total_items"], 0);
-    bob.delete("/api/v1/users/me").await.refused(400, "invalid_request");
     let guess = bob.request(Method::DELETE, "/api/v1/users/me").json(&json!({"current_password": "a wrong guess"}));
     bob.send(guess).await.refused(400, "wrong_password");
     assert_eq!(leave(&bob).await.status, 204);

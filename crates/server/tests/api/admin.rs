@@ -17,6 +17,7 @@ async fn a_suspended_organization_is_refused_and_its_machines_stop() {
     let platform = Platform::start().await;
     let ada = platform.sign_up("ada@example.com").await;
     let id = ada.running_vm("web").await;
+    let sandbox = ada.ready_sandbox().await;
     let made = ada.post("/api_keys", json!({"name": "ci", "scopes": ["vm"]})).await;
     let by_key = ada.with_token(made.body["key"].as_str().expect("a key"));
     assert_eq!(by_key.get("/vms").await.status, 200);
@@ -31,10 +32,12 @@ async fn a_suspended_organization_is_refused_and_its_machines_stop() {
     }
     ada.get(&format!("/api/v1/orgs/{org}")).await.refused(403, "organization_suspended");
     assert_eq!(ada.get("/api/v1/users/me").await.status, 200);
-    platform.admin.until("no machine", |_| async { platform.engine.counts().0 == 0 }).await;
+    let run = || (platform.engine.counts().0, platform.sandboxes.counts().0);
+    platform.admin.until("no machine", |_| async { run() == (0, 0) }).await;
     assert_eq!(platform.admin.act(&format!("/api/v1/admin/orgs/{org}/unsuspend")).await.status, 200);
     // Its machines wait for somebody to start them.
     assert_eq!(ada.reaches(&id, "stopped").await["status"], "stopped");
+    ada.sandbox_reaches(&sandbox, "Paused").await;
     assert_eq!(by_key.act(&format!("/vms/{id}/start")).await.status, 202);
     ada.reaches(&id, "running").await;
 }
@@ -178,7 +181,7 @@ async fn requests_of_a_person_are_limited_over_all_sessions() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_key_signs_and_the_old_one_s_tokens_stay() {
-    let platform = Platform::start().await;
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 86_400).await;
     let ada = platform.sign_up("ada@example.com").await;
     ada.act("/api/v1/admin/signing_keys").await.refused(403, "forbidden");
     let made = platform.admin.act("/api/v1/admin/signing_keys").await;
@@ -189,6 +192,14 @@ async fn a_new_key_signs_and_the_old_one_s_tokens_stay() {
     let again = Caller::login(&ada.base, "ada@example.com", PASSWORD).await;
     let header = jsonwebtoken::decode_header(&again.token).expect("a header");
     assert_eq!(Some(header.kid.as_deref()), Some(made.body["kid"].as_str()));
+    // Whatever the clock was once set to, the key that was made last signs.
+    platform.advance(7200);
+    assert_eq!(platform.admin.act("/api/v1/admin/signing_keys").await.status, 201);
+    platform.advance(-7200);
+    let last = platform.admin.act("/api/v1/admin/signing_keys").await;
+    let token = Caller::login(&ada.base, "ada@example.com", PASSWORD).await.token;
+    let header = jsonwebtoken::decode_header(&token).expect("a header");
+    assert_eq!(header.kid.as_deref(), last.body["kid"].as_str(), "{last:?}");
     // After a restart both are known still.
     let platform = platform.restart().await;
     let there = |caller: &Caller| caller.at(&platform.admin.base);

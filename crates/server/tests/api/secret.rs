@@ -7,7 +7,8 @@ use std::sync::Arc;
 use berth_server::app::{App, Engines};
 use berth_server::config::{Config, Secret};
 use berth_server::db::{Db, sql};
-use berth_testkit::{Platform, SimulatedSandboxes};
+use berth_testkit::{Caller, Platform, SimulatedSandboxes, vm};
+use reqwest::Method;
 use serde_json::json;
 
 /// Every signing key as the database has it, newest first.
@@ -103,8 +104,16 @@ async fn another_key_takes_the_place_of_the_first() {
     let file = key_file(&platform);
     let old = std::fs::read_to_string(&file).expect("a key");
     let new = "1e".repeat(32);
+    let create = async |caller: &Caller| {
+        let request = caller.request(Method::POST, "/vms").header("idempotency-key", "k").json(&vm("web"));
+        caller.send(request).await
+    };
+    let made = create(&before).await;
+    assert_eq!(made.status, 201, "{made:?}");
     std::fs::write(&file, format!("{new}\n{old}")).expect("written");
     let platform = platform.restart().await;
+    // Who lost the answer in the restart asks once more.
+    assert_eq!(create(&before.at(&platform.admin.base)).await.body, made.body);
     std::fs::write(&file, new).expect("written");
     let platform = platform.restart().await;
     assert_eq!(before.at(&platform.admin.base).get("/vms").await.status, 200);

@@ -55,6 +55,28 @@ async fn answered(by_key: &Caller) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_look_any_more_does_not_wait_to_the_end() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let made = ada.post("/api_keys", json!({"name": "k", "scopes": ["vm", "sandbox"]})).await;
+    let by_key = ada.with_token(made.body["key"].as_str().expect("a key"));
+    let (vm, sandbox) = (ada.running_vm("web").await, ada.ready_sandbox().await);
+    let paths = [
+        format!("/vms/{vm}/wait?status=stopped&timeout=300"),
+        format!("/sandboxes/{sandbox}/wait?phase=Paused&timeout=300"),
+    ];
+    let waiting = paths.map(|path| {
+        let by_key = by_key.clone();
+        tokio::spawn(async move { by_key.get(&path).await })
+    });
+    let key = made.body["id"].as_str().expect("an id");
+    assert_eq!(ada.delete(&format!("/api_keys/{key}")).await.status, 204);
+    for answer in waiting {
+        answer.await.expect("an answer").refused(401, "unauthorized");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_suspension_refuses_the_keys_that_the_person_made() {
     let platform = Platform::start().await;
     let owner = platform.sign_up("owner@example.com").await;
@@ -94,6 +116,31 @@ async fn an_organization_without_an_active_owner_is_suspended_with_its_last() {
     act(&ids[0], "unsuspend").await;
     answered(&by_key).await;
     assert_eq!(admin.get("/vms").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_given_more_organizations_to_own_than_they_may() {
+    let platform = Platform::start_with(|config| config.quota.organizations_per_person = 1).await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let bob = platform.sign_up("bob@example.com").await;
+    assert_eq!(invite(&ada, "bob@example.com", "member").await.status, 201);
+    let token = token_in(&platform.message("bob@example.com", 2).await);
+    let answer = bob.post("/api/v1/invitations/accept", json!({"token": token})).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let path = format!("{}/members/{}", ada.org(), me(&bob).await);
+    ada.patch(&path, json!({"role": "owner"})).await.refused(403, "quota_exceeded");
+    assert_eq!(ada.patch(&path, json!({"role": "admin"})).await.status, 200);
+    // Nor by an invitation: who owns none may have one.
+    let eve = platform.sign_up("eve@example.com").await;
+    assert_eq!(invite(&eve, "bob@example.com", "owner").await.status, 201);
+    let token = token_in(&platform.message("bob@example.com", 3).await);
+    let accept = async || bob.post("/api/v1/invitations/accept", json!({"token": token})).await;
+    accept().await.refused(403, "quota_exceeded");
+    assert_eq!(bob.delete(bob.org()).await.status, 204);
+    assert_eq!(accept().await.status, 200);
+    // An owner who is named once more stays what they are.
+    let path = format!("{}/members/{}", eve.org(), me(&bob).await);
+    assert_eq!(eve.patch(&path, json!({"role": "owner"})).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

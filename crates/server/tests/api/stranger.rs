@@ -1,5 +1,7 @@
 //! How much somebody may who is not signed in, or whom nobody knows: tries, mails, accounts.
 
+use std::os::unix::fs::PermissionsExt;
+
 use berth_server::config::{Config, SignUpMode, VerifiedEmail};
 use berth_server::db::sql;
 use berth_testkit::{Answer, Caller, Platform, code_in, token_in};
@@ -405,6 +407,10 @@ async fn what_ended_is_removed_after_its_days() {
         ("SELECT COUNT(*) FROM sessions WHERE revoked_at IS NOT NULL", "SELECT COUNT(*) FROM sessions");
     let (messages, tokens) = ("SELECT COUNT(*) FROM outbox", "SELECT COUNT(*) FROM refresh_tokens");
     let outbox = platform.config.data_dir.join("outbox");
+    // Its link is nobody else's to read.
+    let files = std::fs::read_dir(&outbox).expect("a folder").map(|file| file.expect("a file"));
+    let modes: Vec<_> = files.map(|file| file.metadata().expect("a file").permissions().mode() & 0o777).collect();
+    assert_eq!(modes, [0o600]);
     // As a crash leaves it.
     std::fs::write(outbox.join(".x.eml.part"), "half a letter").expect("a file");
     platform.advance(86_400 + 601);

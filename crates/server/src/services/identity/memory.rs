@@ -161,12 +161,14 @@ impl Memory {
         session
     }
 
-    /// Ends a session at once. It is remembered as ended even if it was not known.
-    pub fn revoke(&self, id: SessionId, user: UserId, now: Timestamp) {
+    /// Ends sessions of a person at once. They are remembered as ended even if they were not known.
+    pub fn revoke(&self, ids: impl IntoIterator<Item = SessionId>, user: UserId, now: Timestamp) {
         let session = Session { user, is_admin: false, suspended: false, expires_at: now, revoked: true, seen: now };
         let _alone = self.changing.write().unwrap_or_else(PoisonError::into_inner);
         self.generation.fetch_add(1, Ordering::SeqCst);
-        put(&self.sessions, id, session);
+        for id in ids {
+            put(&self.sessions, id, session);
+        }
     }
 
     /// A scope that was resolved before.
@@ -381,7 +383,7 @@ mod tests {
             revoked_at: None,
         };
         let read_at = memory.generation();
-        memory.revoke(id, user, now);
+        memory.revoke([id], user, now);
         assert!(!memory.remember_session(&read, read_at, now).lives(now));
         assert!(!memory.remember_session(&read, memory.generation(), now).lives(now));
     }

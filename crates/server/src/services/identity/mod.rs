@@ -41,7 +41,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Holder, Suspensions};
 use crate::clock::Clock;
 use crate::config::{Config, SignUpMode};
-use crate::db::Db;
+use crate::db::{Db, Tx};
 use crate::seal::Sealer;
 use crate::work::Driver;
 use memory::Memory;
@@ -86,6 +86,17 @@ pub struct FirstLogin {
 }
 
 impl Identity {
+    /// Has what is remembered follow a change, once that is committed, though who asked for it may have left by then.
+    fn once_committed(&self, tx: &mut Tx, follow: impl FnOnce(&Inner) + Send + 'static) {
+        let inner = self.inner.clone();
+        tx.once_committed(move || follow(&inner));
+    }
+
+    /// The same of what is remembered of an organization.
+    fn forgets_org(&self, tx: &mut Tx, org: OrgId) {
+        self.once_committed(tx, move |inner| inner.memory.forget_org(org));
+    }
+
     /// Starts it: makes a signing key and the first administrator where there is none. The holders are the
     /// services that keep things in projects. With it comes the first administrator's login, if it was made up.
     pub async fn start(

@@ -67,6 +67,20 @@ pub(super) async fn delete_user(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Deletes somebody's project, which must hold nothing.
+#[utoipa::path(delete, path = "/api/v1/admin/projects/{project_id}", operation_id = "deleteAnyProject",
+    tag = "administration", params(("project_id" = uuid::Uuid, Path)), responses((status = 204, description = "deleted"),
+    (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404,
+    body = ErrorBody), (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
+pub(super) async fn delete_any_project(
+    State(identity): State<Identity>,
+    Administrator(admin): Administrator,
+    path: PathText,
+) -> Reply<StatusCode> {
+    ops::project::delete_any(&identity, &admin, path.id("project_id")?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 /// Everybody's projects, newest first.
 #[utoipa::path(get, path = "/api/v1/admin/projects", operation_id = "listAllProjects", tag = "administration",
     params(OwnerParams, NameParams, PageParams),

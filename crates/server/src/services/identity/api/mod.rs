@@ -80,6 +80,7 @@ fn administration() -> OpenApiRouter<Identity> {
         .routes(routes!(referral::list_all_referrals))
         .routes(routes!(referral::update_referral))
         .routes(routes!(admin::list_all_projects))
+        .routes(routes!(admin::delete_any_project))
         .routes(routes!(suspension::suspend_user))
         .routes(routes!(suspension::unsuspend_user))
         .routes(routes!(suspension::list_all_orgs))

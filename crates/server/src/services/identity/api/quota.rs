@@ -4,8 +4,8 @@ use axum::Json;
 use axum::extract::State;
 use berth_domain::Error;
 
+use crate::db::quota;
 use crate::db::tenant::Whose;
-use crate::db::{quota, usage};
 use crate::http::auth::{Administrator, Limits, OrgManager};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
@@ -93,8 +93,9 @@ pub(super) async fn get_org_quota(
     OrgManager(scope): OrgManager,
 ) -> Reply<Json<QuotaView>> {
     let whose = Whose::Org(scope.org);
-    let held = usage::held(&identity.inner.db, whose).await?;
     let projects = store::project::count(&identity.inner.db, scope.org).await?;
     let limits = quota::find(&identity.inner.db, whose).await?;
-    Ok(Json(QuotaView::new(&held, &limits).with_projects(projects, &limits)))
+    let now = identity.inner.clock.now();
+    let view = QuotaView::of(&identity.inner.db, whose, &limits, now).await?;
+    Ok(Json(view.with_projects(projects, &limits)))
 }

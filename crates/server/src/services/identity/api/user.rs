@@ -62,7 +62,8 @@ pub(super) async fn update_me(
     Ok(Json(ops::user::change(&identity, &person, from.network(), ChangeMe::try_from(&body)?).await?))
 }
 
-/// Deletes the caller's account, with the organizations that are nobody else's and empty; it needs the password.
+/// Deletes the caller's account, with the organizations that are nobody else's and empty. It needs the password, but for
+/// the ten minutes after a sign-in.
 #[utoipa::path(delete, path = "/api/v1/users/me", operation_id = "deleteMe", tag = "identity",
     request_body = DeleteMeBody,
     responses((status = 204, description = "deleted"), (status = 400, body = ErrorBody), (status = 401,

@@ -5,7 +5,7 @@ use berth_domain::{Code, Error, Result};
 use serde_json::json;
 
 use super::quota;
-use super::user::{email_taken, leave, new_user, or_email_taken, settle};
+use super::user::{email_taken, leave, new_user, settle};
 use crate::db::Tx;
 use crate::db::tenant::Whose;
 use crate::http::auth::Person;
@@ -63,7 +63,7 @@ pub(in crate::services::identity) async fn create(
     admin.caller.audit("user.create", &user.id.to_string()).with(data).write(&mut tx, now).await?;
     let location = format!("/api/v1/admin/users/{}", user.id);
     let created = key.created(&mut tx, now, location, AdminUserView::from(&user)).await?;
-    tx.commit().await.map_err(or_email_taken)?;
+    tx.commit().await?;
     Ok(created)
 }
 
@@ -90,8 +90,9 @@ pub(in crate::services::identity) async fn promote(
         let action = if administrator { "user.promote" } else { "user.demote" };
         let data = json!({"email": user.email});
         admin.caller.audit(action, &id.to_string()).with(data).write(&mut tx, now).await?;
+        let user = id;
+        identity.once_committed(&mut tx, move |inner| inner.memory.forget_person(user));
         tx.commit().await?;
-        inner.memory.forget_person(id);
     }
     Ok(user)
 }
@@ -112,9 +113,8 @@ pub(in crate::services::identity) async fn delete(identity: &Identity, admin: &P
     let left = leave(identity, &mut tx, id, "This person is", now).await?;
     let data = json!({"email": user.email});
     admin.caller.audit("user.delete", &id.to_string()).with(data).write(&mut tx, now).await?;
-    tx.commit().await?;
-    left.forget(identity, id, now);
-    Ok(())
+    identity.once_committed(&mut tx, move |inner| left.forget(&inner.memory, id, now));
+    Ok(tx.commit().await?)
 }
 
 /// Refuses to take the last administrator away: of two who take each other's rights at once, the second is refused.

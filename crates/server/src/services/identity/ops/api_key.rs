@@ -119,8 +119,9 @@ async fn load(tx: &mut Tx, scope: &Scope, id: KeyId) -> Result<KeyRow> {
 /// Writes a changed key, and has every request from now on see it.
 async fn commit(identity: &Identity, mut tx: Tx, row: &KeyRow) -> Result<()> {
     store::api_key::update(&mut tx, row).await?;
+    let hash = hash_of(row)?;
+    identity.once_committed(&mut tx, move |inner| inner.memory.forget_key(&hash));
     tx.commit().await?;
-    identity.inner.memory.forget_key(&hash_of(row)?);
     Ok(())
 }
 

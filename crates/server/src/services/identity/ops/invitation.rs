@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::referral::masked;
 use super::verification::require_verified;
-use super::{by_themselves, invalid_token, verification};
+use super::{by_themselves, invalid_token, quota, verification};
 use crate::config::Secret;
 use crate::db::audit::Audit;
 use crate::db::{On, Tx};
@@ -165,9 +165,9 @@ pub(in crate::services::identity) async fn accept(
     let mut tx = identity.inner.db.begin_as(person).await?;
     let mut user = store::user::find(&mut tx, person.user).await?.ok_or_else(unauthorized)?;
     let request = RequestId { id: person.caller.request_id.clone(), from: person.caller.from };
-    let org = take(&mut tx, &presented.0, &mut user, &request, now).await?;
+    let org = take(identity, &mut tx, &presented.0, &mut user, &request, now).await?;
+    identity.forgets_org(&mut tx, org.id);
     tx.commit().await?;
-    identity.inner.memory.forget_org(org.id);
     Ok(OrgView::from(&org))
 }
 
@@ -184,6 +184,7 @@ pub(super) async fn open_by(on: impl On, presented: &str, email: &str, now: Time
 
 /// Makes a person a member by an invitation's link. Who has the link reads the address.
 pub(super) async fn take(
+    identity: &Identity,
     tx: &mut Tx,
     presented: &str,
     user: &mut UserRow,
@@ -195,6 +196,9 @@ pub(super) async fn take(
     require_sender(tx, &invitation).await?;
     let held = store::member::role(&mut *tx, org.id, user.id).await?;
     let role = held.map_or(invitation.role, |held| held.max(invitation.role));
+    if role == OrgRole::Owner && held != Some(OrgRole::Owner) {
+        quota::one_more(identity, tx, user.id, user.is_admin).await?;
+    }
     store::member::put(tx, org.id, user.id, role, now).await?;
     let given: Vec<ProjectRoleGiven> = serde_json::from_str(&invitation.project_roles).map_err(Error::internal)?;
     for ProjectRoleGiven { project_id, role } in given {

@@ -5,7 +5,7 @@ use berth_domain::ids::{ProjectId, UserId};
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 
-use super::api_key;
+use super::{api_key, quota};
 use crate::db::audit::Audit;
 use crate::db::{Tx, event};
 use crate::http::auth::{OrgScope, Scope};
@@ -25,6 +25,10 @@ pub(in crate::services::identity) async fn change_role(
     let before = authorize(&mut tx, scope, user).await?;
     if role == OrgRole::Owner {
         scope.require_in(&mut tx, Action::OwnOrganization).await?;
+        if before != OrgRole::Owner {
+            let them = store::user::find(&mut tx, user).await?.ok_or_else(|| not_found("member"))?;
+            quota::one_more(identity, &mut tx, user, them.is_admin).await?;
+        }
     }
     if before == OrgRole::Owner && role != OrgRole::Owner {
         keep_an_owner(&mut tx, scope).await?;
@@ -34,8 +38,8 @@ pub(in crate::services::identity) async fn change_role(
     let data = json!({"from": before.as_str(), "to": role.as_str(), "ended_keys": ended});
     Audit { data, ..scope.audit("member.role", &user.to_string()) }.write(&mut tx, now).await?;
     let row = store::member::find(&mut tx, scope.org, user).await?.ok_or_else(|| not_found("member"))?;
+    identity.forgets_org(&mut tx, scope.org);
     tx.commit().await?;
-    identity.inner.memory.forget_org(scope.org);
     Ok(MemberView::from(row))
 }
 
@@ -52,9 +56,8 @@ pub(in crate::services::identity) async fn remove(identity: &Identity, scope: &O
     let invitations = store::invitation::end_of(&mut tx, user, Some(scope.org), now).await?;
     let data = json!({"ended_keys": keys, "ended_invitations": invitations});
     Audit { data, ..scope.audit("member.remove", &user.to_string()) }.write(&mut tx, now).await?;
-    tx.commit().await?;
-    identity.inner.memory.forget_org(scope.org);
-    Ok(())
+    identity.forgets_org(&mut tx, scope.org);
+    Ok(tx.commit().await?)
 }
 
 /// Tells who watches these projects that somebody is a member no more.
@@ -111,8 +114,8 @@ pub(in crate::services::identity) async fn add_to_project(
     let row = store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(|| not_found("member"))?;
     let view = MemberView::from(row);
     let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
+    identity.forgets_org(&mut tx, scope.org);
     tx.commit().await?;
-    identity.inner.memory.forget_org(scope.org);
     Ok(outcome)
 }
 
@@ -131,8 +134,8 @@ pub(in crate::services::identity) async fn change_role_in_project(
     let data = json!({"role": role.as_str()});
     Audit { data, ..scope.audit("project_member.role", &user.to_string()) }.write_and_tell(&mut tx, now).await?;
     let row = store::member::find_in_project(&mut tx, scope.project, user).await?.ok_or_else(find)?;
+    identity.forgets_org(&mut tx, scope.org);
     tx.commit().await?;
-    identity.inner.memory.forget_org(scope.org);
     Ok(MemberView::from(row))
 }
 
@@ -148,7 +151,6 @@ pub(in crate::services::identity) async fn remove_from_project(
     store::member::remove_from_project(&mut tx, scope.project, user).await?;
     let data = json!({"ended_keys": api_key::end_unseen(&mut tx, scope.org, user, now).await?});
     Audit { data, ..scope.audit("project_member.remove", &user.to_string()) }.write_and_tell(&mut tx, now).await?;
-    tx.commit().await?;
-    identity.inner.memory.forget_org(scope.org);
-    Ok(())
+    identity.forgets_org(&mut tx, scope.org);
+    Ok(tx.commit().await?)
 }

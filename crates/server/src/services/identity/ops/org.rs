@@ -67,7 +67,7 @@ pub(in crate::services::identity) async fn create(
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
-    quota::one_more(identity, &mut tx, person).await?;
+    quota::one_more(identity, &mut tx, person.user, person.is_admin).await?;
     let org = new(&mut tx, &named, now).await?;
     write(&mut tx, &org, person.user, false).await?;
     quota::begin(identity, &mut tx, Whose::Org(org.id), now).await?;
@@ -76,8 +76,9 @@ pub(in crate::services::identity) async fn create(
     audit.with(told(&org)).write(&mut tx, now).await?;
     let view = OrgView::from(&org);
     let outcome = key.created(&mut tx, now, view.location(), view).await?;
+    let user = person.user;
+    identity.once_committed(&mut tx, move |inner| inner.memory.forget_person(user));
     tx.commit().await?;
-    identity.inner.memory.forget_person(person.user);
     Ok(outcome)
 }
 
@@ -102,8 +103,8 @@ pub(in crate::services::identity) async fn update(
     org.updated_at = now;
     store::org::update(&mut tx, &org).await?;
     scope.audit("org.update", &org.id.to_string()).with(told(&org)).write(&mut tx, now).await?;
+    identity.forgets_org(&mut tx, scope.org);
     tx.commit().await?;
-    identity.inner.memory.forget_org(scope.org);
     Ok(OrgView::from(&OrgRow { role: Some(scope.role), ..org }))
 }
 
@@ -120,9 +121,8 @@ pub(in crate::services::identity) async fn delete(identity: &Identity, scope: &O
     let org = store::org::find(&mut tx, scope.org).await?.ok_or_else(org_not_found)?;
     remove(&mut tx, scope.org, now).await?;
     scope.audit("org.delete", &scope.org.to_string()).with(told(&org)).write(&mut tx, now).await?;
-    tx.commit().await?;
-    identity.inner.memory.forget_org(scope.org);
-    Ok(())
+    identity.forgets_org(&mut tx, scope.org);
+    Ok(tx.commit().await?)
 }
 
 /// Whether any project of an organization holds anything.

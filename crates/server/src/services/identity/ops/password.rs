@@ -59,15 +59,14 @@ pub(in crate::services::identity) async fn reset(
     let ended = store::session::revoke_all(&mut tx, user.id, None, now).await?;
     store::outbox::put(&mut tx, mail::PASSWORD_CHANGED, &user.email, None, now).await?;
     by_themselves(user.id, id, "password.reset", &presented.subject).write(&mut tx, now).await?;
-    tx.commit().await?;
-    inner.throttle.forget(&user.email, network);
-    for session in ended {
-        inner.memory.revoke(session, user.id, now);
-    }
-    if taken_over {
-        inner.memory.forget_person(user.id);
-    }
-    Ok(())
+    identity.once_committed(&mut tx, move |inner| {
+        inner.throttle.forget(&user.email, network);
+        inner.memory.revoke(ended, user.id, now);
+        if taken_over {
+            inner.memory.forget_person(user.id);
+        }
+    });
+    Ok(tx.commit().await?)
 }
 
 /// Changes one's password, and ends the other sessions.
@@ -92,11 +91,8 @@ pub(in crate::services::identity) async fn change(
     let ended = store::session::revoke_all(&mut tx, user.id, Some(person.session), now).await?;
     store::outbox::put(&mut tx, mail::PASSWORD_CHANGED, &user.email, None, now).await?;
     person.caller.audit("password.change", &user.id.to_string()).write(&mut tx, now).await?;
-    tx.commit().await?;
-    for session in ended {
-        inner.memory.revoke(session, user.id, now);
-    }
-    Ok(())
+    identity.once_committed(&mut tx, move |inner| inner.memory.revoke(ended, user.id, now));
+    Ok(tx.commit().await?)
 }
 
 /// Refuses who does not know the account's password: a stolen token is not enough for what matters.

@@ -11,7 +11,7 @@ use super::{quota, slug_taken, suffix};
 use crate::db::Tx;
 use crate::db::audit::Audit;
 use crate::db::tenant::Whose;
-use crate::http::auth::{OrgScope, Scope};
+use crate::http::auth::{Caller, OrgScope, Person, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::store::project::ProjectRow;
 use crate::services::identity::wire::project::ProjectView;
@@ -75,8 +75,8 @@ pub(in crate::services::identity) async fn create(
     audit.with(told(&project)).write_and_tell(&mut tx, now).await?;
     let view = ProjectView::from(&project);
     let outcome = key.created(&mut tx, now, view.location(scope.org), view).await?;
+    identity.forgets_org(&mut tx, scope.org);
     tx.commit().await?;
-    identity.inner.memory.forget_org(scope.org);
     Ok(outcome)
 }
 
@@ -99,27 +99,43 @@ pub(in crate::services::identity) async fn update(
     store::project::update(&mut tx, &project).await?;
     let subject = project.id.to_string();
     scope.audit("project.update", &subject).with(told(&project)).write_and_tell(&mut tx, now).await?;
+    identity.forgets_org(&mut tx, scope.org);
     tx.commit().await?;
-    identity.inner.memory.forget_org(scope.org);
     Ok(ProjectView::from(&ProjectRow { role: scope.project_role, ..project }))
 }
 
 /// Deletes a project that holds nothing. Its keys end with it.
 pub(in crate::services::identity) async fn delete(identity: &Identity, scope: &Scope) -> Result<()> {
-    let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin_as(scope).await?;
-    if holds(identity, &mut tx, scope.project).await? {
+    remove(identity, &mut tx, &scope.caller, scope.project).await?;
+    Ok(tx.commit().await?)
+}
+
+/// Deletes somebody's project that holds nothing, as an administrator of the platform.
+pub(in crate::services::identity) async fn delete_any(
+    identity: &Identity,
+    admin: &Person,
+    id: ProjectId,
+) -> Result<()> {
+    let mut tx = identity.inner.db.begin_as(admin).await?;
+    remove(identity, &mut tx, &admin.caller, id).await?;
+    Ok(tx.commit().await?)
+}
+
+async fn remove(identity: &Identity, tx: &mut Tx, by: &Caller, id: ProjectId) -> Result<()> {
+    let now = identity.inner.clock.now();
+    let project = store::project::find(&mut *tx, id).await?.ok_or_else(project_not_found)?;
+    if holds(identity, tx, id).await? {
         return Err(Error::new(
             Code::Conflict,
             "The project still has VMs, disks, sandboxes or snapshots. Delete those first.",
         ));
     }
-    let project = store::project::find(&mut tx, scope.project).await?.ok_or_else(project_not_found)?;
-    store::project::remove(&mut tx, scope.project, now).await?;
-    let subject = scope.project.to_string();
-    scope.audit("project.delete", &subject).with(told(&project)).write_and_tell(&mut tx, now).await?;
-    tx.commit().await?;
-    identity.inner.memory.forget_org(scope.org);
+    store::project::remove(tx, id, now).await?;
+    let (org, subject) = (project.org, id.to_string());
+    let audit = Audit { org: Some(org), project: Some(id), ..by.audit("project.delete", &subject) };
+    audit.with(told(&project)).write_and_tell(tx, now).await?;
+    identity.forgets_org(tx, org);
     Ok(())
 }
 

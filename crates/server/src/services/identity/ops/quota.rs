@@ -1,7 +1,7 @@
 //! Quotas: what an administrator lets a project have, and all projects of an organization together.
 
 use berth_domain::identity::Limits;
-use berth_domain::ids::{OrgId, ProjectId};
+use berth_domain::ids::{OrgId, ProjectId, UserId};
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::Value;
 
@@ -31,9 +31,8 @@ pub(in crate::services::identity) async fn set(
         ..admin.caller.audit("quota.set", &subject)
     };
     audit.write_and_tell(&mut tx, now).await?;
-    tx.commit().await?;
-    identity.inner.memory.forget_org(row.org);
-    Ok(())
+    identity.forgets_org(&mut tx, row.org);
+    Ok(tx.commit().await?)
 }
 
 /// Sets what all projects of an organization may have together; what is there already stays.
@@ -50,20 +49,23 @@ pub(in crate::services::identity) async fn set_of_org(
     let subject = org.to_string();
     let audit = Audit { org: Some(org), data: told(&limits), ..admin.caller.audit("org_quota.set", &subject) };
     audit.write(&mut tx, now).await?;
-    tx.commit().await?;
-    identity.inner.memory.forget_org(org);
-    Ok(())
+    identity.forgets_org(&mut tx, org);
+    Ok(tx.commit().await?)
 }
 
-/// Refuses with 403 an organization more than a person may own. Administrators of the platform own what they like.
-pub(super) async fn one_more(identity: &Identity, tx: &mut Tx, person: &Person) -> Result<()> {
+/// Refuses with 403 an organization more than a person may own, however they come by it. Administrators of the platform
+/// own what they like.
+pub(super) async fn one_more(identity: &Identity, tx: &mut Tx, user: UserId, is_admin: bool) -> Result<()> {
     let limit = identity.inner.quota.organizations_per_person;
-    if person.is_admin || store::member::owned(tx, person.user).await? < limit {
+    if is_admin || store::member::owned(tx, user).await? < limit {
         return Ok(());
     }
     Err(Error::new(
         Code::QuotaExceeded,
-        format!("You may own {limit} organizations. Delete one, or ask an administrator of the platform to make one."),
+        format!(
+            "A person may own {limit} organizations. Delete one, leave one that has another owner, or ask an administrator \
+             of the platform to make one."
+        ),
     ))
 }
 

@@ -215,8 +215,8 @@ pub(in crate::services::identity) async fn refresh(
             store::session::revoke(&mut tx, session.id, now).await?;
             let subject = session.id.to_string();
             by_themselves(session.user, id, "session.reuse_detected", &subject).write(&mut tx, now).await?;
+            identity.once_committed(&mut tx, move |inner| inner.memory.revoke([session.id], session.user, now));
             tx.commit().await?;
-            inner.memory.revoke(session.id, session.user, now);
             return Err(bad_refresh());
         }
     };
@@ -246,11 +246,9 @@ pub(in crate::services::identity) async fn logout(identity: &Identity, person: &
         }
     };
     person.caller.audit("user.logout", &person.user.to_string()).write(&mut tx, now).await?;
-    tx.commit().await?;
-    for id in ended {
-        inner.memory.revoke(id, person.user, now);
-    }
-    Ok(())
+    let user = person.user;
+    identity.once_committed(&mut tx, move |inner| inner.memory.revoke(ended, user, now));
+    Ok(tx.commit().await?)
 }
 
 /// Ends one of one's own sessions.
@@ -260,9 +258,9 @@ pub(in crate::services::identity) async fn end(identity: &Identity, person: &Per
     let mut tx = inner.db.begin_as(person).await?;
     end_own(&mut tx, person, id, now).await?.ok_or_else(|| not_found("session"))?;
     person.caller.audit("session.end", &id.to_string()).write(&mut tx, now).await?;
-    tx.commit().await?;
-    inner.memory.revoke(id, person.user, now);
-    Ok(())
+    let user = person.user;
+    identity.once_committed(&mut tx, move |inner| inner.memory.revoke([id], user, now));
+    Ok(tx.commit().await?)
 }
 
 async fn end_own(tx: &mut Tx, person: &Person, id: SessionId, now: Timestamp) -> Result<Option<SessionId>> {

@@ -32,8 +32,8 @@ pub(in crate::services::identity) async fn user(
     let subject = id.to_string();
     Audit { data: json!({"reason": reason}), ..admin.caller.audit(action, &subject) }.write(&mut tx, now).await?;
     tx.signal(Signal::Work("suspensions"));
+    identity.once_committed(&mut tx, |inner| inner.memory.forget_people());
     tx.commit().await?;
-    identity.inner.memory.forget_people();
     Ok(user)
 }
 
@@ -57,7 +57,7 @@ pub(in crate::services::identity) async fn org(
         .write(&mut tx, now)
         .await?;
     tx.signal(Signal::Work("suspensions"));
+    identity.once_committed(&mut tx, |inner| inner.memory.forget_people());
     tx.commit().await?;
-    identity.inner.memory.forget_people();
     Ok(org)
 }

@@ -11,15 +11,16 @@ use uuid::Uuid;
 
 use super::{api_key, by_themselves, invalid_token, invitation, member, org, project, quota, referral};
 use crate::config::{Config, Secret, SignUpMode, VerifiedEmail};
+use crate::db::Tx;
 use crate::db::audit::Audit;
 use crate::db::tenant::Whose;
-use crate::db::{DbError, Tx};
-use crate::http::auth::Person;
+use crate::http::auth::{Person, unauthorized};
 use crate::http::client_address::Network;
 use crate::http::envelope::RequestId;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::private_file;
 use crate::services::identity::limits::Door;
+use crate::services::identity::memory::Memory;
 use crate::services::identity::password::Asker;
 use crate::services::identity::store::org::OrgRow;
 use crate::services::identity::store::project::ProjectRow;
@@ -198,7 +199,7 @@ pub(in crate::services::identity) async fn sign_up(
         let (org, project) = found(&mut tx, &user, id, now).await?;
         quota::begin(identity, &mut tx, Whose::Org(org.id), now).await?;
         quota::begin(identity, &mut tx, Whose::Project(project.id), now).await?;
-        (welcome(&mut tx, &request, user, id, now).await?, org, project)
+        (welcome(identity, &mut tx, &request, user, id, now).await?, org, project)
     } else if is_secret(identity, &request) {
         // Only who reads the mail learns that there is an account.
         let (org, project) = own(&mut tx, &user, now).await?;
@@ -215,18 +216,25 @@ pub(in crate::services::identity) async fn sign_up(
     };
     // Also where there is an account: an answer that could not be repeated would tell.
     let created = key.created(&mut tx, now, "/api/v1/users/me".into(), view).await?;
-    tx.commit().await.map_err(or_email_taken)?;
+    tx.commit().await?;
     Ok(created)
 }
 
 /// What a new account brings with it: an invitation, a referral, a mail that verifies the address.
-async fn welcome(tx: &mut Tx, request: &SignUp, mut user: UserRow, id: &RequestId, now: Timestamp) -> Result<UserRow> {
+async fn welcome(
+    identity: &Identity,
+    tx: &mut Tx,
+    request: &SignUp,
+    mut user: UserRow,
+    id: &RequestId,
+    now: Timestamp,
+) -> Result<UserRow> {
     if let Some(code) = &request.referral_code {
         referral::record(tx, code, &user, now).await?;
     }
     match &request.invitation_token {
         Some(token) => {
-            invitation::take(tx, &token.0, &mut user, id, now).await?;
+            invitation::take(identity, tx, &token.0, &mut user, id, now).await?;
         }
         None => store::outbox::put(tx, mail::VERIFY_EMAIL, &user.email, None, now).await?,
     }
@@ -235,12 +243,6 @@ async fn welcome(tx: &mut Tx, request: &SignUp, mut user: UserRow, id: &RequestI
 
 pub(super) fn email_taken() -> Error {
     Error::new(Code::EmailTaken, "There is an account with this address. Sign in, or reset its password.")
-}
-
-/// Why an account could not be committed: another request made one with its address in the meantime, or the database
-/// failed.
-pub(super) fn or_email_taken(error: DbError) -> Error {
-    if matches!(error, DbError::Unique(_)) { email_taken() } else { error.into() }
 }
 
 /// Changes one's name, phone number or address. Another address needs the password, and is not verified yet.
@@ -285,7 +287,10 @@ pub(in crate::services::identity) async fn change(
     Ok(UserView::from(&user))
 }
 
-/// Deletes oneself, with the organizations that are nobody else's and empty, and the keys one made. It needs the password.
+/// Seconds after a sign-in in which its session shows by itself that who acts knows the password.
+const FRESH: i64 = 600;
+
+/// Deletes oneself, with the organizations that are nobody else's and empty, and the keys one made.
 pub(in crate::services::identity) async fn delete(
     identity: &Identity,
     person: &Person,
@@ -293,7 +298,10 @@ pub(in crate::services::identity) async fn delete(
     current_password: Option<Secret>,
 ) -> Result<()> {
     let inner = &identity.inner;
-    super::password::confirm(identity, person, network, current_password).await?;
+    match current_password {
+        Some(password) => super::password::confirm(identity, person, network, Some(password)).await?,
+        None => require_fresh(identity, person).await?,
+    }
     let now = inner.clock.now();
     let mut tx = inner.db.begin_as(person).await?;
     if person.is_admin && store::user::administrators(&mut tx).await? == 1 {
@@ -301,9 +309,19 @@ pub(in crate::services::identity) async fn delete(
     }
     let left = leave(identity, &mut tx, person.user, "You are", now).await?;
     person.caller.audit("user.delete", &person.user.to_string()).write(&mut tx, now).await?;
-    tx.commit().await?;
-    left.forget(identity, person.user, now);
-    Ok(())
+    let user = person.user;
+    identity.once_committed(&mut tx, move |inner| left.forget(&inner.memory, user, now));
+    Ok(tx.commit().await?)
+}
+
+/// Refuses a session whose sign-in is long ago: its token may be somebody else's by now.
+async fn require_fresh(identity: &Identity, person: &Person) -> Result<()> {
+    let (db, now) = (&identity.inner.db, identity.inner.clock.now());
+    let session = store::session::find(db, person.session).await?.ok_or_else(unauthorized)?;
+    if session.created_at.plus_seconds(FRESH) > now {
+        return Ok(());
+    }
+    Err(Error::field("current_password", "is required, because this sign-in is more than ten minutes old"))
 }
 
 /// What ended with a person.
@@ -314,11 +332,8 @@ pub(super) struct Left {
 
 impl Left {
     /// Takes it out of the memory, once it is committed.
-    pub(super) fn forget(self, identity: &Identity, user: UserId, now: Timestamp) {
-        let memory = &identity.inner.memory;
-        for id in self.sessions {
-            memory.revoke(id, user, now);
-        }
+    pub(super) fn forget(self, memory: &Memory, user: UserId, now: Timestamp) {
+        memory.revoke(self.sessions, user, now);
         memory.forget_person(user);
         for org in self.orgs {
             memory.forget_org(org);

@@ -63,7 +63,7 @@ pub struct NewUserBody {
 
 /// Whether a person administers the platform, for the document.
 #[derive(ToSchema)]
-#[schema(as = UpdateUserRequest)]
+#[schema(as = AdministratorRequest)]
 #[expect(dead_code, reason = "describes")]
 pub struct AdministratorBody {
     administrator: bool,

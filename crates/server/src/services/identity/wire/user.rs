@@ -227,18 +227,18 @@ pub struct RenamedBody {
     slug: Option<String>,
 }
 
-/// Reads the password that confirms a deletion.
+/// Reads the password that confirms a deletion, if there is one.
 pub fn confirmation(body: &Value) -> Result<Option<Secret>> {
     let mut f = Fields::of(body);
-    let current = f.required("current_password", secret(1, 4096));
+    let current = f.optional("current_password", secret(1, 4096));
     f.finish(Some(current))
 }
 
-/// The end of an account.
+/// The end of an account. The password may be left out for ten minutes after a sign-in.
 #[derive(ToSchema)]
 #[schema(as = DeleteUserRequest)]
 #[expect(dead_code, reason = "describes")]
 pub struct DeleteMeBody {
     #[schema(min_length = 1, max_length = 4096)]
-    current_password: String,
+    current_password: Option<String>,
 }

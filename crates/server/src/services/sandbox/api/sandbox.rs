@@ -1,8 +1,11 @@
 //! Sandboxes: create, read, change, pause, resume, fork, restore, delete, wait.
 
+use std::pin::pin;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use berth_domain::identity::Action;
 use berth_domain::ids::SandboxId;
 use berth_domain::sandbox::Phase;
 use berth_domain::sandbox::request::{self, CreateSandbox, Fork, UpdateSandbox};
@@ -197,7 +200,7 @@ pub(super) async fn restore_sandbox(
 pub(super) async fn wait_sandbox(
     State(sandboxes): State<Sandboxes>,
     SandboxReader(scope): SandboxReader,
-    _place: Watch,
+    watch: Watch,
     Base(base): Base,
     path: PathText,
     mut params: Params,
@@ -206,11 +209,12 @@ pub(super) async fn wait_sandbox(
     let phase = params.read("phase", Phase::parse).unwrap_or(Phase::Ready);
     let seconds = params.integer("timeout", wait::LONGEST).unwrap_or(wait::DEFAULT);
     params.finish()?;
+    let mut refusal = pin!(watch.refusal(&scope, Action::ReadProject));
     let mut wait = Wait::begin(sandboxes.db(), TABLE, id.0, seconds);
     loop {
         let row = ops::sandbox::get(&sandboxes, &scope, id, phase == Phase::Deleted).await?;
         let done = [phase, Phase::Failed, Phase::Deleted].contains(&row.phase);
-        if done || !wait.changed().await {
+        if done || !wait.changed(&mut refusal).await? {
             return Ok(Json(view(&sandboxes, &row, &base)));
         }
     }

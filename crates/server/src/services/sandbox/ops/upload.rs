@@ -57,7 +57,7 @@ pub async fn create(
     let file = sandboxes.engine().upload(row.id).await.map_err(Error::unavailable)?;
     let (bytes, digest) = receive(sandboxes, Some(&file), body, key.is_given()).await?;
     row.bytes = bytes;
-    let key = key.of_body(&digest)?;
+    let key = key.of_body(&digest);
     let now = sandboxes.clock().now();
     row.expires_at = now.plus_seconds(KEPT);
     let mut tx = sandboxes.db().begin_as(scope).await?;
@@ -88,7 +88,7 @@ async fn again(
     key: Idempotency,
 ) -> Result<Outcome<UploadView>> {
     let (_, digest) = receive(sandboxes, None, body, true).await?;
-    let key = key.of_body(&digest)?;
+    let key = key.of_body(&digest);
     let mut tx = sandboxes.db().begin_as(scope).await?;
     let replayed = key.replay(&mut tx, sandboxes.clock().now()).await?;
     replayed.ok_or_else(|| Error::new(Code::Conflict, "The first answer is not kept any more; send the upload again."))

@@ -5,7 +5,6 @@ use axum::extract::State;
 
 use crate::config::{Plan, Region, VmConfig};
 use crate::db::tenant::Whose;
-use crate::db::usage;
 use crate::http::auth::{Caller, Onlooker};
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{Asked, List, PageParams};
@@ -48,6 +47,6 @@ pub(super) async fn list_plans(State(vms): State<Vms>, _caller: Caller, asked: A
         (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn get_quota(State(vms): State<Vms>, Onlooker(scope): Onlooker) -> Reply<Json<QuotaView>> {
-    let held = usage::held(vms.db(), Whose::Project(scope.project)).await?;
-    Ok(Json(QuotaView::new(&held, &scope.limits)))
+    let (whose, now) = (Whose::Project(scope.project), vms.clock().now());
+    Ok(Json(QuotaView::of(vms.db(), whose, &scope.limits, now).await?))
 }

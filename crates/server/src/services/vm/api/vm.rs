@@ -1,10 +1,13 @@
 //! VMs: the seven operations of the specification, and change, wait and operations beside them.
 
+use std::pin::pin;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::Error;
+use berth_domain::identity::Action;
 use berth_domain::ids::VmId;
 use berth_domain::vm::Status;
 use berth_domain::vm::request::{CreateVm, UpdateVm};
@@ -189,7 +192,7 @@ verb_route!(
 pub(super) async fn wait_vm(
     State(vms): State<Vms>,
     Reader(scope): Reader,
-    _place: Watch,
+    watch: Watch,
     path: PathText,
     mut params: Params,
 ) -> Reply<Json<VmView>> {
@@ -197,11 +200,12 @@ pub(super) async fn wait_vm(
     let status = params.read("status", Status::parse).unwrap_or(Status::Running);
     let seconds = params.integer("timeout", wait::LONGEST).unwrap_or(wait::DEFAULT);
     params.finish()?;
+    let mut refusal = pin!(watch.refusal(&scope, Action::ReadProject));
     let mut wait = Wait::begin(vms.db(), "vms", id.0, seconds);
     loop {
         let found = ops::vm::get(&vms, &scope, id, status == Status::Deleted).await?;
         let done = [status, Status::Failed, Status::Deleted].contains(&found.vm.status);
-        if done || !wait.changed().await {
+        if done || !wait.changed(&mut refusal).await? {
             return Ok(Json(VmView::from(&found)));
         }
     }
