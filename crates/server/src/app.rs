@@ -112,7 +112,7 @@ impl App {
     pub async fn start_by(clock: Clock, config: &Config, engines: Engines) -> Result<Self> {
         let lock = lock::DataDir::take(&config.data_dir).await?;
         let keeper = folder::keeper(&config.data_dir)?;
-        let db = folder::open(config, &keeper, &clock).await?;
+        let (db, seen) = folder::open(config, &keeper, &clock).await?;
         let sealer = Sealer::open(&config.secrets, &db).await?;
         let vms = Vms::new(db.clone(), clock.clone(), config, engines.vm.clone());
         let sandboxes = Sandboxes::new(db.clone(), clock.clone(), config, engines.sandbox.clone());
@@ -123,7 +123,7 @@ impl App {
         let gateway = Gateway::start(db.clone(), clock.clone(), config, seats.most()).await?;
         vms.prepare().await?;
         sandboxes.prepare().await?;
-        let usage = ResourceUsage::start(db.clone(), clock.clone(), config, &[&vms, &sandboxes]).await?;
+        let usage = ResourceUsage::start(db.clone(), clock.clone(), config, &[&vms, &sandboxes], seen).await?;
         let inside = runtime::routes(Runtime { db: db.clone(), clock: clock.clone(), engine: engines.sandbox.clone() });
         let operators_seats = Seats::of_operators(seats.most());
         let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
@@ -142,7 +142,7 @@ impl App {
         let edge = edge.with_grace(Grace(Duration::from_secs(config.http.body_grace_seconds)));
         let (stop, taken_over) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = JoinSet::new();
-        let keeping = folder::Keeping { db: db.clone(), run: keeper.run, folder: config.data_dir.clone(), health };
+        let keeping = folder::Keeping::new(&db, keeper.run, config, health);
         tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
         identity.spawn_workers(&mut tasks, &stop);
         vms.spawn_workers(&mut tasks, &stop);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use berth_domain::Timestamp;
 
-/// The time of the service. A test may set it forward.
+/// The time of the service. A test may set it.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     ahead: Arc<AtomicI64>,
@@ -20,7 +20,7 @@ impl Clock {
         Timestamp(micros.saturating_add(self.ahead.load(Ordering::Relaxed)))
     }
 
-    /// Sets it forward by so many seconds.
+    /// Sets it forward by so many seconds, or back.
     pub fn advance(&self, seconds: i64) {
         self.ahead.fetch_add(seconds * Timestamp::SECOND, Ordering::Relaxed);
     }

@@ -62,6 +62,20 @@ impl World {
         self.service.start();
     }
 
+    /// A step fails once the machine has gone over to its new layer: the step is done again, and the machine stays there.
+    async fn fails_behind_a_cut(&mut self) {
+        self.service.stop();
+        self.service.set("BERTH_FAULT", "sandbox.capture.declare=fail");
+        self.service.start();
+        let path = format!("/sandboxes/{}/snapshots", self.id);
+        self.caller.ask(Method::POST, &path, json!({"include_memory": true}), 201).await;
+        let taken = self.others("/snapshots", "").await.pop().expect("a snapshot");
+        let taken = decided(&self.caller, &taken).await;
+        assert_eq!(taken["status"], "Ready", "{taken}");
+        assert!(self.service.log().contains("fault point sandbox.capture.declare: fail"));
+        self.is_whole(&self.id, true).await;
+    }
+
     async fn does_at(&mut self, point: &str, verb: &str, body: Value) {
         let path = format!("/sandboxes/{}/{verb}", self.id);
         self.dies_at(point, Method::POST, &path, body).await;
@@ -130,6 +144,7 @@ async fn cuts_of_a_running_sandbox_survive() {
             gone(&world.caller, &path).await;
         }
     }
+    world.fails_behind_a_cut().await;
     world.end().await;
 }
 

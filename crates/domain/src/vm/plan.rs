@@ -55,6 +55,8 @@ pub enum Machine {
     Running,
     /// It was paused.
     Paused,
+    /// It stands still since the host had no room for what its guest wrote.
+    Stalled,
     /// The guest powered itself off; the process waits to be ended.
     PoweredOff,
     /// The guest's kernel gave up.
@@ -101,8 +103,10 @@ pub struct Snapshot {
     pub power_off_at: Option<Timestamp>,
     /// When the power button was pressed last.
     pub pressed_at: Option<Timestamp>,
-    /// Not to be started before this.
+    /// Not to be started, or to go on, before this.
     pub start_after: Option<Timestamp>,
+    /// Whether the host has room for what guests write.
+    pub has_room: bool,
     /// Whether the guest was seen to have finished its boot.
     pub guest_ready: bool,
     /// Whether the running machine has other inbound ports than it should.
@@ -132,6 +136,11 @@ pub enum Step {
     Start,
     /// Let a paused machine go on.
     Resume,
+    /// Let a machine go on that stood still for lack of room, or tell that it stands still.
+    GoOn {
+        /// Whether there is room again.
+        has_room: bool,
+    },
     /// Record that it runs.
     Running,
     /// Change the inbound ports of the running machine.
@@ -178,7 +187,7 @@ words! {
         MakeDisk = "make_disk",
         /// [`Step::Start`].
         Start = "start",
-        /// [`Step::Resume`].
+        /// [`Step::Resume`] and [`Step::GoOn`].
         Resume = "resume",
         /// [`Step::Running`].
         Running = "running",
@@ -226,7 +235,7 @@ impl Step {
             Self::Reserve => StepKind::Reserve,
             Self::MakeDisk(_) => StepKind::MakeDisk,
             Self::Start => StepKind::Start,
-            Self::Resume => StepKind::Resume,
+            Self::Resume | Self::GoOn { .. } => StepKind::Resume,
             Self::Running => StepKind::Running,
             Self::SetPorts => StepKind::SetPorts,
             Self::GuestReady => StepKind::GuestReady,
@@ -256,6 +265,8 @@ pub const LONGEST_BACKOFF: i64 = 300;
 const READY_POLL: i64 = 500;
 /// Between two looks at a machine that does not answer, in seconds.
 const SILENCE_POLL: i64 = 2;
+/// Between two tries to let a machine go on that stands still for lack of room, in seconds.
+pub const ROOM_POLL: i64 = 5;
 /// Between two presses of the power button, in seconds. A guest hears it only once its kernel listens; what was
 /// pressed before is lost.
 const PRESS_AGAIN: i64 = 1;
@@ -293,7 +304,7 @@ fn stop(s: &Snapshot) -> Step {
 fn end(s: &Snapshot) -> Step {
     match s.machine {
         Machine::Absent => Step::Ended,
-        Machine::PoweredOff | Machine::Panicked | Machine::Paused => Step::PowerOff,
+        Machine::PoweredOff | Machine::Panicked | Machine::Paused | Machine::Stalled => Step::PowerOff,
         Machine::Running | Machine::Unresponsive => match s.power_off_at {
             _ if s.attempts > 0 => Step::PowerOff,
             None => Step::PressPower,
@@ -319,6 +330,10 @@ fn keep_running(s: &Snapshot) -> Step {
         Machine::Running if s.machine_ready => Step::GuestReady,
         Machine::Running => Step::Wait(s.now.plus_millis(ready_poll(s))),
         Machine::Paused => Step::Resume,
+        Machine::Stalled => match s.start_after {
+            Some(at) if at > s.now => Step::Wait(at),
+            _ => Step::GoOn { has_room: s.has_room },
+        },
         Machine::Unresponsive => Step::Wait(s.now.plus_seconds(SILENCE_POLL)),
         Machine::PoweredOff if s.restart_policy == RestartPolicy::Always => {
             Step::StartAgain { reason: "the guest powered itself off; it is started again", delay: backoff(s) }
@@ -396,7 +411,7 @@ fn switch_on(s: &Snapshot) -> Step {
         },
         Machine::Paused => Step::Resume,
         Machine::Unresponsive => Step::Wait(s.now.plus_seconds(SILENCE_POLL)),
-        Machine::Running | Machine::PoweredOff | Machine::Panicked => Step::Running,
+        Machine::Running | Machine::Stalled | Machine::PoweredOff | Machine::Panicked => Step::Running,
     }
 }
 

@@ -34,6 +34,7 @@ impl World {
             power_off_at: None,
             pressed_at: None,
             start_after: None,
+            has_room: true,
             guest_ready: false,
             ports_changed: false,
             host_restarted: false,
@@ -66,6 +67,7 @@ impl World {
                 self.starts += 1;
             }
             Step::Resume => self.s.machine = Machine::Running,
+            Step::GoOn { has_room } => self.go_on(has_room),
             Step::Running => self.enter(Status::Running),
             Step::SetPorts => self.s.ports_changed = false,
             Step::GuestReady => self.s.guest_ready = true,
@@ -112,6 +114,13 @@ impl World {
         self.s.now.0 += 1000;
     }
 
+    fn go_on(&mut self, has_room: bool) {
+        self.s.start_after = Some(self.s.now.plus_seconds(ROOM_POLL));
+        if has_room {
+            self.s.machine = Machine::Running;
+        }
+    }
+
     fn verb(&mut self, verb: Verb) {
         if let Ok(Some(next)) = on_verb(verb, self.s.status) {
             self.s.want = if verb == Verb::Stop { Want::Stop } else { Want::Run };
@@ -146,6 +155,7 @@ enum Event {
     GuestOff,
     Panic,
     Pause,
+    Stall,
     Hang,
     HostRestart,
     Time(i64),
@@ -160,6 +170,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::GuestOff),
         1 => Just(Event::Panic),
         1 => Just(Event::Pause),
+        1 => Just(Event::Stall),
         1 => Just(Event::Hang),
         1 => Just(Event::HostRestart),
         2 => (1..700i64).prop_map(Event::Time),
@@ -179,6 +190,7 @@ fn disturb(world: &mut World, event: &Event) {
         Event::GuestOff if alive => world.s.machine = Machine::PoweredOff,
         Event::Panic if alive => world.s.machine = Machine::Panicked,
         Event::Pause if alive => world.s.machine = Machine::Paused,
+        Event::Stall if alive => (world.s.machine, world.s.has_room) = (Machine::Stalled, false),
         Event::Hang if alive => world.s.machine = Machine::Unresponsive,
         Event::HostRestart => {
             world.s.machine = Machine::Absent;
@@ -202,7 +214,8 @@ proptest! {
         for event in &events {
             disturb(&mut world, event);
         }
-        // The disturbances end here; a machine that hung answers again.
+        // The disturbances end here; a machine that hung answers again, and there is room on the disk.
+        world.s.has_room = true;
         if world.s.machine == Machine::Unresponsive {
             world.s.machine = Machine::Running;
         }
@@ -240,6 +253,19 @@ fn a_new_vm_is_brought_up_step_by_step() {
         world.apply(step);
     }
     assert_eq!(seen, ["Enter", "Reserve", "MakeDisk", "Enter", "Start", "Running"]);
+}
+
+#[test]
+fn a_machine_without_room_is_let_go_on_now_and_then() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.settle();
+    (world.s.machine, world.s.has_room) = (Machine::Stalled, false);
+    assert_eq!(next(&world.s), Step::GoOn { has_room: false });
+    let now = world.s.now;
+    world.apply(Step::GoOn { has_room: false });
+    assert_eq!(next(&world.s), Step::Wait(now.plus_seconds(ROOM_POLL)));
+    (world.s.now, world.s.has_room) = (now.plus_seconds(ROOM_POLL), true);
+    assert_eq!(next(&world.s), Step::GoOn { has_room: true });
 }
 
 #[test]

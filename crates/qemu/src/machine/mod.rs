@@ -153,6 +153,8 @@ pub enum Observed {
     Running,
     /// It is paused.
     Paused,
+    /// It stands still since the host had no room for what its guest wrote.
+    Stalled,
     /// The guest powered itself off.
     PoweredOff,
     /// The guest's kernel gave up.
@@ -227,6 +229,9 @@ fn state(status: &str) -> Observed {
         "running" => Observed::Running,
         "shutdown" => Observed::PoweredOff,
         "guest-panicked" | "internal-error" => Observed::Panicked,
+        // Of the errors of a disk only a lack of room stops a machine (QEMU's `werror=enospc`, its default); others are
+        // told to the guest.
+        "io-error" => Observed::Stalled,
         _ => Observed::Paused,
     }
 }
@@ -239,6 +244,15 @@ pub async fn press_power(dir: &Path) -> Result<()> {
 /// Lets a paused machine go on.
 pub async fn resume(dir: &Path) -> Result<()> {
     Qmp::connect(dir, COMMANDS).await?.execute("cont", json!({})).await.map(drop)
+}
+
+/// Lets a machine go on if it stands still for lack of room on the host's disk; whether it did.
+pub async fn go_on_where_stalled(dir: &Path, id: Uuid) -> Result<bool> {
+    let stalled = observe(dir, id).await == Observed::Stalled;
+    if stalled {
+        resume(dir).await?;
+    }
+    Ok(stalled)
 }
 
 /// Ends a machine's process: by word, then by force. Fine where there is none.

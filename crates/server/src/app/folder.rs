@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use berth_domain::Timestamp;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::keeper::{self, Keeper};
-use crate::db::{Db, DbError, setting};
+use crate::db::{Db, DbError, disk_of, due, setting};
 use crate::private_file;
 
 /// The file that holds a folder's id.
@@ -28,6 +29,8 @@ const DATABASE_ID: &str = "database.id";
 const THINGS: [&str; 4] = ["disks", "machines", "sandbox/layers", "sandbox/memories"];
 /// Between two looks whether another service came.
 const LOOK: Duration = Duration::from_secs(5);
+/// Seconds by which the clock may go back unnoticed.
+const BACK: i64 = 60;
 
 /// Who this service is to its database: its folder, and a run of its own.
 pub(super) fn keeper(dir: &Path) -> Result<Keeper> {
@@ -61,10 +64,12 @@ fn identity(dir: &Path) -> Result<Uuid> {
     }
 }
 
-/// Opens the database for a folder's service, and takes it. Refused, it has changed nothing.
-pub(super) async fn open(config: &Config, keeper: &Keeper, clock: &Clock) -> Result<Db> {
+/// Opens the database for a folder's service, and takes it. Refused, it has changed nothing. With it comes when its last
+/// service was seen.
+pub(super) async fn open(config: &Config, keeper: &Keeper, clock: &Clock) -> Result<(Db, Option<Timestamp>)> {
+    let disk = disk_of(&config.database_url);
     let cannot = |error: DbError| match error {
-        DbError::Full(_) => anyhow!("the database {}", full(&config.data_dir)),
+        DbError::Full(_) => anyhow!("the database {}", full(disk.as_deref())),
         error => anyhow::Error::from(error).context("the database cannot be opened"),
     };
     let wait = Duration::from_secs(config.database_wait_seconds);
@@ -93,7 +98,11 @@ pub(super) async fn open(config: &Config, keeper: &Keeper, clock: &Clock) -> Res
         private_file::write(&file, format!("{id}\n").as_bytes())
             .with_context(|| format!("the file {} cannot be written", file.display()))?;
     }
-    Ok(db)
+    let seen = found.known.map(|known| known.seen_at);
+    if let Some(seen) = seen {
+        follow_clock(&db, seen, clock.now()).await.map_err(cannot)?;
+    }
+    Ok((db, seen))
 }
 
 /// A database before a service takes it.
@@ -179,11 +188,11 @@ impl Health {
         Arc::new(move || health.told())
     }
 
-    /// Notes what became of a write; logged is what changed.
-    fn note(&self, folder: &Path, outcome: Result<(), &DbError>) {
+    /// Notes what became of a write; logged is what changed. `disk` is where the database lies, if that is on this host.
+    fn note(&self, disk: Option<&Path>, outcome: Result<(), &DbError>) {
         let wrong = match outcome {
             Ok(()) => None,
-            Err(DbError::Full(_)) => Some(full(folder)),
+            Err(DbError::Full(_)) => Some(full(disk)),
             Err(error) => Some(format!("cannot be written to: {error}")),
         };
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,7 +205,10 @@ impl Health {
     }
 }
 
-fn full(folder: &Path) -> String {
+fn full(disk: Option<&Path>) -> String {
+    let Some(folder) = disk else {
+        return "cannot be written to, because the disk of its server is full. Free some there".to_owned();
+    };
     let free = rustix::fs::statvfs(folder).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
     format!(
         "cannot be written to, because its disk is full (the disk of {} has {free} bytes left). Free some: disks and images \
@@ -207,19 +219,30 @@ fn full(folder: &Path) -> String {
 
 /// What a service needs to tell its database that it runs.
 pub(super) struct Keeping {
-    pub(super) db: Db,
-    pub(super) run: Uuid,
-    pub(super) folder: PathBuf,
-    pub(super) health: Health,
+    db: Db,
+    run: Uuid,
+    /// Where the database lies, if that is on this host.
+    disk: Option<PathBuf>,
+    health: Health,
 }
 
 impl Keeping {
+    /// What a run of a configuration's service needs.
+    pub(super) fn new(db: &Db, run: Uuid, config: &Config, health: Health) -> Self {
+        Self { db: db.clone(), run, disk: disk_of(&config.database_url), health }
+    }
+
     /// Tells the database that the service runs, until it is told to stop; cancels `taken_over` once another service has
     /// the database.
     pub(super) async fn keep(self, clock: Clock, stop: CancellationToken, taken_over: CancellationToken) {
+        let mut last = clock.now();
         while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
-            let seen = keeper::seen(&self.db, self.run, clock.now()).await;
-            self.health.note(&self.folder, seen.as_ref().map(|_| ()));
+            let now = clock.now();
+            if follow_clock(&self.db, last, now).await.is_ok() {
+                last = now;
+            }
+            let seen = keeper::seen(&self.db, self.run, now).await;
+            self.health.note(self.disk.as_deref(), seen.as_ref().map(|_| ()));
             if matches!(seen, Ok(false)) {
                 tracing::error!("another service has taken over the database; this one ends and touches nothing more");
                 taken_over.cancel();
@@ -227,6 +250,15 @@ impl Keeping {
             }
         }
     }
+}
+
+/// Has what waits be looked at where the clock was set back.
+pub(super) async fn follow_clock(db: &Db, last: Timestamp, now: Timestamp) -> Result<(), DbError> {
+    if now.plus_seconds(BACK) >= last {
+        return Ok(());
+    }
+    tracing::warn!(%last, %now, "the clock was set back; looking at everything that waits");
+    due::look_at_all(db, now).await
 }
 
 #[cfg(test)]
@@ -253,11 +285,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let health = Health::default();
         assert_eq!(health.clone().told(), Ok(()));
-        health.note(dir.path(), Err(&DbError::Full("database or disk is full".into())));
+        health.note(Some(dir.path()), Err(&DbError::Full("database or disk is full".into())));
         let told = health.clone().told().unwrap_err();
         assert!(told.contains("full") && told.contains(&dir.path().display().to_string()), "{told}");
         assert!(told.contains("bytes left"), "{told}");
-        health.note(dir.path(), Ok(()));
-        assert_eq!(health.told(), Ok(()));
+        health.note(Some(dir.path()), Ok(()));
+        assert_eq!(health.clone().told(), Ok(()));
+        health.note(None, Err(&DbError::Full("could not extend file".into())));
+        assert!(health.told().unwrap_err().contains("its server"));
     }
 }

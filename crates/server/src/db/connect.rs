@@ -4,7 +4,7 @@
 //! and never the password that stands in the address.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -55,6 +55,16 @@ fn read(url: &str) -> Result<Address<'_>, String> {
         return Err(format!("names no file; {FORMS}"));
     }
     Ok(Address::File(Path::new(path)))
+}
+
+/// The folder in which a database lies; none of one on a server.
+pub fn disk_of(url: &str) -> Option<PathBuf> {
+    match read(url).ok()? {
+        Address::File(path) => {
+            Some(path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")).into())
+        }
+        Address::Server(_) => None,
+    }
 }
 
 fn is_scheme(text: &str) -> bool {

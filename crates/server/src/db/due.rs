@@ -7,7 +7,22 @@ use std::str::FromStr;
 use berth_domain::Timestamp;
 use berth_domain::ids::Owner;
 
-use super::{Db, DbError, FromRow, Row, Value, sql};
+use super::{Db, DbError, FromRow, Row, Signal, Value, sql};
+
+/// Tables whose rows say when they want work, and may be looked at earlier.
+const TABLES: [&str; 8] =
+    ["vms", "disks", "images", "sandboxes", "sandbox_templates", "sandbox_layers", "sandbox_memories", "outbox"];
+
+/// Has every row that waits be looked at now. Where the clock was set back, it would wait for as long as that had been
+/// ahead; who looks at it sets another time.
+pub async fn look_at_all(db: &Db, now: Timestamp) -> Result<(), DbError> {
+    let mut tx = db.begin().await?;
+    for table in TABLES {
+        sql(format!("UPDATE {table} SET work_at = $1 WHERE work_at > $1")).bind(now).execute(&mut tx).await?;
+        tx.signal(Signal::Work(table));
+    }
+    tx.commit().await
+}
 
 /// A row that wants work, and whose it is; none where it is the platform's.
 struct DueRow<K>(K, Option<Owner>);

@@ -40,7 +40,7 @@ use tokio::sync::broadcast;
 use tokio_util::context::TokioContext;
 
 pub use authority::Authority;
-pub use connect::{check_address, copy};
+pub use connect::{check_address, copy, disk_of};
 pub use query::{On, PageQuery, Query, Value, page_of, sql};
 pub use row::{FromRow, Row};
 

@@ -14,8 +14,10 @@ pub mod suspension;
 pub mod vm;
 
 use async_trait::async_trait;
-use berth_domain::Result;
 use berth_domain::ids::{OrgId, ProjectId};
+use berth_domain::resource_usage::Kind;
+use berth_domain::{Result, Timestamp};
+use uuid::Uuid;
 
 use crate::db::Tx;
 use crate::db::resource_usage::Use;
@@ -32,6 +34,9 @@ pub trait Holder: Send + Sync + 'static {
 pub trait Takes: Send + Sync + 'static {
     /// What everything of it takes at present, by its rows.
     async fn taken(&self, tx: &mut Tx) -> Result<Vec<Use>>;
+
+    /// What of that ended with the host, some time after `seen` and before `now`, though its rows do not say so yet.
+    async fn ended_with_host(&self, tx: &mut Tx, seen: Timestamp, now: Timestamp) -> Result<Vec<(Kind, Uuid)>>;
 }
 
 /// A service that runs machines.

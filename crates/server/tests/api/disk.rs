@@ -248,6 +248,10 @@ async fn a_disk_that_the_host_cannot_hold_fails_alone() {
     caller.reaches(&id, "running").await;
     platform.engine.set_capacity(|capacity| (capacity.disk_gb, capacity.disk_free) = (1000, false));
     assert_eq!(failed_disk(caller, disk("another")).await, "insufficient_capacity: the host's disk is almost full");
+    caller.act(&format!("/vms/{id}/stop")).await;
+    caller.reaches(&id, "stopped").await;
+    caller.act(&format!("/vms/{id}/start")).await;
+    caller.reaches(&id, "running").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,9 @@
 //! Events as server-sent events.
 
+use std::time::Duration;
+
 use berth_client::{Client, Event, Tokens};
+use berth_server::db::sql;
 use berth_testkit::{Caller, Platform, vm};
 use futures::StreamExt;
 use serde_json::json;
@@ -42,6 +45,13 @@ async fn the_life_of_a_vm_is_told_in_order_and_can_be_read_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn events_say_that_they_are_utf_8() {
+    let platform = Platform::start().await;
+    let answer = platform.admin.request(reqwest::Method::GET, "/events").send().await.expect("an answer");
+    assert_eq!(answer.headers()["content-type"], "text/event-stream; charset=utf-8");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn uploads_are_told() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
@@ -80,6 +90,26 @@ async fn who_comes_back_after_the_events_they_missed_are_gone_is_told() {
     let [told, next] = two(&platform, first.id).await;
     assert_eq!((told.kind.as_str(), told.id, told.data), ("truncated", first.id, json!({"from": oldest.id})));
     assert_eq!(next.id, oldest.id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_missed_is_told_as_fast_as_it_is_read() {
+    // A wait after every 500 of them would take longer than `until` does.
+    const MISSED: i64 = 40_000;
+    let platform = Platform::start().await;
+    let project = platform.admin.project_id().to_owned();
+    let mut tx = platform.app().db.begin().await.expect("a transaction");
+    let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $2)
+        INSERT INTO events (project_id, kind, subject, data, created_at) SELECT $1, 'vm.status', 'x', '{}', 1 FROM n";
+    sql(rows).bind(project).bind(MISSED).execute(&mut tx).await.expect("rows");
+    tx.commit().await.expect("events");
+    let mut events = std::pin::pin!(client(&platform.admin).events(Some(0)).await.expect("a stream"));
+    let mut read = async || {
+        for _ in 0..MISSED {
+            events.next().await.expect("more").expect("an event");
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(5), read()).await.expect("all within five minutes");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -191,6 +191,23 @@ async fn what_no_row_owns_is_set_aside_and_what_rows_own_stays() {
     assert!(!found.layers.contains(&layer) && !found.memories.contains(&memory) && found.uploads.is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_set_aside_keeps_nothing_else_from_being_swept() {
+    let platform = Platform::start().await;
+    platform.admin.running_vm("web").await;
+    let disk = DiskId(uuid::Uuid::now_v7());
+    platform.engine.make_disk(&DiskSpec { id: disk, source: DiskSource::Empty, size_gb: 1 }).await.expect("a disk");
+    std::fs::write(platform.config.data_dir.join("lost"), "in the way").expect("a file");
+    let platform = platform.crash_for(8 * 86_400).await;
+    let (db, week) = (platform.app().db.clone(), platform.app().clock.now().plus_seconds(-7 * 86_400));
+    let old = async || {
+        let count = sql("SELECT COUNT(*) FROM events WHERE created_at < $1").bind(week);
+        count.fetch_one::<i64>(&db).await.expect("a count")
+    };
+    platform.admin.until("no old events", |_| async { old().await == 0 }).await;
+    assert!(platform.engine.counts().1 > 1, "the disk is there still");
+}
+
 #[tokio::test]
 async fn a_disk_is_set_aside_with_all_it_needs_to_be_put_back() {
     let dir = tempfile::tempdir().expect("a folder");

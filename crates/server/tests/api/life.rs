@@ -339,6 +339,97 @@ async fn each_status_has_its_own_retry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wish_that_comes_while_a_step_fails_does_not_wait_for_the_next_try() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.engine);
+    engine.refuse("make_disk", transient("slow storage"));
+    engine.hold("make_disk");
+    let id = caller.create_vm(vm("web")).await;
+    let (db, clock) = (platform.app().db.clone(), platform.app().clock.clone());
+    let select = "SELECT COALESCE(work_at, 0) FROM vms WHERE id = $1";
+    let waits = async || {
+        let work_at: i64 = sql(select).bind(id.as_str()).fetch_one(&db).await.expect("a time");
+        work_at > clock.now().0
+    };
+    // The more tries failed, the later is the next.
+    for _ in 0..4 {
+        caller.until("a try", |_| async { engine.waiting() > 0 }).await;
+        engine.let_go();
+        caller.until("its failure", |_| async { waits().await }).await;
+        engine.hold("make_disk");
+        platform.advance(20);
+    }
+    caller.until("another try", |_| async { engine.waiting() > 0 }).await;
+    assert_eq!(caller.delete(&format!("/vms/{id}")).await.status, 202);
+    engine.let_go();
+    caller
+        .until("its end", |c| {
+            let waits = &waits;
+            let path = format!("/vms/{id}");
+            async move {
+                assert!(!waits().await, "the deletion waits");
+                c.get(&path).await.status == 404
+            }
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_the_host_has_no_room_for_stands_still_and_says_so() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.engine);
+    let id = caller.running_vm("web").await;
+    engine.set_capacity(|capacity| capacity.disk_free = false);
+    engine.happen(&id, Machine::Stalled);
+    let path = format!("/vms/{id}");
+    let message = async || caller.get(&path).await.body["message"].to_string();
+    caller.until("the message", |_| async { message().await.contains("the host's disk is full") }).await;
+    assert_eq!(caller.get(&path).await.body["status"], "running");
+    engine.set_capacity(|capacity| capacity.disk_free = true);
+    platform.advance(5);
+    caller.until("no message", |_| async { message().await == "null" }).await;
+    // It stops like every other.
+    engine.happen(&id, Machine::Stalled);
+    assert_eq!(caller.act(&format!("{path}/stop")).await.status, 202);
+    caller.reaches(&id, "stopped").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_its_row_knows_to_be_off_is_ended_at_the_start() {
+    let mut platform = Platform::start().await;
+    let id = platform.admin.running_vm("web").await;
+    assert_eq!(platform.admin.act(&format!("/vms/{id}/stop")).await.status, 202);
+    platform.admin.reaches(&id, "stopped").await;
+    platform.stop().await;
+    // As it is where a database of before the machine's start was put back.
+    platform.engine.happen(&id, Machine::Running);
+    let platform = platform.restart().await;
+    platform.admin.until("no machine", |_| async { platform.engine.counts().0 == 0 }).await;
+    assert_eq!(platform.admin.get(&format!("/vms/{id}")).await.body["status"], "stopped");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_was_set_back_keeps_nothing_waiting() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.engine);
+    engine.refuse("make_disk", transient("slow storage"));
+    platform.advance(1800);
+    let id = caller.create_vm(vm("web")).await;
+    let (db, clock) = (platform.app().db.clone(), platform.app().clock.clone());
+    let waits = async || {
+        let work_at = sql("SELECT COALESCE(work_at, 0) FROM vms WHERE id = $1").bind(id.as_str());
+        work_at.fetch_one::<i64>(&db).await.expect("a time") > clock.now().0
+    };
+    caller.until("its failure", |_| async { waits().await }).await;
+    let ahead = clock.now();
+    let seen = async || sql("SELECT seen_at FROM keeper").fetch_one::<i64>(&db).await.expect("a time");
+    caller.until("the service to have seen that clock", |_| async { seen().await >= ahead.0 }).await;
+    engine.allow("make_disk");
+    platform.advance(-1800);
+    caller.reaches(&id, "running").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_power_button_is_pressed_until_the_guest_hears_it() {
     let platform = Platform::start_with(|config| {
         // It is never switched off.

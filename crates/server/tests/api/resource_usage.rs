@@ -1,8 +1,11 @@
 //! What machines, disks and snapshots took and cost, and the money of a month that pays for them.
 
-use berth_domain::Month;
+use std::collections::BTreeMap;
+
 use berth_domain::gateway::Nano;
+use berth_domain::{Month, Timestamp};
 use berth_server::config::{Amount, Config};
+use berth_server::db::sql;
 use berth_testkit::{Answer, Caller, Platform, vm};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -326,12 +329,56 @@ impl Chance {
     }
 }
 
+/// What was told of machines and disks: when, of which, and which status it has from then on.
+#[derive(Default)]
+struct Told(BTreeMap<i64, (Timestamp, String, String)>);
+
+impl Told {
+    /// Adds what was told since the last time: the service keeps events for some days.
+    async fn read(&mut self, platform: &Platform) {
+        let events = sql(
+            "SELECT seq || ' ' || created_at || ' ' || subject || ' ' || data FROM events WHERE kind IN ('vm.status', \
+             'disk.status', 'sandbox.phase')",
+        );
+        let rows: Vec<String> = events.fetch_all(&platform.app().db).await.expect("events");
+        for row in rows {
+            let mut parts = row.splitn(4, ' ');
+            let mut part = || parts.next().expect("one of four parts");
+            let (number, at, subject) = (part().parse().expect("a number"), part(), part().to_owned());
+            let at = Timestamp(at.parse().expect("a time"));
+            let data: Value = serde_json::from_str(part()).expect("JSON");
+            let status = data["status"].as_str().or(data["phase"].as_str()).expect("a status").to_owned();
+            self.0.insert(number, (at, subject, status));
+        }
+    }
+
+    /// The seconds that something is counted until a time that lies between these two: at least those for which it had
+    /// the one status, and at most those for which it did not have the other. Only what it takes to start and to end it
+    /// lies in between.
+    fn seconds(&self, subject: &str, (full, none): (&str, &str), until: (Timestamp, Timestamp)) -> (f64, f64) {
+        let own: Vec<_> = self.0.values().filter(|(_, of, _)| of == subject).collect();
+        let ends = own.iter().skip(1).map(|(at, ..)| (*at, *at)).chain([until]);
+        let (mut least, mut most) = (0, 0);
+        for ((since, _, status), (early, late)) in std::iter::zip(&own, ends) {
+            least += if status == full { early.0 - since.0 } else { 0 };
+            most += if status == none { 0 } else { late.0 - since.0 };
+        }
+        #[expect(clippy::cast_precision_loss, reason = "some days of microseconds")]
+        (least as f64 / 1e6, most as f64 / 1e6)
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_crashes_in_between_loses_no_second_and_counts_none_twice() {
     for seed in 1..=4 {
-        let mut chance = Chance(seed);
+        let (mut chance, mut told) = (Chance(seed), Told::default());
         let mut platform = Platform::start_with(priced).await;
-        let id = platform.admin.running_vm("web").await;
+        let disks = json!([{"name": "data", "type": "block", "size_gb": 10}]);
+        let mut body = vm("web");
+        body["data_disks"] = json!({"create_disks": disks});
+        let id = platform.admin.create_vm(body).await;
+        let running = platform.admin.reaches(&id, "running").await;
+        let disk = running["data_disks"][0]["id"].as_str().expect("an id").to_owned();
         let sandbox = platform.admin.ready_sandbox().await;
         let (mut runs, mut is_ready, mut ran, mut was_ready) = (true, true, 0, 0);
         for _ in 0..8 {
@@ -357,8 +404,21 @@ async fn what_crashes_in_between_loses_no_second_and_counts_none_twice() {
             }
             platform.admin.reaches(&id, if runs { "running" } else { "stopped" }).await;
             platform.admin.sandbox_reaches(&sandbox, if is_ready { "Ready" } else { "Paused" }).await;
+            told.read(&platform).await;
         }
+        let before = platform.app().clock.now();
         let used = usage(&platform.admin, &ever(&platform)).await;
+        let until = (before, platform.app().clock.now());
+        let gib_hours = of(&used, "disk", &disk).0;
+        for (counted, subject, statuses) in [
+            (of(&used, "vm", &id).0, &id, ("running", "stopped")),
+            (gib_hours * 3600.0 / 10.0, &disk, ("ready", "deleted")),
+            (of(&used, "sandbox", &sandbox).0, &sandbox, ("Ready", "Paused")),
+        ] {
+            let (least, most) = told.seconds(subject, statuses, until);
+            // It is told a moment after it was decided.
+            assert!((least - 1.0..=most + 1.0).contains(&counted), "{statuses:?}: {counted} s of {least} to {most} s");
+        }
         hours(of(&used, "vm", &id).0, ran);
         hours(of(&used, "sandbox", &sandbox).0, was_ready);
         if !is_ready {
@@ -366,4 +426,25 @@ async fn what_crashes_in_between_loses_no_second_and_counts_none_twice() {
             assert_eq!(Some(of(&used, "sandbox", &sandbox).0.floor()), seconds);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_in_which_the_host_was_off_is_not_counted() {
+    let platform = Platform::start_with(priced).await;
+    at_noon(&platform).await;
+    let (vm, sandbox) = (platform.admin.running_vm("web").await, platform.admin.ready_sandbox().await);
+    platform.engine.restart_host();
+    platform.sandboxes.restart_host();
+    let platform = platform.crash_for(3 * DAY).await;
+    let caller = &platform.admin;
+    caller.reaches(&vm, "running").await;
+    caller.sandbox_reaches(&sandbox, "Ready").await;
+    platform.advance(2 * HOUR);
+    let told = usage(caller, &ever(&platform)).await;
+    hours(of(&told, "vm", &vm).0, 2);
+    hours(of(&told, "sandbox", &sandbox).0, 2);
+    let running = caller.get(&format!("/sandboxes/{sandbox}")).await.body["running_seconds"].as_f64().expect("seconds");
+    hours(running, 2);
+    // Disks are there also while the host is off.
+    assert!(total(&told, "quantity") > 20.0 * 72.0, "{told}");
 }

@@ -24,11 +24,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::ids::{OrgId, ProjectId};
+use berth_domain::resource_usage::Kind;
 use berth_domain::sandbox::Phase;
 use berth_domain::{Result, Timestamp};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
+use uuid::Uuid;
 
 use super::{Holder, Stops, Takes};
 use crate::clock::Clock;
@@ -115,7 +117,8 @@ impl Sandboxes {
     pub async fn all_paused(&self, patience: Duration) -> bool {
         let paused = async {
             let pausing = |all: Vec<(String, i64)>| all.iter().any(|(phase, _)| phase == Phase::Pausing.as_str());
-            while store::sandbox::by_phase(self.db()).await.is_ok_and(pausing) {
+            // Who cannot look does not know, and looks again.
+            while store::sandbox::by_phase(self.db()).await.map_or(true, pausing) {
                 tokio::time::sleep(PAUSING_LOOK).await;
             }
         };
@@ -183,6 +186,13 @@ impl Takes for Sandboxes {
         let mut taken = store::sandbox::taken(&mut *tx).await?;
         taken.extend(store::snapshot::taken(tx).await?);
         Ok(taken)
+    }
+
+    async fn ended_with_host(&self, tx: &mut Tx, seen: Timestamp, now: Timestamp) -> Result<Vec<(Kind, Uuid)>> {
+        let boot = self.engine().host_boot().await;
+        let ended = store::sandbox::of_another_boot(&mut *tx, &boot).await?;
+        store::sandbox::take_out(tx, &boot, seen, now).await?;
+        Ok(ended.into_iter().map(|id| (Kind::Sandbox, id.0)).collect())
     }
 }
 

@@ -98,7 +98,7 @@ pub async fn sample(vms: Vms, stop: CancellationToken) {
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        let Ok(ids) = store::vm::with_machine(vms.db()).await else {
+        let Ok(ids) = store::vm::with_machine(vms.db(), None).await else {
             continue;
         };
         for id in ids {

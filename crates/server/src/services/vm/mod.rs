@@ -24,10 +24,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::ids::{OrgId, ProjectId};
+use berth_domain::resource_usage::Kind;
+use berth_domain::vm::Status;
 use berth_domain::{Result, Timestamp};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
+use uuid::Uuid;
 
 use super::{Holder, Stops, Takes};
 use crate::clock::Clock;
@@ -120,7 +123,9 @@ impl Vms {
     /// Waits until no machine is stopping any more; whether that was so in time.
     pub async fn all_stopped(&self, patience: Duration) -> bool {
         let stopped = async {
-            while store::vm::by_status(self.db()).await.is_ok_and(|all| all.iter().any(|(s, _)| s == "stopping")) {
+            // Who cannot look does not know, and looks again.
+            let stopping = |all: Vec<(String, i64)>| all.iter().any(|(status, _)| status == Status::Stopping.as_str());
+            while store::vm::by_status(self.db()).await.map_or(true, stopping) {
                 tokio::time::sleep(STOPPING_LOOK).await;
             }
         };
@@ -202,6 +207,11 @@ impl Takes for Vms {
         let mut taken = store::vm::taken(&mut *tx).await?;
         taken.extend(store::disk::taken(tx).await?);
         Ok(taken)
+    }
+
+    async fn ended_with_host(&self, tx: &mut Tx, _: Timestamp, _: Timestamp) -> Result<Vec<(Kind, Uuid)>> {
+        let ended = store::vm::of_another_boot(tx, &self.engine().host_boot()).await?;
+        Ok(ended.into_iter().map(|id| (Kind::Vm, id.0)).collect())
     }
 }
 

@@ -355,16 +355,15 @@ pub async fn update(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, wanted:
     change.commit(row, "sandbox.update", data).await
 }
 
-/// Records the platform's own wish to pause what is ready: everything, or what belongs to one organization. How
-/// many sandboxes that are.
+/// Records the platform's own wish to pause what is ready or on its way to be: everything, or what belongs to one
+/// organization. How many sandboxes that are.
 pub async fn pause_all(sandboxes: &Sandboxes, org: Option<OrgId>, reason: &str) -> Result<usize> {
     let now = sandboxes.clock().now();
     let mut paused = 0;
-    for id in store::sandbox::with_machine(sandboxes.db()).await? {
+    for id in store::sandbox::with_machine(sandboxes.db(), org).await? {
         let mut tx = sandboxes.db().begin().await?;
         let found = store::sandbox::load(&mut tx, id).await?;
-        let wanted = |row: &SandboxRow| row.phase == Phase::Ready && org.is_none_or(|org| org == row.org);
-        let Some(before) = found.filter(wanted) else { continue };
+        let Some(before) = found.filter(|row| row.wish == Wish::Ready) else { continue };
         let mut row = before.clone();
         enter(&mut row, Phase::Pausing, Some(reason.to_owned()), now);
         row.wish = Wish::Paused;

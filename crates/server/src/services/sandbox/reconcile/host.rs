@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{StepError, template};
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::Kept;
+use crate::services::sandbox::engine::{EngineError, Kept, SandboxEngine};
 use crate::services::sandbox::store;
 use crate::work::Poker;
 
@@ -21,8 +21,9 @@ const SWEEP: Duration = Duration::from_mins(10);
 /// Wait after a search that failed.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Runs until told to stop. At first every sandbox that should have a machine is looked at, which adopts those
-/// that are alive and finds those that died while nobody looked.
+/// Runs until told to stop. At first every sandbox that should have a machine, or has a folder, is looked at: that adopts
+/// those that are alive, finds those that died while nobody looked, and ends those that a database from a backup wants no
+/// more.
 pub async fn watch(sandboxes: Sandboxes, poke: Poker<SandboxId>, stop: CancellationToken) {
     let mut events = sandboxes.engine().watch();
     let mut sweep = tokio::time::interval(SWEEP);
@@ -54,10 +55,11 @@ pub async fn watch(sandboxes: Sandboxes, poke: Poker<SandboxId>, stop: Cancellat
 
 async fn adopt(sandboxes: &Sandboxes, poke: &Poker<SandboxId>, stop: &CancellationToken) {
     loop {
-        match store::sandbox::with_machine(sandboxes.db()).await {
+        match store::sandbox::with_machine(sandboxes.db(), None).await {
             Ok(ids) => {
                 tracing::info!(sandboxes = ids.len(), "looking at every sandbox that should have a machine");
-                return ids.into_iter().for_each(|id| poke.poke(id));
+                let there = sandboxes.engine().scan().await.map(|found| found.sandboxes).unwrap_or_default();
+                return ids.into_iter().chain(there).for_each(|id| poke.poke(id));
             }
             Err(error) => tracing::error!(%error, "the sandboxes cannot be listed; trying again"),
         }
@@ -69,7 +71,7 @@ async fn adopt(sandboxes: &Sandboxes, poke: &Poker<SandboxId>, stop: &Cancellati
 }
 
 /// Ends machines that no row owns, and sets the rest aside: a row is older than its thing, so what is found first and has
-/// no row then is nobody's, or the database is an older copy.
+/// no row then is nobody's, or the database is an older copy. What cannot be ended or moved keeps nothing else.
 async fn clean(sandboxes: &Sandboxes) -> Result<(), StepError> {
     let (db, engine) = (sandboxes.db(), sandboxes.engine());
     let found = engine.scan().await?;
@@ -78,25 +80,37 @@ async fn clean(sandboxes: &Sandboxes) -> Result<(), StepError> {
     let machines: HashSet<String> = living.chain(templates).collect();
     for id in found.sandboxes.into_iter().filter(|id| !machines.contains(&id.to_string())) {
         tracing::warn!(sandbox = %id, "removing a sandbox's machine that no row owns");
-        engine.end(id).await?;
-        engine.discard(id).await?;
+        if let Err(error) = remove(engine, id).await {
+            tracing::warn!(sandbox = %id, %error, "a machine that no row owns cannot be removed; trying again later");
+        }
     }
     let uploads: HashSet<String> = store::upload::ids(db).await?.into_iter().collect();
     for id in found.uploads.into_iter().filter(|id| !uploads.contains(&id.to_string())) {
-        set_aside(sandboxes, Kept::Upload(id)).await?;
+        set_aside(sandboxes, Kept::Upload(id)).await;
     }
     let layers: HashSet<String> = store::layer::ids(db).await?.into_iter().collect();
     for id in found.layers.into_iter().filter(|id| !layers.contains(&id.to_string())) {
-        set_aside(sandboxes, Kept::Layer(id)).await?;
+        set_aside(sandboxes, Kept::Layer(id)).await;
     }
     let memories: HashSet<String> = store::memory::ids(db).await?.into_iter().collect();
     for id in found.memories.into_iter().filter(|id| !memories.contains(&id.to_string())) {
-        set_aside(sandboxes, Kept::Memory(id)).await?;
+        set_aside(sandboxes, Kept::Memory(id)).await;
     }
     Ok(())
 }
 
-async fn set_aside(sandboxes: &Sandboxes, kept: Kept) -> Result<(), StepError> {
+async fn remove(engine: &dyn SandboxEngine, id: SandboxId) -> Result<(), EngineError> {
+    engine.end(id).await?;
+    engine.discard(id).await
+}
+
+async fn set_aside(sandboxes: &Sandboxes, kept: Kept) {
+    if let Err(error) = try_set_aside(sandboxes, kept).await {
+        tracing::warn!(?kept, ?error, "what no row owns cannot be set aside; trying again later");
+    }
+}
+
+async fn try_set_aside(sandboxes: &Sandboxes, kept: Kept) -> Result<(), StepError> {
     let into = sandboxes.lost().folder(kept.folder(), sandboxes.clock().now()).await.map_err(Error::internal)?;
     tracing::warn!(?kept, into = %into.display(), "setting aside what no row owns");
     Ok(sandboxes.engine().set_aside(kept, &into).await?)

@@ -64,11 +64,12 @@ impl Reconciler for SandboxReconciler {
     }
 
     async fn reconcile(&self, id: SandboxId) {
-        match self.bring_about(id).await {
+        let mut seen = None;
+        match self.bring_about(id, &mut seen).await {
             Ok(()) => {
                 self.failures().remove(&id);
             }
-            Err(error) => self.postpone(id, error).await,
+            Err(error) => self.postpone(id, seen, error).await,
         }
     }
 }
@@ -83,18 +84,20 @@ impl SandboxReconciler {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn bring_about(&self, id: SandboxId) -> Result<(), StepError> {
+    /// Takes steps until there is none to take; `last` is what the last one was decided for.
+    async fn bring_about(&self, id: SandboxId, last: &mut Option<Seen>) -> Result<(), StepError> {
         for _ in 0..MAX_STEPS {
             let Some(seen) = self.look(id).await? else { return Ok(()) };
-            let look = self.plan_from(&seen).await?;
+            let seen = last.insert(seen);
+            let look = self.plan_from(seen).await?;
             match plan::next(&look) {
-                Step::Rest => return self.rest(&seen, None).await,
-                Step::Wait(until) => return self.rest(&seen, Some(until)).await,
+                Step::Rest => return self.rest(seen, None).await,
+                Step::Wait(until) => return self.rest(seen, Some(until)).await,
                 step => {
                     let name = step.name();
                     tracing::debug!(sandbox = %id, step = name, "step");
                     fault("sandbox", name, "before").await?;
-                    self.perform(&seen, &look, step).await?;
+                    self.perform(seen, &look, step).await?;
                     fault("sandbox", name, "after").await?;
                 }
             }
@@ -224,16 +227,16 @@ impl SandboxReconciler {
     }
 
     /// Tries a failing step again later; a failure that will not pass is recorded.
-    async fn postpone(&self, id: SandboxId, error: StepError) {
+    async fn postpone(&self, id: SandboxId, seen: Option<Seen>, error: StepError) {
         let outcome = match error {
             StepError::Engine(error) if error.is_final() => self.give_up(id, &error.to_string()).await,
             StepError::Engine(error) => {
                 tracing::warn!(sandbox = %id, %error, "a step failed; trying again");
-                self.try_later(id).await
+                self.try_later(id, seen).await
             }
             StepError::Own(error) => {
                 tracing::error!(sandbox = %id, %error, "a step failed; trying again");
-                self.try_later(id).await
+                self.try_later(id, seen).await
             }
         };
         if let Err(error) = outcome {
@@ -245,13 +248,16 @@ impl SandboxReconciler {
     async fn give_up(&self, id: SandboxId, reason: &str) -> Result<(), StepError> {
         match self.look(id).await? {
             // Deletion is never given up, and what failed already cannot fail more.
-            Some(seen) if seen.row.wish == Wish::Deleted || seen.row.phase == Phase::Failed => self.try_later(id).await,
+            Some(seen) if seen.row.wish == Wish::Deleted || seen.row.phase == Phase::Failed => {
+                self.try_later(id, Some(seen)).await
+            }
             Some(seen) => self.fail(&seen, reason).await,
             None => Ok(()),
         }
     }
 
-    async fn try_later(&self, id: SandboxId) -> Result<(), StepError> {
+    /// Has the row wait, if it still is what the failed step was decided for: another wish does not.
+    async fn try_later(&self, id: SandboxId, seen: Option<Seen>) -> Result<(), StepError> {
         let failures = {
             let mut all = self.failures();
             let entry = all.entry(id).or_default();
@@ -259,12 +265,9 @@ impl SandboxReconciler {
             *entry
         };
         let pause = 1_i64.checked_shl(failures - 1).unwrap_or(LONGEST_PAUSE).clamp(1, LONGEST_PAUSE);
-        let mut tx = self.sandboxes.db().begin().await?;
-        let Some(before) = store::sandbox::load(&mut tx, id).await? else { return Ok(()) };
-        let now = self.sandboxes.clock().now();
-        let after = SandboxRow { work_at: Some(now.plus_seconds(pause)), ..before.clone() };
-        store::sandbox::update(&mut tx, &before, &after, now).await?;
-        Ok(tx.commit().await?)
+        let Some(seen) = seen else { return Ok(()) };
+        let until = self.sandboxes.clock().now().plus_seconds(pause);
+        self.record(&seen, |row| row.work_at = Some(until)).await
     }
 }
 

@@ -254,6 +254,27 @@ pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
     Ok(rows.iter().filter_map(SandboxRow::takes).collect())
 }
 
+/// Sandboxes whose machine began in another boot of the host, and so has ended.
+pub async fn of_another_boot(tx: &mut Tx, boot: &str) -> Result<Vec<SandboxId>, DbError> {
+    let rows: Vec<IdRow> = sql("SELECT id FROM sandboxes WHERE ready_since IS NOT NULL AND host_boot <> $1")
+        .bind(boot)
+        .fetch_all(tx)
+        .await?;
+    Ok(rows.into_iter().map(|row| row.0).collect())
+}
+
+/// Takes the time from `seen` to `now` out of the time in which those were ready.
+pub async fn take_out(tx: &mut Tx, boot: &str, seen: Timestamp, now: Timestamp) -> Result<(), DbError> {
+    sql("UPDATE sandboxes SET ready_since = CASE WHEN ready_since < $2 THEN ready_since + $3 - $2 ELSE $3 END \
+         WHERE ready_since IS NOT NULL AND host_boot <> $1")
+    .bind(boot)
+    .bind(seen)
+    .bind(now)
+    .execute(tx)
+    .await
+    .map(drop)
+}
+
 /// A tenant's sandbox.
 pub async fn find(on: impl On, tenant: Tenant, id: SandboxId) -> Result<Option<SandboxRow>, DbError> {
     sql("SELECT * FROM sandboxes WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL")
@@ -362,10 +383,13 @@ pub async fn living(db: &Db) -> Result<Vec<SandboxId>, DbError> {
     Ok(rows.into_iter().map(|row| row.0).collect())
 }
 
-/// Sandboxes that have a machine, or should have one.
-pub async fn with_machine(db: &Db) -> Result<Vec<SandboxId>, DbError> {
-    let rows: Vec<IdRow> =
-        sql("SELECT id FROM sandboxes WHERE wish = 'ready' AND deleted_at IS NULL").fetch_all(db).await?;
+/// Sandboxes that have a machine, or should have one: all, or those of an organization.
+pub async fn with_machine(db: &Db, org: Option<OrgId>) -> Result<Vec<SandboxId>, DbError> {
+    let rows: Vec<IdRow> = sql("SELECT id FROM sandboxes WHERE wish = 'ready' AND deleted_at IS NULL \
+         AND (CAST($1 AS TEXT) IS NULL OR org_id = $1)")
+    .bind(org)
+    .fetch_all(db)
+    .await?;
     Ok(rows.into_iter().map(|row| row.0).collect())
 }
 

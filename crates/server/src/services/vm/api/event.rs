@@ -14,6 +14,7 @@ use axum::response::Response;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use berth_domain::identity::Action;
 use berth_domain::{Error, Timestamp};
+use futures::FutureExt;
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -26,7 +27,7 @@ use crate::services::vm::store::event::EventRow;
 use crate::services::vm::{Vms, store};
 
 /// Events read at a time.
-const BATCH: i64 = 500;
+const BATCH: usize = 500;
 /// The name of the event that tells of a gap.
 const TRUNCATED: &str = "truncated";
 /// Between two comments on a silent stream.
@@ -69,9 +70,16 @@ pub(super) async fn stream_events(
                     return;
                 }
             };
+            let more = rows.len() == BATCH;
             for row in rows {
                 seq = row.seq;
                 yield Ok::<_, Infallible>(event(&row));
+            }
+            if more {
+                if (&mut over).now_or_never().is_some() {
+                    return;
+                }
+                continue;
             }
             let news = async {
                 loop {

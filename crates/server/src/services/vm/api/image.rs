@@ -97,7 +97,7 @@ pub(super) struct ImportImageBody {
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 201, body = ImageView, description = "received; `status` tells when it is ready"),
         (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
-        (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
+        (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn upload_image(
     State(vms): State<Vms>,

@@ -17,6 +17,7 @@ mod findings;
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ const GIB: u64 = 1 << 30;
 const SSH: u16 = 22;
 /// Port of SSH outside where 22 may not be bound.
 const HIGH_SSH: u16 = 2222;
+/// A disk with fewer bytes left is full, whatever is kept back.
+const LEAST_ROOM: u64 = 16 << 20;
 /// How long a process may take to end once it has left its sockets.
 const ENDING: Duration = Duration::from_secs(30);
 /// Happenings kept for a slow watcher before it has to look at every machine.
@@ -59,6 +62,8 @@ pub struct QemuEngine {
     watched: Arc<Mutex<HashSet<VmId>>>,
     probed: OnceCell<accel::Decision>,
     integrity: Integrity,
+    /// Whether the disk was full, so that machines may stand still.
+    full: AtomicBool,
 }
 
 impl From<berth_qemu::Error> for EngineError {
@@ -94,7 +99,22 @@ impl QemuEngine {
             watched: Arc::default(),
             probed: OnceCell::new(),
             integrity: Integrity::default(),
+            full: AtomicBool::new(false),
         }
+    }
+
+    fn is_room(&self, free: u64) -> bool {
+        free >= gib(self.config.disk_reserve_gb).max(LEAST_ROOM)
+    }
+
+    /// Whether there is room on the disk, and was none before.
+    fn has_room_again(&self) -> bool {
+        let Ok((_, free)) = host::disk(&self.data) else { return false };
+        if self.is_room(free) {
+            return self.full.swap(false, Ordering::Relaxed);
+        }
+        self.full.store(true, Ordering::Relaxed);
+        false
     }
 
     fn machine(&self, id: VmId) -> PathBuf {
@@ -286,7 +306,7 @@ impl Engine for QemuEngine {
             vcpu: scaled(host::cores(), self.config.cpu_overcommit),
             memory_mb: scaled(host::memory_mb().saturating_sub(reserve), self.config.memory_overcommit),
             disk_gb: scaled(total / GIB, self.config.disk_overcommit),
-            disk_free: free >= gib(self.config.disk_reserve_gb),
+            disk_free: self.is_room(free),
         })
     }
 
@@ -330,6 +350,9 @@ impl Engine for QemuEngine {
 
     async fn observe(&self, id: VmId) -> Result<Machine> {
         let seen = machine::observe(&self.machine(id), id.0).await;
+        if seen == Observed::Stalled {
+            self.full.store(true, Ordering::Relaxed);
+        }
         if seen != Observed::Absent {
             self.attend(id);
         }
@@ -337,6 +360,7 @@ impl Engine for QemuEngine {
             Observed::Absent => Machine::Absent,
             Observed::Running => Machine::Running,
             Observed::Paused => Machine::Paused,
+            Observed::Stalled => Machine::Stalled,
             Observed::PoweredOff => Machine::PoweredOff,
             Observed::Panicked => Machine::Panicked,
             Observed::Unresponsive => Machine::Unresponsive,
@@ -455,6 +479,12 @@ impl Engine for QemuEngine {
     }
 
     async fn tidy(&self) {
+        if self.has_room_again() {
+            for id in machine::scan(&self.data.join("machines")) {
+                // Nobody listening is fine: whoever comes looks at the machine itself.
+                let _ = self.happenings.send(VmId(id.id));
+            }
+        }
         for found in machine::scan(&self.data.join("machines")) {
             if let Err(error) = machine::bound_logs(&found.dir) {
                 tracing::debug!(%error, "a machine's logs cannot be bounded now");

@@ -146,7 +146,7 @@ fn check_catalog(vms: &Vms, request: &CreateVm) -> Result<(i64, i64)> {
         .plan(&request.plan_id)
         .ok_or_else(|| Error::field("plan_id", "is not known; GET /api/v1/plans lists what is"))?;
     if !plan.covers(&config.id) {
-        return Err(Error::field("plan_id", "is not valid for this vm_config_id"));
+        return Err(Error::field("plan_id", "is not offered for this size"));
     }
     Ok((config.vcpu, config.memory_mb))
 }
@@ -421,11 +421,10 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
 pub async fn stop_all(vms: &Vms, org: Option<OrgId>, reason: &str) -> Result<usize> {
     let now = vms.clock().now();
     let mut stopped = 0;
-    for id in store::vm::with_machine(vms.db()).await? {
+    for id in store::vm::with_machine(vms.db(), org).await? {
         let mut tx = vms.db().begin().await?;
         let found = store::vm::load(&mut tx, id).await?;
-        let wanted = |vm: &VmRow| vm.want == Want::Run && org.is_none_or(|org| org == vm.org);
-        let Some(before) = found.filter(wanted) else { continue };
+        let Some(before) = found.filter(|vm| vm.want == Want::Run) else { continue };
         let mut vm = before.clone();
         vm.stop_for(Status::Stopping, reason, now);
         record(&mut tx, None, (&before, &vm), "stop", now).await?;

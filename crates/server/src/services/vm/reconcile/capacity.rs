@@ -34,11 +34,11 @@ pub(super) async fn shortage_of_disk(
     unmade_gb: i64,
     capacity: Capacity,
 ) -> Result<Option<String>, DbError> {
-    if !capacity.disk_free {
-        return Ok(Some("the host's disk is almost full".to_owned()));
-    }
     if unmade_gb == 0 {
         return Ok(None);
+    }
+    if !capacity.disk_free {
+        return Ok(Some("the host's disk is almost full".to_owned()));
     }
     let placed = store::disk::placed_gb(tx, region).await?;
     Ok(lacking(placed + unmade_gb, capacity.disk_gb, "disk", " GiB"))

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use berth_domain::Error;
-use berth_domain::ids::VmId;
+use berth_domain::ids::{DiskId, VmId};
+use berth_domain::{Error, Timestamp};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use super::StepError;
+use crate::services::vm::engine::EngineError;
 use crate::services::vm::{Vms, store};
 use crate::work::Poker;
 
@@ -21,8 +22,8 @@ const EVENTS_KEPT: i64 = 7 * 86_400;
 /// Wait after a search that failed.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Runs until told to stop. At first every machine that should exist is looked at, which adopts those
-/// that are alive and finds those that died while nobody looked.
+/// Runs until told to stop. At first every machine that should exist, or has a folder, is looked at: that adopts those that
+/// are alive, finds those that died while nobody looked, and ends those that a database from a backup wants no more.
 pub async fn watch(vms: Vms, poke: Poker<VmId>, stop: CancellationToken) {
     let mut events = vms.engine().watch();
     let mut tidy = tokio::time::interval(TIDY);
@@ -50,10 +51,11 @@ pub async fn watch(vms: Vms, poke: Poker<VmId>, stop: CancellationToken) {
 /// Has every machine that should exist looked at.
 async fn adopt(vms: &Vms, poke: &Poker<VmId>, stop: &CancellationToken) {
     loop {
-        match store::vm::with_machine(vms.db()).await {
+        match store::vm::with_machine(vms.db(), None).await {
             Ok(ids) => {
                 tracing::info!(machines = ids.len(), "looking at every machine that should exist");
-                return ids.into_iter().for_each(|id| poke.poke(id));
+                let there = vms.engine().scan().await.map(|found| found.machines).unwrap_or_default();
+                return ids.into_iter().chain(there).for_each(|id| poke.poke(id));
             }
             Err(error) => tracing::error!(%error, "the machines cannot be listed; trying again"),
         }
@@ -64,25 +66,38 @@ async fn adopt(vms: &Vms, poke: &Poker<VmId>, stop: &CancellationToken) {
     }
 }
 
-/// Ends machines that no row owns, and sets their disks aside: a row is older than its thing, so a thing without a row
-/// is nobody's, or the database is an older copy.
+/// Removes old events; ends machines that no row owns, and sets their disks aside: a row is older than its thing, so a
+/// thing without a row is nobody's, or the database is an older copy. What cannot be ended or moved keeps nothing else.
 async fn clean(vms: &Vms) -> Result<(), StepError> {
-    let (now, lost) = (vms.clock().now(), vms.lost());
-    lost.purge(now).await;
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    store::event::forget(&mut tx, now.plus_seconds(-EVENTS_KEPT)).await?;
+    tx.commit().await?;
+    vms.lost().purge(now).await;
     let found = vms.engine().scan().await?;
     let machines: HashSet<_> = store::vm::living(vms.db()).await?.into_iter().collect();
     for id in found.machines.into_iter().filter(|id| !machines.contains(id)) {
         tracing::warn!(vm = %id, "removing a machine that no row owns");
-        vms.engine().power_off(id).await?;
-        vms.engine().discard(id).await?;
+        if let Err(error) = remove(vms, id).await {
+            tracing::warn!(vm = %id, %error, "a machine that no row owns cannot be removed; trying again later");
+        }
     }
     let disks: HashSet<_> = store::disk::living(vms.db()).await?.into_iter().collect();
     for id in found.disks.into_iter().filter(|id| !disks.contains(id)) {
-        let into = lost.folder("disks", now).await.map_err(Error::internal)?;
-        tracing::warn!(disk = %id, into = %into.display(), "setting a disk aside that no row owns");
-        vms.engine().set_aside_disk(id, &into).await?;
+        if let Err(error) = set_aside(vms, id, now).await {
+            tracing::warn!(disk = %id, ?error, "a disk that no row owns cannot be set aside; trying again later");
+        }
     }
-    let mut tx = vms.db().begin().await?;
-    store::event::forget(&mut tx, now.plus_seconds(-EVENTS_KEPT)).await?;
-    Ok(tx.commit().await?)
+    Ok(())
+}
+
+async fn remove(vms: &Vms, id: VmId) -> Result<(), EngineError> {
+    vms.engine().power_off(id).await?;
+    vms.engine().discard(id).await
+}
+
+async fn set_aside(vms: &Vms, id: DiskId, now: Timestamp) -> Result<(), StepError> {
+    let into = vms.lost().folder("disks", now).await.map_err(Error::internal)?;
+    tracing::warn!(disk = %id, into = %into.display(), "setting a disk aside that no row owns");
+    Ok(vms.engine().set_aside_disk(id, &into).await?)
 }

@@ -25,6 +25,8 @@ use crate::work::{Due, Poker, Reconciler};
 const LOOK: Duration = Duration::from_secs(2);
 /// Pause between two tries, in seconds.
 const PAUSE: i64 = 3;
+/// Wait when not even the pause could be recorded.
+const BLIND_PAUSE: Duration = Duration::from_millis(500);
 
 /// Before the first request: images that nobody knows yet become rows, and uploads that no row owns go.
 pub async fn prepare(vms: &Vms) -> Result<()> {
@@ -94,6 +96,7 @@ impl Reconciler for ImageReconciler {
         let postponed = change(&self.vms, &id, |row| row.work_at = row.work_at.map(|_| later)).await;
         if let Err(error) = postponed {
             tracing::error!(image = id, ?error, "the failure could not be recorded; trying again");
+            tokio::time::sleep(BLIND_PAUSE).await;
         }
     }
 }

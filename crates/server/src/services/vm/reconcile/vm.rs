@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use berth_domain::ids::{DiskId, Owner, VmId};
 use berth_domain::vm::model::{Want, ssh_port};
-use berth_domain::vm::plan::{self, Deadlines, Disk, Snapshot, Step};
+use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
 use berth_domain::vm::{DiskKind, Status};
 use berth_domain::{Error, Result, Timestamp};
 
@@ -35,6 +35,8 @@ const LONGEST_PAUSE: i64 = 15;
 const SSH: u16 = 22;
 /// What the owner of a running VM is told while the worker cannot reach its machine.
 const PORTS_LATER: &str = "its inbound ports could not be changed yet; the worker tries again";
+/// What the owner of a VM is told whose guest wrote more than the host had room for.
+const STALLED: &str = "the host's disk is full; the VM stands still, and goes on once there is room";
 /// Wait when not even the pause could be recorded.
 const BLIND_PAUSE: Duration = Duration::from_millis(500);
 
@@ -64,11 +66,12 @@ impl Reconciler for VmReconciler {
     }
 
     async fn reconcile(&self, id: VmId) {
-        match self.bring_about(id).await {
+        let mut seen = None;
+        match self.bring_about(id, &mut seen).await {
             Ok(()) => {
                 self.failures().remove(&id);
             }
-            Err(error) => self.postpone(id, error).await,
+            Err(error) => self.postpone(id, seen, error).await,
         }
     }
 }
@@ -83,18 +86,20 @@ impl VmReconciler {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn bring_about(&self, id: VmId) -> Result<(), StepError> {
+    /// Takes steps until there is none to take; `last` is what the last one was decided for.
+    async fn bring_about(&self, id: VmId, last: &mut Option<Seen>) -> Result<(), StepError> {
         for _ in 0..MAX_STEPS {
             let Some(seen) = self.look(id).await? else {
                 return Ok(());
             };
-            let step = plan::next(&self.snapshot(&seen).await?);
+            let seen = last.insert(seen);
+            let step = plan::next(&self.snapshot(seen).await?);
             match step {
-                Step::Rest => return self.rest(&seen, None).await,
-                Step::Wait(until) => return self.rest(&seen, Some(until)).await,
+                Step::Rest => return self.rest(seen, None).await,
+                Step::Wait(until) => return self.rest(seen, Some(until)).await,
                 step => {
                     tracing::debug!(vm = %id, step = step.name(), "step");
-                    self.take(&seen, step).await?;
+                    self.take(seen, step).await?;
                 }
             }
         }
@@ -112,6 +117,7 @@ impl VmReconciler {
     async fn snapshot(&self, seen: &Seen) -> Result<Snapshot, StepError> {
         let (vm, engine, config) = (&seen.vm, self.vms.engine(), self.vms.config());
         let running = vm.status == Status::Running;
+        let machine = engine.observe(vm.id).await?;
         Ok(Snapshot {
             now: seen.now,
             deadlines: Deadlines {
@@ -138,7 +144,9 @@ impl VmReconciler {
             host_restarted: vm.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
             disks: seen.disks.iter().map(|d| Disk { id: d.id, status: d.status, message: d.message.clone() }).collect(),
-            machine: engine.observe(vm.id).await?,
+            // Asked for only where it matters.
+            has_room: machine != Machine::Stalled || engine.capacity().await?.disk_free,
+            machine,
             machine_ready: running && !vm.guest_ready && engine.guest_ready(vm.id).await,
         })
     }
@@ -159,6 +167,7 @@ impl VmReconciler {
             Step::Start => self.start(seen).await,
             Step::SetPorts => self.set_ports(seen).await,
             Step::Resume => Ok(engine.resume(id).await?),
+            Step::GoOn { has_room } => self.go_on(seen, has_room).await,
             Step::PressPower => {
                 engine.press_power(id).await?;
                 fault("vm", "press_power", "done").await?;
@@ -260,6 +269,21 @@ impl VmReconciler {
         .await
     }
 
+    async fn go_on(&self, seen: &Seen, has_room: bool) -> Result<(), StepError> {
+        if has_room {
+            self.vms.engine().resume(seen.vm.id).await?;
+        }
+        self.record(seen, |vm| {
+            if has_room {
+                vm.message.take_if(|message| message == STALLED);
+            } else {
+                vm.message = Some(STALLED.to_owned());
+            }
+            vm.start_after = Some(seen.now.plus_seconds(plan::ROOM_POLL));
+        })
+        .await
+    }
+
     async fn set_ports(&self, seen: &Seen) -> Result<(), StepError> {
         let (vm, spec) = (&seen.vm, spec(&seen.vm, &seen.disks)?);
         let ports = vm.applied_ports.iter().copied().chain(vm.ssh_port.map(ssh_at)).collect();
@@ -282,17 +306,17 @@ impl VmReconciler {
     }
 
     /// Tries a failing step again later; a failure that will not pass is recorded.
-    async fn postpone(&self, id: VmId, error: StepError) {
+    async fn postpone(&self, id: VmId, seen: Option<Seen>, error: StepError) {
         let outcome = match error {
             StepError::Engine(EngineError::Permanent(reason)) => self.give_up(id, Failure::Other(reason)).await,
             StepError::Engine(EngineError::NoCapacity(missing)) => self.give_up(id, Failure::Capacity(missing)).await,
             StepError::Engine(EngineError::Transient(reason)) => {
                 tracing::warn!(vm = %id, reason, "a step failed; trying again");
-                self.try_later(id).await
+                self.try_later(id, seen).await
             }
             StepError::Own(error) => {
                 tracing::error!(vm = %id, %error, "a step failed; trying again");
-                self.try_later(id).await
+                self.try_later(id, seen).await
             }
         };
         if let Err(error) = outcome {
@@ -304,13 +328,14 @@ impl VmReconciler {
     async fn give_up(&self, id: VmId, failure: Failure) -> Result<(), StepError> {
         match self.look(id).await? {
             // A deletion is given up by its deadline alone.
-            Some(seen) if seen.vm.want == Want::Gone => self.try_later(id).await,
+            Some(seen) if seen.vm.want == Want::Gone => self.try_later(id, Some(seen)).await,
             Some(seen) => self.fail(&seen, failure).await,
             None => Ok(()),
         }
     }
 
-    async fn try_later(&self, id: VmId) -> Result<(), StepError> {
+    /// Has the row wait, if it still is what the failed step was decided for: another wish does not.
+    async fn try_later(&self, id: VmId, seen: Option<Seen>) -> Result<(), StepError> {
         let failures = {
             let mut all = self.failures();
             let entry = all.entry(id).or_default();
@@ -318,10 +343,10 @@ impl VmReconciler {
             *entry
         };
         let pause = 1_i64.checked_shl(failures - 1).unwrap_or(LONGEST_PAUSE).clamp(1, LONGEST_PAUSE);
-        let Some(seen) = self.look(id).await? else {
+        let Some(seen) = seen else {
             return Ok(());
         };
-        let until = seen.now.plus_seconds(pause);
+        let until = self.vms.clock().now().plus_seconds(pause);
         self.record(&seen, |vm| vm.work_at = Some(until)).await
     }
 }

@@ -33,11 +33,11 @@ impl FromRow for EventRow {
 }
 
 /// Events of a project after a number.
-pub async fn after(db: &Db, tenant: Tenant, seq: i64, limit: i64) -> Result<Vec<EventRow>, DbError> {
+pub async fn after(db: &Db, tenant: Tenant, seq: i64, limit: usize) -> Result<Vec<EventRow>, DbError> {
     sql("SELECT seq, kind, subject, data, created_at FROM events WHERE project_id = $1 AND seq > $2 ORDER BY seq LIMIT $3")
         .bind(tenant.project)
         .bind(seq)
-        .bind(limit)
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .fetch_all(db)
         .await
 }

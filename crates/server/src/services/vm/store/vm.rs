@@ -244,6 +244,13 @@ pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
     Ok(rows.iter().filter_map(VmRow::takes).collect())
 }
 
+/// VMs whose machine began in another boot of the host, and so has ended.
+pub async fn of_another_boot(tx: &mut Tx, boot: &str) -> Result<Vec<VmId>, DbError> {
+    let rows: Vec<IdRow> =
+        sql("SELECT id FROM vms WHERE reserved = 1 AND host_boot <> $1").bind(boot).fetch_all(tx).await?;
+    Ok(rows.into_iter().map(|row| row.0).collect())
+}
+
 fn by_id(tenant: Tenant, id: VmId) -> Query {
     sql("SELECT * FROM vms WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL").bind(id).bind(tenant.project)
 }
@@ -322,9 +329,14 @@ pub async fn living(db: &Db) -> Result<Vec<VmId>, DbError> {
     Ok(rows.into_iter().map(|r| r.0).collect())
 }
 
-/// VMs that have, or should have, a machine.
-pub async fn with_machine(db: &Db) -> Result<Vec<VmId>, DbError> {
-    let rows: Vec<IdRow> = sql("SELECT id FROM vms WHERE want = 'run' AND deleted_at IS NULL").fetch_all(db).await?;
+/// VMs that have, or should have, a machine: all, or those of an organization.
+pub async fn with_machine(db: &Db, org: Option<OrgId>) -> Result<Vec<VmId>, DbError> {
+    let rows: Vec<IdRow> = sql(
+        "SELECT id FROM vms WHERE want = 'run' AND deleted_at IS NULL AND (CAST($1 AS TEXT) IS NULL OR org_id = $1)",
+    )
+    .bind(org)
+    .fetch_all(db)
+    .await?;
     Ok(rows.into_iter().map(|r| r.0).collect())
 }
 

@@ -15,14 +15,14 @@ use super::live::Incarnation;
 use super::places::{Captured, layer_file};
 use super::{QemuSandboxes, transient};
 use crate::fault;
-use crate::services::sandbox::engine::{Cut, CutDone, Paused, Result};
+use crate::services::sandbox::engine::{Cut, CutDone, EngineError, Paused, Result};
 
 impl QemuSandboxes {
     pub(super) async fn cut_live(&self, cut: &Cut) -> Result<CutDone> {
         self.make_layer_file(cut.next, cut.top)?;
         let next = Layer { path: self.places.layer(cut.next), id: cut.next.0 };
         self.capture(cut.sandbox, Some(next), cut.memory, cut.top, true).await?;
-        self.done(cut).await
+        self.done(cut).await.map_err(not_final)
     }
 
     pub(super) async fn cut_without_machine(&self, cut: &Cut) -> Result<CutDone> {
@@ -110,12 +110,13 @@ impl QemuSandboxes {
         let report = outcome?;
         tracing::debug!(%id, ?report, "captured a machine");
         match to {
-            Some(captured) => self.declare(id, &captured, top).await,
+            Some(captured) => self.declare(id, &captured, top).await.map_err(not_final),
             None => Ok(()),
         }
     }
 
     async fn declare(&self, id: SandboxId, captured: &Captured, top: LayerId) -> Result<()> {
+        fault::point("sandbox.capture.declare").await.map_err(EngineError::Permanent)?;
         let known = Incarnation::read(&self.places.machine(id)).ok_or_else(|| transient("the machine is gone"))?;
         let about = About {
             fingerprint: self.fingerprint().await?,
@@ -131,6 +132,12 @@ impl QemuSandboxes {
         let size = sandbox::layer_size(&self.places.layer(parent))?;
         Ok(sandbox::create_layer(&self.places.layer(id), &layer_file(parent), size)?)
     }
+}
+
+/// A failure behind the cut itself. The machine has gone over to the new layer, so that there is no giving up: the cut is
+/// repeated until all that follows it is done.
+fn not_final(error: EngineError) -> EngineError {
+    transient(error)
 }
 
 /// What a file takes on the host, in bytes.

@@ -15,6 +15,7 @@ mod network;
 mod places;
 mod site;
 mod spares;
+mod stalled;
 mod template;
 mod turns;
 mod workshop;
@@ -47,6 +48,7 @@ use guest::Guest;
 use live::{Incarnation, Lives};
 use places::Places;
 use spares::Spares;
+use stalled::Stalled;
 use turns::Turns;
 
 /// Bytes of a GiB.
@@ -80,6 +82,7 @@ pub struct QemuSandboxes {
     starting: Turns,
     guest: OnceLock<Guest>,
     host: OnceCell<Host>,
+    stalled: Stalled,
 }
 
 /// What is found out about the host once.
@@ -112,6 +115,7 @@ impl QemuSandboxes {
             starting: Turns::new(usize::try_from(host::cores()).unwrap_or(1).max(1), STARTS_PER_CORE),
             guest: OnceLock::new(),
             host: OnceCell::new(),
+            stalled: Stalled::default(),
         }
     }
 
@@ -324,7 +328,7 @@ impl SandboxEngine for QemuSandboxes {
 
     async fn sample(&self, id: SandboxId) -> Option<Sample> {
         let live = self.live(id)?;
-        let metrics = live.metrics().await.ok()?;
+        let metrics = self.stalled.unless(live.metrics().await)?;
         let (rx_bytes, tx_bytes) = live.link().bytes();
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         Some(Sample {
@@ -356,7 +360,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn tend(&self, stop: CancellationToken) {
-        self.keep_spares(stop).await;
+        tokio::join!(self.keep_spares(stop.clone()), self.keep_going(stop));
     }
 
     fn watch(&self) -> broadcast::Receiver<SandboxId> {

@@ -62,7 +62,8 @@ impl SandboxReconciler {
             Some(format!("this host offers {offered} MiB of memory to sandboxes, and {needed} MiB would be needed"))
         } else if count >= config.max_sandboxes {
             Some(format!("this host runs at most {} sandboxes", config.max_sandboxes))
-        } else if !host.has_room(0) {
+        } else if row.layer.is_none() && !host.has_room(0) {
+            // One that has its disk only goes on.
             Some(DISK_FULL.to_owned())
         } else {
             None
