@@ -69,7 +69,7 @@ pub use runtime::{
     Execution, FileContent, Form, OpenTerminal, Piece, Runtime, TerminalEvent, TerminalReader, TerminalWriter,
     output_bytes,
 };
-pub use sandbox::{ChangeSandbox, CreateSandbox, ForkSandbox, Network, Sandbox, SandboxFilter};
+pub use sandbox::{ChangeNetwork, ChangeSandbox, CreateSandbox, ForkSandbox, Network, Sandbox, SandboxFilter};
 pub use session::{Session, Tokens};
 pub use snapshot::{NewSnapshot, Snapshot};
 pub use speech::Speech;

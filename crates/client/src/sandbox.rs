@@ -110,9 +110,23 @@ pub struct ChangeSandbox {
     /// All its metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
-    /// All its rules.
+    /// What changes in its rules.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub network: Option<Network>,
+    pub network: Option<ChangeNetwork>,
+}
+
+/// A change of what a sandbox may reach; what is absent stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ChangeNetwork {
+    /// `allow` or `deny`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress: Option<String>,
+    /// All that it may reach in any case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow: Option<Vec<String>>,
+    /// All that it may not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deny: Option<Vec<String>>,
 }
 
 /// Which sandboxes to list.

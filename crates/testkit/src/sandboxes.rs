@@ -27,14 +27,14 @@ use tokio::sync::broadcast;
 const AGENT_TOKEN: &str = "a-simulated-token";
 /// How long an agent may take to greet.
 const AGENT_PATIENCE: Duration = Duration::from_secs(60);
+/// How long it may take until it begins to answer, so that no test depends on how busy its host is.
+const AGENT_ANSWER: Duration = Duration::from_mins(10);
 
 /// The engine.
 pub struct SimulatedSandboxes {
     world: Mutex<World>,
     happenings: broadcast::Sender<SandboxId>,
     uploads: TempDir,
-    /// Long ago.
-    began: Instant,
 }
 
 #[derive(Default)]
@@ -57,9 +57,15 @@ struct World {
     machines: HashMap<SandboxId, Machine>,
     refusals: HashMap<String, EngineError>,
     activity: HashMap<SandboxId, Activity>,
+    /// How often it was asked what runs, and did not know.
+    questions: u32,
     capacity: Capacity,
     delay: Duration,
     agent: Option<PathBuf>,
+    /// When sandboxes began: long ago.
+    since: Instant,
+    /// How long an agent may take until it begins to answer.
+    answer: Duration,
     boot: u32,
     starts: u32,
     loads_memory: bool,
@@ -83,9 +89,12 @@ impl Default for SimulatedSandboxes {
             machines: HashMap::new(),
             refusals: HashMap::new(),
             activity: HashMap::new(),
+            questions: 0,
             capacity: Capacity { memory_mb: 1_000_000, disk_bytes: 1 << 40 },
             delay: Duration::ZERO,
             agent: None,
+            since: Instant::now().checked_sub(Duration::from_mins(1)).unwrap_or_else(Instant::now),
+            answer: AGENT_ANSWER,
             boot: 1,
             starts: 0,
             loads_memory: true,
@@ -97,8 +106,7 @@ impl Default for SimulatedSandboxes {
             violations: Vec::new(),
         };
         let uploads = TempDir::new().expect("a folder");
-        let began = Instant::now().checked_sub(Duration::from_mins(1)).unwrap_or_else(Instant::now);
-        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0, uploads, began }
+        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0, uploads }
     }
 }
 
@@ -374,11 +382,16 @@ impl SandboxEngine for SimulatedSandboxes {
         let session = agent::connect(stream, AGENT_PATIENCE).await.map_err(|e| gone(e.to_string()))?;
         session.identify(&identity()).await.map_err(|e| gone(e.to_string()))?;
         let authorization = format!("Bearer {AGENT_TOKEN}");
-        Ok(Connection { session, authorization, since: self.began, in_use: Arc::new(()) })
+        let world = self.world();
+        Ok(Connection { session, authorization, since: world.since, patience: world.answer, in_use: Arc::new(()) })
     }
 
     fn activity(&self, id: SandboxId) -> Activity {
-        self.world().activity.get(&id).copied().unwrap_or(Activity { running: Some(0), ..Activity::default() })
+        let mut world = self.world();
+        let known = world.activity.get(&id).copied();
+        let activity = known.unwrap_or(Activity { running: Some(0), ..Activity::default() });
+        world.questions += u32::from(activity.running.is_none());
+        activity
     }
 
     async fn sample(&self, id: SandboxId) -> Option<Sample> {

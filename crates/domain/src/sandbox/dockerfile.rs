@@ -138,6 +138,16 @@ impl Dockerfile {
             Err(Mistakes(mistakes))
         }
     }
+
+    /// Most machines that its build can have at a time: one for each stage, and for whatever else is copied from.
+    pub fn machines(&self) -> usize {
+        let works = |located: &&Located| match &located.instruction {
+            Instruction::From { .. } => true,
+            Instruction::Copy(transfer) => transfer.from.is_some(),
+            _ => false,
+        };
+        self.instructions.iter().filter(works).count()
+    }
 }
 
 /// What is wrong about the order of instructions.

@@ -119,17 +119,40 @@ pub enum Reason {
     Egress,
 }
 
-impl Network {
+/// A change of the rules; what is absent stays as it is, so that who allows one more host does not open all others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkChange {
+    /// What holds from now on where no rule matches.
+    pub egress: Option<Egress>,
+    /// What is allowed besides from now on, in place of what was.
+    pub allow: Option<Vec<Rule>>,
+    /// What is denied from now on, in place of what was.
+    pub deny: Option<Vec<Rule>>,
+}
+
+impl NetworkChange {
     /// Reads `{egress?, allow?, deny?}`; an error names the list and the index.
     pub fn read(f: &mut Fields<'_>) -> Option<Self> {
         let egress = f.optional("egress", |value| Egress::parse(text(value)?));
         let allow = f.list("allow", MAX_RULES, rule);
         let deny = f.list("deny", MAX_RULES, rule);
-        (!f.failed()).then(|| Self {
-            egress: egress.unwrap_or(Egress::Allow),
-            allow: allow.unwrap_or_default(),
-            deny: deny.unwrap_or_default(),
-        })
+        (!f.failed()).then_some(Self { egress, allow, deny })
+    }
+
+    /// The rules after it.
+    pub fn of(self, before: Network) -> Network {
+        Network {
+            egress: self.egress.unwrap_or(before.egress),
+            allow: self.allow.unwrap_or(before.allow),
+            deny: self.deny.unwrap_or(before.deny),
+        }
+    }
+}
+
+impl Network {
+    /// Reads `{egress?, allow?, deny?}`: what changes in rules that allow the outside world.
+    pub fn read(f: &mut Fields<'_>) -> Option<Self> {
+        NetworkChange::read(f).map(|change| change.of(Self::default()))
     }
 
     /// Whether a connection to a destination may be made.

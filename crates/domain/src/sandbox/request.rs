@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::dockerfile::plan::Origin as Source;
 use super::dockerfile::{Action, Dockerfile, Step};
 use super::model::{OnTimeout, SourceKind};
-use super::network::Network;
+use super::network::{Network, NetworkChange};
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, boolean, integer, sized, text};
 use crate::ids::{SnapshotId, UploadId};
@@ -29,8 +29,9 @@ pub const MAX_METADATA: usize = 64;
 pub const MAX_KEY: usize = 64;
 /// Longest value of metadata, in characters.
 pub const MAX_VALUE: usize = 1024;
-/// Largest environment: names, values, and two bytes for each pair.
-pub const MAX_ENV: usize = 32 * 1024;
+/// Largest metadata and largest environment, in bytes: names, values, and two for each pair. Both are read with every
+/// list of sandboxes.
+pub const MAX_PAIRS: usize = 32 * 1024;
 /// What an image is called that was sent as an archive, before the upload's id.
 pub const UPLOAD: &str = "upload:";
 /// Longest start or ready command, in characters.
@@ -118,8 +119,8 @@ pub struct UpdateSandbox {
     pub on_timeout: Option<OnTimeout>,
     /// New metadata, replacing all.
     pub metadata: Option<Metadata>,
-    /// New rules, replacing all.
-    pub network: Option<Network>,
+    /// What changes in the rules of its network.
+    pub network: NetworkChange,
 }
 
 impl TryFrom<&Value> for UpdateSandbox {
@@ -132,7 +133,7 @@ impl TryFrom<&Value> for UpdateSandbox {
             idle_timeout_seconds: f.optional("idle_timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
             on_timeout: f.optional("on_timeout", on_timeout),
             metadata: f.optional("metadata", metadata),
-            network: f.object("network", Network::read),
+            network: f.object("network", NetworkChange::read).unwrap_or_default(),
         };
         f.finish(Some(change))
     }
@@ -362,6 +363,11 @@ fn pairs(value: &Value) -> Parsed<BTreeMap<String, String>> {
     object.iter().map(pair).collect()
 }
 
+/// What pairs take: names, values, and two bytes for each pair.
+fn bytes(pairs: &BTreeMap<String, String>) -> usize {
+    pairs.iter().map(|(name, value)| name.len() + value.len() + 2).sum()
+}
+
 fn metadata(value: &Value) -> Parsed<Metadata> {
     let pairs = pairs(value)?;
     if pairs.len() > MAX_METADATA {
@@ -372,6 +378,9 @@ fn metadata(value: &Value) -> Parsed<Metadata> {
     }
     if pairs.values().any(|value| value.chars().count() > MAX_VALUE) {
         return Err(format!("values must have at most {MAX_VALUE} characters"));
+    }
+    if bytes(&pairs) > MAX_PAIRS {
+        return Err(format!("must have at most {MAX_PAIRS} bytes: keys, values, and two for each pair"));
     }
     Ok(pairs)
 }
@@ -385,9 +394,8 @@ fn env(value: &Value) -> Parsed<Env> {
     if !pairs.keys().all(name) {
         return Err("names must have letters, digits and '_' only, and not begin with a digit".into());
     }
-    let size: usize = pairs.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
-    if size > MAX_ENV {
-        return Err(format!("must have at most {MAX_ENV} bytes: names, values, and two for each pair"));
+    if bytes(&pairs) > MAX_PAIRS {
+        return Err(format!("must have at most {MAX_PAIRS} bytes: names, values, and two for each pair"));
     }
     Ok(pairs)
 }

@@ -58,8 +58,17 @@ fn bounds_of_metadata_and_environment() {
     assert!(many(64).is_ok());
     refused(many(65), "metadata");
     let env = |name: &str, value: String| create("env", json!({ name: value }));
-    assert!(env("_A1", "x".repeat(MAX_ENV - 5)).is_ok());
-    refused(env("_A1", "x".repeat(MAX_ENV - 4)), "env");
+    assert!(env("_A1", "x".repeat(MAX_PAIRS - 5)).is_ok());
+    refused(env("_A1", "x".repeat(MAX_PAIRS - 4)), "env");
+    // 32 values of 1,021 bytes below keys of one fill it.
+    let metadata = |last: usize| {
+        let keys = "abcdefghijklmnopqrstuvwxyzABCDEF".chars();
+        let pair = |key: char| (key.to_string(), json!("x".repeat(if key == 'a' { last } else { 1021 })));
+        let pairs: serde_json::Map<_, _> = keys.map(pair).collect();
+        CreateSandbox::try_from(&json!({"metadata": pairs}))
+    };
+    assert!(metadata(1021).is_ok());
+    refused(metadata(1022), "metadata");
     for name in ["", "1A", "A-B", "A=B", "Ä"] {
         refused(env(name, String::new()), "env");
     }

@@ -54,6 +54,7 @@ const STEPS: &[Step] = steps![
     20 "0020" "project_limits",
     22 "0022" "deaths_and_refusals",
     23 "0023" "ports_pending",
+    24 "0024" "template_machines",
 ];
 
 /// Brings the schema up to date; does nothing where it is.

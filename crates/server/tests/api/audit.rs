@@ -1,7 +1,9 @@
 //! What is recorded of attacks and of administrators, and how administrators read it.
 
+use std::collections::BTreeSet;
+
 use berth_server::db::sql;
-use berth_testkit::{Answer, Caller, Platform, vm};
+use berth_testkit::{Answer, Caller, Platform, token_in, vm};
 use serde_json::{Value, json};
 
 const LOG: &str = "/api/v1/admin/audit";
@@ -222,4 +224,121 @@ async fn so_many_records_of_refusals_are_kept_the_newest() {
     assert_eq!(of("api_key.refused").await, ["age 5"]);
     assert_eq!(of("user.login_failed").await, ["age 6"]);
     assert_eq!(of("test.old").await, ["age 9"], "what people do is kept by its age alone");
+}
+
+/// What an administrator does: a route of the document, what stands for its parameter, the body, and the action by which
+/// it is recorded.
+type Deed = (&'static str, &'static str, String, Value, &'static str);
+
+/// Does it, and finds the one record of it; the answer.
+async fn does(admin: &Caller, (method, route, id, body, action): &Deed) -> Answer {
+    let written = async || records(admin, &format!("action={action}")).await;
+    let before = written().await.len();
+    let path = match (route.split_once('{'), route.split_once('}')) {
+        (Some((start, _)), Some((_, end))) => format!("{start}{id}{end}"),
+        _ => (*route).to_owned(),
+    };
+    let request = admin.request(method.parse().expect("a method"), &path);
+    let answer = match body {
+        Value::Null => admin.send(request).await,
+        Value::String(bytes) => admin.send(request.body(bytes.clone())).await,
+        body => admin.send(request.json(body)).await,
+    };
+    assert!((200..300).contains(&answer.status), "{method} {path}: {answer:?}");
+    let after = written().await;
+    assert_eq!(after.len(), before + 1, "{method} {path} is recorded as {action}, once");
+    let made = answer.body["id"].as_str().or(answer.body["kid"].as_str());
+    let subject = if id.is_empty() { made.expect("a name") } else { id };
+    let record = &after[0];
+    assert_eq!((record["subject"].as_str(), &record["actor_name"]), (Some(subject), &json!("admin@example.com")));
+    answer
+}
+
+/// A referral that can be rewarded.
+async fn referral(platform: &Platform, ada: &Caller) -> String {
+    let code = ada.get("/api/v1/referrals/code").await.body["code"].clone();
+    let body = json!({"email": "eve@example.com", "password": "a quiet harbour at night", "referral_code": code});
+    assert_eq!(ada.anonymous().post("/api/v1/auth/signup", body).await.status, 201);
+    let token = token_in(&platform.message("eve@example.com", 1).await);
+    assert_eq!(ada.anonymous().post("/api/v1/auth/email/verify", json!({"token": token})).await.status, 204);
+    let found = platform.admin.get("/api/v1/admin/referrals?status=qualified").await.body;
+    found["data"][0]["id"].as_str().expect("an id").to_owned()
+}
+
+/// Everything that an administrator does to what others have, and to what the platform has.
+async fn deeds(platform: &Platform) -> Vec<Deed> {
+    let ada = platform.sign_up("ada@example.com").await;
+    let none = String::new;
+    let (machine, sandbox, referral) =
+        (ada.running_vm("web").await, ada.ready_sandbox().await, referral(platform, &ada).await);
+    let (org, project) = (ada.org().rsplit('/').next().expect("an id").to_owned(), ada.project_id().to_owned());
+    let empty = ada.another_project("empty").await.project_id().to_owned();
+    let model = json!({"id": "mine", "upstreams": [{"url": "http://127.0.0.1:9/v1"}]});
+    let (models, voices) = ("/api/v1/admin/models/{model_id}", "/api/v1/admin/voices/{voice_id}");
+    let image = json!({"id": "far", "url": "http://127.0.0.1:9/disk.qcow2"});
+    vec![
+        ("POST", "/api/v1/admin/signing_keys", none(), Value::Null, "signing_key.rotate"),
+        ("POST", "/api/v1/admin/models", none(), model.clone(), "model.create"),
+        ("PUT", models, "mine".into(), model, "model.update"),
+        ("DELETE", models, "mine".into(), Value::Null, "model.delete"),
+        ("POST", "/api/v1/admin/voices", none(), json!({"id": "robin", "espeak": "en-us+f2"}), "voice.create"),
+        ("PATCH", voices, "robin".into(), json!({"espeak": "en-us+f3"}), "voice.update"),
+        ("DELETE", voices, "robin".into(), Value::Null, "voice.delete"),
+        ("POST", "/api/v1/images", none(), image, "image.import"),
+        ("PUT", "/api/v1/images/{image_id}/content", "mine".into(), json!("a disk"), "image.import"),
+        ("PATCH", "/api/v1/admin/referrals/{referral_id}", referral, json!({"status": "rewarded"}), "referral.reward"),
+        ("PUT", "/api/v1/admin/orgs/{org_id}/quota", org.clone(), json!({"vms": 5}), "org_quota.set"),
+        ("PUT", "/api/v1/admin/projects/{project_id}/quota", project, json!({"vms": 5}), "quota.set"),
+        ("POST", "/api/v1/admin/vms/{vm_id}/stop", machine.clone(), Value::Null, "vm.stop"),
+        ("DELETE", "/api/v1/admin/vms/{vm_id}", machine, Value::Null, "vm.delete"),
+        ("POST", "/api/v1/admin/sandboxes/{sandbox_id}/pause", sandbox.clone(), Value::Null, "sandbox.pause"),
+        ("DELETE", "/api/v1/admin/sandboxes/{sandbox_id}", sandbox, Value::Null, "sandbox.delete"),
+        ("DELETE", "/api/v1/admin/projects/{project_id}", empty, Value::Null, "project.delete"),
+        ("POST", "/api/v1/admin/orgs/{org_id}/suspend", org.clone(), json!({"reason": "abuse"}), "org.suspend"),
+        ("POST", "/api/v1/admin/orgs/{org_id}/unsuspend", org, Value::Null, "org.unsuspend"),
+    ]
+}
+
+/// What an administrator does to a person.
+fn deeds_to(person: &str) -> Vec<Deed> {
+    let (of, of_one) = ("/api/v1/admin/users/{user_id}", || person.to_owned());
+    vec![
+        ("POST", "/api/v1/admin/users/{user_id}/suspend", of_one(), Value::Null, "user.suspend"),
+        ("POST", "/api/v1/admin/users/{user_id}/unsuspend", of_one(), Value::Null, "user.unsuspend"),
+        ("PATCH", of, of_one(), json!({"administrator": true}), "user.promote"),
+        ("PATCH", of, of_one(), json!({"administrator": false}), "user.demote"),
+        ("DELETE", of, of_one(), Value::Null, "user.delete"),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_that_an_administrator_does_is_recorded() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let mut done = BTreeSet::new();
+    let mut do_all = async |deeds: Vec<Deed>| {
+        let mut last = None;
+        for deed in deeds {
+            last = Some(does(admin, &deed).await);
+            done.insert(format!("{} {}", deed.0, deed.1));
+        }
+        last.expect("an answer").body["id"].as_str().map(str::to_owned)
+    };
+    do_all(deeds(&platform).await).await;
+    admin.until("the image", |c| async move { c.get("/api/v1/images/mine").await.body["status"] == "ready" }).await;
+    do_all(vec![("DELETE", "/api/v1/images/{image_id}", "mine".into(), Value::Null, "image.delete")]).await;
+    let bob = json!({"email": "bob@example.com"});
+    let bob = do_all(vec![("POST", "/api/v1/admin/users", String::new(), bob, "user.create")]).await;
+    do_all(deeds_to(&bob.expect("an id"))).await;
+    let document = reqwest::get(format!("{}/openapi.json", admin.base)).await.expect("an answer");
+    let document: Value = document.json().await.expect("JSON");
+    let paths = document["paths"].as_object().expect("paths");
+    let of_administrators = |path: &&String| path.starts_with("/api/v1/admin/") || path.starts_with("/api/v1/images");
+    let all = paths.keys().filter(of_administrators).flat_map(|path| {
+        let methods =
+            ["post", "put", "patch", "delete"].into_iter().filter(|method| paths[path].get(*method).is_some());
+        methods.map(move |method| format!("{} {path}", method.to_uppercase()))
+    });
+    let missing: Vec<_> = all.filter(|operation| !done.contains(operation)).collect();
+    assert!(missing.is_empty(), "do these, too, and name the actions by which they are recorded: {missing:?}");
 }

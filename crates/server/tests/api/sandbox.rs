@@ -93,6 +93,11 @@ async fn lists_and_filters() {
     assert_eq!(listed("template=base&phase=Ready").await.len(), 2);
     assert_eq!(listed("template=none").await.len(), 0);
     caller.get("/sandboxes?phase=asleep").await.refused(400, "invalid_request");
+    let of_keys = |keys: usize| (0..keys).map(|key| format!("metadata.k{key}=x")).collect::<Vec<_>>().join("&");
+    assert_eq!(listed(&of_keys(16)).await.len(), 0);
+    let too_many = caller.get(&format!("/sandboxes?{}", of_keys(17))).await;
+    too_many.refused(400, "invalid_request");
+    assert!(too_many.names("metadata"), "{too_many:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,6 +157,12 @@ async fn changes_take_effect_and_replace() {
             async move { json!(engine.spec(&id).expect("a machine").0.network)["egress"] == "deny" }
         })
         .await;
+    // Who allows one more host opens no others.
+    let allowed = caller.patch(&path, json!({"network": {"allow": ["example.org"]}})).await;
+    let rules = json!({"egress": "deny", "allow": ["example.org"], "deny": []});
+    assert_eq!((allowed.status, &allowed.body["network"]), (200, &rules));
+    let denied = caller.patch(&path, json!({"network": {"deny": ["192.0.2.1"], "allow": []}})).await;
+    assert_eq!(denied.body["network"], json!({"egress": "deny", "allow": [], "deny": ["192.0.2.1"]}), "{denied:?}");
     caller.patch(&path, json!({"timeout_seconds": 4})).await.refused(400, "invalid_request");
     assert_eq!(caller.delete(&path).await.status, 202);
     caller.sandbox_reaches(&id, "Deleted").await;

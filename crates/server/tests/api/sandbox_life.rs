@@ -42,6 +42,31 @@ async fn pause_keeps_memory_and_disk_and_resume_brings_them_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_its_way_to_be_ready_is_put_away_with_the_rest() {
+    let platform = Platform::start().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    platform.sandboxes.refuse("start", transient("busy"));
+    let id = ada.create_sandbox(json!({})).await;
+    ada.sandbox_reaches(&id, "Provisioning").await;
+    let org = ada.get("").await.body["org_id"].as_str().expect("an id").to_owned();
+    let admin = &platform.admin;
+    assert_eq!(admin.act(&format!("/api/v1/admin/orgs/{org}/suspend")).await.status, 200);
+    admin
+        .until("its pause", |c| {
+            let id = id.clone();
+            async move {
+                let all = c.get("/api/v1/admin/sandboxes").await.body;
+                all["data"].as_array().expect("a list").iter().any(|one| one["id"] == *id && one["phase"] == "Paused")
+            }
+        })
+        .await;
+    platform.sandboxes.allow("start");
+    assert_eq!(admin.act(&format!("/api/v1/admin/orgs/{org}/unsuspend")).await.status, 200);
+    assert_eq!(ada.act(&format!("/sandboxes/{id}/resume")).await.status, 202);
+    ada.sandbox_reaches(&id, "Ready").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn memory_that_does_not_load_is_told() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
@@ -128,6 +153,35 @@ async fn who_is_idle_is_paused_and_who_is_used_is_not() {
     let waited = caller.get(&format!("/sandboxes/{id}/wait?phase=Paused&timeout=1")).await.body;
     assert!(platform.app().clock.now() > Timestamp(0) && waited["phase"] != "Failed");
     platform.advance(31);
+    caller.sandbox_reaches(&id, "Paused").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_in_a_sandbox_is_waited_for_by_nobody_and_decides_whether_it_is_idle() {
+    let platform = Platform::start_with(|config| config.sandbox.workers = 1).await;
+    let (caller, engine) = (&platform.admin, &platform.sandboxes);
+    let id = caller.create_sandbox(json!({"idle_timeout_seconds": 30})).await;
+    caller.sandbox_reaches(&id, "Ready").await;
+    engine.set_running(&id, None);
+    // Its time is over, and whether something runs in it is not known: it is asked again and again.
+    for _ in 0..3 {
+        let asked = engine.questions();
+        platform.advance(31);
+        caller.until("another question", |_| async { engine.questions() > asked }).await;
+        // The one worker is free for others meanwhile.
+        caller.ready_sandbox().await;
+        assert_eq!(caller.get(&format!("/sandboxes/{id}")).await.body["phase"], "Ready");
+    }
+    // The answer is acted upon when it comes, and something that runs is no idleness.
+    let asked = engine.questions();
+    engine.set_running(&id, Some(1));
+    platform.advance(31);
+    caller.ready_sandbox().await;
+    assert_eq!(caller.get(&format!("/sandboxes/{id}")).await.body["phase"], "Ready");
+    engine.set_running(&id, None);
+    platform.advance(31);
+    caller.until("another question", |_| async { engine.questions() > asked }).await;
+    engine.set_running(&id, Some(0));
     caller.sandbox_reaches(&id, "Paused").await;
 }
 

@@ -182,6 +182,39 @@ async fn nothing_new_is_begun_on_a_full_disk() {
     assert_eq!(caller.act(&format!("/sandboxes/{id}/pause")).await.status, 202);
     let paused = caller.sandbox_reaches(&id, "Paused").await;
     assert!(paused["message"].as_str().is_some_and(|m| m.contains("memory could not be kept")), "{paused}");
+    // And goes on.
+    assert_eq!(caller.act(&format!("/sandboxes/{id}/resume")).await.status, 202);
+    caller.sandbox_reaches(&id, "Ready").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_built_takes_memory_from_what_sandboxes_are_offered() {
+    let platform = Platform::start_with(|config| config.sandbox.memory_overcommit = 1.0).await;
+    let (caller, engine) = (&platform.admin, &platform.sandboxes);
+    caller.ready_sandbox().await;
+    let held = caller.get("/sandboxes").await.body["data"][0]["memory_mb"].as_i64().expect("a size");
+    // Room for one more sandbox beside the build's two machines.
+    engine.set_capacity(|capacity| capacity.memory_mb = 2 * held + 2 * 128);
+    engine.set_builds_last(true);
+    let stages = "FROM base AS a\nRUN x\nFROM base\nRUN y";
+    assert_eq!(caller.post("/sandbox_templates", wish("t", stages)).await.status, 201);
+    caller.until("the build", |_| async { engine.builds() == 1 }).await;
+    caller.ready_sandbox().await;
+    let refused = caller.create_sandbox(json!({})).await;
+    let failed = caller.sandbox_reaches(&refused, "Failed").await;
+    assert!(failed["message"].as_str().is_some_and(|m| m.contains("MiB would be needed")), "{failed}");
+    // Where there is none for one machine, nothing is built.
+    let other = platform.sign_up("other@example.com").await;
+    assert_eq!(other.post("/sandbox_templates", wish("u", "FROM base\nRUN x")).await.status, 201);
+    let failed = reaches(&other, "u", "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|m| m.starts_with("insufficient_capacity: ")), "{failed}");
+    engine.set_builds_last(false);
+    assert_eq!(caller.delete("/sandbox_templates/t").await.status, 204);
+    let machines = "SELECT COUNT(*) FROM sandbox_templates WHERE machines > 0";
+    let left = async || sql(machines).fetch_one::<i64>(&platform.app().db).await.expect("a count");
+    caller.until("its end", |_| async { left().await == 0 }).await;
+    assert_eq!(other.post("/sandbox_templates", wish("u", "FROM base\nRUN x")).await.status, 201);
+    reaches(&other, "u", "ready").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_domain::Timestamp;
 use berth_server::services::sandbox::engine::{Activity, Capacity, EngineError, Kept, StartSpec};
@@ -28,6 +28,16 @@ impl SimulatedSandboxes {
     /// From now on this agent is inside every machine: `berth-agent --socket PATH`.
     pub fn set_agent(&self, socket: &Path) {
         self.world().agent = Some(socket.to_owned());
+    }
+
+    /// Sandboxes that are connected to from now on began at this moment. One that lies ahead is never long ago.
+    pub fn set_began(&self, at: Instant) {
+        self.world().since = at;
+    }
+
+    /// How long an agent may take from now on until it begins to answer.
+    pub fn set_patience(&self, patience: Duration) {
+        self.world().answer = patience;
     }
 
     /// What there is to give.
@@ -88,6 +98,18 @@ impl SimulatedSandboxes {
     /// How a sandbox is used.
     pub fn set_activity(&self, sandbox: &str, open: u32, last_used: Option<Timestamp>) {
         self.world().activity.insert(id(sandbox), Activity { open, running: Some(0), last_used });
+    }
+
+    /// How much runs in a sandbox, or that nobody knows yet; whoever waits to know is told.
+    pub fn set_running(&self, sandbox: &str, running: Option<u32>) {
+        let sandbox = id(sandbox);
+        self.world().activity.entry(sandbox).or_default().running = running;
+        let _ = self.happenings.send(sandbox);
+    }
+
+    /// How often it was asked what runs in a sandbox of which it does not know that.
+    pub fn questions(&self) -> u32 {
+        self.world().questions
     }
 
     /// A machine ends by itself.

@@ -1,7 +1,7 @@
 //! `berth sandbox create`, and what a new sandbox is like.
 
 use anyhow::Result;
-use berth_client::{CreateSandbox, Error, Network, ProjectClient, SandboxFilter};
+use berth_client::{ChangeNetwork, CreateSandbox, Error, Network, ProjectClient, SandboxFilter};
 use clap::{Args, ValueEnum};
 
 use super::{SANDBOX, show, snapshot};
@@ -105,15 +105,55 @@ enum Egress {
     Deny,
 }
 
+impl Egress {
+    /// The word of the API.
+    fn word(self) -> String {
+        match self {
+            Self::Allow => "allow".into(),
+            Self::Deny => "deny".into(),
+        }
+    }
+}
+
 impl NetworkArgs {
     /// As the API takes it; nothing where nothing was said.
-    pub fn network(self) -> Option<Network> {
-        let egress = self.egress.map(|egress| match egress {
-            Egress::Allow => "allow".to_owned(),
-            Egress::Deny => "deny".to_owned(),
-        });
-        let said = egress.is_some() || !self.allow.is_empty() || !self.deny.is_empty();
+    fn network(self) -> Option<Network> {
+        let said = self.egress.is_some() || !self.allow.is_empty() || !self.deny.is_empty();
+        let egress = self.egress.map(Egress::word);
         said.then_some(Network { egress, allow: self.allow, deny: self.deny })
+    }
+}
+
+/// What changes in what a sandbox may reach.
+#[derive(Args)]
+pub struct ChangeNetworkArgs {
+    /// Whether it may reach what is not named, from now on
+    #[arg(long, value_enum)]
+    egress: Option<Egress>,
+    /// All that it may reach in any case, from now on; repeated
+    #[arg(long, value_name = "TARGET")]
+    allow: Vec<String>,
+    /// Nothing in any case, from now on
+    #[arg(long, conflicts_with = "allow")]
+    no_allow: bool,
+    /// All that it may not, from now on; repeated
+    #[arg(long, value_name = "TARGET")]
+    deny: Vec<String>,
+    /// Nothing that it may not, from now on
+    #[arg(long, conflicts_with = "deny")]
+    no_deny: bool,
+}
+
+impl ChangeNetworkArgs {
+    /// As the API takes it; nothing where nothing was said.
+    pub fn change(self) -> Option<ChangeNetwork> {
+        let list = |list: Vec<String>, none: bool| (none || !list.is_empty()).then_some(list);
+        let change = ChangeNetwork {
+            egress: self.egress.map(Egress::word),
+            allow: list(self.allow, self.no_allow),
+            deny: list(self.deny, self.no_deny),
+        };
+        (change != ChangeNetwork::default()).then_some(change)
     }
 }
 

@@ -135,8 +135,8 @@ pub struct UpdateArgs {
     /// No metadata from now on
     #[arg(long, conflicts_with = "metadata")]
     no_metadata: bool,
-    #[command(flatten, next_help_heading = "All its rules from now on")]
-    network: create::NetworkArgs,
+    #[command(flatten, next_help_heading = "Network")]
+    network: create::ChangeNetworkArgs,
 }
 
 /// Does what was typed.
@@ -223,7 +223,7 @@ async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) ->
         idle_timeout_seconds: args.idle_timeout.as_deref().map(span::seconds).transpose()?,
         on_timeout: args.on_timeout.map(create::OnTimeout::word),
         metadata: (args.no_metadata || !metadata.is_empty()).then_some(metadata),
-        network: args.network.network(),
+        network: args.network.change(),
     };
     let changed = project.update_sandbox(&sandbox.id, &change).await.map_err(|e| retold(e, create::WORDS))?;
     show::one(context, project, &changed).await

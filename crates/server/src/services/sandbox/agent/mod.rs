@@ -29,6 +29,9 @@ pub use session::connect;
 const LARGEST: usize = 64 << 10;
 /// How long a control route may take; a freeze writes what is dirty to the disk first.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long an agent may leave a user waiting for the head of its answer while it takes nothing of the request. It answers
+/// at once what needs no work; what takes longest is to remove a large tree.
+pub const ANSWER: Duration = Duration::from_mins(1);
 
 /// What the agent could not do.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +63,8 @@ pub struct Connection {
     pub authorization: String,
     /// Since when the machine is this sandbox, as far as this service knows.
     pub since: Instant,
+    /// How long the agent may take until it begins to answer: [`ANSWER`].
+    pub patience: Duration,
     /// Held until what the user asked for is over.
     pub in_use: Arc<dyn Any + Send + Sync>,
 }

@@ -9,7 +9,7 @@ use crate::http::base::Base;
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
-use crate::http::reply::Reply;
+use crate::http::reply::{Accepted, Reply};
 use crate::services::owner::{OwnerParams, whose};
 use crate::services::sandbox::wire::admin::AdminSandboxView;
 use crate::services::sandbox::wire::sandbox::{SandboxPhase, SandboxView, Shown};
@@ -34,6 +34,22 @@ pub(super) async fn list_all_sandboxes(
     let shown = Shown { base: &base, now: sandboxes.clock().now() };
     let view = |row: &_| AdminSandboxView::new(row, |sandbox| SandboxView::new(sandbox, shown));
     Ok(Json(List::new(rows.iter().map(view).collect(), listing.page, total)))
+}
+
+/// Pauses somebody's sandbox; its memory is kept. Its owner may resume it; suspend the organization where that is not wanted.
+#[utoipa::path(post, path = "/api/v1/admin/sandboxes/{sandbox_id}/pause", operation_id = "pauseAnySandbox",
+    tag = "administration", params(("sandbox_id" = uuid::Uuid, Path)), responses((status = 202, body = SandboxView),
+    (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404,
+    body = ErrorBody), (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)), security(("bearer" = [])))]
+pub(super) async fn pause_any_sandbox(
+    State(sandboxes): State<Sandboxes>,
+    Administrator(admin): Administrator,
+    Base(base): Base,
+    path: PathText,
+) -> Reply<Accepted<SandboxView>> {
+    let row = ops::admin::pause(&sandboxes, &admin, path.id("sandbox_id")?).await?;
+    let shown = Shown { base: &base, now: sandboxes.clock().now() };
+    Ok(Accepted(SandboxView::new(&row, shown)))
 }
 
 /// Deletes somebody's sandbox, in any phase.

@@ -23,6 +23,7 @@ pub fn routes() -> OpenApiRouter<Sandboxes> {
         .routes(routes!(sandbox::list_sandboxes, sandbox::create_sandbox))
         .routes(routes!(sandbox::get_sandbox, sandbox::update_sandbox, sandbox::delete_sandbox))
         .routes(routes!(admin::list_all_sandboxes))
+        .routes(routes!(admin::pause_any_sandbox))
         .routes(routes!(admin::delete_any_sandbox))
         .routes(routes!(sandbox::pause_sandbox))
         .routes(routes!(sandbox::resume_sandbox))

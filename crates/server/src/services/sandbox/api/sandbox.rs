@@ -26,13 +26,16 @@ use crate::services::sandbox::wire::requests::{
 use crate::services::sandbox::wire::sandbox::{Forked, SandboxPhase, SandboxView, Shown};
 use crate::services::sandbox::{Sandboxes, ops, store};
 
+/// Most pairs of metadata that a list may be narrowed by: each is looked for in every row.
+const MOST_PAIRS: usize = 16;
+
 /// Sandboxes of a project, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes", operation_id = "listSandboxes",
     tag = "sandboxes", params(("org_id" = String, Path), ("project_id" = String, Path), PageParams, NameParams,
         ("phase" = Option<SandboxPhase>, Query, description = "only this phase"),
         ("template" = Option<String>, Query, description = "only those of a template, by id or name"),
         ("metadata.{key}" = Option<String>, Query,
-            description = "only those whose metadata has this value under the key; may stand for several keys")),
+            description = "only those whose metadata has this value under the key; may stand for 16 keys")),
     responses((status = 200, body = List<SandboxView>), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn list_sandboxes(
@@ -42,7 +45,11 @@ pub(super) async fn list_sandboxes(
     mut params: Params,
 ) -> Reply<Json<List<SandboxView>>> {
     let listing = params.listing(&store::sandbox::LISTED);
-    let filter = Filter { template: params.get("template").map(str::to_owned), metadata: params.below("metadata.") };
+    let metadata = params.below("metadata.");
+    if metadata.len() > MOST_PAIRS {
+        params.fail("metadata", format!("at most {MOST_PAIRS} pairs may be asked for"));
+    }
+    let filter = Filter { template: params.get("template").map(str::to_owned), metadata };
     params.finish()?;
     let (rows, total) = store::sandbox::list(sandboxes.db(), (&scope).into(), &filter, &listing).await?;
     let shown = Shown { base: &base, now: sandboxes.clock().now() };

@@ -22,6 +22,8 @@ pub struct Limits {
     pub whole: Duration,
     /// Bytes that the layers of an image may have without compression: those of the disk.
     pub bytes: u64,
+    /// How many sites there may be at a time.
+    pub sites: usize,
 }
 
 /// What was built.
@@ -75,6 +77,24 @@ pub(super) struct Sites {
     pub images: BTreeMap<String, Box<dyn Site>>,
 }
 
+impl Sites {
+    /// How many there are, beside the one that is worked on.
+    pub(super) fn others(&self) -> usize {
+        self.stages.iter().flatten().count() + self.images.len()
+    }
+
+    /// Drops what no stage after this one needs.
+    fn forget(&mut self, work: &Work<'_>, index: usize) {
+        for (earlier, last) in work.uses.iter().enumerate().take(index) {
+            if *last <= index {
+                self.stages[earlier] = None;
+            }
+        }
+        let later = &work.plan.stages[index + 1..];
+        self.images.retain(|name, _| later.iter().any(|stage| copies_from(stage, name)));
+    }
+}
+
 impl Builder<'_> {
     /// Builds what a Dockerfile says, with arguments, up to a target (the last stage without).
     pub async fn build(
@@ -114,11 +134,7 @@ impl Builder<'_> {
         let mut sites = Sites { stages: plan.stages.iter().map(|_| None).collect(), ..Sites::default() };
         for (index, stage) in plan.stages.iter().enumerate() {
             sites.stages[index] = Some(self.stage(&work, index, &mut sites).await?);
-            for (earlier, last) in work.uses.iter().enumerate().take(index) {
-                if *last <= index {
-                    sites.stages[earlier] = None;
-                }
-            }
+            sites.forget(&work, index);
             tracing::debug!(stage = stage.name, "a stage was built");
         }
         let last = sites.stages.pop().flatten();
@@ -151,10 +167,10 @@ impl Builder<'_> {
     ) -> Result<Box<dyn Site>, BuildError> {
         let stage = &work.plan.stages[index];
         match &stage.base {
-            Base::Scratch => Ok(self.workshop.open(Beginning::Empty).await?.site),
+            Base::Scratch => Ok(self.open(Beginning::Empty, sites.others()).await?.site),
             Base::Image(name) => {
                 self.log.line(&format!("[{title}FROM] {name}"));
-                self.open_image(name).await
+                self.open_image(name, sites.others()).await
             }
             Base::Stage(base) => {
                 let copied_from = origins(stage).any(|origin| origin == *base);
@@ -163,7 +179,7 @@ impl Builder<'_> {
                     return sites.stages[*base].take().ok_or_else(gone);
                 }
                 self.log.line(&format!("[{title}FROM] a copy of an earlier stage"));
-                let mut site = self.workshop.open(Beginning::Empty).await?.site;
+                let mut site = self.open(Beginning::Empty, sites.others()).await?.site;
                 let everything = Pack { sources: vec![".".into()], to: "/".into(), into: true };
                 let tar = sites.stages[*base].as_mut().ok_or_else(gone)?.pack(everything).await?;
                 site.unpack(tar, Unpack::default()).await?;
@@ -172,9 +188,17 @@ impl Builder<'_> {
         }
     }
 
-    /// A site with an image on it.
-    pub(super) async fn open_image(&mut self, name: &str) -> Result<Box<dyn Site>, BuildError> {
-        let Opened { mut site, layers } = self.workshop.open(Beginning::Image(name)).await?;
+    /// One more site beside so many others.
+    async fn open(&mut self, beginning: Beginning<'_>, others: usize) -> Result<Opened, BuildError> {
+        if others >= self.limits.sites {
+            return Err(BuildError::Machines(others + 1, self.limits.sites));
+        }
+        self.workshop.open(beginning).await
+    }
+
+    /// A site with an image on it, beside so many others.
+    pub(super) async fn open_image(&mut self, name: &str, others: usize) -> Result<Box<dyn Site>, BuildError> {
+        let Opened { mut site, layers } = self.open(Beginning::Image(name), others).await?;
         let budget = Budget::new(self.limits.bytes);
         for (number, layer) in layers.iter().enumerate() {
             let (at, all, mib) = (number + 1, layers.len(), layer.size().div_ceil(1 << 20));
@@ -217,6 +241,14 @@ fn origins(stage: &Stage) -> impl Iterator<Item = usize> {
     stage.steps.iter().filter_map(|step| match &step.action {
         Action::Copy(Copy { origin: Origin::Base(Base::Stage(base)), .. }) => Some(*base),
         _ => None,
+    })
+}
+
+/// Whether a stage copies from an image.
+fn copies_from(stage: &Stage, image: &str) -> bool {
+    stage.steps.iter().any(|step| match &step.action {
+        Action::Copy(Copy { origin: Origin::Base(Base::Image(name)), .. }) => name == image,
+        _ => false,
     })
 }
 

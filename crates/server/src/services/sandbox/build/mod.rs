@@ -61,6 +61,12 @@ pub enum BuildError {
     /// There is no room on the host.
     #[error("insufficient_capacity: {DISK_FULL}")]
     Full,
+    /// It needs more machines at a time than there is memory for.
+    #[error(
+        "insufficient_capacity: the build needs {0} machines at a time, and the host has memory for {1}; use fewer stages, or \
+         a smaller memory_mb"
+    )]
+    Machines(usize, usize),
     /// Its time was up.
     #[error("the build took longer than {0} seconds; do less in it, or begin with a template that has the rest")]
     TooLong(u64),
@@ -76,7 +82,12 @@ impl BuildError {
             Self::Agent(error) => !matches!(error, AgentError::Refused { .. }),
             Self::Image(error) => is_passing(error),
             Self::Host(_) => true,
-            Self::Mistakes(_) | Self::Step { .. } | Self::Full | Self::TooLong(_) | Self::Cancelled => false,
+            Self::Mistakes(_)
+            | Self::Step { .. }
+            | Self::Full
+            | Self::Machines(..)
+            | Self::TooLong(_)
+            | Self::Cancelled => false,
         }
     }
 

@@ -57,7 +57,7 @@ impl Builder<'_> {
             Origin::Base(Base::Stage(index)) => sites.stages.get_mut(*index).and_then(Option::as_mut),
             Origin::Base(Base::Image(name)) => {
                 if !sites.images.contains_key(name) {
-                    let opened = self.open_image(name).await?;
+                    let opened = self.open_image(name, sites.others() + 1).await?;
                     sites.images.insert(name.clone(), opened);
                 }
                 sites.images.get_mut(name)

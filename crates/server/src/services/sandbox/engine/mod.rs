@@ -179,6 +179,8 @@ pub struct Build {
     pub vcpu: i64,
     /// Memory of its machines, in MiB.
     pub memory_mb: i64,
+    /// How many machines it may have at a time.
+    pub machines: usize,
     /// What to do.
     pub dockerfile: Dockerfile,
     /// What the images in it mean; one that is not here is a registry's.

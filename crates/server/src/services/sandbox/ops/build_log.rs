@@ -38,7 +38,7 @@ impl Tail {
         }
         let event = self.look().await.unwrap_or_else(|error| {
             tracing::warn!(template = %self.id, %error, "a build's log cannot be read; the stream ends");
-            ("error", json!({"code": "unavailable", "message": "The log cannot be read. Try again."}))
+            ("error", json!({"code": "service_unavailable", "message": "The log cannot be read. Try again."}))
         });
         self.over = event.0 != "log";
         Some(event)

@@ -350,7 +350,7 @@ pub async fn update(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, wanted:
     row.idle_timeout_seconds = wanted.idle_timeout_seconds.or(row.idle_timeout_seconds);
     row.on_timeout = wanted.on_timeout.unwrap_or(row.on_timeout);
     row.metadata = wanted.metadata.unwrap_or(row.metadata);
-    row.network = wanted.network.unwrap_or(row.network);
+    row.network = wanted.network.of(row.network);
     let data = json!({"name": row.name});
     change.commit(row, "sandbox.update", data).await
 }

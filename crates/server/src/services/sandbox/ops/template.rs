@@ -160,6 +160,7 @@ fn blank(id: TemplateId, now: Timestamp) -> TemplateRow {
         run_user: USER.into(),
         workdir: None,
         slot: None,
+        machines: 0,
         base_layer: None,
         layer: None,
         next_layer: None,

@@ -1,6 +1,7 @@
 //! Making the world agree with the rows: sandboxes and their cuts, templates, what disks and memories nobody
 //! needs, and the host as a whole.
 
+mod capacity;
 pub mod host;
 pub mod sandbox;
 pub mod shared;

@@ -18,6 +18,7 @@ use berth_domain::{Error, Result, Timestamp};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::capacity::Left;
 use super::{PAUSE, StepError, fault};
 use crate::db::Tx;
 use crate::services::sandbox::Sandboxes;
@@ -177,12 +178,12 @@ impl TemplateReconciler {
         // What an interrupted boot left is thrown away.
         engine.end(machine).await?;
         engine.discard(machine).await?;
-        if !engine.capacity().await?.has_room(template.memory_mb) {
-            // What is built by now keeps its wish: the disk is not full for ever.
+        if let Some(missing) = self.missing(template).await? {
+            // What is built by now keeps its wish: the host is not full for ever.
             if template.status == TemplateStatus::Ready {
-                return Err(EngineError::Transient(DISK_FULL.into()).into());
+                return Err(EngineError::Transient(missing).into());
             }
-            return self.cannot_be_warm(template, DISK_FULL).await;
+            return self.cannot_be_warm(template, &missing).await;
         }
         let Some(warming) = self.begin_warm(template).await? else { return Ok(()) };
         fault("sandbox", "warm", "intent").await?;
@@ -207,6 +208,20 @@ impl TemplateReconciler {
                 self.cannot_be_warm(template, &error.to_string()).await
             }
         }
+    }
+
+    /// What the host lacks to boot a template and keep its memory.
+    async fn missing(&self, template: &TemplateRow) -> Result<Option<String>, StepError> {
+        let host = self.sandboxes.engine().capacity().await?;
+        if !host.has_room(template.memory_mb) {
+            return Ok(Some(DISK_FULL.to_owned()));
+        }
+        if template.slot.is_some() {
+            // What its build had is its own still.
+            return Ok(None);
+        }
+        let mut tx = self.sandboxes.db().begin().await?;
+        Ok(Left::of(&mut tx, self.sandboxes.config(), host).await?.machines(1, template.memory_mb).err())
     }
 
     async fn record_warm(&self, id: TemplateId, warming: &Warming, top: LayerId, bytes: i64) -> Result<(), StepError> {
@@ -256,7 +271,7 @@ impl TemplateReconciler {
             Some(slot) => slot,
             None => store::sandbox::free_slot(&mut change.tx).await?,
         };
-        change.after.slot = Some(slot);
+        (change.after.slot, change.after.machines) = (Some(slot), 1);
         (change.after.next_layer, change.after.next_memory) = (Some(layer), Some(memory));
         change.commit().await?;
         let machine = StartSpec {

@@ -45,15 +45,18 @@ pub(super) fn guarded(body: Incoming, inside: Inside, ending: Ending, mut form: 
             };
             let passed = match chunk {
                 Some(Ok(bytes)) => form.pass(bytes),
-                None if form.ended() || ending == Ending::Silence => break None,
+                None if ending == Ending::Silence => break None,
                 None | Some(Err(_)) => None,
             };
             let Some(passed) = passed else {
                 break Some(("sandbox_interrupted", "The sandbox was interrupted; what ran there was not told its end."));
             };
             yield Ok::<_, std::convert::Infallible>(passed);
+            if form.ended() {
+                break None;
+            }
         };
-        if let Some((code, message)) = reason.filter(|_| !form.ended()) {
+        if let Some((code, message)) = reason {
             yield Ok(form.last(code, message));
         }
     })

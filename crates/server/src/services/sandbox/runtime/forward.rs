@@ -10,18 +10,20 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::agent::error::ErrorBody;
+use berth_domain::ids::SandboxId;
 use berth_domain::{Code, Error, FieldError};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
 use super::events::{self, Ending};
-use super::inside::Inside;
+use super::inside::{Inside, silent};
+use super::patience::Sent;
 use crate::http::BODY_LIMIT;
 use crate::http::body;
 use crate::http::envelope::ApiError;
 use crate::http::paced::{Paced, Refusal};
 use crate::http::reply::EVENTS;
-use crate::services::sandbox::agent::AgentError;
+use crate::services::sandbox::agent::{AgentError, soon};
 
 /// Seconds after which somebody may have let go of what there are too many of in a sandbox.
 const COME_AGAIN: u64 = 5;
@@ -61,14 +63,24 @@ pub(super) enum Size {
 pub(super) async fn forward(inside: Inside, route: &str, request: Request<Body>, size: Size) -> Reply {
     let (parts, body) = request.into_parts();
     let (body, broken) = bounded(&parts, body, size).await?;
-    let asked = question(&inside, route, &parts, body)?;
+    let (body, since) = Sent::of(body);
+    let asked = question(&inside, route, &parts, Body::new(body))?;
+    let patience = inside.connection.patience;
+    let late = async {
+        match size {
+            Size::Usual | Size::Unlimited => since.over(patience).await,
+            // What is typed is taken when the program reads it.
+            Size::Open => std::future::pending().await,
+        }
+    };
     let answer = tokio::select! {
         answer = inside.connection.session.send(asked) => answer,
+        () = late => return Err(silent(patience, &AgentError::Timeout).into()),
         () = inside.over() => return Err(no_longer().into()),
     };
     let answer = answer.map_err(|error| broken.get().map_or_else(|| lost(error), ApiError))?;
     let (answered, body) = answer.into_parts();
-    if answered.status.is_client_error() || answered.status.is_server_error() {
+    if !answered.status.is_success() {
         return Ok(refusal(answered.status, body).await.into_response());
     }
     let form = answered.headers.get(header::CONTENT_TYPE).and_then(events::Form::of);
@@ -81,7 +93,7 @@ pub(super) async fn forward(inside: Inside, route: &str, request: Request<Body>,
     if matches!(form, Some(events::Form::Events(_))) {
         told.insert(header::CONTENT_TYPE, EVENTS);
     }
-    place(&mut told, &inside);
+    place(&mut told, answered.status, inside.id);
     make_harmless(&mut told);
     let body = match form {
         Some(form) => events::guarded(body, inside, ending(route, parts.uri.query()), form),
@@ -140,11 +152,14 @@ fn question(inside: &Inside, route: &str, parts: &Parts, body: Body) -> Result<R
     Ok(request)
 }
 
-/// The agent knows its own paths only, relative to its root.
-fn place(told: &mut HeaderMap, inside: &Inside) {
+/// Where what was made is. The agent knows its own paths only, relative to its root; one that leads out of the sandbox's
+/// is a guest's who wants a client of the service to go elsewhere.
+fn place(told: &mut HeaderMap, status: StatusCode, id: SandboxId) {
     let inner = told.get(header::LOCATION).and_then(|value| value.to_str().ok());
-    let outer = inner.and_then(|path| HeaderValue::from_str(&format!("/sandbox/{}/{path}", inside.id)).ok());
-    match outer {
+    let plain = |part: &str| !part.is_empty() && !part.contains(['.', '\\', '%']);
+    let plain = |place: &&str| place.split('?').next().is_some_and(|path| path.split('/').all(plain));
+    let outer = inner.filter(|path| status == StatusCode::CREATED && plain(path));
+    match outer.and_then(|path| HeaderValue::from_str(&format!("/sandbox/{id}/{path}")).ok()) {
         Some(location) => told.insert(header::LOCATION, location),
         None => told.remove(header::LOCATION),
     };
@@ -157,9 +172,18 @@ pub(super) fn make_harmless(told: &mut HeaderMap) {
     told.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
 }
 
+/// Asks the agent for something whose body has no end of its own: a connection that goes on once it has answered.
+pub(super) async fn open(inside: &Inside, asked: Request<Body>) -> Result<Response<Incoming>, ApiError> {
+    let patience = inside.connection.patience;
+    let answer = tokio::time::timeout(patience, inside.connection.session.send(asked)).await;
+    answer.map_err(|_| silent(patience, &AgentError::Timeout))?.map_err(lost)
+}
+
 /// A refusal of the agent as one of the service, if it makes sense.
 pub(super) async fn refusal(status: StatusCode, body: Incoming) -> ApiError {
-    let bytes = Limited::new(body, LARGEST_REFUSAL).collect().await.map(http_body_util::Collected::to_bytes);
+    let whole = Limited::new(body, LARGEST_REFUSAL).collect();
+    let bytes = soon(async { whole.await.map_err(|e| AgentError::Gone(e.to_string())) }).await;
+    let bytes = bytes.map(http_body_util::Collected::to_bytes);
     read_refusal(status, bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
@@ -195,6 +219,28 @@ mod tests {
         let too_many = refusal(429, "too_many");
         assert_eq!((too_many.code, too_many.retry_after), (Code::TooMany, Some(COME_AGAIN)));
         assert_eq!(refusal(404, "not_found").retry_after, None);
+    }
+
+    #[test]
+    fn a_guest_leads_nobody_out_of_its_sandbox() {
+        let id = SandboxId(uuid::Uuid::nil());
+        let placed = |status: u16, path: &'static str| {
+            let mut told = HeaderMap::from_iter([(header::LOCATION, HeaderValue::from_static(path))]);
+            place(&mut told, StatusCode::from_u16(status).unwrap(), id);
+            told.get(header::LOCATION).map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(placed(201, "processes/7"), Some(format!("/sandbox/{id}/processes/7")));
+        assert_eq!(placed(201, "files/stat?path=a.b"), Some(format!("/sandbox/{id}/files/stat?path=a.b")));
+        for (status, path) in [
+            (200, "processes/7"),
+            (201, "../../api/v1/users/me"),
+            (201, "a/%2e%2e/b"),
+            (201, "a\\b"),
+            (201, "//example.org"),
+            (201, ""),
+        ] {
+            assert_eq!(placed(status, path), None, "{status} {path}");
+        }
     }
 
     #[test]

@@ -13,8 +13,20 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Takes bytes; gives the whole frames that are there now, as they are.
+    /// Takes bytes; gives the whole frames that are there now, as they are. Nothing is kept of what follows the last one:
+    /// a guest may go on sending for ever.
     pub fn pass(&mut self, bytes: &Bytes) -> Result<Bytes, FrameError> {
+        if self.ended {
+            return Ok(Bytes::new());
+        }
+        let passed = self.pass_whole(bytes)?;
+        if self.ended {
+            self.rest = BytesMut::new();
+        }
+        Ok(passed)
+    }
+
+    fn pass_whole(&mut self, bytes: &Bytes) -> Result<Bytes, FrameError> {
         if self.rest.is_empty() {
             let whole = self.whole(bytes)?;
             self.rest.extend_from_slice(&bytes[whole..]);
@@ -98,7 +110,10 @@ mod tests {
         stream.extend_from_slice(b"more");
         let mut frames = Frames::default();
         assert_eq!(frames.pass(&stream.into()).unwrap().len(), whole);
-        assert!(frames.ended());
+        assert!(frames.ended() && frames.rest.is_empty());
+        for _ in 0..100 {
+            assert!(frames.pass(&vec![0; 1 << 16].into()).unwrap().is_empty() && frames.rest.is_empty());
+        }
         assert!(Frames::default().pass(&Bytes::from_static(&[9; HEADER_LEN])).is_err());
     }
 }

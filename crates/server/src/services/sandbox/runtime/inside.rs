@@ -3,6 +3,7 @@
 //! The path names the sandbox alone, so its row tells the project, and from there all is as everywhere: 401
 //! before 404 before 403. A sandbox that comes up is waited for, one that cannot be reached says why.
 
+use std::fmt::Display;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +127,7 @@ async fn reach(runtime: &Runtime, id: SandboxId) -> Result<Connection, Error> {
                 Ok(connection) => return Ok(connection),
                 // It may be on its way down, which its row tells, or be silent for a moment.
                 Err(EngineError::Transient(cause)) => {
-                    (until, late) = (deadline.min(Instant::now() + AGAIN), silent(cause));
+                    (until, late) = (deadline.min(Instant::now() + AGAIN), silent(COMING_UP, &cause));
                 }
                 Err(error) => return Err(Error::new(Code::SandboxInterrupted, error.to_string())),
             }
@@ -168,9 +169,10 @@ fn coming_up(phase: Phase) -> Error {
     )
 }
 
-fn silent(cause: String) -> Error {
-    let seconds = COMING_UP.as_secs();
-    unavailable(format!("The sandbox is Ready and has not answered for {seconds} s. Try again shortly."), Some(cause))
+/// The 503 of a sandbox that is there and does not answer.
+pub(super) fn silent(waited: Duration, cause: &impl Display) -> Error {
+    let message = format!("The sandbox is Ready and has not answered for {} s. Try again shortly.", waited.as_secs());
+    unavailable(message, Some(cause.to_string()))
 }
 
 fn unavailable(message: String, cause: Option<String>) -> Error {

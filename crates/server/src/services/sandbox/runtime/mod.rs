@@ -9,6 +9,7 @@ mod files;
 mod forward;
 mod frames;
 mod inside;
+mod patience;
 mod port;
 mod processes;
 mod terminal;

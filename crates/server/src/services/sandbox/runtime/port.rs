@@ -1,7 +1,8 @@
 //! Servers inside a sandbox, reached by path: `{connect_url}/ports/{port}/…`.
 //!
 //! A request goes through a tunnel of its own to the port on the guest's loopback, as HTTP/1.1; upgrades
-//! (WebSockets) pass. The caller's credential stays here.
+//! (WebSockets) pass. The caller's credential stays here. The tunnel has to be there in time; the server in there may
+//! take as long for its answer as it likes.
 
 use std::io;
 use std::pin::Pin;
@@ -23,7 +24,7 @@ use tokio::time::Instant;
 use tokio_util::io::{CopyToBytes, SinkWriter, StreamReader};
 use tokio_util::sync::PollSender;
 
-use super::forward::{Reply, Size, bounded, lost, make_harmless, no_longer, refusal};
+use super::forward::{Reply, Size, bounded, make_harmless, no_longer, open, refusal};
 use super::inside::Inside;
 use crate::http::envelope::{ApiError, keep_shape};
 use crate::services::sandbox::agent::AgentError;
@@ -173,8 +174,7 @@ async fn tunnel(inside: &Inside, port: u16) -> Result<Tunnel, ApiError> {
         .header(header::AUTHORIZATION, inside.authorization()?)
         .body(Body::from_stream(futures::StreamExt::map(body, Ok::<_, io::Error>)))
         .map_err(|error| Error::internal(error.to_string()))?;
-    let answer = inside.connection.session.send(request).await.map_err(lost)?;
-    let (parts, body) = answer.into_parts();
+    let (parts, body) = open(inside, request).await?.into_parts();
     if !parts.status.is_success() {
         return Err(refusal(parts.status, body).await);
     }

@@ -1,5 +1,6 @@
 //! A terminal: a WebSocket on the user's side, frames in the two bodies of one request on the agent's.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -10,17 +11,17 @@ use berth_domain::agent::terminal::{Decoder, Frame, FromServer, MAX_PAYLOAD, enc
 use berth_domain::{Code, Error};
 use bytes::Bytes;
 use futures::StreamExt;
-use http_body_util::BodyExt;
+use http_body_util::{BodyDataStream, BodyExt};
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::forward::{Reply, lost, refusal};
+use super::forward::{Reply, open, refusal};
 use super::inside::Inside;
 use crate::http::websocket;
 
-/// How long what a client typed before it left may take to be read.
+/// How long what a client typed before it left may take to be read, and to be on its way.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Frames under way to the agent: who types faster waits.
 const UNDER_WAY: usize = 64;
@@ -28,7 +29,7 @@ const UNDER_WAY: usize = 64;
 /// Opens or takes up a terminal. Without an upgrade, what is wrong with the request is told all the same.
 pub(super) async fn connect(inside: Inside, query: Option<&str>, upgrade: Option<WebSocketUpgrade>) -> Reply {
     let upgrade = upgrade.ok_or_else(|| Error::new(Code::InvalidRequest, "Connect to this route with a WebSocket."))?;
-    let (typed, body) = mpsc::channel::<Result<Bytes, std::convert::Infallible>>(UNDER_WAY);
+    let (typed, body) = mpsc::channel(UNDER_WAY);
     let query = query.map(|query| format!("?{query}")).unwrap_or_default();
     let uri: Uri = format!("http://agent/runtime/terminal{query}")
         .parse()
@@ -37,8 +38,7 @@ pub(super) async fn connect(inside: Inside, query: Option<&str>, upgrade: Option
         .body(Body::from_stream(ReceiverStream::new(body)))
         .map_err(|error| Error::internal(error.to_string()))?;
     request.headers_mut().insert(header::AUTHORIZATION, inside.authorization()?);
-    let answer = inside.connection.session.send(request).await.map_err(lost)?;
-    let (parts, shown) = answer.into_parts();
+    let (parts, shown) = open(&inside, request).await?.into_parts();
     if !parts.status.is_success() {
         return Err(refusal(parts.status, shown).await);
     }
@@ -47,46 +47,50 @@ pub(super) async fn connect(inside: Inside, query: Option<&str>, upgrade: Option
     Ok(response)
 }
 
+/// What a client types, on its way to the agent.
+type Typed = mpsc::Sender<Result<Bytes, Infallible>>;
+
 /// Carries both ways until one side ends, or the caller may not any more.
-async fn relay(
-    mut socket: WebSocket,
-    inside: Inside,
-    typed: mpsc::Sender<Result<Bytes, std::convert::Infallible>>,
-    shown: Incoming,
-) {
+async fn relay(mut socket: WebSocket, inside: Inside, typed: Typed, shown: Incoming) {
     let mut shown = shown.into_data_stream();
     let mut decoder = Decoder::default();
     let mut over = std::pin::pin!(inside.over());
     let close = loop {
         tokio::select! {
-            () = &mut over => break (close_code::POLICY, "the credential or the role of this terminal ended"),
+            () = &mut over => break Some((close_code::POLICY, "the credential or the role of this terminal ended")),
             chunk = shown.next() => {
                 let Some(Ok(bytes)) = chunk else {
-                    break (close_code::AWAY, "the sandbox was interrupted");
+                    break Some((close_code::AWAY, "the sandbox was interrupted"));
                 };
                 match show(&mut socket, &mut decoder, &bytes).await {
                     Shown::More => {}
-                    Shown::Ended => break (close_code::NORMAL, "the terminal's program ended"),
-                    Shown::Broken => break (close_code::ERROR, "the sandbox sent what is no terminal"),
-                    // What was typed before may still lie in its socket.
-                    Shown::Left => return take_the_rest(socket, typed).await,
+                    Shown::Ended => break Some((close_code::NORMAL, "the terminal's program ended")),
+                    Shown::Broken => break Some((close_code::ERROR, "the sandbox sent what is no terminal")),
+                    Shown::Left => {
+                        // What was typed before may still lie in its socket. One that can be read for longer was not dropped.
+                        let _ = timeout(LAST_WORDS, take_the_rest(&mut socket, &typed)).await;
+                        break None;
+                    }
                 }
             }
-            message = socket.recv() => {
-                let Some(Ok(message)) = message else { return };
-                let frame = match frame_of(message) {
-                    Said::Frame(frame) => frame,
-                    Said::Nothing => continue,
-                    Said::End => return,
-                };
-                if typed.send(Ok(encode(&frame).into())).await.is_err() {
-                    break (close_code::AWAY, "the sandbox was interrupted");
-                }
+            message = socket.recv() => match said(message) {
+                Said::Frame(frame) => pass(&frame, &typed).await,
+                Said::Nothing => {}
+                Said::End => break None,
             }
         }
     };
-    let (code, reason) = close;
-    websocket::close(socket, Some(CloseFrame { code, reason: reason.into() })).await;
+    match close {
+        Some((code, reason)) => websocket::close(socket, Some(CloseFrame { code, reason: reason.into() })).await,
+        None => leave(typed, shown).await,
+    }
+}
+
+/// Ends what was typed, and lets it get there: what a connection still has to send of a stream goes with it when nobody
+/// reads that stream any more.
+async fn leave(typed: Typed, mut shown: BodyDataStream<Incoming>) {
+    drop(typed);
+    let _ = timeout(LAST_WORDS, async { while let Some(Ok(_)) = shown.next().await {} }).await;
 }
 
 /// What a client's message is to the agent.
@@ -96,32 +100,29 @@ enum Said {
     End,
 }
 
-fn frame_of(message: Message) -> Said {
+fn said(message: Option<Result<Message, axum::Error>>) -> Said {
     match message {
-        Message::Binary(bytes) => Said::Frame(Frame::Bytes(bytes.into())),
-        Message::Text(text) => Said::Frame(Frame::Text(text.as_str().to_owned())),
-        Message::Ping(_) | Message::Pong(_) => Said::Nothing,
-        Message::Close(_) => Said::End,
+        Some(Ok(Message::Binary(bytes))) => Said::Frame(Frame::Bytes(bytes.into())),
+        Some(Ok(Message::Text(text))) => Said::Frame(Frame::Text(text.as_str().to_owned())),
+        Some(Ok(Message::Ping(_) | Message::Pong(_))) => Said::Nothing,
+        Some(Ok(Message::Close(_)) | Err(_)) | None => Said::End,
     }
 }
 
 /// Passes on what a client typed before it left.
-async fn take_the_rest(mut socket: WebSocket, typed: mpsc::Sender<Result<Bytes, std::convert::Infallible>>) {
-    let rest = async {
-        while let Some(Ok(message)) = socket.recv().await {
-            match frame_of(message) {
-                Said::Nothing => {}
-                Said::End => return,
-                Said::Frame(frame) => {
-                    if typed.send(Ok(encode(&frame).into())).await.is_err() {
-                        return;
-                    }
-                }
-            }
+async fn take_the_rest(socket: &mut WebSocket, typed: &Typed) {
+    loop {
+        match said(socket.recv().await) {
+            Said::Nothing => {}
+            Said::End => return,
+            Said::Frame(frame) => pass(&frame, typed).await,
         }
-    };
-    // A connection that can be read for longer was not dropped.
-    let _ = timeout(LAST_WORDS, rest).await;
+    }
+}
+
+/// Passes a frame on. A terminal that takes none has ended, and what it showed last and how it ended are still to come.
+async fn pass(frame: &Frame, typed: &Typed) {
+    let _ = typed.send(Ok(encode(frame).into())).await;
 }
 
 enum Shown {

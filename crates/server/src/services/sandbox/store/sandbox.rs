@@ -465,7 +465,7 @@ pub async fn waiting_for_snapshot(tx: &mut Tx, id: SnapshotId) -> Result<i64, Db
     .await
 }
 
-/// How many sandboxes have memory reserved, and how much, in MiB.
+/// How many sandboxes have memory reserved, and how much they and the machines of templates have, in MiB.
 pub async fn reserved(tx: &mut Tx) -> Result<(i64, i64), DbError> {
     struct Sums(i64, i64);
     impl FromRow for Sums {
@@ -473,7 +473,8 @@ pub async fn reserved(tx: &mut Tx) -> Result<(i64, i64), DbError> {
             Ok(Self(row.int("n")?, row.int("mib")?))
         }
     }
-    let Sums(count, memory_mb) = sql("SELECT COUNT(*) AS n, CAST(COALESCE(SUM(memory_mb), 0) AS BIGINT) AS mib \
+    let Sums(count, memory_mb) = sql("SELECT COUNT(*) AS n, CAST(COALESCE(SUM(memory_mb), 0) + (SELECT \
+         COALESCE(SUM(memory_mb * machines), 0) FROM sandbox_templates WHERE machines > 0) AS BIGINT) AS mib \
          FROM sandboxes WHERE reserved = 1")
     .fetch_one(tx)
     .await?;

@@ -51,8 +51,10 @@ pub struct TemplateRow {
     pub run_user: String,
     /// The workspace, if it is not the user's home.
     pub workdir: Option<String>,
-    /// While a machine works for it.
+    /// While machines work for it.
     pub slot: Option<i64>,
+    /// How many may work for it at a time while it has a slot; each has the template's memory.
+    pub machines: i64,
     /// The disk before the first boot.
     pub base_layer: Option<LayerId>,
     /// What sandboxes build on.
@@ -102,6 +104,7 @@ impl FromRow for TemplateRow {
             run_user: row.text("run_user")?,
             workdir: row.opt_text("workdir")?,
             slot: row.opt_int("slot")?,
+            machines: row.int("machines")?,
             base_layer: row.opt_parsed("base_layer_id")?,
             layer: row.opt_parsed("layer_id")?,
             next_layer: row.opt_parsed("next_layer_id")?,
@@ -126,7 +129,7 @@ fn columns(t: &TemplateRow) -> Columns {
         "version": t.version.clone(), "vcpu": t.vcpu, "memory_mb": t.memory_mb, "disk_gb": t.disk_gb,
         "env": json::text(&t.env), "start_command": t.start_command.clone(),
         "ready_command": t.ready_command.clone(), "run_user": &t.run_user, "workdir": t.workdir.clone(),
-        "slot": t.slot, "base_layer_id": t.base_layer, "layer_id": t.layer, "next_layer_id": t.next_layer,
+        "slot": t.slot, "machines": if t.slot.is_some() { t.machines } else { 0 }, "base_layer_id": t.base_layer, "layer_id": t.layer, "next_layer_id": t.next_layer,
         "memory_id": t.memory, "next_memory_id": t.next_memory, "warm": t.warm.as_str(),
         "context_id": t.context, "status_since": t.status_since, "attempts": t.attempts,
         "work_at": t.work_at, "created_at": t.created_at, "updated_at": t.updated_at, "deleted_at": t.deleted_at,

@@ -21,7 +21,7 @@ pub struct CreateSandboxBody {
     /// Its name, and its host name inside; made up where absent. Duplicates are allowed.
     #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 63)]
     name: Option<String>,
-    /// At most 64 pairs: keys of 1 to 64 characters of `A-Za-z0-9._-`, values of at most 1,024 characters.
+    /// At most 64 pairs: keys of 1 to 64 characters of `A-Za-z0-9._-`, values of at most 1,024 characters, 32 KiB in all.
     metadata: Option<BTreeMap<String, String>>,
     /// Environment of every command: names of letters, digits and `_`, at most 32 KiB in all.
     env: Option<BTreeMap<String, String>>,
@@ -59,7 +59,7 @@ pub struct UpdateSandboxBody {
     on_timeout: Option<OnTimeoutWord>,
     /// Replaces all pairs.
     metadata: Option<BTreeMap<String, String>>,
-    /// Replaces all rules.
+    /// What is absent in it stays as it is, too; a list replaces the one of before.
     network: Option<NetworkBody>,
 }
 

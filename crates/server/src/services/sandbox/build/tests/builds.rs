@@ -34,7 +34,7 @@ struct Yard {
 
 impl Yard {
     fn new() -> Self {
-        let limits = Limits { step: Duration::from_mins(1), whole: Duration::from_mins(10), bytes: 1 << 20 };
+        let limits = Limits { step: Duration::from_mins(1), whole: Duration::from_mins(10), bytes: 1 << 20, sites: 9 };
         let (shop, log, cancel) = (Shop::default(), Log::default(), CancellationToken::new());
         Self { folder: TempDir::new().unwrap(), shop, log, limits, cancel }
     }
@@ -220,6 +220,25 @@ async fn what_fails_is_told_with_its_line_and_stops_the_build() {
         assert!(message.contains(says) && !transient, "{message}");
         assert!(!yard.told().iter().any(|told| told.contains("never")));
     }
+}
+
+#[tokio::test]
+async fn a_build_has_as_many_machines_at_a_time_as_there_is_room_for() {
+    let mut yard = Yard::new();
+    // Each stage is copied from by the last.
+    let kept =
+        "FROM base AS a\nFROM base AS b\nFROM base\nCOPY --from=a /x /\nCOPY --from=b /x /\nCOPY --from=c /x /\n";
+    assert_eq!(Dockerfile::parse(kept).unwrap().machines(), 6);
+    yard.limits.sites = 4;
+    assert!(yard.build(kept).await.is_ok());
+    yard.limits.sites = 3;
+    let (message, transient) = yard.failure(kept).await;
+    assert!(message.contains("needs 4 machines at a time, and the host has memory for 3") && !transient, "{message}");
+    // What no later stage needs is gone before the next begins.
+    yard.limits.sites = 2;
+    let chain = "FROM base AS a\nCOPY --from=c /x /\nFROM base\nCOPY --from=a /x /\n";
+    assert!(yard.build(chain).await.is_ok(), "{:?}", yard.told());
+    assert!(yard.failure("FROM scratch\nCOPY --from=c /x /\nCOPY --from=d /x /\n").await.0.contains("needs 3"));
 }
 
 #[tokio::test]

@@ -62,7 +62,7 @@ impl QemuSandboxes {
             workshop,
             context: Arc::new(context),
             log: build.log.clone(),
-            limits: Limits { step: build.patience, whole, bytes },
+            limits: Limits { step: build.patience, whole, bytes, sites: build.machines },
             cancel: build.cancel.clone(),
         };
         let Finished { site, config, origin } = builder.build(&build.dockerfile, &BTreeMap::new(), None).await?;

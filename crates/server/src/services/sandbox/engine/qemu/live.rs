@@ -173,10 +173,7 @@ impl Live {
         if known.is_none() && self.running.begin() {
             let live = self.clone();
             tokio::spawn(async move {
-                if !matches!(tokio::time::timeout(ANSWER, live.metrics()).await, Ok(Ok(_))) {
-                    live.running.told(0, Instant::now());
-                }
-                live.running.end();
+                live.running.asked(live.metrics(), ANSWER).await;
                 let _ = live.happenings.send(live.id);
             });
         }
@@ -206,12 +203,16 @@ impl Running {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((running, now));
     }
 
-    /// Whether nobody asks yet.
+    /// Whether nobody asks yet: who is told so asks.
     fn begin(&self) -> bool {
         !self.is_asked.swap(true, Ordering::Relaxed)
     }
 
-    fn end(&self) {
+    /// Waits for an answer, whose taker notes it. A guest that gives none in time runs nothing, as far as anybody knows.
+    async fn asked<T, E>(&self, answer: impl Future<Output = Result<T, E>>, patience: Duration) {
+        if !matches!(tokio::time::timeout(patience, answer).await, Ok(Ok(_))) {
+            self.told(0, Instant::now());
+        }
         self.is_asked.store(false, Ordering::Relaxed);
     }
 }
@@ -274,5 +275,40 @@ impl Lives {
     /// Forgets a machine that ended.
     pub(super) fn forget(&self, id: SandboxId) {
         self.map.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_guest_said_holds_for_a_while() {
+        let (running, now) = (Running::default(), Instant::now());
+        assert_eq!(running.known(now), None);
+        running.told(3, now);
+        assert_eq!((running.known(now), running.known(now + FRESH)), (Some(3), Some(3)));
+        assert_eq!(running.known(now + FRESH + Duration::from_nanos(1)), None);
+    }
+
+    #[tokio::test]
+    async fn one_at_a_time_asks_and_who_does_not_answer_runs_nothing() {
+        let running = Running::default();
+        let known = || running.known(Instant::now());
+        assert!(running.begin() && !running.begin());
+        let answers = async {
+            running.told(3, Instant::now());
+            Ok::<_, ()>(())
+        };
+        running.asked(answers, ANSWER).await;
+        assert_eq!(known(), Some(3));
+        for (answer, patience) in [(None, Duration::ZERO), (Some(Err::<(), ()>(())), ANSWER)] {
+            assert!(running.begin() && !running.begin(), "who asked before is done");
+            running.told(3, Instant::now());
+            let answer = async { if let Some(answer) = answer { answer } else { std::future::pending().await } };
+            running.asked(answer, patience).await;
+            assert_eq!(known(), Some(0));
+        }
+        assert!(running.begin());
     }
 }

@@ -42,7 +42,7 @@ use super::{
 use crate::clock::Clock;
 use crate::config::{Config, Vm};
 use crate::lost;
-use crate::services::sandbox::agent::Connection;
+use crate::services::sandbox::agent::{ANSWER, Connection};
 use captured::agent_failed;
 use guest::Guest;
 use live::{Incarnation, Lives};
@@ -314,6 +314,7 @@ impl SandboxEngine for QemuSandboxes {
             session: live.session().await.map_err(agent_failed)?,
             authorization: live.authorization(),
             since: live.since(),
+            patience: ANSWER,
             in_use: Arc::new(live.begin_use()),
         })
     }

@@ -117,6 +117,9 @@ impl Workshop for QemuWorkshop<'_> {
                 (_, None) => return Err(BuildError::Host(format!("{name} was not looked for"))),
             },
         };
+        if !self.engine.capacity().await.map_err(host)?.has_room(0) {
+            return Err(BuildError::Full);
+        }
         let site = self.engine.workbench(self.build, &below, &self.ended).await.map_err(host)?;
         Ok(Opened { site: Box::new(site), layers })
     }
@@ -124,7 +127,80 @@ impl Workshop for QemuWorkshop<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use axum::Router;
+    use berth_domain::ids::{LayerId, SandboxId, UploadId};
+    use berth_domain::sandbox::dockerfile::Dockerfile;
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+    use uuid::Uuid;
+
     use super::*;
+    use crate::clock::Clock;
+    use crate::config::Config;
+    use crate::services::sandbox::build::Log;
+
+    /// A letter, compressed by gzip.
+    const LETTER: [u8; 21] = [31, 139, 8, 0, 0, 0, 0, 0, 2, 3, 171, 0, 0, 131, 22, 220, 140, 1, 0, 0, 0];
+
+    /// A registry on the loopback that has one image, `small:1`, of one byte.
+    async fn registry() -> String {
+        let of = |kind: &str| json!({"mediaType": kind, "digest": format!("sha256:{}", "0".repeat(64)), "size": 1});
+        let manifest = json!({
+            "schemaVersion": 2,
+            "config": of("application/vnd.oci.image.config.v1+json"),
+            "layers": [],
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        let router = Router::new().fallback(move || std::future::ready(manifest.to_string()));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        host
+    }
+
+    /// A build on a disk of so many GiB, to which one archive was sent.
+    fn build(disk_gb: i64, sent: UploadId) -> Build {
+        Build {
+            id: SandboxId(Uuid::nil()),
+            slot: 0,
+            hostname: "build".into(),
+            vcpu: 1,
+            memory_mb: 512,
+            machines: 1,
+            dockerfile: Dockerfile::parse("FROM sent").unwrap(),
+            images: [("sent".to_owned(), Named::Upload(sent))].into(),
+            context: None,
+            layer: LayerId(Uuid::nil()),
+            disk_gb,
+            patience: Duration::ZERO,
+            log: Log::default(),
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_image_has_no_more_bytes_than_the_disk_it_is_for_wherever_it_comes_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sent, host) = (UploadId(Uuid::nil()), registry().await);
+        let mut config = Config { data_dir: folder.path().to_owned(), ..Config::default() };
+        config.sandbox.disk_reserve_gb = 0;
+        config.sandbox.plain_registries = vec![host.clone()];
+        let engine = QemuSandboxes::open(&config, Clock::default());
+        std::fs::write(engine.upload(sent).await.unwrap(), LETTER).unwrap();
+        let build = build(0, sent);
+        let mut workshop = QemuWorkshop::new(&engine, &build, folder.path().to_owned());
+        for (image, told) in
+            [("sent".to_owned(), "more than the 0 bytes"), (format!("{host}/small:1"), "more than the 0 ")]
+        {
+            let refused = workshop.inspect(&image).await.err().unwrap();
+            let is_told = |message: &str| message.contains(told);
+            assert!(
+                matches!(&refused, BuildError::Image(Error::TooLarge(text)) if is_told(text)),
+                "{image}: {refused}"
+            );
+        }
+    }
 
     #[test]
     fn builds_beside_each_other_share_what_is_free() {

@@ -10,6 +10,7 @@ use super::record::{enter, still};
 use super::{SandboxReconciler, Seen};
 use crate::db::Tx;
 use crate::services::sandbox::engine::{Capacity, DISK_FULL, From, StartSpec, Started};
+use crate::services::sandbox::reconcile::capacity::Left;
 use crate::services::sandbox::reconcile::{StepError, fault};
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::memory::MemoryRow;
@@ -53,14 +54,11 @@ impl SandboxReconciler {
 
     /// What the host lacks for a sandbox, as a sentence; sums over rows are the only counters.
     async fn shortage(&self, tx: &mut Tx, row: &SandboxRow, host: Capacity) -> Result<Option<String>, StepError> {
-        let (count, memory_mb) = store::sandbox::reserved(tx).await?;
         let config = self.sandboxes.config();
-        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "MiB of a host are few")]
-        let offered = (host.memory_mb as f64 * config.memory_overcommit) as i64;
-        let needed = memory_mb + row.memory_mb;
-        Ok(if needed > offered {
-            Some(format!("this host offers {offered} MiB of memory to sandboxes, and {needed} MiB would be needed"))
-        } else if count >= config.max_sandboxes {
+        let left = Left::of(tx, config, host).await?;
+        Ok(if let Err(missing) = left.machines(1, row.memory_mb) {
+            Some(missing)
+        } else if left.sandboxes >= config.max_sandboxes {
             Some(format!("this host runs at most {} sandboxes", config.max_sandboxes))
         } else if row.layer.is_none() && !host.has_room(0) {
             // One that has its disk only goes on.

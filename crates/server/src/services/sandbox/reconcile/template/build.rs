@@ -15,6 +15,7 @@ use super::{StepError, TemplateReconciler};
 use crate::services::sandbox::build::Log;
 use crate::services::sandbox::engine::{Build, Built, DISK_FULL, EngineError, Named};
 use crate::services::sandbox::ops::template::USER;
+use crate::services::sandbox::reconcile::capacity::Left;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::Tenant;
 use crate::services::sandbox::store::build_log::BuildLog;
@@ -56,7 +57,7 @@ impl TemplateReconciler {
             // Its own time begins with its place.
             return self.later(template, "waiting until other builds are done", |t, now| t.status_since = now).await;
         };
-        let Some(slot) = self.slot(template).await? else { return Ok(None) };
+        let Some((slot, machines)) = self.reserve(template, dockerfile.machines()).await? else { return Ok(None) };
         let left = u64::try_from((until.0 - self.sandboxes.clock().now().0) / 1_000_000).unwrap_or(0);
         let build = Build {
             id: SandboxId(template.id.0),
@@ -64,6 +65,7 @@ impl TemplateReconciler {
             hostname: template.name.clone(),
             vcpu: template.vcpu,
             memory_mb: template.memory_mb,
+            machines,
             dockerfile,
             images,
             context: template.context,
@@ -157,17 +159,27 @@ impl TemplateReconciler {
         Ok(None)
     }
 
-    /// The user on the host that its machines run as. None if it is not to be built any more.
-    async fn slot(&self, template: &TemplateRow) -> Result<Option<i64>, StepError> {
-        if template.slot.is_some() {
-            return Ok(template.slot);
-        }
+    /// Reserves the user on the host that its machines run as, and memory for as many of `most` machines as there is room
+    /// for. None if it is not to be built any more.
+    async fn reserve(&self, template: &TemplateRow, most: usize) -> Result<Option<(i64, usize)>, StepError> {
+        let host = self.sandboxes.engine().capacity().await?;
         let Some(mut change) = self.begin(template.id).await? else { return Ok(None) };
-        let slot = store::sandbox::free_slot(&mut change.tx).await?;
-        change.after.slot = Some(slot);
+        let left = Left::of(&mut change.tx, self.sandboxes.config(), host).await?;
+        let own = change.before.slot.map_or(0, |_| change.before.machines);
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let machines = match own {
+            0 => left.machines(most, template.memory_mb).map_err(EngineError::NoCapacity)?,
+            // An interrupted build kept what it had.
+            own => own,
+        };
+        let slot = match change.before.slot {
+            Some(slot) => slot,
+            None => store::sandbox::free_slot(&mut change.tx).await?,
+        };
+        (change.after.slot, change.after.machines) = (Some(slot), machines);
         change.after.message = Some("building its disk".into());
         change.commit().await?;
-        Ok(Some(slot))
+        Ok(Some((slot, usize::try_from(machines).unwrap_or(1))))
     }
 
     /// What the images of a Dockerfile mean to its project.

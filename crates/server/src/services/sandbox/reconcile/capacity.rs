@@ -1,0 +1,38 @@
+//! What the host has left for machines; sums over rows are the only counters.
+
+use crate::config::Sandbox;
+use crate::db::{DbError, Tx};
+use crate::services::sandbox::engine::Capacity;
+use crate::services::sandbox::store;
+
+/// What sandboxes, and machines that work for templates, leave of a host.
+pub(super) struct Left {
+    /// Sandboxes that have a machine.
+    pub sandboxes: i64,
+    /// MiB that are offered in all.
+    offered_mb: i64,
+    /// MiB that nobody has.
+    memory_mb: i64,
+}
+
+impl Left {
+    /// What is left now.
+    pub(super) async fn of(tx: &mut Tx, config: &Sandbox, host: Capacity) -> Result<Self, DbError> {
+        let (sandboxes, taken_mb) = store::sandbox::reserved(tx).await?;
+        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "MiB of a host are few")]
+        let offered_mb = (host.memory_mb as f64 * config.memory_overcommit) as i64;
+        Ok(Self { sandboxes, offered_mb, memory_mb: offered_mb - taken_mb })
+    }
+
+    /// How many of so many machines of a size there is memory for; where there is none for one, what is missing.
+    pub(super) fn machines(&self, most: i64, memory_mb: i64) -> Result<i64, String> {
+        match (self.memory_mb / memory_mb.max(1)).min(most) {
+            count @ 1.. => Ok(count),
+            _ => Err(format!(
+                "this host offers {} MiB of memory to sandboxes, and {} MiB would be needed",
+                self.offered_mb,
+                self.offered_mb - self.memory_mb + memory_mb
+            )),
+        }
+    }
+}
