@@ -168,7 +168,7 @@ pub enum Command {
     Chat(chat::ChatArgs),
     /// Speak a text, into a file or to whoever reads
     Speak(speak::SpeakArgs),
-    /// What the project's requests to models took
+    /// What the project's requests to models took: tokens of prompts and answers, and cost
     Usage(usage::UsageArgs),
     /// Regions, sizes and plans on offer
     Catalog,

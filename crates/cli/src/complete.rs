@@ -77,14 +77,14 @@ fn kind(id: &str, positional: bool, path: &[&str]) -> Option<Kind> {
         ("sandbox" | "sandboxes", _) => Kind::Sandbox,
         ("disk" | "disks", _) if positional => Kind::Disk,
         ("attach" | "root_disk", "vm") => Kind::Disk,
-        ("template", _) => Kind::Template,
+        ("template" | "templates", _) => Kind::Template,
         ("snapshot" | "snapshots" | "from_snapshot", _) => Kind::Snapshot,
-        ("image", "vm" | "image") => Kind::Image,
+        ("image", "vm" | "image") | ("images", _) => Kind::Image,
         ("size", "vm") => Kind::Size,
         ("project", _) | ("whose", "quota") => Kind::Project,
         ("org", _) => Kind::Org,
         ("member", _) => Kind::Member,
-        ("key", _) => Kind::Key,
+        ("key" | "keys", _) => Kind::Key,
         ("model", _) => Kind::Model,
         ("context", _) | ("name" | "names", "context") => Kind::Context,
         _ => return None,
@@ -170,6 +170,9 @@ mod tests {
             ("project", false, &[], Some(Kind::Project)),
             ("names", true, &["context", "delete"], Some(Kind::Context)),
             ("vm", true, &["admin", "vm", "stop"], None),
+            ("templates", true, &["template", "delete"], Some(Kind::Template)),
+            ("images", true, &["image", "delete"], Some(Kind::Image)),
+            ("keys", true, &["key", "revoke"], Some(Kind::Key)),
         ] {
             assert_eq!(kind(id, positional, path), expected, "{id} of {path:?}");
         }

@@ -33,6 +33,7 @@ pub struct Context {
     typed_org: Option<String>,
     named_project: Option<String>,
     named_org: Option<String>,
+    usual: (Option<String>, Option<String>),
 }
 
 impl Context {
@@ -95,13 +96,20 @@ impl Context {
     fn new(global: &Global, client: Client, kept: Option<Credentials>) -> Self {
         let kept_as = kept.as_ref().map(|kept| kept.name.clone());
         let (kept_org, kept_project) = kept.map(|k| (k.org, k.project)).unzip();
-        let named = |given: &Option<String>, kept: Option<String>| given.clone().or(kept).filter(|n| !n.is_empty());
+        let named = |given: Option<String>, kept: Option<String>| given.or(kept).filter(|n| !n.is_empty());
+        // An option hides what the environment says.
+        let unless_typed = |given: &Option<String>, typed: bool, variable: &str| {
+            if typed { std::env::var(variable).ok().filter(|value| !value.is_empty()) } else { given.clone() }
+        };
+        let usual_org = unless_typed(&global.org, global.org_typed, "BERTH_ORG");
+        let usual_project = unless_typed(&global.project, global.project_typed, "BERTH_PROJECT");
         Self {
             client,
             look: global.look(),
             kept_as,
-            project: named(&global.project, kept_project),
-            org: named(&global.org, kept_org),
+            usual: (named(usual_org, kept_org.clone()), named(usual_project, kept_project.clone())),
+            project: named(global.project.clone(), kept_project),
+            org: named(global.org.clone(), kept_org),
             typed_project: global.project.clone().filter(|_| global.project_typed),
             typed_org: global.org.clone().filter(|_| global.org_typed),
             named_project: global.project.clone(),
@@ -138,6 +146,12 @@ impl Context {
     /// Its name.
     pub fn project_name(&self) -> Option<&str> {
         self.project.as_deref()
+    }
+
+    /// Whether commands mean this project of this organization where neither is typed; both by their slugs.
+    pub fn usually_means(&self, org: &str, project: &str) -> bool {
+        let (usual_org, usual_project) = &self.usual;
+        usual_org.as_deref() == Some(org) && usual_project.as_deref() == Some(project)
     }
 
     /// The project, only if it was typed: what is about the organization without it, is about the project with it.

@@ -73,10 +73,12 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     ExitCode::from(code(error))
 }
 
-/// The service's answer with its code and fields; what this side found, with a code of its own.
+/// The service's answer with its code and fields; what this side found, with a code of its own. The message says what to
+/// type either way.
 pub fn for_programs(error: &anyhow::Error) -> Value {
     if let Some(ClientError::Api { code, message, details, request_id, .. }) = error.downcast_ref() {
         let details: Vec<_> = details.iter().map(|d| json!({"field": d.field, "message": d.message})).collect();
+        let message = typed::sentence(message);
         return json!({"code": code, "message": message, "details": details, "request_id": request_id});
     }
     let word = match code(error) {
@@ -87,7 +89,7 @@ pub fn for_programs(error: &anyhow::Error) -> Value {
         6 => "unavailable",
         _ => "failed",
     };
-    json!({"code": word, "message": format!("{error:#}")})
+    json!({"code": word, "message": typed::sentence(&format!("{error:#}"))})
 }
 
 fn hint(error: &ClientError) {
@@ -101,9 +103,6 @@ fn hint(error: &ClientError) {
         }
         ClientError::Api { code, .. } if code == "model_exists" => {
             eprintln!("Another in its place: berth model add ID URL --replace; or away with it: berth model remove ID");
-        }
-        ClientError::Api { code, .. } if code == "invitation_required" => {
-            eprintln!("With the link of the invitation's mail: berth signup --invitation LINK");
         }
         ClientError::Api { code, .. } if code == "sandbox_paused" => eprintln!("Type: berth sandbox resume SANDBOX"),
         ClientError::Api { code, .. } if code == "sandbox_failed" => {

@@ -21,6 +21,7 @@ mod prompt;
 mod several;
 mod size;
 mod span;
+mod status;
 mod tips;
 mod typed;
 mod wait;

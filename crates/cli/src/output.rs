@@ -132,7 +132,7 @@ pub fn record<T: Serialize>(
 /// Rows below a header.
 ///
 /// A column whose name begins with `+` is shown in the wide form only. A cell that is an id is shown by its end
-/// elsewhere. The first column is what the thing is called, and the column `ID` its id.
+/// elsewhere. The first column is what the thing is called, and the column `ID` or `+ID` its id.
 pub struct Table {
     columns: Vec<&'static str>,
     rows: Vec<Vec<String>>,
@@ -179,7 +179,7 @@ impl Table {
     }
 
     fn id(&self, row: &[String]) -> String {
-        let at = self.columns.iter().position(|column| *column == "ID").unwrap_or_default();
+        let at = self.columns.iter().position(|column| column.trim_start_matches('+') == "ID").unwrap_or_default();
         row.get(at).cloned().unwrap_or_default()
     }
 
@@ -280,6 +280,13 @@ mod tests {
         assert_eq!(lines(Format::Name, true), ["web", &other]);
         let none = Table::new(["NAME"], [], "None.");
         assert!(none.lines(Look { format: Format::Table, headers: true }).is_empty());
+    }
+
+    #[test]
+    fn an_id_that_only_the_wide_form_shows_is_one() {
+        let table = Table::new(["TIME", "+ID"], [["today".to_owned(), ID.to_owned()]], "None.");
+        let lines = |format| table.lines(Look { format, headers: false });
+        assert_eq!((lines(Format::Id), lines(Format::Table)), (vec![ID.to_owned()], vec!["today".to_owned()]));
     }
 
     #[test]

@@ -83,13 +83,13 @@ impl Noun<'_> {
     }
 }
 
-/// What a text may name: what is called so, or else everything, where it may be a part of an id.
+/// What a text may name: what is called so, or else everything, where it may be an id or a part of one.
 pub async fn candidates<T>(
     text: &str,
     named: Vec<T>,
     all: impl AsyncFn(Page) -> berth_client::Result<List<T>>,
 ) -> berth_client::Result<Vec<T>> {
-    if named.is_empty() && is_part(text) { Page::all(all).await } else { Ok(named) }
+    if named.is_empty() && (is_part(text) || is_id(text)) { Page::all(all).await } else { Ok(named) }
 }
 
 /// The plural of what things are called here.

@@ -208,8 +208,7 @@ pub async fn wait_sandbox(
     let sandbox = loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let sandbox = project.wait_sandbox(id, phase, left.as_secs().clamp(1, TURN)).await?;
-        // A paused one stays so until somebody resumes it.
-        if sandbox.phase == phase || ["Failed", "Deleting", "Paused"].contains(&sandbox.phase.as_str()) {
+        if sandbox.phase == phase || stays(&sandbox.phase, phase) {
             break sandbox;
         }
         if left.is_zero() {
@@ -223,10 +222,42 @@ pub async fn wait_sandbox(
         return Ok(sandbox);
     }
     let name = called(&sandbox);
-    if sandbox.phase == "Paused" {
-        bail!("{name} is Paused and will not be {phase} by itself. Wake it: berth sandbox resume {name}");
+    match (sandbox.phase.as_str(), sandbox.message.as_deref()) {
+        ("Paused", _) if phase != "Deleted" => {
+            bail!("{name} is Paused and will not be {phase} by itself. Wake it: berth sandbox resume {name}")
+        }
+        (is, Some(message)) => bail!("{name} is {is}: {message}"),
+        (is, None) => bail!("{name} is {is} and will not be {phase} by itself"),
     }
-    bail!("{name} is {}: {}", sandbox.phase, sandbox.message.as_deref().unwrap_or_default())
+}
+
+/// Whether a sandbox of a phase never has the one that is waited for, unless somebody asks for something else.
+fn stays(phase: &str, goal: &str) -> bool {
+    match phase {
+        "Failed" | "Paused" | "Deleted" => true,
+        "Deleting" => goal != "Deleted",
+        _ => false,
+    }
+}
+
+/// Waits until a thing is gone. `look` answers how it stands, and who finds none is answered 404.
+pub async fn wait_gone(
+    name: &str,
+    seconds: u64,
+    quiet: bool,
+    look: impl AsyncFn() -> berth_client::Result<String>,
+) -> Result<()> {
+    let look = async || match look().await {
+        Err(error) if error.status() == Some(404) => Ok(None),
+        found => Ok(Some(found?)),
+    };
+    let stage = |status: &Option<String>| {
+        Ok(status.as_ref().map_or(Stage::Over, |status| Stage::Underway {
+            shown: step(name, status, None),
+            late: format!("{name} is still there after {seconds} s"),
+        }))
+    };
+    watch(Progress::new(quiet), Some(seconds), look().await?, stage, look).await.map(drop)
 }
 
 /// What a sandbox is called: its name, or its id if it has none.

@@ -2,9 +2,12 @@
 
 use anyhow::{Error, Result};
 
+use crate::context::Context;
 use crate::failure::{self, Failure};
-use crate::output::Look;
+use crate::output::{self, Look};
+use crate::progress::wait_gone;
 use crate::typed;
+use crate::wait::WaitArgs;
 
 /// Finds everything that was named. Where one is missing, nothing is done, and each missing one is named.
 pub async fn find_all<T>(texts: &[String], find: impl AsyncFn(&str) -> Result<T>) -> Result<Vec<T>> {
@@ -24,6 +27,40 @@ pub async fn find_all<T>(texts: &[String], find: impl AsyncFn(&str) -> Result<T>
             Err(Failure::of(code, format!("{} Nothing was done.", texts.join(" "))))
         }
     }
+}
+
+/// What is deleted.
+pub struct Doomed {
+    /// What it is called.
+    pub name: String,
+    /// Its id.
+    pub id: String,
+}
+
+/// Deletes several things, each of which goes after the answer: all are asked for, then all are waited for where that was
+/// said, for so many seconds each where no other time was. `look` answers how one of an id stands.
+pub async fn delete(
+    context: &Context,
+    all: Vec<Doomed>,
+    (waiting, seconds): (WaitArgs, u64),
+    ask: impl AsyncFn(&str) -> berth_client::Result<()>,
+    look: impl AsyncFn(&str) -> berth_client::Result<String>,
+) -> Result<()> {
+    let (mut outcome, mut asked) = (Outcome::of(all.len(), context.look), Vec::new());
+    for one in all {
+        let answer = ask(&one.id).await.map_err(Into::into);
+        asked.extend(outcome.of_one(&one.name, answer).map(|()| one));
+    }
+    let (wait, longest) = (waiting.wanted(false), waiting.longest(seconds));
+    for Doomed { name, id } in asked {
+        let look = async || look(&id).await;
+        let gone = if wait { wait_gone(&name, longest, context.is_quiet(), look).await } else { Ok(()) };
+        if outcome.of_one(&name, gone).is_some() {
+            let how = if wait { "deleted" } else { "is being deleted" };
+            output::done(context.look, &name, &id, &format!("{name} {how}"));
+        }
+    }
+    outcome.end()
 }
 
 /// What came of a verb on several things.

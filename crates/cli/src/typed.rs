@@ -10,7 +10,7 @@ use berth_client::Error;
 pub type Words = &'static [(&'static str, &'static str)];
 
 /// Where the API says which request helps: what to type instead.
-const COMMANDS: [(&str, &str); 19] = [
+const COMMANDS: [(&str, &str); 22] = [
     ("GET /api/v1/vm_configs lists", "berth catalog lists"),
     ("GET /api/v1/plans lists", "berth catalog lists"),
     ("GET /api/v1/regions lists", "berth catalog lists"),
@@ -30,9 +30,15 @@ const COMMANDS: [(&str, &str); 19] = [
         "Type: unset BERTH_API_KEY; berth login",
     ),
     ("with POST or PATCH …/api_keys", "by berth key create or berth key update"),
+    ("have it changed with PATCH …/api_keys", "have it changed by berth key update KEY --from NETWORK"),
     ("with DELETE /api/v1/users/me", "by berth account delete"),
     ("PUT /api/v1/admin/orgs/{org_id}/quota sets it", "berth quota set --org ORG sets it"),
     ("GET /api/v1/users/me tells", "berth whoami tells"),
+    ("with POST /api/v1/auth/email/verification", "by berth account verify --email ADDRESS"),
+    (
+        "send the token of the invitation's link as 'invitation_token'",
+        "type berth signup --invitation LINK, with the link of the invitation's mail",
+    ),
 ];
 
 /// What the service answered, with the options of a command in place of fields.
@@ -174,6 +180,19 @@ mod tests {
                 "is a limit of an organization; PUT /api/v1/admin/orgs/{org_id}/quota sets it",
                 "is a limit of an organization; berth quota set --org ORG sets it",
             ),
+            (
+                "Use it from a network it is for, or have it changed with PATCH …/api_keys.",
+                "Use it from a network it is for, or have it changed by berth key update KEY --from NETWORK.",
+            ),
+            (
+                "Open the link in the mail, or have it sent again with POST /api/v1/auth/email/verification.",
+                "Open the link in the mail, or have it sent again by berth account verify --email ADDRESS.",
+            ),
+            (
+                "Only who was invited signs up here: send the token of the invitation's link as 'invitation_token'.",
+                "Only who was invited signs up here: type berth signup --invitation LINK, with the link of the \
+                 invitation's mail.",
+            ),
             ("GET /v1/models lists those there are.", "berth model list shows those there are."),
             (
                 "There is no such model. GET /api/v1/admin/models lists them.",
@@ -188,26 +207,64 @@ mod tests {
         }
     }
 
-    /// All Rust files below a folder.
+    /// Requests that the service says to nobody who types commands, and why.
+    const UNTYPED: [(&str, &str); 2] = [
+        ("There is no such voice. GET /api/v1/admin/voices lists them.", "no command is about voices"),
+        ("GET /health HTTP/1.1", "a model's server is asked this"),
+    ];
+
+    /// What Rust files below a folder say, but for tests and comments.
     fn sources(folder: &Path, all: &mut String) {
         for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
             match entry.path() {
                 path if path.is_dir() => sources(&path, all),
-                path => all.push_str(&std::fs::read_to_string(path).unwrap()),
+                path if path.file_stem().unwrap().to_string_lossy().ends_with("tests") => {}
+                path => {
+                    let text = std::fs::read_to_string(path).unwrap();
+                    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+                    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+                    lines.for_each(|line| all.extend([line, "\n"]));
+                }
             }
         }
     }
 
-    #[test]
-    fn what_is_said_otherwise_is_what_the_service_says() {
+    /// All that the service says.
+    fn said() -> String {
         let mut all = String::new();
         for of in ["server", "domain", "agent"] {
             sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of).join("src"), &mut all);
         }
         // A sentence may go on in the next line.
-        let said: String = all.split("\\\n").map(str::trim_start).collect();
-        for (request, _) in COMMANDS {
+        all.split("\\\n").map(str::trim_start).collect()
+    }
+
+    /// Where a text names requests: methods with paths.
+    fn requests(text: &str) -> Vec<usize> {
+        let methods = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+        let places = methods.iter().flat_map(|method| text.match_indices(method));
+        let named = |rest: &str| rest.starts_with(" /") || rest.starts_with(" …/");
+        places.filter(|(at, method)| named(&text[at + method.len()..])).map(|(at, _)| at).collect()
+    }
+
+    #[test]
+    fn what_is_said_otherwise_is_what_the_service_says() {
+        let said = said();
+        for request in COMMANDS.iter().chain(&UNTYPED).map(|(request, _)| request) {
             assert!(said.contains(request), "nobody says {request:?}");
+        }
+    }
+
+    #[test]
+    fn every_request_that_the_service_names_is_said_otherwise() {
+        let said = said();
+        let known = COMMANDS.iter().chain(&UNTYPED).flat_map(|(text, _)| said.match_indices(text));
+        let known: Vec<_> = known.map(|(at, text)| at..at + text.len()).collect();
+        let named = requests(&said);
+        assert!(named.len() > COMMANDS.len() / 2, "{named:?}");
+        for at in named {
+            let line = said[at..].lines().next();
+            assert!(known.iter().any(|known| known.contains(&at)), "what does a person type for this: {line:?}");
         }
     }
 }

@@ -24,6 +24,11 @@ impl WaitArgs {
         self.wait || (by_itself && !self.no_wait)
     }
 
+    /// Seconds to wait at most, if that was said.
+    pub const fn most(self) -> Option<u64> {
+        self.wait_timeout
+    }
+
     /// Seconds to wait at most, with the command's own bound.
     pub fn longest(self, seconds: u64) -> u64 {
         self.wait_timeout.unwrap_or(seconds)

@@ -135,9 +135,19 @@ impl Client {
         self.delete(&format!("/api/v1/admin/vms/{}", segment(id))).await
     }
 
+    /// Pauses somebody's sandbox; its memory is kept.
+    pub async fn pause_any_sandbox(&self, id: &str) -> Result<Sandbox> {
+        self.post(&format!("/api/v1/admin/sandboxes/{}/pause", segment(id)), None::<&()>).await
+    }
+
     /// Deletes somebody's sandbox.
     pub async fn delete_any_sandbox(&self, id: &str) -> Result<()> {
         self.delete(&format!("/api/v1/admin/sandboxes/{}", segment(id))).await
+    }
+
+    /// Deletes somebody's project, which must hold nothing.
+    pub async fn delete_any_project(&self, id: &str) -> Result<()> {
+        self.delete(&format!("/api/v1/admin/projects/{}", segment(id))).await
     }
 
     /// Every organization, newest first.

@@ -32,6 +32,9 @@ pub struct Quota {
     /// Money for models, machines and disks a calendar month, in whole units, if there is a limit.
     #[serde(default)]
     pub spend_per_month: Option<i64>,
+    /// What of it is spent, in units.
+    #[serde(default)]
+    pub spent_this_month: f64,
 }
 
 /// One quantity.

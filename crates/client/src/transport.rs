@@ -101,6 +101,8 @@ impl Client {
         let http = reqwest::Client::builder()
             .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(std::time::Duration::from_secs(10))
+            // A server inside a sandbox would lead who holds a credential wherever it likes.
+            .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|e| Error::Protocol(e.to_string()))?;
         let base = base.trim_end_matches('/').to_owned();
@@ -304,9 +306,32 @@ impl From<Enveloped> for Refusal {
         // An upstream's own code may be a number.
         let word = |code: &Value| code.as_str().map_or_else(|| code.to_string(), str::to_owned);
         let code = code.as_ref().filter(|code| !code.is_null()).map(word);
-        let details = param.map(|field| FieldError { field, message: message.clone() });
-        Self { code: code.or(kind).unwrap_or_default(), message, details: details.into_iter().collect() }
+        let details = param.map(|first| fields(&first, &message)).unwrap_or_default();
+        Self { code: code.or(kind).unwrap_or_default(), message, details }
     }
+}
+
+/// The fields of an error that names the first of them apart and all in its message, as `voice: …; speed: …`. An
+/// upstream's own message names none.
+fn fields(first: &str, message: &str) -> Vec<FieldError> {
+    let mut fields: Vec<FieldError> = Vec::new();
+    let parts = message.split("; ").filter(|_| message.starts_with(&format!("{first}: ")));
+    for part in parts {
+        if let Some((field, rule)) = part.split_once(": ").filter(|(field, _)| is_field(field)) {
+            fields.push(FieldError { field: field.to_owned(), message: rule.to_owned() });
+        } else if let Some(last) = fields.last_mut() {
+            last.message = format!("{}; {part}", last.message);
+        }
+    }
+    if fields.is_empty() {
+        fields.push(FieldError { field: first.to_owned(), message: message.to_owned() });
+    }
+    fields
+}
+
+/// Whether a text is the path of a field, like `stream_options.include_usage` or `messages[2]`.
+fn is_field(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.[]".contains(&byte))
 }
 
 impl Enveloped {
@@ -338,6 +363,9 @@ async fn refusal(response: Response) -> Error {
     let header = |name| response.headers().get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
     let request_id = request_id(&response);
     let retry_after = header("retry-after").and_then(|v| v.parse().ok());
+    if let Some(place) = header("location").filter(|_| status.is_redirection()) {
+        return Error::Protocol(format!("the address leads on to {place}, and is not followed; use that one"));
+    }
     let bytes = response.bytes().await.unwrap_or_default();
     let enveloped = || serde_json::from_slice::<Enveloped>(&bytes).map(Refusal::from);
     match serde_json::from_slice::<Refusal>(&bytes).or_else(|_| enveloped()) {
@@ -390,6 +418,14 @@ mod tests {
         let full = read(r#"{"error": {"message": "no", "type": "t", "param": "voice", "code": "invalid_request"}}"#);
         assert_eq!((full.code.as_str(), full.message.as_str()), ("invalid_request", "no"));
         assert_eq!(full.details[0].field, "voice");
+        let told = |message: &str| {
+            let text = serde_json::json!({"error": {"message": message, "param": "voice"}}).to_string();
+            read(&text).details.into_iter().map(|told| (told.field, told.message)).collect::<Vec<_>>()
+        };
+        let pair = |field: &str, message: &str| (field.to_owned(), message.to_owned());
+        assert_eq!(told("voice: is not known; ask"), [pair("voice", "is not known; ask")]);
+        assert_eq!(told("voice: a; b: c; speed_x: d"), [pair("voice", "a"), pair("b", "c"), pair("speed_x", "d")]);
+        assert_eq!(told("no voice: x"), [pair("voice", "no voice: x")]);
         let bare = read(r#"{"error": {"message": "no", "type": "api_error", "param": null, "code": null}}"#);
         assert_eq!((bare.code.as_str(), bare.details.len()), ("api_error", 0));
         assert_eq!(read(r#"{"error": {"message": "no", "code": 7}}"#).code, "7");

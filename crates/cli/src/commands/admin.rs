@@ -1,16 +1,20 @@
 //! What administrators of the platform do with people, organizations and everybody's things.
 
 use anyhow::Result;
-use berth_client::{AdminProject, AdminUser, NewUser, Organization, Owned, OwnedFilter, Page, Sandbox, UserFilter, Vm};
+use berth_client::{
+    AdminProject, AdminUser, NewUser, Organization, Owned, OwnedFilter, Page, Project, Sandbox, User, UserFilter, Vm,
+};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::audit::{self, AuditArgs};
+use super::project;
 use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::output::{self, Table};
 use crate::pick::{Noun, candidates, is_id};
-use crate::prompt;
+use crate::progress::called;
 use crate::typed::{Words, retold};
+use crate::{prompt, status};
 
 /// Which option of a new person becomes which field.
 const WORDS: Words = &[("email", "EMAIL"), ("name", "--name"), ("password", "the password")];
@@ -37,7 +41,7 @@ pub enum AdminCommand {
     /// List everybody's VMs; --org and --project narrow it
     Vms {
         /// Only this status, like running
-        #[arg(long)]
+        #[arg(long, value_parser = status::of_vm(), ignore_case = true)]
         status: Option<String>,
         #[command(flatten)]
         page: PageArgs,
@@ -45,7 +49,7 @@ pub enum AdminCommand {
     /// List everybody's sandboxes; --org and --project narrow it
     Sandboxes {
         /// Only this phase, like Ready
-        #[arg(long)]
+        #[arg(long, value_parser = status::of_sandbox(), ignore_case = true)]
         phase: Option<String>,
         #[command(flatten)]
         page: PageArgs,
@@ -61,10 +65,13 @@ pub enum AdminCommand {
     /// Make, promote, demote and delete people
     #[command(subcommand)]
     User(UserCommand),
+    /// Delete somebody's project
+    #[command(subcommand)]
+    Project(AnyProjectCommand),
     /// Stop and delete somebody's VM
     #[command(subcommand)]
     Vm(AnyVmCommand),
-    /// Delete somebody's sandbox
+    /// Pause and delete somebody's sandbox
     #[command(subcommand)]
     Sandbox(AnySandboxCommand),
     /// Suspend a person or an organization
@@ -115,6 +122,16 @@ pub enum UserCommand {
 }
 
 #[derive(Subcommand)]
+pub enum AnyProjectCommand {
+    /// Delete a project that holds nothing
+    Delete {
+        /// Id, slug or ORG/SLUG
+        #[arg(id = "whose", value_name = "PROJECT")]
+        project: String,
+    },
+}
+
+#[derive(Subcommand)]
 pub enum AnyVmCommand {
     /// Stop a VM; its owner may start it again
     Stop {
@@ -130,6 +147,11 @@ pub enum AnyVmCommand {
 
 #[derive(Subcommand)]
 pub enum AnySandboxCommand {
+    /// Pause a sandbox; its owner may resume it
+    Pause {
+        /// Name or id
+        sandbox: String,
+    },
     /// Delete a sandbox
     Delete {
         /// Name or id
@@ -177,7 +199,8 @@ pub async fn run(context: &Context, command: AdminCommand) -> Result<()> {
         AdminCommand::Audit { args, export } => audit::run_all(context, args, export).await,
         AdminCommand::User(command) => people(context, command).await,
         AdminCommand::Vm(command) => vm(context, command).await,
-        AdminCommand::Sandbox(AnySandboxCommand::Delete { sandbox }) => delete_sandbox(context, &sandbox).await,
+        AdminCommand::Sandbox(command) => sandbox(context, command).await,
+        AdminCommand::Project(AnyProjectCommand::Delete { project }) => delete_project(context, &project).await,
         AdminCommand::Suspend { target, reason } => {
             let (id, reason) = (find(context, &target).await?, reason.as_deref());
             match target.kind {
@@ -210,29 +233,65 @@ async fn find(context: &Context, target: &Target) -> Result<String> {
 
 /// The id of a person, by address or id.
 pub async fn find_user(context: &Context, text: &str) -> Result<String> {
-    if is_id(text) {
-        return Ok(text.to_owned());
-    }
+    if is_id(text) { Ok(text.to_owned()) } else { Ok(person(context, text).await?.id) }
+}
+
+/// The person of an address or an id.
+async fn person(context: &Context, text: &str) -> Result<User> {
     let filter = UserFilter { email: Some(text.to_owned()), page: None, limit: Some(100) };
     // The service answers every address that holds the text; one of them at most is the address itself.
     let found = context.client.all_users(&filter).await?.data;
     let page = |at: Page| UserFilter { email: None, page: Some(at.page), limit: Some(at.limit) };
     let found = candidates(text, found, async |at| context.client.all_users(&page(at)).await).await?;
-    Ok(USER.of(found, text, |found| &found.user.id, |found| found.user.email.eq_ignore_ascii_case(text))?.user.id)
+    let is_called = |found: &AdminUser| found.user.id == text || found.user.email.eq_ignore_ascii_case(text);
+    Ok(USER.of(found, text, |found| &found.user.id, is_called)?.user)
+}
+
+/// The id of a project for an administrator, who need not be a member: an id is taken as it is, and a slug or ORG/SLUG is
+/// looked for among everybody's projects where it is none of their own.
+pub async fn project_id(context: &Context, text: &str) -> Result<String> {
+    if is_id(text) {
+        return Ok(text.to_owned());
+    }
+    let own = match project::find(context, text).await {
+        Ok((_, project)) => return Ok(project.id),
+        Err(error) => error,
+    };
+    let (org, slug) = in_org(text);
+    // Whoever is no administrator learns what is wrong with what they see.
+    match find_project(context, org.or(context.named_org()), slug).await {
+        Err(error) if is_forbidden(&error) => Err(own),
+        found => found,
+    }
+}
+
+/// Whether somebody is no administrator, or may not do this for another reason.
+pub fn is_forbidden(error: &anyhow::Error) -> bool {
+    error.downcast_ref().and_then(berth_client::Error::status) == Some(403)
 }
 
 /// The id of anybody's project: by id, or by its slug in an organization that is named or not.
 pub async fn find_project(context: &Context, org: Option<&str>, text: &str) -> Result<String> {
-    if is_id(text) {
-        return Ok(text.to_owned());
-    }
+    if is_id(text) { Ok(text.to_owned()) } else { Ok(any_project(context, org, text).await?.id) }
+}
+
+/// ORG/SLUG or a slug alone.
+fn in_org(text: &str) -> (Option<&str>, &str) {
+    text.split_once('/').map_or((None, text), |(org, slug)| (Some(org), slug))
+}
+
+/// Anybody's project, by id, slug or name, in an organization that is named or not.
+async fn any_project(context: &Context, org: Option<&str>, text: &str) -> Result<Project> {
     let of_org = || OwnedFilter { org: org.map(str::to_owned), ..OwnedFilter::default() };
     let filter = OwnedFilter { project: Some(text.to_owned()), ..of_org() };
     let found = context.client.all_projects(&filter).await?.data;
     let all = async |at| context.client.all_projects(&paged(of_org(), at)).await;
     let found = candidates(text, found, all).await?;
-    let is_called = |found: &AdminProject| found.project.slug == text || found.project.name == text;
-    Ok(PROJECT.of(found, text, |found| &found.project.id, is_called)?.project.id)
+    let is_called = |found: &AdminProject| {
+        let Project { id, slug, name, .. } = &found.project;
+        [id, slug, name].iter().any(|called| *called == text)
+    };
+    Ok(PROJECT.of(found, text, |found| &found.project.id, is_called)?.project)
 }
 
 /// A page of what a filter leaves.
@@ -271,9 +330,9 @@ async fn people(context: &Context, command: UserCommand) -> Result<()> {
             user(context, client.set_administrator(&find_user(context, &text).await?, false).await?)
         }
         UserCommand::Delete { user: text } => {
-            let id = find_user(context, &text).await?;
+            let User { id, email, .. } = person(context, &text).await?;
             client.delete_user(&id).await?;
-            output::done(context.look, &text, &id, &format!("{text} is deleted."));
+            output::done(context.look, &email, &id, &format!("{email} is deleted."));
             Ok(())
         }
     }
@@ -281,46 +340,52 @@ async fn people(context: &Context, command: UserCommand) -> Result<()> {
 
 async fn vm(context: &Context, command: AnyVmCommand) -> Result<()> {
     let client = &context.client;
-    match command {
-        AnyVmCommand::Stop { vm } => {
-            let id = find_vm(context, &vm).await?;
-            client.stop_any_vm(&id).await?;
-            output::done(context.look, &vm, &id, &format!("{vm} is being stopped."));
-        }
-        AnyVmCommand::Delete { vm } => {
-            let id = find_vm(context, &vm).await?;
-            client.delete_any_vm(&id).await?;
-            output::done(context.look, &vm, &id, &format!("{vm} is being deleted."));
-        }
-    }
+    let (AnyVmCommand::Stop { vm } | AnyVmCommand::Delete { vm }) = &command;
+    let Vm { id, name, .. } = find_vm(context, vm).await?;
+    let step = match command {
+        AnyVmCommand::Stop { .. } => client.stop_any_vm(&id).await.map(|_| "stopped")?,
+        AnyVmCommand::Delete { .. } => client.delete_any_vm(&id).await.map(|()| "deleted")?,
+    };
+    output::done(context.look, &name, &id, &format!("{name} is being {step}."));
     Ok(())
 }
 
-async fn find_vm(context: &Context, text: &str) -> Result<String> {
-    if is_id(text) {
-        return Ok(text.to_owned());
-    }
+/// Anybody's VM of a name or an id.
+async fn find_vm(context: &Context, text: &str) -> Result<Vm> {
     let found = context.client.all_vms(&narrowed(context, Some(text))).await?.data;
     let all = async |at| context.client.all_vms(&paged(narrowed(context, None), at)).await;
     let found = candidates(text, found, all).await?;
-    Ok(VM.of(found, text, |vm| &vm.thing.id, |vm| vm.thing.name == text)?.thing.id)
+    let is_called = |vm: &Owned<Vm>| vm.thing.id == text || vm.thing.name == text;
+    Ok(VM.of(found, text, |vm| &vm.thing.id, is_called)?.thing)
 }
 
-async fn find_sandbox(context: &Context, text: &str) -> Result<String> {
-    if is_id(text) {
-        return Ok(text.to_owned());
-    }
+/// Anybody's sandbox of a name or an id.
+async fn find_sandbox(context: &Context, text: &str) -> Result<Sandbox> {
     let found = context.client.all_sandboxes(&narrowed(context, Some(text))).await?.data;
     let all = async |at| context.client.all_sandboxes(&paged(narrowed(context, None), at)).await;
     let found = candidates(text, found, all).await?;
-    let is_called = |sandbox: &Owned<Sandbox>| sandbox.thing.name.as_deref() == Some(text);
-    Ok(SANDBOX.of(found, text, |sandbox| &sandbox.thing.id, is_called)?.thing.id)
+    let is_called = |found: &Owned<Sandbox>| found.thing.id == text || found.thing.name.as_deref() == Some(text);
+    Ok(SANDBOX.of(found, text, |sandbox| &sandbox.thing.id, is_called)?.thing)
 }
 
-async fn delete_sandbox(context: &Context, text: &str) -> Result<()> {
-    let id = find_sandbox(context, text).await?;
-    context.client.delete_any_sandbox(&id).await?;
-    output::done(context.look, text, &id, &format!("{text} is being deleted."));
+async fn sandbox(context: &Context, command: AnySandboxCommand) -> Result<()> {
+    let client = &context.client;
+    let (AnySandboxCommand::Pause { sandbox } | AnySandboxCommand::Delete { sandbox }) = &command;
+    let found = find_sandbox(context, sandbox).await?;
+    let step = match command {
+        AnySandboxCommand::Pause { .. } => client.pause_any_sandbox(&found.id).await.map(|_| "paused")?,
+        AnySandboxCommand::Delete { .. } => client.delete_any_sandbox(&found.id).await.map(|()| "deleted")?,
+    };
+    let name = called(&found);
+    output::done(context.look, name, &found.id, &format!("{name} is being {step}."));
+    Ok(())
+}
+
+async fn delete_project(context: &Context, text: &str) -> Result<()> {
+    let (org, slug) = in_org(text);
+    let Project { id, slug, .. } = any_project(context, org.or(context.typed_org()), slug).await?;
+    context.client.delete_any_project(&id).await?;
+    output::done(context.look, &slug, &id, &format!("{slug} is deleted."));
     Ok(())
 }
 

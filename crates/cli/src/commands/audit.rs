@@ -134,5 +134,5 @@ fn show(records: &[AuditRecord], whole_platform: bool) -> Table {
     });
     let none =
         "Nothing was done, or nothing of this kind. Actions are like vm.create; '--action vm' is everything of VMs.";
-    Table::new(["TIME", "ACTION", "WHO", "PROJECT", "WHAT", "+MORE", "+ID"], rows, none)
+    Table::new(["TIME", "ACTION", "WHO", "PROJECT", "WHAT", "+MORE", "+ID"], rows, none).cut()
 }

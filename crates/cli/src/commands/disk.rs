@@ -12,12 +12,12 @@ use crate::context::Context;
 use crate::output::{self, Table};
 use crate::pick::{Noun, is_id};
 use crate::progress::{Progress, Stage, watch};
-use crate::several::{Outcome, find_all};
+use crate::several::{self, Doomed, find_all};
 use crate::size;
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 
-/// Seconds that a new disk is waited for.
+/// Seconds that a disk is waited for.
 const LONGEST: u64 = 120;
 
 /// What VMs are called, by their ids.
@@ -28,6 +28,10 @@ const ROOT_DISK: Noun = Noun { one: "root disk", list: "berth disk list --root" 
 
 /// Which option becomes which field.
 const WORDS: Words = &[("name", "NAME"), ("type", "--kind"), ("size_gb", "--size"), ("region_id", "--region")];
+/// Which argument of an attachment becomes which field.
+const ATTACHED: Words = &[("disk_id", "DISK"), ("vm_id", "VM")];
+/// The column of what is under way or failed; in a list only the wide form has room for it.
+const MESSAGE: &str = "+MESSAGE";
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Kind {
@@ -92,6 +96,8 @@ pub enum DiskCommand {
         /// Root disk volumes
         #[arg(long)]
         root: bool,
+        #[command(flatten)]
+        waiting: WaitArgs,
     },
 }
 
@@ -102,18 +108,19 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
         DiskCommand::List { root: false, page } => {
             let disks = project.disks(page.into()).await?;
             let vms = vms(context, &project, disks.data.iter().any(|disk| disk.vm_id.is_some())).await?;
-            output::list(context.look, &disks, |disks| show(disks, &vms))
+            output::list(context.look, &disks, |disks| show(disks, &vms, MESSAGE))
         }
         DiskCommand::List { root: true, page } => {
             let disks = project.root_disks(page.into()).await?;
             let vms = vms(context, &project, disks.data.iter().any(|disk| disk.vm_id.is_some())).await?;
-            output::list(context.look, &disks, |disks| show_roots(disks, &vms))
+            output::list(context.look, &disks, |disks| show_roots(disks, &vms, MESSAGE))
         }
         DiskCommand::Get { disk, root: false } => one(context, &project, find_data(&project, &disk).await?).await,
         DiskCommand::Get { disk, root: true } => {
             let disk = find_root(&project, &disk).await?;
             let vms = vms(context, &project, disk.vm_id.is_some()).await?;
-            output::rows(context.look, &disk, |disk| show_roots(std::slice::from_ref(disk), &vms))
+            let message = column(&disk.status);
+            output::rows(context.look, &disk, |disk| show_roots(std::slice::from_ref(disk), &vms, message))
         }
         DiskCommand::Create { name, size, kind, region, waiting } => {
             let kind = match kind {
@@ -131,33 +138,32 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
         }
         DiskCommand::Attach { disk, vm } => {
             let (disk, vm) = (find_data(&project, &disk).await?, find_vm(&project, &vm).await?);
-            one(context, &project, project.attach_disk(&disk.id, &vm.id).await?).await
+            let attached = project.attach_disk(&disk.id, &vm.id).await.map_err(|error| retold(error, ATTACHED))?;
+            one(context, &project, attached).await
         }
         DiskCommand::Detach { disk } => {
             let disk = find_data(&project, &disk).await?;
             one(context, &project, project.detach_disk(&disk.id).await?).await
         }
-        DiskCommand::Delete { disks, root } => delete(context, &project, &disks, root).await,
+        DiskCommand::Delete { disks, root: false, waiting } => delete(context, &project, &disks, waiting).await,
+        DiskCommand::Delete { disks, root: true, waiting } => delete_roots(context, &project, &disks, waiting).await,
     }
 }
 
-async fn delete(context: &Context, project: &ProjectClient, texts: &[String], root: bool) -> Result<()> {
-    let find = async |text: &str| {
-        if root {
-            find_root(project, text).await.map(|disk| (disk.id, disk.name))
-        } else {
-            find_data(project, text).await.map(|disk| (disk.id, disk.name))
-        }
-    };
-    let disks = find_all(texts, find).await?;
-    let mut outcome = Outcome::of(disks.len(), context.look);
-    for (id, name) in disks {
-        let answer = if root { project.delete_root_disk(&id).await } else { project.delete_disk(&id).await };
-        if outcome.of_one(&name, answer.map_err(Into::into)).is_some() {
-            output::done(context.look, &name, &id, &format!("{name} is being deleted"));
-        }
-    }
-    outcome.end()
+async fn delete(context: &Context, project: &ProjectClient, texts: &[String], waiting: WaitArgs) -> Result<()> {
+    let disks = find_all(texts, async |text: &str| find_data(project, text).await).await?;
+    let doomed = disks.into_iter().map(|DataDisk { name, id, .. }| Doomed { name, id });
+    let ask = async |id: &str| project.delete_disk(id).await;
+    let look = async |id: &str| project.disk(id).await.map(|disk| disk.status);
+    several::delete(context, doomed.collect(), (waiting, LONGEST), ask, look).await
+}
+
+async fn delete_roots(context: &Context, project: &ProjectClient, texts: &[String], waiting: WaitArgs) -> Result<()> {
+    let disks = find_all(texts, async |text: &str| find_root(project, text).await).await?;
+    let doomed = disks.into_iter().map(|RootDisk { name, id, .. }| Doomed { name, id });
+    let ask = async |id: &str| project.delete_root_disk(id).await;
+    let look = async |id: &str| project.root_disk(id).await.map(|disk| disk.status);
+    several::delete(context, doomed.collect(), (waiting, LONGEST), ask, look).await
 }
 
 async fn ready(project: &ProjectClient, disk: DataDisk, seconds: u64, quiet: bool) -> Result<DataDisk> {
@@ -205,7 +211,13 @@ async fn vms(context: &Context, project: &ProjectClient, wanted: bool) -> Result
 
 async fn one(context: &Context, project: &ProjectClient, disk: DataDisk) -> Result<()> {
     let vms = vms(context, project, disk.vm_id.is_some()).await?;
-    output::rows(context.look, &disk, |disk| show(std::slice::from_ref(disk), &vms))
+    let message = column(&disk.status);
+    output::rows(context.look, &disk, |disk| show(std::slice::from_ref(disk), &vms, message))
+}
+
+/// The column of the message of one disk: whoever looks at one that failed is told why.
+fn column(status: &str) -> &'static str {
+    if status == "failed" { MESSAGE.trim_start_matches('+') } else { MESSAGE }
 }
 
 /// What a disk's VM is called.
@@ -213,7 +225,7 @@ fn vm(id: Option<&str>, vms: &Names) -> String {
     output::or_dash(id.map(|id| vms.get(id).map_or(id, String::as_str)))
 }
 
-fn show(disks: &[DataDisk], vms: &Names) -> Table {
+fn show(disks: &[DataDisk], vms: &Names, message: &'static str) -> Table {
     let rows = disks.iter().map(|d| {
         let vm = vm(d.vm_id.as_deref(), vms);
         [
@@ -224,13 +236,14 @@ fn show(disks: &[DataDisk], vms: &Names) -> Table {
             vm,
             output::age(&d.created_at),
             d.id.clone(),
+            output::or_dash(d.message.as_deref()),
         ]
     });
-    let header = ["NAME", "STATUS", "KIND", "SIZE", "VM", "AGE", "ID"];
+    let header = ["NAME", "STATUS", "KIND", "SIZE", "VM", "AGE", "ID", message];
     Table::new(header, rows, "No data disks. Make one: berth disk create NAME")
 }
 
-fn show_roots(disks: &[RootDisk], vms: &Names) -> Table {
+fn show_roots(disks: &[RootDisk], vms: &Names, message: &'static str) -> Table {
     let rows = disks.iter().map(|d| {
         let vm = vm(d.vm_id.as_deref(), vms);
         [
@@ -241,7 +254,9 @@ fn show_roots(disks: &[RootDisk], vms: &Names) -> Table {
             vm,
             output::age(&d.created_at),
             d.id.clone(),
+            output::or_dash(d.message.as_deref()),
         ]
     });
-    Table::new(["NAME", "STATUS", "IMAGE", "SIZE", "VM", "AGE", "ID"], rows, "No root disk volumes.")
+    let header = ["NAME", "STATUS", "IMAGE", "SIZE", "VM", "AGE", "ID", message];
+    Table::new(header, rows, "No root disk volumes.")
 }

@@ -8,10 +8,15 @@ use clap::{Args, Subcommand};
 
 use crate::cli::PageArgs;
 use crate::context::Context;
+use crate::failure::Failure;
 use crate::output::{self, Table};
 use crate::progress::{Progress, Stage, watch};
+use crate::several::{self, Doomed, find_all};
 use crate::typed::{Words, retold};
+use crate::wait::WaitArgs;
 
+/// Seconds that the end of an image is waited for.
+const LONGEST: u64 = 120;
 /// Which option becomes which field; a file's id is named otherwise than a URL's.
 const WORDS: Words = &[
     ("id", "--id"),
@@ -34,13 +39,16 @@ pub enum ImageCommand {
         /// Id
         image: String,
     },
-    /// Bring in an ordinary cloud image, qcow2 or raw (administrators)
+    /// Bring in an ordinary cloud image, qcow2 or raw, and wait until it is ready (administrators)
     Import(ImportArgs),
-    /// Remove an image that no disk was cloned from (administrators)
+    /// Remove images that no disk was cloned from (administrators)
     #[command(visible_alias = "rm")]
     Delete {
-        /// Id
-        image: String,
+        /// Ids
+        #[arg(required = true)]
+        images: Vec<String>,
+        #[command(flatten)]
+        waiting: WaitArgs,
     },
 }
 
@@ -63,6 +71,8 @@ pub struct ImportArgs {
     /// It boots by UEFI
     #[arg(long)]
     uefi: bool,
+    #[command(flatten)]
+    waiting: WaitArgs,
 }
 
 /// Does what was typed.
@@ -72,12 +82,27 @@ pub async fn run(context: &Context, command: ImageCommand) -> Result<()> {
         ImageCommand::List(page) => output::list(context.look, &client.images(page.into()).await?, show),
         ImageCommand::Get { image } => one(context, client.image(&image).await?),
         ImageCommand::Import(args) => one(context, import(context, args).await?),
-        ImageCommand::Delete { image } => {
-            client.delete_image(&image).await?;
-            output::done(context.look, &image, &image, &format!("{image} removed"));
-            Ok(())
-        }
+        ImageCommand::Delete { images, waiting } => delete(context, &images, waiting).await,
     }
+}
+
+/// The image of an id, which is named where there is none.
+async fn find(client: &Client, id: &str) -> Result<Image> {
+    match client.image(id).await {
+        Err(error) if error.status() == Some(404) => {
+            Err(Failure::not_found(format!("There is no image called '{id}'. List them: berth image list")))
+        }
+        found => Ok(found?),
+    }
+}
+
+async fn delete(context: &Context, ids: &[String], waiting: WaitArgs) -> Result<()> {
+    let client = &context.client;
+    let images = find_all(ids, async |id: &str| find(client, id).await).await?;
+    let doomed = images.into_iter().map(|Image { id, .. }| Doomed { name: id.clone(), id });
+    let ask = async |id: &str| client.delete_image(id).await;
+    let look = async |id: &str| client.image(id).await.map(|image| image.status);
+    several::delete(context, doomed.collect(), (waiting, LONGEST), ask, look).await
 }
 
 async fn import(context: &Context, args: ImportArgs) -> Result<Image> {
@@ -100,10 +125,16 @@ async fn import(context: &Context, args: ImportArgs) -> Result<Image> {
     let mut progress = Progress::new(context.is_quiet());
     progress.show(format!("{}: {}", image.id, if is_url { "asking for it" } else { "sending and converting" }));
     let started = context.client.import_image(&image, &source).await.map_err(|error| retold(error, WORDS))?;
-    ready(&context.client, started, progress).await
+    if args.waiting.wanted(true) {
+        return ready(&context.client, started, args.waiting.most(), progress).await;
+    }
+    progress.finish();
+    Ok(started)
 }
 
-async fn ready(client: &Client, image: Image, progress: Progress) -> Result<Image> {
+/// The image once it is ready. Where no time was said it is waited for as long as the service lets it go on: how long a
+/// source takes nobody knows.
+async fn ready(client: &Client, image: Image, seconds: Option<u64>, progress: Progress) -> Result<Image> {
     let id = image.id.clone();
     let stage = |image: &Image| {
         let message = image.message.as_deref();
@@ -112,11 +143,11 @@ async fn ready(client: &Client, image: Image, progress: Progress) -> Result<Imag
             "failed" => bail!("{id} failed: {}", message.unwrap_or_default()),
             status => Ok(Stage::Underway {
                 shown: format!("{id}: {}", message.unwrap_or(status)),
-                late: format!("{id} is still {status}"),
+                late: format!("{id} is still {status} after {} s", seconds.unwrap_or_default()),
             }),
         }
     };
-    watch(progress, None, image, stage, async || Ok(client.image(&id).await?)).await
+    watch(progress, seconds, image, stage, async || Ok(client.image(&id).await?)).await
 }
 
 /// An id from the name of a file: `Fedora-Cloud_42.qcow2` is `fedora-cloud-42`.

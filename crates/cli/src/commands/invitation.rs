@@ -12,7 +12,7 @@ use crate::context::{Context, address, api_key};
 use crate::credentials::Store;
 use crate::failure::Failure;
 use crate::output::{self, Table};
-use crate::pick::{self, Noun, is_id, token};
+use crate::pick::{self, Noun, token};
 use crate::typed::{Words, retold};
 
 /// Which option becomes which field.
@@ -105,13 +105,13 @@ pub async fn run(global: &Global, command: InvitationCommand) -> Result<()> {
             output::list(context.look, &client.invitations(context.org()?, page.into()).await?, show)
         }
         InvitationCommand::Resend { invitation } => {
-            let id = find(context, &invitation).await?;
-            one(context, client.resend_invitation(context.org()?, &id).await?)
+            let found = find(context, &invitation).await?;
+            one(context, client.resend_invitation(context.org()?, &found.id).await?)
         }
         InvitationCommand::Revoke { invitation } => {
-            let id = find(context, &invitation).await?;
+            let Invitation { id, email, .. } = find(context, &invitation).await?;
             client.revoke_invitation(context.org()?, &id).await?;
-            output::done(context.look, &invitation, &id, &format!("The invitation of {invitation} is revoked."));
+            output::done(context.look, &email, &id, &format!("The invitation of {email} is revoked."));
             Ok(())
         }
         InvitationCommand::Accept { token: text } => accept(context, &text).await,
@@ -155,18 +155,15 @@ async fn accept(context: &Context, text: &str) -> Result<()> {
     })
 }
 
-/// The id of an invitation: of several to one address, the one that is open.
-async fn find(context: &Context, text: &str) -> Result<String> {
-    if is_id(text) {
-        return Ok(text.to_owned());
-    }
+/// The invitation of an address or an id: of several to one address, the one that is open.
+async fn find(context: &Context, text: &str) -> Result<Invitation> {
     let org = context.org()?;
     let all = Page::all(async |page| context.client.invitations(org, page).await).await?;
     let to = all.iter().filter(|i| i.email.eq_ignore_ascii_case(text)).collect::<Vec<_>>();
     if let Some(open) = to.iter().find(|i| i.status == "pending").or_else(|| to.first()) {
-        return Ok(open.id.clone());
+        return Ok((*open).clone());
     }
-    Ok(INVITATION.of(all, text, |i| &i.id, |_| false)?.id)
+    INVITATION.of(all, text, |i| &i.id, |i| i.id == text)
 }
 
 fn one(context: &Context, invitation: Invitation) -> Result<()> {

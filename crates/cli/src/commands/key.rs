@@ -8,6 +8,7 @@ use crate::cli::PageArgs;
 use crate::context::{API_KEY, Context};
 use crate::output::{self, Table};
 use crate::pick::{Noun, is_id};
+use crate::several::{Outcome, find_all};
 use crate::span;
 use crate::typed::{Words, retold};
 
@@ -19,6 +20,8 @@ const NEW: Words =
 /// Which option of a change becomes which field.
 const CHANGES: Words =
     &[("name", "--name"), ("scopes", "--scope"), ("expires_at", "--expires"), ("source_networks", "--from")];
+/// Which option of a rotation becomes which field.
+const ROTATION: Words = &[("overlap_seconds", "--overlap")];
 /// What stands for every network.
 const ANYWHERE: &str = "anywhere";
 
@@ -37,11 +40,12 @@ pub enum KeyCommand {
     Create(CreateArgs),
     /// Change name, scopes, networks or end of a key
     Update(UpdateArgs),
-    /// Revoke a key, at once
+    /// Revoke keys, at once
     #[command(visible_alias = "rm")]
     Revoke {
-        /// Name, id or prefix
-        key: String,
+        /// Names, ids or prefixes
+        #[arg(required = true)]
+        keys: Vec<String>,
     },
     /// Make a successor of a key
     Rotate {
@@ -118,18 +122,26 @@ pub async fn run(context: &Context, command: KeyCommand) -> Result<()> {
             };
             one(context, project.update_api_key(&key.id, &change).await.map_err(|error| retold(error, CHANGES))?)
         }
-        KeyCommand::Revoke { key } => {
-            let key = find(&project, &key).await?;
-            project.revoke_api_key(&key.id).await?;
-            output::done(context.look, &key.name, &key.id, &format!("The key {} is revoked.", key.name));
-            Ok(())
-        }
+        KeyCommand::Revoke { keys } => revoke(context, &project, &keys).await,
         KeyCommand::Rotate { key, overlap, quiet } => {
             let overlap = span::seconds(&overlap)?;
             let key = find(&project, &key).await?;
-            made(context, &project.rotate_api_key(&key.id, overlap).await?, quiet)
+            let rotated = project.rotate_api_key(&key.id, overlap).await;
+            made(context, &rotated.map_err(|error| retold(error, ROTATION))?, quiet)
         }
     }
+}
+
+async fn revoke(context: &Context, project: &ProjectClient, texts: &[String]) -> Result<()> {
+    let keys = find_all(texts, async |text: &str| find(project, text).await).await?;
+    let mut outcome = Outcome::of(keys.len(), context.look);
+    for ApiKey { name, id, .. } in keys {
+        let answer = project.revoke_api_key(&id).await.map_err(Into::into);
+        if outcome.of_one(&name, answer).is_some() {
+            output::done(context.look, &name, &id, &format!("The key {name} is revoked."));
+        }
+    }
+    outcome.end()
 }
 
 /// Tells that a new key shares its name with others that are active.

@@ -62,13 +62,18 @@ pub async fn run(context: &Context, command: ProjectCommand) -> Result<()> {
     let client = &context.client;
     match command {
         ProjectCommand::List(page) => {
-            let projects = client.projects(context.org()?, page.into()).await?;
-            output::list(context.look, &projects, |projects| show(context, projects))
+            let org = context.org()?;
+            let projects = client.projects(org, page.into()).await?;
+            output::list(context.look, &projects, |projects| show(context, org, projects))
         }
-        ProjectCommand::Get { project } => one(context, find_or_meant(context, project).await?.1),
+        ProjectCommand::Get { project } => {
+            let (org, project) = find_or_meant(context, project).await?;
+            one(context, &org, project)
+        }
         ProjectCommand::Create { name, slug } => {
-            let made = client.create_project(context.org()?, &name, slug.as_deref()).await;
-            one(context, made.map_err(|error| retold(error, &[("name", "NAME"), ("slug", "--slug")]))?)
+            let org = context.org()?;
+            let made = client.create_project(org, &name, slug.as_deref()).await;
+            one(context, org, made.map_err(|error| retold(error, &[("name", "NAME"), ("slug", "--slug")]))?)
         }
         ProjectCommand::Update { project, name, slug } => {
             let (org, before) = find_or_meant(context, project).await?;
@@ -81,7 +86,7 @@ pub async fn run(context: &Context, command: ProjectCommand) -> Result<()> {
                     }
                 })?;
             }
-            one(context, after)
+            one(context, &org, after)
         }
         ProjectCommand::Delete { project } => delete(context, &project).await,
         ProjectCommand::Use { project } => choose(context, &project).await,
@@ -132,13 +137,13 @@ async fn choose(context: &Context, text: &str) -> Result<()> {
     Ok(())
 }
 
-fn one(context: &Context, project: Project) -> Result<()> {
-    output::rows(context.look, &project, |project| show(context, std::slice::from_ref(project)))
+fn one(context: &Context, org: &str, project: Project) -> Result<()> {
+    output::rows(context.look, &project, |project| show(context, org, std::slice::from_ref(project)))
 }
 
-fn show(context: &Context, projects: &[Project]) -> Table {
+fn show(context: &Context, org: &str, projects: &[Project]) -> Table {
     let rows = projects.iter().map(|p| {
-        let mark = if context.project_name() == Some(p.slug.as_str()) { "*" } else { "" };
+        let mark = if context.usually_means(org, &p.slug) { "*" } else { "" };
         let role = output::or_dash(p.role.as_deref());
         [p.slug.clone(), mark.to_owned(), p.name.clone(), role, output::age(&p.created_at), p.id.clone()]
     });

@@ -165,7 +165,7 @@ async fn get(context: &Context, project: Option<&str>) -> Result<()> {
     match async { whose(context, project).await?.limits(context).await }.await {
         Ok(limits) => output::rows(context.look, &limits, show_limits),
         // Whoever is no administrator learns what is wrong with what they see.
-        Err(error) if is_forbidden(&error) => Err(refusal),
+        Err(error) if admin::is_forbidden(&error) => Err(refusal),
         Err(error) => Err(error),
     }
 }
@@ -181,14 +181,10 @@ async fn own(context: &Context, project: Option<&str>) -> Result<Quota> {
     }
 }
 
-fn is_forbidden(error: &anyhow::Error) -> bool {
-    error.downcast_ref().and_then(berth_client::Error::status) == Some(403)
-}
-
 /// Whose limits are meant.
 async fn whose(context: &Context, project: Option<&str>) -> Result<Whose> {
     match named(context, project)? {
-        Named::Project(text) => Ok(Whose::Project(project_id(context, text).await?)),
+        Named::Project(text) => Ok(Whose::Project(admin::project_id(context, text).await?)),
         Named::Org(org) if is_id(org) => Ok(Whose::Org(org.to_owned())),
         Named::Org(org) => Ok(Whose::Org(admin::find_org(context, org).await?)),
     }
@@ -204,24 +200,6 @@ fn limit(option: &str, typed: Option<&str>, before: Option<i64>) -> Result<Optio
             .filter(|limit| *limit >= 0)
             .map(Some)
             .ok_or_else(|| Failure::usage(format!("{option} '{text}' is no limit; it looks like 5, or unlimited"))),
-    }
-}
-
-/// An administrator need not be a member: an id is taken as it is, and a slug is looked for among everybody's projects
-/// where it is none of their own.
-async fn project_id(context: &Context, text: &str) -> Result<String> {
-    if is_id(text) {
-        return Ok(text.to_owned());
-    }
-    let own = match project::find(context, text).await {
-        Ok((_, project)) => return Ok(project.id),
-        Err(error) => error,
-    };
-    let (org, slug) = text.split_once('/').map_or((None, text), |(org, slug)| (Some(org), slug));
-    // Whoever is no administrator learns what is wrong with what they see.
-    match admin::find_project(context, org.or(context.named_org()), slug).await {
-        Err(error) if is_forbidden(&error) => Err(own),
-        found => found,
     }
 }
 
@@ -262,10 +240,10 @@ fn show_quota(quota: &Quota) -> Table {
     let counted = counted.into_iter().chain(quota.projects.as_ref().map(|projects| ("projects", projects)));
     let counted = counted.map(|(name, q)| [name.to_owned(), q.used.to_string(), word(q.limit)]);
     let rates = [
-        ("requests a minute", quota.requests_per_minute),
-        ("tokens a minute", quota.tokens_per_minute),
-        ("spend a month", quota.spend_per_month),
+        ("requests a minute", "-".to_owned(), quota.requests_per_minute),
+        ("tokens a minute", "-".to_owned(), quota.tokens_per_minute),
+        ("spend a month", format!("{:.2}", quota.spent_this_month), quota.spend_per_month),
     ];
-    let rates = rates.map(|(name, limit)| [name.to_owned(), "-".to_owned(), word(limit)]);
+    let rates = rates.map(|(name, used, limit)| [name.to_owned(), used, word(limit)]);
     Table::new(["WHAT", "USED", "LIMIT"], counted.chain(rates), "")
 }

@@ -44,7 +44,8 @@ pub async fn run(context: &Context, asked: Asked<'_>) -> Result<()> {
         return output::json(&usage);
     }
     let slugs = if of_org { slugs(context).await? } else { HashMap::new() };
-    let empty = format!("No machine, disk or snapshot was there from {} to {}.", usage.from, usage.to);
+    let (from, to) = (output::time(&usage.from), output::time(&usage.to));
+    let empty = format!("No machine, disk or snapshot was there from {from} to {to}.");
     let told_apart = told_apart(asked.by);
     // What a shell goes through has no sum.
     let sum = context.look.is_for_people().then_some(usage.cost);

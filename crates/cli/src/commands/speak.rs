@@ -15,7 +15,16 @@ use serde_json::json;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output;
+use crate::typed::{Words, retold};
 
+/// Which option becomes which field.
+const WORDS: Words = &[
+    ("model", "--model"),
+    ("input", "TEXT"),
+    ("voice", "--voice"),
+    ("response_format", "--format"),
+    ("speed", "--speed"),
+];
 /// The format where nothing says which.
 const FORMAT: &str = "mp3";
 /// Formats, and the ends of files' names that stand for them.
@@ -63,7 +72,7 @@ pub async fn run(context: &Context, args: SpeakArgs) -> Result<()> {
         voice: args.voice,
         speed: args.speed,
     };
-    let sound = context.inference().await?.speak(&speech).await?;
+    let sound = context.inference().await?.speak(&speech).await.map_err(|error| retold(error, WORDS))?;
     let Some(file) = file else { return copy(sound, std::io::stdout()).await.map(drop) };
     let bytes = write(sound, file).await?;
     let path = file.display().to_string();

@@ -17,6 +17,7 @@ use crate::context::Context;
 use crate::output::Table;
 use crate::pick::{Noun, candidates, is_id};
 use crate::progress::{Progress, Stage, watch};
+use crate::several::{self, Doomed, find_all};
 use crate::typed::Words;
 use crate::wait::WaitArgs;
 use crate::{output, pairs, size};
@@ -62,11 +63,14 @@ pub enum TemplateCommand {
         #[arg(long, short)]
         follow: bool,
     },
-    /// Delete a template; sandboxes that were made of it stay
+    /// Delete templates; sandboxes that were made of them stay
     #[command(visible_alias = "rm")]
     Delete {
-        /// Name or id
-        template: String,
+        /// Names or ids
+        #[arg(required = true)]
+        templates: Vec<String>,
+        #[command(flatten)]
+        waiting: WaitArgs,
     },
 }
 
@@ -125,14 +129,16 @@ pub async fn run(context: &Context, command: TemplateCommand) -> Result<()> {
         TemplateCommand::Logs { template, follow } => {
             build::logs(project, &find(project, &template).await?, follow, context.look.is_json()).await
         }
-        TemplateCommand::Delete { template } => {
-            let found = find(project, &template).await?;
-            project.delete_template(&found.id).await?;
-            let Template { name, id, .. } = &found;
-            output::done(context.look, name, id, &format!("{name} is being deleted"));
-            Ok(())
-        }
+        TemplateCommand::Delete { templates, waiting } => delete(context, project, &templates, waiting).await,
     }
+}
+
+async fn delete(context: &Context, project: &ProjectClient, texts: &[String], waiting: WaitArgs) -> Result<()> {
+    let found = find_all(texts, async |text: &str| find(project, text).await).await?;
+    let doomed = found.into_iter().map(|Template { name, id, .. }| Doomed { name, id });
+    let ask = async |id: &str| project.delete_template(id).await;
+    let look = async |id: &str| project.template(id).await.map(|template| template.status);
+    several::delete(context, doomed.collect(), (waiting, LONGEST), ask, look).await
 }
 
 async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {

@@ -107,11 +107,12 @@ async fn of_models(context: &Context, window: &str, resolution: &str, by: Option
     }
     let names = if by == Some(Group::Key) { names(&project).await } else { HashMap::new() };
     let group = by.map_or("OF", |by| if by == Group::Model { "MODEL" } else { "KEY" });
-    let header = ["TIME", group, "REQUESTS", "PROMPT TOKENS", "ANSWER TOKENS", "COST", "ESTIMATED"];
+    // Of prompts and answers, their tokens.
+    let header = ["TIME", "REQUESTS", "PROMPT", "ANSWER", "COST", "ESTIMATED", group];
     let empty =
         format!("No requests to models in the last {}. Machines and disks: berth usage --machines", usage.window);
     let rows = rows(&usage.data, &names, context.look.is_for_people());
-    Table::new(header, rows, empty).print(context.look);
+    Table::new(header, rows, empty).cut().print(context.look);
     Ok(())
 }
 
@@ -133,13 +134,13 @@ fn rows(data: &[UsageRow], names: &HashMap<String, String>, is_for_people: bool)
     };
     let shown = |time: &str, group: String, row: &UsageRow, estimated: String| {
         [
-            time.to_owned(),
-            group,
+            output::time(time),
             row.requests.to_string(),
             row.prompt_tokens.to_string(),
             row.completion_tokens.to_string(),
             money(row.cost),
             estimated,
+            group,
         ]
     };
     let mut rows: Vec<_> = busy.iter().map(|row| shown(&row.time, group(row), row, yes(row.estimated))).collect();
@@ -189,10 +190,10 @@ mod tests {
         let data = [row("7", 2, true), row("8", 0, false), row("9", 3, false)];
         let shown = rows(&data, &names, true);
         let column = |index: usize| shown.iter().map(|row| row[index].as_str()).collect::<Vec<_>>();
-        assert_eq!(column(1), ["ci", "9", ""]);
-        assert_eq!(column(2), ["2", "3", "5"]);
-        assert_eq!(column(5), ["0.25", "0.25", "0.5"]);
-        assert_eq!(column(6), ["yes", "-", "yes"]);
+        assert_eq!(column(1), ["2", "3", "5"]);
+        assert_eq!(column(4), ["0.25", "0.25", "0.5"]);
+        assert_eq!(column(5), ["yes", "-", "yes"]);
+        assert_eq!(column(6), ["ci", "9", ""]);
         assert_eq!(rows(&data[..1], &names, true).len(), 1);
         assert_eq!(rows(&data, &names, false).len() + 1, shown.len(), "a shell gets no sum");
         assert!(rows(&data[1..2], &names, true).is_empty());

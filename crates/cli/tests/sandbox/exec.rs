@@ -130,6 +130,10 @@ async fn what_berth_could_not_do_has_codes_of_its_own() {
         (&["exec", "no-such-box", "--", "true"], 125, "berth sandbox list"),
         (&["exec", "-e", "NOT_SET_HERE", BOX, "--", "true"], 125, "NOT_SET_HERE=VALUE"),
         (&["exec", "--timeout", "1 h", BOX, "--", "true"], 125, "1 h"),
+        (&["exec", "--timeout", "60d", BOX, "--", "true"], 125, "--timeout must"),
+        (&["exec", "-i", "--timeout", "60d", BOX, "--", "true"], 125, "--timeout must"),
+        (&["run", "--timeout", "60d", "--", "true"], 125, "--timeout must"),
+        (&["exec", "-t", "--user", "me", BOX, "--", "true"], 125, "--user must"),
         (&["exec", BOX], 2, "Usage"),
         (&["exec", "-d", "-t", BOX, "--", "true"], 2, "cannot be used"),
     ] {

@@ -1,5 +1,6 @@
 //! A platform with one sandbox, and the command line that knows both.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
@@ -8,6 +9,9 @@ use std::time::Duration;
 
 use berth_server::config::Config;
 use berth_testkit::Platform;
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -70,6 +74,25 @@ impl Here {
         let output = self.sandbox(arguments).await;
         assert!(output.status.success(), "{arguments:?} {output:?}");
         out(&output)
+    }
+
+    /// What `berth` writes to a window of so many columns. It has to work.
+    pub async fn in_window(&self, arguments: &[&str], columns: u16) -> String {
+        let (master, slave) = terminal(columns, 24);
+        let mut command = self.berth(arguments);
+        let mut child = command.stdout(Stdio::from(slave)).spawn().expect("a process");
+        // The program alone holds its other side from now on, so that its end is the end of what comes.
+        drop(command);
+        let text = tokio::task::spawn_blocking(move || {
+            let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
+            while let Ok(count @ 1..) = rustix::io::read(&master, &mut buffer) {
+                text.extend_from_slice(&buffer[..count]);
+            }
+            String::from_utf8_lossy(&text).replace("\r\n", "\n")
+        });
+        let text = tokio::time::timeout(PATIENCE, text).await.expect("an end in time").expect("a text");
+        assert!(child.wait().await.expect("an end").success(), "{arguments:?} {text}");
+        text
     }
 
     /// A program in the sandbox, to its end.
@@ -182,6 +205,22 @@ pub async fn until(what: &str, so: impl AsyncFn() -> bool) {
         }
     });
     waited.await.unwrap_or_else(|_| panic!("{what} did not come"));
+}
+
+/// Both sides of a terminal with a window of this size.
+pub fn terminal(columns: u16, rows: u16) -> (OwnedFd, OwnedFd) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&master).and_then(|()| unlockpt(&master)).expect("its other side");
+    let name = ptsname(&master, Vec::new()).expect("its name");
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let slave = rustix::fs::open(name.as_c_str(), flags, Mode::empty()).expect("its other side");
+    tcsetwinsize(&master, window(columns, rows)).expect("a window");
+    (master, slave)
+}
+
+/// The size of a window.
+pub const fn window(columns: u16, rows: u16) -> Winsize {
+    Winsize { ws_col: columns, ws_row: rows, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
 /// What a command wrote.

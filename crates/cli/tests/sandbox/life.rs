@@ -1,10 +1,12 @@
 //! The life of sandboxes and snapshots from the command line, and the client's names of it.
 
 use berth_client::{Client, ForkSandbox, Page, SandboxFilter, Tokens};
+use berth_server::services::sandbox::engine::EngineError;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::harness::{BOX, Here, err, out, until};
+use crate::harness::{BOX, Here, PATIENCE, err, out, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn from_creation_to_deletion() {
@@ -40,8 +42,13 @@ async fn from_creation_to_deletion() {
     assert_eq!((json["name"].as_str(), json["network"]["egress"].as_str()), (Some("web"), Some("deny")));
     let listed = here.fine(&["list", "--metadata", "team=blue", "--phase", "Ready", "--template", "base"]).await;
     assert!(listed.starts_with("NAME") && listed.contains("web") && !listed.contains(BOX), "{listed}");
-    let changed = here.fine(&["update", "web", "--timeout", "2h", "--metadata", "team=red", "--egress", "allow"]).await;
+    let changed = here.fine(&["update", "web", "--timeout", "2h", "--metadata", "team=red"]).await;
     assert!(changed.contains("7200 s") && changed.contains("team=red"), "{changed}");
+    // Who allows one more host opens no others.
+    let allowed = here.fine(&["update", "web", "--allow", "example.com"]).await;
+    assert!(allowed.contains("deny, allow example.com, deny bad.example.org"), "{allowed}");
+    let opened = here.fine(&["update", "web", "--egress", "allow", "--no-allow", "--no-deny"]).await;
+    assert!(!opened.contains("example"), "{opened}");
     assert_eq!(here.fine(&["pause", "web"]).await, "web Paused\n");
     assert_eq!(here.fine(&["pause", "web", "--no-wait"]).await, "web Paused\n");
     assert_eq!(here.fine(&["resume", "web"]).await, "web Ready\n");
@@ -66,6 +73,30 @@ async fn a_wait_for_a_paused_sandbox_ends_at_once() {
     assert!(here.sandbox(&["wait", BOX, "--phase", "paused"]).await.status.success());
     here.fine(&["resume", BOX, "--no-wait"]).await;
     assert!(here.fine(&["wait", BOX]).await.contains("Ready"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_sandbox_can_be_waited_for() {
+    let here = Here::start().await;
+    let id = here.fine(&["show", BOX, "-q"]).await.trim().to_owned();
+    here.platform.sandboxes.refuse("end", EngineError::Transient("not yet".into()));
+    here.fine(&["delete", BOX]).await;
+    let mut wait = here.berth(&["sandbox", "wait", BOX, "--phase", "deleted"]).spawn().expect("a process");
+    let mut said = BufReader::new(wait.stderr.take().expect("a pipe")).lines();
+    let line = tokio::time::timeout(PATIENCE, said.next_line()).await.expect("a line in time").expect("a line");
+    assert!(line.as_ref().is_some_and(|line| line.starts_with(&format!("{BOX}: Deleting"))), "{line:?}");
+    let other = here.sandbox(&["wait", &id]).await;
+    assert!(other.status.code() == Some(1) && err(&other).contains("is Deleting"), "{other:?}");
+    here.platform.sandboxes.allow("end");
+    here.platform.advance(20);
+    let waited = tokio::time::timeout(PATIENCE, wait.wait_with_output()).await.expect("an end in time");
+    let waited = waited.expect("an end");
+    assert!(waited.status.success() && out(&waited).contains("Deleted"), "{waited:?}");
+    // One that is gone is known by its id.
+    assert!(here.fine(&["wait", &id, "--phase", "Deleted"]).await.contains("Deleted"));
+    assert_eq!(here.sandbox(&["wait", BOX, "--phase", "Deleted"]).await.status.code(), Some(4));
+    let never = here.sandbox(&["wait", &id, "--phase", "gone"]).await;
+    assert!(never.status.code() == Some(2) && err(&never).contains("Deleted"), "{never:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

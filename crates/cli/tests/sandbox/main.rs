@@ -4,6 +4,7 @@
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may end with a panic")]
 
 mod copy;
+mod delete;
 mod exec;
 mod harness;
 mod life;
@@ -14,6 +15,7 @@ mod print;
 mod quiet;
 mod shell;
 mod template;
+mod terminal;
 mod together;
 mod vm;
 mod words;

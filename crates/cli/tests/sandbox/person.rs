@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 
+use berth_server::config::{SignUpMode, VerifiedEmail};
 use berth_testkit::{Caller, Platform, token_in};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -234,6 +235,8 @@ async fn an_owner_sees_the_quota_of_a_project_and_an_administrator_everybody_s()
     for project in ["default", "ana/default"] {
         let shown = ana.types(&["quota", "get", project]).await;
         assert!(shown.contains("USED") && shown.contains("vCPUs"), "{shown}");
+        let spend = shown.lines().find(|line| line.starts_with("spend a month")).expect("a line of the money");
+        assert!(spend.contains("0.00"), "{spend}");
     }
     assert!(ana.refused(&["quota", "get", "nothing"], 4).await.contains("berth project list"));
     assert!(ana.refused(&["quota", "get"], 2).await.contains("--org ORG"));
@@ -255,6 +258,56 @@ async fn an_owner_sees_the_quota_of_a_project_and_an_administrator_everybody_s()
     all.env("BERTH_ORG", "nobody");
     let all = ended(all).await;
     assert!(all.status.success() && out(&all).contains("default"), "{all:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_administrator_offers_a_model_to_projects_of_others() {
+    let platform = Platform::start().await;
+    let ana = platform.sign_up("ana@example.com").await;
+    let admin = Person::new();
+    admin.types(&["login", &platform.admin.base, "--email", "admin@example.com"]).await;
+    let add = ["model", "add", "tiny", "http://127.0.0.1:9/v1", "--for"];
+    let made = admin.json(&[&add[..], &["ana/default"]].concat()).await;
+    assert_eq!(made["projects"], json!([ana.project_id()]));
+    assert!(admin.refused(&[&add[..], &["ana/nothing"]].concat(), 4).await.contains("berth admin projects"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_project_that_commands_mean_is_marked() {
+    let platform = Platform::start().await;
+    platform.sign_up("ana@example.com").await;
+    let ana = Person::new();
+    ana.types(&["login", &platform.admin.base, "--email", "ana@example.com"]).await;
+    ana.types(&["org", "create", "Other", "--slug", "other"]).await;
+    ana.types(&["project", "create", "Default", "--slug", "default", "--org", "other"]).await;
+    let marks = async |arguments: &[&str]| {
+        let shown = ana.types(&[&["project"], arguments].concat()).await;
+        assert!(shown.contains("default"), "{shown}");
+        shown.matches('*').count()
+    };
+    assert_eq!((marks(&["list"]).await, marks(&["list", "--org", "ana"]).await), (1, 1));
+    assert_eq!((marks(&["list", "--org", "other"]).await, marks(&["get", "other/default"]).await), (0, 0));
+    assert_eq!((marks(&["get", "default"]).await, marks(&["get"]).await), (1, 1));
+    let mut list = ana.command(&["project", "list"]);
+    list.env("BERTH_ORG", "other");
+    assert!(out(&ended(list).await).contains('*'), "the environment says what commands mean");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_not_verified_or_invited_is_told_what_to_type() {
+    let acting = Platform::start_with(|config| config.identity.require_verified_email = VerifiedEmail::Acting).await;
+    acting.sign_up("ana@example.com").await;
+    let ana = Person::new();
+    ana.types(&["login", &acting.admin.base, "--email", "ana@example.com"]).await;
+    for arguments in [&["key", "create", "ci", "--scope", "vm"][..], &["invite", "bob@example.com"]] {
+        for look in [&[][..], &["--json"]] {
+            let said = ana.refused(&[arguments, look].concat(), 3).await;
+            assert!(said.contains("by berth account verify --email ADDRESS") && !said.contains("POST"), "{said}");
+        }
+    }
+    let invited = Platform::start_with(|config| config.identity.signup = Some(SignUpMode::Invited)).await;
+    let said = ana.refused(&["signup", &invited.admin.base, "--email", "bob@example.com"], 3).await;
+    assert!(said.contains("berth signup --invitation LINK") && !said.contains("invitation_token"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{BOX, Here, ended, err, out, until};
 
 /// Columns of a window that nobody makes larger.
-const WINDOW: usize = 80;
+const WINDOW: u16 = 80;
 
 async fn berth(here: &Here, arguments: &[&str]) -> Output {
     ended(here.berth(arguments)).await
@@ -18,6 +18,15 @@ async fn fine(here: &Here, arguments: &[&str]) -> String {
     let output = berth(here, arguments).await;
     assert!(output.status.success(), "{arguments:?} {output:?}");
     out(&output)
+}
+
+/// A table in a window has no line that goes on below itself.
+async fn fits(here: &Here, arguments: &[&str]) {
+    let shown = here.in_window(arguments, WINDOW).await;
+    assert!(shown.lines().count() > 1, "{arguments:?}: {shown}");
+    for line in shown.lines() {
+        assert!(line.chars().count() <= usize::from(WINDOW), "{arguments:?}: {line}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,12 +52,12 @@ async fn lists_fit_a_window_and_say_less_or_more_as_asked() {
         &["admin", "users"],
         &["admin", "vms"],
         &["admin", "sandboxes"],
+        &["audit"],
+        &["admin", "audit"],
     ] {
         let with = |more: &[&'static str]| [list, more].concat();
+        fits(&here, list).await;
         let narrow = fine(&here, list).await;
-        for line in narrow.lines() {
-            assert!(line.chars().count() <= WINDOW, "{list:?}: {line}");
-        }
         let (header, rows) = narrow.split_once('\n').expect("a header");
         let bare = fine(&here, &with(&["--no-headers"])).await;
         assert!(bare.lines().count() == rows.lines().count() && !bare.contains(header), "{list:?}: {bare}");
@@ -77,15 +86,22 @@ async fn lists_fit_a_window_and_say_less_or_more_as_asked() {
 async fn usage_of_models_is_a_table_like_others() {
     let here = Here::start().await;
     let upstream = Upstream::start().await;
-    fine(&here, &["model", "add", "tiny", &upstream.url()]).await;
-    fine(&here, &["chat", "tiny", "hi"]).await;
+    let model = "acme/a-model-whose-name-alone-is-longer-than-many-a-row-of-numbers";
+    fine(&here, &["model", "add", model, &upstream.url()]).await;
+    fine(&here, &["chat", model, "hi"]).await;
     until("the books", async || !fine(&here, &["usage"]).await.is_empty()).await;
     let told = fine(&here, &["usage", "--by", "model"]).await;
     let (header, rows) = told.split_once('\n').expect("a header");
-    assert!(header.starts_with("TIME") && rows.contains("tiny"), "{told}");
+    assert!(header.starts_with("TIME") && rows.contains(model), "{told}");
     let bare = fine(&here, &["usage", "--by", "model", "--no-headers"]).await;
     assert!(bare.split_whitespace().eq(rows.split_whitespace()), "{bare}");
+    for list in [&["usage"][..], &["usage", "--by", "model"]] {
+        fits(&here, list).await;
+    }
     let time = rows.split_whitespace().next().expect("a time");
+    assert!(time.ends_with('Z') && !time.contains('.'), "{time}");
+    let none = err(&berth(&here, &["usage", "--machines", "--from", "20d", "--to", "10d"]).await);
+    assert!(none.starts_with("No machine") && none.matches('.').count() == 1, "{none}");
     for alone in [&["usage", "-q"][..], &["usage", "-o", "name"]] {
         assert_eq!(fine(&here, alone).await.trim_end(), time, "{alone:?}");
     }

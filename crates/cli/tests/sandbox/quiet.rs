@@ -12,7 +12,7 @@ async fn berth(here: &Here, arguments: &[&str]) -> Output {
 }
 
 /// Commands that make, stop and delete things, in an order in which each of them works, and what each thing is called.
-const STORY: [(&str, &str); 39] = [
+const STORY: [(&str, &str); 42] = [
     ("vm create web --no-ssh-key --image micro --size tiny --wait", "web"),
     ("vm stop web --wait", "web"),
     ("vm start web --wait", "web"),
@@ -32,12 +32,15 @@ const STORY: [(&str, &str); 39] = [
     ("sandbox fork one --name two", "two"),
     ("sandbox snapshot delete clean", "clean"),
     ("sandbox delete one", "one"),
+    ("admin sandbox pause two", "two"),
     ("admin sandbox delete two", "two"),
     ("template create mine --image base", "mine"),
     ("template delete mine", "mine"),
     ("key revoke ci", "ci"),
     ("project create Next --slug next", "next"),
     ("project delete next", "next"),
+    ("project create Last --slug last", "last"),
+    ("admin project delete last", "last"),
     ("org create Acme --slug acme", "acme"),
     ("org delete acme", "acme"),
     ("model add tiny http://127.0.0.1:9/v1", "tiny"),
@@ -70,6 +73,28 @@ async fn what_is_made_stopped_and_deleted_is_named_and_nothing_else() {
             assert!(if has_id { is_id(alone) } else { alone == name }, "{command} {look:?}: {told}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_named_by_its_id_is_told_by_its_name() {
+    let here = Here::start().await;
+    let vm = here.platform.admin.running_vm("web").await;
+    let user = out(&berth(&here, &["admin", "user", "create", "eve@example.com", "-q"]).await);
+    let sandbox = out(&berth(&here, &["sandbox", "show", BOX, "-q"]).await);
+    let invitation = out(&berth(&here, &["invite", "bob@example.com", "-q"]).await);
+    let project = out(&berth(&here, &["project", "create", "Next", "--slug", "next", "-q"]).await);
+    for (command, name) in [
+        (["admin", "project", "delete", project.trim()], "next"),
+        (["admin", "vm", "stop", &vm[24..]], "web"),
+        (["admin", "vm", "delete", &vm], "web"),
+        (["admin", "sandbox", "delete", sandbox.trim()], BOX),
+        (["admin", "user", "delete", user.trim()], "eve@example.com"),
+    ] {
+        let done = berth(&here, &[&command[..], &["-o", "name"]].concat()).await;
+        assert_eq!(out(&done), format!("{name}\n"), "{command:?} {done:?}");
+    }
+    let revoked = berth(&here, &["invitation", "revoke", invitation.trim(), "-o", "name"]).await;
+    assert_eq!(out(&revoked), "bob@example.com\n", "{revoked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

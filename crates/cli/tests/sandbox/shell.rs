@@ -3,13 +3,11 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, tcgetattr, tcsetwinsize};
 use tokio::process::Child;
 
-use crate::harness::{BOX, Here, PATIENCE, err, out, until};
+use crate::harness::{BOX, Here, PATIENCE, err, out, terminal, until, window};
 
 /// The account of a test may have no shell.
 const BASH: [&str; 6] = ["exec", "-t", BOX, "--", "bash", "--norc"];
@@ -24,12 +22,7 @@ struct Person {
 
 impl Person {
     fn at(here: &Here, arguments: &[&str]) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&master).and_then(|()| unlockpt(&master)).expect("its other side");
-        let name = ptsname(&master, Vec::new()).expect("its name");
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let slave = rustix::fs::open(name.as_c_str(), flags, Mode::empty()).expect("its other side");
-        tcsetwinsize(&master, size(100, 30)).expect("a window");
+        let (master, slave) = terminal(100, 30);
         let mut command = here.berth(&[&["sandbox"], arguments].concat());
         let side = || std::process::Stdio::from(slave.try_clone().expect("a handle"));
         command.stdin(side()).stdout(side()).stderr(side());
@@ -74,10 +67,6 @@ impl Person {
     }
 }
 
-fn size(cols: u16, rows: u16) -> Winsize {
-    Winsize { ws_col: cols, ws_row: rows, ws_xpixel: 0, ws_ypixel: 0 }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shell_is_a_terminal() {
     let here = Here::start().await;
@@ -86,7 +75,7 @@ async fn a_shell_is_a_terminal() {
     person.sees("42\r\n").await;
     person.sees("30 100\r\n").await;
     assert!(person.is_raw());
-    tcsetwinsize(&person.master, size(77, 33)).unwrap();
+    tcsetwinsize(&person.master, window(77, 33)).unwrap();
     person.tell(Signal::WINCH);
     until("the new size", async || {
         let size = here.exec(&["sh", "-c", "for t in /dev/pts/*; do stty size <$t; done 2>/dev/null"]).await;

@@ -113,6 +113,7 @@ async fn nothing_is_sent_in_vain_and_nothing_that_is_ignored() {
         (&["x", "--image-file", &image, "--vcpu", "99"], "--vcpu"),
         (&["x y", "--dockerfile", &right, "--context", context], "NAME "),
         (&["x", "--dockerfile", &wrong, "--context", context], "line 2"),
+        (&["x", "--dockerfile", &right], "name their directory: --context DIR"),
         (&["x", "--dockerfile", &right, "--context", &right], "is no directory"),
     ] {
         let refused = here.template(&[&["create"], arguments].concat()).await;

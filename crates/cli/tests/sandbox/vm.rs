@@ -2,6 +2,7 @@
 
 use std::process::Output;
 
+use berth_server::services::vm::engine::EngineError;
 use berth_testkit::vm;
 use serde_json::{Value, json};
 
@@ -48,8 +49,8 @@ async fn a_verb_on_several_finds_all_before_it_touches_one() {
     here.platform.engine.allow("make_disk");
 }
 
-fn transient() -> berth_server::services::vm::engine::EngineError {
-    berth_server::services::vm::engine::EngineError::Transient("not now".into())
+fn transient() -> EngineError {
+    EngineError::Transient("not now".into())
 }
 
 async fn id_of(here: &Here, name: &str) -> String {
@@ -78,6 +79,17 @@ async fn a_guest_s_boot_can_be_waited_for() {
     let waited = berth(&here, &["vm", "wait", "web", "--ready", "--json"]).await;
     let shown: Value = serde_json::from_str(&out(&waited)).unwrap_or_else(|_| panic!("{waited:?}"));
     assert_eq!((&shown["status"], &shown["guest_ready"]), (&json!("running"), &json!(true)));
+    assert!(berth(&here, &["vm", "wait", "web", "--status", "Running"]).await.status.success());
+    // A word that is none of a status is refused before anything is waited for.
+    for words in [&["vm", "wait", "web", "--status", "runing"][..], &["vm", "list", "--status", "runing"]] {
+        let refused = berth(&here, words).await;
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        assert!(["running", "deleted"].iter().all(|word| err(&refused).contains(word)), "{refused:?}");
+    }
+    let id = id_of(&here, "web").await;
+    assert!(berth(&here, &["vm", "delete", "web", "--wait"]).await.status.success());
+    let gone = berth(&here, &["vm", "wait", &id, "--status", "deleted"]).await;
+    assert!(gone.status.success() && out(&gone).contains("deleted"), "{gone:?}");
     let both = berth(&here, &["vm", "wait", "web", "--ready", "--status", "stopped"]).await;
     assert_eq!(both.status.code(), Some(2), "{both:?}");
 }
@@ -126,6 +138,11 @@ async fn failures_of_a_program_s_call_are_json() {
         assert_eq!(told["code"], code, "{arguments:?}");
         assert!(told["message"].is_string(), "{told}");
     }
+    let create = ["vm", "create", "web", "--no-ssh-key", "--image", "micro", "--size", "huge", "--json"];
+    let refused = err(&berth(&here, &create).await);
+    let told: Value = serde_json::from_str(&refused).expect("JSON");
+    assert_eq!(told["message"], "--size is not known; berth catalog lists what is");
+    assert_eq!(told["details"][0]["field"], "vm_config_id");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -136,6 +153,38 @@ async fn what_was_asked_of_a_vm_is_told_by_pages() {
     for (page, verb) in [("1", "stop"), ("2", "create")] {
         let told = berth(&here, &["vm", "operations", "web", "--limit", "1", "--page", page, "--no-headers"]).await;
         assert_eq!(out(&told).split_whitespace().nth(1), Some(verb), "{told:?}");
+    }
+    let ids = out(&berth(&here, &["vm", "operations", "web", "-q"]).await);
+    assert!(ids.lines().count() == 2 && ids.lines().all(|id| id.len() == 36), "{ids}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn labels_are_set_and_taken_away() {
+    let here = Here::start().await;
+    let create = ["vm", "create", "web", "--no-ssh-key", "--image", "micro", "--size", "tiny", "--label", "team=blue"];
+    assert!(out(&berth(&here, &create).await).contains("team=blue"));
+    let named = berth(&here, &["vm", "update", "web", "--name", "site"]).await;
+    assert!(out(&named).contains("team=blue"), "{named:?}");
+    let bare = berth(&here, &["vm", "update", "site", "--no-labels"]).await;
+    assert!(bare.status.success() && !out(&bare).contains("team=blue"), "{bare:?}");
+    let both = berth(&here, &["vm", "update", "site", "--no-labels", "--label", "a=b"]).await;
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_failed_says_why() {
+    let here = Here::start().await;
+    here.platform.engine.refuse("make_disk", EngineError::Permanent("the platter is cracked".into()));
+    let made = berth(&here, &["disk", "create", "bad", "--wait"]).await;
+    assert_eq!(made.status.code(), Some(1), "{made:?}");
+    for (words, told) in [
+        (&["disk", "get", "bad"][..], true),
+        (&["disk", "get", "bad", "-o", "wide"], true),
+        (&["disk", "list", "-o", "wide"], true),
+        (&["disk", "list"], false),
+    ] {
+        let shown = out(&berth(&here, words).await);
+        assert!(shown.contains("failed") && shown.contains("the platter is cracked") == told, "{words:?}: {shown}");
     }
 }
 

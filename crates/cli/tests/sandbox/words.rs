@@ -2,6 +2,9 @@
 
 use std::process::Output;
 
+use berth_server::config::{Plan, PlanPrice};
+use berth_server::services::vm::engine::EngineError;
+
 use crate::harness::{BOX, Here, ended, err, out};
 
 async fn berth(here: &Here, arguments: &[&str]) -> Output {
@@ -11,6 +14,7 @@ async fn berth(here: &Here, arguments: &[&str]) -> Output {
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_name_the_options_that_were_typed() {
     let here = Here::start().await;
+    assert!(berth(&here, &["key", "create", "old", "--scope", "vm"]).await.status.success());
     for (arguments, part) in [
         (&["template", "create", "Big", "--image", "base"][..], "NAME "),
         (&["template", "create", "x", "--image", "base", "--vcpu", "99"], "--vcpu must be"),
@@ -39,17 +43,53 @@ async fn refusals_name_the_options_that_were_typed() {
         (&["signup", "--email", "nobody", "--password-stdin"], "--email "),
         (&["signup", "--email", "ana@example.com", "--password-stdin"], "the password must"),
         (&["admin", "user", "create", "nobody"], "EMAIL "),
+        (&["key", "rotate", "old", "--overlap", "30d"], "--overlap must be"),
+        (&["speak", "hello", "--format", "mod", "--speed", "9"], "--format must be"),
+        (&["speak", "hello", "--speed", "9"], "--speed must be"),
         (&["usage", "--window", "99d"], "--window must be"),
         (&["usage", "--from", "999d"], "--from "),
     ] {
         let refused = berth(&here, arguments).await;
         assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {refused:?}");
         assert!(err(&refused).contains(part), "{arguments:?}: {refused:?}");
-        for word in
-            ["_mb", "_gb", "scopes:", "source_networks", "project_roles", "expires_at", "upstreams", "password:"]
-        {
+        for word in [
+            "_mb",
+            "_gb",
+            "scopes:",
+            "source_networks",
+            "project_roles",
+            "expires_at",
+            "upstreams",
+            "password:",
+            "_seconds",
+            "_format",
+            "speed:",
+        ] {
             assert!(!err(&refused).contains(word), "{arguments:?} {word}: {refused:?}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_go_together_is_told_without_fields() {
+    let large = Plan {
+        id: "large-only".into(),
+        name: String::new(),
+        vm_configs: vec!["large".into()],
+        price: PlanPrice::default(),
+    };
+    let here = Here::start_with(|config| config.catalog.plans.push(large)).await;
+    here.platform.admin.running_vm("web").await;
+    here.platform.engine.refuse("make_disk", EngineError::Transient("not now".into()));
+    assert!(berth(&here, &["disk", "create", "slow"]).await.status.success());
+    let create = ["vm", "create", "small", "--no-ssh-key", "--image", "micro", "--size", "tiny"];
+    for (arguments, part) in [
+        (&["disk", "attach", "slow", "web"][..], "not ready"),
+        (&[&create[..], &["--plan", "large-only"]].concat(), "--plan is not offered for this size"),
+    ] {
+        let refused = berth(&here, arguments).await;
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {refused:?}");
+        assert!(err(&refused).contains(part) && !err(&refused).contains("_id"), "{arguments:?}: {refused:?}");
     }
 }
 

@@ -5,11 +5,10 @@ use berth_client::{ModelPrice, NewModel, NewModelUpstream};
 use clap::Args;
 
 use super::show;
-use crate::commands::project;
+use crate::commands::admin;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output;
-use crate::pick::is_id;
 use crate::typed::{Words, retold};
 
 /// Which option becomes which field.
@@ -93,7 +92,9 @@ pub async fn run(context: &Context, args: AddArgs) -> Result<()> {
     let replaces = args.replace;
     let mut model = model(args)?;
     model.projects.extend(context.typed_project().map(str::to_owned));
-    model.projects = project_ids(context, &model.projects).await?;
+    for project in &mut model.projects {
+        *project = admin::project_id(context, project).await?;
+    }
     let client = &context.client;
     let made = if replaces { client.replace_model(&model).await } else { client.create_model(&model).await };
     let made = made.map_err(|error| retold(error, WORDS))?;
@@ -159,15 +160,6 @@ fn each<T: Clone>(values: &[T], count: usize, option: &str) -> Result<Vec<Option
             all.len()
         ))),
     }
-}
-
-/// An administrator need not be a member: ids are taken as they are.
-async fn project_ids(context: &Context, texts: &[String]) -> Result<Vec<String>> {
-    let mut ids = Vec::with_capacity(texts.len());
-    for text in texts {
-        ids.push(if is_id(text) { text.clone() } else { project::find(context, text).await?.1.id });
-    }
-    Ok(ids)
 }
 
 #[cfg(test)]

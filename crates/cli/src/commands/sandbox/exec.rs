@@ -19,8 +19,18 @@ use super::forward::{self, Signals};
 use super::sink::{Reader, Sink};
 use super::{exit, find, terminal};
 use crate::context::Context;
+use crate::typed::{Words, retold};
 use crate::{pairs, span};
 
+/// Which option of a program becomes which field.
+pub const WORDS: Words = &[
+    ("argv", "COMMAND"),
+    ("cmd", "COMMAND"),
+    ("cwd", "--cwd"),
+    ("env", "--env"),
+    ("user", "--user"),
+    ("timeout_seconds", "--timeout"),
+];
 /// How long the start is waited for once this program was told to end: so that what was started is told, too.
 const EARLY: Duration = Duration::from_secs(2);
 /// How long a program may go on whose output nobody reads.
@@ -158,11 +168,11 @@ async fn detached(context: &Context, runtime: &Runtime, request: CommandRequest)
 /// Starts a program. One that outlives its connection, so that a connection may break off.
 async fn begun(runtime: &Runtime, mut request: CommandRequest, stdin: bool, form: Form) -> Result<(i32, Execution)> {
     if stdin {
-        let process = runtime.start(&request).await?;
+        let process = runtime.start(&request).await.map_err(|error| retold(error, WORDS))?;
         return Ok((process.pid, runtime.output(process.pid, form)));
     }
     request.detach = true;
-    let mut execution = runtime.command(&request, form).await?;
+    let mut execution = runtime.command(&request, form).await.map_err(|error| retold(error, WORDS))?;
     match execution.next().await? {
         Some(OutputEvent::Start { pid }) => Ok((pid, execution)),
         Some(OutputEvent::Error { message, .. }) => bail!(message),

@@ -7,8 +7,8 @@ use clap::Args;
 use super::{find, show, snapshot};
 use crate::context::Context;
 use crate::output;
-use crate::progress::{Progress, Stage, called, step, wait_sandbox, watch};
-use crate::several::{Outcome, find_all};
+use crate::progress::{called, wait_sandbox};
+use crate::several::{self, Doomed, Outcome, find_all};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 
@@ -118,33 +118,8 @@ pub async fn fork(context: &Context, project: &ProjectClient, args: ForkArgs) ->
 
 pub async fn delete(context: &Context, project: &ProjectClient, args: VerbArgs) -> Result<()> {
     let all = find_all(&args.sandboxes, async |text: &str| find(project, text).await).await?;
-    let (mut outcome, mut asked) = (Outcome::of(all.len(), context.look), Vec::new());
-    for sandbox in all {
-        let answer = project.delete_sandbox(&sandbox.id).await.map_err(Into::into);
-        asked.extend(outcome.of_one(called(&sandbox), answer).map(|()| sandbox));
-    }
-    let (wait, longest) = (args.waiting.wanted(false), args.waiting.longest(LONGEST));
-    for sandbox in asked {
-        let ended = if wait { gone(project, &sandbox, longest, context.is_quiet()).await } else { Ok(()) };
-        let name = called(&sandbox);
-        if outcome.of_one(name, ended).is_some() {
-            let how = if wait { "deleted" } else { "is being deleted" };
-            output::done(context.look, name, &sandbox.id, &format!("{name} {how}"));
-        }
-    }
-    outcome.end()
-}
-
-async fn gone(project: &ProjectClient, sandbox: &Sandbox, seconds: u64, quiet: bool) -> Result<()> {
-    let look = async || match project.sandbox(&sandbox.id).await {
-        Err(error) if error.status() == Some(404) => Ok(None),
-        found => Ok(Some(found?.phase)),
-    };
-    let stage = |phase: &Option<String>| {
-        Ok(phase.as_ref().map_or(Stage::Over, |phase| Stage::Underway {
-            shown: step(called(sandbox), phase, None),
-            late: format!("{} is still there after {seconds} s", called(sandbox)),
-        }))
-    };
-    watch(Progress::new(quiet), Some(seconds), look().await?, stage, look).await.map(drop)
+    let doomed = all.into_iter().map(|sandbox| Doomed { name: called(&sandbox).to_owned(), id: sandbox.id });
+    let ask = async |id: &str| project.delete_sandbox(id).await;
+    let look = async |id: &str| project.sandbox(id).await.map(|sandbox| sandbox.phase);
+    several::delete(context, doomed.collect(), (args.waiting, LONGEST), ask, look).await
 }

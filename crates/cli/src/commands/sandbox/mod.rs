@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::pick::{Noun, candidates, is_id};
 use crate::progress::wait_sandbox;
 use crate::typed::retold;
-use crate::{pairs, span};
+use crate::{pairs, span, status};
 
 const SANDBOX: Noun = Noun { one: "sandbox", list: "berth sandbox list" };
 
@@ -90,7 +90,7 @@ pub enum SandboxCommand {
         /// Name or id
         sandbox: String,
         /// The phase
-        #[arg(long, visible_alias = "status", default_value = "Ready", value_parser = phase)]
+        #[arg(long, visible_alias = "status", default_value = "Ready", value_parser = status::of_sandbox(), ignore_case = true)]
         phase: String,
         /// Longest wait, as 90s or 5m
         #[arg(long, visible_alias = "wait-timeout", value_name = "SPAN", default_value = "5m", value_parser = span::parse)]
@@ -104,7 +104,7 @@ pub enum SandboxCommand {
 #[derive(Args)]
 pub struct ListArgs {
     /// Only this phase
-    #[arg(long, visible_alias = "status", value_parser = phase)]
+    #[arg(long, visible_alias = "status", value_parser = status::of_sandbox(), ignore_case = true)]
     phase: Option<String>,
     /// Only of this template, by name or id
     #[arg(long)]
@@ -165,20 +165,14 @@ pub async fn run(context: &Context, command: SandboxCommand) -> Result<ExitCode>
             show::metrics(context, &project.sandbox_metrics(&sandbox.id, &window, &resolution).await?)?;
         }
         SandboxCommand::Wait { sandbox, phase, timeout } => {
-            let sandbox = find(project, &sandbox).await?;
-            let sandbox = wait_sandbox(project, &sandbox.id, &phase, timeout, context.is_quiet()).await?;
+            // One that is gone is known by its id only, and is what is waited for.
+            let id = if is_id(&sandbox) { sandbox } else { find(project, &sandbox).await?.id };
+            let sandbox = wait_sandbox(project, &id, &phase, timeout, context.is_quiet()).await?;
             show::one(context, project, &sandbox).await?;
         }
         SandboxCommand::Delete(args) => life::delete(context, project, args).await?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// A phase begins with a capital, however it was typed.
-#[expect(clippy::unnecessary_wraps, reason = "the command line's parsers may fail")]
-fn phase(text: &str) -> Result<String, std::convert::Infallible> {
-    let mut letters = text.chars();
-    Ok(letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect())
 }
 
 /// The sandbox of a name or an id.

@@ -10,11 +10,11 @@ use crate::context::Context;
 use crate::output;
 use crate::pick::{Noun, candidates, is_id};
 use crate::progress::{Progress, Stage, watch};
-use crate::several::{Outcome, find_all};
+use crate::several::{self, Doomed, find_all};
 use crate::typed::retold;
 use crate::wait::WaitArgs;
 
-/// Seconds that a new snapshot is waited for.
+/// Seconds that a snapshot is waited for.
 const LONGEST: u64 = 300;
 const SNAPSHOT: Noun = Noun { one: "snapshot", list: "berth sandbox snapshot list" };
 
@@ -42,6 +42,8 @@ pub enum SnapshotCommand {
         /// Names or ids
         #[arg(required = true)]
         snapshots: Vec<String>,
+        #[command(flatten)]
+        waiting: WaitArgs,
     },
 }
 
@@ -72,19 +74,17 @@ pub async fn run(context: &Context, project: &ProjectClient, command: SnapshotCo
             output::list(context.look, &snapshots, show::snapshots)
         }
         SnapshotCommand::Show { snapshot } => one(context, &find(project, &snapshot, None).await?),
-        SnapshotCommand::Delete { snapshots } => {
-            let found = find_all(&snapshots, async |text: &str| find(project, text, None).await).await?;
-            let mut outcome = Outcome::of(found.len(), context.look);
-            for (snapshot, text) in found.iter().zip(&snapshots) {
-                let answer = project.delete_snapshot(&snapshot.id).await.map_err(Into::into);
-                if outcome.of_one(text, answer).is_some() {
-                    let name = snapshot.name.as_deref().unwrap_or(&snapshot.id);
-                    output::done(context.look, name, &snapshot.id, &format!("{text} is being deleted"));
-                }
-            }
-            outcome.end()
-        }
+        SnapshotCommand::Delete { snapshots, waiting } => delete(context, project, &snapshots, waiting).await,
     }
+}
+
+async fn delete(context: &Context, project: &ProjectClient, texts: &[String], waiting: WaitArgs) -> Result<()> {
+    let found = find_all(texts, async |text: &str| find(project, text, None).await).await?;
+    let doomed =
+        found.into_iter().map(|Snapshot { id, name, .. }| Doomed { name: name.unwrap_or_else(|| id.clone()), id });
+    let ask = async |id: &str| project.delete_snapshot(id).await;
+    let look = async |id: &str| project.snapshot(id).await.map(|snapshot| snapshot.status);
+    several::delete(context, doomed.collect(), (waiting, LONGEST), ask, look).await
 }
 
 fn one(context: &Context, snapshot: &Snapshot) -> Result<()> {

@@ -13,9 +13,11 @@ use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::exec::WORDS;
 use super::forward::Signals;
 use super::{exit, find};
 use crate::keyboard::{Raw, window};
+use crate::typed::retold;
 
 /// Between two pings.
 const PING: Duration = Duration::from_secs(15);
@@ -62,7 +64,7 @@ enum End {
 /// Shows a terminal until its program ends.
 pub async fn run(runtime: &Runtime, open: OpenTerminal, mut signals: Signals) -> Result<ExitCode> {
     let mut connection = tokio::select! {
-        connection = runtime.terminal(&open) => connection?,
+        connection = runtime.terminal(&open) => connection.map_err(|error| retold(error, WORDS))?,
         name = signals.next() => return Ok(exit::told(name)),
     };
     let mut here = Here::take(signals)?;

@@ -19,7 +19,7 @@ use crate::pick::{Noun, candidates, is_id};
 use crate::several::{Outcome, find_all};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
-use crate::{output, progress, span};
+use crate::{output, progress, span, status};
 
 /// Seconds that a verb is waited for.
 const LONGEST: u64 = 300;
@@ -58,7 +58,7 @@ pub enum VmCommand {
         /// Name or id
         vm: String,
         /// The status
-        #[arg(long, visible_alias = "phase", default_value = "running")]
+        #[arg(long, visible_alias = "phase", default_value = "running", value_parser = status::of_vm(), ignore_case = true)]
         status: String,
         /// Until it runs and its guest has booted
         #[arg(long, conflicts_with = "status")]
@@ -92,7 +92,7 @@ pub enum VmCommand {
 #[derive(Args)]
 pub struct ListArgs {
     /// Only this status
-    #[arg(long, visible_alias = "phase")]
+    #[arg(long, visible_alias = "phase", value_parser = status::of_vm(), ignore_case = true)]
     status: Option<String>,
     /// Only this label: KEY or KEY=VALUE
     #[arg(long)]
@@ -126,6 +126,9 @@ pub struct UpdateArgs {
     /// All its labels from now on: KEY=VALUE, repeated
     #[arg(long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
+    /// No labels from now on
+    #[arg(long, conflicts_with = "labels")]
+    no_labels: bool,
     /// All its open ports from now on: PORT or PORT/udp, repeated
     #[arg(long = "port", value_name = "PORT[/udp]")]
     ports: Vec<String>,
@@ -156,7 +159,8 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
         VmCommand::Ssh(args) => return ssh::ssh(&project, args).await,
         VmCommand::Console(args) => console::console(&project, args).await?,
         VmCommand::Wait { vm, status, ready, timeout } => {
-            let id = find(&project, &vm).await?.id;
+            // One that is gone is known by its id only, and is what is waited for.
+            let id = if is_id(&vm) { vm } else { find(&project, &vm).await?.id };
             let vm = if ready {
                 progress::wait_guest(&project, &id, timeout, context.is_quiet()).await?
             } else {
@@ -250,10 +254,10 @@ async fn delete(context: &Context, project: &ProjectClient, args: VerbArgs) -> R
 
 async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) -> Result<()> {
     let vm = find(project, &args.vm).await?;
-    let ports = create::ports(&args.ports)?;
+    let (labels, ports) = (pairs(&args.labels, "label")?, create::ports(&args.ports)?);
     let change = ChangeVm {
         name: args.name,
-        labels: if args.labels.is_empty() { None } else { Some(pairs(&args.labels, "label")?) },
+        labels: (args.no_labels || !labels.is_empty()).then_some(labels),
         exposed_ports: (args.no_ports || !ports.is_empty()).then_some(ports),
         restart_policy: args.restart_policy,
     };

@@ -93,9 +93,10 @@ fn disk(disk: &AttachedDisk) -> String {
 pub fn operations(context: &Context, operations: &List<Operation>) -> Result<()> {
     output::list(context.look, operations, |operations| {
         let rows = operations.iter().map(|o| {
-            [output::age(&o.created_at), o.verb.clone(), o.status.clone(), output::or_dash(o.message.as_deref())]
+            let message = output::or_dash(o.message.as_deref());
+            [output::age(&o.created_at), o.verb.clone(), o.status.clone(), message, o.id.clone()]
         });
-        Table::new(["AGE", "WHAT", "STATUS", "MESSAGE"], rows, "Nothing was asked of it yet.").cut()
+        Table::new(["AGE", "WHAT", "STATUS", "MESSAGE", "+ID"], rows, "Nothing was asked of it yet.").cut()
     })
 }
 
