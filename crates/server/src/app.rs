@@ -331,13 +331,18 @@ fn init_log(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log).unwrap_or_else(|_| "info".into());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let is_terminal = std::io::stderr().is_terminal();
-    let for_people = match config.log_format {
+    let for_people = is_for_people(config.log_format, is_terminal);
+    // A second initialisation, in tests, leaves the first in place.
+    let _ = if for_people { log.with_ansi(is_terminal).try_init() } else { log.json().try_init() };
+}
+
+/// Whether the log is text for people, rather than JSON for programs.
+const fn is_for_people(format: LogFormat, is_terminal: bool) -> bool {
+    match format {
         LogFormat::Auto => is_terminal,
         LogFormat::Json => false,
         LogFormat::Text => true,
-    };
-    // A second initialisation, in tests, leaves the first in place.
-    let _ = if for_people { log.with_ansi(is_terminal).try_init() } else { log.json().try_init() };
+    }
 }
 
 /// The signals that end a service.
@@ -365,6 +370,19 @@ impl Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_log_is_for_people_where_they_say_so_or_look_at_it() {
+        let read = |word: &str| serde_json::from_value(word.into()).expect("one of the words");
+        for (word, at_a_terminal, elsewhere) in [("auto", true, false), ("json", false, false), ("text", true, true)] {
+            let format: LogFormat = read(word);
+            assert_eq!(
+                (is_for_people(format, true), is_for_people(format, false)),
+                (at_a_terminal, elsewhere),
+                "{word}"
+            );
+        }
+    }
 
     #[tokio::test]
     async fn workers_are_ended_where_connections_cannot_be_served() {

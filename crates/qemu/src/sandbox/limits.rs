@@ -10,7 +10,7 @@ use rustix::fs::{Access, access};
 use uuid::Uuid;
 
 /// Where the kernel shows control groups.
-const GROUPS: &str = "/sys/fs/cgroup";
+pub(super) const GROUPS: &str = "/sys/fs/cgroup";
 /// The folder of ours in each tree.
 const OURS: &str = "berth";
 /// What QEMU needs beside the guest's memory: itself, its buffers, and what an emulated processor's code is
@@ -34,12 +34,12 @@ pub fn unlimited() -> u64 {
     UNLIMITED.load(Ordering::Relaxed)
 }
 
-/// Limits a machine's process; whether that was possible. A machine that begins with a captured memory stands still
-/// until this is done; one that boots runs nothing of a user's.
-pub(super) fn apply(id: Uuid, pid: i32, memory_mb: u32) -> bool {
+/// Limits a machine's process by the control groups below a folder; whether that was possible. A machine that begins with
+/// a captured memory stands still until this is done; one that boots runs nothing of a user's.
+pub(super) fn apply(root: &Path, id: Uuid, pid: i32, memory_mb: u32) -> bool {
     let limits = Limits { memory_bytes: (u64::from(memory_mb) + BESIDE_MB) << 20, threads: MOST_THREADS };
-    let (possible, mut failed) = (is_possible(), false);
-    let applied = files(Path::new(GROUPS), limits).iter().all(|(folder, settings)| {
+    let (possible, mut failed) = (is_possible_below(root), false);
+    let applied = files(root, limits).iter().all(|(folder, settings)| {
         let group = folder.join(OURS).join(id.to_string());
         let outcome = fill(&group, settings, pid);
         if let Err(error) = &outcome {
@@ -58,7 +58,10 @@ pub(super) fn apply(id: Uuid, pid: i32, memory_mb: u32) -> bool {
 
 /// Whether this service may set limits at all.
 pub fn is_possible() -> bool {
-    let root = Path::new(GROUPS);
+    is_possible_below(Path::new(GROUPS))
+}
+
+fn is_possible_below(root: &Path) -> bool {
     let ours = files(root, Limits { memory_bytes: 0, threads: 0 }).into_iter().map(|(folder, _)| folder.join(OURS));
     let is_ours = |folder: PathBuf| {
         // One that is there may be another user's.
@@ -129,6 +132,25 @@ mod tests {
         let group = found[0].0.join("berth/x");
         fill(&group, &found[0].1, 7).unwrap();
         assert_eq!(fs::read_to_string(group.join("cgroup.procs")).unwrap(), "7");
+    }
+
+    #[test]
+    fn a_machine_without_limits_that_could_be_set_is_counted() {
+        let root = tempfile::tempdir().unwrap();
+        let (limited, unlucky) = (Uuid::now_v7(), Uuid::now_v7());
+        fs::write(root.path().join("cgroup.controllers"), "memory pids\n").unwrap();
+        let before = unlimited();
+        assert!(apply(root.path(), limited, 7, 512));
+        let group = root.path().join(OURS).join(limited.to_string());
+        assert_eq!(fs::read_to_string(group.join("memory.max")).unwrap(), ((512 + BESIDE_MB) << 20).to_string());
+        assert_eq!(fs::read_to_string(group.join("cgroup.procs")).unwrap(), "7");
+        // Where there are no groups, nobody could set any.
+        assert!(!apply(&root.path().join("none"), Uuid::now_v7(), 7, 512));
+        assert_eq!(unlimited(), before);
+        // A folder where its limit is to be written cannot be written to by anybody.
+        fs::create_dir_all(root.path().join(OURS).join(unlucky.to_string()).join("memory.max")).unwrap();
+        assert!(!apply(root.path(), unlucky, 7, 512));
+        assert_eq!(unlimited(), before + 1);
     }
 
     #[test]

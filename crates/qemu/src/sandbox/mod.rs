@@ -146,7 +146,7 @@ async fn make(spec: &Spec) -> Result<Qmp> {
     let ended = process::spawn(&spec.qemu, arguments(spec), &spec.dir)?;
     let qmp = wait_started(&spec.dir, ended).await?;
     if let Some(pid) = find(&spec.dir, spec.id) {
-        limits::apply(spec.id, pid, spec.memory_mb);
+        limits::apply(Path::new(limits::GROUPS), spec.id, pid, spec.memory_mb);
     }
     Ok(qmp)
 }

@@ -45,6 +45,23 @@ async fn every_schema_that_is_named_is_there() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn every_operation_says_that_it_may_fail() {
+    let platform = Platform::start().await;
+    let document: Value = serde_json::from_str(&text(&platform).await).expect("JSON");
+    let mut looked_at = 0;
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect("operations").iter().filter(|_| path.starts_with("/api/")) {
+            looked_at += 1;
+            let answers = operation["responses"].as_object().expect("responses");
+            assert!(answers.contains_key("500") && answers.contains_key("503"), "{method} {path}");
+        }
+    }
+    assert!(looked_at > 100, "{looked_at}");
+    assert!(document["paths"]["/sandbox/{sandbox_id}/ports/{port}/{path}"]["get"].is_object());
+    assert!(document["tags"].as_array().is_some_and(|tags| tags[0]["name"] == "identity"));
+}
+
 async fn text(platform: &Platform) -> String {
     let answer = reqwest::get(format!("{}/openapi.json", platform.admin.base)).await.expect("an answer");
     answer.text().await.expect("a body")
