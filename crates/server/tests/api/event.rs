@@ -100,8 +100,10 @@ async fn what_was_missed_is_told_as_fast_as_it_is_read() {
     let project = platform.admin.project_id().to_owned();
     let mut tx = platform.app().db.begin().await.expect("a transaction");
     let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $2)
-        INSERT INTO events (project_id, kind, subject, data, created_at) SELECT $1, 'vm.status', 'x', '{}', 1 FROM n";
-    sql(rows).bind(project).bind(MISSED).execute(&mut tx).await.expect("rows");
+        INSERT INTO events (project_id, kind, subject, data, created_at) SELECT $1, 'vm.status', 'x', '{}', $3 FROM n";
+    // Of now: the service removes what is older than it keeps.
+    let now = platform.app().clock.now();
+    sql(rows).bind(project).bind(MISSED).bind(now).execute(&mut tx).await.expect("rows");
     tx.commit().await.expect("events");
     let mut events = std::pin::pin!(client(&platform.admin).events(Some(0)).await.expect("a stream"));
     let mut read = async || {
