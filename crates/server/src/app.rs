@@ -20,11 +20,11 @@ use tokio_util::task::AbortOnDropHandle;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-pub use doctor::{Finding, Report, doctor};
+pub use doctor::{Report, doctor};
 pub use doors::{Bound, Doors};
 
 use crate::clock::Clock;
-use crate::config::{Config, LogFormat};
+use crate::config::{self, Config, LogFormat};
 use crate::db::{Db, DbError, keeper};
 use crate::http::auth::Gate;
 use crate::http::base::Configured;
@@ -40,7 +40,7 @@ use crate::http::tls::Certificate;
 use crate::seal::Sealer;
 use crate::services::gateway::Gateway;
 use crate::services::identity::{FirstLogin, Identity};
-use crate::services::resource_usage::ResourceUsage;
+use crate::services::project::Projects;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::engine::SandboxEngine;
 use crate::services::sandbox::engine::qemu::QemuSandboxes;
@@ -123,7 +123,7 @@ impl App {
         let gateway = Gateway::start(db.clone(), clock.clone(), config, seats.most()).await?;
         vms.prepare().await?;
         sandboxes.prepare().await?;
-        let usage = ResourceUsage::start(db.clone(), clock.clone(), config, &[&vms, &sandboxes], seen).await?;
+        let projects = Projects::start(db.clone(), clock.clone(), config, &[&vms, &sandboxes], seen).await?;
         let inside = runtime::routes(Runtime { db: db.clone(), clock: clock.clone(), engine: engines.sandbox.clone() });
         let operators_seats = Seats::of_operators(seats.most());
         let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
@@ -132,19 +132,18 @@ impl App {
         let engines = Arc::new(move || ready(&engines));
         let probes = Probes { db: db.clone(), writes: health.writes(), engines, metrics };
         let managed = identity.routes().merge(vms.routes()).merge(sandboxes.routes()).merge(gateway.routes());
-        let services = OpenApiRouter::new().merge(managed).merge(usage.routes()).merge(inside);
+        let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(inside);
         let base = Configured(config.public_url().map(Arc::from));
         let gate: Arc<dyn Gate> = Arc::new(identity.clone());
         let router = crate::http::router(services, gate.clone(), db.clone(), base, probes, Turns::new(sealer.clone()));
-        let proxies = TrustedProxies::new(config.http.trusted_proxies.clone());
-        let edge = Edge::new(router, gate, gateway.hot(), proxies);
-        let edge = edge.with_cors(Cors::new(&config.http.cors_origins)).with_streams(Streams::of(seats.most()));
-        let edge = edge.with_grace(Grace(Duration::from_secs(config.http.body_grace_seconds)));
+        let edge = Edge::new(router, gate, gateway.hot(), TrustedProxies::new(config.http.trusted_proxies.clone()));
+        let edge = with_limits(edge, &config.http, seats.most());
         let (stop, taken_over) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = JoinSet::new();
         let keeping = folder::Keeping::new(&db, keeper.run, config, health);
         tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
         identity.spawn_workers(&mut tasks, &stop);
+        projects.spawn_workers(&mut tasks, &stop);
         vms.spawn_workers(&mut tasks, &stop);
         sandboxes.spawn_workers(&mut tasks, &stop);
         gateway.spawn_workers(&mut tasks, &stop);
@@ -205,6 +204,13 @@ async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
     let in_time = tokio::time::timeout(patience, all).await.is_ok();
     tasks.abort_all();
     in_time
+}
+
+/// The edge with what the configuration says of its requests.
+fn with_limits(edge: Edge, config: &config::Http, connections: usize) -> Edge {
+    edge.with_cors(Cors::new(&config.cors_origins))
+        .with_streams(Streams::of(connections))
+        .with_grace(Grace(Duration::from_secs(config.body_grace_seconds)))
 }
 
 /// Whether machines of every kind can be run; else which kinds cannot, and why.

@@ -7,6 +7,7 @@ use berth_qemu::host;
 
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::services::engine::Finding;
 use crate::services::sandbox::engine::qemu::QemuSandboxes;
 use crate::services::vm::engine::qemu::QemuEngine;
 
@@ -15,16 +16,6 @@ pub struct Report {
     /// Whether machines and sandboxes can be run.
     pub ok: bool,
     lines: Vec<Finding>,
-}
-
-/// One finding.
-pub struct Finding {
-    /// Whether it is as it should be.
-    pub good: bool,
-    /// What was looked at.
-    pub what: String,
-    /// What was found, and what to type where it is missing.
-    pub text: String,
 }
 
 impl fmt::Display for Report {

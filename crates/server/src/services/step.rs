@@ -2,7 +2,7 @@
 
 use berth_domain::Error;
 
-use super::vm::engine::EngineError;
+use super::engine::EngineError;
 use crate::db::DbError;
 
 /// Why a step did not come to its end.

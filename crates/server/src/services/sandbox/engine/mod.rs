@@ -21,10 +21,7 @@ pub use berth_domain::sandbox::plan::Machine as Observed;
 
 use super::agent::Connection;
 use super::build::Log;
-pub use crate::services::vm::engine::EngineError;
-
-/// The result of an engine's work.
-pub type Result<T> = std::result::Result<T, EngineError>;
+pub use crate::services::engine::{EngineError, Result};
 
 /// What a host has to give to sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

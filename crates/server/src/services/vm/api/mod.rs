@@ -4,10 +4,8 @@ mod admin;
 mod catalog;
 mod console;
 mod disk;
-mod event;
 mod image;
 mod metrics;
-mod usage;
 mod vm;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -34,9 +32,6 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(disk::get_disk, disk::delete_disk))
         .routes(routes!(disk::attach_disk))
         .routes(routes!(disk::detach_disk))
-        .routes(routes!(event::stream_events))
-        .routes(routes!(catalog::get_quota))
-        .routes(routes!(usage::list_usage))
         .routes(routes!(admin::list_all_vms))
         .routes(routes!(admin::stop_any_vm))
         .routes(routes!(admin::delete_any_vm))

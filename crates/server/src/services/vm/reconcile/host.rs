@@ -17,8 +17,6 @@ use crate::work::Poker;
 const TIDY: Duration = Duration::from_secs(5);
 /// Between two searches for what no row owns.
 const SWEEP: Duration = Duration::from_mins(10);
-/// Seconds for which events are kept.
-const EVENTS_KEPT: i64 = 7 * 86_400;
 /// Wait after a search that failed.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -66,13 +64,10 @@ async fn adopt(vms: &Vms, poke: &Poker<VmId>, stop: &CancellationToken) {
     }
 }
 
-/// Removes old events; ends machines that no row owns, and sets their disks aside: a row is older than its thing, so a
+/// Ends machines that no row owns, and sets their disks aside: a row is older than its thing, so a
 /// thing without a row is nobody's, or the database is an older copy. What cannot be ended or moved keeps nothing else.
 async fn clean(vms: &Vms) -> Result<(), StepError> {
     let now = vms.clock().now();
-    let mut tx = vms.db().begin().await?;
-    store::event::forget(&mut tx, now.plus_seconds(-EVENTS_KEPT)).await?;
-    tx.commit().await?;
     vms.lost().purge(now).await;
     let found = vms.engine().scan().await?;
     let machines: HashSet<_> = store::vm::living(vms.db()).await?.into_iter().collect();

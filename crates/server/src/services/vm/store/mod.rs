@@ -4,7 +4,6 @@
 //! rows it may see. The worker's queries go by id, because it works for everybody.
 
 pub mod disk;
-pub mod event;
 pub mod image;
 pub mod operation;
 pub mod vm;

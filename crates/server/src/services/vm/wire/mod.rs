@@ -6,5 +6,4 @@ pub mod admin;
 pub mod disk;
 pub mod image;
 pub mod requests;
-pub mod usage;
 pub mod vm;

@@ -2,7 +2,7 @@
 
 use berth_domain::Timestamp;
 
-use super::Tenant;
+use crate::db::tenant::Tenant;
 use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
 
 /// An event.

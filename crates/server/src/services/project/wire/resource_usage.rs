@@ -12,17 +12,21 @@ const LONGEST: i64 = 366;
 
 /// What is read of a query.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(in crate::services::project) struct Asked {
     /// From when to when, as it was asked for.
-    pub(super) span: Span,
+    pub(in crate::services::project) span: Span,
     /// The same up to now: nothing was taken in the future.
-    pub(super) counted: Span,
-    pub(super) by: By,
+    pub(in crate::services::project) counted: Span,
+    pub(in crate::services::project) by: By,
 }
 
 impl Asked {
     /// Reads `from`, `to` and `by`, and refuses with every mistake of the query.
-    pub(super) fn read(mut params: Params, (default, allowed): (By, &[&str]), now: Timestamp) -> Result<Self> {
+    pub(in crate::services::project) fn read(
+        mut params: Params,
+        (default, allowed): (By, &[&str]),
+        now: Timestamp,
+    ) -> Result<Self> {
         let by = params.read("by", |text| By::parse(text, allowed)).unwrap_or(default);
         let (from, to) = (time(&mut params, "from"), time(&mut params, "to"));
         let is_clean = from.is_ok() && to.is_ok();
@@ -51,7 +55,7 @@ fn time(params: &mut Params, name: &str) -> Result<Option<Timestamp>, ()> {
 /// Usage of machines, disks and snapshots.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ResourceUsageResponse)]
-pub(super) struct ResourceUsageView {
+pub(in crate::services::project) struct ResourceUsageView {
     /// Its beginning.
     #[schema(value_type = String, format = DateTime)]
     from: Timestamp,
@@ -97,7 +101,7 @@ struct SumView {
 
 impl ResourceUsageView {
     /// The sums over a span.
-    pub(super) fn new(span: Span, totals: Totals) -> Self {
+    pub(in crate::services::project) fn new(span: Span, totals: Totals) -> Self {
         let cost = totals.cost().units();
         let data = totals.into_sums().map(SumView::from).collect();
         Self { from: span.begin, to: span.end, cost, data }

@@ -19,12 +19,12 @@ use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::db::Signal;
+use crate::db::tenant::Tenant;
 use crate::http::auth::{Onlooker, Watch};
 use crate::http::envelope::ErrorBody;
 use crate::http::reply::{self, Reply};
-use crate::services::vm::store::Tenant;
-use crate::services::vm::store::event::EventRow;
-use crate::services::vm::{Vms, store};
+use crate::services::project::store::event::EventRow;
+use crate::services::project::{Projects, store};
 
 /// Events read at a time.
 const BATCH: usize = 500;
@@ -49,21 +49,21 @@ const POLL: Duration = Duration::from_secs(5);
         (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn stream_events(
-    State(vms): State<Vms>,
+    State(projects): State<Projects>,
     Onlooker(scope): Onlooker,
     watch: Watch,
     headers: HeaderMap,
 ) -> Reply<Response> {
     let tenant = Tenant::from(&scope);
-    let mut signals = vms.db().watch();
-    let (mut seq, gap) = begin(&vms, tenant, &headers).await?;
+    let mut signals = projects.db.watch();
+    let (mut seq, gap) = begin(&projects, tenant, &headers).await?;
     let events = stream! {
         if let Some(gap) = gap {
             yield Ok(gap);
         }
         let mut over = std::pin::pin!(watch.over(&scope, Action::ReadProject));
         loop {
-            let rows = match store::event::after(vms.db(), tenant, seq, BATCH).await {
+            let rows = match store::event::after(&projects.db, tenant, seq, BATCH).await {
                 Ok(rows) => rows,
                 Err(error) => {
                     tracing::warn!(%error, "events cannot be read; the stream ends");
@@ -102,18 +102,18 @@ pub(super) async fn stream_events(
 }
 
 /// The number after which a reader reads on, and what to tell them first.
-async fn begin(vms: &Vms, tenant: Tenant, headers: &HeaderMap) -> Result<(i64, Option<Event>), Error> {
+async fn begin(projects: &Projects, tenant: Tenant, headers: &HeaderMap) -> Result<(i64, Option<Event>), Error> {
     let Some(value) = headers.get("last-event-id") else {
-        return Ok((store::event::newest(vms.db(), tenant).await?, None));
+        return Ok((store::event::newest(&projects.db, tenant).await?, None));
     };
     let last = value.to_str().ok().and_then(|text| text.parse().ok()).filter(|seq| *seq >= 0);
     let last = last.ok_or_else(|| Error::field("Last-Event-ID", "must be the number of an event"))?;
     // Whoever begins with 0 asks for what there is.
-    if last == 0 || store::event::is_kept(vms.db(), tenant, last).await? {
+    if last == 0 || store::event::is_kept(&projects.db, tenant, last).await? {
         return Ok((last, None));
     }
-    let next = store::event::after(vms.db(), tenant, last, 1).await?;
-    Ok((last, Some(truncated(tenant, last, next.first(), vms.clock().now()))))
+    let next = store::event::after(&projects.db, tenant, last, 1).await?;
+    Ok((last, Some(truncated(tenant, last, next.first(), projects.clock.now()))))
 }
 
 /// Tells that events after this one may be missing. It is no event to go on after, so that it has no number of its own.

@@ -1,20 +1,17 @@
-//! The routes: usage of a project, and of all projects of an organization.
+//! What machines, disks and snapshots of a project took, and of all projects of an organization.
 
-use axum::Json;
-use axum::extract::State;
-use berth_domain::resource_usage::{By, Totals};
-use berth_domain::{Error, Result};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
-
-use super::ResourceUsage;
-use super::wire::{Asked, ResourceUsageView};
 use crate::db::resource_usage;
 use crate::db::tenant::Whose;
 use crate::http::auth::{Onlooker, OrgManager};
 use crate::http::envelope::ErrorBody;
 use crate::http::list::Params;
 use crate::http::reply::Reply;
+use crate::services::project::Projects;
+use crate::services::project::wire::resource_usage::{Asked, ResourceUsageView};
+use axum::Json;
+use axum::extract::State;
+use berth_domain::resource_usage::{By, Totals};
+use berth_domain::{Error, Result};
 
 /// Most rows of an answer.
 const MOST_ROWS: usize = 20_000;
@@ -22,11 +19,6 @@ const MOST_ROWS: usize = 20_000;
 const BY_RESOURCE: By = By { day: false, project: false, resource: true };
 /// The same for an organization.
 const BY_PROJECT: By = By { day: false, project: true, resource: false };
-
-/// Every route of the service.
-pub(super) fn routes() -> OpenApiRouter<ResourceUsage> {
-    OpenApiRouter::new().routes(routes!(get_resource_usage)).routes(routes!(get_org_resource_usage))
-}
 
 /// What the project's machines, disks and snapshots took and cost: seconds of machines by their size, GiB-hours of disks.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/resource_usage",
@@ -39,13 +31,13 @@ pub(super) fn routes() -> OpenApiRouter<ResourceUsage> {
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
-async fn get_resource_usage(
-    State(usage): State<ResourceUsage>,
+pub(super) async fn get_resource_usage(
+    State(projects): State<Projects>,
     Onlooker(scope): Onlooker,
     params: Params,
 ) -> Reply<Json<ResourceUsageView>> {
-    let asked = Asked::read(params, (BY_RESOURCE, &["day", "resource"]), usage.clock.now())?;
-    Ok(Json(view(&usage, Whose::Project(scope.project), asked).await?))
+    let asked = Asked::read(params, (BY_RESOURCE, &["day", "resource"]), projects.clock.now())?;
+    Ok(Json(view(&projects, Whose::Project(scope.project), asked).await?))
 }
 
 /// What machines, disks and snapshots of all projects of an organization took and cost (owners and admins of it).
@@ -60,18 +52,18 @@ async fn get_resource_usage(
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
-async fn get_org_resource_usage(
-    State(usage): State<ResourceUsage>,
+pub(super) async fn get_org_resource_usage(
+    State(projects): State<Projects>,
     OrgManager(scope): OrgManager,
     params: Params,
 ) -> Reply<Json<ResourceUsageView>> {
-    let asked = Asked::read(params, (BY_PROJECT, &["day", "project", "resource"]), usage.clock.now())?;
-    Ok(Json(view(&usage, Whose::Org(scope.org), asked).await?))
+    let asked = Asked::read(params, (BY_PROJECT, &["day", "project", "resource"]), projects.clock.now())?;
+    Ok(Json(view(&projects, Whose::Org(scope.org), asked).await?))
 }
 
-async fn view(usage: &ResourceUsage, whose: Whose, asked: Asked) -> Result<ResourceUsageView> {
+async fn view(projects: &Projects, whose: Whose, asked: Asked) -> Result<ResourceUsageView> {
     let mut totals = Totals::new(asked.counted, asked.by);
-    resource_usage::read(&usage.db, whose, asked.counted, |line| {
+    resource_usage::read(&projects.db, whose, asked.counted, |line| {
         totals.add(line);
         bounded(totals.len())
     })

@@ -1,0 +1,38 @@
+//! What every engine says in the same way: what it could not do, and what it finds of its host.
+
+/// What an engine could not do.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum EngineError {
+    /// Trying again later may work.
+    #[error("{0}")]
+    Transient(String),
+    /// Trying again will not help; the owner of what it was for reads the sentence.
+    #[error("{0}")]
+    Permanent(String),
+    /// The host has not enough of something; the sentence says of what.
+    #[error("insufficient_capacity: {0}")]
+    NoCapacity(String),
+}
+
+impl EngineError {
+    /// Whether trying again will not help.
+    pub const fn is_final(&self) -> bool {
+        match self {
+            Self::Transient(_) => false,
+            Self::Permanent(_) | Self::NoCapacity(_) => true,
+        }
+    }
+}
+
+/// The result of an engine's work.
+pub type Result<T> = std::result::Result<T, EngineError>;
+
+/// What an engine finds of its host, for an operator.
+pub struct Finding {
+    /// Whether it is as it should be.
+    pub good: bool,
+    /// What was looked at.
+    pub what: String,
+    /// What was found, and what to type where it is missing.
+    pub text: String,
+}

@@ -1,0 +1,29 @@
+//! Removes events that are old.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::db::DbError;
+use crate::services::project::{Projects, store};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_mins(5);
+/// Seconds for which events are kept.
+const KEPT: i64 = 7 * 86_400;
+
+/// Runs until told to stop.
+pub async fn forget_old(projects: Projects, stop: CancellationToken) {
+    let mut look = tokio::time::interval(LOOK);
+    while stop.run_until_cancelled(look.tick()).await.is_some() {
+        if let Err(error) = forget(&projects).await {
+            tracing::warn!(%error, "old events cannot be removed; trying again later");
+        }
+    }
+}
+
+async fn forget(projects: &Projects) -> Result<(), DbError> {
+    let mut tx = projects.db.begin().await?;
+    store::event::forget(&mut tx, projects.clock.now().plus_seconds(-KEPT)).await?;
+    tx.commit().await
+}

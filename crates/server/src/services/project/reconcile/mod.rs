@@ -1,0 +1,3 @@
+//! What time brings to projects.
+
+pub mod event;

@@ -1,0 +1,3 @@
+//! The only SQL of the project service.
+
+pub mod event;
