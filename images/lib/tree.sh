@@ -6,6 +6,13 @@ as_root() {
   if ((EUID == 0)); then "$@"; else fakeroot -- "$@"; fi
 }
 
+# What a command mounts is gone when it ends, however it ends. Else a killed
+# build left the host's /dev/shm in its folder, and whoever removed that
+# folder emptied it.
+with_own_mounts() {
+  if ((EUID == 0)) && unshare --mount true 2>/dev/null; then unshare --mount "$@"; else "$@"; fi
+}
+
 # bootstrap VARIANT TARGET PACKAGES [mmdebstrap options]: TARGET is a folder,
 # or an archive when its name ends in .tar. The mode is mmdebstrap's choice:
 # root where it may mount, else a user namespace.
@@ -15,8 +22,9 @@ bootstrap() {
   options=$(dirname "$target")/apt-options
   host_apt_options >"$options"
   package_sources |
-    TMPDIR=$(dirname "$target") mmdebstrap --mode=auto --quiet --variant="$variant" --architectures=amd64 \
-      --include="$packages" --aptopt="$options" "$@" "$suite" "$target" - >&2
+    TMPDIR=$(dirname "$target") with_own_mounts \
+      mmdebstrap --mode=auto --quiet --variant="$variant" --architectures=amd64 --include="$packages" \
+      --aptopt="$options" "$@" "$suite" "$target" - >&2
 }
 
 # The program loader of parts. The name in lib64 is an absolute link and would
@@ -40,5 +48,6 @@ libraries_of() {
 
 remove_tree() {
   # Parts of a user namespace's tree may belong to its users.
-  rm -rf --one-file-system "$1" 2>/dev/null || unshare --map-auto --map-root-user rm -rf "$1"
+  rm -rf --one-file-system "$1" 2>/dev/null ||
+    unshare --map-auto --map-root-user rm -rf --one-file-system "$1"
 }
