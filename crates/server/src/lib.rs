@@ -4,6 +4,7 @@ pub mod app;
 pub mod clock;
 pub mod config;
 pub mod db;
+pub mod engine;
 pub mod fault;
 mod hex;
 pub mod http;

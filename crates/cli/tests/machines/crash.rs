@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use berth_domain::vm::disk::DiskStep;
 use berth_domain::vm::plan::StepKind;
 use berth_testkit::{Caller, Service, eventually, token_in, vm};
 use reqwest::Method;
@@ -22,11 +23,9 @@ const CREATION: &[&str] = &[
     "vm.reserve.done",
     "vm.reserve.after",
     "vm.make_disk.before",
-    "disk.make.before",
     "disk.make.done",
     "vm.make_disk.after",
     "vm.make_disk.before:2",
-    "disk.make.before:2",
     "disk.make.done:2",
     "vm.enter.before:2",
     "vm.enter.after:2",
@@ -65,7 +64,11 @@ const DELETION: &[&str] = &[
     "vm.finish.after",
     "disk.remove.before",
     "disk.remove.done",
+    "disk.remove.after",
 ];
+/// Of a disk that no VM's creation makes.
+const DISK: &[&str] =
+    &["disk.place.before", "disk.place.after", "disk.make.before", "disk.make.done", "disk.make.after"];
 const PORTS: &[&str] = &["vm.set_ports.before", "vm.set_ports.done", "vm.set_ports.after"];
 const DEADLINE: &[&str] = &["vm.retry.before", "vm.retry.after"];
 const GUEST_OFF: &[&str] = &["vm.guest_off.before", "vm.guest_off.after"];
@@ -148,13 +151,37 @@ async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
 
 #[test]
 fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
-    let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, DEADLINE, GUEST_OFF, RESUME, RUNNING];
+    let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, DEADLINE, GUEST_OFF, RESUME, RUNNING, DISK];
     let killed: Vec<_> = lists.into_iter().flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
     for kind in StepKind::ALL.iter().filter(|kind| kind.acts()) {
         for moment in ["before", "after"] {
             let point = format!("vm.{kind}.{moment}");
             assert!(killed.contains(&point.as_str()), "no test kills the service at {point}");
         }
+    }
+    for step in DiskStep::ALL {
+        for moment in ["before", "after"] {
+            let point = format!("disk.{step}.{moment}");
+            assert!(killed.contains(&point.as_str()), "no test kills the service at {point}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_goes_on() {
+    for point in DISK {
+        let mut service = service();
+        let caller = killed_at(&mut service, point, async |caller| {
+            let body = json!({"name": "data", "type": "filesystem", "size_gb": 10, "region_id": "local"});
+            caller.ask(Method::POST, "/disks", body, 201).await;
+        })
+        .await;
+        let id = caller.get("/disks").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
+        let path = format!("/disks/{id}");
+        let ready = async |caller: Caller| caller.get(&path).await.body["status"] == "ready";
+        caller.until("the disk", ready).await;
+        assert_eq!(service.files("disks").len(), 1, "{point}");
+        nothing_is_left(&service, &caller, None).await;
     }
 }
 
@@ -390,7 +417,7 @@ async fn a_deadline_that_passed_begins_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mail_is_sent_at_least_once() {
-    for point in ["outbox.send.before", "outbox.send.done"] {
+    for point in ["outbox.send.before", "outbox.send.done", "outbox.send.after"] {
         let mut service = service();
         let body = json!({"email": "ada@example.com", "password": "five boats in the morning"});
         let caller = killed_at(&mut service, point, async |caller| {
@@ -407,7 +434,7 @@ async fn a_mail_is_sent_at_least_once() {
 async fn a_step_that_fails_is_taken_again() {
     for point in [
         "vm.reserve.done",
-        "disk.make.before",
+        "vm.make_disk.before",
         "disk.make.done",
         "vm.start.intent",
         "vm.start.done",

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
+use berth_domain::vm::image::ImageStep;
 use berth_testkit::{Caller, Service, eventually, vm};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -71,6 +72,18 @@ fn served(content: Vec<u8>) -> String {
     url
 }
 
+// The points at which the service is killed, by what it was doing.
+const IMPORT: &[&str] = &[
+    "image.import.before",
+    "image.import.fetched",
+    "image.import.done",
+    "image.import.recorded",
+    "image.import.after",
+];
+const REMOVAL: &[&str] = &["image.remove.before", "image.remove.done", "image.remove.after"];
+const MISS: &[&str] = &["image.miss.before", "image.miss.after"];
+const RECORD: &[&str] = &["image.record.before", "image.record.after"];
+
 /// Kills the service at a point of what is done to an image, starts it again, and answers its log until then.
 async fn killed_at(service: &mut Service, point: &str, operation: impl AsyncFnOnce(&Caller)) -> Caller {
     service.set("BERTH_FAULT", &format!("{point}=kill"));
@@ -89,10 +102,41 @@ async fn ready(caller: &Caller) {
     caller.until("the image", |c| async move { image(c).await["status"] == "ready" }).await;
 }
 
+#[test]
+fn every_step_of_an_image_has_points_at_which_the_service_is_killed() {
+    let killed: Vec<_> = [IMPORT, REMOVAL, MISS, RECORD].into_iter().flatten().collect();
+    for step in ImageStep::ALL {
+        for moment in ["before", "after"] {
+            let point = format!("image.{step}.{moment}");
+            assert!(killed.contains(&&point.as_str()), "no test kills the service at {point}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_follow_the_host_after_a_kill() {
+    let mut service = Service::started(BERTH, &["micro"]);
+    // With an image that is missing, no administrator would be waited for.
+    let caller = service.admin().await;
+    let (here, aside) = (service.dir.path().join("images/micro"), service.dir.path().join("aside"));
+    for (missed, recorded) in MISS.iter().zip(RECORD) {
+        for (point, from, to, status) in [(missed, &here, &aside, "failed"), (recorded, &aside, &here, "ready")] {
+            service.stop();
+            std::fs::rename(from, to).expect("moved");
+            service.set("BERTH_FAULT", &format!("{point}=kill"));
+            service.start_and_die();
+            assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
+            service.set("BERTH_FAULT", "");
+            service.start();
+            caller.until(status, |c| async move { c.get("/api/v1/images/micro").await.body["status"] == status }).await;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_import_goes_on_after_a_kill() {
     let url = served(disk());
-    for point in ["image.import.before", "image.import.fetched", "image.import.done", "image.import.after"] {
+    for point in IMPORT {
         for uploaded in [false, true] {
             let mut service = Service::new(BERTH, &["micro"]);
             let caller = killed_at(&mut service, point, async |caller| {
@@ -116,7 +160,7 @@ async fn an_import_goes_on_after_a_kill() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removal_goes_on_after_a_kill() {
-    for point in ["image.remove.before", "image.remove.done"] {
+    for point in REMOVAL {
         let mut service = Service::started(BERTH, &["micro"]);
         let caller = service.admin().await;
         let request = caller.request(Method::PUT, "/api/v1/images/foreign/content").body(disk());

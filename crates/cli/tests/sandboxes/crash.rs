@@ -3,15 +3,16 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
-use berth_testkit::{Caller, Service};
+use berth_testkit::{Caller, Service, eventually};
 use reqwest::Method;
+use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::BERTH;
 use crate::harness::{
     act, base_ready, content, decided, delete, fork, gone, nothing_left, put, run, service_without_spares, shell,
     snapshot, template_ready, tree,
 };
+use crate::{BERTH, points};
 
 /// A service that is killed, and a sandbox of it with files, and with a process that knows something.
 pub struct World {
@@ -20,13 +21,15 @@ pub struct World {
     pub id: String,
     pub pid: Value,
     pub tree: String,
+    /// Faults that come before the next death of the service, and settings that it has until then.
+    pub until_then: (String, String),
 }
 
 impl World {
     pub async fn new() -> Self {
         let (service, caller) = service_without_spares().await;
         let (id, pid, tree) = Self::of(&caller).await;
-        Self { service, caller, id, pid, tree }
+        Self { service, caller, id, pid, tree, until_then: Default::default() }
     }
 
     /// A sandbox, its process and its files.
@@ -39,22 +42,33 @@ impl World {
         (id, pid.body["pid"].clone(), tree)
     }
 
-    /// The service dies at a point that a request leads to, and comes back. The point has to have been reached.
+    /// The service dies at a point that a request leads to, and comes back.
     async fn dies_at(&mut self, point: &str, method: Method, path: &str, body: Value) {
-        self.service.stop();
-        let reached = |service: &Service| service.log().matches(&format!("fault point {point}: kill")).count();
-        let before = reached(&self.service);
-        self.service.set("BERTH_FAULT", &format!("{point}=kill"));
-        self.service.start();
         let status = match (&method, path.rsplit('/').next()) {
             (&Method::PATCH, _) => 200,
             (&Method::POST, Some("fork" | "snapshots" | "sandboxes")) => 201,
+            (&Method::DELETE, _) if path.starts_with("/sandbox_uploads") => 204,
             _ => 202,
         };
-        self.caller.ask(method, path, body, status).await;
+        self.dies_by(point, async |caller| caller.ask(method, path, body, status).await).await;
+    }
+
+    /// The service dies at a point that something leads to, and comes back. The point has to have been reached.
+    async fn dies_by(&mut self, point: &str, something: impl AsyncFnOnce(&Caller)) {
+        self.service.stop();
+        let reached = |service: &Service| service.log().matches(&format!("fault point {point}: kill")).count();
+        let before = reached(&self.service);
+        let (faults, settings) = std::mem::take(&mut self.until_then);
+        let config = self.service.dir.path().join("berth.toml");
+        let usual = std::fs::read(&config).expect("a file");
+        self.service.configure(&settings);
+        self.service.set("BERTH_FAULT", &format!("{faults},{point}=kill"));
+        self.service.start();
+        something(&self.caller).await;
         self.service.died();
         assert_eq!(reached(&self.service), before + 1, "{point} was not reached: {}", self.service.log());
         self.service.set("BERTH_FAULT", "");
+        std::fs::write(config, usual).expect("a file");
         if point == "sandbox.capture.frozen" {
             // As if it had died a moment later.
             stop_processor(&self.service, &self.id);
@@ -119,19 +133,12 @@ fn stop_processor(service: &Service, id: &str) {
     assert!(answers.any(|line| line.expect("an answer").contains("\"STOP\"")));
 }
 
-/// The points of a step that a reconciler passes.
-fn points(step: &str, between: &[&str]) -> Vec<String> {
-    let ends = |moment: &&str| format!("sandbox.{step}.{moment}");
-    let between = between.iter().map(ToString::to_string);
-    ["before", "intent"].iter().map(ends).chain(between).chain(["done", "after"].iter().map(ends)).collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn cuts_of_a_running_sandbox_survive() {
     let mut world = World::new().await;
     for memory in [false, true] {
-        for point in points("cut", &["sandbox.capture.frozen", "sandbox.capture.done"]) {
-            world.does_at(&point, "snapshots", json!({"include_memory": memory})).await;
+        for point in points::CUT {
+            world.does_at(point, "snapshots", json!({"include_memory": memory})).await;
             let id = world.others("/snapshots", "").await.pop().expect("a snapshot");
             let path = format!("/snapshots/{id}");
             let taken = decided(&world.caller, &id).await;
@@ -151,9 +158,7 @@ async fn cuts_of_a_running_sandbox_survive() {
 #[tokio::test(flavor = "multi_thread")]
 async fn forks_survive() {
     let mut world = World::new().await;
-    let of_children = ["sandbox.reserve.done", "sandbox.make_disk.intent", "sandbox.make_disk.done"];
-    let starts = ["sandbox.start.before", "sandbox.start.intent", "sandbox.start.launched", "sandbox.start.done"];
-    for point in of_children.iter().chain(&starts).chain(&["sandbox.start.after", "sandbox.cut.done"]) {
+    for point in points::FORK {
         world.does_at(point, "fork", json!({"count": 2, "include_memory": true})).await;
         let forks = world.others("/sandboxes", &world.id).await;
         assert_eq!(forks.len(), 2, "{point}");
@@ -169,23 +174,18 @@ async fn forks_survive() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pauses_and_resumptions_survive() {
     let mut world = World::new().await;
-    let captured = ["sandbox.capture.frozen", "sandbox.capture.done", "sandbox.pause.captured"];
-    let mut resumptions = points("start", &["sandbox.start.launched"]);
-    resumptions.extend(points("reserve", &[]).into_iter().filter(|point| !point.ends_with("intent")));
-    let mut resumptions = resumptions.into_iter();
-    for point in points("pause", &captured) {
-        world.does_at(&point, "pause", Value::Null).await;
+    for (point, then) in points::PAUSE.iter().zip(points::RESUMPTION) {
+        world.does_at(point, "pause", Value::Null).await;
         world.caller.sandbox_reaches(&world.id, "Paused").await;
         assert!(world.service.sandbox(&world.id).is_none(), "{point}");
-        let point = resumptions.next().expect("as many");
-        world.does_at(&point, "resume", Value::Null).await;
+        world.does_at(then, "resume", Value::Null).await;
         world.is_whole(&world.id, true).await;
     }
     // Without memory, and snapshots of what is paused.
-    for point in points("cut_cold", &[]) {
+    for point in points::CUT_COLD {
         world.does_at("sandbox.pause.done", "pause", json!({"include_memory": false})).await;
         world.caller.sandbox_reaches(&world.id, "Paused").await;
-        world.does_at(&point, "snapshots", json!({})).await;
+        world.does_at(point, "snapshots", json!({})).await;
         let id = world.others("/snapshots", "").await.remove(0);
         assert_eq!(decided(&world.caller, &id).await["status"], "Ready", "{point}");
         act(&world.caller, &world.id, "resume", Value::Null).await;
@@ -198,36 +198,79 @@ async fn pauses_and_resumptions_survive() {
 async fn restores_rules_and_removals_survive() {
     let mut world = World::new().await;
     let kept = snapshot(&world.caller, &world.id, json!({"include_memory": true})).await;
-    for point in ["sandbox.end.before", "sandbox.end.after", "sandbox.swap.before", "sandbox.swap.after"] {
+    for point in points::RESTORE {
         shell(&world.caller, &world.id, "rm -r tree").await;
         world.does_at(point, "restore", json!({"snapshot_id": kept})).await;
         world.is_whole(&world.id, true).await;
     }
-    for (number, moment) in ["before", "done", "after"].into_iter().enumerate() {
+    for (number, point) in points::NETWORK.iter().enumerate() {
         let network = json!({"network": {"egress": "deny", "allow": [format!("192.0.2.{number}/32")]}});
-        let (point, path) = (format!("sandbox.set_network.{moment}"), format!("/sandboxes/{}", world.id));
-        world.dies_at(&point, Method::PATCH, &path, network).await;
+        let path = format!("/sandboxes/{}", world.id);
+        world.dies_at(point, Method::PATCH, &path, network).await;
         world.is_whole(&world.id, true).await;
     }
     let denied = run(&world.caller, &world.id, json!({"cmd": "curl -sS -m 60 http://denied.example.net/"})).await;
     assert!(denied.stderr.contains("resolve"), "{denied:?}");
-    let finish = ["sandbox.end.before", "sandbox.end.after", "sandbox.finish.before", "sandbox.finish.done"];
-    for point in finish.iter().chain(&["sandbox.finish.after", "sandbox.remove_layer.intent"]) {
+    for point in points::DELETION {
         let forked = fork(&world.caller, &world.id, json!({"count": 1})).await.remove(0);
         world.dies_at(point, Method::DELETE, &format!("/sandboxes/{forked}"), Value::Null).await;
         gone(&world.caller, &format!("/sandboxes/{forked}")).await;
     }
-    for point in ["remove_layer.done", "remove_memory.intent", "remove_memory.done"] {
+    for point in points::REMOVAL {
         let made = snapshot(&world.caller, &world.id, json!({"include_memory": true})).await;
-        if point == "remove_layer.done" {
+        if point.starts_with("layer.") {
             // What lay on the snapshot's layer is gone with the restore.
             act(&world.caller, &world.id, "restore", json!({"snapshot_id": kept})).await;
             world.is_whole(&world.id, true).await;
         }
-        let (point, path) = (format!("sandbox.{point}"), format!("/snapshots/{made}"));
-        world.dies_at(&point, Method::DELETE, &path, Value::Null).await;
+        let path = format!("/snapshots/{made}");
+        world.dies_at(point, Method::DELETE, &path, Value::Null).await;
         gone(&world.caller, &path).await;
         world.is_whole(&world.id, true).await;
+    }
+    for point in points::UPLOAD {
+        let sent = world.caller.send(world.caller.request(Method::POST, "/sandbox_uploads").body("archive")).await;
+        assert_eq!(sent.status, 201, "{sent:?}");
+        let path = format!("/sandbox_uploads/{}", sent.id());
+        world.dies_at(point, Method::DELETE, &path, Value::Null).await;
+        eventually("an empty folder", 30, || world.service.files("sandbox/uploads").is_empty().then_some(()));
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_death_is_dealt_with() {
+    let mut world = World::new().await;
+    for point in points::DEATH {
+        let machine = world.service.sandbox(&world.id).expect("a machine");
+        world.dies_by(point, async |_| kill_process(machine, Signal::KILL).expect("it runs")).await;
+        eventually("another machine", 60, || world.service.sandbox(&world.id).filter(|pid| *pid != machine));
+        world.is_whole(&world.id, false).await;
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deadlines_that_passed_are_dealt_with() {
+    let mut world = World::new().await;
+    // The pauses after two failures are longer than a creation may take, and so is the one after a third.
+    let failures = "sandbox.start.before=fail,sandbox.start.intent=fail,sandbox.start.done=fail";
+    for point in points::RETRY.iter().chain(points::FAILURE) {
+        world.until_then = (failures.into(), "provisioning_seconds = 2\n".into());
+        world.dies_by(point, async |caller| drop(caller.create_sandbox(json!({})).await)).await;
+        let made = world.others("/sandboxes", &world.id).await.remove(0);
+        let end = if *point == "sandbox.fail.after" { "Failed" } else { "Ready" };
+        world.caller.sandbox_reaches(&made, end).await;
+        delete(&world.caller, &made).await;
+    }
+    for (point, end) in points::GIVEN_UP_CUT.iter().zip(["Ready", "Failed"]) {
+        world.until_then = ("sandbox.cut.intent=fail".into(), "snapshot_seconds = 1\n".into());
+        world.does_at(point, "snapshots", json!({})).await;
+        let taken = world.others("/snapshots", "").await.pop().expect("a snapshot");
+        assert_eq!(decided(&world.caller, &taken).await["status"], end, "{point}");
+        world.is_whole(&world.id, true).await;
+        assert_eq!(world.caller.delete(&format!("/snapshots/{taken}")).await.status, 202);
+        gone(&world.caller, &format!("/snapshots/{taken}")).await;
     }
     world.end().await;
 }
@@ -235,10 +278,8 @@ async fn restores_rules_and_removals_survive() {
 #[tokio::test(flavor = "multi_thread")]
 async fn creations_survive() {
     let mut world = World::new().await;
-    let steps = ["reserve.before", "reserve.done", "reserve.after", "make_disk.before", "make_disk.intent"];
-    let starts = ["make_disk.done", "make_disk.after", "start.intent", "start.launched", "start.done", "start.after"];
-    for step in steps.iter().chain(&starts) {
-        world.dies_at(&format!("sandbox.{step}"), Method::POST, "/sandboxes", json!({"env": {"A": "b"}})).await;
+    for step in points::CREATION {
+        world.dies_at(step, Method::POST, "/sandboxes", json!({"env": {"A": "b"}})).await;
         let made = world.others("/sandboxes", &world.id).await.remove(0);
         let ready = world.caller.sandbox_reaches(&made, "Ready").await;
         assert_eq!(ready["message"], Value::Null, "{step}: a template's memory is there after a crash, too");
@@ -252,14 +293,13 @@ async fn creations_survive() {
 async fn ends_of_life_survive() {
     let mut world = World::new().await;
     let first = world.id.clone();
-    for moment in ["before", "after"] {
-        let point = format!("sandbox.expire.{moment}");
+    for point in points::EXPIRY {
         for on_timeout in ["pause", "delete"] {
             let one = fork(&world.caller, &first, json!({"count": 1, "include_memory": true})).await.remove(0);
             world.is_whole(&one, true).await;
             let path = format!("/sandboxes/{one}");
             let ends = json!({"timeout_seconds": 5, "on_timeout": on_timeout});
-            world.dies_at(&point, Method::PATCH, &path, ends).await;
+            world.dies_at(point, Method::PATCH, &path, ends).await;
             if on_timeout == "pause" {
                 world.caller.sandbox_reaches(&one, "Paused").await;
                 let longer = world.caller.request(Method::PATCH, &path).json(&json!({"timeout_seconds": 3600}));
@@ -279,10 +319,7 @@ async fn ends_of_life_survive() {
 async fn templates_survive() {
     let mut service = Service::new(BERTH, &[]).with_sandboxes();
     service.configure("[sandbox]\nspares = 0\n");
-    for point in
-        ["make_template.intent", "make_template.done", "warm.intent", "capture.frozen", "capture.done", "warm.done"]
-    {
-        let point = format!("sandbox.{point}");
+    for point in points::TEMPLATE {
         service.set("BERTH_FAULT", &format!("{point}=kill"));
         service.start_and_die();
         assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
@@ -295,17 +332,17 @@ async fn templates_survive() {
     assert_eq!(put(&caller, &id, "own", b"own".to_vec()).await.status, 201);
     let kept = snapshot(&caller, &id, json!({})).await;
     delete(&caller, &id).await;
-    for moment in ["before", "done"] {
-        let body = json!({"name": format!("own-{moment}"), "from_snapshot": kept});
+    for (number, point) in points::TEMPLATE_REMOVAL.iter().enumerate() {
+        let body = json!({"name": format!("own-{number}"), "from_snapshot": kept});
         let made = caller.post("/sandbox_templates", body).await;
         assert_eq!(made.status, 201, "{made:?}");
         let path = format!("/sandbox_templates/{}", made.id());
         template_ready(&caller, &made.id()).await;
-        let made = caller.create_sandbox(json!({"template_id": format!("own-{moment}")})).await;
+        let made = caller.create_sandbox(json!({"template_id": format!("own-{number}")})).await;
         caller.sandbox_reaches(&made, "Ready").await;
         assert_eq!(content(&caller, &made, "own").await, b"own");
         service.stop();
-        service.set("BERTH_FAULT", &format!("sandbox.remove_template.{moment}=kill"));
+        service.set("BERTH_FAULT", &format!("{point}=kill"));
         service.start();
         caller.ask(Method::DELETE, &path, Value::Null, 204).await;
         service.died();
@@ -315,6 +352,26 @@ async fn templates_survive() {
         // What was made of it goes on.
         assert_eq!(content(&caller, &made, "own").await, b"own");
         delete(&caller, &made).await;
+    }
+    let config = service.dir.path().join("berth.toml");
+    let before = std::fs::read(&config).expect("a file");
+    for (point, end) in points::TEMPLATE_LATE.iter().zip(["ready", "failed"]) {
+        service.stop();
+        service.configure("template_seconds = 1\n");
+        service.set("BERTH_FAULT", &format!("template.make_disk.before=fail,{point}=kill"));
+        service.start();
+        let made = caller.post("/sandbox_templates", json!({"name": "late", "from_snapshot": kept})).await;
+        assert_eq!(made.status, 201, "{made:?}");
+        service.died();
+        assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
+        std::fs::write(&config, &before).expect("a file");
+        service.set("BERTH_FAULT", "");
+        service.start();
+        let path = format!("/sandbox_templates/{}", made.id());
+        let ended = async |caller: Caller| caller.get(&path).await.body["status"] == end;
+        caller.until("its end", ended).await;
+        assert_eq!(caller.delete(&path).await.status, 204);
+        gone(&caller, &path).await;
     }
     assert_eq!(caller.delete(&format!("/snapshots/{kept}")).await.status, 202);
     nothing_left(&service);

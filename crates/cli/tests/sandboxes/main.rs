@@ -15,6 +15,7 @@ mod images;
 mod inside;
 mod life;
 mod network;
+mod points;
 mod spares;
 mod templates;
 

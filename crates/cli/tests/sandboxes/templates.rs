@@ -188,7 +188,7 @@ async fn a_build_survives_the_service() {
     let (mut service, caller) = service_without_spares().await;
     let dockerfile = "FROM base\nRUN echo one >/one\nCOPY two /two\n";
     for (number, point) in
-        ["sandbox.make_template.intent", "sandbox.build_step.done", "sandbox.make_template.done", "sandbox.warm.done"]
+        ["template.make_disk.intent", "sandbox.build_step.done", "template.make_disk.done", "template.warm.done"]
             .into_iter()
             .enumerate()
     {

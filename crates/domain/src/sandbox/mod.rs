@@ -18,5 +18,6 @@ pub mod network;
 pub mod plan;
 pub mod request;
 pub mod state;
+pub mod template;
 
 pub use model::{MemoryKind, OnTimeout, Phase, SnapshotStatus, SourceKind, TemplateStatus, Warm, Wish};

@@ -18,6 +18,7 @@
 use super::model::{Phase, Wish};
 use crate::Timestamp;
 use crate::ids::{LayerId, SnapshotId};
+use crate::words;
 
 /// How long each transitional phase and a cut may last, in seconds.
 #[derive(Clone, Copy, Debug)]
@@ -190,29 +191,83 @@ pub enum Step {
     Rest,
 }
 
+words! {
+    /// What a step does, without on what: for logs, and for the points at which tests make it fail.
+    StepKind {
+        /// [`Step::Enter`].
+        Enter = "enter",
+        /// [`Step::Reserve`].
+        Reserve = "reserve",
+        /// [`Step::MakeDisk`].
+        MakeDisk = "make_disk",
+        /// [`Step::Swap`].
+        Swap = "swap",
+        /// [`Step::Start`].
+        Start = "start",
+        /// [`Step::Cut`].
+        Cut = "cut",
+        /// [`Step::CutCold`].
+        CutCold = "cut_cold",
+        /// [`Step::GiveUpCut`].
+        GiveUpCut = "give_up_cut",
+        /// [`Step::SetNetwork`].
+        SetNetwork = "set_network",
+        /// [`Step::Pause`].
+        Pause = "pause",
+        /// [`Step::End`].
+        End = "end",
+        /// [`Step::StartAgain`].
+        StartAgain = "start_again",
+        /// [`Step::Expire`].
+        Expire = "expire",
+        /// [`Step::Retry`].
+        Retry = "retry",
+        /// [`Step::Fail`].
+        Fail = "fail",
+        /// [`Step::Finish`].
+        Finish = "finish",
+        /// [`Step::Wait`].
+        Wait = "wait",
+        /// [`Step::Rest`].
+        Rest = "rest",
+    }
+}
+
+impl StepKind {
+    /// Whether it changes row or world, so that a crash may come in between.
+    pub const fn acts(self) -> bool {
+        !matches!(self, Self::Wait | Self::Rest)
+    }
+}
+
 impl Step {
+    /// What it does.
+    pub const fn kind(&self) -> StepKind {
+        match self {
+            Self::Enter(..) => StepKind::Enter,
+            Self::Reserve => StepKind::Reserve,
+            Self::MakeDisk => StepKind::MakeDisk,
+            Self::Swap => StepKind::Swap,
+            Self::Start => StepKind::Start,
+            Self::Cut(_) => StepKind::Cut,
+            Self::CutCold(_) => StepKind::CutCold,
+            Self::GiveUpCut(_) => StepKind::GiveUpCut,
+            Self::SetNetwork => StepKind::SetNetwork,
+            Self::Pause => StepKind::Pause,
+            Self::End => StepKind::End,
+            Self::StartAgain { .. } => StepKind::StartAgain,
+            Self::Expire(_) => StepKind::Expire,
+            Self::Retry => StepKind::Retry,
+            Self::Fail(_) => StepKind::Fail,
+            Self::Finish => StepKind::Finish,
+            Self::Wait(_) => StepKind::Wait,
+            Self::Rest => StepKind::Rest,
+        }
+    }
+
     /// The step's name, for logs and for the points at which tests make it fail.
     pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Enter(..) => "enter",
-            Self::Reserve => "reserve",
-            Self::MakeDisk => "make_disk",
-            Self::Swap => "swap",
-            Self::Start => "start",
-            Self::Cut(_) => "cut",
-            Self::CutCold(_) => "cut_cold",
-            Self::GiveUpCut(_) => "give_up_cut",
-            Self::SetNetwork => "set_network",
-            Self::Pause => "pause",
-            Self::End => "end",
-            Self::StartAgain { .. } => "start_again",
-            Self::Expire(_) => "expire",
-            Self::Retry => "retry",
-            Self::Fail(_) => "fail",
-            Self::Finish => "finish",
-            Self::Wait(_) => "wait",
-            Self::Rest => "rest",
-        }
+        self.kind().as_str()
     }
 }
 

@@ -48,6 +48,28 @@ words! {
     }
 }
 
+words! {
+    /// What the worker does next for a disk.
+    DiskStep {
+        /// Take a place on the host, or fail for the lack of one.
+        Place = "place",
+        /// Make it, or record why it cannot be made.
+        Make = "make",
+        /// Remove it, and record that it is gone.
+        Remove = "remove",
+    }
+}
+
+/// The next step for a disk that no VM's creation makes; none where it is at rest.
+pub const fn next(status: DiskStatus) -> Option<DiskStep> {
+    match status {
+        DiskStatus::Pending => Some(DiskStep::Place),
+        DiskStatus::Provisioning => Some(DiskStep::Make),
+        DiskStatus::Deleting => Some(DiskStep::Remove),
+        DiskStatus::Ready | DiskStatus::Failed | DiskStatus::Deleted => None,
+    }
+}
+
 /// What a request to delete a disk does. `vm` tells whether a VM holds or reserves it.
 ///
 /// `Ok(true)` records the wish, `Ok(false)` means it is already under way.

@@ -26,30 +26,29 @@ words! {
     }
 }
 
-/// What is to be done about an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing.
-    Rest,
-    /// Fetch it and take it in.
-    Import,
-    /// Remove its files.
-    Remove,
-    /// Record what the host has as ready.
-    Record,
-    /// Record that the host has it no more.
-    Miss,
+words! {
+    /// What is to be done about an image.
+    ImageStep {
+        /// Fetch it and take it in.
+        Import = "import",
+        /// Remove its files.
+        Remove = "remove",
+        /// Record what the host has as ready.
+        Record = "record",
+        /// Record that the host has it no more.
+        Miss = "miss",
+    }
 }
 
-/// The next step for an image: its row (status and version), and the version the host has whole.
-pub fn next(row: Option<(ImageStatus, &str)>, host: Option<&str>) -> Step {
+/// The next step for an image: its row (status and version), and the version the host has whole. None where they agree.
+pub fn next(row: Option<(ImageStatus, &str)>, host: Option<&str>) -> Option<ImageStep> {
     match (row, host) {
-        (Some((ImageStatus::Importing, _)), _) => Step::Import,
-        (Some((ImageStatus::Deleting, _)), _) => Step::Remove,
-        (Some((ImageStatus::Ready, known)), Some(version)) if known == version => Step::Rest,
-        (_, Some(_)) => Step::Record,
-        (Some((ImageStatus::Ready, _)), None) => Step::Miss,
-        (_, None) => Step::Rest,
+        (Some((ImageStatus::Importing, _)), _) => Some(ImageStep::Import),
+        (Some((ImageStatus::Deleting, _)), _) => Some(ImageStep::Remove),
+        (Some((ImageStatus::Ready, known)), Some(version)) if known == version => None,
+        (_, Some(_)) => Some(ImageStep::Record),
+        (Some((ImageStatus::Ready, _)), None) => Some(ImageStep::Miss),
+        (_, None) => None,
     }
 }
 
@@ -60,21 +59,21 @@ mod tests {
     #[test]
     fn a_wish_comes_before_what_the_host_has() {
         for host in [None, Some("1")] {
-            assert_eq!(next(Some((ImageStatus::Importing, "")), host), Step::Import);
-            assert_eq!(next(Some((ImageStatus::Deleting, "1")), host), Step::Remove);
+            assert_eq!(next(Some((ImageStatus::Importing, "")), host), Some(ImageStep::Import));
+            assert_eq!(next(Some((ImageStatus::Deleting, "1")), host), Some(ImageStep::Remove));
         }
     }
 
     #[test]
     fn the_row_follows_the_host() {
-        assert_eq!(next(None, None), Step::Rest);
-        assert_eq!(next(None, Some("1")), Step::Record);
-        assert_eq!(next(Some((ImageStatus::Deleted, "1")), None), Step::Rest);
-        assert_eq!(next(Some((ImageStatus::Deleted, "1")), Some("1")), Step::Record);
-        assert_eq!(next(Some((ImageStatus::Failed, "1")), None), Step::Rest);
-        assert_eq!(next(Some((ImageStatus::Failed, "1")), Some("1")), Step::Record);
-        assert_eq!(next(Some((ImageStatus::Ready, "1")), Some("1")), Step::Rest);
-        assert_eq!(next(Some((ImageStatus::Ready, "1")), Some("2")), Step::Record);
-        assert_eq!(next(Some((ImageStatus::Ready, "1")), None), Step::Miss);
+        assert_eq!(next(None, None), None);
+        assert_eq!(next(None, Some("1")), Some(ImageStep::Record));
+        assert_eq!(next(Some((ImageStatus::Deleted, "1")), None), None);
+        assert_eq!(next(Some((ImageStatus::Deleted, "1")), Some("1")), Some(ImageStep::Record));
+        assert_eq!(next(Some((ImageStatus::Failed, "1")), None), None);
+        assert_eq!(next(Some((ImageStatus::Failed, "1")), Some("1")), Some(ImageStep::Record));
+        assert_eq!(next(Some((ImageStatus::Ready, "1")), Some("1")), None);
+        assert_eq!(next(Some((ImageStatus::Ready, "1")), Some("2")), Some(ImageStep::Record));
+        assert_eq!(next(Some((ImageStatus::Ready, "1")), None), Some(ImageStep::Miss));
     }
 }

@@ -7,7 +7,7 @@ use berth_qemu::host;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::services::engine::Finding;
+use crate::engine::Finding;
 use crate::services::sandbox::engine::qemu::QemuSandboxes;
 use crate::services::vm::engine::qemu::QemuEngine;
 

@@ -3,14 +3,12 @@
 //! the only SQL, `reconcile` makes the world agree. Services see each other only through `mod`, and
 //! through the questions below, which the composition root connects.
 
-pub mod engine;
 pub mod gateway;
 pub mod identity;
 mod owner;
 pub mod project;
 pub mod quota;
 pub mod sandbox;
-mod step;
 pub mod suspension;
 pub mod vm;
 

@@ -28,6 +28,8 @@ use crate::clock::Clock;
 pub use crate::db::due::Due;
 use crate::db::{Db, Signal};
 
+pub mod lifecycle;
+
 /// Rows fetched at a time.
 const BATCH: usize = 256;
 /// Longest time between two looks at the rows.

@@ -43,7 +43,7 @@ use crate::clock::Clock;
 use crate::config::{Config, SignUpMode};
 use crate::db::{Db, Tx};
 use crate::seal::Sealer;
-use crate::work::Driver;
+use crate::work::lifecycle::Lifecycle;
 use memory::Memory;
 
 /// Messages that are sent at the same time.
@@ -145,9 +145,8 @@ impl Identity {
     /// Its workers, until told to stop.
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let inner = &self.inner;
-        let reconciler = Arc::new(reconcile::outbox::OutboxReconciler::new(self.clone(), stop.clone()));
-        let (outbox, _) = Driver::new(reconciler, inner.db.clone(), inner.clock.clone(), CARRIERS);
-        tasks.spawn(outbox.run(stop.clone()));
+        let life = reconcile::outbox::MessageLife::new(self.clone());
+        Lifecycle::new(life, inner.clock.clone(), stop.clone()).spawn(tasks, &inner.db, CARRIERS);
         tasks.spawn(reconcile::housekeeping::run(self.clone(), stop.clone()));
     }
 

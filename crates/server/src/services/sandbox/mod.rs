@@ -32,6 +32,9 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
+use self::reconcile::shared::{Over, SharedLife};
+use self::store::layer::LayerRow;
+use self::store::memory::MemoryRow;
 use super::{Holder, Stops, Takes};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -39,7 +42,8 @@ use crate::db::resource_usage::Use;
 use crate::db::tenant::Whose;
 use crate::db::{Db, DbError, Tx, usage};
 use crate::lost::Lost;
-use crate::work::{Driver, Poker};
+use crate::work::Poker;
+use crate::work::lifecycle::{Life, Lifecycle};
 use build::Builds;
 use engine::SandboxEngine;
 
@@ -87,11 +91,11 @@ impl Sandboxes {
     /// Its workers, until told to stop.
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let workers = self.inner.config.workers;
-        let poke = self.drive(tasks, stop, reconcile::sandbox::SandboxReconciler::new(self.clone()), workers);
-        self.drive(tasks, stop, reconcile::template::TemplateReconciler::new(self.clone(), stop.clone()), KEEPERS);
-        self.drive(tasks, stop, reconcile::shared::LayerReconciler(self.clone()), REMOVERS);
-        self.drive(tasks, stop, reconcile::shared::MemoryReconciler(self.clone()), REMOVERS);
-        self.drive(tasks, stop, reconcile::shared::UploadReconciler(self.clone()), REMOVERS);
+        let poke = self.live(tasks, stop, reconcile::sandbox::SandboxLife::new(self.clone()), workers);
+        self.live(tasks, stop, reconcile::template::TemplateLife::new(self.clone(), stop.clone()), KEEPERS);
+        self.live(tasks, stop, SharedLife::<LayerRow>::new(self.clone()), REMOVERS);
+        self.live(tasks, stop, SharedLife::<MemoryRow>::new(self.clone()), REMOVERS);
+        self.live(tasks, stop, SharedLife::<Over>::new(self.clone()), REMOVERS);
         let (engine, ending) = (self.inner.engine.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
@@ -100,17 +104,14 @@ impl Sandboxes {
         tasks.spawn(metrics::write(self.clone(), to_write));
     }
 
-    fn drive<R: crate::work::Reconciler>(
+    fn live<L: Life>(
         &self,
         tasks: &mut JoinSet<()>,
         stop: &CancellationToken,
-        reconciler: R,
+        life: L,
         workers: usize,
-    ) -> Poker<R::Key> {
-        let (db, clock) = (self.inner.db.clone(), self.inner.clock.clone());
-        let (driver, poke) = Driver::new(Arc::new(reconciler), db, clock, workers);
-        tasks.spawn(driver.run(stop.clone()));
-        poke
+    ) -> Poker<L::Key> {
+        Lifecycle::new(life, self.inner.clock.clone(), stop.clone()).spawn(tasks, &self.inner.db, workers)
     }
 
     /// Waits until no machine is being put away any more; whether that was so in time.

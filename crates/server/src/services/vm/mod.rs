@@ -38,7 +38,8 @@ use crate::config::{Catalog, Config};
 use crate::db::resource_usage::Use;
 use crate::db::{Db, DbError, Tx};
 use crate::lost::Lost;
-use crate::work::Driver;
+use crate::work::Poker;
+use crate::work::lifecycle::{Life, Lifecycle};
 use engine::Engine;
 
 /// Between two looks at machines that are stopping.
@@ -93,31 +94,17 @@ impl Vms {
 
     /// Its workers, until told to stop. They first look at every machine that should exist.
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
-        let inner = &self.inner;
-        let (vms, poke) = Driver::new(
-            Arc::new(reconcile::vm::VmReconciler::new(self.clone())),
-            inner.db.clone(),
-            inner.clock.clone(),
-            inner.config.workers,
-        );
-        let (disks, _) = Driver::new(
-            Arc::new(reconcile::disk::DiskReconciler::new(self.clone())),
-            inner.db.clone(),
-            inner.clock.clone(),
-            inner.config.workers,
-        );
-        let (images, poke_image) = Driver::new(
-            Arc::new(reconcile::image::ImageReconciler::new(self.clone(), stop.clone())),
-            inner.db.clone(),
-            inner.clock.clone(),
-            inner.config.workers,
-        );
-        tasks.spawn(images.run(stop.clone()));
-        tasks.spawn(vms.run(stop.clone()));
-        tasks.spawn(disks.run(stop.clone()));
+        let poke = self.live(tasks, stop, reconcile::vm::VmLife::new(self.clone()));
+        self.live(tasks, stop, reconcile::disk::DiskLife::new(self.clone()));
+        let poke_image = self.live(tasks, stop, reconcile::image::ImageLife::new(self.clone()));
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
         tasks.spawn(metrics::sample(self.clone(), stop.clone()));
+    }
+
+    fn live<L: Life>(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, life: L) -> Poker<L::Key> {
+        let lives = Lifecycle::new(life, self.inner.clock.clone(), stop.clone());
+        lives.spawn(tasks, &self.inner.db, self.inner.config.workers)
     }
 
     /// Waits until no machine is stopping any more; whether that was so in time.

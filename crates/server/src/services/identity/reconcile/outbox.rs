@@ -4,20 +4,19 @@
 //! already, an invitation that was taken back need none. Its link or code is made, its hash is committed, and
 //! only then the message leaves; a second attempt makes another, and both are good.
 
-use std::time::Duration;
-
 use berth_domain::ids::{InvitationId, OutboxId, UserId};
 use berth_domain::names::misleads;
 use berth_domain::{Error, Result, Timestamp};
-use tokio_util::sync::CancellationToken;
 
 use crate::config::Secret;
 use crate::db::Tx;
+use crate::engine::EngineError;
 use crate::services::identity::mail::{self, Letter};
 use crate::services::identity::store::one_time::OneTimeRow;
 use crate::services::identity::store::outbox::OutboxRow;
 use crate::services::identity::{Identity, store, token};
-use crate::work::{Due, Reconciler};
+use crate::work::Due;
+use crate::work::lifecycle::{Life, Next, StepError, fault};
 
 /// First pause after a failure, in seconds; it doubles.
 const PAUSE: i64 = 5;
@@ -29,9 +28,6 @@ const GIVEN_UP: i64 = 3 * 86_400;
 /// Before a recipient who has got enough is written to again, in seconds.
 const WHILE: i64 = 900;
 
-/// Wait when not even a failure could be recorded.
-const BLIND_PAUSE: Duration = Duration::from_millis(500);
-
 /// What becomes of a message.
 enum Prepared {
     /// It is sent.
@@ -42,54 +38,75 @@ enum Prepared {
     Later,
 }
 
-/// Reconciles the outbox.
-pub struct OutboxReconciler {
+/// The lives of messages.
+pub struct MessageLife {
     identity: Identity,
-    stop: CancellationToken,
 }
 
-impl Reconciler for OutboxReconciler {
+impl Life for MessageLife {
     type Key = OutboxId;
+    type Seen = OutboxRow;
+    /// There is one: to send it.
+    type Step = ();
     const TABLE: &'static str = "outbox";
+    const KIND: &'static str = "outbox";
+    /// A relay may keep a message waiting for long; one that was dropped is sent again.
+    const DROPPED_BY_A_STOP: bool = true;
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<OutboxId>> {
         Ok(Due::at(now, store::outbox::with_work(&self.identity.inner.db, limit).await?))
     }
 
-    async fn reconcile(&self, id: OutboxId) {
-        let outcome = tokio::select! {
-            () = self.stop.cancelled() => return,
-            outcome = self.deliver(id) => outcome,
+    async fn look(&self, id: &OutboxId) -> Result<Option<OutboxRow>, StepError> {
+        Ok(store::outbox::find(&self.identity.inner.db, *id).await?)
+    }
+
+    async fn plan(&self, row: &OutboxRow) -> Result<Next<()>, StepError> {
+        let now = self.identity.inner.clock.now();
+        Ok(if row.work_at.is_some_and(|at| at <= now) { Next::Take(()) } else { Next::Rest(row.work_at) })
+    }
+
+    fn name((): &()) -> &'static str {
+        "send"
+    }
+
+    async fn take(&self, row: &OutboxRow, (): ()) -> Result<(), StepError> {
+        let (inner, mut row) = (&self.identity.inner, row.clone());
+        let letter = match self.prepare(&mut row).await? {
+            Prepared::Letter(letter) => letter,
+            Prepared::Unneeded => return Ok(self.settle(row.id, "unneeded").await?),
+            Prepared::Later => return Ok(self.later(&row).await?),
         };
-        if let Err(error) = outcome {
-            tracing::error!(outbox = %id, %error, "a message cannot be worked on; trying again");
-            tokio::time::sleep(BLIND_PAUSE).await;
+        let sent = inner.carrier.send(row.id, &row.recipient, &letter).await;
+        fault("outbox", "send", "done").await?;
+        match sent {
+            Ok(()) => self.settle(row.id, "sent").await?,
+            Err(reason) => self.failed(&row, &reason).await?,
         }
+        Ok(())
+    }
+
+    /// A row that waits has its time already.
+    async fn rest(&self, _: &OutboxRow, _: Option<Timestamp>) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    async fn postpone(&self, row: &OutboxRow, until: Timestamp) -> Result<(), StepError> {
+        let mut tx = self.identity.inner.db.begin().await?;
+        store::outbox::postpone(&mut tx, row.id, row.attempts, "the service could not work on it", until).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// Its age alone ends it.
+    async fn give_up(&self, _: &OutboxRow, _: &EngineError) -> Result<bool, StepError> {
+        Ok(false)
     }
 }
 
-impl OutboxReconciler {
-    /// A reconciler for the service's messages.
-    pub const fn new(identity: Identity, stop: CancellationToken) -> Self {
-        Self { identity, stop }
-    }
-
-    async fn deliver(&self, id: OutboxId) -> Result<()> {
-        let inner = &self.identity.inner;
-        let found = store::outbox::find(&inner.db, id).await?;
-        let Some(mut row) = found.filter(|row| row.work_at.is_some()) else { return Ok(()) };
-        let letter = match self.prepare(&mut row).await? {
-            Prepared::Letter(letter) => letter,
-            Prepared::Unneeded => return self.settle(id, "unneeded").await,
-            Prepared::Later => return self.later(&row).await,
-        };
-        crate::fault::point("outbox.send.before").await.map_err(Error::internal)?;
-        let sent = inner.carrier.send(id, &row.recipient, &letter).await;
-        crate::fault::point("outbox.send.done").await.map_err(Error::internal)?;
-        match sent {
-            Ok(()) => self.settle(id, "sent").await,
-            Err(reason) => self.failed(&row, &reason).await,
-        }
+impl MessageLife {
+    /// The lives of the service's messages.
+    pub const fn new(identity: Identity) -> Self {
+        Self { identity }
     }
 
     /// Has a message wait until its recipient has not been written to for a while.

@@ -21,7 +21,7 @@ pub use berth_domain::sandbox::plan::Machine as Observed;
 
 use super::agent::Connection;
 use super::build::Log;
-pub use crate::services::engine::{EngineError, Result};
+pub use crate::engine::{EngineError, Result};
 
 /// What a host has to give to sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,4 @@ pub mod sandbox;
 pub mod shared;
 pub mod template;
 
-pub(super) use crate::services::step::{StepError, fault};
-
-/// Pause between two tries, in seconds.
-const PAUSE: i64 = 3;
+pub(super) use crate::work::lifecycle::{StepError, fault};

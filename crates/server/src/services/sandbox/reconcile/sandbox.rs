@@ -1,59 +1,57 @@
-//! Brings one sandbox to what its row wants: look, plan, step, record, and again.
+//! Brings a sandbox to what its row wants.
 //!
-//! A step is recorded only onto the row it was decided for: if a request changed the wish meanwhile, the record
-//! is dropped and the next look decides anew. A cut is the exception: what was cut is recorded whatever is wanted
-//! now. Failures that may pass are tried again, ever later, until the phase's deadline ends them.
+//! A step is recorded only onto the row it was decided for: if a request changed the wish meanwhile, the worker drops
+//! the record and the next look decides anew. A cut is the exception: the worker records what it cut whatever is wanted
+//! now.
 
 mod cut;
 mod machine;
 mod record;
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
-
 use berth_domain::ids::{Owner, SandboxId};
-use berth_domain::sandbox::plan::{self, Deadlines, Life, Look, Machine, Source, Step};
+use berth_domain::sandbox::plan::{self, Deadlines, Look, Source, Step};
 use berth_domain::sandbox::{Phase, SnapshotStatus, TemplateStatus, Wish};
-use berth_domain::{Error, Result, Timestamp};
+use berth_domain::{Result, Timestamp};
 
 use super::{StepError, fault};
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::Activity;
+use crate::services::sandbox::engine::{Activity, EngineError};
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::sandbox::SandboxRow;
 use crate::services::sandbox::store::snapshot::SnapshotRow;
-use crate::work::{Due, Reconciler};
+use crate::work::Due;
+use crate::work::lifecycle::{Life, Next};
 pub(in crate::services::sandbox) use record::enter;
-
-/// Steps of one run: far more than a life needs, so that a defect cannot spin for ever.
-const MAX_STEPS: usize = 200;
-/// Longest pause between two tries of a failing step, in seconds.
-const LONGEST_PAUSE: i64 = 15;
-/// Wait when not even the pause could be recorded.
-const BLIND_PAUSE: Duration = Duration::from_millis(500);
+use record::still;
 
 /// Seconds until a sandbox whose guest is being asked is looked at again, if nothing tells before.
 const ASKED: i64 = 5;
 
-/// Reconciles sandboxes.
-pub struct SandboxReconciler {
+/// The lives of sandboxes.
+pub struct SandboxLife {
     sandboxes: Sandboxes,
-    failures: Mutex<HashMap<SandboxId, u32>>,
 }
 
 /// One look at a sandbox.
-struct Seen {
+pub struct Seen {
     row: SandboxRow,
     /// The snapshot whose cut is next.
     cut: Option<SnapshotRow>,
-    machine: Machine,
     now: Timestamp,
 }
 
-impl Reconciler for SandboxReconciler {
+/// A step, and what it was decided from.
+pub struct Decided {
+    step: Step,
+    look: Look,
+}
+
+impl Life for SandboxLife {
     type Key = SandboxId;
+    type Seen = Seen;
+    type Step = Decided;
     const TABLE: &'static str = store::sandbox::TABLE;
+    const KIND: &'static str = "sandbox";
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<SandboxId>> {
         Ok(store::sandbox::due(self.sandboxes.db(), now, limit).await?)
@@ -63,57 +61,91 @@ impl Reconciler for SandboxReconciler {
         store::sandbox::owner(self.sandboxes.db(), *id).await.ok().flatten()
     }
 
-    async fn reconcile(&self, id: SandboxId) {
-        let mut seen = None;
-        match self.bring_about(id, &mut seen).await {
-            Ok(()) => {
-                self.failures().remove(&id);
+    async fn look(&self, id: &SandboxId) -> Result<Option<Seen>, StepError> {
+        let db = self.sandboxes.db();
+        let Some(row) = store::sandbox::load(db, *id).await? else { return Ok(None) };
+        let cut = store::snapshot::to_cut(db, *id).await?.into_iter().next();
+        Ok(Some(Seen { row, cut, now: self.sandboxes.clock().now() }))
+    }
+
+    async fn plan(&self, seen: &Seen) -> Result<Next<Decided>, StepError> {
+        let look = self.snapshot(seen).await?;
+        Ok(match plan::next(&look) {
+            Step::Rest => Next::Rest(None),
+            Step::Wait(until) => Next::Rest(Some(until)),
+            step => Next::Take(Decided { step, look }),
+        })
+    }
+
+    fn name(decided: &Decided) -> &'static str {
+        decided.step.name()
+    }
+
+    async fn take(&self, seen: &Seen, Decided { step, look }: Decided) -> Result<(), StepError> {
+        let engine = self.sandboxes.engine();
+        match step {
+            Step::Reserve => self.reserve(seen).await,
+            Step::MakeDisk => self.make_disk(seen).await,
+            Step::Swap => self.swap(seen).await,
+            Step::Start => self.start(seen, &look).await,
+            Step::Cut(_) => self.cut(seen, false).await,
+            Step::CutCold(_) => self.cut(seen, true).await,
+            Step::GiveUpCut(_) => self.give_up_cut(seen, &look).await,
+            Step::SetNetwork => {
+                engine.set_network(seen.row.id, &seen.row.network).await?;
+                fault("sandbox", "set_network", "done").await?;
+                self.record(seen, |row| row.applied_network = Some(seen.row.network.clone())).await
             }
-            Err(error) => self.postpone(id, seen, error).await,
+            Step::Pause => self.pause(seen, &look).await,
+            Step::End => Ok(engine.end(seen.row.id).await?),
+            Step::Expire(over) => self.expire(seen, over).await,
+            Step::Fail(reason) => self.fail(seen, &reason).await,
+            Step::Finish => {
+                engine.discard(seen.row.id).await?;
+                fault("sandbox", "finish", "done").await?;
+                self.finish(seen).await
+            }
+            step => self.record(seen, |row| record::apply(row, &look, &step)).await,
         }
+    }
+
+    /// A change that came in meanwhile, whatever it is, wants another look: it set its own time.
+    async fn rest(&self, seen: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
+        if seen.row.work_at == until {
+            return Ok(());
+        }
+        let mut tx = self.sandboxes.db().begin().await?;
+        if let Some(before) = still(&mut tx, seen).await?
+            && (before.updated_at, before.work_at) == (seen.row.updated_at, seen.row.work_at)
+        {
+            let after = SandboxRow { work_at: until, ..before.clone() };
+            store::sandbox::update(&mut tx, &before, &after, seen.now).await?;
+            tx.commit().await?;
+        }
+        Ok(())
+    }
+
+    async fn postpone(&self, seen: &Seen, until: Timestamp) -> Result<(), StepError> {
+        self.record(seen, |row| row.work_at = Some(until)).await
+    }
+
+    /// Deletion is never given up, and what failed already cannot fail more.
+    async fn give_up(&self, seen: &Seen, error: &EngineError) -> Result<bool, StepError> {
+        if seen.row.wish == Wish::Deleted || seen.row.phase == Phase::Failed {
+            return Ok(false);
+        }
+        self.fail(seen, &error.to_string()).await?;
+        Ok(true)
     }
 }
 
-impl SandboxReconciler {
-    /// A reconciler for the service's sandboxes.
-    pub fn new(sandboxes: Sandboxes) -> Self {
-        Self { sandboxes, failures: Mutex::default() }
+impl SandboxLife {
+    /// The lives of the service's sandboxes.
+    pub const fn new(sandboxes: Sandboxes) -> Self {
+        Self { sandboxes }
     }
 
-    fn failures(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, u32>> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes steps until there is none to take; `last` is what the last one was decided for.
-    async fn bring_about(&self, id: SandboxId, last: &mut Option<Seen>) -> Result<(), StepError> {
-        for _ in 0..MAX_STEPS {
-            let Some(seen) = self.look(id).await? else { return Ok(()) };
-            let seen = last.insert(seen);
-            let look = self.plan_from(seen).await?;
-            match plan::next(&look) {
-                Step::Rest => return self.rest(seen, None).await,
-                Step::Wait(until) => return self.rest(seen, Some(until)).await,
-                step => {
-                    let name = step.name();
-                    tracing::debug!(sandbox = %id, step = name, "step");
-                    fault("sandbox", name, "before").await?;
-                    self.perform(seen, &look, step).await?;
-                    fault("sandbox", name, "after").await?;
-                }
-            }
-        }
-        Err(StepError::Own(Error::internal(format!("no rest after {MAX_STEPS} steps"))))
-    }
-
-    async fn look(&self, id: SandboxId) -> Result<Option<Seen>, StepError> {
-        let db = self.sandboxes.db();
-        let Some(row) = store::sandbox::load(db, id).await? else { return Ok(None) };
-        let cut = store::snapshot::to_cut(db, id).await?.into_iter().next();
-        let machine = self.sandboxes.engine().observe(id).await?;
-        Ok(Some(Seen { row, cut, machine, now: self.sandboxes.clock().now() }))
-    }
-
-    async fn plan_from(&self, seen: &Seen) -> Result<Look, StepError> {
+    async fn snapshot(&self, seen: &Seen) -> Result<Look, StepError> {
         let (row, config) = (&seen.row, self.sandboxes.config());
         let layer = match row.layer {
             Some(id) => store::layer::find(self.sandboxes.db(), id).await?,
@@ -140,7 +172,7 @@ impl SandboxReconciler {
             layer_made: layer.is_some_and(|layer| layer.made),
             swap: row.restore.is_some(),
             generation: row.generation,
-            machine: seen.machine.clone(),
+            machine: self.sandboxes.engine().observe(row.id).await?,
             host_restarted: match &row.host_boot {
                 Some(boot) => *boot != self.sandboxes.engine().host_boot().await,
                 None => false,
@@ -153,7 +185,7 @@ impl SandboxReconciler {
                 given_up: snapshot.status != SnapshotStatus::Pending,
             }),
             network_changed: ready && row.applied_network.as_ref() != Some(&row.network),
-            life: if ready { self.life(row, seen.now) } else { Life::default() },
+            life: if ready { self.life(row, seen.now) } else { plan::Life::default() },
         })
     }
 
@@ -188,86 +220,14 @@ impl SandboxReconciler {
         })
     }
 
-    fn life(&self, row: &SandboxRow, now: Timestamp) -> Life {
+    fn life(&self, row: &SandboxRow, now: Timestamp) -> plan::Life {
         let idle_at = row.idle_timeout_seconds.map(|seconds| {
             let activity = self.sandboxes.engine().activity(row.id);
             // The time counts from the last use of this machine.
             let used = activity.last_used.max(row.ready_since).unwrap_or(now);
             idle_at(activity, used, now, seconds)
         });
-        Life { expires_at: row.expires_at, idle_at }
-    }
-
-    async fn perform(&self, seen: &Seen, look: &Look, step: Step) -> Result<(), StepError> {
-        let engine = self.sandboxes.engine();
-        match step {
-            Step::Reserve => self.reserve(seen).await,
-            Step::MakeDisk => self.make_disk(seen).await,
-            Step::Swap => self.swap(seen).await,
-            Step::Start => self.start(seen).await,
-            Step::Cut(_) => self.cut(seen, false).await,
-            Step::CutCold(_) => self.cut(seen, true).await,
-            Step::GiveUpCut(_) => self.give_up_cut(seen, look).await,
-            Step::SetNetwork => {
-                engine.set_network(seen.row.id, &seen.row.network).await?;
-                fault("sandbox", "set_network", "done").await?;
-                self.record(seen, |row| row.applied_network = Some(seen.row.network.clone())).await
-            }
-            Step::Pause => self.pause(seen).await,
-            Step::End => Ok(engine.end(seen.row.id).await?),
-            Step::Expire(over) => self.expire(seen, over).await,
-            Step::Fail(reason) => self.fail(seen, &reason).await,
-            Step::Finish => {
-                engine.discard(seen.row.id).await?;
-                fault("sandbox", "finish", "done").await?;
-                self.finish(seen).await
-            }
-            step => self.record(seen, |row| record::apply(row, look, &step)).await,
-        }
-    }
-
-    /// Tries a failing step again later; a failure that will not pass is recorded.
-    async fn postpone(&self, id: SandboxId, seen: Option<Seen>, error: StepError) {
-        let outcome = match error {
-            StepError::Engine(error) if error.is_final() => self.give_up(id, &error.to_string()).await,
-            StepError::Engine(error) => {
-                tracing::warn!(sandbox = %id, %error, "a step failed; trying again");
-                self.try_later(id, seen).await
-            }
-            StepError::Own(error) => {
-                tracing::error!(sandbox = %id, %error, "a step failed; trying again");
-                self.try_later(id, seen).await
-            }
-        };
-        if let Err(error) = outcome {
-            tracing::error!(sandbox = %id, ?error, "the failure could not be recorded; trying again");
-            tokio::time::sleep(BLIND_PAUSE).await;
-        }
-    }
-
-    async fn give_up(&self, id: SandboxId, reason: &str) -> Result<(), StepError> {
-        match self.look(id).await? {
-            // Deletion is never given up, and what failed already cannot fail more.
-            Some(seen) if seen.row.wish == Wish::Deleted || seen.row.phase == Phase::Failed => {
-                self.try_later(id, Some(seen)).await
-            }
-            Some(seen) => self.fail(&seen, reason).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Has the row wait, if it still is what the failed step was decided for: another wish does not.
-    async fn try_later(&self, id: SandboxId, seen: Option<Seen>) -> Result<(), StepError> {
-        let failures = {
-            let mut all = self.failures();
-            let entry = all.entry(id).or_default();
-            *entry = entry.saturating_add(1);
-            *entry
-        };
-        let pause = 1_i64.checked_shl(failures - 1).unwrap_or(LONGEST_PAUSE).clamp(1, LONGEST_PAUSE);
-        let Some(seen) = seen else { return Ok(()) };
-        let until = self.sandboxes.clock().now().plus_seconds(pause);
-        self.record(&seen, |row| row.work_at = Some(until)).await
+        plan::Life { expires_at: row.expires_at, idle_at }
     }
 }
 
@@ -336,7 +296,7 @@ mod tests {
         let (owner, id) = ((OrgId(Uuid::now_v7()), ProjectId(Uuid::now_v7())), SandboxId(Uuid::now_v7()));
         gone(&db, owner, id).await;
         let engine = Arc::new(QemuSandboxes::open(&config, Clock::default()));
-        let reconciler = SandboxReconciler::new(Sandboxes::new(db, Clock::default(), &config, engine));
+        let reconciler = SandboxLife::new(Sandboxes::new(db, Clock::default(), &config, engine));
         assert_eq!(reconciler.owner(&id).await, Some(owner));
         assert_eq!(reconciler.owner(&SandboxId(Uuid::now_v7())).await, None);
     }

@@ -4,135 +4,232 @@
 //! is asked in the transaction that marks it, and what is marked can be named by nobody: new names come only from rows
 //! that have it already.
 
-use std::fmt::Display;
-use std::time::Duration;
+use std::fmt::{Debug, Display};
+use std::hash::Hash;
+use std::marker::PhantomData;
 
 use berth_domain::ids::{LayerId, MemoryId, UploadId};
 use berth_domain::{Result, Timestamp};
-use futures::FutureExt;
-use futures::future::BoxFuture;
 
-use super::{PAUSE, StepError, fault};
-use crate::db::{DbError, Tx};
+use super::{StepError, fault};
+use crate::db::{Db, DbError, Tx};
+use crate::engine::EngineError;
 use crate::services::sandbox::Sandboxes;
+use crate::services::sandbox::engine::SandboxEngine;
+use crate::services::sandbox::store::layer::LayerRow;
+use crate::services::sandbox::store::memory::MemoryRow;
 use crate::services::sandbox::store::{layer, memory, upload};
-use crate::work::{Due, Reconciler};
+use crate::work::Due;
+use crate::work::lifecycle::{Life, Next};
 
-/// Wait when not even the pause could be recorded.
-const BLIND_PAUSE: Duration = Duration::from_millis(500);
+/// What is kept for several, and removed once nobody needs it.
+pub trait Shared: Sized + Clone + Send + Sync + 'static {
+    /// What names it.
+    type Id: Copy + Eq + Hash + Send + Sync + Debug + Display + 'static;
+    /// Its table.
+    const TABLE: &'static str;
+    /// What it is, in logs and in the names of fault points.
+    const KIND: &'static str;
 
-/// Removes layers.
-pub struct LayerReconciler(pub Sandboxes);
+    /// Those that are to be looked at, longest due first, and when.
+    fn with_work(db: &Db, limit: usize) -> impl Future<Output = Result<Vec<(Self::Id, Timestamp)>, DbError>> + Send;
 
-/// Removes memories.
-pub struct MemoryReconciler(pub Sandboxes);
+    /// One of them, as far as it may be removed at `now`.
+    fn find(db: &Db, id: Self::Id, now: Timestamp) -> impl Future<Output = Result<Option<Self>, DbError>> + Send;
 
-/// Removes uploads.
-pub struct UploadReconciler(pub Sandboxes);
+    /// What names it.
+    fn id(&self) -> Self::Id;
 
-impl Reconciler for UploadReconciler {
-    type Key = UploadId;
-    const TABLE: &'static str = upload::TABLE;
+    /// Marks it as to be removed where nobody needs it; else has it rest.
+    fn condemn(tx: &mut Tx, id: Self::Id) -> impl Future<Output = Result<bool, DbError>> + Send;
 
-    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<UploadId>> {
-        Ok(Due::at(now, upload::with_work(self.0.db(), limit).await?))
-    }
+    /// Removes its file.
+    fn remove_file(engine: &dyn SandboxEngine, id: Self::Id) -> impl Future<Output = Result<(), EngineError>> + Send;
 
-    async fn reconcile(&self, id: UploadId) {
-        if let Err(error) = remove_upload(&self.0, id).await {
-            postpone(&self.0, "upload", id, &error, |tx, later| upload::look_at(tx, id, later).boxed()).await;
-        }
-    }
+    /// Removes its row.
+    fn remove(&self, tx: &mut Tx, now: Timestamp) -> impl Future<Output = Result<(), DbError>> + Send;
+
+    /// Has it looked at then.
+    fn look_at(tx: &mut Tx, id: Self::Id, at: Timestamp) -> impl Future<Output = Result<(), DbError>> + Send;
 }
 
-impl Reconciler for LayerReconciler {
-    type Key = LayerId;
+impl Shared for LayerRow {
+    type Id = LayerId;
     const TABLE: &'static str = layer::TABLE;
+    const KIND: &'static str = "layer";
 
-    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<LayerId>> {
-        Ok(Due::at(now, layer::with_work(self.0.db(), limit).await?))
+    async fn with_work(db: &Db, limit: usize) -> Result<Vec<(LayerId, Timestamp)>, DbError> {
+        layer::with_work(db, limit).await
     }
 
-    async fn reconcile(&self, id: LayerId) {
-        if let Err(error) = remove_layer(&self.0, id).await {
-            postpone(&self.0, "layer", id, &error, |tx, later| layer::look_at(tx, id, later).boxed()).await;
+    async fn find(db: &Db, id: LayerId, _: Timestamp) -> Result<Option<Self>, DbError> {
+        layer::find(db, id).await
+    }
+
+    fn id(&self) -> LayerId {
+        self.id
+    }
+
+    async fn condemn(tx: &mut Tx, id: LayerId) -> Result<bool, DbError> {
+        let condemned = layer::condemn(tx, id).await?;
+        if !condemned {
+            layer::rest(tx, id).await?;
         }
+        Ok(condemned)
+    }
+
+    async fn remove_file(engine: &dyn SandboxEngine, id: LayerId) -> Result<(), EngineError> {
+        engine.remove_layer(id).await
+    }
+
+    async fn remove(&self, tx: &mut Tx, now: Timestamp) -> Result<(), DbError> {
+        layer::remove(tx, self, now).await
+    }
+
+    async fn look_at(tx: &mut Tx, id: LayerId, at: Timestamp) -> Result<(), DbError> {
+        layer::look_at(tx, id, at).await
     }
 }
 
-impl Reconciler for MemoryReconciler {
-    type Key = MemoryId;
+impl Shared for MemoryRow {
+    type Id = MemoryId;
     const TABLE: &'static str = memory::TABLE;
+    const KIND: &'static str = "memory";
 
-    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<MemoryId>> {
-        Ok(Due::at(now, memory::with_work(self.0.db(), limit).await?))
+    async fn with_work(db: &Db, limit: usize) -> Result<Vec<(MemoryId, Timestamp)>, DbError> {
+        memory::with_work(db, limit).await
     }
 
-    async fn reconcile(&self, id: MemoryId) {
-        if let Err(error) = remove_memory(&self.0, id).await {
-            postpone(&self.0, "memory", id, &error, |tx, later| memory::look_at(tx, id, later).boxed()).await;
+    async fn find(db: &Db, id: MemoryId, _: Timestamp) -> Result<Option<Self>, DbError> {
+        memory::find(db, id).await
+    }
+
+    fn id(&self) -> MemoryId {
+        self.id
+    }
+
+    async fn condemn(tx: &mut Tx, id: MemoryId) -> Result<bool, DbError> {
+        let condemned = memory::condemn(tx, id).await?;
+        if !condemned {
+            memory::rest(tx, id).await?;
         }
+        Ok(condemned)
+    }
+
+    async fn remove_file(engine: &dyn SandboxEngine, id: MemoryId) -> Result<(), EngineError> {
+        engine.remove_memory(id).await
+    }
+
+    async fn remove(&self, tx: &mut Tx, _: Timestamp) -> Result<(), DbError> {
+        memory::remove(tx, self.id).await
+    }
+
+    async fn look_at(tx: &mut Tx, id: MemoryId, at: Timestamp) -> Result<(), DbError> {
+        memory::look_at(tx, id, at).await
     }
 }
 
-/// Has what could not be removed looked at again after a pause.
-async fn postpone(
-    sandboxes: &Sandboxes,
-    what: &str,
-    id: impl Display,
-    error: &StepError,
-    look_at: impl for<'t> FnOnce(&'t mut Tx, Timestamp) -> BoxFuture<'t, Result<(), DbError>> + Send,
-) {
-    tracing::warn!(what, %id, ?error, "what nobody needs could not be removed; trying again");
-    let later = sandboxes.clock().now().plus_seconds(PAUSE);
-    let postponed = async {
-        let mut tx = sandboxes.db().begin().await?;
-        look_at(&mut tx, later).await?;
-        tx.commit().await
-    };
-    if postponed.await.is_err() {
-        tokio::time::sleep(BLIND_PAUSE).await;
+/// An upload whose time is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Over(UploadId);
+
+impl Shared for Over {
+    type Id = UploadId;
+    const TABLE: &'static str = upload::TABLE;
+    const KIND: &'static str = "upload";
+
+    async fn with_work(db: &Db, limit: usize) -> Result<Vec<(UploadId, Timestamp)>, DbError> {
+        upload::with_work(db, limit).await
+    }
+
+    async fn find(db: &Db, id: UploadId, now: Timestamp) -> Result<Option<Self>, DbError> {
+        Ok(upload::is_over(db, id, now).await?.then_some(Self(id)))
+    }
+
+    fn id(&self) -> UploadId {
+        self.0
+    }
+
+    /// Its time alone decides.
+    async fn condemn(_: &mut Tx, _: UploadId) -> Result<bool, DbError> {
+        Ok(true)
+    }
+
+    async fn remove_file(engine: &dyn SandboxEngine, id: UploadId) -> Result<(), EngineError> {
+        engine.remove_upload(id).await
+    }
+
+    async fn remove(&self, tx: &mut Tx, _: Timestamp) -> Result<(), DbError> {
+        upload::remove(tx, self.0).await
+    }
+
+    async fn look_at(tx: &mut Tx, id: UploadId, at: Timestamp) -> Result<(), DbError> {
+        upload::look_at(tx, id, at).await
     }
 }
 
-async fn remove_layer(sandboxes: &Sandboxes, id: LayerId) -> Result<(), StepError> {
-    let mut tx = sandboxes.db().begin().await?;
-    let Some(row) = layer::find(&mut tx, id).await? else { return Ok(()) };
-    if !layer::condemn(&mut tx, id).await? {
-        layer::rest(&mut tx, id).await?;
-        return Ok(tx.commit().await?);
-    }
-    tx.commit().await?;
-    fault("sandbox", "remove_layer", "intent").await?;
-    sandboxes.engine().remove_layer(id).await?;
-    fault("sandbox", "remove_layer", "done").await?;
-    let mut tx = sandboxes.db().begin().await?;
-    layer::remove(&mut tx, &row, sandboxes.clock().now()).await?;
-    Ok(tx.commit().await?)
+/// The lives of what is shared.
+pub struct SharedLife<S> {
+    sandboxes: Sandboxes,
+    kind: PhantomData<S>,
 }
 
-async fn remove_memory(sandboxes: &Sandboxes, id: MemoryId) -> Result<(), StepError> {
-    let mut tx = sandboxes.db().begin().await?;
-    if memory::find(&mut tx, id).await?.is_none() {
-        return Ok(());
+impl<S: Shared> SharedLife<S> {
+    /// Those of the service.
+    pub const fn new(sandboxes: Sandboxes) -> Self {
+        Self { sandboxes, kind: PhantomData }
     }
-    if !memory::condemn(&mut tx, id).await? {
-        memory::rest(&mut tx, id).await?;
-        return Ok(tx.commit().await?);
-    }
-    tx.commit().await?;
-    fault("sandbox", "remove_memory", "intent").await?;
-    sandboxes.engine().remove_memory(id).await?;
-    fault("sandbox", "remove_memory", "done").await?;
-    let mut tx = sandboxes.db().begin().await?;
-    memory::remove(&mut tx, id).await?;
-    Ok(tx.commit().await?)
 }
 
-async fn remove_upload(sandboxes: &Sandboxes, id: UploadId) -> Result<(), StepError> {
-    fault("sandbox", "remove_upload", "intent").await?;
-    sandboxes.engine().remove_upload(id).await?;
-    let mut tx = sandboxes.db().begin().await?;
-    upload::remove(&mut tx, id).await?;
-    Ok(tx.commit().await?)
+impl<S: Shared> Life for SharedLife<S> {
+    type Key = S::Id;
+    type Seen = S;
+    /// There is one: to remove it.
+    type Step = ();
+    const TABLE: &'static str = S::TABLE;
+    const KIND: &'static str = S::KIND;
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<S::Id>> {
+        Ok(Due::at(now, S::with_work(self.sandboxes.db(), limit).await?))
+    }
+
+    async fn look(&self, id: &S::Id) -> Result<Option<S>, StepError> {
+        Ok(S::find(self.sandboxes.db(), *id, self.sandboxes.clock().now()).await?)
+    }
+
+    /// Whether anything needs it is asked in the transaction that marks it.
+    async fn plan(&self, seen: &S) -> Result<Next<()>, StepError> {
+        let mut tx = self.sandboxes.db().begin().await?;
+        let condemned = S::condemn(&mut tx, seen.id()).await?;
+        tx.commit().await?;
+        Ok(if condemned { Next::Take(()) } else { Next::Rest(None) })
+    }
+
+    fn name((): &()) -> &'static str {
+        "remove"
+    }
+
+    async fn take(&self, seen: &S, (): ()) -> Result<(), StepError> {
+        S::remove_file(self.sandboxes.engine(), seen.id()).await?;
+        fault(S::KIND, "remove", "done").await?;
+        let mut tx = self.sandboxes.db().begin().await?;
+        seen.remove(&mut tx, self.sandboxes.clock().now()).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// What is needed rests since that was found.
+    async fn rest(&self, _: &S, _: Option<Timestamp>) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    async fn postpone(&self, seen: &S, until: Timestamp) -> Result<(), StepError> {
+        let mut tx = self.sandboxes.db().begin().await?;
+        S::look_at(&mut tx, seen.id(), until).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// What nobody needs is never given up.
+    async fn give_up(&self, _: &S, _: &EngineError) -> Result<bool, StepError> {
+        Ok(false)
+    }
 }

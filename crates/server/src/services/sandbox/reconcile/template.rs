@@ -1,10 +1,5 @@
 //! Builds templates, boots each once and keeps its memory, and removes those that are deleted.
 //!
-//! ```text
-//!   pending ─► building: make the disk ─► boot it once, keep its memory ─► ready ─► deleting ─► (gone)
-//!                  └─► failed                 └─ not possible: ready without memory
-//! ```
-//!
 //! A boot writes to a layer of its own, so that one that was interrupted is thrown away and made anew.
 
 mod build;
@@ -13,13 +8,14 @@ use std::time::Duration;
 
 use berth_domain::ids::{LayerId, MemoryId, SandboxId, TemplateId};
 use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::template::{Look, TemplateStep, next};
 use berth_domain::sandbox::{MemoryKind, SourceKind, TemplateStatus, Warm};
 use berth_domain::{Error, Result, Timestamp};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::capacity::Left;
-use super::{PAUSE, StepError, fault};
+use super::{StepError, fault};
 use crate::db::Tx;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::engine::{DISK_FULL, EngineError, From, StartSpec, Warming};
@@ -28,94 +24,106 @@ use crate::services::sandbox::store;
 use crate::services::sandbox::store::layer::LayerRow;
 use crate::services::sandbox::store::memory::MemoryRow;
 use crate::services::sandbox::store::template::TemplateRow;
-use crate::work::{Due, Reconciler};
+use crate::work::Due;
+use crate::work::lifecycle::{Life, Next};
 
-/// Steps of one run.
-const MAX_STEPS: usize = 20;
 /// Tries of a boot before a template goes without its memory.
 const BOOTS: i64 = 3;
-/// Wait when not even the pause could be recorded.
-const BLIND_PAUSE: Duration = Duration::from_millis(500);
 
-/// Reconciles templates.
-pub struct TemplateReconciler {
+/// The lives of templates.
+pub struct TemplateLife {
     sandboxes: Sandboxes,
     stop: CancellationToken,
 }
 
-impl Reconciler for TemplateReconciler {
+impl Life for TemplateLife {
     type Key = TemplateId;
+    type Seen = TemplateRow;
+    type Step = TemplateStep;
     const TABLE: &'static str = store::template::TABLE;
+    const KIND: &'static str = "template";
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<TemplateId>> {
         Ok(store::template::due(self.sandboxes.db(), now, limit).await?)
     }
 
-    async fn reconcile(&self, id: TemplateId) {
-        let Err(error) = self.bring_about(id).await else { return };
-        let outcome = match error {
-            StepError::Engine(error) if error.is_final() => self.fail(id, &error.to_string()).await,
-            error => {
-                tracing::warn!(template = %id, ?error, "a step on a template failed; trying again");
-                self.change(id, |t, now| t.work_at = t.work_at.map(|_| now.plus_seconds(PAUSE))).await
+    async fn look(&self, id: &TemplateId) -> Result<Option<TemplateRow>, StepError> {
+        Ok(store::template::load(self.sandboxes.db(), *id).await?)
+    }
+
+    async fn plan(&self, template: &TemplateRow) -> Result<Next<TemplateStep>, StepError> {
+        let now = self.sandboxes.clock().now();
+        let waits = template.work_at.filter(|at| *at > now);
+        let step = next(&Look {
+            status: template.status,
+            gone: template.deleted_at.is_some(),
+            has_disk: template.layer.is_some(),
+            warm: template.warm,
+            too_late: now >= self.deadline(template),
+        });
+        Ok(match (waits, step) {
+            (Some(until), Some(_)) => Next::Rest(Some(until)),
+            (_, step) => step.map_or(Next::Rest(None), Next::Take),
+        })
+    }
+
+    fn name(step: &TemplateStep) -> &'static str {
+        step.as_str()
+    }
+
+    async fn take(&self, template: &TemplateRow, step: TemplateStep) -> Result<(), StepError> {
+        let id = template.id;
+        match step {
+            TemplateStep::Enter => {
+                self.change(id, |t, now| enter(t, TemplateStatus::Building, Some("making its disk".into()), now)).await
             }
-        };
-        if let Err(error) = outcome {
-            tracing::error!(template = %id, ?error, "the failure could not be recorded; trying again");
-            tokio::time::sleep(BLIND_PAUSE).await;
+            TemplateStep::MakeDisk => self.make_disk(template).await,
+            TemplateStep::Warm => self.warm(template).await,
+            TemplateStep::Ready => {
+                self.change(id, |t, now| {
+                    let message = t.message.take().filter(|_| t.warm == Warm::Failed);
+                    enter(t, TemplateStatus::Ready, message, now);
+                })
+                .await
+            }
+            TemplateStep::Expire => {
+                let seconds = self.sandboxes.config().template_seconds;
+                self.fail(id, &format!("it was not built within {seconds} seconds")).await
+            }
+            TemplateStep::Remove => self.remove(template).await,
         }
+    }
+
+    async fn rest(&self, template: &TemplateRow, until: Option<Timestamp>) -> Result<(), StepError> {
+        if template.work_at == until {
+            return Ok(());
+        }
+        self.change(template.id, |t, _| {
+            if (t.status, t.work_at) == (template.status, template.work_at) {
+                t.work_at = until;
+            }
+        })
+        .await
+    }
+
+    async fn postpone(&self, template: &TemplateRow, until: Timestamp) -> Result<(), StepError> {
+        self.change(template.id, |t, _| t.work_at = t.work_at.map(|_| until)).await
+    }
+
+    /// One that is being deleted is tried again.
+    async fn give_up(&self, template: &TemplateRow, error: &EngineError) -> Result<bool, StepError> {
+        if template.status == TemplateStatus::Deleting {
+            return Ok(false);
+        }
+        self.fail(template.id, &error.to_string()).await?;
+        Ok(true)
     }
 }
 
-impl TemplateReconciler {
-    /// A reconciler, until the service stops.
-    pub fn new(sandboxes: Sandboxes, stop: CancellationToken) -> Self {
+impl TemplateLife {
+    /// The lives of the service's templates, until it stops.
+    pub const fn new(sandboxes: Sandboxes, stop: CancellationToken) -> Self {
         Self { sandboxes, stop }
-    }
-
-    async fn bring_about(&self, id: TemplateId) -> Result<(), StepError> {
-        for _ in 0..MAX_STEPS {
-            let Some(template) = store::template::load(self.sandboxes.db(), id).await? else { return Ok(()) };
-            if template.deleted_at.is_some() {
-                return self.change(id, |t, _| t.work_at = None).await;
-            }
-            let waits = template.work_at.is_some_and(|at| at > self.sandboxes.clock().now());
-            if waits || self.stop.is_cancelled() {
-                return Ok(());
-            }
-            match template.status {
-                TemplateStatus::Deleting => return self.remove(&template).await,
-                TemplateStatus::Failed => return self.change(id, |t, _| t.work_at = None).await,
-                TemplateStatus::Ready if template.warm != Warm::Wanted => {
-                    return self.change(id, |t, _| t.work_at = None).await;
-                }
-                TemplateStatus::Ready => self.warm(&template).await?,
-                TemplateStatus::Pending => {
-                    self.change(id, |t, now| enter(t, TemplateStatus::Building, Some("making its disk".into()), now))
-                        .await?;
-                }
-                TemplateStatus::Building => self.build(&template).await?,
-            }
-        }
-        Err(Error::internal(format!("no rest after {MAX_STEPS} steps")).into())
-    }
-
-    async fn build(&self, template: &TemplateRow) -> Result<(), StepError> {
-        let seconds = self.sandboxes.config().template_seconds;
-        if self.sandboxes.clock().now() >= self.deadline(template) {
-            return self.fail(template.id, &format!("it was not built within {seconds} seconds")).await;
-        }
-        if template.layer.is_none() {
-            return self.make_disk(template).await;
-        }
-        if template.warm == Warm::Wanted {
-            return self.warm(template).await;
-        }
-        self.change(template.id, |t, now| {
-            let message = t.message.take().filter(|_| t.warm == Warm::Failed);
-            enter(t, TemplateStatus::Ready, message, now);
-        })
-        .await
     }
 
     /// When it has to be built. Time in which no service ran counts for no deadline.
@@ -133,7 +141,7 @@ impl TemplateReconciler {
             change.after.base_layer = Some(layer);
             return change.commit().await;
         };
-        fault("sandbox", "make_template", "intent").await?;
+        fault("template", "make_disk", "intent").await?;
         let engine = self.sandboxes.engine();
         let built = match template.kind {
             SourceKind::Platform => engine.adopt_template(&template.source, layer).await.map(|()| None)?,
@@ -145,7 +153,7 @@ impl TemplateReconciler {
                 }
             }
         };
-        fault("sandbox", "make_template", "done").await?;
+        fault("template", "make_disk", "done").await?;
         let bytes = engine.layer_bytes(layer).await?;
         let Some(mut change) = self.begin(id).await? else { return Ok(()) };
         if let Some(parent) = built.as_ref().and_then(|built| built.parent)
@@ -186,7 +194,7 @@ impl TemplateReconciler {
             return self.cannot_be_warm(template, &missing).await;
         }
         let Some(warming) = self.begin_warm(template).await? else { return Ok(()) };
-        fault("sandbox", "warm", "intent").await?;
+        fault("template", "warm", "intent").await?;
         let [top, base, ..] = warming.machine.layers[..] else {
             return Err(Error::internal("a boot without its layers").into());
         };
@@ -196,7 +204,7 @@ impl TemplateReconciler {
             // What is half done is thrown away with its machine, here or where it begins anew.
             () = self.called_off(template) => return Ok(engine.end(machine).await?),
         };
-        fault("sandbox", "warm", "done").await?;
+        fault("template", "warm", "done").await?;
         match warmed {
             Ok(bytes) => self.record_warm(template.id, &warming, top, bytes).await,
             Err(EngineError::Transient(reason)) if template.attempts + 1 < BOOTS => {
@@ -296,10 +304,9 @@ impl TemplateReconciler {
 
     async fn remove(&self, template: &TemplateRow) -> Result<(), StepError> {
         let machine = SandboxId(template.id.0);
-        fault("sandbox", "remove_template", "before").await?;
         self.sandboxes.engine().end(machine).await?;
         self.sandboxes.engine().discard(machine).await?;
-        fault("sandbox", "remove_template", "done").await?;
+        fault("template", "remove", "done").await?;
         self.sandboxes.builds().end(template.id);
         let Some(mut change) = self.begin(template.id).await? else { return Ok(()) };
         let waiting = store::sandbox::waiting_for_template(&mut change.tx, template.id).await?;
@@ -320,8 +327,7 @@ impl TemplateReconciler {
         let Some(mut change) = self.begin(id).await? else { return Ok(()) };
         let (t, now) = (&mut change.after, change.now);
         if t.status == TemplateStatus::Deleting {
-            t.work_at = Some(now.plus_seconds(PAUSE));
-            return change.commit().await;
+            return Ok(());
         }
         (t.base_layer, t.layer, t.next_layer) = (None, None, None);
         (t.memory, t.next_memory, t.slot) = (None, None, None);

@@ -117,6 +117,16 @@ pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(UploadId, Timestamp
         .await
 }
 
+/// Whether an upload is there whose time is over.
+pub async fn is_over(db: &Db, id: UploadId, now: Timestamp) -> Result<bool, DbError> {
+    let over: i64 = sql("SELECT COUNT(*) FROM sandbox_uploads WHERE id = $1 AND expires_at <= $2")
+        .bind(id)
+        .bind(now)
+        .fetch_one(db)
+        .await?;
+    Ok(over > 0)
+}
+
 /// Removes the row of one that is gone.
 pub async fn remove(tx: &mut Tx, id: UploadId) -> Result<(), DbError> {
     sql("DELETE FROM sandbox_uploads WHERE id = $1").bind(id).execute(tx).await.map(drop)

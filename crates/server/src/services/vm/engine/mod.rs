@@ -15,7 +15,7 @@ use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, Protocol};
 use tokio::sync::broadcast;
 
-pub use crate::services::engine::{EngineError, Result};
+pub use crate::engine::{EngineError, Result};
 
 /// What a host has to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

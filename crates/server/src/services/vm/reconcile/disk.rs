@@ -1,8 +1,7 @@
 //! Makes and removes disks that are not part of a VM's creation.
 
-use std::time::Duration;
-
 use berth_domain::ids::{DiskId, Owner, VmId};
+use berth_domain::vm::disk::{DiskStep, next};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 use berth_domain::{Error, Result, Timestamp};
 
@@ -12,21 +11,20 @@ use crate::db::Tx;
 use crate::services::vm::engine::{DiskSource, DiskSpec, EngineError};
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::{Vms, store, told};
-use crate::work::{Due, Reconciler};
+use crate::work::Due;
+use crate::work::lifecycle::{Life, Next};
 
-/// Pause between two tries, in seconds.
-const PAUSE: i64 = 3;
-/// Wait when not even the pause could be recorded.
-const BLIND_PAUSE: Duration = Duration::from_millis(500);
-
-/// Reconciles disks.
-pub struct DiskReconciler {
+/// The lives of disks.
+pub struct DiskLife {
     vms: Vms,
 }
 
-impl Reconciler for DiskReconciler {
+impl Life for DiskLife {
     type Key = DiskId;
+    type Seen = DiskRow;
+    type Step = DiskStep;
     const TABLE: &'static str = "disks";
+    const KIND: &'static str = "disk";
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<DiskId>> {
         Ok(store::disk::due(self.vms.db(), now, limit).await?)
@@ -36,64 +34,78 @@ impl Reconciler for DiskReconciler {
         store::disk::owner(self.vms.db(), *id).await.ok().flatten()
     }
 
-    async fn reconcile(&self, id: DiskId) {
-        let Err(error) = self.bring_about(id).await else {
-            return;
-        };
-        tracing::warn!(disk = %id, ?error, "a step on a disk failed; trying again");
-        if let Err(error) = self.postpone(id).await {
-            tracing::error!(disk = %id, ?error, "the failure could not be recorded; trying again");
-            tokio::time::sleep(BLIND_PAUSE).await;
+    async fn look(&self, id: &DiskId) -> Result<Option<DiskRow>, StepError> {
+        let mut tx = self.vms.db().begin().await?;
+        Ok(store::disk::load(&mut tx, *id).await?)
+    }
+
+    async fn plan(&self, disk: &DiskRow) -> Result<Next<DiskStep>, StepError> {
+        Ok(next(disk.status).map_or(Next::Rest(None), Next::Take))
+    }
+
+    fn name(step: &DiskStep) -> &'static str {
+        step.as_str()
+    }
+
+    async fn take(&self, disk: &DiskRow, step: DiskStep) -> Result<(), StepError> {
+        match step {
+            DiskStep::Place => self.place(disk).await,
+            DiskStep::Make => make(&self.vms, disk).await,
+            DiskStep::Remove => self.remove(disk).await,
         }
+    }
+
+    async fn rest(&self, disk: &DiskRow, until: Option<Timestamp>) -> Result<(), StepError> {
+        record(&self.vms, disk.id, |now, _| {
+            if now.status == disk.status {
+                now.work_at = until;
+            }
+        })
+        .await
+    }
+
+    async fn postpone(&self, disk: &DiskRow, until: Timestamp) -> Result<(), StepError> {
+        record(&self.vms, disk.id, |disk, _| disk.work_at = Some(until)).await
+    }
+
+    /// What is to be removed is never given up.
+    async fn give_up(&self, disk: &DiskRow, error: &EngineError) -> Result<bool, StepError> {
+        if disk.status == DiskStatus::Deleting {
+            return Ok(false);
+        }
+        settle(&self.vms, disk, Some(error.to_string())).await?;
+        Ok(true)
     }
 }
 
-impl DiskReconciler {
-    /// A reconciler for the service's disks.
+impl DiskLife {
+    /// The lives of the service's disks.
     pub const fn new(vms: Vms) -> Self {
         Self { vms }
     }
 
-    async fn bring_about(&self, id: DiskId) -> Result<(), StepError> {
-        let mut tx = self.vms.db().begin().await?;
-        let row = store::disk::load(&mut tx, id).await?;
-        drop(tx);
-        match row {
-            Some(disk) if disk.status == DiskStatus::Deleting => self.remove(&disk).await,
-            Some(disk) if disk.status == DiskStatus::Pending => match self.place(&disk).await? {
-                Some(placed) => make(&self.vms, &placed).await,
-                None => Ok(()),
-            },
-            Some(disk) if disk.status == DiskStatus::Provisioning => make(&self.vms, &disk).await,
-            Some(disk) => record(&self.vms, disk.id, |disk, _| disk.work_at = None).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Takes a place on the host for a disk, or fails it for the lack of one. The disk, if it has its place.
-    async fn place(&self, disk: &DiskRow) -> Result<Option<DiskRow>, StepError> {
+    /// Takes a place on the host for a disk, or fails it for the lack of one.
+    async fn place(&self, disk: &DiskRow) -> Result<(), StepError> {
         let capacity = self.vms.engine().capacity().await?;
         let now = self.vms.clock().now();
         let mut tx = self.vms.db().begin().await?;
         let found = store::disk::load(&mut tx, disk.id).await?;
         let Some(before) = found.filter(|disk| disk.status == DiskStatus::Pending) else {
-            return Ok(None);
+            return Ok(());
         };
         let missing = shortage_of_disk(&mut tx, &before.region_id, before.size_gb, capacity).await?;
-        let (fits, mut disk) = (missing.is_none(), before.clone());
+        let mut disk = before.clone();
         disk.status = DiskStatus::Provisioning;
         if let Some(missing) = missing {
             disk.status = DiskStatus::Failed;
             disk.message = Some(EngineError::NoCapacity(missing).to_string());
             disk.work_at = None;
         }
-        let disk = write(&mut tx, &before, disk, now).await?;
-        tx.commit().await?;
-        Ok(fits.then_some(disk))
+        write(&mut tx, &before, disk, now).await?;
+        Ok(tx.commit().await?)
     }
 
     async fn remove(&self, disk: &DiskRow) -> Result<(), StepError> {
-        fault("disk", "remove", "before").await?;
         self.vms.engine().remove_disk(disk.id).await?;
         fault("disk", "remove", "done").await?;
         record(&self.vms, disk.id, |disk, now| {
@@ -102,10 +114,6 @@ impl DiskReconciler {
             disk.work_at = None;
         })
         .await
-    }
-
-    async fn postpone(&self, id: DiskId) -> Result<(), StepError> {
-        record(&self.vms, id, |disk, now| disk.work_at = Some(now.plus_seconds(PAUSE))).await
     }
 }
 
@@ -120,17 +128,16 @@ pub(super) async fn place_all(tx: &mut Tx, vm: VmId, now: Timestamp) -> Result<V
 
 /// Makes a disk that has its place, and records it. A failure that will not pass is recorded on the disk, not returned.
 pub(super) async fn make(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
-    fault("disk", "make", "before").await?;
-    let made = match source(disk) {
-        Ok(source) => vms.engine().make_disk(&DiskSpec { id: disk.id, source, size_gb: disk.size_gb }).await,
-        Err(error) => return Err(error.into()),
-    };
+    let made = vms.engine().make_disk(&DiskSpec { id: disk.id, source: source(disk)?, size_gb: disk.size_gb }).await;
     fault("disk", "make", "done").await?;
-    let reason = match made {
-        Ok(()) => None,
-        Err(error) if error.is_final() => Some(error.to_string()),
-        Err(error) => return Err(error.into()),
-    };
+    match made {
+        Err(error) if !error.is_final() => Err(error.into()),
+        made => settle(vms, disk, made.err().map(|error| error.to_string())).await,
+    }
+}
+
+/// Records that a disk is made, or why it cannot be.
+async fn settle(vms: &Vms, disk: &DiskRow, reason: Option<String>) -> Result<(), StepError> {
     record(vms, disk.id, |disk, _| {
         disk.status = if reason.is_none() { DiskStatus::Ready } else { DiskStatus::Failed };
         disk.message = reason;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_domain::vm::ImageStatus;
-use berth_domain::vm::image::{Step, next};
+use berth_domain::vm::image::{ImageStep, next};
 use berth_domain::{Error, Result, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -19,14 +19,11 @@ use crate::services::vm::engine::{EngineError, ImageInfo};
 use crate::services::vm::store::image::ImageRow;
 use crate::services::vm::wire::image::Import;
 use crate::services::vm::{Vms, store};
-use crate::work::{Due, Poker, Reconciler};
+use crate::work::lifecycle::{Life, Next};
+use crate::work::{Due, Poker};
 
 /// Between two looks at the images the host has.
 const LOOK: Duration = Duration::from_secs(2);
-/// Pause between two tries, in seconds.
-const PAUSE: i64 = 3;
-/// Wait when not even the pause could be recorded.
-const BLIND_PAUSE: Duration = Duration::from_millis(500);
 
 /// Before the first request: images that nobody knows yet become rows, and uploads that no row owns go.
 pub async fn prepare(vms: &Vms) -> Result<()> {
@@ -70,74 +67,96 @@ async fn everything(vms: &Vms) -> Result<HashSet<String>> {
     Ok(known.into_iter().chain(found.into_iter().map(|info| info.id)).collect())
 }
 
-/// Reconciles images.
-pub struct ImageReconciler {
+/// The lives of images.
+pub struct ImageLife {
     vms: Vms,
-    stop: CancellationToken,
 }
 
-impl Reconciler for ImageReconciler {
+/// One look at an image: its row, and what the host has of it.
+pub struct Seen {
+    id: String,
+    row: Option<ImageRow>,
+    host: Option<ImageInfo>,
+}
+
+impl Life for ImageLife {
     type Key = String;
+    type Seen = Seen;
+    type Step = ImageStep;
     const TABLE: &'static str = "images";
+    const KIND: &'static str = "image";
+    /// A download may take an hour; one that is dropped half way begins anew at the next start.
+    const DROPPED_BY_A_STOP: bool = true;
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<String>> {
         Ok(Due::at(now, store::image::with_work(self.vms.db(), limit).await?))
     }
 
-    async fn reconcile(&self, id: String) {
-        // A download may take an hour; what is dropped half way begins anew at the next start.
-        let outcome = tokio::select! {
-            () = self.stop.cancelled() => return,
-            outcome = self.bring_about(&id) => outcome,
-        };
-        let Err(error) = outcome else { return };
-        tracing::warn!(image = id, ?error, "a step on an image failed; trying again");
-        let later = self.vms.clock().now().plus_seconds(PAUSE);
-        let postponed = change(&self.vms, &id, |row| row.work_at = row.work_at.map(|_| later)).await;
-        if let Err(error) = postponed {
-            tracing::error!(image = id, ?error, "the failure could not be recorded; trying again");
-            tokio::time::sleep(BLIND_PAUSE).await;
-        }
-    }
-}
-
-impl ImageReconciler {
-    /// A reconciler for the service's images. It lets go of what it does when told to stop.
-    pub const fn new(vms: Vms, stop: CancellationToken) -> Self {
-        Self { vms, stop }
+    async fn look(&self, id: &String) -> Result<Option<Seen>, StepError> {
+        let row = store::image::find_ever(self.vms.db(), id).await?;
+        Ok(Some(Seen { id: id.clone(), row, host: self.vms.engine().image(id).await? }))
     }
 
-    async fn bring_about(&self, id: &str) -> Result<(), StepError> {
-        let vms = &self.vms;
-        let row = store::image::find_ever(vms.db(), id).await?;
-        let host = vms.engine().image(id).await?;
-        let step = next(
-            row.as_ref().map(|row| (row.status, row.version.as_str())),
-            host.as_ref().map(|info| info.version.as_str()),
-        );
-        match (step, row, host) {
-            (Step::Import, Some(row), _) => self.import(row).await,
-            (Step::Remove, Some(row), _) => self.remove(row).await,
-            (Step::Record, row, Some(info)) => {
-                tracing::info!(image = id, version = info.version, "image is ready");
-                Ok(record(vms, row.as_ref(), info).await?)
+    async fn plan(&self, Seen { row, host, .. }: &Seen) -> Result<Next<ImageStep>, StepError> {
+        let row = row.as_ref().map(|row| (row.status, row.version.as_str()));
+        let step = next(row, host.as_ref().map(|info| info.version.as_str()));
+        Ok(step.map_or(Next::Rest(None), Next::Take))
+    }
+
+    fn name(step: &ImageStep) -> &'static str {
+        step.as_str()
+    }
+
+    async fn take(&self, seen: &Seen, step: ImageStep) -> Result<(), StepError> {
+        match (step, &seen.row, &seen.host) {
+            (ImageStep::Import, Some(row), _) => self.import(row).await,
+            (ImageStep::Remove, Some(row), _) => self.remove(row).await,
+            (ImageStep::Record, row, Some(info)) => {
+                tracing::info!(image = seen.id, version = info.version, "image is ready");
+                Ok(record(&self.vms, row.as_ref(), info.clone()).await?)
             }
-            (Step::Miss, Some(row), _) => {
-                fail(vms, &row, "its files are missing or damaged; build or import it again".into()).await
+            (ImageStep::Miss, Some(row), _) => {
+                fail(&self.vms, row, "its files are missing or damaged; build or import it again".into()).await
             }
             _ => Ok(()),
         }
     }
 
-    async fn import(&self, row: ImageRow) -> Result<(), StepError> {
+    /// A row at rest has no time of its own: the host is looked at every two seconds.
+    async fn rest(&self, _: &Seen, _: Option<Timestamp>) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    async fn postpone(&self, seen: &Seen, until: Timestamp) -> Result<(), StepError> {
+        change(&self.vms, &seen.id, |row| row.work_at = row.work_at.map(|_| until)).await
+    }
+
+    /// An image that is to be removed is never given up.
+    async fn give_up(&self, seen: &Seen, error: &EngineError) -> Result<bool, StepError> {
+        match &seen.row {
+            Some(row) if row.status == ImageStatus::Importing => {
+                fail(&self.vms, row, error.to_string()).await?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+impl ImageLife {
+    /// The lives of the service's images.
+    pub const fn new(vms: Vms) -> Self {
+        Self { vms }
+    }
+
+    async fn import(&self, row: &ImageRow) -> Result<(), StepError> {
         let vms = &self.vms;
         let source = row.source.as_deref().unwrap_or_default();
         let import: Import = serde_json::from_str(source).map_err(Error::internal)?;
-        fault("image", "import", "before").await?;
-        let taken = match self.fetch(&row, &import).await {
+        let taken = match self.fetch(row, &import).await {
             Ok(file) => {
                 fault("image", "import", "fetched").await?;
-                say(vms, &row, "checking and converting".into()).await?;
+                say(vms, row, "checking and converting".into()).await?;
                 vms.engine().import_image(&file, &import.for_engine()).await
             }
             Err(error) => Err(error),
@@ -146,12 +165,12 @@ impl ImageReconciler {
         match taken {
             Ok(info) => {
                 tracing::info!(image = row.id, version = info.version, "image is imported");
-                record(vms, Some(&row), info).await?;
+                record(vms, Some(row), info).await?;
             }
-            Err(error) if error.is_final() => fail(vms, &row, error.to_string()).await?,
+            Err(error) if error.is_final() => fail(vms, row, error.to_string()).await?,
             Err(error) => return Err(error.into()),
         }
-        fault("image", "import", "after").await?;
+        fault("image", "import", "recorded").await?;
         self.sweep(&import).await
     }
 
@@ -184,11 +203,10 @@ impl ImageReconciler {
         Ok(())
     }
 
-    async fn remove(&self, row: ImageRow) -> Result<(), StepError> {
-        fault("image", "remove", "before").await?;
+    async fn remove(&self, row: &ImageRow) -> Result<(), StepError> {
         self.vms.engine().remove_image(&row.id).await?;
         fault("image", "remove", "done").await?;
-        settle(&self.vms, &row, |row| row.status = ImageStatus::Deleted).await
+        settle(&self.vms, row, |row| row.status = ImageStatus::Deleted).await
     }
 }
 

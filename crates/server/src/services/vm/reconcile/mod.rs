@@ -7,4 +7,4 @@ pub mod host;
 pub mod image;
 pub mod vm;
 
-pub(super) use crate::services::step::{StepError, fault};
+pub(super) use crate::work::lifecycle::{StepError, fault};

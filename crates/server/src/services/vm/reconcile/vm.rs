@@ -1,15 +1,11 @@
-//! Brings one VM to what its row wants: snapshot, plan, step, record, and again.
+//! Brings a VM to what its row wants.
 //!
-//! A step is recorded only onto the row it was decided for: if a request changed the wish meanwhile,
-//! the record is dropped and the next look decides anew. Doing is repeatable, so nothing is lost by
-//! that. Failures that may pass are tried again, ever later, until the status' deadline ends them.
+//! A step is recorded only onto the row it was decided for: if a request changed the wish meanwhile, the worker drops
+//! the record and the next look decides anew. Doing is repeatable, so nothing is lost by that.
 
 mod record;
 
-use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use berth_domain::ids::{DiskId, Owner, VmId};
 use berth_domain::vm::model::{Want, ssh_port};
@@ -24,38 +20,35 @@ use crate::services::vm::engine::{DataDisk, EngineError, MachineSpec, Open, ssh_
 use crate::services::vm::store;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::vm::VmRow;
-use crate::work::{Due, Reconciler};
+use crate::work::Due;
+use crate::work::lifecycle::{Life, Next};
 use record::{Failure, apply, opened, opens, refused, running, still};
 
-/// Steps of one run: far more than a life needs, so that a defect cannot spin for ever.
-const MAX_STEPS: usize = 100;
-/// Longest pause between two tries of a failing step, in seconds.
-const LONGEST_PAUSE: i64 = 15;
 /// SSH's own port, where nothing else is known of it.
 const SSH: u16 = 22;
 /// What the owner of a running VM is told while the worker cannot reach its machine.
 const PORTS_LATER: &str = "its inbound ports could not be changed yet; the worker tries again";
 /// What the owner of a VM is told whose guest wrote more than the host had room for.
 const STALLED: &str = "the host's disk is full; the VM stands still, and goes on once there is room";
-/// Wait when not even the pause could be recorded.
-const BLIND_PAUSE: Duration = Duration::from_millis(500);
 
-/// Reconciles VMs.
-pub struct VmReconciler {
+/// The lives of VMs.
+pub struct VmLife {
     vms: Vms,
-    failures: Mutex<HashMap<VmId, u32>>,
 }
 
 /// One look at a VM.
-struct Seen {
+pub struct Seen {
     vm: VmRow,
     disks: Vec<DiskRow>,
     now: Timestamp,
 }
 
-impl Reconciler for VmReconciler {
+impl Life for VmLife {
     type Key = VmId;
+    type Seen = Seen;
+    type Step = Step;
     const TABLE: &'static str = "vms";
+    const KIND: &'static str = "vm";
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<VmId>> {
         Ok(store::vm::due(self.vms.db(), now, limit).await?)
@@ -65,53 +58,93 @@ impl Reconciler for VmReconciler {
         store::vm::owner(self.vms.db(), *id).await.ok().flatten()
     }
 
-    async fn reconcile(&self, id: VmId) {
-        let mut seen = None;
-        match self.bring_about(id, &mut seen).await {
-            Ok(()) => {
-                self.failures().remove(&id);
+    async fn look(&self, id: &VmId) -> Result<Option<Seen>, StepError> {
+        let Some(vm) = store::vm::peek(self.vms.db(), *id).await? else {
+            return Ok(None);
+        };
+        let disks = store::disk::peek_of_vm(self.vms.db(), *id).await?;
+        Ok(Some(Seen { vm, disks, now: self.vms.clock().now() }))
+    }
+
+    async fn plan(&self, seen: &Seen) -> Result<Next<Step>, StepError> {
+        Ok(match plan::next(&self.snapshot(seen).await?) {
+            Step::Rest => Next::Rest(None),
+            Step::Wait(until) => Next::Rest(Some(until)),
+            step => Next::Take(step),
+        })
+    }
+
+    fn name(step: &Step) -> &'static str {
+        step.name()
+    }
+
+    async fn take(&self, seen: &Seen, step: Step) -> Result<(), StepError> {
+        let (id, engine, now) = (seen.vm.id, self.vms.engine(), seen.now);
+        match step {
+            Step::Reserve => self.reserve(seen).await,
+            Step::MakeDisk(disk) => self.make_disk(seen, disk).await,
+            Step::Start => self.start(seen).await,
+            Step::SetPorts => self.set_ports(seen).await,
+            Step::Resume => Ok(engine.resume(id).await?),
+            Step::GoOn { has_room } => self.go_on(seen, has_room).await,
+            Step::PressPower => {
+                engine.press_power(id).await?;
+                fault("vm", "press_power", "done").await?;
+                self.record(seen, |vm| {
+                    vm.power_off_at = vm.power_off_at.or(Some(now));
+                    vm.pressed_at = Some(now);
+                })
+                .await
             }
-            Err(error) => self.postpone(id, seen, error).await,
+            Step::PowerOff => Ok(engine.power_off(id).await?),
+            Step::Finish => {
+                engine.discard(id).await?;
+                fault("vm", "finish", "done").await?;
+                self.finish(seen).await
+            }
+            Step::Fail(reason) => self.fail(seen, Failure::Other(reason)).await,
+            step => self.record(seen, |vm| apply(vm, &step, now)).await,
         }
+    }
+
+    /// A change that came in meanwhile, whatever it is, wants another look: it set its own time.
+    async fn rest(&self, seen: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
+        if seen.vm.work_at == until {
+            return Ok(());
+        }
+        let mut tx = self.vms.db().begin().await?;
+        if let Some(before) = still(&mut tx, seen).await?
+            && before.updated_at == seen.vm.updated_at
+        {
+            let after = VmRow { work_at: until, ..before.clone() };
+            store::vm::update(&mut tx, &before, &after).await?;
+            tx.commit().await?;
+        }
+        Ok(())
+    }
+
+    async fn postpone(&self, seen: &Seen, until: Timestamp) -> Result<(), StepError> {
+        self.record(seen, |vm| vm.work_at = Some(until)).await
+    }
+
+    /// A deletion is given up by its deadline alone.
+    async fn give_up(&self, seen: &Seen, error: &EngineError) -> Result<bool, StepError> {
+        if seen.vm.want == Want::Gone {
+            return Ok(false);
+        }
+        let failure = match error {
+            EngineError::NoCapacity(missing) => Failure::Capacity(missing.clone()),
+            other => Failure::Other(other.to_string()),
+        };
+        self.fail(seen, failure).await?;
+        Ok(true)
     }
 }
 
-impl VmReconciler {
-    /// A reconciler for the service's VMs.
-    pub fn new(vms: Vms) -> Self {
-        Self { vms, failures: Mutex::default() }
-    }
-
-    fn failures(&self) -> std::sync::MutexGuard<'_, HashMap<VmId, u32>> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes steps until there is none to take; `last` is what the last one was decided for.
-    async fn bring_about(&self, id: VmId, last: &mut Option<Seen>) -> Result<(), StepError> {
-        for _ in 0..MAX_STEPS {
-            let Some(seen) = self.look(id).await? else {
-                return Ok(());
-            };
-            let seen = last.insert(seen);
-            let step = plan::next(&self.snapshot(seen).await?);
-            match step {
-                Step::Rest => return self.rest(seen, None).await,
-                Step::Wait(until) => return self.rest(seen, Some(until)).await,
-                step => {
-                    tracing::debug!(vm = %id, step = step.name(), "step");
-                    self.take(seen, step).await?;
-                }
-            }
-        }
-        Err(StepError::Own(Error::internal(format!("no rest after {MAX_STEPS} steps"))))
-    }
-
-    async fn look(&self, id: VmId) -> Result<Option<Seen>, StepError> {
-        let Some(vm) = store::vm::peek(self.vms.db(), id).await? else {
-            return Ok(None);
-        };
-        let disks = store::disk::peek_of_vm(self.vms.db(), id).await?;
-        Ok(Some(Seen { vm, disks, now: self.vms.clock().now() }))
+impl VmLife {
+    /// The lives of the service's VMs.
+    pub const fn new(vms: Vms) -> Self {
+        Self { vms }
     }
 
     async fn snapshot(&self, seen: &Seen) -> Result<Snapshot, StepError> {
@@ -149,43 +182,6 @@ impl VmReconciler {
             machine,
             machine_ready: running && !vm.guest_ready && engine.guest_ready(vm.id).await,
         })
-    }
-
-    /// Does a step and records it, passing the fault points before, between and after.
-    async fn take(&self, seen: &Seen, step: Step) -> Result<(), StepError> {
-        let name = step.name();
-        fault("vm", name, "before").await?;
-        self.perform(seen, step).await?;
-        fault("vm", name, "after").await
-    }
-
-    async fn perform(&self, seen: &Seen, step: Step) -> Result<(), StepError> {
-        let (id, engine, now) = (seen.vm.id, self.vms.engine(), seen.now);
-        match step {
-            Step::Reserve => self.reserve(seen).await,
-            Step::MakeDisk(disk) => self.make_disk(seen, disk).await,
-            Step::Start => self.start(seen).await,
-            Step::SetPorts => self.set_ports(seen).await,
-            Step::Resume => Ok(engine.resume(id).await?),
-            Step::GoOn { has_room } => self.go_on(seen, has_room).await,
-            Step::PressPower => {
-                engine.press_power(id).await?;
-                fault("vm", "press_power", "done").await?;
-                self.record(seen, |vm| {
-                    vm.power_off_at = vm.power_off_at.or(Some(now));
-                    vm.pressed_at = Some(now);
-                })
-                .await
-            }
-            Step::PowerOff => Ok(engine.power_off(id).await?),
-            Step::Finish => {
-                engine.discard(id).await?;
-                fault("vm", "finish", "done").await?;
-                self.finish(seen).await
-            }
-            Step::Fail(reason) => self.fail(seen, Failure::Other(reason)).await,
-            step => self.record(seen, |vm| apply(vm, &step, now)).await,
-        }
     }
 
     async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
@@ -303,51 +299,6 @@ impl VmReconciler {
             vm.message = refused(&started);
         })
         .await
-    }
-
-    /// Tries a failing step again later; a failure that will not pass is recorded.
-    async fn postpone(&self, id: VmId, seen: Option<Seen>, error: StepError) {
-        let outcome = match error {
-            StepError::Engine(EngineError::Permanent(reason)) => self.give_up(id, Failure::Other(reason)).await,
-            StepError::Engine(EngineError::NoCapacity(missing)) => self.give_up(id, Failure::Capacity(missing)).await,
-            StepError::Engine(EngineError::Transient(reason)) => {
-                tracing::warn!(vm = %id, reason, "a step failed; trying again");
-                self.try_later(id, seen).await
-            }
-            StepError::Own(error) => {
-                tracing::error!(vm = %id, %error, "a step failed; trying again");
-                self.try_later(id, seen).await
-            }
-        };
-        if let Err(error) = outcome {
-            tracing::error!(vm = %id, ?error, "the failure could not be recorded; trying again");
-            tokio::time::sleep(BLIND_PAUSE).await;
-        }
-    }
-
-    async fn give_up(&self, id: VmId, failure: Failure) -> Result<(), StepError> {
-        match self.look(id).await? {
-            // A deletion is given up by its deadline alone.
-            Some(seen) if seen.vm.want == Want::Gone => self.try_later(id, Some(seen)).await,
-            Some(seen) => self.fail(&seen, failure).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Has the row wait, if it still is what the failed step was decided for: another wish does not.
-    async fn try_later(&self, id: VmId, seen: Option<Seen>) -> Result<(), StepError> {
-        let failures = {
-            let mut all = self.failures();
-            let entry = all.entry(id).or_default();
-            *entry = entry.saturating_add(1);
-            *entry
-        };
-        let pause = 1_i64.checked_shl(failures - 1).unwrap_or(LONGEST_PAUSE).clamp(1, LONGEST_PAUSE);
-        let Some(seen) = seen else {
-            return Ok(());
-        };
-        let until = self.vms.clock().now().plus_seconds(pause);
-        self.record(&seen, |vm| vm.work_at = Some(until)).await
     }
 }
 

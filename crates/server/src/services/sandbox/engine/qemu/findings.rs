@@ -4,7 +4,7 @@
 use berth_qemu::sandbox::can_limit;
 
 use super::QemuSandboxes;
-use crate::services::engine::Finding;
+use crate::engine::Finding;
 
 impl QemuSandboxes {
     /// What this host offers to sandboxes, and what to type for more.

@@ -7,7 +7,7 @@ use berth_domain::{Error, Timestamp};
 use uuid::Uuid;
 
 use super::record::drop_cut;
-use super::{SandboxReconciler, Seen};
+use super::{SandboxLife, Seen};
 use crate::db::Tx;
 use crate::services::sandbox::engine::{Capacity, Cut, CutDone, DISK_FULL, EngineError};
 use crate::services::sandbox::ops;
@@ -17,7 +17,7 @@ use crate::services::sandbox::store::memory::MemoryRow;
 use crate::services::sandbox::store::sandbox::SandboxRow;
 use crate::services::sandbox::store::snapshot::SnapshotRow;
 
-impl SandboxReconciler {
+impl SandboxLife {
     /// Cuts the disk for the next snapshot, of the running machine or without one.
     pub(super) async fn cut(&self, seen: &Seen, cold: bool) -> Result<(), StepError> {
         let step = if cold { "cut_cold" } else { "cut" };

@@ -1,13 +1,13 @@
 //! The steps that touch the host: room, disk, start, pause.
 
 use berth_domain::ids::{LayerId, MemoryId, SnapshotId};
-use berth_domain::sandbox::plan::Machine;
+use berth_domain::sandbox::plan::{Look, Machine};
 use berth_domain::sandbox::{MemoryKind, Phase, Warm, Wish};
 use berth_domain::{Error, Timestamp};
 use uuid::Uuid;
 
 use super::record::{enter, still};
-use super::{SandboxReconciler, Seen};
+use super::{SandboxLife, Seen};
 use crate::db::Tx;
 use crate::services::sandbox::engine::{Capacity, DISK_FULL, From, StartSpec, Started};
 use crate::services::sandbox::reconcile::capacity::Left;
@@ -25,7 +25,7 @@ struct Ground {
     size: (i64, i64),
 }
 
-impl SandboxReconciler {
+impl SandboxLife {
     pub(super) async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
         let capacity = self.sandboxes.engine().capacity().await?;
         fault("sandbox", "reserve", "done").await?;
@@ -125,9 +125,9 @@ impl SandboxReconciler {
         Ok(tx.commit().await?)
     }
 
-    pub(super) async fn start(&self, seen: &Seen) -> Result<(), StepError> {
+    pub(super) async fn start(&self, seen: &Seen, look: &Look) -> Result<(), StepError> {
         let host = self.sandboxes.engine().host_boot().await;
-        if seen.machine == Machine::Absent {
+        if look.machine == Machine::Absent {
             let now = seen.now;
             self.record(seen, |row| {
                 row.generation = seen.row.generation + 1;
@@ -204,8 +204,8 @@ impl SandboxReconciler {
         })
     }
 
-    pub(super) async fn pause(&self, seen: &Seen) -> Result<(), StepError> {
-        let memory = self.name_memory(seen).await?;
+    pub(super) async fn pause(&self, seen: &Seen, look: &Look) -> Result<(), StepError> {
+        let memory = self.name_memory(seen, look).await?;
         fault("sandbox", "pause", "intent").await?;
         let paused = self.sandboxes.engine().pause(seen.row.id, memory).await?;
         fault("sandbox", "pause", "done").await?;
@@ -229,11 +229,11 @@ impl SandboxReconciler {
 
     /// Where the memory goes, if it is to be kept: its row is written first. On a host without room for it the sandbox
     /// is put away without, because putting one away must always be possible.
-    async fn name_memory(&self, seen: &Seen) -> Result<Option<MemoryId>, StepError> {
+    async fn name_memory(&self, seen: &Seen, look: &Look) -> Result<Option<MemoryId>, StepError> {
         let host = self.sandboxes.engine().capacity().await?;
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(None) };
-        let running = matches!(seen.machine, Machine::Running { .. });
+        let running = matches!(look.machine, Machine::Running { .. });
         let keeps = before.keep_memory && host.has_room(before.memory_mb);
         let (Some(layer), true, true, None) = (before.layer, keeps, running, before.memory) else {
             return Ok(before.memory);

@@ -5,7 +5,7 @@ use berth_domain::sandbox::plan::{self, Look, Over, Step};
 use berth_domain::sandbox::{OnTimeout, Phase, SnapshotStatus, Wish};
 use serde_json::json;
 
-use super::{SandboxReconciler, Seen};
+use super::{SandboxLife, Seen};
 use crate::db::audit::{Actor, Audit};
 use crate::db::{Tx, event};
 use crate::services::sandbox::ops;
@@ -14,7 +14,7 @@ use crate::services::sandbox::store;
 use crate::services::sandbox::store::sandbox::SandboxRow;
 use crate::services::sandbox::store::snapshot::SnapshotRow;
 
-impl SandboxReconciler {
+impl SandboxLife {
     /// Writes a change onto the row it was decided for, with its event. A row whose wish changed meanwhile is
     /// left alone.
     pub(super) async fn record(&self, seen: &Seen, change: impl FnOnce(&mut SandboxRow)) -> Result<(), StepError> {
@@ -44,23 +44,6 @@ impl SandboxReconciler {
             if after.source_snapshot != Some(snapshot) && after.restore != Some(snapshot) {
                 ops::snapshot::settle(tx, snapshot, now).await?;
             }
-        }
-        Ok(())
-    }
-
-    /// Nothing to do now: remembers when to look again.
-    pub(super) async fn rest(&self, seen: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
-        if seen.row.work_at == until {
-            return Ok(());
-        }
-        let mut tx = self.sandboxes.db().begin().await?;
-        // A change that came in meanwhile, whatever it is, wants another look: it set its own time.
-        if let Some(before) = still(&mut tx, seen).await?
-            && (before.updated_at, before.work_at) == (seen.row.updated_at, seen.row.work_at)
-        {
-            let after = SandboxRow { work_at: until, ..before.clone() };
-            store::sandbox::update(&mut tx, &before, &after, seen.now).await?;
-            tx.commit().await?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use berth_domain::sandbox::{SourceKind, TemplateStatus};
 use berth_domain::{Error, Timestamp};
 use tokio_util::sync::CancellationToken;
 
-use super::{StepError, TemplateReconciler};
+use super::{StepError, TemplateLife};
 use crate::services::sandbox::build::Log;
 use crate::services::sandbox::engine::{Build, Built, DISK_FULL, EngineError, Named};
 use crate::services::sandbox::ops::template::USER;
@@ -36,7 +36,7 @@ enum Not {
     Ever(String),
 }
 
-impl TemplateReconciler {
+impl TemplateLife {
     /// Builds the disk. None if it waits, or is not wanted any more.
     pub(super) async fn build_disk(
         &self,

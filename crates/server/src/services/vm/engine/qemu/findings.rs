@@ -5,7 +5,7 @@ use std::path::Path;
 use berth_qemu::{accel, host, image, machine};
 
 use super::{GIB, QemuEngine};
-use crate::services::engine::Finding;
+use crate::engine::Finding;
 
 impl QemuEngine {
     /// What `berth doctor` tells of machines.

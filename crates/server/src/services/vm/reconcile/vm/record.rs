@@ -11,7 +11,7 @@ use berth_domain::vm::plan::Step;
 use berth_domain::vm::{DiskKind, DiskStatus, ExposedPort, Status};
 use serde_json::json;
 
-use super::{Seen, VmReconciler};
+use super::{Seen, VmLife};
 use crate::db::{Signal, Tx, event};
 use crate::services::vm::engine::{MachineSpec, Started, ssh_at};
 use crate::services::vm::reconcile::StepError;
@@ -40,7 +40,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl VmReconciler {
+impl VmLife {
     /// Writes a change onto the row it was decided for, with its event. A row whose wish changed
     /// meanwhile is left alone.
     pub(super) async fn record(&self, seen: &Seen, change: impl FnOnce(&mut VmRow)) -> Result<(), StepError> {
@@ -81,23 +81,6 @@ impl VmReconciler {
             store::operation::finish(tx, vm.id, outcome, reason, now).await?;
         }
         tx.signal(Signal::Row("vms", vm.id.0));
-        Ok(())
-    }
-
-    /// Nothing to do now: remembers when to look again.
-    pub(super) async fn rest(&self, seen: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
-        if seen.vm.work_at == until {
-            return Ok(());
-        }
-        let mut tx = self.vms.db().begin().await?;
-        // A change that came in meanwhile, whatever it is, wants another look: it set its own time.
-        if let Some(before) = still(&mut tx, seen).await?
-            && before.updated_at == seen.vm.updated_at
-        {
-            let after = VmRow { work_at: until, ..before.clone() };
-            store::vm::update(&mut tx, &before, &after).await?;
-            tx.commit().await?;
-        }
         Ok(())
     }
 
