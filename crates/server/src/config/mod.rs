@@ -12,6 +12,7 @@ mod log;
 mod lost;
 mod mail;
 pub mod model;
+mod overcommit;
 mod prices;
 mod quota;
 mod sandbox;
@@ -36,6 +37,7 @@ pub use log::LogFormat;
 pub use lost::Lost;
 pub use mail::{Mail, Sms};
 pub use model::Gateway;
+pub use overcommit::Overcommit;
 pub use prices::{Amount, PlanPrice, Prices};
 pub use quota::Quota;
 pub use sandbox::Sandbox;
@@ -157,6 +159,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// How often a MiB of the host is promised to each kind of machine.
+    pub const fn overcommit(&self) -> Overcommit {
+        Overcommit { vm: self.vm.memory_overcommit, sandbox: self.sandbox.memory_overcommit }
+    }
+
     /// Reads the file and what `env` answers.
     pub fn from_sources(file: Option<&Path>, env: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let file = file.map(Path::to_path_buf).or_else(|| env("BERTH_CONFIG").map(PathBuf::from));

@@ -55,6 +55,7 @@ const STEPS: &[Step] = steps![
     22 "0022" "deaths_and_refusals",
     23 "0023" "ports_pending",
     24 "0024" "template_machines",
+    25 "0025" "machines",
 ];
 
 /// Brings the schema up to date; does nothing where it is.

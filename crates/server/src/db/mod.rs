@@ -18,6 +18,7 @@ pub mod json;
 pub mod keeper;
 mod lane;
 pub mod listing;
+pub mod machine;
 mod migrate;
 pub mod owned;
 mod query;

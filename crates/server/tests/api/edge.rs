@@ -489,7 +489,7 @@ async fn metrics_tell_of_the_database_and_not_of_what_is_counted_in_it() {
     };
     platform.admin.until("a database and its VMs", |_| async { tell(true).await }).await;
     let mut tx = platform.app().db.begin().await.expect("a transaction");
-    sql("ALTER TABLE vms RENAME TO machines").execute(&mut tx).await.expect("another schema");
+    sql("ALTER TABLE vms RENAME TO things").execute(&mut tx).await.expect("another schema");
     tx.commit().await.expect("committed");
     platform.admin.until("a database alone", |_| async { tell(false).await }).await;
     platform.app().db.close().await;

@@ -7,6 +7,7 @@ mod admin;
 mod api_key;
 mod audit;
 mod authority;
+mod capacity;
 mod client_address;
 mod disk;
 mod edge;

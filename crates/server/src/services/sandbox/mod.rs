@@ -37,7 +37,7 @@ use self::store::layer::LayerRow;
 use self::store::memory::MemoryRow;
 use super::{Holder, Stops, Takes};
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Overcommit};
 use crate::db::resource_usage::Use;
 use crate::db::tenant::Whose;
 use crate::db::{Db, DbError, Tx, usage};
@@ -65,6 +65,7 @@ struct Inner {
     clock: Clock,
     engine: Arc<dyn SandboxEngine>,
     config: crate::config::Sandbox,
+    overcommit: Overcommit,
     builds: Builds,
     lost: Lost,
     began_at: Timestamp,
@@ -74,8 +75,8 @@ impl Sandboxes {
     /// The service over an engine.
     pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn SandboxEngine>) -> Self {
         let (builds, lost) = (Builds::new(config.sandbox.builders), Lost::new(config));
-        let (began_at, config) = (clock.now(), config.sandbox.clone());
-        Self { inner: Arc::new(Inner { db, clock, engine, config, builds, lost, began_at }) }
+        let (began_at, overcommit, config) = (clock.now(), config.overcommit(), config.sandbox.clone());
+        Self { inner: Arc::new(Inner { db, clock, engine, config, overcommit, builds, lost, began_at }) }
     }
 
     /// Its routes.
@@ -165,6 +166,10 @@ impl Sandboxes {
 
     pub(crate) fn builds(&self) -> &Builds {
         &self.inner.builds
+    }
+
+    pub(crate) fn overcommit(&self) -> Overcommit {
+        self.inner.overcommit
     }
 
     pub(crate) fn config(&self) -> &crate::config::Sandbox {

@@ -34,7 +34,7 @@ use uuid::Uuid;
 
 use super::{Holder, Stops, Takes};
 use crate::clock::Clock;
-use crate::config::{Catalog, Config};
+use crate::config::{Catalog, Config, Overcommit};
 use crate::db::resource_usage::Use;
 use crate::db::{Db, DbError, Tx};
 use crate::lost::Lost;
@@ -57,6 +57,7 @@ struct Inner {
     engine: Arc<dyn Engine>,
     catalog: Catalog,
     config: crate::config::Vm,
+    overcommit: Overcommit,
     next_address: AtomicU32,
     metrics: metrics::Metrics,
     views: views::Views,
@@ -74,6 +75,7 @@ impl Vms {
             engine,
             catalog: config.catalog.clone(),
             config: config.vm.clone(),
+            overcommit: config.overcommit(),
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
             views: views::Views::default(),
@@ -153,6 +155,10 @@ impl Vms {
 
     pub(crate) fn catalog(&self) -> &Catalog {
         &self.inner.catalog
+    }
+
+    pub(crate) fn overcommit(&self) -> Overcommit {
+        self.inner.overcommit
     }
 
     pub(crate) fn config(&self) -> &crate::config::Vm {

@@ -229,7 +229,7 @@ impl TemplateLife {
             return Ok(None);
         }
         let mut tx = self.sandboxes.db().begin().await?;
-        Ok(Left::of(&mut tx, self.sandboxes.config(), host).await?.machines(1, template.memory_mb).err())
+        Ok(Left::of(&mut tx, self.sandboxes.overcommit(), host).await?.machines(1, template.memory_mb).err())
     }
 
     async fn record_warm(&self, id: TemplateId, warming: &Warming, top: LayerId, bytes: i64) -> Result<(), StepError> {

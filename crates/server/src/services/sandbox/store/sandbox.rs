@@ -10,6 +10,7 @@ use berth_domain::sandbox::{OnTimeout, Phase, Wish};
 use super::{Holds, Tenant};
 use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
+use crate::db::machine::{self, Held};
 use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
@@ -202,6 +203,11 @@ impl Holds for SandboxRow {
 }
 
 impl SandboxRow {
+    /// What its machine holds of the host.
+    fn holds(&self) -> Option<Held> {
+        self.reserved.then_some(Held { machines: 1, vcpu: self.vcpu, memory_mb: self.memory_mb })
+    }
+
     /// What is counted of it: its size, while it is ready.
     fn takes(&self) -> Option<Use> {
         (self.ready_since.is_some() && self.deleted_at.is_none()).then(|| Use {
@@ -228,7 +234,8 @@ impl SandboxRow {
 
 /// Writes a new row, and wakes the worker.
 pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow) -> Result<(), DbError> {
-    record::insert(TABLE, columns(sandbox)).execute(tx).await?;
+    record::insert(TABLE, columns(sandbox)).execute(&mut *tx).await?;
+    machine::settle(tx, machine::Owner::Sandbox(sandbox.id), None, sandbox.holds()).await?;
     tx.signal(Signal::Work(TABLE));
     Ok(())
 }
@@ -236,6 +243,7 @@ pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow) -> Result<(), DbError> {
 /// Writes a row anew, notes what it takes, has looked at what it does not hold any more, and tells who waits for it.
 pub async fn update(tx: &mut Tx, before: &SandboxRow, after: &SandboxRow, now: Timestamp) -> Result<(), DbError> {
     record::update(tx, TABLE, &columns(before), columns(after)).await?;
+    machine::settle(tx, machine::Owner::Sandbox(after.id), before.holds(), after.holds()).await?;
     let taken = after.takes();
     if taken != before.takes() {
         // The time that it was ready, to the microsecond.
@@ -463,22 +471,6 @@ pub async fn waiting_for_snapshot(tx: &mut Tx, id: SnapshotId) -> Result<i64, Db
     .bind(id)
     .fetch_one(tx)
     .await
-}
-
-/// How many sandboxes have memory reserved, and how much they and the machines of templates have, in MiB.
-pub async fn reserved(tx: &mut Tx) -> Result<(i64, i64), DbError> {
-    struct Sums(i64, i64);
-    impl FromRow for Sums {
-        fn from_row(row: &Row) -> Result<Self, DbError> {
-            Ok(Self(row.int("n")?, row.int("mib")?))
-        }
-    }
-    let Sums(count, memory_mb) = sql("SELECT COUNT(*) AS n, CAST(COALESCE(SUM(memory_mb), 0) + (SELECT \
-         COALESCE(SUM(memory_mb * machines), 0) FROM sandbox_templates WHERE machines > 0) AS BIGINT) AS mib \
-         FROM sandboxes WHERE reserved = 1")
-    .fetch_one(tx)
-    .await?;
-    Ok((count, memory_mb))
 }
 
 /// The smallest slot that is free.

@@ -8,6 +8,7 @@ use berth_domain::sandbox::{SourceKind, TemplateStatus, Warm};
 use super::{Holds, Tenant};
 use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
+use crate::db::machine::{self, Held};
 use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, due, json, page_of, sql};
 
@@ -136,6 +137,14 @@ fn columns(t: &TemplateRow) -> Columns {
     }
 }
 
+impl TemplateRow {
+    /// What the machines that work for it hold of the host.
+    fn holds(&self) -> Option<Held> {
+        let machines = if self.slot.is_some() { self.machines } else { 0 };
+        (machines > 0).then_some(Held { machines, vcpu: self.vcpu, memory_mb: self.memory_mb })
+    }
+}
+
 impl Holds for TemplateRow {
     fn layers(&self) -> Vec<LayerId> {
         self.base_layer.into_iter().chain(self.layer).chain(self.next_layer).collect()
@@ -148,7 +157,8 @@ impl Holds for TemplateRow {
 
 /// Writes a new row, and wakes the worker.
 pub async fn insert(tx: &mut Tx, template: &TemplateRow) -> Result<(), DbError> {
-    record::insert(TABLE, columns(template)).execute(tx).await?;
+    record::insert(TABLE, columns(template)).execute(&mut *tx).await?;
+    machine::settle(tx, machine::Owner::Template(template.id), None, template.holds()).await?;
     tx.signal(Signal::Work(TABLE));
     Ok(())
 }
@@ -156,6 +166,7 @@ pub async fn insert(tx: &mut Tx, template: &TemplateRow) -> Result<(), DbError> 
 /// Writes a row anew, and has looked at what it does not hold any more.
 pub async fn update(tx: &mut Tx, before: &TemplateRow, after: &TemplateRow, now: Timestamp) -> Result<(), DbError> {
     record::update(tx, TABLE, &columns(before), columns(after)).await?;
+    machine::settle(tx, machine::Owner::Template(after.id), before.holds(), after.holds()).await?;
     super::release(tx, before, after, now).await?;
     tx.signal(Signal::Row(TABLE, after.id.0));
     tx.signal(Signal::Work(TABLE));

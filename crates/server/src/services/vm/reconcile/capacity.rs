@@ -3,19 +3,28 @@
 //! A disk counts from when it has its place: a worker is to make it by itself, or its VM has reserved. One that merely was
 //! asked for takes nothing from anybody, so that a wish that the host cannot hold fails alone.
 
+use berth_domain::host::memory::withheld_mb;
 use berth_domain::vm::DiskStatus;
 
-use crate::db::{DbError, Tx};
+use crate::config::Overcommit;
+use crate::db::{DbError, Tx, machine};
 use crate::services::vm::engine::Capacity;
 use crate::services::vm::store;
 use crate::services::vm::store::vm::VmRow;
 
-/// What the host lacks for a VM and for those of its disks that are not made yet.
-pub(super) async fn shortage(tx: &mut Tx, vm: &VmRow, capacity: Capacity) -> Result<Option<String>, DbError> {
-    let held = store::vm::reserved(tx, &vm.region_id).await?;
+/// What the host lacks for a VM and for those of its disks that are not made yet. Sandboxes have of the same memory.
+pub(super) async fn shortage(
+    tx: &mut Tx,
+    vm: &VmRow,
+    capacity: Capacity,
+    overcommit: Overcommit,
+) -> Result<Option<String>, DbError> {
+    let held = machine::of_vms(&mut *tx).await?;
+    let others = machine::of_sandboxes(&mut *tx).await?.memory_mb + machine::of_templates(&mut *tx).await?.memory_mb;
+    let memory_mb = (capacity.memory_mb - withheld_mb(others, overcommit.sandbox, overcommit.vm)).max(0);
     let lacks = [
         lacking(held.vcpu + vm.vcpu, capacity.vcpu, "virtual CPUs", ""),
-        lacking(held.memory_mb + vm.memory_mb, capacity.memory_mb, "memory", " MiB"),
+        lacking(held.memory_mb + vm.memory_mb, memory_mb, "memory", " MiB"),
         lacking(vm.gpu_config_count, 0, "GPUs", ""),
     ];
     if let Some(missing) = lacks.into_iter().flatten().next() {

@@ -193,7 +193,7 @@ impl VmLife {
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let mut vm = before.clone();
-        if let Some(missing) = shortage(&mut tx, &vm, capacity).await? {
+        if let Some(missing) = shortage(&mut tx, &vm, capacity, self.vms.overcommit()).await? {
             drop(tx);
             return self.fail(seen, Failure::Capacity(missing)).await;
         }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::Tenant;
 use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
+use crate::db::machine::{self, Held};
 use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
@@ -208,12 +209,14 @@ fn columns(vm: &VmRow) -> Columns {
 
 /// Writes a new row.
 pub async fn insert(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
-    record::insert(TABLE, columns(vm)).execute(tx).await.map(drop)
+    record::insert(TABLE, columns(vm)).execute(&mut *tx).await?;
+    machine::settle(tx, machine::Owner::Vm(vm.id), None, vm.holds()).await
 }
 
 /// Writes a change of a row, and notes what it takes from then on, where that is not what it took before.
 pub async fn update(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), DbError> {
     record::update(tx, TABLE, &columns(before), columns(after)).await?;
+    machine::settle(tx, machine::Owner::Vm(after.id), before.holds(), after.holds()).await?;
     let taken = after.takes();
     if taken != before.takes() {
         resource_usage::settle(tx, (Kind::Vm, after.id.0), taken.as_ref(), after.updated_at).await?;
@@ -222,6 +225,11 @@ pub async fn update(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), Db
 }
 
 impl VmRow {
+    /// What its machine holds of the host.
+    fn holds(&self) -> Option<Held> {
+        self.reserved.then_some(Held { machines: 1, vcpu: self.vcpu, memory_mb: self.memory_mb })
+    }
+
     /// What is counted of it: its size, while it holds the host's memory and processors.
     fn takes(&self) -> Option<Use> {
         let measure = Measure { vcpu: self.vcpu, memory_mb: self.memory_mb, gpus: self.gpu_config_count, bytes: 0 };
@@ -338,31 +346,6 @@ pub async fn with_machine(db: &Db, org: Option<OrgId>) -> Result<Vec<VmId>, DbEr
     .fetch_all(db)
     .await?;
     Ok(rows.into_iter().map(|r| r.0).collect())
-}
-
-/// Sums over what is reserved in a region.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Reserved {
-    /// Virtual CPUs.
-    pub vcpu: i64,
-    /// Memory, in MiB.
-    pub memory_mb: i64,
-}
-
-impl FromRow for Reserved {
-    fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self { vcpu: row.int("vcpu")?, memory_mb: row.int("memory_mb")? })
-    }
-}
-
-/// What is reserved in a region.
-pub async fn reserved(tx: &mut Tx, region: &str) -> Result<Reserved, DbError> {
-    sql("SELECT CAST(COALESCE(SUM(vcpu), 0) AS BIGINT) AS vcpu, \
-         CAST(COALESCE(SUM(memory_mb), 0) AS BIGINT) AS memory_mb \
-         FROM vms WHERE region_id = $1 AND reserved = 1")
-    .bind(region)
-    .fetch_one(tx)
-    .await
 }
 
 /// Whether an address is held.

@@ -55,7 +55,7 @@ impl SandboxLife {
     /// What the host lacks for a sandbox, as a sentence; sums over rows are the only counters.
     async fn shortage(&self, tx: &mut Tx, row: &SandboxRow, host: Capacity) -> Result<Option<String>, StepError> {
         let config = self.sandboxes.config();
-        let left = Left::of(tx, config, host).await?;
+        let left = Left::of(tx, self.sandboxes.overcommit(), host).await?;
         Ok(if let Err(missing) = left.machines(1, row.memory_mb) {
             Some(missing)
         } else if left.sandboxes >= config.max_sandboxes {

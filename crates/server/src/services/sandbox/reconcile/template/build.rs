@@ -164,7 +164,7 @@ impl TemplateLife {
     async fn reserve(&self, template: &TemplateRow, most: usize) -> Result<Option<(i64, usize)>, StepError> {
         let host = self.sandboxes.engine().capacity().await?;
         let Some(mut change) = self.begin(template.id).await? else { return Ok(None) };
-        let left = Left::of(&mut change.tx, self.sandboxes.config(), host).await?;
+        let left = Left::of(&mut change.tx, self.sandboxes.overcommit(), host).await?;
         let own = change.before.slot.map_or(0, |_| change.before.machines);
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let machines = match own {

@@ -1,0 +1,3 @@
+//! What there is to say about a host without asking it.
+
+pub mod memory;
