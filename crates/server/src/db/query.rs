@@ -191,6 +191,14 @@ impl Query {
         self
     }
 
+    /// The insertion with what happens where a row stands in its way: `(columns of a unique rule) DO …`, in which
+    /// `excluded` is the new row.
+    #[must_use]
+    pub fn on_conflict(mut self, action: &str) -> Self {
+        self.text = format!("{} ON CONFLICT {action}", self.text).into();
+        self
+    }
+
     /// Runs it; the number of rows changed.
     pub async fn execute(self, tx: &mut Tx) -> Result<u64, DbError> {
         Ok(on_target!(self, Target::Tx(tx), execute)?)
