@@ -6,8 +6,13 @@ use berth_domain::Timestamp;
 use berth_domain::identity::{KeyScopes, KeyStatus, Networks};
 use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
 
+use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
+use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
+
+/// The table.
+const TABLE: &str = "api_keys";
 
 /// A key.
 #[derive(Clone, Debug)]
@@ -102,41 +107,30 @@ const COLUMNS: &str =
 /// Keys, with who made them.
 const FROM: &str = "api_keys k LEFT JOIN users u ON u.id = k.created_by LEFT JOIN orgs o ON o.id = k.org_id";
 
+/// The id, and what may change of a key.
+fn changeable(key: &KeyRow) -> Columns {
+    columns! {
+        "id": key.id, "name": &key.name, "scopes": key.scopes.to_string(), "networks": key.networks.to_string(),
+        "expires_at": key.expires_at, "revoked_at": key.revoked_at, "updated_at": key.updated_at,
+    }
+}
+
+fn columns(key: &KeyRow) -> Columns {
+    let lasting = columns! {
+        "org_id": key.org, "project_id": key.project, "public_id": &key.public_id, "hash": &key.hash,
+        "created_by": key.created_by, "created_at": key.created_at,
+    };
+    [changeable(key), lasting].concat()
+}
+
 /// Writes a new key.
 pub async fn insert(tx: &mut Tx, key: &KeyRow) -> Result<(), DbError> {
-    sql("INSERT INTO api_keys (id, org_id, project_id, name, public_id, hash, scopes, created_by, created_at, \
-         updated_at, expires_at, networks) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)")
-    .bind(key.id)
-    .bind(key.org)
-    .bind(key.project)
-    .bind(&key.name)
-    .bind(&key.public_id)
-    .bind(&key.hash)
-    .bind(key.scopes.to_string())
-    .bind(key.created_by)
-    .bind(key.created_at)
-    .bind(key.updated_at)
-    .bind(key.expires_at)
-    .bind(key.networks.to_string())
-    .execute(tx)
-    .await
-    .map(drop)
+    record::insert(TABLE, columns(key)).execute(tx).await.map(drop)
 }
 
 /// Writes what may change of a key.
 pub async fn update(tx: &mut Tx, key: &KeyRow) -> Result<(), DbError> {
-    sql("UPDATE api_keys SET name = $2, scopes = $3, expires_at = $4, revoked_at = $5, updated_at = $6, \
-         networks = $7 WHERE id = $1")
-    .bind(key.id)
-    .bind(&key.name)
-    .bind(key.scopes.to_string())
-    .bind(key.expires_at)
-    .bind(key.revoked_at)
-    .bind(key.updated_at)
-    .bind(key.networks.to_string())
-    .execute(tx)
-    .await
-    .map(drop)
+    record::overwrite(TABLE, changeable(key)).execute(tx).await.map(drop)
 }
 
 /// The keys of an organization that count, which a person made in projects that they do not see any more.

@@ -4,8 +4,13 @@ use berth_domain::Timestamp;
 use berth_domain::identity::{InvitationStatus, OrgRole};
 use berth_domain::ids::{InvitationId, OrgId, UserId};
 
+use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
+use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
+
+/// The table.
+const TABLE: &str = "invitations";
 
 /// An invitation.
 #[derive(Clone, Debug)]
@@ -68,35 +73,31 @@ impl InvitationRow {
     }
 }
 
+/// The id, and what may change of an invitation.
+fn changeable(invitation: &InvitationRow) -> Columns {
+    columns! {
+        "id": invitation.id, "invited_by": invitation.invited_by, "expires_at": invitation.expires_at,
+        "accepted_at": invitation.accepted_at, "revoked_at": invitation.revoked_at,
+    }
+}
+
+fn columns(invitation: &InvitationRow) -> Columns {
+    let lasting = columns! {
+        "org_id": invitation.org, "email": &invitation.email, "email_key": invitation.email.to_lowercase(),
+        "role": invitation.role.as_str(), "project_roles": &invitation.project_roles,
+        "created_at": invitation.created_at,
+    };
+    [changeable(invitation), lasting].concat()
+}
+
 /// Writes a new invitation.
 pub async fn insert(tx: &mut Tx, invitation: &InvitationRow) -> Result<(), DbError> {
-    sql("INSERT INTO invitations (id, org_id, email, email_key, role, project_roles, invited_by, created_at, \
-         expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)")
-    .bind(invitation.id)
-    .bind(invitation.org)
-    .bind(&invitation.email)
-    .bind(invitation.email.to_lowercase())
-    .bind(invitation.role.as_str())
-    .bind(&invitation.project_roles)
-    .bind(invitation.invited_by)
-    .bind(invitation.created_at)
-    .bind(invitation.expires_at)
-    .execute(tx)
-    .await
-    .map(drop)
+    record::insert(TABLE, columns(invitation)).execute(tx).await.map(drop)
 }
 
 /// Writes what may change of an invitation.
 pub async fn update(tx: &mut Tx, invitation: &InvitationRow) -> Result<(), DbError> {
-    sql("UPDATE invitations SET expires_at = $2, accepted_at = $3, revoked_at = $4, invited_by = $5 WHERE id = $1")
-        .bind(invitation.id)
-        .bind(invitation.expires_at)
-        .bind(invitation.accepted_at)
-        .bind(invitation.revoked_at)
-        .bind(invitation.invited_by)
-        .execute(tx)
-        .await
-        .map(drop)
+    record::overwrite(TABLE, changeable(invitation)).execute(tx).await.map(drop)
 }
 
 /// Takes back the open invitations that a person sent: those of one organization, or all. How many.

@@ -4,8 +4,9 @@ use berth_domain::Timestamp;
 use berth_domain::identity::{OrgRole, ProjectRole};
 use berth_domain::ids::{OrgId, ProjectId, UserId};
 
+use crate::columns;
 use crate::db::listing::{Listed, Listing};
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, record, sql};
 
 /// A person as others of the organization or project see it.
 #[derive(Clone, Debug)]
@@ -37,17 +38,14 @@ impl FromRow for MemberRow {
     }
 }
 
+/// Who is a member already keeps the time of that.
+const OF_ORG: &str = "(org_id, user_id) DO UPDATE SET role = excluded.role";
+const OF_PROJECT: &str = "(project_id, user_id) DO UPDATE SET role = excluded.role";
+
 /// Makes a person a member of an organization, or changes the role.
 pub async fn put(tx: &mut Tx, org: OrgId, user: UserId, role: OrgRole, now: Timestamp) -> Result<(), DbError> {
-    sql("INSERT INTO org_members (org_id, user_id, role, created_at) VALUES ($1, $2, $3, $4) \
-         ON CONFLICT (org_id, user_id) DO UPDATE SET role = $3")
-    .bind(org)
-    .bind(user)
-    .bind(role.as_str())
-    .bind(now)
-    .execute(tx)
-    .await
-    .map(drop)
+    let columns = columns! { "org_id": org, "user_id": user, "role": role.as_str(), "created_at": now };
+    record::insert("org_members", columns).on_conflict(OF_ORG).execute(tx).await.map(drop)
 }
 
 /// A person's role in an organization.
@@ -159,15 +157,8 @@ pub async fn put_in_project(
     role: ProjectRole,
     now: Timestamp,
 ) -> Result<(), DbError> {
-    sql("INSERT INTO project_members (project_id, user_id, role, created_at) VALUES ($1, $2, $3, $4) \
-         ON CONFLICT (project_id, user_id) DO UPDATE SET role = $3")
-    .bind(project)
-    .bind(user)
-    .bind(role.as_str())
-    .bind(now)
-    .execute(tx)
-    .await
-    .map(drop)
+    let columns = columns! { "project_id": project, "user_id": user, "role": role.as_str(), "created_at": now };
+    record::insert("project_members", columns).on_conflict(OF_PROJECT).execute(tx).await.map(drop)
 }
 
 /// Ends a membership in a project.

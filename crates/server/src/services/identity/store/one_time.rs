@@ -3,7 +3,8 @@
 
 use berth_domain::Timestamp;
 
-use crate::db::{DbError, FromRow, On, Row, Tx, sql};
+use crate::columns;
+use crate::db::{DbError, FromRow, On, Row, Tx, record, sql};
 
 /// A link, and perhaps a code.
 #[derive(Clone, Debug)]
@@ -67,20 +68,12 @@ impl FromRow for Presented {
 
 /// Writes a new one.
 pub async fn insert(tx: &mut Tx, row: &OneTimeRow) -> Result<(), DbError> {
-    sql("INSERT INTO one_time_tokens (id, purpose, subject, recipient, token_hash, code_hash, created_at, expires_at, \
-         code_expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)")
-    .bind(&row.id)
-    .bind(&row.purpose)
-    .bind(&row.subject)
-    .bind(&row.recipient)
-    .bind(row.token_hash.clone())
-    .bind(row.code_hash.clone())
-    .bind(row.created_at)
-    .bind(row.expires_at)
-    .bind(row.code_expires_at)
-    .execute(tx)
-    .await
-    .map(drop)
+    let columns = columns! {
+        "id": &row.id, "purpose": &row.purpose, "subject": &row.subject, "recipient": &row.recipient,
+        "token_hash": row.token_hash.clone(), "code_hash": row.code_hash.clone(), "created_at": row.created_at,
+        "expires_at": row.expires_at, "code_expires_at": row.code_expires_at,
+    };
+    record::insert("one_time_tokens", columns).execute(tx).await.map(drop)
 }
 
 /// The one with this token's hash.

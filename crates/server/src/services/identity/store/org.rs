@@ -4,8 +4,13 @@ use berth_domain::Timestamp;
 use berth_domain::identity::OrgRole;
 use berth_domain::ids::{OrgId, UserId};
 
+use crate::columns;
 use crate::db::listing::{Listed, Listing};
+use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
+
+/// The table.
+const TABLE: &str = "orgs";
 
 /// Whether the organization `o` is refused: suspended itself, or without an owner who is not suspended.
 pub(super) const REFUSED: &str = "CASE WHEN o.suspended_at IS NOT NULL OR NOT EXISTS (SELECT 1 FROM org_members w \
@@ -57,42 +62,32 @@ pub async fn slug_taken(tx: &mut Tx, slug: &str) -> Result<bool, DbError> {
     Ok(n > 0)
 }
 
+/// The id, and what may change of an organization.
+fn changeable(org: &OrgRow) -> Columns {
+    columns! {
+        "id": org.id, "name": &org.name, "slug": &org.slug, "suspended_at": org.suspended_at,
+        "max_key_seconds": org.max_key_seconds, "updated_at": org.updated_at,
+    }
+}
+
+fn columns(org: &OrgRow, personal: bool) -> Columns {
+    [changeable(org), columns! { "is_personal": personal, "created_at": org.created_at }].concat()
+}
+
 /// Writes a new organization.
 pub async fn insert(tx: &mut Tx, org: &OrgRow, personal: bool) -> Result<(), DbError> {
-    sql("INSERT INTO orgs (id, name, slug, is_personal, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6)")
-        .bind(org.id)
-        .bind(&org.name)
-        .bind(&org.slug)
-        .bind(personal)
-        .bind(org.created_at)
-        .bind(org.updated_at)
-        .execute(tx)
-        .await
-        .map(drop)
+    record::insert(TABLE, columns(org, personal)).execute(tx).await.map(drop)
 }
 
 /// Writes what may change of an organization.
 pub async fn update(tx: &mut Tx, org: &OrgRow) -> Result<(), DbError> {
-    sql("UPDATE orgs SET name = $2, slug = $3, suspended_at = $4, updated_at = $5, max_key_seconds = $6 WHERE id = $1")
-        .bind(org.id)
-        .bind(&org.name)
-        .bind(&org.slug)
-        .bind(org.suspended_at)
-        .bind(org.updated_at)
-        .bind(org.max_key_seconds)
-        .execute(tx)
-        .await
-        .map(drop)
+    record::overwrite(TABLE, changeable(org)).execute(tx).await.map(drop)
 }
 
 /// Marks an organization as gone; its slug is free again.
 pub async fn remove(tx: &mut Tx, id: OrgId, now: Timestamp) -> Result<(), DbError> {
-    sql("UPDATE orgs SET slug = $2, deleted_at = $3, updated_at = $3 WHERE id = $1")
-        .bind(id)
-        .bind(id.to_string())
-        .bind(now)
-        .execute(&mut *tx)
-        .await?;
+    let gone = columns! { "id": id, "slug": id.to_string(), "deleted_at": now, "updated_at": now };
+    record::overwrite(TABLE, gone).execute(&mut *tx).await?;
     sql("DELETE FROM org_members WHERE org_id = $1").bind(id).execute(&mut *tx).await?;
     sql("UPDATE invitations SET revoked_at = $2 WHERE org_id = $1 AND accepted_at IS NULL AND revoked_at IS NULL")
         .bind(id)

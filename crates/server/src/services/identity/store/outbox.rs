@@ -3,7 +3,11 @@
 use berth_domain::Timestamp;
 use berth_domain::ids::OutboxId;
 
-use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, sql};
+use crate::columns;
+use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, record, sql};
+
+/// The table.
+const TABLE: &str = "outbox";
 
 /// A mail or a text message on its way.
 #[derive(Clone, Debug)]
@@ -59,17 +63,12 @@ pub async fn put(
     if waits(&mut *tx, kind, recipient, subject).await? {
         return Ok(());
     }
-    sql("INSERT INTO outbox (id, kind, recipient, recipient_key, subject, work_at, created_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $6)")
-    .bind(OutboxId(uuid::Uuid::now_v7()))
-    .bind(kind)
-    .bind(recipient)
-    .bind(recipient.to_lowercase())
-    .bind(subject)
-    .bind(now)
-    .execute(&mut *tx)
-    .await?;
-    tx.signal(Signal::Work("outbox"));
+    let columns = columns! {
+        "id": OutboxId(uuid::Uuid::now_v7()), "kind": kind, "recipient": recipient,
+        "recipient_key": recipient.to_lowercase(), "subject": subject, "work_at": now, "created_at": now,
+    };
+    record::insert(TABLE, columns).execute(&mut *tx).await?;
+    tx.signal(Signal::Work(TABLE));
     Ok(())
 }
 
@@ -116,13 +115,8 @@ pub async fn postpone(
 
 /// Notes how it ended: `sent`, `unneeded` or `failed`.
 pub async fn settle(tx: &mut Tx, id: OutboxId, outcome: &str, now: Timestamp) -> Result<(), DbError> {
-    sql("UPDATE outbox SET outcome = $2, settled_at = $3, work_at = NULL WHERE id = $1")
-        .bind(id)
-        .bind(outcome)
-        .bind(now)
-        .execute(tx)
-        .await
-        .map(drop)
+    let columns = columns! { "id": id, "outcome": outcome, "settled_at": now, "work_at": None::<Timestamp> };
+    record::overwrite(TABLE, columns).execute(tx).await.map(drop)
 }
 
 /// What is due, longest due first, with the time.

@@ -4,9 +4,14 @@ use berth_domain::Timestamp;
 use berth_domain::identity::ProjectRole;
 use berth_domain::ids::{OrgId, ProjectId, UserId};
 
+use crate::columns;
 use crate::db::listing::{Listed, Listing};
 use crate::db::owned::{self, Owned, OwnerFilter};
+use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
+
+/// The table.
+const TABLE: &str = "projects";
 
 /// A project, with the role of whoever looks.
 #[derive(Clone, Debug)]
@@ -48,40 +53,31 @@ pub async fn slug_taken(tx: &mut Tx, org: OrgId, slug: &str) -> Result<bool, DbE
     Ok(n > 0)
 }
 
+/// The id, and what may change of a project.
+fn changeable(project: &ProjectRow) -> Columns {
+    columns! {
+        "id": project.id, "name": &project.name, "slug": &project.slug, "updated_at": project.updated_at,
+    }
+}
+
+fn columns(project: &ProjectRow) -> Columns {
+    [changeable(project), columns! { "org_id": project.org, "created_at": project.created_at }].concat()
+}
+
 /// Writes a new project.
 pub async fn insert(tx: &mut Tx, project: &ProjectRow) -> Result<(), DbError> {
-    sql("INSERT INTO projects (id, org_id, name, slug, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6)")
-        .bind(project.id)
-        .bind(project.org)
-        .bind(&project.name)
-        .bind(&project.slug)
-        .bind(project.created_at)
-        .bind(project.updated_at)
-        .execute(tx)
-        .await
-        .map(drop)
+    record::insert(TABLE, columns(project)).execute(tx).await.map(drop)
 }
 
 /// Writes what may change of a project.
 pub async fn update(tx: &mut Tx, project: &ProjectRow) -> Result<(), DbError> {
-    sql("UPDATE projects SET name = $2, slug = $3, updated_at = $4 WHERE id = $1")
-        .bind(project.id)
-        .bind(&project.name)
-        .bind(&project.slug)
-        .bind(project.updated_at)
-        .execute(tx)
-        .await
-        .map(drop)
+    record::overwrite(TABLE, changeable(project)).execute(tx).await.map(drop)
 }
 
 /// Marks a project as gone; its slug is free again, its members and keys are none any more.
 pub async fn remove(tx: &mut Tx, id: ProjectId, now: Timestamp) -> Result<(), DbError> {
-    sql("UPDATE projects SET slug = $2, deleted_at = $3, updated_at = $3 WHERE id = $1")
-        .bind(id)
-        .bind(id.to_string())
-        .bind(now)
-        .execute(&mut *tx)
-        .await?;
+    let gone = columns! { "id": id, "slug": id.to_string(), "deleted_at": now, "updated_at": now };
+    record::overwrite(TABLE, gone).execute(&mut *tx).await?;
     sql("DELETE FROM project_members WHERE project_id = $1").bind(id).execute(&mut *tx).await?;
     sql("UPDATE api_keys SET revoked_at = $2 WHERE project_id = $1 AND revoked_at IS NULL")
         .bind(id)

@@ -4,8 +4,12 @@ use berth_domain::Timestamp;
 use berth_domain::identity::ReferralStatus;
 use berth_domain::ids::{ReferralId, UserId};
 
+use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, record, sql};
+
+/// The table.
+const TABLE: &str = "referrals";
 
 /// A referral as its referrer sees it.
 #[derive(Clone, Debug)]
@@ -66,16 +70,11 @@ pub async fn insert(
     masked: &str,
     now: Timestamp,
 ) -> Result<(), DbError> {
-    sql("INSERT INTO referrals (id, referrer_id, referred_id, masked, status, created_at, updated_at) \
-         VALUES ($1, $2, $3, $4, 'pending', $5, $5)")
-    .bind(ReferralId(uuid::Uuid::now_v7()))
-    .bind(brought_by)
-    .bind(person)
-    .bind(masked)
-    .bind(now)
-    .execute(tx)
-    .await
-    .map(drop)
+    let columns = columns! {
+        "id": ReferralId(uuid::Uuid::now_v7()), "referrer_id": brought_by, "referred_id": person, "masked": masked,
+        "status": ReferralStatus::Pending.as_str(), "created_at": now, "updated_at": now,
+    };
+    record::insert(TABLE, columns).execute(tx).await.map(drop)
 }
 
 /// Moves the referral of a person on from one of the statuses.
@@ -98,13 +97,8 @@ pub async fn advance(
 
 /// Writes where a referral stands.
 pub async fn set(tx: &mut Tx, id: ReferralId, status: ReferralStatus, now: Timestamp) -> Result<(), DbError> {
-    sql("UPDATE referrals SET status = $2, updated_at = $3 WHERE id = $1")
-        .bind(id)
-        .bind(status.as_str())
-        .bind(now)
-        .execute(tx)
-        .await
-        .map(drop)
+    let columns = columns! { "id": id, "status": status.as_str(), "updated_at": now };
+    record::overwrite(TABLE, columns).execute(tx).await.map(drop)
 }
 
 const OF_ALL: &str = "referrals.*, u.email AS referrer_email";

@@ -3,8 +3,9 @@
 use berth_domain::Timestamp;
 use berth_domain::ids::{SessionId, UserId};
 
+use crate::columns;
 use crate::db::listing::{Listed, Listing};
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, record, sql};
 
 /// A signed-in session.
 #[derive(Clone, Debug)]
@@ -59,18 +60,12 @@ const COLUMNS: &str = "s.*, u.is_admin AS is_admin, u.suspended_at AS suspended_
 
 /// Writes a new session.
 pub async fn insert(tx: &mut Tx, session: &SessionRow) -> Result<(), DbError> {
-    sql("INSERT INTO sessions (id, user_id, client, address, created_at, last_used_at, expires_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7)")
-    .bind(session.id)
-    .bind(session.user)
-    .bind(session.client.clone())
-    .bind(session.address.clone())
-    .bind(session.created_at)
-    .bind(session.last_used_at)
-    .bind(session.expires_at)
-    .execute(tx)
-    .await
-    .map(drop)
+    let columns = columns! {
+        "id": session.id, "user_id": session.user, "client": session.client.clone(),
+        "address": session.address.clone(), "created_at": session.created_at, "last_used_at": session.last_used_at,
+        "expires_at": session.expires_at,
+    };
+    record::insert("sessions", columns).execute(tx).await.map(drop)
 }
 
 /// Notes that a session was refreshed.
@@ -165,14 +160,10 @@ impl FromRow for RefreshRow {
 
 /// Writes a new refresh token.
 pub async fn insert_refresh(tx: &mut Tx, token: &RefreshRow, now: Timestamp) -> Result<(), DbError> {
-    sql("INSERT INTO refresh_tokens (hash, session_id, created_at, expires_at) VALUES ($1, $2, $3, $4)")
-        .bind(&token.hash)
-        .bind(token.session)
-        .bind(now)
-        .bind(token.expires_at)
-        .execute(tx)
-        .await
-        .map(drop)
+    let columns = columns! {
+        "hash": &token.hash, "session_id": token.session, "created_at": now, "expires_at": token.expires_at,
+    };
+    record::insert("refresh_tokens", columns).execute(tx).await.map(drop)
 }
 
 /// A refresh token by its hash.
@@ -182,13 +173,8 @@ pub async fn refresh(tx: &mut Tx, hash: &str) -> Result<Option<RefreshRow>, DbEr
 
 /// Marks a refresh token as used.
 pub async fn use_refresh(tx: &mut Tx, hash: &str, successor: &str, now: Timestamp) -> Result<(), DbError> {
-    sql("UPDATE refresh_tokens SET used_at = $2, successor = $3 WHERE hash = $1")
-        .bind(hash)
-        .bind(now)
-        .bind(successor)
-        .execute(tx)
-        .await
-        .map(drop)
+    let columns = columns! { "hash": hash, "used_at": now, "successor": successor };
+    record::overwrite("refresh_tokens", columns).execute(tx).await.map(drop)
 }
 
 /// Removes so many refresh tokens that ended before a time; how many there were.

@@ -2,7 +2,8 @@
 
 use berth_domain::Timestamp;
 
-use crate::db::{DbError, FromRow, On, Row, Tx, sql};
+use crate::columns;
+use crate::db::{DbError, FromRow, On, Row, Tx, record, sql};
 
 /// A key that signs tokens.
 #[derive(Clone)]
@@ -35,14 +36,10 @@ pub async fn list(on: impl On) -> Result<Vec<SigningKeyRow>, DbError> {
 
 /// Writes a new key.
 pub async fn insert(tx: &mut Tx, key: &SigningKeyRow) -> Result<(), DbError> {
-    sql("INSERT INTO signing_keys (kid, public_key, secret_key, created_at) VALUES ($1, $2, $3, $4)")
-        .bind(&key.kid)
-        .bind(&key.public)
-        .bind(&key.secret)
-        .bind(key.created_at)
-        .execute(tx)
-        .await
-        .map(drop)
+    let columns = columns! {
+        "kid": &key.kid, "public_key": &key.public, "secret_key": &key.secret, "created_at": key.created_at,
+    };
+    record::insert("signing_keys", columns).execute(tx).await.map(drop)
 }
 
 /// Writes a key's secret anew.

@@ -3,8 +3,13 @@
 use berth_domain::Timestamp;
 use berth_domain::ids::UserId;
 
+use crate::columns;
 use crate::db::listing::{Listed, Listing};
+use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
+
+/// The table.
+const TABLE: &str = "users";
 
 /// A person.
 #[derive(Clone, Debug)]
@@ -54,52 +59,35 @@ impl FromRow for UserRow {
     }
 }
 
+/// The id, and what may change of a person but whether they administer the platform.
+fn changeable(user: &UserRow) -> Columns {
+    columns! {
+        "id": user.id, "email": &user.email, "email_key": user.email.to_lowercase(), "name": user.name.clone(),
+        "phone": user.phone.clone(), "password_hash": &user.password_hash,
+        "email_verified_at": user.email_verified_at, "phone_verified_at": user.phone_verified_at,
+        "suspended_at": user.suspended_at, "referral_code": user.referral_code.clone(),
+        "updated_at": user.updated_at,
+    }
+}
+
+fn columns(user: &UserRow) -> Columns {
+    [changeable(user), columns! { "is_admin": user.is_admin, "created_at": user.created_at }].concat()
+}
+
 /// Writes a new person.
 pub async fn insert(tx: &mut Tx, user: &UserRow) -> Result<(), DbError> {
-    sql(
-        "INSERT INTO users (id, email, email_key, name, phone, password_hash, is_admin, email_verified_at, created_at, \
-         updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-    )
-    .bind(user.id)
-    .bind(&user.email)
-    .bind(user.email.to_lowercase())
-    .bind(user.name.clone())
-    .bind(user.phone.clone())
-    .bind(&user.password_hash)
-    .bind(user.is_admin)
-    .bind(user.email_verified_at)
-    .bind(user.created_at)
-    .bind(user.updated_at)
-    .execute(tx)
-    .await
-    .map(drop)
+    record::insert(TABLE, columns(user)).execute(tx).await.map(drop)
 }
 
 /// Writes what may change of a person.
 pub async fn update(tx: &mut Tx, user: &UserRow) -> Result<(), DbError> {
-    sql("UPDATE users SET email = $2, email_key = $3, name = $4, phone = $5, password_hash = $6, \
-         email_verified_at = $7, phone_verified_at = $8, suspended_at = $9, referral_code = $10, updated_at = $11 \
-         WHERE id = $1")
-    .bind(user.id)
-    .bind(&user.email)
-    .bind(user.email.to_lowercase())
-    .bind(user.name.clone())
-    .bind(user.phone.clone())
-    .bind(&user.password_hash)
-    .bind(user.email_verified_at)
-    .bind(user.phone_verified_at)
-    .bind(user.suspended_at)
-    .bind(user.referral_code.clone())
-    .bind(user.updated_at)
-    .execute(tx)
-    .await
-    .map(drop)
+    record::overwrite(TABLE, changeable(user)).execute(tx).await.map(drop)
 }
 
 /// Makes a person an administrator of the platform, or takes that back.
 pub async fn set_admin(tx: &mut Tx, id: UserId, is_admin: bool, now: Timestamp) -> Result<(), DbError> {
-    let text = "UPDATE users SET is_admin = $2, updated_at = $3 WHERE id = $1";
-    sql(text).bind(id).bind(is_admin).bind(now).execute(tx).await.map(drop)
+    let columns = columns! { "id": id, "is_admin": is_admin, "updated_at": now };
+    record::overwrite(TABLE, columns).execute(tx).await.map(drop)
 }
 
 /// Writes the hash of the same password at another cost, if the password is still that one.
@@ -115,15 +103,12 @@ pub async fn rehash(tx: &mut Tx, id: UserId, old: &str, new: &str) -> Result<(),
 
 /// Takes the person out of a row. What is left is the id that records name; the address is free again.
 pub async fn forget(tx: &mut Tx, id: UserId, now: Timestamp) -> Result<(), DbError> {
-    sql("UPDATE users SET email = '', email_key = $2, name = NULL, phone = NULL, password_hash = '', is_admin = 0, \
-         email_verified_at = NULL, phone_verified_at = NULL, referral_code = NULL, deleted_at = $3, updated_at = $3 \
-         WHERE id = $1")
-    .bind(id)
-    .bind(format!("deleted:{id}"))
-    .bind(now)
-    .execute(tx)
-    .await
-    .map(drop)
+    let left = columns! {
+        "id": id, "email": "", "email_key": format!("deleted:{id}"), "name": None::<String>, "phone": None::<String>,
+        "password_hash": "", "is_admin": false, "email_verified_at": None::<Timestamp>,
+        "phone_verified_at": None::<Timestamp>, "referral_code": None::<String>, "deleted_at": now, "updated_at": now,
+    };
+    record::overwrite(TABLE, left).execute(tx).await.map(drop)
 }
 
 /// A person by address, in whatever case.
