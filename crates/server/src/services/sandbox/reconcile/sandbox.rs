@@ -254,8 +254,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::config::Config;
-    use crate::db::record;
-    use crate::db::{Db, sql};
+    use crate::db::{Db, record};
     use crate::services::sandbox::engine::qemu::QemuSandboxes;
 
     /// Rows of an organization, a project of it, and a sandbox that is gone.
@@ -272,18 +271,16 @@ mod tests {
                 crate::columns! {"id": project, "org_id": org, "name": "a", "slug": "a", "created_at": 0_i64,
                 "updated_at": 0_i64},
             ),
+            (
+                "sandboxes",
+                crate::columns! {"id": id, "org_id": org, "project_id": project, "name": "a", "phase": "Deleting",
+                "wish": "deleted", "metadata": "{}", "env": "{}", "vcpu": 1_i64, "memory_mb": 1_i64, "disk_gb": 1_i64,
+                "network": "{}", "run_user": "root", "on_timeout": "pause", "fresh": false, "phase_since": 0_i64,
+                "created_at": 0_i64, "updated_at": 0_i64, "deleted_at": 0_i64},
+            ),
         ] {
             record::insert(table, columns).execute(&mut tx).await.unwrap();
         }
-        sql("INSERT INTO sandboxes (id, org_id, project_id, name, phase, wish, metadata, env, vcpu, memory_mb, disk_gb, \
-             network, run_user, on_timeout, fresh, phase_since, created_at, updated_at, deleted_at) VALUES ($1, $2, $3, \
-             'a', 'Deleting', 'deleted', '{}', '{}', 1, 1, 1, '{}', 'root', 'pause', 0, 0, 0, 0, 0)")
-        .bind(id)
-        .bind(org)
-        .bind(project)
-        .execute(&mut tx)
-        .await
-        .unwrap();
         tx.commit().await.unwrap();
     }
 

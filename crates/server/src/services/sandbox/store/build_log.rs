@@ -2,7 +2,8 @@
 
 use berth_domain::ids::TemplateId;
 
-use crate::db::{DbError, FromRow, On, Row, Tx, sql};
+use crate::columns;
+use crate::db::{DbError, FromRow, On, Row, Tx, record, sql};
 
 /// A log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,13 +23,8 @@ impl FromRow for BuildLog {
 /// Writes a log in the place of an earlier one.
 pub async fn put(tx: &mut Tx, id: TemplateId, log: &BuildLog) -> Result<(), DbError> {
     remove(tx, id).await?;
-    sql("INSERT INTO sandbox_build_logs (template_id, starts_at, log) VALUES ($1, $2, $3)")
-        .bind(id)
-        .bind(log.starts_at)
-        .bind(log.text.as_str())
-        .execute(tx)
-        .await
-        .map(drop)
+    let columns = columns! { "template_id": id, "starts_at": log.starts_at, "log": &log.text };
+    record::insert("sandbox_build_logs", columns).execute(tx).await.map(drop)
 }
 
 /// A template's log.

@@ -3,6 +3,8 @@
 use berth_domain::Timestamp;
 use berth_domain::ids::SandboxId;
 
+use crate::columns;
+use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
 
 /// Sizes of a step, and how long they are kept, in seconds. A series of 2,000 points reaches back 10,000 s at a
@@ -48,6 +50,20 @@ impl FromRow for Used {
     }
 }
 
+/// What of a step adds up, and what is as at its end.
+const ADDED: &str = "(sandbox_id, step, at) DO UPDATE SET covered = sandbox_metrics.covered + excluded.covered, \
+     cpu = sandbox_metrics.cpu + excluded.cpu, rx_bytes = sandbox_metrics.rx_bytes + excluded.rx_bytes, \
+     tx_bytes = sandbox_metrics.tx_bytes + excluded.tx_bytes, memory_bytes = excluded.memory_bytes, \
+     disk_bytes = excluded.disk_bytes, processes = excluded.processes";
+
+fn columns(id: SandboxId, step: i64, used: &Used) -> Columns {
+    columns! {
+        "sandbox_id": id, "step": step, "at": used.at / step * step, "covered": used.covered, "cpu": used.cpu,
+        "memory_bytes": used.memory_bytes, "disk_bytes": used.disk_bytes, "rx_bytes": used.rx_bytes,
+        "tx_bytes": used.tx_bytes, "processes": used.processes,
+    }
+}
+
 /// Adds what sandboxes used to each size of step, all of them or none.
 pub async fn add(db: &Db, round: &[(SandboxId, Used)]) -> Result<(), DbError> {
     let mut tx = db.begin().await?;
@@ -59,23 +75,7 @@ pub async fn add(db: &Db, round: &[(SandboxId, Used)]) -> Result<(), DbError> {
 
 async fn add_one(tx: &mut Tx, id: SandboxId, used: &Used) -> Result<(), DbError> {
     for (step, _) in LEVELS {
-        sql("INSERT INTO sandbox_metrics (sandbox_id, step, at, covered, cpu, memory_bytes, disk_bytes, rx_bytes, \
-             tx_bytes, processes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
-             ON CONFLICT (sandbox_id, step, at) DO UPDATE SET covered = sandbox_metrics.covered + $4, \
-             cpu = sandbox_metrics.cpu + $5, memory_bytes = $6, disk_bytes = $7, \
-             rx_bytes = sandbox_metrics.rx_bytes + $8, tx_bytes = sandbox_metrics.tx_bytes + $9, processes = $10")
-        .bind(id)
-        .bind(step)
-        .bind(used.at / step * step)
-        .bind(used.covered)
-        .bind(used.cpu)
-        .bind(used.memory_bytes)
-        .bind(used.disk_bytes)
-        .bind(used.rx_bytes)
-        .bind(used.tx_bytes)
-        .bind(used.processes)
-        .execute(&mut *tx)
-        .await?;
+        record::insert("sandbox_metrics", columns(id, step, used)).on_conflict(ADDED).execute(&mut *tx).await?;
     }
     Ok(())
 }

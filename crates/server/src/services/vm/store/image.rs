@@ -3,7 +3,9 @@
 use berth_domain::Timestamp;
 use berth_domain::vm::ImageStatus;
 
+use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
+use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// An image as its row has it.
@@ -81,32 +83,21 @@ pub async fn list(db: &Db, listing: &Listing) -> Result<(Vec<ImageRow>, i64), Db
     page_of("*", "images WHERE deleted_at IS NULL").list(db, &LISTED, listing).await
 }
 
+/// What is written of an image beside its id, every time.
+fn columns(image: &ImageRow) -> Columns {
+    let gone = matches!(image.status, ImageStatus::Deleting | ImageStatus::Deleted);
+    columns! {
+        "name": &image.name, "os": &image.os, "version": &image.version, "login_user": &image.login_user,
+        "virtual_size": image.virtual_size, "min_memory_mb": image.min_memory_mb, "status": image.status.as_str(),
+        "message": image.message.clone(), "source": image.source.clone(), "work_at": image.work_at,
+        "created_at": image.created_at, "updated_at": image.updated_at,
+        "deleted_at": gone.then_some(image.updated_at),
+    }
+}
+
 /// Writes an image, new or known.
 pub async fn put(tx: &mut Tx, image: &ImageRow) -> Result<(), DbError> {
-    let gone = matches!(image.status, ImageStatus::Deleting | ImageStatus::Deleted);
-    sql("INSERT INTO images (id, name, os, version, login_user, virtual_size, min_memory_mb, status, message, source, \
-         work_at, created_at, updated_at, deleted_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
-         ON CONFLICT (id) DO UPDATE SET name = $2, os = $3, version = $4, login_user = $5, virtual_size = $6, \
-         min_memory_mb = $7, status = $8, message = $9, source = $10, work_at = $11, created_at = $12, \
-         updated_at = $13, deleted_at = $14")
-    .bind(&image.id)
-    .bind(&image.name)
-    .bind(&image.os)
-    .bind(&image.version)
-    .bind(&image.login_user)
-    .bind(image.virtual_size)
-    .bind(image.min_memory_mb)
-    .bind(image.status.as_str())
-    .bind(image.message.clone())
-    .bind(image.source.clone())
-    .bind(image.work_at)
-    .bind(image.created_at)
-    .bind(image.updated_at)
-    .bind(gone.then_some(image.updated_at))
-    .execute(tx)
-    .await
-    .map(drop)
+    record::upsert("images", columns! { "id": &image.id }, columns(image)).execute(tx).await.map(drop)
 }
 
 /// Ids of every image that somebody may see.

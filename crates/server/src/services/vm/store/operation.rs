@@ -3,9 +3,10 @@
 use berth_domain::Timestamp;
 use berth_domain::ids::{OperationId, VmId};
 
+use crate::columns;
 use crate::db::audit::Actor;
 use crate::db::listing::{Listed, Listing, Words};
-use crate::db::{Db, DbError, FromRow, Row, Tx, page_of, sql};
+use crate::db::{Db, DbError, FromRow, Row, Tx, page_of, record, sql};
 
 /// An operation.
 #[derive(Clone, Debug)]
@@ -43,15 +44,11 @@ impl FromRow for OperationRow {
 /// Records a new operation; those still running are superseded by it.
 pub async fn begin(tx: &mut Tx, vm: VmId, verb: &str, actor: Actor, now: Timestamp) -> Result<(), DbError> {
     finish(tx, vm, "failed", Some(&format!("superseded by {verb}")), now).await?;
-    sql("INSERT INTO operations (id, vm_id, verb, actor, status, created_at) VALUES ($1, $2, $3, $4, 'running', $5)")
-        .bind(OperationId(uuid::Uuid::now_v7()))
-        .bind(vm)
-        .bind(verb)
-        .bind(actor.id())
-        .bind(now)
-        .execute(tx)
-        .await
-        .map(drop)
+    let columns = columns! {
+        "id": OperationId(uuid::Uuid::now_v7()), "vm_id": vm, "verb": verb, "actor": actor.id(), "status": "running",
+        "created_at": now,
+    };
+    record::insert("operations", columns).execute(tx).await.map(drop)
 }
 
 /// Ends the operation under way.
