@@ -3,7 +3,8 @@
 use berth_domain::{Error, Timestamp};
 use serde_json::Value;
 
-use crate::db::{DbError, FromRow, On, Row, Tx, sql};
+use crate::columns;
+use crate::db::{DbError, FromRow, On, Row, Tx, record, sql};
 
 /// A table of what administrators added.
 #[derive(Clone, Copy)]
@@ -65,18 +66,11 @@ impl Specs {
 
     /// Writes one, new or known.
     pub async fn put(self, tx: &mut Tx, row: &SpecRow) -> Result<(), DbError> {
-        sql(format!(
-            "INSERT INTO {} (id, spec, created_at, updated_at) VALUES ($1, $2, $3, $4) \
-             ON CONFLICT (id) DO UPDATE SET spec = $2, updated_at = $4",
-            self.table
-        ))
-        .bind(&row.id)
-        .bind(row.spec.to_string())
-        .bind(row.created_at)
-        .bind(row.updated_at)
-        .execute(tx)
-        .await
-        .map(drop)
+        const CHANGED: &str = "(id) DO UPDATE SET spec = excluded.spec, updated_at = excluded.updated_at";
+        let columns = columns! {
+            "id": &row.id, "spec": row.spec.to_string(), "created_at": row.created_at, "updated_at": row.updated_at,
+        };
+        record::insert(self.table, columns).on_conflict(CHANGED).execute(tx).await.map(drop)
     }
 
     /// Removes one.

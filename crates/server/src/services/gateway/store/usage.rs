@@ -8,28 +8,16 @@ use berth_domain::gateway::Nano;
 use uuid::Uuid;
 
 use super::Tenant;
+use crate::columns;
+use crate::db::record::{self, Columns};
 use crate::db::tenant::Whose;
-use crate::db::{Db, DbError, FromRow, Query, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
 use crate::services::gateway::totals::{Counts, Group, Totals};
 
-/// The columns, in the order in which they are bound.
-const COLUMNS: [&str; 11] = [
-    "project_id",
-    "at",
-    "model",
-    "key_id",
-    "service",
-    "org_id",
-    "requests",
-    "prompt_tokens",
-    "completion_tokens",
-    "cost",
-    "estimated",
-];
-/// How many of them tell rows apart.
-const KEY: usize = 5;
-/// How many of the last are added up.
-const SUMS: usize = 5;
+/// The columns that tell rows apart.
+const KEYS: &str = "project_id, at, model, key_id, service";
+/// The columns that are added up.
+const SUMS: [&str; 5] = ["requests", "prompt_tokens", "completion_tokens", "cost", "estimated"];
 
 /// Most that a number adds up to: an upstream that tells nonsense must not make a transaction fail, and hold up all.
 const MOST: i64 = 4_000_000_000_000_000_000;
@@ -37,67 +25,46 @@ const MOST: i64 = 4_000_000_000_000_000_000;
 /// Rows of a statement. There are few sizes, so that connections keep few prepared statements.
 const SIZES: [usize; 3] = [50, 5, 1];
 
-static STATEMENTS: LazyLock<[String; 3]> = LazyLock::new(|| SIZES.map(statement));
-
-fn statement(rows: usize) -> String {
-    let width = COLUMNS.len();
-    let row = |n: usize| (1..=width).map(|column| format!("${}", n * width + column)).collect::<Vec<_>>().join(", ");
-    let rows: Vec<_> = (0..rows).map(|n| format!("({})", row(n))).collect();
-    let sums = &COLUMNS[width - SUMS..];
-    let sum = |name: &&str| {
+/// What becomes of a row that is there: its numbers grow.
+static ADDED: LazyLock<String> = LazyLock::new(|| {
+    let sum = |name: &str| {
         let (known, new) = (format!("inference_totals.{name}"), format!("excluded.{name}"));
         format!("{name} = CASE WHEN {known} > {MOST} - {new} THEN {MOST} ELSE {known} + {new} END")
     };
-    let sums: Vec<_> = sums.iter().map(sum).collect();
-    format!(
-        "INSERT INTO inference_totals ({}) VALUES {} ON CONFLICT ({}) DO UPDATE SET {}",
-        COLUMNS.join(", "),
-        rows.join(", "),
-        COLUMNS[..KEY].join(", "),
-        sums.join(", ")
-    )
+    format!("({KEYS}) DO UPDATE SET {}", SUMS.map(sum).join(", "))
+});
+
+fn columns(group: &Group, counts: &Counts, service: &str) -> Columns {
+    columns! {
+        "project_id": group.project, "at": group.minute, "model": &*group.model,
+        "key_id": group.key.map(|key| key.to_string()).unwrap_or_default(), "service": service, "org_id": group.org,
+        "requests": counts.requests, "prompt_tokens": counts.prompt, "completion_tokens": counts.completion,
+        "cost": counts.cost, "estimated": counts.estimated,
+    }
 }
 
 /// Adds what a segment of a run's journal sums up to. Segments come in the order of their numbers; one that is told
 /// again changes nothing.
 pub async fn add(tx: &mut Tx, (service, segment): (Uuid, u64), totals: &Totals) -> Result<(), DbError> {
+    const LATER: &str = "(service) DO UPDATE SET segment = excluded.segment \
+         WHERE inference_journals.segment < excluded.segment";
     let service = service.to_string();
-    let is_new = sql("INSERT INTO inference_journals (service, segment) VALUES ($1, $2) \
-         ON CONFLICT (service) DO UPDATE SET segment = excluded.segment \
-         WHERE inference_journals.segment < excluded.segment")
-    .bind(service.as_str())
-    .bind(i64::try_from(segment).unwrap_or(i64::MAX))
-    .execute(tx)
-    .await?;
+    let journal = columns! { "service": &service, "segment": i64::try_from(segment).unwrap_or(i64::MAX) };
+    let is_new = record::insert("inference_journals", journal).on_conflict(LATER).execute(tx).await?;
     if is_new == 0 {
         return Ok(());
     }
     let all: Vec<_> = totals.iter().collect();
     let mut left = all.as_slice();
-    for (size, text) in SIZES.into_iter().zip(&*STATEMENTS) {
+    for size in SIZES {
         let chunks = left.chunks_exact(size);
         left = chunks.remainder();
         for chunk in chunks {
-            let query = chunk.iter().fold(sql(text.as_str()), |query, row| bind(query, row, &service));
-            query.execute(tx).await?;
+            let rows = chunk.iter().map(|(group, counts)| columns(group, counts, &service)).collect();
+            record::insert_all("inference_totals", rows).on_conflict(&ADDED).execute(tx).await?;
         }
     }
     Ok(())
-}
-
-fn bind(query: Query, (group, counts): &(&Group, &Counts), service: &str) -> Query {
-    query
-        .bind(group.project)
-        .bind(group.minute)
-        .bind(&*group.model)
-        .bind(group.key.map(|key| key.to_string()).unwrap_or_default())
-        .bind(service)
-        .bind(group.org)
-        .bind(counts.requests)
-        .bind(counts.prompt)
-        .bind(counts.completion)
-        .bind(counts.cost)
-        .bind(counts.estimated)
 }
 
 /// What was spent from the beginning of a minute on, without what one run of a service noted for requests since
