@@ -6,7 +6,8 @@ use berth_domain::Timestamp;
 use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
 use serde_json::Value as Json;
 
-use super::{DbError, Tx, event, sql};
+use super::{DbError, Tx, event, record};
+use crate::columns;
 
 /// Who does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,20 +84,11 @@ impl Audit<'_> {
         if let (Some(address), Json::Object(data)) = (self.from, &mut self.data) {
             data.entry("address").or_insert_with(|| address.to_string().into());
         }
-        sql("INSERT INTO audit (id, org_id, project_id, actor, actor_kind, action, subject, request_id, data, \
-             created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
-        .bind(uuid::Uuid::now_v7().to_string())
-        .bind(self.org)
-        .bind(self.project)
-        .bind(self.actor.id())
-        .bind(self.actor.kind())
-        .bind(self.action)
-        .bind(self.subject)
-        .bind(self.request_id)
-        .bind(self.data.to_string())
-        .bind(now)
-        .execute(tx)
-        .await
-        .map(drop)
+        let columns = columns! {
+            "id": uuid::Uuid::now_v7().to_string(), "org_id": self.org, "project_id": self.project,
+            "actor": self.actor.id(), "actor_kind": self.actor.kind(), "action": self.action, "subject": self.subject,
+            "request_id": self.request_id, "data": self.data.to_string(), "created_at": now,
+        };
+        record::insert("audit", columns).execute(tx).await.map(drop)
     }
 }

@@ -4,7 +4,8 @@ use berth_domain::Timestamp;
 use berth_domain::ids::ProjectId;
 use serde_json::Value as Json;
 
-use super::{DbError, Signal, Tx, sql};
+use super::{DbError, Signal, Tx, record};
+use crate::columns;
 
 /// Writes an event; watchers are told on commit.
 pub async fn emit(
@@ -15,14 +16,10 @@ pub async fn emit(
     data: &Json,
     now: Timestamp,
 ) -> Result<(), DbError> {
-    sql("INSERT INTO events (project_id, kind, subject, data, created_at) VALUES ($1, $2, $3, $4, $5)")
-        .bind(project)
-        .bind(kind)
-        .bind(subject)
-        .bind(data.to_string())
-        .bind(now)
-        .execute(tx)
-        .await?;
+    let columns = columns! {
+        "project_id": project, "kind": kind, "subject": subject, "data": data.to_string(), "created_at": now,
+    };
+    record::insert("events", columns).execute(tx).await?;
     tx.signal(Signal::Event(project.0));
     Ok(())
 }

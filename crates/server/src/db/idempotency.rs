@@ -5,7 +5,8 @@
 use berth_domain::Timestamp;
 use uuid::Uuid;
 
-use super::{DbError, FromRow, Row, Tx, sql};
+use super::{DbError, FromRow, Row, Tx, record, sql};
+use crate::columns;
 
 /// What a kept answer is found by.
 pub struct Slot<'a> {
@@ -55,17 +56,10 @@ impl Slot<'_> {
             .bind(since)
             .execute(tx)
             .await?;
-        sql("INSERT INTO idempotency (caller, path, key, body_hash, status, headers, body, created_at) \
-             VALUES ($1, $2, $3, $4, 201, $5, $6, $7)")
-        .bind(self.caller.to_string())
-        .bind(self.path)
-        .bind(self.key)
-        .bind(&kept.body_hash)
-        .bind(&kept.location)
-        .bind(&kept.body)
-        .bind(now)
-        .execute(tx)
-        .await?;
-        Ok(())
+        let columns = columns! {
+            "caller": self.caller.to_string(), "path": self.path, "key": self.key, "body_hash": &kept.body_hash,
+            "status": 201_i64, "headers": &kept.location, "body": &kept.body, "created_at": now,
+        };
+        record::insert("idempotency", columns).execute(tx).await.map(drop)
     }
 }

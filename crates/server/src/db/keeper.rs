@@ -11,8 +11,11 @@
 use berth_domain::Timestamp;
 use uuid::Uuid;
 
-use super::{Db, DbError, FromRow, On, Row, sql};
+use super::{Db, DbError, FromRow, On, Row, record, sql};
+use crate::columns;
 
+/// The table, of one row.
+const TABLE: &str = "keeper";
 /// Seconds after which a service that was not seen does not run any more.
 pub const GONE: i64 = 30;
 
@@ -100,16 +103,11 @@ pub async fn take(db: &Db, keeper: &Keeper, takes_over: bool, now: Timestamp) ->
     if let Some(reason) = find(&mut tx).await?.and_then(|known| known.refuses(keeper, takes_over, now)) {
         return Ok(Err(reason));
     }
-    sql("INSERT INTO keeper (id, folder, path, host, run, runs, seen_at) VALUES (1, $1, $2, $3, $4, 1, $5) \
-         ON CONFLICT (id) DO UPDATE SET folder = excluded.folder, path = excluded.path, host = excluded.host, \
-         run = excluded.run, runs = 1, seen_at = excluded.seen_at")
-    .bind(keeper.folder.to_string())
-    .bind(&keeper.path)
-    .bind(&keeper.host)
-    .bind(keeper.run.to_string())
-    .bind(now)
-    .execute(&mut tx)
-    .await?;
+    let columns = columns! {
+        "folder": keeper.folder.to_string(), "path": &keeper.path, "host": &keeper.host,
+        "run": keeper.run.to_string(), "runs": true, "seen_at": now,
+    };
+    record::upsert(TABLE, columns! { "id": 1_i64 }, columns).execute(&mut tx).await?;
     tx.commit().await?;
     Ok(Ok(()))
 }
@@ -126,12 +124,8 @@ pub async fn left(db: &Db, run: Uuid, now: Timestamp) -> Result<(), DbError> {
 
 async fn note(db: &Db, run: Uuid, runs: bool, now: Timestamp) -> Result<bool, DbError> {
     let mut tx = db.begin().await?;
-    let changed = sql("UPDATE keeper SET seen_at = $1, runs = $2 WHERE run = $3")
-        .bind(now)
-        .bind(runs)
-        .bind(run.to_string())
-        .execute(&mut tx)
-        .await?;
+    let columns = columns! { "run": run.to_string(), "seen_at": now, "runs": runs };
+    let changed = record::overwrite(TABLE, columns).execute(&mut tx).await?;
     tx.commit().await?;
     Ok(changed == 1)
 }

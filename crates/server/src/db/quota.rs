@@ -5,7 +5,8 @@ use berth_domain::Timestamp;
 use berth_domain::identity::Limits;
 
 use super::tenant::Whose;
-use super::{DbError, FromRow, On, Row, Tx, sql};
+use super::{DbError, FromRow, On, Row, Tx, Value, record, sql};
+use crate::columns;
 
 impl FromRow for Limits {
     fn from_row(row: &Row) -> Result<Self, DbError> {
@@ -31,18 +32,9 @@ pub async fn find(on: impl On, whose: Whose) -> Result<Limits, DbError> {
 
 /// Sets what may be had.
 pub async fn put(tx: &mut Tx, whose: Whose, limits: &Limits, now: Timestamp) -> Result<(), DbError> {
-    let (table, key) = (table(whose), whose.column());
-    let named = limits.named();
-    let columns = named.map(|(name, _)| name).join(", ");
-    let places: Vec<String> = (3..named.len() + 3).map(|n| format!("${n}")).collect();
-    let changes: Vec<String> =
-        named.iter().zip(&places).map(|((name, _), place)| format!("{name} = {place}")).collect();
-    let query = sql(format!(
-        "INSERT INTO {table} ({key}, updated_at, {columns}) VALUES ($1, $2, {}) \
-         ON CONFLICT ({key}) DO UPDATE SET updated_at = $2, {}",
-        places.join(", "),
-        changes.join(", ")
-    ));
-    let query = query.bind(whose.id().to_string()).bind(now);
-    named.into_iter().fold(query, |query, (_, limit)| query.bind(limit)).execute(tx).await.map(drop)
+    let limits = limits.named().into_iter().map(|(name, limit)| (name, Value::from(limit)));
+    let mut columns = columns! { "updated_at": now };
+    columns.extend(limits);
+    let keys = vec![(whose.column(), Value::from(whose.id().to_string()))];
+    record::upsert(table(whose), keys, columns).execute(tx).await.map(drop)
 }

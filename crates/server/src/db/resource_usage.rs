@@ -150,13 +150,8 @@ async fn close(tx: &mut Tx, open: &Open, at: Timestamp) -> Result<(), DbError> {
     let until = at.max(open.since);
     let interval = Interval { since: open.since, until: Some(until), rate: open.rate, bytes: open.measure.bytes };
     let cost = interval.part(Span { begin: open.since, end: until }).cost;
-    sql("UPDATE resource_usage SET until = $2, cost = $3 WHERE id = $1")
-        .bind(open.id.as_str())
-        .bind(until)
-        .bind(cost.0)
-        .execute(tx)
-        .await
-        .map(drop)
+    let columns = columns! { "id": &open.id, "until": until, "cost": cost.0 };
+    record::overwrite(TABLE, columns).execute(tx).await.map(drop)
 }
 
 async fn rename(tx: &mut Tx, open: &Open, name: &str) -> Result<(), DbError> {

@@ -1,6 +1,7 @@
 //! What the service notes about the database as a whole.
 
-use super::{DbError, On, Tx, sql};
+use super::{DbError, On, Tx, record, sql};
+use crate::columns;
 
 /// A note.
 pub async fn find(on: impl On, key: &str) -> Result<Option<String>, DbError> {
@@ -9,10 +10,5 @@ pub async fn find(on: impl On, key: &str) -> Result<Option<String>, DbError> {
 
 /// Writes a note, in the place of one that is there.
 pub async fn put(tx: &mut Tx, key: &str, value: &str) -> Result<(), DbError> {
-    sql("INSERT INTO settings (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = $2")
-        .bind(key)
-        .bind(value)
-        .execute(tx)
-        .await
-        .map(drop)
+    record::upsert("settings", columns! { "key": key }, columns! { "value": value }).execute(tx).await.map(drop)
 }
