@@ -80,6 +80,23 @@ fn sql_stands_only_in_stores() {
 }
 
 #[test]
+fn only_record_writes_out_the_columns_of_a_row() {
+    refuse("server/src", &["INSERT "], |file| file.ends_with("db/record.rs"));
+    // What compares or computes is a statement of its own; everything else that changes columns is an `overwrite`.
+    let own = [" AND ", " OR ", " + ", "CASE "];
+    let mut seen = 0;
+    for (file, text) in sources("server/src") {
+        let joined = lines(&text).collect::<Vec<_>>().join("").replace('\\', "");
+        for statement in joined.split("\"UPDATE ").skip(1).filter_map(|rest| rest.split('"').next()) {
+            seen += 1;
+            let is_counted = statement.matches('$').count() > 2 && !own.iter().any(|word| statement.contains(word));
+            assert!(!is_counted, "{file} counts placeholders that `db::record` counts: UPDATE {statement}");
+        }
+    }
+    assert!(seen > 10, "{seen} statements change rows");
+}
+
+#[test]
 fn services_know_each_other_only_by_their_front_doors() {
     let services = ["identity", "project", "vm", "sandbox", "gateway"];
     for service in services {
