@@ -6,6 +6,9 @@
 //!   └──── relay ◄──────────────────────┴──────────────────────┘      account ─► meter ─► journal ─► database
 //! ```
 //!
+//! Its rooms: [`path`] is what a request goes through, [`books`] what it may take and took, [`upstream`] who answers it,
+//! [`serve`] keeps servers of model files, [`speech`] speaks with this machine's own voices.
+//!
 //! It is a hot path and stays out of the intent machinery. Invariants of this house:
 //!
 //! - Bytes go on as they came. What is read of them is read in place ([`berth_domain::gateway`]).
@@ -15,27 +18,14 @@
 //!   account.
 //! - Nothing of an upstream's address or key is ever in an answer.
 
-mod account;
-mod admission;
-mod allowance;
 mod api;
-mod attempt;
-mod dispatch;
-mod health;
-mod http;
-mod journal;
-mod meter;
+mod books;
 mod metrics;
 mod ops;
-mod parking;
-mod queue;
-mod relay;
+mod path;
 mod serve;
 mod speech;
 pub mod store;
-mod table;
-mod totals;
-mod trace;
 mod upstream;
 mod wire;
 
@@ -55,16 +45,16 @@ use crate::config::Config;
 use crate::db::Db;
 use crate::http::edge::Hot;
 use crate::http::streams;
-use admission::{Admission, Most};
-use allowance::Allowances;
-use http::Http;
-use meter::Meter;
-use parking::Parking;
+use books::allowance::Allowances;
+use books::meter::Meter;
+use books::trace::Traces;
+use path::admission::{Admission, Most};
+use path::parking::Parking;
 use speech::Speaker;
 use store::spec::{MODELS, VOICES};
-use table::{Entry, Moment, Offer, Speaks, Table, Voices};
-use trace::Traces;
-use upstream::Address;
+use upstream::client::Http;
+use upstream::table::{self, Entry, Moment, Offer, Speaks, Table, Voices};
+use upstream::{Address, health};
 
 /// The model that speaks with this machine's own voices.
 pub const LOCAL_SPEECH: &str = "tts-1";

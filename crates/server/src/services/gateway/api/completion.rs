@@ -23,15 +23,15 @@ use crate::http::event_loop::compute;
 use crate::http::openai;
 use crate::http::reply::Reply;
 use crate::services::gateway::Gateway;
-use crate::services::gateway::account::Account;
-use crate::services::gateway::admission::{Place, Received};
-use crate::services::gateway::attempt::Answer;
-use crate::services::gateway::dispatch::{Found, Job, denied, find};
-use crate::services::gateway::meter::Record;
-use crate::services::gateway::queue::{Priority, Share, Shares};
-use crate::services::gateway::relay::{KEEP_ALIVE, Out, Relay, broke_off, error_event};
-use crate::services::gateway::table::Entry;
-use crate::services::gateway::totals::Counts;
+use crate::services::gateway::books::account::Account;
+use crate::services::gateway::books::meter::Record;
+use crate::services::gateway::books::totals::Counts;
+use crate::services::gateway::path::admission::{Place, Received};
+use crate::services::gateway::path::attempt::Answer;
+use crate::services::gateway::path::dispatch::{Found, Job, denied, find};
+use crate::services::gateway::path::relay::{KEEP_ALIVE, Out, Relay, broke_off, error_event};
+use crate::services::gateway::upstream::queue::{Priority, Share, Shares};
+use crate::services::gateway::upstream::table::Entry;
 
 /// Largest body of a request to a model, in bytes (contract, section 4).
 pub const BODY_LIMIT: usize = 32 << 20;

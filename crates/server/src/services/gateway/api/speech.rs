@@ -22,15 +22,15 @@ use crate::http::auth::{Inference, Scope};
 use crate::http::body::require_json;
 use crate::http::event_loop::compute;
 use crate::http::reply::Reply;
-use crate::services::gateway::account::Account;
-use crate::services::gateway::admission::Received;
-use crate::services::gateway::attempt::{Answer, Failure, Patience, Question, Track, ask, piece};
-use crate::services::gateway::dispatch::{Found, Job};
-use crate::services::gateway::http;
-use crate::services::gateway::queue::Priority;
+use crate::services::gateway::books::account::Account;
+use crate::services::gateway::books::trace::Origin;
+use crate::services::gateway::path::admission::Received;
+use crate::services::gateway::path::attempt::{Answer, Failure, Patience, Question, Track, ask, piece};
+use crate::services::gateway::path::dispatch::{Found, Job};
 use crate::services::gateway::speech::{Asker, HELD, SpeechStream, as_events};
-use crate::services::gateway::table::{Entry, Speaks};
-use crate::services::gateway::trace::Origin;
+use crate::services::gateway::upstream::client;
+use crate::services::gateway::upstream::queue::Priority;
+use crate::services::gateway::upstream::table::{Entry, Speaks};
 use crate::services::gateway::{Gateway, LOCAL_SPEECH};
 
 /// Largest body of a request to speak, in bytes: 4,096 characters are 48 KiB in escapes, and four times as much is left
@@ -219,7 +219,7 @@ fn local(
 /// What a server makes, as it comes.
 fn relayed(
     gateway: &Gateway,
-    mut body: http::Body,
+    mut body: client::Body,
     first: Bytes,
     patience: Patience,
     account: Account,

@@ -27,7 +27,7 @@ use serde_json::json;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::relay::error_event;
+use super::path::relay::error_event;
 use crate::http::openai;
 use process::{Making, Order};
 use sandbox::Sandbox;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::*;
-use crate::services::gateway::queue::Shares;
+use crate::services::gateway::upstream::queue::Shares;
 
 const SENTENCE: &str = "This is a sentence with a few words in it.";
 /// For what has to come true; nothing is asserted on how long it takes.

@@ -12,7 +12,7 @@ use berth_domain::ids::{OrgId, Owner, ProjectId};
 use berth_domain::{Code, Error, Result, fair};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::services::gateway::queue::{Priority, Queue, Shares, Turn as Line};
+use crate::services::gateway::upstream::queue::{Priority, Queue, Shares, Turn as Line};
 
 /// Who wants a text to be spoken.
 #[derive(Clone, Copy)]

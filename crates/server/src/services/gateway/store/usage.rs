@@ -12,7 +12,7 @@ use crate::columns;
 use crate::db::record::{self, Columns};
 use crate::db::tenant::Whose;
 use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
-use crate::services::gateway::totals::{Counts, Group, Totals};
+use crate::services::gateway::books::totals::{Counts, Group, Totals};
 
 /// The columns that tell rows apart.
 const KEYS: &str = "project_id, at, model, key_id, service";
@@ -166,7 +166,7 @@ mod tests {
     use berth_domain::ids::{KeyId, OrgId, ProjectId};
 
     use super::*;
-    use crate::services::gateway::totals::Line;
+    use crate::services::gateway::books::totals::Line;
 
     const ORG: OrgId = OrgId(Uuid::from_u128(1));
     const PROJECT: ProjectId = ProjectId(Uuid::from_u128(2));

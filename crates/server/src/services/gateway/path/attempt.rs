@@ -11,9 +11,9 @@ use berth_domain::gateway::{refusal, sse};
 use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, timeout_at};
 
-use super::http::{Body, Http, HttpError, Request};
-use super::upstream::Address;
 use crate::http::event_loop::compute;
+use crate::services::gateway::upstream::Address;
+use crate::services::gateway::upstream::client::{Body, Http, HttpError, Request};
 
 /// Most bytes of an answer that is read whole.
 pub const WHOLE: usize = 64 << 20;

@@ -9,13 +9,13 @@ use berth_domain::gateway::chunk::Chunk;
 use berth_domain::gateway::money::estimate;
 use berth_domain::gateway::{Nano, Price, Usage};
 
-use super::Gateway;
 use super::allowance::Reservation;
-use super::attempt::{Failure, Track};
 use super::meter::Record;
-use super::table::Entry;
 use super::totals::Counts;
 use super::trace::{Origin, Trace};
+use crate::services::gateway::Gateway;
+use crate::services::gateway::path::attempt::{Failure, Track};
+use crate::services::gateway::upstream::table::Entry;
 
 /// The status of a client that left, as nginx calls it.
 pub const CLIENT_LEFT: u16 = 499;

@@ -20,12 +20,12 @@ use berth_domain::gateway::Nano;
 use berth_domain::{Code, Error, Month, Result, Timestamp};
 
 use super::meter::Meter;
-use super::store;
 use super::totals::minute;
 use crate::clock::Clock;
 use crate::db::resource_usage;
 use crate::db::tenant::Whose;
 use crate::http::auth::{Limits, Scope};
+use crate::services::gateway::store;
 
 /// Seconds after which who asks for nothing is forgotten, when there are many.
 const IDLE: i64 = 600;

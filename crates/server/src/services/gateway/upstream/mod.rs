@@ -3,6 +3,11 @@
 //! A [`Slot`] stands for a request under way; dropping it gives the place back, whatever became of the request, so
 //! that counters cannot leak.
 
+pub mod client;
+pub mod health;
+pub mod queue;
+pub mod table;
+
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
@@ -18,10 +23,10 @@ use berth_domain::ids::Owner;
 use bytes::Bytes;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::http::{Origin, Request};
-use super::queue::Shares;
-use super::table::Entry;
 use crate::config::model::key_of;
+use client::{Origin, Request};
+use queue::Shares;
+use table::Entry;
 
 /// Where an upstream is, ready for use.
 pub struct Address {

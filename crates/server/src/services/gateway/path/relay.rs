@@ -10,10 +10,10 @@ use berth_domain::{Code, Error};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::time::Instant;
 
-use super::account::Account;
 use super::attempt::{EVENT, Failure, Patience, read};
-use super::http::Body;
-use super::upstream::Slot;
+use crate::services::gateway::books::account::Account;
+use crate::services::gateway::upstream::Slot;
+use crate::services::gateway::upstream::client::Body;
 
 /// The last event of a complete stream.
 const END: &str = "data: [DONE]\n\n";

@@ -17,8 +17,8 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
 use tokio_util::sync::CancellationToken;
 
 use crate::http::envelope::RequestId;
-use crate::services::gateway::account::CLIENT_LEFT;
-use crate::services::gateway::meter::Record;
+use crate::services::gateway::books::account::CLIENT_LEFT;
+use crate::services::gateway::books::meter::Record;
 
 /// How long the service's end waits for the last spans.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use berth_domain::gateway::breaker::State;
 use tokio_util::sync::CancellationToken;
 
-use super::Gateway;
-use super::upstream::Upstream;
+use super::Upstream;
+use crate::services::gateway::Gateway;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);

@@ -20,11 +20,11 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::journal::{Appended, Found, Journal, Segment};
-use super::store;
 use super::totals::{Counts, Group, Line, minute};
 use crate::db::{Db, DbError};
 use crate::fault;
 use crate::http::path::storable;
+use crate::services::gateway::store;
 
 /// How long records are gathered before they are moved, and between two tries.
 const GATHER: Duration = Duration::from_secs(1);

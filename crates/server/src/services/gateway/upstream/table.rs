@@ -15,9 +15,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::queue::Queue;
-use super::serve;
-use super::upstream::{Address, Upstream};
+use super::{Address, Upstream};
 use crate::config::model::key_of;
+use crate::services::gateway::serve;
 
 /// A model at work.
 pub struct Entry {

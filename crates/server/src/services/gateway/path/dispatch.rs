@@ -20,14 +20,14 @@ use berth_domain::{Code, Error, Result};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
-use super::Gateway;
-use super::account::Account;
 use super::admission::Weight;
 use super::attempt::{Answer, Failure, Patience, Question, Track, ask};
-use super::queue::{Priority, Shares, Ticket, Turn};
-use super::table::Entry;
-use super::upstream::Slot;
 use crate::http::event_loop::compute;
+use crate::services::gateway::Gateway;
+use crate::services::gateway::books::account::Account;
+use crate::services::gateway::upstream::Slot;
+use crate::services::gateway::upstream::queue::{Priority, Shares, Ticket, Turn};
+use crate::services::gateway::upstream::table::Entry;
 
 /// Before an upstream is asked again: this, and up to as much again by chance.
 const PAUSE: Duration = Duration::from_millis(50);

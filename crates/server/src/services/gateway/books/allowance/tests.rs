@@ -7,8 +7,8 @@ use uuid::Uuid;
 use super::*;
 use crate::db::Db;
 use crate::http::auth::{Caller, Limits, Who};
-use crate::services::gateway::meter::Record;
-use crate::services::gateway::totals::Counts;
+use crate::services::gateway::books::meter::Record;
+use crate::services::gateway::books::totals::Counts;
 
 const PARTS: i64 = 1_000_000_000;
 const UNIT: Nano = Nano(PARTS);
