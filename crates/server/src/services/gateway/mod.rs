@@ -3,7 +3,7 @@
 //! ```text
 //!  api ─► admission ─► allowance ─► dispatch ─► attempt ─► upstream
 //!   ▲                                  │ good answer          │
-//!   └──── relay ◄──────────────────────┴──────────────────────┘      account ─► meter ─► journal ─► database
+//!   └──── relay ◄──────────────────────┴──────────────────────┘         bill ─► meter ─► journal ─► database
 //! ```
 //!
 //! Its rooms: [`path`] is what a request goes through, [`books`] what it may take and took, [`upstream`] who answers it,
@@ -15,7 +15,7 @@
 //! - Before the first byte of an answer goes out, another upstream may give it; afterwards the answer is this one's,
 //!   and if it breaks off, the client is told so.
 //! - Whatever ends a request, by being dropped too, gives its place back, ends the upstream's work and closes its
-//!   account.
+//!   bill.
 //! - Nothing of an upstream's address or key is ever in an answer.
 
 mod api;

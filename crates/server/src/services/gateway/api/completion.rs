@@ -23,7 +23,7 @@ use crate::http::event_loop::compute;
 use crate::http::openai;
 use crate::http::reply::Reply;
 use crate::services::gateway::Gateway;
-use crate::services::gateway::books::account::Account;
+use crate::services::gateway::books::bill::Bill;
 use crate::services::gateway::books::meter::Record;
 use crate::services::gateway::books::totals::Counts;
 use crate::services::gateway::path::admission::{Place, Received};
@@ -99,9 +99,9 @@ async fn answer(gateway: Gateway, scope: Scope, request: Request, operation: Ope
     let entry = gateway.model(&head.model, scope.project)?;
     takes_fields(&entry, &body).await?;
     let aside = Aside::of(&gateway, &scope, &entry, &head);
-    let mut account = open(&gateway, &scope, entry.name.clone(), entry.model.price, aside).await?;
+    let mut bill = open(&gateway, &scope, entry.name.clone(), entry.model.price, aside).await?;
     let streams = head.stream;
-    account.trace(operation, &origin, &head.model, head.max_tokens, streams);
+    bill.trace(gateway.traces().begin(operation, &origin, &head.model, head.max_tokens, streams));
     let job = Job {
         operation,
         conversation: scoped(head.conversation, &scope),
@@ -115,9 +115,9 @@ async fn answer(gateway: Gateway, scope: Scope, request: Request, operation: Ope
         deadline: Instant::now() + entry.model.timeouts.total,
     };
     if streams {
-        return Ok(stream(gateway, job, entry, account, place).await?);
+        return Ok(stream(gateway, job, entry, bill, place).await?);
     }
-    Ok(whole(gateway, job, entry, account, place).await?)
+    Ok(whole(gateway, job, entry, bill, place).await?)
 }
 
 /// Refuses with 400 a request with a field that the model does not take.
@@ -187,17 +187,17 @@ pub(super) fn shares(scope: &Scope) -> Shares {
     Shares { group: of(&scope.org_limits), owner: of(&scope.limits) }
 }
 
-/// Opens the account of a request, setting aside what it may take.
+/// Opens the bill of a request, setting aside what it may take.
 pub(super) async fn open(
     gateway: &Gateway,
     scope: &Scope,
     model: Arc<str>,
     price: Price,
     aside: Aside,
-) -> Result<Account> {
+) -> Result<Bill> {
     let reservation = gateway.allowances().reserve(scope, aside.tokens, aside.cost).await?;
     let record = record(gateway, scope, model);
-    Ok(Account::open(gateway, record, price, reservation, aside.estimate))
+    Ok(Bill::open(gateway.meter(), record, price, reservation, aside.estimate))
 }
 
 /// What is known of a request from its beginning.
@@ -220,32 +220,32 @@ fn record(gateway: &Gateway, scope: &Scope, model: Arc<str>) -> Record {
 }
 
 /// An answer that is sent when it is whole.
-async fn whole(gateway: Gateway, job: Job, entry: Arc<Entry>, mut account: Account, _place: Place) -> Result<Response> {
-    let found = found(&gateway, &job, &entry, &mut account).await?;
+async fn whole(gateway: Gateway, job: Job, entry: Arc<Entry>, mut bill: Bill, _place: Place) -> Result<Response> {
+    let found = found(&gateway, &job, &entry, &mut bill).await?;
     let Answer::Whole(body, chunk) = found.answer else {
-        let (status, body) = refused(found.answer, account)?;
+        let (status, body) = refused(found.answer, bill)?;
         return Ok(refusal_of(status, body));
     };
-    account.note(&chunk);
-    found.slot.told(account.completion());
-    account.close(200);
+    bill.note(&chunk);
+    found.slot.told(bill.completion());
+    bill.close(200);
     Ok(json(StatusCode::OK, body))
 }
 
-/// A good answer; what the client is told otherwise stands in the account.
-pub(super) async fn found(gateway: &Gateway, job: &Job, entry: &Arc<Entry>, account: &mut Account) -> Result<Found> {
-    let found = find(gateway, job, entry, account).await;
+/// A good answer; what the client is told otherwise stands in the bill.
+pub(super) async fn found(gateway: &Gateway, job: &Job, entry: &Arc<Entry>, bill: &mut Bill) -> Result<Found> {
+    let found = find(gateway, job, entry, bill).await;
     if let Err(error) = &found {
-        account.refuse(error.code.status());
+        bill.refuse(error.code.status());
     }
     found
 }
 
 /// What an upstream says to a request that it takes for wrong.
-pub(super) fn refused(answer: Answer, mut account: Account) -> Result<(StatusCode, Bytes)> {
+pub(super) fn refused(answer: Answer, mut bill: Bill) -> Result<(StatusCode, Bytes)> {
     match answer {
         Answer::Refused(status, body) => {
-            account.refuse(status.as_u16());
+            bill.refuse(status.as_u16());
             Ok((status, body))
         }
         _ => Err(Error::internal("an answer of another kind than was asked for")),
@@ -263,13 +263,13 @@ fn json(status: StatusCode, body: Bytes) -> Response {
 }
 
 /// An answer that is sent as it comes. Until the first keep-alive a failure has a status of its own.
-async fn stream(gateway: Gateway, job: Job, entry: Arc<Entry>, mut account: Account, place: Place) -> Result<Response> {
+async fn stream(gateway: Gateway, job: Job, entry: Arc<Entry>, mut bill: Bill, place: Place) -> Result<Response> {
     let silence = gateway.config().keep_alive();
     let hides_usage = !job.head.asks_usage;
     let of = gateway.clone();
     let mut looking = Box::pin(async move {
-        let found = found(&of, &job, &entry, &mut account).await?;
-        Ok((found, account))
+        let found = found(&of, &job, &entry, &mut bill).await?;
+        Ok((found, bill))
     });
     let opened = if let Ok(found) = tokio::time::timeout(silence, &mut looking).await {
         Opened::of(found?, hides_usage)?
@@ -290,13 +290,13 @@ enum Opened {
 }
 
 impl Opened {
-    fn of((found, account): (Found, Account), hides_usage: bool) -> Result<Self> {
+    fn of((found, bill): (Found, Bill), hides_usage: bool) -> Result<Self> {
         Ok(match found {
             Found { answer: Answer::Events(body, held), slot, patience } => {
-                Self::Relay(Box::new(Relay::new(body, held, hides_usage, patience, slot, account)))
+                Self::Relay(Box::new(Relay::new(body, held, hides_usage, patience, slot, bill)))
             }
             found => {
-                let (status, body) = refused(found.answer, account)?;
+                let (status, body) = refused(found.answer, bill)?;
                 Self::Refused(status, body)
             }
         })
@@ -344,7 +344,7 @@ fn relayed(gateway: &Gateway, relay: Box<Relay>) -> Pieces {
 /// A stream whose status went out before its answer was there: a failure becomes an event.
 fn late(
     gateway: Gateway,
-    mut looking: Pin<Box<impl Future<Output = Result<(Found, Account)>> + Send + 'static>>,
+    mut looking: Pin<Box<impl Future<Output = Result<(Found, Bill)>> + Send + 'static>>,
     hides_usage: bool,
 ) -> Pieces {
     let silence = gateway.config().keep_alive();

@@ -22,7 +22,7 @@ use crate::http::auth::{Inference, Scope};
 use crate::http::body::require_json;
 use crate::http::event_loop::compute;
 use crate::http::reply::Reply;
-use crate::services::gateway::books::account::Account;
+use crate::services::gateway::books::bill::Bill;
 use crate::services::gateway::books::trace::Origin;
 use crate::services::gateway::path::admission::Received;
 use crate::services::gateway::path::attempt::{Answer, Failure, Patience, Question, Track, ask, piece};
@@ -102,8 +102,8 @@ async fn of_model(
     takes_fields(&entry, &body).await?;
     let usage = characters(&asked.speech);
     let (name, price) = (entry.name.clone(), entry.model.price);
-    let mut account = open(&gateway, &scope, name, price, aside(usage, price)).await?;
-    account.trace(Operation::Speech, &asked.origin, &asked.speech.model, None, true);
+    let mut bill = open(&gateway, &scope, name, price, aside(usage, price)).await?;
+    bill.trace(gateway.traces().begin(Operation::Speech, &asked.origin, &asked.speech.model, None, true));
     let job = Job {
         operation: Operation::Speech,
         conversation: scoped(head.conversation, &scope),
@@ -116,13 +116,13 @@ async fn of_model(
         request_id: asked.request_id,
         deadline: Instant::now() + entry.model.timeouts.total,
     };
-    match found(&gateway, &job, &entry, &mut account).await? {
+    match found(&gateway, &job, &entry, &mut bill).await? {
         Found { answer: Answer::Bytes(kind, body, first), slot, patience } => {
-            account.know(usage);
-            Ok(sound(kind, relayed(&gateway, body, first, patience, account, (slot, place))))
+            bill.know(usage);
+            Ok(sound(kind, relayed(&gateway, body, first, patience, bill, (slot, place))))
         }
         found => {
-            let (status, body) = refused(found.answer, account)?;
+            let (status, body) = refused(found.answer, bill)?;
             Ok(refusal_of(status, body))
         }
     }
@@ -135,26 +135,26 @@ async fn of_voice(gateway: Gateway, scope: Scope, asked: Asked) -> Reply<Respons
     })?;
     let usage = characters(&asked.speech);
     let (name, price) = (LOCAL_SPEECH.into(), Price::default());
-    let mut account = open(&gateway, &scope, name, price, aside(usage, price)).await?;
-    account.trace(Operation::Speech, &asked.origin, &asked.speech.model, None, true);
+    let mut bill = open(&gateway, &scope, name, price, aside(usage, price)).await?;
+    bill.trace(gateway.traces().begin(Operation::Speech, &asked.origin, &asked.speech.model, None, true));
     match &speaks.voice.source {
         Source::Espeak(voice) => {
             let whose = Asker { owner: scope.owner(), shares: shares(&scope) };
             let made = gateway.speaker().speak(whose, &asked.speech, voice).await;
-            let made = made.inspect_err(|error| account.refuse(error.code.status()))?;
-            account.know(usage);
-            Ok(local(&gateway, &asked.speech, made, account, asked.received.place))
+            let made = made.inspect_err(|error| bill.refuse(error.code.status()))?;
+            bill.know(usage);
+            Ok(local(&gateway, &asked.speech, made, bill, asked.received.place))
         }
         Source::Url { model, voice, .. } => {
-            let asking = of_server(&gateway, &speaks, (model, voice), &asked, account.traceparent()).await;
-            match asking.inspect_err(|error| account.refuse(error.code.status()))? {
+            let asking = of_server(&gateway, &speaks, (model, voice), &asked, bill.traceparent()).await;
+            match asking.inspect_err(|error| bill.refuse(error.code.status()))? {
                 (Answer::Bytes(kind, body, first), patience) => {
-                    account.know(usage);
+                    bill.know(usage);
                     let place = asked.received.place;
-                    Ok(sound(kind, relayed(&gateway, body, first, patience, account, place)))
+                    Ok(sound(kind, relayed(&gateway, body, first, patience, bill, place)))
                 }
                 (answer, _) => {
-                    let (status, body) = refused(answer, account)?;
+                    let (status, body) = refused(answer, bill)?;
                     Ok(refusal_of(status, body))
                 }
             }
@@ -203,17 +203,11 @@ type Making = BoxStream<'static, Result<Bytes, u16>>;
 type Pieces = BoxStream<'static, Result<Bytes, std::io::Error>>;
 
 /// What is made on this machine.
-fn local(
-    gateway: &Gateway,
-    speech: &Speech,
-    made: SpeechStream,
-    account: Account,
-    held: impl Send + 'static,
-) -> Response {
+fn local(gateway: &Gateway, speech: &Speech, made: SpeechStream, bill: Bill, held: impl Send + 'static) -> Response {
     let kind = if speech.sse { "text/event-stream; charset=utf-8" } else { speech.format.content_type() };
     let made = if speech.sse { as_events(made, speech.input.chars().count()) } else { made };
     let making = made.map_err(|error| error.code.status()).boxed();
-    sound(HeaderValue::from_static(kind), parked(gateway, making, Instant::now() + HELD, account, held))
+    sound(HeaderValue::from_static(kind), parked(gateway, making, Instant::now() + HELD, bill, held))
 }
 
 /// What a server makes, as it comes.
@@ -222,7 +216,7 @@ fn relayed(
     mut body: client::Body,
     first: Bytes,
     patience: Patience,
-    account: Account,
+    bill: Bill,
     held: impl Send + 'static,
 ) -> Pieces {
     let making = async_stream::try_stream! {
@@ -232,21 +226,21 @@ fn relayed(
             yield bytes;
         }
     };
-    parked(gateway, making.boxed(), patience.deadline, account, held)
+    parked(gateway, making.boxed(), patience.deadline, bill, held)
 }
 
 /// Sound on its way, and what is held for it.
 struct Sound<H> {
     making: Making,
     // Closed before the place is free.
-    account: Account,
+    bill: Bill,
     _held: H,
 }
 
 /// The pieces of a sound. Between two of them it is parked, should the client not read. An error in the middle cuts the
 /// answer, so that it does not look whole.
-fn parked(gateway: &Gateway, making: Making, deadline: Instant, account: Account, held: impl Send + 'static) -> Pieces {
-    let parked = gateway.parking().park(Sound { making, account, _held: held }, deadline);
+fn parked(gateway: &Gateway, making: Making, deadline: Instant, bill: Bill, held: impl Send + 'static) -> Pieces {
+    let parked = gateway.parking().park(Sound { making, bill, _held: held }, deadline);
     async_stream::stream! {
         while let Some(mut sound) = parked.take() {
             match sound.making.next().await {
@@ -255,11 +249,11 @@ fn parked(gateway: &Gateway, making: Making, deadline: Instant, account: Account
                     yield Ok(bytes);
                 }
                 Some(Err(status)) => {
-                    sound.account.close(status);
+                    sound.bill.close(status);
                     break;
                 }
                 None => {
-                    sound.account.close(200);
+                    sound.bill.close(200);
                     return;
                 }
             }

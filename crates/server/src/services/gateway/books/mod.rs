@@ -1,10 +1,10 @@
 //! What requests may take and what they took: tokens and money, from the reservation to the database.
 //!
-//! [`allowance`] sets aside what a request may take, [`account`] counts what it takes, [`meter`] writes that to the
+//! [`allowance`] sets aside what a request may take, [`bill`] counts what it takes, [`meter`] writes that to the
 //! [`journal`] and moves what it sums up to ([`totals`]) to the database. [`trace`] tells the same to a collector.
 
-pub mod account;
 pub mod allowance;
+pub mod bill;
 pub mod journal;
 pub mod meter;
 pub mod totals;

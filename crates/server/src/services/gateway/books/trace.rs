@@ -1,7 +1,7 @@
 //! Spans of requests to models, as OpenTelemetry's conventions for generative AI name them
 //! (<https://github.com/open-telemetry/semantic-conventions-genai>), sent by OTLP over HTTP.
 //!
-//! A span stands for one request, from the opening of its account to its close, with all that was tried at upstreams.
+//! A span stands for one request, from the opening of its bill to its close, with all that was tried at upstreams.
 //! What was said in it is not known here, and no key is. A request puts its span into a queue, and a thread sends what
 //! is there; where the queue is full or the collector away, spans are lost, and requests do not notice.
 //!

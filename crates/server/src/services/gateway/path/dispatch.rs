@@ -24,7 +24,7 @@ use super::admission::Weight;
 use super::attempt::{Answer, Failure, Patience, Question, Track, ask};
 use crate::http::event_loop::compute;
 use crate::services::gateway::Gateway;
-use crate::services::gateway::books::account::Account;
+use crate::services::gateway::books::bill::Bill;
 use crate::services::gateway::upstream::Slot;
 use crate::services::gateway::upstream::queue::{Priority, Shares, Ticket, Turn};
 use crate::services::gateway::upstream::table::Entry;
@@ -159,7 +159,7 @@ impl<'a> Leg<'a> {
 }
 
 /// Finds a good answer.
-pub async fn find(gateway: &Gateway, job: &Job, first: &Arc<Entry>, account: &mut Account) -> Result<Found> {
+pub async fn find(gateway: &Gateway, job: &Job, first: &Arc<Entry>, bill: &mut Bill) -> Result<Found> {
     let table = gateway.table();
     let fallbacks = first.model.fallbacks.iter().filter_map(|id| table.find(id.as_str()));
     let admitted = fallbacks.filter(|entry| entry.admits(job.owner.1));
@@ -169,7 +169,7 @@ pub async fn find(gateway: &Gateway, job: &Job, first: &Arc<Entry>, account: &mu
     for heeds_breakers in [true, false] {
         search.heeds_breakers = heeds_breakers;
         for leg in &mut chain {
-            if let Some(found) = search.of_model(leg, account).await? {
+            if let Some(found) = search.of_model(leg, bill).await? {
                 return Ok(found);
             }
         }
@@ -209,7 +209,7 @@ impl Search<'_> {
     }
 
     /// Asks the upstreams of a model that are left, one after another.
-    async fn of_model(&mut self, leg: &mut Leg<'_>, account: &mut Account) -> Result<Option<Found>> {
+    async fn of_model(&mut self, leg: &mut Leg<'_>, bill: &mut Bill) -> Result<Option<Found>> {
         let (job, entry) = (self.job, leg.entry);
         // Whoever asked was told of the fields of the model that was asked for.
         if !std::ptr::eq(entry.as_ref(), self.first) && denied(&entry.model, &job.body).await.is_some() {
@@ -231,7 +231,8 @@ impl Search<'_> {
             if !self.may_ask(leg.past[index]) {
                 return Ok(None);
             }
-            let track = account.asks(entry, job.head.stream);
+            let sent = bill.asks(&entry.name, entry.model.price, job.head.stream);
+            let track = Track { traceparent: bill.traceparent(), sent };
             match ask_at(self.gateway, job, &slot, patience, track).await {
                 Ok(answer) => {
                     slot.answered();
@@ -240,7 +241,7 @@ impl Search<'_> {
                 Err(failure) => {
                     tracing::info!(model = %entry.name, upstream = index, ?failure, "an upstream gave no answer");
                     judge(&mut slot, failure, job.owner);
-                    account.failed(entry, failure);
+                    bill.failed(failure == Failure::Late);
                     self.failures.note(failure);
                     leg.failed(index, failure);
                 }

@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::time::Instant;
 
 use super::attempt::{EVENT, Failure, Patience, read};
-use crate::services::gateway::books::account::Account;
+use crate::services::gateway::books::bill::Bill;
 use crate::services::gateway::upstream::Slot;
 use crate::services::gateway::upstream::client::Body;
 
@@ -64,22 +64,15 @@ pub struct Relay {
     hides_usage: bool,
     patience: Patience,
     // Closed before the place is free: whoever sees nothing under way finds it in the books.
-    account: Account,
+    bill: Bill,
     slot: Slot,
 }
 
 impl Relay {
     /// Relays what an upstream began to send.
-    pub fn new(
-        body: Body,
-        held: BytesMut,
-        hides_usage: bool,
-        patience: Patience,
-        slot: Slot,
-        mut account: Account,
-    ) -> Self {
-        account.begin();
-        Self { body, held, searched: 0, seen: Seen::default(), hides_usage, patience, slot, account }
+    pub fn new(body: Body, held: BytesMut, hides_usage: bool, patience: Patience, slot: Slot, mut bill: Bill) -> Self {
+        bill.begin();
+        Self { body, held, searched: 0, seen: Seen::default(), hides_usage, patience, slot, bill }
     }
 
     /// When its time is over.
@@ -145,7 +138,7 @@ impl Relay {
         }
         self.seen.begun |= chunk.begun;
         self.seen.ended |= chunk.ended;
-        self.account.note(&chunk);
+        self.bill.note(&chunk);
         if chunk.only_usage && self.hides_usage { Verdict::Hide } else { Verdict::Pass }
     }
 
@@ -163,8 +156,8 @@ impl Relay {
     }
 
     fn done(&mut self, end: usize) -> Out {
-        self.slot.told(self.account.completion());
-        self.account.close(200);
+        self.slot.told(self.bill.completion());
+        self.bill.close(200);
         self.body.finish();
         Out::Last(self.held.split_to(end).freeze())
     }
@@ -174,7 +167,7 @@ impl Relay {
         self.slot.failed();
         let code = if failure == Failure::Timeout { Code::UpstreamTimeout } else { Code::UpstreamError };
         tracing::info!(model = %self.slot.entry.name, ?failure, "a stream broke off");
-        self.account.close(code.status());
+        self.bill.close(code.status());
         let told = told.map(|body| {
             let address = self.slot.upstream.address();
             refusal::read(code.status(), &body, &address.as_ref().map(|a| a.secrets()).unwrap_or_default())

@@ -17,7 +17,7 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
 use tokio_util::sync::CancellationToken;
 
 use crate::http::envelope::RequestId;
-use crate::services::gateway::books::account::CLIENT_LEFT;
+use crate::services::gateway::books::bill::CLIENT_LEFT;
 use crate::services::gateway::books::meter::Record;
 
 /// How long the service's end waits for the last spans.

@@ -1,28 +1,24 @@
-//! What a request took, noted whatever becomes of it: dropped in the middle, it is a client that left. The request's
-//! span ends with it.
+//! The bill of a request: what it took, noted whatever becomes of it. Dropped in the middle, it is that of a client
+//! that left. The request's span ends with it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use berth_domain::gateway::body::Operation;
 use berth_domain::gateway::chunk::Chunk;
 use berth_domain::gateway::money::estimate;
 use berth_domain::gateway::{Nano, Price, Usage};
 
 use super::allowance::Reservation;
-use super::meter::Record;
+use super::meter::{Meter, Record};
 use super::totals::Counts;
-use super::trace::{Origin, Trace};
-use crate::services::gateway::Gateway;
-use crate::services::gateway::path::attempt::{Failure, Track};
-use crate::services::gateway::upstream::table::Entry;
+use super::trace::Trace;
 
 /// The status of a client that left, as nginx calls it.
 pub const CLIENT_LEFT: u16 = 499;
 
-/// The account of one request.
-pub struct Account {
-    gateway: Gateway,
+/// What one request takes, from its reservation to its record.
+pub struct Bill {
+    meter: Meter,
     record: Record,
     price: Price,
     reservation: Reservation,
@@ -42,11 +38,11 @@ pub struct Account {
     closed: bool,
 }
 
-impl Account {
-    /// Opens the account of a request. `most` is what it may take, where nobody counts.
-    pub fn open(gateway: &Gateway, record: Record, price: Price, reservation: Reservation, most: Usage) -> Self {
+impl Bill {
+    /// Opens the bill of a request. `most` is what it may take, where nobody counts.
+    pub fn open(meter: &Meter, record: Record, price: Price, reservation: Reservation, most: Usage) -> Self {
         Self {
-            gateway: gateway.clone(),
+            meter: meter.clone(),
             record,
             price,
             reservation,
@@ -63,17 +59,9 @@ impl Account {
         }
     }
 
-    /// Begins the span of the request, which asks for a model by this name. `streams` is whether its answer comes in
-    /// pieces.
-    pub fn trace(
-        &mut self,
-        operation: Operation,
-        origin: &Origin,
-        model: &str,
-        max_tokens: Option<u64>,
-        streams: bool,
-    ) {
-        self.trace = self.gateway.traces().begin(operation, origin, model, max_tokens, streams);
+    /// Begins to tell of the request by its span, which ends with the bill.
+    pub fn trace(&mut self, trace: Trace) {
+        self.trace = trace;
     }
 
     /// The `traceparent` that upstreams are told, where the request has a span.
@@ -81,37 +69,37 @@ impl Account {
         self.trace.traceparent()
     }
 
-    /// An upstream of this model is asked, and is to tell once it has the whole request. Unless it `streams`, it then works
-    /// on an answer of which nothing is seen before its end, and is paid for it as one that was not waited for, should the
-    /// client leave.
-    pub fn asks(&mut self, entry: &Entry, streams: bool) -> Track {
-        if !Arc::ptr_eq(&self.record.model, &entry.name) {
-            self.record.model = entry.name.clone();
+    /// An upstream of this model is asked. What is returned is to become true once the upstream has the whole request.
+    /// Unless it `streams`, it then works on an answer of which nothing is seen before its end, and is paid for it as
+    /// one that was not waited for, should the client leave.
+    pub fn asks(&mut self, model: &Arc<str>, price: Price, streams: bool) -> Arc<AtomicBool> {
+        if !Arc::ptr_eq(&self.record.model, model) {
+            self.record.model = model.clone();
         }
-        self.price = entry.model.price;
+        self.price = price;
         (self.asked, self.streams) = (true, streams);
-        let track = Track { traceparent: self.traceparent(), ..Track::default() };
-        self.works = if streams { Arc::default() } else { track.sent.clone() };
-        track
+        let sent = Arc::<AtomicBool>::default();
+        self.works = if streams { Arc::default() } else { sent.clone() };
+        sent
     }
 
-    /// An upstream of this model gave no answer.
-    pub fn failed(&mut self, entry: &Entry, failure: Failure) {
+    /// The upstream that was asked gave no answer. `late` is that it had the whole request and was not waited for: it
+    /// worked, and whoever runs it wants to be paid.
+    pub fn failed(&mut self, late: bool) {
         self.works = Arc::default();
-        if failure == Failure::Late {
-            self.bill(entry);
+        if late {
+            self.charge_attempt();
         }
     }
 
-    /// An upstream of this model worked on the request and was not waited for: whoever runs it wants to be paid. It is
-    /// booked by the estimate, as a part of this request, whoever answers it in the end. Of a stream of which nothing came
-    /// it is the prompt: whoever streams tells its first token once it has read that.
-    fn bill(&mut self, entry: &Entry) {
+    /// Books an attempt by the estimate, as a part of this request, whoever answers it in the end. Of a stream of which
+    /// nothing came it is the prompt: whoever streams tells its first token once it has read that.
+    fn charge_attempt(&mut self) {
         let usage = if self.streams { Usage { completion: 0, ..self.most } } else { self.most };
-        let cost = entry.model.price.of(usage);
-        let mut attempt = Record { model: entry.name.clone(), usage, cost, estimated: true, ..self.record.clone() };
+        let cost = self.price.of(usage);
+        let mut attempt = Record { usage, cost, estimated: true, ..self.record.clone() };
         attempt.written = Counts { requests: 1, ..Counts::default() };
-        self.gateway.meter().write(&mut attempt);
+        self.meter.write(&mut attempt);
         self.attempts = (self.attempts.0.saturating_add(usage.total()), self.attempts.1 + cost);
     }
 
@@ -153,7 +141,7 @@ impl Account {
     fn write(&mut self) {
         (self.record.usage, self.record.estimated) = self.usage();
         self.record.cost = self.price.of(self.record.usage);
-        self.gateway.meter().write(&mut self.record);
+        self.meter.write(&mut self.record);
     }
 
     /// Tokens of the answer so far.
@@ -181,7 +169,7 @@ impl Account {
     }
 }
 
-impl Drop for Account {
+impl Drop for Bill {
     fn drop(&mut self) {
         self.close(CLIENT_LEFT);
     }
