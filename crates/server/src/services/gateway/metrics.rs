@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use berth_domain::gateway::breaker::State;
 
 use super::books::meter::Meter;
+use super::upstream::slot::{Counts, Upstream};
 use super::upstream::table::{Entry, Table};
-use super::upstream::{Counts, Upstream};
 
 type Figure = (&'static str, &'static str, &'static str, fn(&Upstream) -> f64);
 

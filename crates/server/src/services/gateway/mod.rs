@@ -31,7 +31,6 @@ mod wire;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use berth_domain::gateway::{Model, ModelId, Voice};
 use berth_domain::ids::ProjectId;
@@ -52,9 +51,9 @@ use path::admission::{Admission, Most};
 use path::parking::Parking;
 use speech::Speaker;
 use store::spec::{MODELS, VOICES};
-use upstream::client::Http;
-use upstream::table::{self, Entry, Moment, Offer, Speaks, Table, Voices};
-use upstream::{Address, health};
+use upstream::fleet::Fleet;
+use upstream::health;
+use upstream::table::{self, Entry, Offer, Speaks, Table, Voices};
 
 /// The model that speaks with this machine's own voices.
 pub const LOCAL_SPEECH: &str = "tts-1";
@@ -73,11 +72,8 @@ struct Inner {
     /// Ready for use: what an administrator adds never stands in their place.
     configured_voices: Vec<Arc<Speaks>>,
     data_dir: PathBuf,
-    began: Instant,
     began_at: Timestamp,
-    http: Http,
-    table: Moment<Table>,
-    voices: Moment<Voices>,
+    fleet: Arc<Fleet>,
     allowances: Allowances,
     meter: Meter,
     speaker: Speaker,
@@ -95,12 +91,9 @@ impl Gateway {
             config: config.gateway.clone(),
             configured: config.models.clone(),
             data_dir: config.data_dir.clone(),
-            began: Instant::now(),
             began_at: clock.now(),
-            http: Http::new()?,
-            table: Moment::default(),
+            fleet: Arc::new(Fleet::new()?),
             configured_voices: config.voices.iter().map(table::speaks).collect::<Result<_, _>>()?,
-            voices: Moment::default(),
             allowances: Allowances::new(meter.clone(), clock.clone()),
             meter,
             speaker: Speaker::new(),
@@ -131,14 +124,14 @@ impl Gateway {
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         tasks.spawn(self.inner.meter.clone().run(stop.clone()));
         tasks.spawn(self.inner.traces.clone().flush(stop.clone()));
-        tasks.spawn(health::watch(self.clone(), stop.clone()));
+        tasks.spawn(health::watch(self.inner.fleet.clone(), stop.clone()));
         let (gateway, ending) = (self.clone(), stop.clone());
         tasks.spawn(async move { gateway.inner.parking.watch(ending).await });
         let (gateway, ending) = (self.clone(), stop.clone());
         tasks.spawn(async move {
             ending.cancelled().await;
             // Servers of model files end with the last who needs them.
-            gateway.inner.table.replace(Table::default());
+            gateway.inner.fleet.offer(Table::default());
         });
     }
 
@@ -159,7 +152,7 @@ impl Gateway {
             }
         }
         let table = Table::new(offers, &self.table(), &self.inner.data_dir);
-        self.inner.table.replace(table);
+        self.inner.fleet.offer(table);
         Ok(())
     }
 
@@ -176,17 +169,13 @@ impl Gateway {
             }
         }
         voices.extend(self.inner.configured_voices.iter().map(|speaks| (speaks.voice.id.clone(), speaks.clone())));
-        self.inner.voices.replace(voices);
+        self.inner.fleet.offer_voices(voices);
         Ok(())
     }
 
     /// The voices of the configuration.
     pub(crate) fn configured_voices(&self) -> impl Iterator<Item = &Voice> {
         self.inner.configured_voices.iter().map(|speaks| &speaks.voice)
-    }
-
-    fn voices(&self) -> Arc<Voices> {
-        self.inner.voices.now()
     }
 
     /// The models of the configuration.
@@ -217,7 +206,7 @@ impl Gateway {
     }
 
     pub(crate) fn table(&self) -> Arc<Table> {
-        self.inner.table.now()
+        self.inner.fleet.table()
     }
 
     pub(crate) fn db(&self) -> &Db {
@@ -232,8 +221,8 @@ impl Gateway {
         &self.inner.meter
     }
 
-    fn http(&self) -> &Http {
-        &self.inner.http
+    fn fleet(&self) -> &Fleet {
+        &self.inner.fleet
     }
 
     fn config(&self) -> &crate::config::Gateway {
@@ -253,19 +242,11 @@ impl Gateway {
     }
 
     fn voice(&self, id: &str) -> Option<Arc<Speaks>> {
-        self.voices().get(id).cloned()
-    }
-
-    /// Where all upstreams of the moment are.
-    fn addresses(&self) -> impl Iterator<Item = Arc<Address>> {
-        let (table, voices) = (self.table(), self.voices());
-        let servers: Vec<_> = voices.values().filter_map(|voice| voice.address.clone()).collect();
-        let upstreams: Vec<_> = table.models.iter().flat_map(|entry| &entry.upstreams).cloned().collect();
-        upstreams.into_iter().filter_map(|upstream| upstream.address()).chain(servers)
+        self.inner.fleet.voice(id)
     }
 
     fn voice_names(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.voices().keys().cloned().collect();
+        let mut names: Vec<_> = self.inner.fleet.voices().keys().cloned().collect();
         names.sort_unstable();
         names
     }
@@ -280,10 +261,6 @@ impl Gateway {
 
     fn traces(&self) -> &Traces {
         &self.inner.traces
-    }
-
-    fn millis(&self) -> u64 {
-        u64::try_from(self.inner.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 

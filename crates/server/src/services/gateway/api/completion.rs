@@ -234,7 +234,7 @@ async fn whole(gateway: Gateway, job: Job, entry: Arc<Entry>, mut bill: Bill, _p
 
 /// A good answer; what the client is told otherwise stands in the bill.
 pub(super) async fn found(gateway: &Gateway, job: &Job, entry: &Arc<Entry>, bill: &mut Bill) -> Result<Found> {
-    let found = find(gateway, job, entry, bill).await;
+    let found = find(gateway.fleet(), job, entry, bill).await;
     if let Err(error) = &found {
         bill.refuse(error.code.status());
     }

@@ -182,7 +182,7 @@ async fn of_server(
     };
     let Timeouts { first_byte, idle, total } = Timeouts::default();
     let patience = Patience { first_byte, idle, deadline: Instant::now() + total };
-    match ask(gateway.http(), address, &question, patience).await {
+    match ask(&gateway.fleet().client, address, &question, patience).await {
         Ok(answer) => Ok((answer, patience)),
         Err(Failure::Timeout | Failure::Late) => {
             Err(Error::new(Code::UpstreamTimeout, "The voice's server did not answer in time. Try again."))

@@ -12,8 +12,8 @@ use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, timeout_at};
 
 use crate::http::event_loop::compute;
-use crate::services::gateway::upstream::Address;
-use crate::services::gateway::upstream::client::{Body, Http, HttpError, Request};
+use crate::services::gateway::upstream::address::Address;
+use crate::services::gateway::upstream::client::{Body, Client, ClientError, Request};
 
 /// Most bytes of an answer that is read whole.
 pub const WHOLE: usize = 64 << 20;
@@ -103,7 +103,7 @@ impl Failure {
 
 /// Asks an upstream.
 pub async fn ask(
-    http: &Http,
+    http: &Client,
     address: &Address,
     question: &Question<'_>,
     patience: Patience,
@@ -154,8 +154,8 @@ fn request(address: &Address, question: &Question<'_>) -> Request {
     Request::telling(head.concat(), body.clone(), sent.clone())
 }
 
-impl From<HttpError> for Failure {
-    fn from(error: HttpError) -> Self {
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
         tracing::debug!(%error, "the connection to an upstream failed");
         Self::Unreachable
     }

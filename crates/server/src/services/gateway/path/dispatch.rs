@@ -23,10 +23,10 @@ use tokio::time::{Instant, timeout_at};
 use super::admission::Weight;
 use super::attempt::{Answer, Failure, Patience, Question, Track, ask};
 use crate::http::event_loop::compute;
-use crate::services::gateway::Gateway;
 use crate::services::gateway::books::bill::Bill;
-use crate::services::gateway::upstream::Slot;
+use crate::services::gateway::upstream::fleet::Fleet;
 use crate::services::gateway::upstream::queue::{Priority, Shares, Ticket, Turn};
+use crate::services::gateway::upstream::slot::Slot;
 use crate::services::gateway::upstream::table::Entry;
 
 /// Before an upstream is asked again: this, and up to as much again by chance.
@@ -159,13 +159,13 @@ impl<'a> Leg<'a> {
 }
 
 /// Finds a good answer.
-pub async fn find(gateway: &Gateway, job: &Job, first: &Arc<Entry>, bill: &mut Bill) -> Result<Found> {
-    let table = gateway.table();
+pub async fn find(fleet: &Fleet, job: &Job, first: &Arc<Entry>, bill: &mut Bill) -> Result<Found> {
+    let table = fleet.table();
     let fallbacks = first.model.fallbacks.iter().filter_map(|id| table.find(id.as_str()));
     let admitted = fallbacks.filter(|entry| entry.admits(job.owner.1));
     let mut chain: Vec<_> = std::iter::once(first).chain(admitted).map(Leg::new).collect();
-    let mut search = Search { gateway, job, first, failures: Failures::default(), heeds_breakers: true };
-    search.budget().deposit(gateway.millis());
+    let mut search = Search { fleet, job, first, failures: Failures::default(), heeds_breakers: true };
+    search.budget().deposit(fleet.millis());
     for heeds_breakers in [true, false] {
         search.heeds_breakers = heeds_breakers;
         for leg in &mut chain {
@@ -188,7 +188,7 @@ pub async fn denied(model: &Model, body: &Bytes) -> Option<String> {
 
 /// The search for an answer to one request.
 struct Search<'a> {
-    gateway: &'a Gateway,
+    fleet: &'a Fleet,
     job: &'a Job,
     /// The model that was asked for: its budget is what the search spends.
     first: &'a Entry,
@@ -205,7 +205,7 @@ impl Search<'_> {
     /// Whether an upstream may be asked. The first always may, and so may another that seems well.
     fn may_ask(&self, past: Past) -> bool {
         let is_new = past == Past::Untried && self.heeds_breakers;
-        self.failures.count == 0 || is_new || self.budget().withdraw(self.gateway.millis())
+        self.failures.count == 0 || is_new || self.budget().withdraw(self.fleet.millis())
     }
 
     /// Asks the upstreams of a model that are left, one after another.
@@ -233,7 +233,7 @@ impl Search<'_> {
             }
             let sent = bill.asks(&entry.name, entry.model.price, job.head.stream);
             let track = Track { traceparent: bill.traceparent(), sent };
-            match ask_at(self.gateway, job, &slot, patience, track).await {
+            match ask_at(self.fleet, job, &slot, patience, track).await {
                 Ok(answer) => {
                     slot.answered();
                     return Ok(Some(Found { slot, answer, patience }));
@@ -265,20 +265,14 @@ const fn number(org: OrgId) -> u64 {
     route::mix(high ^ low)
 }
 
-async fn ask_at(
-    gateway: &Gateway,
-    job: &Job,
-    slot: &Slot,
-    patience: Patience,
-    track: Track,
-) -> Result<Answer, Failure> {
+async fn ask_at(fleet: &Fleet, job: &Job, slot: &Slot, patience: Patience, track: Track) -> Result<Answer, Failure> {
     let address = slot.upstream.address().ok_or(Failure::Unreachable)?;
     let rewritten = job.head.rewritten(&job.body, &slot.upstream.spec.model);
     let body = rewritten.map_or_else(|| job.body.clone(), Bytes::from);
     let streams = job.head.stream;
     let request_id = &job.request_id;
     let question = Question { operation: job.operation, streams, body, request_id, track };
-    ask(gateway.http(), &address, &question, patience).await
+    ask(&fleet.client, &address, &question, patience).await
 }
 
 /// Takes a place at an upstream, waiting for one where all are busy; `None` where none is to be had.

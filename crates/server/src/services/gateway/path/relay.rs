@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use super::attempt::{EVENT, Failure, Patience, read};
 use crate::services::gateway::books::bill::Bill;
-use crate::services::gateway::upstream::Slot;
 use crate::services::gateway::upstream::client::Body;
+use crate::services::gateway::upstream::slot::Slot;
 
 /// The last event of a complete stream.
 const END: &str = "data: [DONE]\n\n";

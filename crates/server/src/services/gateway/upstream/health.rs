@@ -7,8 +7,8 @@ use std::time::Duration;
 use berth_domain::gateway::breaker::State;
 use tokio_util::sync::CancellationToken;
 
-use super::Upstream;
-use crate::services::gateway::Gateway;
+use super::fleet::Fleet;
+use super::slot::Upstream;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -16,16 +16,16 @@ const LOOK: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Looks until told to stop.
-pub async fn watch(gateway: Gateway, stop: CancellationToken) {
+pub async fn watch(fleet: Arc<Fleet>, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(LOOK) => {}
         }
-        gateway.addresses().for_each(|address| address.origin.tidy());
-        let table = gateway.table();
+        fleet.addresses().for_each(|address| address.origin.tidy());
+        let table = fleet.table();
         let doubtful = table.models.iter().flat_map(|entry| &entry.upstreams);
-        let looks = doubtful.filter(|upstream| upstream.breaker() != State::Closed).map(|u| look(&gateway, u));
+        let looks = doubtful.filter(|upstream| upstream.breaker() != State::Closed).map(|u| look(&fleet, u));
         tokio::select! {
             () = stop.cancelled() => return,
             _ = futures::future::join_all(looks) => {}
@@ -34,9 +34,9 @@ pub async fn watch(gateway: Gateway, stop: CancellationToken) {
 }
 
 /// A server that lists its models is well; one that answers anything but a fault of its own is, too.
-async fn look(gateway: &Gateway, upstream: &Arc<Upstream>) {
+async fn look(fleet: &Fleet, upstream: &Arc<Upstream>) {
     let Some(address) = upstream.address() else { return };
     let request = address.look();
-    let answer = tokio::time::timeout(PATIENCE, gateway.http().send(&address.origin, &request)).await;
+    let answer = tokio::time::timeout(PATIENCE, fleet.client.send(&address.origin, &request)).await;
     upstream.probed(answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.status.as_u16() < 429)));
 }

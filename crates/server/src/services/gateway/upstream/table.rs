@@ -14,8 +14,9 @@ use berth_domain::ids::ProjectId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::address::Address;
 use super::queue::Queue;
-use super::{Address, Upstream};
+use super::slot::Upstream;
 use crate::config::model::key_of;
 use crate::services::gateway::serve;
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::services::gateway::upstream;
+use crate::services::gateway::upstream::slot;
 
 /// An upstream of a model, and how it stands.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -42,7 +42,7 @@ pub struct UpstreamView {
 
 impl UpstreamView {
     /// An upstream at work.
-    pub fn of(upstream: &upstream::Upstream) -> Self {
+    pub fn of(upstream: &slot::Upstream) -> Self {
         Self {
             in_flight: upstream.busy(),
             breaker: match upstream.breaker() {

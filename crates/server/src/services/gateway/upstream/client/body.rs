@@ -8,7 +8,7 @@ use berth_domain::gateway::framing::{Decoder, Framing};
 use bytes::BytesMut;
 
 use super::connection::{Connection, Outgoing};
-use super::{HttpError, Keeper};
+use super::{ClientError, Keeper};
 
 /// How long the end of a body may take of which nobody wants the rest.
 const END: Duration = Duration::from_secs(1);
@@ -33,15 +33,15 @@ impl Body {
     }
 
     /// The same where these bytes came already.
-    pub fn after(mut self, bytes: &[u8]) -> Result<Self, HttpError> {
+    pub fn after(mut self, bytes: &[u8]) -> Result<Self, ClientError> {
         let content = &mut self.early;
         let taken = self.decoder.decode(bytes, |piece| content.extend_from_slice(piece));
-        self.took(taken.map_err(|_| HttpError::Malformed)? == bytes.len());
+        self.took(taken.map_err(|_| ClientError::Malformed)? == bytes.len());
         Ok(self)
     }
 
     /// Appends what comes next; false at the end of the body. Nothing is lost where the future is dropped.
-    pub async fn read(&mut self, into: &mut BytesMut) -> Result<bool, HttpError> {
+    pub async fn read(&mut self, into: &mut BytesMut) -> Result<bool, ClientError> {
         std::future::poll_fn(|context| self.poll(context, into)).await
     }
 
@@ -59,7 +59,7 @@ impl Body {
         }));
     }
 
-    fn poll(&mut self, context: &mut Context<'_>, into: &mut BytesMut) -> Poll<Result<bool, HttpError>> {
+    fn poll(&mut self, context: &mut Context<'_>, into: &mut BytesMut) -> Poll<Result<bool, ClientError>> {
         if !self.early.is_empty() {
             into.extend_from_slice(&std::mem::take(&mut self.early));
             return Poll::Ready(Ok(true));
@@ -77,7 +77,7 @@ impl Body {
                 (!bytes.is_empty()).then(|| taken.map(|taken| taken == bytes.len()))
             }))?;
             match taken {
-                Some(taken) => self.took(taken.map_err(|_| HttpError::Malformed)?),
+                Some(taken) => self.took(taken.map_err(|_| ClientError::Malformed)?),
                 None if self.decoder.may_close() => self.connection = None,
                 None => return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())),
             }

@@ -18,7 +18,7 @@ use tokio::task::coop::unconstrained;
 
 use super::body::Body;
 use super::head::{self, Head};
-use super::{HttpError, Origin, Request, Response};
+use super::{ClientError, Origin, Request, Response};
 
 /// Most bytes of one read.
 const READ: usize = 32 << 10;
@@ -96,7 +96,7 @@ impl Connection {
     }
 
     /// Sends a request and reads the head of its answer.
-    pub async fn exchange(self, origin: &Arc<Origin>, request: &Request) -> Result<Response, (HttpError, Silent)> {
+    pub async fn exchange(self, origin: &Arc<Origin>, request: &Request) -> Result<Response, (ClientError, Silent)> {
         let outgoing = Outgoing::new(request);
         let mut exchange = Exchange { outgoing, incoming: Vec::new(), silent: Silent(true), connection: self };
         let head = poll_fn(|context| {
@@ -168,7 +168,7 @@ struct Exchange {
 
 impl Exchange {
     /// A server may refuse before it has read everything, and close. One that agrees early still reads the rest.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Head, HttpError>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Head, ClientError>> {
         let sending = if self.outgoing.is_sent() {
             Poll::Ready(Ok(()))
         } else {
@@ -199,10 +199,10 @@ impl Exchange {
     }
 
     /// The head of the answer, past those that only say that one will come.
-    fn head(&mut self) -> Result<Option<Head>, HttpError> {
+    fn head(&mut self) -> Result<Option<Head>, ClientError> {
         while !self.incoming.is_empty() {
             match head::read(&self.incoming)? {
-                Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => return Err(HttpError::Malformed),
+                Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => return Err(ClientError::Malformed),
                 Some(head) if head.status.is_informational() => drop(self.incoming.drain(..head.length)),
                 head => return Ok(head),
             }

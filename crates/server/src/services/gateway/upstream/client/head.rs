@@ -3,7 +3,7 @@
 use axum::http::{HeaderValue, StatusCode};
 use berth_domain::gateway::framing::Framing;
 
-use super::HttpError;
+use super::ClientError;
 
 /// Most bytes of a head.
 const MOST: usize = 64 << 10;
@@ -29,16 +29,16 @@ pub struct Head {
 
 /// Reads the head at the beginning of these bytes; `None` while it is not whole. Interim answers are heads of their
 /// own (status 1xx).
-pub fn read(bytes: &[u8]) -> Result<Option<Head>, HttpError> {
+pub fn read(bytes: &[u8]) -> Result<Option<Head>, ClientError> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut parsed = httparse::Response::new(&mut fields);
-    let length = match parsed.parse(bytes).map_err(|_| HttpError::Malformed)? {
+    let length = match parsed.parse(bytes).map_err(|_| ClientError::Malformed)? {
         httparse::Status::Complete(length) if length <= MOST => length,
         httparse::Status::Partial if bytes.len() <= MOST => return Ok(None),
-        _ => return Err(HttpError::Malformed),
+        _ => return Err(ClientError::Malformed),
     };
     let is_old = parsed.version != Some(1);
-    let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(HttpError::Malformed)?;
+    let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(ClientError::Malformed)?;
     let mut head =
         Head { length, status, content_type: None, retry_after: None, framing: Framing::Close, keeps: !is_old };
     let mut body = Announced::default();
@@ -59,13 +59,13 @@ struct Announced {
 }
 
 impl Head {
-    fn note(&mut self, field: &httparse::Header<'_>, body: &mut Announced) -> Result<(), HttpError> {
+    fn note(&mut self, field: &httparse::Header<'_>, body: &mut Announced) -> Result<(), ClientError> {
         let is = |name: &str| field.name.eq_ignore_ascii_case(name);
         let text = || std::str::from_utf8(field.value).unwrap_or_default().trim();
         if is("content-length") {
-            let length = length(text()).ok_or(HttpError::Malformed)?;
+            let length = length(text()).ok_or(ClientError::Malformed)?;
             if body.length.replace(length).is_some_and(|other| other != length) {
-                return Err(HttpError::Malformed);
+                return Err(ClientError::Malformed);
             }
         } else if is("transfer-encoding") {
             body.encoded = true;

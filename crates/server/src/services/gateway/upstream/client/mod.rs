@@ -39,7 +39,7 @@ const IDLE: Duration = Duration::from_secs(30);
 
 /// What may go wrong on the way.
 #[derive(Debug, thiserror::Error)]
-pub enum HttpError {
+pub enum ClientError {
     /// No connection comes about.
     #[error("no connection: {0}")]
     Connect(Box<dyn std::error::Error + Send + Sync>),
@@ -149,9 +149,9 @@ impl Keeper {
 }
 
 /// The client.
-pub struct Http(HttpsConnector<HttpConnector>);
+pub struct Client(HttpsConnector<HttpConnector>);
 
-impl Http {
+impl Client {
     /// A client that trusts whom this machine trusts.
     pub fn new() -> anyhow::Result<Self> {
         Ok(Self::trusting(trust()?))
@@ -170,11 +170,11 @@ impl Http {
     ///
     /// A kept connection may have been closed at the other end the moment before; where it ends at once and without a
     /// byte of an answer, the request goes out once more over a new one. What ends later is a failure of the server.
-    pub async fn send(&self, origin: &Arc<Origin>, request: &Request) -> Result<Response, HttpError> {
+    pub async fn send(&self, origin: &Arc<Origin>, request: &Request) -> Result<Response, ClientError> {
         if let Some(kept) = origin.take() {
             let began = Instant::now();
             match kept.exchange(origin, request).await {
-                Err((HttpError::Broken(_), Silent(true))) if began.elapsed() < STALE => {}
+                Err((ClientError::Broken(_), Silent(true))) if began.elapsed() < STALE => {}
                 answer => return answer.map_err(|(error, _)| error),
             }
         }
@@ -182,14 +182,14 @@ impl Http {
         connection.exchange(origin, request).await.map_err(|(error, _)| error)
     }
 
-    async fn connect(&self, uri: &Uri) -> Result<Connection, HttpError> {
+    async fn connect(&self, uri: &Uri) -> Result<Connection, ClientError> {
         let mut connector = self.0.clone();
         let connecting = async {
             std::future::poll_fn(|context| connector.poll_ready(context)).await?;
             connector.call(uri.clone()).await
         };
-        let connected = tokio::time::timeout(READY, connecting).await.map_err(|late| HttpError::Connect(late.into()));
-        Ok(connected?.map_err(HttpError::Connect)?.into())
+        let connected = tokio::time::timeout(READY, connecting).await.map_err(|late| ClientError::Connect(late.into()));
+        Ok(connected?.map_err(ClientError::Connect)?.into())
     }
 }
 

@@ -53,7 +53,7 @@ impl Server {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    async fn ask(&self, http: &Http) -> Result<(u16, String), HttpError> {
+    async fn ask(&self, http: &Client) -> Result<(u16, String), ClientError> {
         within(read(http.send(&self.origin, &request(b"{}")).await?)).await
     }
 }
@@ -84,7 +84,7 @@ fn request(body: &'static [u8]) -> Request {
     Request::new(head.into(), Bytes::from_static(body))
 }
 
-async fn read(mut response: Response) -> Result<(u16, String), HttpError> {
+async fn read(mut response: Response) -> Result<(u16, String), ClientError> {
     let mut body = BytesMut::new();
     while response.body.read(&mut body).await? {}
     Ok((response.status.as_u16(), String::from_utf8(body.to_vec()).unwrap()))
@@ -99,7 +99,7 @@ async fn a_connection_serves_again() {
         "HTTP/1.1 100 Continue\n\nHTTP/1.1 103 Early Hints\nLink: x\n\nHTTP/1.1 200 OK\nContent-Length: 2\n\nhi";
     let empty = "HTTP/1.1 204 No Content\n\n";
     let server = Server::start(vec![vec![OK, chunked, interim, empty, OK]]).await;
-    let http = Http::new().unwrap();
+    let http = Client::new().unwrap();
     for expected in [(200, "hi"), (200, "hi"), (200, "hi"), (204, ""), (200, "hi")] {
         assert_eq!(server.ask(&http).await.unwrap(), (expected.0, expected.1.to_owned()));
     }
@@ -115,7 +115,7 @@ async fn a_connection_that_cannot_serve_again_does_not() {
     let more = "HTTP/1.1 200 OK\nContent-Length: 2\n\nhi and more";
     let scripts = [until_close, told, old, both, more, OK].map(|answer| vec![answer]);
     let server = Server::start(scripts.into()).await;
-    let http = Http::new().unwrap();
+    let http = Client::new().unwrap();
     for count in 1..=6 {
         assert_eq!(server.ask(&http).await.unwrap(), (200, "hi".to_owned()));
         assert_eq!((server.accepted(), server.origin.kept()), (count, usize::from(count == 6)));
@@ -126,7 +126,7 @@ async fn a_connection_that_cannot_serve_again_does_not() {
 async fn a_kept_connection_that_ended_is_replaced() {
     // The second request reaches the first connection and finds it closed, at once or without an answer.
     let server = Server::start(vec![vec![OK, ""], vec![OK], vec![OK]]).await;
-    let http = Http::new().unwrap();
+    let http = Client::new().unwrap();
     for _ in 0..3 {
         assert_eq!(server.ask(&http).await.unwrap().0, 200);
     }
@@ -137,9 +137,9 @@ async fn a_kept_connection_that_ended_is_replaced() {
 async fn a_kept_connection_that_said_something_is_not_replaced() {
     for something in ["HTTP/1.1 102 Processing\n\n", "HTTP/1.1 200"] {
         let server = Server::start(vec![vec![OK, something], vec![OK]]).await;
-        let http = Http::new().unwrap();
+        let http = Client::new().unwrap();
         server.ask(&http).await.unwrap();
-        assert!(matches!(server.ask(&http).await, Err(HttpError::Broken(_))), "{something}");
+        assert!(matches!(server.ask(&http).await, Err(ClientError::Broken(_))), "{something}");
         assert_eq!(server.accepted(), 1);
     }
 }
@@ -153,14 +153,14 @@ async fn a_new_connection_that_breaks_is_told() {
         "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n2\nhi\n",
     ] {
         let server = Server::start(vec![vec![broken]]).await;
-        assert!(matches!(server.ask(&Http::new().unwrap()).await, Err(HttpError::Broken(_))), "{broken}");
+        assert!(matches!(server.ask(&Client::new().unwrap()).await, Err(ClientError::Broken(_))), "{broken}");
         assert_eq!(server.accepted(), 1);
     }
     for wrong in
         ["<html>", "HTTP/1.1 101 Switching Protocols\n\n", "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\nx\n"]
     {
         let server = Server::start(vec![vec![wrong]]).await;
-        assert!(matches!(server.ask(&Http::new().unwrap()).await, Err(HttpError::Malformed)), "{wrong}");
+        assert!(matches!(server.ask(&Client::new().unwrap()).await, Err(ClientError::Malformed)), "{wrong}");
     }
 }
 
@@ -169,14 +169,14 @@ async fn nobody_there() {
     let held = tokio::net::TcpSocket::new_v4().unwrap();
     held.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let origin = Origin::new(format!("http://{}/", held.local_addr().unwrap()).parse().unwrap());
-    let asked = within(Http::new().unwrap().send(&origin, &request(b"{}"))).await;
-    assert!(matches!(asked, Err(HttpError::Connect(_))));
+    let asked = within(Client::new().unwrap().send(&origin, &request(b"{}"))).await;
+    assert!(matches!(asked, Err(ClientError::Connect(_))));
 }
 
 #[tokio::test]
 async fn who_drops_an_answer_closes_its_connection() {
     let mut server = Server::start(vec![vec!["later"], vec!["HTTP/1.1 200 OK\nContent-Length: 9\n\nhilater"]]).await;
-    let http = Http::new().unwrap();
+    let http = Client::new().unwrap();
     let asked = request(b"{}");
     let mut asking = Box::pin(http.send(&server.origin, &asked));
     tokio::select! {
@@ -195,7 +195,7 @@ async fn who_drops_an_answer_closes_its_connection() {
 #[tokio::test]
 async fn an_end_that_nobody_wants_is_read() {
     let server = Server::start(vec![vec!["HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n2\nhi\n0\n\n", OK]]).await;
-    let http = Http::new().unwrap();
+    let http = Client::new().unwrap();
     let mut response = http.send(&server.origin, &request(b"{}")).await.unwrap();
     response.body.finish();
     within(async {
@@ -211,7 +211,7 @@ async fn an_end_that_nobody_wants_is_read() {
 #[tokio::test]
 async fn what_was_closed_is_tidied_away() {
     let server = Server::start(vec![vec![OK]]).await;
-    let http = Http::new().unwrap();
+    let http = Client::new().unwrap();
     server.ask(&http).await.unwrap();
     within(async {
         while server.origin.kept() > 0 {
@@ -259,9 +259,9 @@ async fn who_agrees_early_gets_the_rest() {
     reading.await.unwrap();
 }
 
-async fn http_with_body(origin: &Arc<Origin>, body: Bytes) -> Result<Response, HttpError> {
+async fn http_with_body(origin: &Arc<Origin>, body: Bytes) -> Result<Response, ClientError> {
     let head = format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
-    within(Http::new().unwrap().send(origin, &Request::new(head.into(), body))).await
+    within(Client::new().unwrap().send(origin, &Request::new(head.into(), body))).await
 }
 
 #[tokio::test]
@@ -307,12 +307,12 @@ async fn over_tls() {
         }
     });
     let origin = Origin::new(format!("https://localhost:{port}/").parse().unwrap());
-    let stranger = within(Http::new().unwrap().send(&origin, &request(b"{}"))).await;
-    assert!(matches!(stranger, Err(HttpError::Connect(_))), "nobody vouches for this certificate");
+    let stranger = within(Client::new().unwrap().send(&origin, &request(b"{}"))).await;
+    assert!(matches!(stranger, Err(ClientError::Connect(_))), "nobody vouches for this certificate");
     let mut roots = RootCertStore::empty();
     roots.add(made.cert.der().clone()).unwrap();
     let trusting = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
-    let http = Http::trusting(trusting.with_root_certificates(roots).with_no_client_auth());
+    let http = Client::trusting(trusting.with_root_certificates(roots).with_no_client_auth());
     for _ in 0..2 {
         let response = within(http.send(&origin, &request(b"{}"))).await.unwrap();
         assert_eq!(within(read(response)).await.unwrap(), (200, "hi".to_owned()));
