@@ -24,7 +24,7 @@ use crate::http::openai;
 use crate::http::reply::Reply;
 use crate::services::gateway::Gateway;
 use crate::services::gateway::books::bill::Bill;
-use crate::services::gateway::books::meter::Record;
+use crate::services::gateway::books::record::Record;
 use crate::services::gateway::books::totals::Counts;
 use crate::services::gateway::path::admission::{Place, Received};
 use crate::services::gateway::path::attempt::Answer;

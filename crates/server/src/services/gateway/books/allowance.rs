@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_domain::gateway::Nano;
 use berth_domain::{Code, Error, Month, Result, Timestamp};
 
+use super::bound;
 use super::meter::Meter;
 use super::totals::minute;
 use crate::clock::Clock;
@@ -33,10 +34,6 @@ const IDLE: i64 = 600;
 const ENTRIES: usize = 1024;
 /// Microseconds in a minute: what a token is counted in, so that a limit is what is filled up in a microsecond.
 const MINUTE: i128 = 60_000_000;
-/// Most tokens that are counted for a request.
-const MOST_TOKENS: u64 = 1 << 50;
-/// Most money that is counted for a request, so that sums stay exact.
-const MOST_COST: Nano = Nano(1_000_000_000_000_000);
 /// Seconds for which it is believed what machines cost.
 const MACHINES: i64 = 10;
 /// Others' rows are read again after so many times what reading them took, at least.
@@ -88,11 +85,7 @@ impl Tokens {
 }
 
 fn scaled(tokens: u64) -> i128 {
-    i128::from(tokens.min(MOST_TOKENS)) * MINUTE
-}
-
-fn bounded(cost: Nano) -> Nano {
-    cost.clamp(Nano(0), MOST_COST)
+    i128::from(bound::tokens(tokens)) * MINUTE
 }
 
 /// What others spent, machines among them, and until when that is believed.
@@ -251,7 +244,7 @@ impl Allowances {
     /// Sets aside what a request may take: 403 where the money of the month does not suffice, 429 where the tokens of
     /// the minute do not. A request that asks for more than a whole limit is let in when nothing is used or set aside.
     pub async fn reserve(&self, scope: &Scope, tokens: u64, cost: Nano) -> Result<Reservation> {
-        let cost = bounded(cost);
+        let cost = bound::cost(cost);
         loop {
             match self.inner.look(scope, tokens, cost)? {
                 Look::LetIn(of) => return Ok(Reservation { inner: self.inner.clone(), of, cost, closed: false }),
@@ -348,7 +341,7 @@ impl Reservation {
             // A request costs the month in which it was made.
             if entry.money.month.begin == month {
                 entry.money.aside = entry.money.aside - self.cost;
-                entry.money.own += bounded(cost);
+                entry.money.own += bound::cost(cost);
             }
         }
     }

@@ -9,7 +9,8 @@ use berth_domain::gateway::money::estimate;
 use berth_domain::gateway::{Nano, Price, Usage};
 
 use super::allowance::Reservation;
-use super::meter::{Meter, Record};
+use super::meter::Meter;
+use super::record::Record;
 use super::totals::Counts;
 use super::trace::Trace;
 

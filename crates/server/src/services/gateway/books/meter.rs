@@ -11,74 +11,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use berth_domain::Timestamp;
-use berth_domain::gateway::{Nano, Usage};
-use berth_domain::ids::{KeyId, OrgId, ProjectId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::journal::{Appended, Found, Journal, Segment};
-use super::totals::{Counts, Group, Line, minute};
+use super::record::Record;
+use super::totals::Line;
 use crate::db::{Db, DbError};
 use crate::fault;
-use crate::http::path::storable;
 use crate::services::gateway::store;
 
 /// How long records are gathered before they are moved, and between two tries.
 const GATHER: Duration = Duration::from_secs(1);
 /// Between two moves that readers cause, at least: each is a transaction, which keeps others from writing.
 const BREATH: Duration = Duration::from_millis(200);
-/// Most tokens and money of a record, so that no answer of an upstream makes a sum overflow.
-const MOST: i64 = 1_000_000_000_000_000;
-
-/// What a request took.
-#[derive(Clone, Debug)]
-pub struct Record {
-    /// When it was made.
-    pub at: Timestamp,
-    /// The organization.
-    pub org: OrgId,
-    /// The project.
-    pub project: ProjectId,
-    /// The API key that asked, if one did.
-    pub key: Option<KeyId>,
-    /// The model that answered, or that was asked for.
-    pub model: Arc<str>,
-    /// Tokens.
-    pub usage: Usage,
-    /// What they cost.
-    pub cost: Nano,
-    /// Whether the tokens are an estimate.
-    pub estimated: bool,
-    /// What of it is written already.
-    pub written: Counts,
-}
-
-impl Record {
-    fn group(&self) -> Group {
-        // PostgreSQL takes no NUL, and a record that is never taken would hold up all others.
-        let nul = self.model.contains('\0');
-        let model = if nul { storable(self.model.to_string()).into() } else { self.model.clone() };
-        Group { minute: minute(self.at), org: self.org, project: self.project, key: self.key, model }
-    }
-
-    fn counts(&self) -> Counts {
-        let Usage { prompt, completion } = self.usage;
-        Counts {
-            requests: 1,
-            prompt: bounded(prompt),
-            completion: bounded(completion),
-            cost: self.cost.0.clamp(0, MOST),
-            estimated: self.estimated.into(),
-        }
-    }
-}
-
-fn bounded(tokens: u64) -> i64 {
-    i64::try_from(tokens).map_or(MOST, |tokens| tokens.min(MOST))
-}
 
 /// The meter of a service; its copies are the same one.
 #[derive(Clone)]
@@ -318,27 +266,12 @@ fn other(error: impl std::fmt::Display) -> DbError {
 }
 
 #[cfg(test)]
-impl Record {
-    /// A record for tests.
-    pub fn sample(model: Arc<str>, usage: Usage) -> Self {
-        Self {
-            at: Timestamp(1),
-            org: OrgId(Uuid::nil()),
-            project: ProjectId(Uuid::nil()),
-            key: None,
-            model,
-            usage,
-            cost: Nano(5),
-            estimated: false,
-            written: Counts::default(),
-        }
-    }
-}
-
-#[cfg(test)]
 mod tests {
+    use berth_domain::gateway::{Nano, Usage};
+
     use super::*;
     use crate::db::sql;
+    use crate::services::gateway::books::bound;
 
     async fn database(dir: &Path) -> Db {
         Db::open(&format!("sqlite:{}", dir.join("db").display())).await.unwrap()
@@ -497,7 +430,7 @@ mod tests {
             meter.write(&mut odd);
         }
         meter.flush().await.unwrap();
-        assert_eq!(number(&db, "SUM(cost)").await, 100 * MOST);
+        assert_eq!(number(&db, "SUM(cost)").await, 100 * bound::cost(Nano(i64::MAX)).0);
         let model: String = sql("SELECT model FROM inference_totals LIMIT 1").fetch_one(&db).await.unwrap();
         assert_eq!(model, "a\u{fffd}b");
     }

@@ -5,7 +5,9 @@
 
 pub mod allowance;
 pub mod bill;
+pub mod bound;
 pub mod journal;
 pub mod meter;
+pub mod record;
 pub mod totals;
 pub mod trace;

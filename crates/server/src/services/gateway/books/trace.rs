@@ -25,7 +25,7 @@ mod nothing {
     use berth_domain::ids::ProjectId;
     use tokio_util::sync::CancellationToken;
 
-    use crate::services::gateway::books::meter::Record;
+    use crate::services::gateway::books::record::Record;
 
     /// What makes and sends spans: nothing does.
     #[derive(Clone)]

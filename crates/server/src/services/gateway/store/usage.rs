@@ -12,15 +12,13 @@ use crate::columns;
 use crate::db::record::{self, Columns};
 use crate::db::tenant::Whose;
 use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
+use crate::services::gateway::books::bound::SUM;
 use crate::services::gateway::books::totals::{Counts, Group, Totals};
 
 /// The columns that tell rows apart.
 const KEYS: &str = "project_id, at, model, key_id, service";
 /// The columns that are added up.
 const SUMS: [&str; 5] = ["requests", "prompt_tokens", "completion_tokens", "cost", "estimated"];
-
-/// Most that a number adds up to: an upstream that tells nonsense must not make a transaction fail, and hold up all.
-const MOST: i64 = 4_000_000_000_000_000_000;
 
 /// Rows of a statement. There are few sizes, so that connections keep few prepared statements.
 const SIZES: [usize; 3] = [50, 5, 1];
@@ -29,7 +27,7 @@ const SIZES: [usize; 3] = [50, 5, 1];
 static ADDED: LazyLock<String> = LazyLock::new(|| {
     let sum = |name: &str| {
         let (known, new) = (format!("inference_totals.{name}"), format!("excluded.{name}"));
-        format!("{name} = CASE WHEN {known} > {MOST} - {new} THEN {MOST} ELSE {known} + {new} END")
+        format!("{name} = CASE WHEN {known} > {SUM} - {new} THEN {SUM} ELSE {known} + {new} END")
     };
     format!("({KEYS}) DO UPDATE SET {}", SUMS.map(sum).join(", "))
 });
@@ -238,7 +236,7 @@ mod tests {
             written(&db, (Uuid::nil(), segment), &[much.clone()]).await;
         }
         let all = steps(&db, Tenant { org: ORG, project: PROJECT }, 0..3600, 3600, None).await.unwrap();
-        assert_eq!(all.iter().map(|row| (row.requests, row.prompt_tokens)).collect::<Vec<_>>(), [(3, MOST)]);
+        assert_eq!(all.iter().map(|row| (row.requests, row.prompt_tokens)).collect::<Vec<_>>(), [(3, SUM)]);
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::*;
 use crate::db::Db;
 use crate::http::auth::{Caller, Limits, Who};
-use crate::services::gateway::books::meter::Record;
+use crate::services::gateway::books::record::Record;
 use crate::services::gateway::books::totals::Counts;
 
 const PARTS: i64 = 1_000_000_000;

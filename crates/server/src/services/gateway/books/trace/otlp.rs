@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::http::envelope::RequestId;
 use crate::services::gateway::books::bill::CLIENT_LEFT;
-use crate::services::gateway::books::meter::Record;
+use crate::services::gateway::books::record::Record;
 
 /// How long the service's end waits for the last spans.
 const PATIENCE: Duration = Duration::from_secs(5);
