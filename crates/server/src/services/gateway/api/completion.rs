@@ -292,8 +292,8 @@ enum Opened {
 impl Opened {
     fn of((found, bill): (Found, Bill), hides_usage: bool) -> Result<Self> {
         Ok(match found {
-            Found { answer: Answer::Events(body, held), slot, patience } => {
-                Self::Relay(Box::new(Relay::new(body, held, hides_usage, patience, slot, bill)))
+            Found { answer: Answer::Events(begun), slot, patience } => {
+                Self::Relay(Box::new(Relay::new(begun, hides_usage, patience, slot, bill)))
             }
             found => {
                 let (status, body) = refused(found.answer, bill)?;

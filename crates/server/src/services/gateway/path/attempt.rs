@@ -71,12 +71,22 @@ impl Patience {
 pub enum Answer {
     /// A whole body, and what it says.
     Whole(Bytes, Chunk),
-    /// A stream of events, and what of it came so far: at least one event.
-    Events(Body, BytesMut),
+    /// A stream of events.
+    Events(Begun),
     /// Anything else as it comes: its type, and its first piece.
     Bytes(HeaderValue, Body, Bytes),
     /// The upstream says that the request is wrong.
     Refused(StatusCode, Bytes),
+}
+
+/// A stream of events that began well.
+pub struct Begun {
+    /// What comes of it.
+    pub body: Body,
+    /// What came so far: at least one event that says something.
+    pub held: BytesMut,
+    /// What the first of those says.
+    pub first: Chunk,
 }
 
 /// Why an upstream's answer is none.
@@ -221,8 +231,8 @@ async fn first_event(mut body: Body, patience: Patience) -> Result<Answer, Failu
     loop {
         while let Some(end) = sse::end_of_event(&held[judged..], searched) {
             if let Some(data) = sse::data(&held[judged..judged + end]) {
-                let good = chunk::read(&data).is_some_and(|chunk| !chunk.failed);
-                return if good { Ok(Answer::Events(body, held)) } else { Err(Failure::Body) };
+                let first = chunk::read(&data).filter(|chunk| !chunk.failed).ok_or(Failure::Body)?;
+                return Ok(Answer::Events(Begun { body, held, first }));
             }
             (judged, searched) = (judged + end, 0);
         }

@@ -3,14 +3,14 @@
 //! Events go on as the bytes they are. Held back is only what has not ended yet, so that an error is always an event of
 //! its own, and the event that tells the usage where the client did not ask for it.
 
-use berth_domain::gateway::chunk;
+use berth_domain::gateway::chunk::{self, Chunk};
 use berth_domain::gateway::refusal::{self, Refusal};
 use berth_domain::gateway::sse::{self, DONE};
 use berth_domain::{Code, Error};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::time::Instant;
 
-use super::attempt::{EVENT, Failure, Patience, read};
+use super::attempt::{Begun, EVENT, Failure, Patience, read};
 use crate::services::gateway::books::bill::Bill;
 use crate::services::gateway::upstream::client::Body;
 use crate::services::gateway::upstream::slot::Slot;
@@ -60,6 +60,8 @@ pub struct Relay {
     body: Body,
     held: BytesMut,
     searched: usize,
+    /// What the first event says that says something, until it is judged: it was read before.
+    first: Option<Chunk>,
     seen: Seen,
     hides_usage: bool,
     patience: Patience,
@@ -70,9 +72,11 @@ pub struct Relay {
 
 impl Relay {
     /// Relays what an upstream began to send.
-    pub fn new(body: Body, held: BytesMut, hides_usage: bool, patience: Patience, slot: Slot, mut bill: Bill) -> Self {
+    pub fn new(begun: Begun, hides_usage: bool, patience: Patience, slot: Slot, mut bill: Bill) -> Self {
         bill.begin();
-        Self { body, held, searched: 0, seen: Seen::default(), hides_usage, patience, slot, bill }
+        let Begun { body, held, first } = begun;
+        let (first, seen) = (Some(first), Seen::default());
+        Self { body, held, searched: 0, first, seen, hides_usage, patience, slot, bill }
     }
 
     /// When its time is over.
@@ -129,6 +133,9 @@ impl Relay {
 
     fn judge(&mut self, begin: usize, end: usize) -> Verdict {
         let Some(data) = sse::data(&self.held[begin..end]) else { return Verdict::Pass };
+        if let Some(chunk) = self.first.take() {
+            return self.count(&chunk);
+        }
         if *data == *DONE {
             return if self.seen.is_whole() { Verdict::Done } else { Verdict::Broken(None) };
         }
@@ -136,9 +143,14 @@ impl Relay {
         if chunk.failed {
             return Verdict::Broken(Some(data.into_owned()));
         }
+        self.count(&chunk)
+    }
+
+    /// Counts a good chunk.
+    fn count(&mut self, chunk: &Chunk) -> Verdict {
         self.seen.begun |= chunk.begun;
         self.seen.ended |= chunk.ended;
-        self.bill.note(&chunk);
+        self.bill.note(chunk);
         if chunk.only_usage && self.hides_usage { Verdict::Hide } else { Verdict::Pass }
     }
 
