@@ -123,6 +123,29 @@ fn services_know_each_other_only_by_their_front_doors() {
 }
 
 #[test]
+fn rooms_of_the_gateway_use_what_their_mods_say() {
+    let rooms = ["api", "ops", "wire", "store", "path", "books", "upstream", "speech", "serve"];
+    let may: [(&str, &[&str]); 5] = [
+        ("path", &["books", "upstream"]),
+        ("books", &["store"]),
+        ("upstream", &["serve"]),
+        ("speech", &["upstream"]),
+        ("serve", &[]),
+    ];
+    for (room, may) in may {
+        let others = rooms.into_iter().filter(|other| *other != room && !may.contains(other));
+        // The gateway itself, several rooms at once, and a way up that names none would tell nothing.
+        let others = others.map(|other| format!("services::gateway::{other}"));
+        let ways = ["services::gateway::Gateway", "services::gateway::{", "super::super"].map(str::to_owned);
+        let words: Vec<_> = others.chain(ways).collect();
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let below = format!("server/src/services/gateway/{room}");
+        refuse(&below, &words, |_| false);
+        refuse(&below, &["super::"], |file| !file.ends_with(&format!("gateway/{room}/mod.rs")));
+    }
+}
+
+#[test]
 fn requests_do_not_touch_the_host() {
     // What a request may ask the engine for: where to receive an upload and whether there is room for it, what a
     // console or a meter shows, and the id of what was set aside.

@@ -4,7 +4,9 @@ use axum::body::Body;
 use axum::http::header;
 use axum::response::Response;
 use berth_domain::gateway::refusal::{self, Refusal};
+use berth_domain::gateway::sse;
 use berth_domain::{Code, Error};
+use bytes::Bytes;
 use utoipa::ToSchema;
 
 /// Whether requests to a path speak OpenAI's protocol.
@@ -35,6 +37,11 @@ pub fn refusal(error: &Error) -> Refusal {
 /// The body of an error.
 pub fn envelope(error: &Error) -> String {
     refusal::envelope(&refusal(error))
+}
+
+/// A refusal as an event of a stream that began well.
+pub fn event(refusal: &Refusal) -> Bytes {
+    sse::event(&refusal::envelope(refusal)).into()
 }
 
 /// The same answer with another JSON body.

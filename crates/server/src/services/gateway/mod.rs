@@ -6,8 +6,8 @@
 //!   └──── relay ◄──────────────────────┴──────────────────────┘         bill ─► meter ─► journal ─► database
 //! ```
 //!
-//! Its rooms: [`path`] is what a request goes through, [`books`] what it may take and took, [`upstream`] who answers it,
-//! [`serve`] keeps servers of model files, [`speech`] speaks with this machine's own voices.
+//! Its rooms: `path` is what a request goes through, `books` what it may take and took, `upstream` who answers it,
+//! `serve` keeps servers of model files, `speech` speaks with this machine's own voices.
 //!
 //! It is a hot path and stays out of the intent machinery. Invariants of this house:
 //!

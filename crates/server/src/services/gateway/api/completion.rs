@@ -29,7 +29,7 @@ use crate::services::gateway::books::totals::Counts;
 use crate::services::gateway::path::admission::{Place, Received};
 use crate::services::gateway::path::attempt::Answer;
 use crate::services::gateway::path::dispatch::{Found, Job, denied, find};
-use crate::services::gateway::path::relay::{KEEP_ALIVE, Out, Relay, broke_off, error_event};
+use crate::services::gateway::path::relay::{KEEP_ALIVE, Out, Relay, broke_off};
 use crate::services::gateway::upstream::queue::{Priority, Share, Shares};
 use crate::services::gateway::upstream::table::Entry;
 
@@ -336,7 +336,7 @@ fn relayed(gateway: &Gateway, relay: Box<Relay>) -> Pieces {
             parked.put(relay);
             yield Ok(piece);
         }
-        yield Ok(error_event(&openai::refusal(&broke_off(Code::UpstreamTimeout))));
+        yield Ok(openai::event(&openai::refusal(&broke_off(Code::UpstreamTimeout))));
     }
     .boxed()
 }
@@ -365,9 +365,9 @@ fn late(
                 }
             }
             Ok(Opened::Refused(status, body)) => {
-                yield Ok(error_event(&refusal::read(status.as_u16(), &body, &[])));
+                yield Ok(openai::event(&refusal::read(status.as_u16(), &body, &[])));
             }
-            Err(error) => yield Ok(error_event(&openai::refusal(&error))),
+            Err(error) => yield Ok(openai::event(&openai::refusal(&error))),
         }
     }
     .boxed()

@@ -2,6 +2,9 @@
 //!
 //! [`allowance`] sets aside what a request may take, [`bill`] counts what it takes, [`meter`] writes that to the
 //! [`journal`] and moves what it sums up to ([`totals`]) to the database. [`trace`] tells the same to a collector.
+//!
+//! They may use the gateway's `store` and no other room: money is counted by what is told here, whoever tells it, so
+//! that no change of a request's path changes what a token costs.
 
 pub mod allowance;
 pub mod bill;

@@ -4,13 +4,14 @@
 //! its own, and the event that tells the usage where the client did not ask for it.
 
 use berth_domain::gateway::chunk::{self, Chunk};
-use berth_domain::gateway::refusal::{self, Refusal};
+use berth_domain::gateway::refusal;
 use berth_domain::gateway::sse::{self, DONE};
 use berth_domain::{Code, Error};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::time::Instant;
 
 use super::attempt::{Begun, EVENT, Failure, Patience, read};
+use crate::http::openai;
 use crate::services::gateway::books::bill::Bill;
 use crate::services::gateway::upstream::client::Body;
 use crate::services::gateway::upstream::slot::Slot;
@@ -184,7 +185,7 @@ impl Relay {
             let address = self.slot.upstream.address();
             refusal::read(code.status(), &body, &address.as_ref().map(|a| a.secrets()).unwrap_or_default())
         });
-        Out::Last(error_event(&told.unwrap_or_else(|| crate::http::openai::refusal(&broke_off(code)))))
+        Out::Last(openai::event(&told.unwrap_or_else(|| openai::refusal(&broke_off(code)))))
     }
 }
 
@@ -197,9 +198,4 @@ pub fn broke_off(code: Code) -> Error {
         _ => "The model's server broke off in the middle of its answer. What came is not all of it.",
     };
     Error::new(code, message)
-}
-
-/// A failure as an event of a stream.
-pub fn error_event(refusal: &Refusal) -> Bytes {
-    sse::event(&refusal::envelope(refusal)).into()
 }

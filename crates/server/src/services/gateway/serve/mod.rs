@@ -3,6 +3,8 @@
 //! A child listens on this machine only, at a port of its own, and lives as long as a pipe that the service holds: it
 //! ends with the service, however that ends. A child that dies is started again, later each time; its address is told
 //! only while it answers.
+//!
+//! This room uses no other: it is told which file to serve, and tells where.
 
 mod child;
 mod engine;

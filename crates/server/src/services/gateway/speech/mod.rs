@@ -4,6 +4,8 @@
 //! texts are done at once and their programs gone. One whose client is slower than that gives its place away while it
 //! waits, so that slow readers never keep others from speaking; and whoever drops the stream ends the programs.
 //! Organizations share what is let in and the places at work ([`turn`]).
+//!
+//! This room may use the queue of `upstream`, since its places are shared like an upstream's, and no other.
 
 mod encode;
 mod process;
@@ -27,7 +29,6 @@ use serde_json::json;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::path::relay::error_event;
 use crate::http::openai;
 use process::{Making, Order};
 use sandbox::Sandbox;
@@ -186,7 +187,7 @@ pub fn as_events(mut audio: SpeechStream, characters: usize) -> SpeechStream {
             match piece {
                 Ok(piece) => yield Ok(event(&json!({"type": "speech.audio.delta", "audio": STANDARD.encode(&piece)}))),
                 Err(error) => {
-                    yield Ok(error_event(&openai::refusal(&error)));
+                    yield Ok(openai::event(&openai::refusal(&error)));
                     return;
                 }
             }
