@@ -18,6 +18,7 @@ pub mod names;
 pub mod page;
 pub mod resource_usage;
 pub mod sandbox;
+pub mod sse;
 pub mod time;
 pub mod vm;
 mod words;

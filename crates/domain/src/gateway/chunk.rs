@@ -16,6 +16,9 @@ use serde_json::value::RawValue;
 
 use crate::gateway::money::Usage;
 
+/// What the last event of a stream says, instead of a chunk.
+pub const DONE: &str = "[DONE]";
+
 /// What matters of a chunk of a stream or of a whole answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {

@@ -2,8 +2,8 @@
 //! tells, and what it costs.
 //!
 //! The gateway is a hot path: bytes go through it as they came. So everything here reads without building: spans of a
-//! body ([`body`]), ends of events ([`sse`]), the few fields of a chunk that matter ([`chunk`]). What is decided is
-//! decided over plain snapshots ([`route`], [`breaker`], [`budget`], [`fair`]), with time and chance as arguments.
+//! body ([`body`]), ends of events ([`crate::sse`]), the few fields of a chunk that matter ([`chunk`]). What is decided
+//! is decided over plain snapshots ([`route`], [`breaker`], [`budget`], [`fair`]), with time and chance as arguments.
 
 pub mod body;
 pub mod breaker;
@@ -20,7 +20,6 @@ pub mod name;
 pub mod refusal;
 pub mod route;
 pub mod speech;
-pub mod sse;
 pub mod voice;
 
 pub use model::{Access, Model, ModelId, Place, Strategy, Timeouts, Upstream};

@@ -4,8 +4,7 @@ use axum::body::Body;
 use axum::http::header;
 use axum::response::Response;
 use berth_domain::gateway::refusal::{self, Refusal};
-use berth_domain::gateway::sse;
-use berth_domain::{Code, Error};
+use berth_domain::{Code, Error, sse};
 use bytes::Bytes;
 use utoipa::ToSchema;
 
@@ -41,7 +40,7 @@ pub fn envelope(error: &Error) -> String {
 
 /// A refusal as an event of a stream that began well.
 pub fn event(refusal: &Refusal) -> Bytes {
-    sse::event(&refusal::envelope(refusal)).into()
+    sse::event(None, &refusal::envelope(refusal)).into()
 }
 
 /// The same answer with another JSON body.

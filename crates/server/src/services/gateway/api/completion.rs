@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use berth_domain::gateway::body::{Head, LONG, Operation};
 use berth_domain::gateway::money::estimate;
 use berth_domain::gateway::{Model, Nano, Price, Usage, refusal, route};
+use berth_domain::sse::KEEP_ALIVE;
 use berth_domain::{Code, Error, Result};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -29,7 +30,7 @@ use crate::services::gateway::books::totals::Counts;
 use crate::services::gateway::path::admission::{Place, Received};
 use crate::services::gateway::path::attempt::Answer;
 use crate::services::gateway::path::dispatch::{Found, Job, denied, find};
-use crate::services::gateway::path::relay::{KEEP_ALIVE, Out, Relay, broke_off};
+use crate::services::gateway::path::relay::{Out, Relay, broke_off};
 use crate::services::gateway::upstream::queue::{Priority, Share, Shares};
 use crate::services::gateway::upstream::table::Entry;
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use axum::http::{HeaderValue, StatusCode};
 use berth_domain::gateway::body::Operation;
 use berth_domain::gateway::chunk::{self, Chunk};
-use berth_domain::gateway::{refusal, sse};
+use berth_domain::gateway::refusal;
+use berth_domain::sse;
 use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, timeout_at};
 

@@ -3,10 +3,9 @@
 //! Events go on as the bytes they are. Held back is only what has not ended yet, so that an error is always an event of
 //! its own, and the event that tells the usage where the client did not ask for it.
 
-use berth_domain::gateway::chunk::{self, Chunk};
+use berth_domain::gateway::chunk::{self, Chunk, DONE};
 use berth_domain::gateway::refusal;
-use berth_domain::gateway::sse::{self, DONE};
-use berth_domain::{Code, Error};
+use berth_domain::{Code, Error, sse};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::time::Instant;
 
@@ -15,11 +14,6 @@ use crate::http::openai;
 use crate::services::gateway::books::bill::Bill;
 use crate::services::gateway::upstream::client::Body;
 use crate::services::gateway::upstream::slot::Slot;
-
-/// The last event of a complete stream.
-const END: &str = "data: [DONE]\n\n";
-/// What is sent while nothing comes.
-pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
 /// What an event means to the relay.
 #[derive(Debug, PartialEq, Eq)]
@@ -137,7 +131,7 @@ impl Relay {
         if let Some(chunk) = self.first.take() {
             return self.count(&chunk);
         }
-        if *data == *DONE {
+        if *data == *DONE.as_bytes() {
             return if self.seen.is_whole() { Verdict::Done } else { Verdict::Broken(None) };
         }
         let Some(chunk) = chunk::read(&data) else { return Verdict::Broken(None) };
@@ -158,12 +152,12 @@ impl Relay {
     /// The upstream's body came to a clean end.
     fn ended(&mut self) -> Out {
         // Some forget the last line break.
-        let is_done = sse::data(&self.held).is_some_and(|data| *data == *DONE);
+        let is_done = sse::data(&self.held).is_some_and(|data| *data == *DONE.as_bytes());
         let has_answered = self.seen.ended != 0 && self.held.is_empty();
         if self.seen.is_whole() && (has_answered || is_done) {
             self.held.clear();
-            self.held.extend_from_slice(END.as_bytes());
-            return self.done(END.len());
+            self.held.extend_from_slice(&sse::event(None, DONE));
+            return self.done(self.held.len());
         }
         self.broken(Failure::Unreachable, None)
     }

@@ -21,8 +21,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_domain::gateway::speech::{Format, Speech};
-use berth_domain::gateway::sse;
-use berth_domain::{Error, Result};
+use berth_domain::{Error, Result, sse};
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, BoxStream, StreamExt};
 use serde_json::json;
@@ -199,5 +198,5 @@ pub fn as_events(mut audio: SpeechStream, characters: usize) -> SpeechStream {
 }
 
 fn event(value: &serde_json::Value) -> Bytes {
-    sse::event(&value.to_string()).into()
+    sse::event(None, &value.to_string()).into()
 }

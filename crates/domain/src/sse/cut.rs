@@ -1,19 +1,16 @@
-//! Server-sent events as bytes: where one ends, and what it says. The format is that of the HTML standard, section
-//! 9.2.6 ("Interpreting an event stream").
+//! Where an event ends in bytes, and what its lines say.
 //!
-//! An answer goes through as it came, so nothing here builds an event: [`end_of_event`] tells how many bytes of what
-//! has arrived are whole, and [`data`] borrows. Whether a line break ends an event depends only on the bytes just
+//! Nothing here builds an event: [`end_of_event`] tells how many bytes of what has arrived are whole, and [`data`]
+//! borrows, for who passes bytes on as they came. Whether a line break ends an event depends only on the bytes just
 //! before it, never on where the search began. So a search goes on where the last one stopped, every byte is looked
 //! at once however the network cut the stream, and a split never changes what is found.
 
 use std::borrow::Cow;
 
-use memchr::memchr2;
+use memchr::{memchr, memchr2};
 
-/// What the last event of a stream says.
-pub const DONE: &[u8] = b"[DONE]";
 /// A byte order mark in UTF-8. The standard allows one before the first event.
-const MARK: &[u8] = b"\xEF\xBB\xBF";
+pub(super) const MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// Index after the blank line that ends the first event of `bytes`. `from` is how many of them an earlier call has
 /// searched in vain; 0 for the first.
@@ -52,7 +49,7 @@ fn blank(bytes: &[u8], at: usize) -> bool {
 /// comments. A byte order mark at the front and one space after the colon are dropped.
 pub fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
     let event = event.strip_prefix(MARK).unwrap_or(event);
-    let mut values = Lines(event).filter_map(value);
+    let mut values = fields(event).filter(|(name, _)| *name == b"data").map(|(_, value)| value);
     let first = values.next()?;
     let Some(second) = values.next() else { return Some(Cow::Borrowed(first)) };
     let mut all = first.to_vec();
@@ -63,23 +60,21 @@ pub fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(Cow::Owned(all))
 }
 
-/// An event of its own. `text` has no line breaks.
-pub fn event(text: &str) -> String {
-    format!("data: {text}\n\n")
-}
-
-/// What a `data` line says. A line without a colon is a field with an empty value.
-fn value(line: &[u8]) -> Option<&[u8]> {
-    let rest = line.strip_prefix(b"data")?;
-    match rest {
-        [] => Some(rest),
-        [b':', b' ', value @ ..] | [b':', value @ ..] => Some(value),
-        _ => None,
-    }
+/// Names and values of the lines of an event: without comments, and without one space after the colon. A line without a
+/// colon is a field with an empty value.
+pub(super) fn fields(event: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let lines = Lines(event).filter(|line| !matches!(line, [] | [b':', ..]));
+    lines.map(|line| match memchr(b':', line) {
+        None => (line, &[][..]),
+        Some(at) => {
+            let value = &line[at + 1..];
+            (&line[..at], value.strip_prefix(b" ").unwrap_or(value))
+        }
+    })
 }
 
 /// Lines without their breaks.
-struct Lines<'a>(&'a [u8]);
+pub(super) struct Lines<'a>(pub &'a [u8]);
 
 impl<'a> Iterator for Lines<'a> {
     type Item = &'a [u8];
@@ -174,7 +169,7 @@ mod tests {
 
     #[test]
     fn data_of_all_shapes() {
-        assert_eq!(says("data: [DONE]\n\n").unwrap().as_bytes(), DONE);
+        assert_eq!(says("data: [DONE]\n\n").as_deref(), Some("[DONE]"));
         assert_eq!(says("data:{}\r\n\r\n").as_deref(), Some("{}"));
         assert_eq!(says("\u{feff}data:  two spaces\n\n").as_deref(), Some(" two spaces"));
         assert_eq!(says("event: x\ndata: {\r: a comment\rdata:}\r\ndata\nid: 1\n\n").as_deref(), Some("{\n}\n"));
@@ -189,13 +184,6 @@ mod tests {
     fn one_line_is_borrowed() {
         assert!(matches!(data(b": hm\nid: 1\ndata: x\n\n"), Some(Cow::Borrowed(b"x"))));
         assert!(matches!(data(b"data: x\ndata: y\n\n"), Some(Cow::Owned(_))));
-    }
-
-    #[test]
-    fn what_is_written_is_read() {
-        let text = event("{\"a\": 1}");
-        assert_eq!(end_of_event(text.as_bytes(), 0), Some(text.len()));
-        assert_eq!(says(&text).as_deref(), Some("{\"a\": 1}"));
     }
 
     const LINES: [(&str, Option<&str>); 8] = [
