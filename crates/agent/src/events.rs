@@ -1,4 +1,4 @@
-//! Server-sent events, and the comments that keep an idle stream alive.
+//! Streams of a body, and the comments that keep an idle one alive.
 
 use std::future::Future;
 use std::io;
@@ -6,24 +6,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use berth_domain::sse;
 use bytes::Bytes;
 use futures_core::Stream;
 
 /// How long a stream of events is silent at most.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
-
-/// What keeps an idle stream of events alive.
-pub const COMMENT: &[u8] = b": keep-alive\n\n";
-
-/// Writes one event; `data` has no newline.
-pub fn write(out: &mut Vec<u8>, id: Option<&str>, name: &str, data: &str) {
-    if let Some(id) = id {
-        out.extend_from_slice(format!("id: {id}\n").as_bytes());
-    }
-    for part in ["event: ", name, "\ndata: ", data, "\n\n"] {
-        out.extend_from_slice(part.as_bytes());
-    }
-}
 
 /// Where bytes of a body come from, one chunk after the other.
 pub trait Feed: Send + 'static {
@@ -32,7 +20,7 @@ pub trait Feed: Send + 'static {
 
     /// What is sent to say that the stream is alive.
     fn keep_alive(&self) -> Bytes {
-        Bytes::from_static(COMMENT)
+        Bytes::from_static(sse::KEEP_ALIVE)
     }
 
     /// After what silence a comment is sent, if [`Self::next`] may be dropped and asked again; never without.

@@ -12,6 +12,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use berth_domain::agent::output::{self, Header, Kind};
 use berth_domain::agent::runtime::{Output, OutputEvent};
+use berth_domain::sse;
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use tokio::sync::watch;
@@ -72,7 +73,7 @@ impl Form {
 
     fn event(self, out: &mut Vec<u8>, event: &OutputEvent) {
         match self {
-            Self::Lines => events::write(out, None, event.name(), &event.data()),
+            Self::Lines => sse::write(out, None, Some(event.name()), &event.data()),
             Self::Frames => output::write_event(out, event),
         }
     }
@@ -260,7 +261,7 @@ impl Feed for Follow {
 
     fn keep_alive(&self) -> Bytes {
         match self.form {
-            Form::Lines => Bytes::from_static(events::COMMENT),
+            Form::Lines => Bytes::from_static(sse::KEEP_ALIVE),
             Form::Frames => Bytes::copy_from_slice(&Header { kind: Kind::Nothing, length: 0, offset: 0 }.encode()),
         }
     }

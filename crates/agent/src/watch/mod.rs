@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_domain::agent::error::code;
+use berth_domain::sse;
 use bytes::Bytes;
 use tokio::sync::watch as changes;
 use tokio::task::AbortHandle;
@@ -184,11 +185,11 @@ impl Reader {
         if self.next < ring.first() {
             self.next = ring.first();
             let id = self.watch.event_id(self.next.saturating_sub(1));
-            events::write(&mut out, Some(&id), "overflow", "{}");
+            sse::write(&mut out, Some(&id), Some("overflow"), "{}");
         }
         while out.len() < BATCH {
             let Some((name, data)) = ring.get(self.next) else { break };
-            events::write(&mut out, Some(&self.watch.event_id(self.next)), name, data);
+            sse::write(&mut out, Some(&self.watch.event_id(self.next)), Some(name), data);
             self.next += 1;
         }
         out

@@ -1,7 +1,15 @@
 //! Answers that succeed.
 
+use std::convert::Infallible;
+use std::pin::pin;
+use std::time::Duration;
+
+use async_stream::stream;
+use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
 use serde::Serialize;
 
 use super::envelope::ApiError;
@@ -40,11 +48,27 @@ impl<T: Serialize> IntoResponse for Accepted<T> {
 /// What server-sent events are declared as. They are UTF-8 in any case, but there are readers that want to be told.
 pub const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 
-/// An answer of server-sent events.
-pub fn events(answer: impl IntoResponse) -> Response {
-    let mut answer = answer.into_response();
-    answer.headers_mut().insert(header::CONTENT_TYPE, EVENTS);
-    answer
+/// Longest silence of a stream of events.
+const SILENCE: Duration = Duration::from_secs(15);
+/// A comment that ends it.
+const COMMENT: &[u8] = b":\n\n";
+
+/// An answer of server-sent events, as [`sse::write`](berth_domain::sse::write) writes them. Whoever is silent for long
+/// says that it is there.
+pub fn events(events: impl Stream<Item = Vec<u8>> + Send + 'static) -> Response {
+    let pieces = stream! {
+        let mut events = pin!(events);
+        loop {
+            let piece = match tokio::time::timeout(SILENCE, events.next()).await {
+                Ok(Some(event)) => Bytes::from(event),
+                Ok(None) => return,
+                Err(_) => Bytes::from_static(COMMENT),
+            };
+            yield Ok::<_, Infallible>(piece);
+        }
+    };
+    let headers = [(header::CONTENT_TYPE, EVENTS), (header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
+    (headers, Body::from_stream(pieces)).into_response()
 }
 
 /// The header that marks an answer as the repetition of an earlier one.

@@ -4,16 +4,14 @@
 //! there; without it the stream begins now. Events are kept for some days. Where the last one of a reader is gone,
 //! others after it may be, too, and the stream begins with an event that says so.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use async_stream::stream;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use axum::response::sse::{Event, KeepAlive, Sse};
 use berth_domain::identity::Action;
-use berth_domain::{Error, Timestamp};
+use berth_domain::{Error, Timestamp, sse};
 use futures::FutureExt;
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
@@ -30,8 +28,6 @@ use crate::services::project::{Projects, store};
 const BATCH: usize = 500;
 /// The name of the event that tells of a gap.
 const TRUNCATED: &str = "truncated";
-/// Between two comments on a silent stream.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Longest time between two looks at the rows: others may write them, too.
 const POLL: Duration = Duration::from_secs(5);
 
@@ -59,7 +55,7 @@ pub(super) async fn stream_events(
     let (mut seq, gap) = begin(&projects, tenant, &headers).await?;
     let events = stream! {
         if let Some(gap) = gap {
-            yield Ok(gap);
+            yield gap;
         }
         let mut over = std::pin::pin!(watch.over(&scope, Action::ReadProject));
         loop {
@@ -73,7 +69,7 @@ pub(super) async fn stream_events(
             let more = rows.len() == BATCH;
             for row in rows {
                 seq = row.seq;
-                yield Ok::<_, Infallible>(event(&row));
+                yield event(&row);
             }
             if more {
                 if (&mut over).now_or_never().is_some() {
@@ -98,11 +94,11 @@ pub(super) async fn stream_events(
             }
         }
     };
-    Ok(reply::events(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))))
+    Ok(reply::events(events))
 }
 
 /// The number after which a reader reads on, and what to tell them first.
-async fn begin(projects: &Projects, tenant: Tenant, headers: &HeaderMap) -> Result<(i64, Option<Event>), Error> {
+async fn begin(projects: &Projects, tenant: Tenant, headers: &HeaderMap) -> Result<(i64, Option<Vec<u8>>), Error> {
     let Some(value) = headers.get("last-event-id") else {
         return Ok((store::event::newest(&projects.db, tenant).await?, None));
     };
@@ -117,18 +113,20 @@ async fn begin(projects: &Projects, tenant: Tenant, headers: &HeaderMap) -> Resu
 }
 
 /// Tells that events after this one may be missing. It is no event to go on after, so that it has no number of its own.
-fn truncated(tenant: Tenant, last: i64, next: Option<&EventRow>, now: Timestamp) -> Event {
+fn truncated(tenant: Tenant, last: i64, next: Option<&EventRow>, now: Timestamp) -> Vec<u8> {
     let body = json!({
         "id": last, "type": TRUNCATED, "subject": tenant.project, "data": {"from": next.map(|row| row.seq)},
         "created_at": now,
     });
-    Event::default().event(TRUNCATED).data(body.to_string())
+    sse::event(Some(TRUNCATED), &body.to_string())
 }
 
-fn event(row: &EventRow) -> Event {
+fn event(row: &EventRow) -> Vec<u8> {
     let data: serde_json::Value = serde_json::from_str(&row.data).unwrap_or_default();
     let body = json!({
         "id": row.seq, "type": row.kind, "subject": row.subject, "data": data, "created_at": row.created_at,
     });
-    Event::default().id(row.seq.to_string()).event(row.kind.clone()).data(body.to_string())
+    let mut event = Vec::new();
+    sse::write(&mut event, Some(&row.seq.to_string()), Some(&row.kind), &body.to_string());
+    event
 }

@@ -1,16 +1,13 @@
 //! Templates of sandboxes.
 
-use std::convert::Infallible;
-use std::time::Duration;
-
 use async_stream::stream;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::response::sse::{Event, KeepAlive, Sse};
 use berth_domain::identity::Action;
 use berth_domain::sandbox::request::CreateTemplate;
+use berth_domain::sse;
 
 use crate::http::auth::{SandboxEditor, SandboxReader, Watch};
 use crate::http::body;
@@ -23,9 +20,6 @@ use crate::services::sandbox::ops::build_log::Tail;
 use crate::services::sandbox::wire::requests::CreateTemplateBody;
 use crate::services::sandbox::wire::template::{TemplateStatusWord, TemplateView};
 use crate::services::sandbox::{Sandboxes, ops, store};
-
-/// Between two comments on a silent stream.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Templates that a project can use, its own and the platform's, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandbox_templates", operation_id = "listSandboxTemplates",
@@ -121,10 +115,10 @@ pub(super) async fn get_template_logs(
                 () = &mut over => None,
             };
             let Some((name, data)) = event else { return };
-            yield Ok::<_, Infallible>(Event::default().event(name).data(data.to_string()));
+            yield sse::event(Some(name), &data.to_string());
         }
     };
-    Ok(events(Sse::new(told).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))))
+    Ok(events(told))
 }
 
 fn flag(text: &str) -> Result<bool, String> {
