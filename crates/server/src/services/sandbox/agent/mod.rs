@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-pub use output::Output;
+pub use output::{BOUNDS, Output};
 pub use session::connect;
 
 /// The largest answer of a control route, in bytes.

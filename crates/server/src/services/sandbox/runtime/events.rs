@@ -9,6 +9,7 @@ use async_stream::stream;
 use axum::body::Body;
 use axum::http::HeaderValue;
 use berth_domain::agent::output;
+use berth_domain::sse::{self, Reader, Unreadable};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -16,13 +17,12 @@ use serde_json::json;
 
 use super::frames::{self, Frames};
 use super::inside::Inside;
+use crate::services::sandbox::agent::BOUNDS;
 
 /// What a stream of events is declared as.
 pub(super) const CONTENT_TYPE: &str = "text/event-stream";
 /// Names of events that nothing follows.
 const LAST: [&str; 2] = ["exit", "error"];
-/// The longest name of an event that is looked at, in bytes.
-const LONGEST_NAME: usize = 64;
 
 /// How a stream ends that nothing broke off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,10 +85,7 @@ impl Form {
     /// What of these bytes goes on; nothing where they make no sense.
     fn pass(&mut self, bytes: Bytes) -> Option<Bytes> {
         match self {
-            Self::Events(names) => {
-                names.feed(&bytes);
-                Some(bytes)
-            }
+            Self::Events(names) => names.feed(&bytes).ok().map(|()| bytes),
             Self::Frames(frames) => frames.pass(&bytes).ok(),
         }
     }
@@ -96,7 +93,7 @@ impl Form {
     /// Whether an event that nothing follows came through whole.
     fn ended(&self) -> bool {
         match self {
-            Self::Events(names) => names.ended(),
+            Self::Events(names) => names.ended,
             Self::Frames(frames) => frames.ended(),
         }
     }
@@ -111,41 +108,31 @@ impl Form {
 
 /// An event after which nothing comes. It begins a line of its own, whatever was cut off before it.
 fn last(code: &str, message: &str) -> Bytes {
-    format!("\n\nevent: error\ndata: {}\n\n", json!({"code": code, "message": message})).into()
+    let event = sse::event(Some("error"), &json!({"code": code, "message": message}).to_string());
+    [&b"\n\n"[..], &event].concat().into()
 }
 
 /// Follows the names of the events in a stream.
-#[derive(Default)]
 pub(super) struct Names {
-    line: Vec<u8>,
-    last: bool,
-    whole: bool,
+    reader: Reader,
+    /// Whether an event that nothing follows came through whole.
+    ended: bool,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self { reader: Reader::new(BOUNDS), ended: false }
+    }
 }
 
 impl Names {
-    fn feed(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
-        while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
-            self.keep(&rest[..at]);
-            rest = &rest[at + 1..];
-            if self.line.is_empty() {
-                self.whole |= self.last;
-            } else if let Some(name) = self.line.strip_prefix(b"event: ") {
-                self.last = LAST.iter().any(|last| last.as_bytes() == name);
-            }
-            self.line.clear();
+    /// Reads what goes by. An agent writes nothing that cannot be read.
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), Unreadable> {
+        self.reader.feed(bytes);
+        while let Some(event) = self.reader.pop()? {
+            self.ended |= LAST.contains(&event.name.as_str());
         }
-        self.keep(rest);
-    }
-
-    fn keep(&mut self, bytes: &[u8]) {
-        let room = LONGEST_NAME - self.line.len();
-        self.line.extend_from_slice(&bytes[..bytes.len().min(room)]);
-    }
-
-    /// Whether an event that nothing follows came through whole.
-    fn ended(&self) -> bool {
-        self.whole
+        Ok(())
     }
 }
 
@@ -155,10 +142,7 @@ mod tests {
 
     fn ended(text: &str) -> bool {
         let mut names = Names::default();
-        for chunk in text.as_bytes().chunks(3) {
-            names.feed(chunk);
-        }
-        names.ended()
+        text.as_bytes().chunks(3).all(|chunk| names.feed(chunk).is_ok()) && names.ended
     }
 
     #[test]
@@ -167,7 +151,20 @@ mod tests {
         assert!(ended("event: error\ndata: {}\n\n"));
         assert!(!ended("event: exit\ndata: {\"code\":0}\n"));
         assert!(!ended("event: stdout\ndata: {\"line\":\"event: exit\"}\n\n"));
-        assert!(!ended(&format!("event: {}\n\n", "x".repeat(1000))));
+        assert!(!ended(&format!("event: {}\ndata: {{}}\n\n", "x".repeat(1000))));
         assert!(!ended(""));
+    }
+
+    #[test]
+    fn what_no_agent_writes_does_not_pass() {
+        let pass = |bytes: Vec<u8>| Form::Events(Names::default()).pass(bytes.into()).is_some();
+        assert!(pass(b"event: stdout\ndata: {}\n\n".to_vec()) && pass(vec![b'x'; BOUNDS.line]));
+        assert!(!pass(vec![b'x'; BOUNDS.line + 1]) && !pass(b"data: \xff\n\n".to_vec()));
+    }
+
+    #[test]
+    fn a_broken_stream_ends_with_an_event_of_its_own() {
+        let text = "\n\nevent: error\ndata: {\"code\":\"c\",\"message\":\"m\"}\n\n";
+        assert_eq!(last("c", "m"), text);
     }
 }
