@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_stream::try_stream;
-use eventsource_stream::Event;
+use berth_domain::sse::Event;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use http::Method;

@@ -1,10 +1,10 @@
 //! What happens in a project.
 
-use eventsource_stream::Eventsource;
 use futures::{Stream, StreamExt};
 use http::{Method, header};
 use serde::{Deserialize, Serialize};
 
+use crate::runtime::events::lasting_events;
 use crate::{Error, ProjectClient, Result};
 
 /// Something that happened.
@@ -34,7 +34,7 @@ impl ProjectClient {
             request = request.header("last-event-id", after);
         }
         let response = self.client.once(request).await?;
-        Ok(response.bytes_stream().eventsource().map(|event| {
+        Ok(lasting_events(response).map(|event| {
             let event = event.map_err(|e| Error::Protocol(format!("the stream of events broke off: {e}")))?;
             serde_json::from_str(&event.data).map_err(|e| Error::Protocol(format!("an event cannot be read: {e}")))
         }))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use eventsource_stream::Event;
+use berth_domain::sse::Event;
 use futures::{Stream, StreamExt};
 use http::Method;
 use reqwest::Body;
@@ -188,7 +188,7 @@ fn read(event: &Event) -> Result<BuildEvent> {
         status: String,
         message: Option<String>,
     }
-    let read = match event.event.as_str() {
+    let read = match event.name.as_str() {
         "log" => serde_json::from_str(&event.data).map(|Log { text, offset }| BuildEvent::Log { text, offset }),
         "end" => serde_json::from_str(&event.data).map(|End { status, message }| BuildEvent::End { status, message }),
         other => return Err(Error::Protocol(format!("the log ended with '{other}'"))),

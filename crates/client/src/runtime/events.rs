@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use async_stream::try_stream;
+use berth_domain::sse::{Bounds, Event, Reader};
 use bytes::Bytes;
-use eventsource_stream::{Event, EventStreamError, Eventsource};
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use reqwest::Response;
@@ -41,13 +41,28 @@ pub(crate) fn events_within(response: Response, longest: usize) -> Events {
 
 /// The same of an answer that may be silent for as long as this.
 pub(crate) fn patient_events(response: Response, longest: usize, silence: Duration) -> Events {
-    let events = bounded(response.bytes_stream(), longest, silence).eventsource();
-    Box::pin(events.map(|event| {
-        event.map_err(|error| match error {
-            EventStreamError::Transport(broken) => broken,
-            other => Broken::Nonsense(other.to_string()),
-        })
-    }))
+    read(patient(response.bytes_stream(), silence), longest)
+}
+
+/// The events of an answer that says something only when something happens, and may be silent for ever.
+pub(crate) fn lasting_events(response: Response) -> Events {
+    let bytes = response.bytes_stream();
+    read(bytes.map(|chunk| chunk.map_err(|error| Broken::Connection(error.to_string()))), LONGEST)
+}
+
+/// The events in bytes, whose lines are no longer than this.
+fn read(bytes: impl Stream<Item = Result<Bytes, Broken>> + Send + 'static, longest: usize) -> Events {
+    let events = try_stream! {
+        let mut bytes = std::pin::pin!(bytes);
+        let mut reader = Reader::new(Bounds::of_line(longest));
+        while let Some(chunk) = bytes.next().await {
+            reader.feed(&chunk?);
+            while let Some(event) = reader.pop().map_err(|error| Broken::Nonsense(error.to_string()))? {
+                yield event;
+            }
+        }
+    };
+    events.boxed()
 }
 
 /// Bytes that never stay away for longer than this.
@@ -62,29 +77,6 @@ pub(super) fn patient(
             let chunk = chunk.map_err(|_| Broken::Connection(format!("silent for {} s", silence.as_secs())))?;
             let Some(chunk) = chunk else { return };
             yield chunk.map_err(|error| Broken::Connection(error.to_string()))?;
-        }
-    }
-}
-
-fn bounded(
-    bytes: impl Stream<Item = reqwest::Result<Bytes>> + Send,
-    longest: usize,
-    silence: Duration,
-) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
-    let bytes = patient(bytes, silence);
-    try_stream! {
-        let mut bytes = std::pin::pin!(bytes);
-        let mut line = 0;
-        while let Some(chunk) = bytes.next().await {
-            let chunk = chunk?;
-            line = match chunk.iter().rposition(|byte| *byte == b'\n') {
-                Some(at) => chunk.len() - at - 1,
-                None => line + chunk.len(),
-            };
-            if line > longest {
-                Err(Broken::Nonsense(format!("a line of more than {longest} bytes")))?;
-            }
-            yield chunk;
         }
     }
 }

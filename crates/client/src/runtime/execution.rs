@@ -6,8 +6,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use berth_domain::agent::output::CONTENT_TYPE;
 use berth_domain::agent::runtime::{Output, OutputEvent};
+use berth_domain::sse::Event;
 use bytes::Bytes;
-use eventsource_stream::Event;
 use futures::StreamExt;
 use http::header;
 use reqwest::Response;
@@ -94,10 +94,10 @@ impl Stream {
 
 /// What an event tells; nothing if it is one of a later version.
 fn parse(event: &Event) -> std::result::Result<Option<OutputEvent>, Broken> {
-    if !["start", "truncated", "stdout", "stderr", "exit", "error"].contains(&event.event.as_str()) {
+    if !["start", "truncated", "stdout", "stderr", "exit", "error"].contains(&event.name.as_str()) {
         return Ok(None);
     }
-    let read = OutputEvent::parse(&event.event, &event.data);
+    let read = OutputEvent::parse(&event.name, &event.data);
     read.map(Some).map_err(|error| Broken::Nonsense(format!("an event cannot be read: {error}")))
 }
 
