@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::process::{Gid, Uid};
 
-use crate::agent::lock;
+use crate::lock::lock;
 
 /// The two files.
 const FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];

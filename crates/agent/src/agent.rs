@@ -1,29 +1,16 @@
 //! What the agent knows: the one state that every request shares.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::accounts::{Account, Accounts};
+use crate::accounts::Accounts;
 use crate::error::{Refusal, Result};
 use crate::files::Pool;
-use crate::freeze::Freezer;
+use crate::freezer::Freezer;
+use crate::place::Place;
 use crate::process::{Processes, Reaper};
 use crate::terminal::Terminals;
 use crate::watch::Watches;
-
-/// Where and as whom users work.
-pub struct Place {
-    /// The workspace, a handle that paths are resolved beneath.
-    pub root: OwnedFd,
-    /// The workspace's absolute path.
-    pub workspace: PathBuf,
-    /// Whose it is.
-    pub account: Account,
-    /// What runs `cmd`.
-    pub shell: &'static str,
-}
 
 /// What the host made of this machine.
 #[derive(Default)]
@@ -80,9 +67,4 @@ impl Agent {
         let missing = "The machine has no root file system yet; the host must boot it first.";
         self.place.get().ok_or_else(|| Refusal::new(berth_domain::agent::error::code::NOT_BOOTED, missing))
     }
-}
-
-/// Locks what no code can leave broken: nothing that holds these locks panics.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

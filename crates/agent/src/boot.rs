@@ -16,11 +16,12 @@ use rustix::mount::{MountFlags, mount, mount_move};
 use serde_json::Value;
 
 use crate::accounts::{self, Account, NewAccount};
-use crate::agent::{Agent, Place};
+use crate::agent::Agent;
 use crate::body::{Answer, reply};
+use crate::call::Call;
 use crate::error::{Refusal, Result};
 use crate::grow::grow;
-use crate::server::Call;
+use crate::place::Place;
 
 /// How long the disk may take to appear.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -4,9 +4,7 @@
 //! on the disk after a sync and nobody writes any more. Otherwise the kernel is asked to keep writers off the file
 //! system; where it does not, that is synced only, and the answer says so.
 
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_domain::agent::control::{Freeze, Frozen, Stillness};
@@ -14,73 +12,14 @@ use berth_domain::fields::{Fields, boolean};
 use http::StatusCode;
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{IntegerSetter, Opcode, ioctl, opcode};
-use tokio::time::{Instant, sleep};
 
 use crate::agent::Agent;
 use crate::body::{Answer, nothing, reply};
+use crate::call::Call;
 use crate::error::{Refusal, Result};
-use crate::server::Call;
 
 /// How long user processes, and file work, may take to stand still.
 const PATIENCE: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(2);
-
-/// The cgroup of everything users run.
-struct Group {
-    path: PathBuf,
-    procs: Arc<OwnedFd>,
-}
-
-/// What stands still.
-#[derive(Default)]
-pub struct Freezer {
-    group: OnceLock<Group>,
-    /// Whether the file system was frozen; held while anything changes.
-    file_system: tokio::sync::Mutex<bool>,
-}
-
-impl Freezer {
-    /// Makes the cgroup, or takes the one that is there.
-    pub fn set_up(&self, path: &Path) -> std::io::Result<()> {
-        std::fs::create_dir_all(path)?;
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        let procs = Arc::new(rustix::fs::open(path.join("cgroup.procs"), flags, Mode::empty())?);
-        let _ = self.group.set(Group { path: path.to_owned(), procs });
-        Ok(())
-    }
-
-    /// What a command writes itself into.
-    pub fn cgroup(&self) -> Option<Arc<OwnedFd>> {
-        self.group.get().map(|group| group.procs.clone())
-    }
-
-    /// Processes and threads in the cgroup, where the kernel counts them.
-    pub fn processes(&self) -> Option<u64> {
-        let path = self.group.get()?.path.join("pids.current");
-        std::fs::read_to_string(path).ok()?.trim().parse().ok()
-    }
-
-    async fn stop_processes(&self) -> Result<bool> {
-        let Some(group) = self.group.get() else { return Ok(false) };
-        std::fs::write(group.path.join("cgroup.freeze"), "1").map_err(Refusal::internal)?;
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let events = std::fs::read_to_string(group.path.join("cgroup.events")).map_err(Refusal::internal)?;
-            if events.lines().any(|line| line == "frozen 1") {
-                return Ok(true);
-            }
-            if Instant::now() >= deadline {
-                return Ok(false);
-            }
-            sleep(LOOK).await;
-        }
-    }
-
-    fn let_processes_go(&self) -> Result<()> {
-        let Some(group) = self.group.get() else { return Ok(()) };
-        std::fs::write(group.path.join("cgroup.freeze"), "0").map_err(Refusal::internal)
-    }
-}
 
 /// `POST /control/freeze`.
 pub async fn freeze(call: Call) -> Result<Answer> {
@@ -101,7 +40,7 @@ pub async fn thaw(call: Call) -> Result<Answer> {
 async fn stop(agent: &Arc<Agent>, wanted: Freeze) -> Result<Frozen> {
     agent.place()?;
     let mut frozen = agent.freezer.file_system.lock().await;
-    let processes = wanted.processes && agent.freezer.stop_processes().await?;
+    let processes = wanted.processes && agent.freezer.stop_processes(PATIENCE).await?;
     if *frozen {
         return Ok(Frozen { processes, file_system: Stillness::Frozen });
     }

@@ -16,14 +16,15 @@ use berth_domain::agent::control::{Identity, Network};
 use berth_domain::fields::{Fields, Parsed, boolean, integer, sized, text};
 use serde_json::Value;
 
-use crate::agent::{Agent, lock};
+use crate::agent::Agent;
 use crate::body::{Answer, nothing};
+use crate::call::Call;
 use crate::clock;
 use crate::error::{Refusal, Result};
 use crate::freeze;
+use crate::lock::lock;
 use crate::network;
 use crate::process::environment_rule;
-use crate::server::Call;
 
 /// Random bytes that the host gives.
 const ENTROPY: std::ops::RangeInclusive<usize> = 16..=2048;

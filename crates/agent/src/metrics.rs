@@ -4,8 +4,8 @@ use berth_domain::agent::control::Metrics;
 use http::StatusCode;
 
 use crate::body::{Answer, reply};
+use crate::call::Call;
 use crate::error::{Refusal, Result};
-use crate::server::Call;
 
 /// Ticks of the kernel's clock in a second, as it tells them to users.
 const TICKS: f64 = 100.0;

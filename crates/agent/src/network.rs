@@ -17,7 +17,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::net::{AddressFamily as Family, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 
-use crate::agent::lock;
+use crate::lock::lock;
 
 /// What was set up last: its address is taken away before another one comes.
 static LAST: Mutex<Option<(u32, Ipv4Addr, u8)>> = Mutex::new(None);

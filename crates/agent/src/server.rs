@@ -9,33 +9,14 @@ use http::{HeaderMap, Request, header};
 use hyper::body::Incoming;
 use subtle::ConstantTimeEq;
 
-use crate::agent::{Agent, lock};
+use crate::agent::Agent;
 use crate::body::{Answer, refuse};
+use crate::call::Call;
 use crate::error::{Refusal, Result};
+use crate::lock::lock;
 use crate::query::Query;
 use crate::routes::{Missing, Route, find};
 use crate::{boot, build, files, freeze, identity, metrics, process, terminal, tunnel, watch};
-
-/// A request on its way to who answers it.
-pub struct Call {
-    /// The agent.
-    pub agent: Arc<Agent>,
-    /// Parameters of the address.
-    pub query: Query,
-    /// Headers.
-    pub headers: HeaderMap,
-    /// The body.
-    pub body: Incoming,
-    /// The variable part of the path.
-    pub parameter: String,
-}
-
-impl Call {
-    /// The body as JSON.
-    pub async fn json(self) -> Result<serde_json::Value> {
-        crate::body::read_json(&self.headers, self.body).await
-    }
-}
 
 /// Answers a request.
 pub async fn handle(agent: Arc<Agent>, request: Request<Incoming>) -> Result<Answer, Infallible> {
@@ -99,7 +80,7 @@ async fn dispatch(route: Route, call: Call) -> Result<Answer> {
         Route::Move => files::change::rename(call).await,
         Route::Archive => files::archive::archive(call).await,
         Route::Extract => files::extract::extract(call).await,
-        Route::Watch => watch::watch(call).await,
+        Route::Watch => watch::api::watch(call).await,
         Route::Command => process::api::command(call).await,
         Route::StartProcess => process::api::start(call).await,
         Route::Processes => Ok(process::api::list(&call)),

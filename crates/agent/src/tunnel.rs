@@ -16,9 +16,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::body::{Answer, Body, typed};
+use crate::call::Call;
 use crate::error::{Refusal, Result};
 use crate::events::{Feed, Feeding};
-use crate::server::Call;
 
 /// How long a server may take to accept.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -16,8 +16,8 @@ use http::StatusCode;
 use rustix::fs::{FileType, OFlags};
 
 use crate::body::{Answer, reply};
+use crate::call::Call;
 use crate::error::{Refusal, Result};
-use crate::server::Call;
 use root::Root;
 
 /// `GET /control/stat`.

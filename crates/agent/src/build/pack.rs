@@ -22,10 +22,10 @@ use tar::{Builder, EntryType};
 use super::root::Root;
 use super::walk::{directory, enter, walk};
 use crate::body::Answer;
+use crate::call::Call;
 use crate::error::{Refusal, Result};
 use crate::files::archive::{Out, file, header, packing};
 use crate::files::extended::{ATTRIBUTE, MAX_ATTRIBUTES, MAX_HEADER, is_attribute};
-use crate::server::Call;
 
 /// How deep a tree may be.
 const MAX_DEPTH: usize = 256;

@@ -11,11 +11,11 @@ use serde_json::Value;
 use super::root::Root;
 use crate::agent::Agent;
 use crate::body::{Answer, events, read_json_up_to};
+use crate::call::Call;
 use crate::error::{Refusal, Result};
 use crate::events::Feeding;
 use crate::process::api::begin;
 use crate::process::{Follow, Form, How, Launch, Leash, arguments, environment_rule, quoted};
-use crate::server::Call;
 
 /// The longest time a program may take, in seconds.
 const MAX_TIMEOUT: i64 = 24 * 3600;

@@ -17,11 +17,12 @@ use super::remove::{clear, remove};
 use super::root::{Root, parts};
 use crate::agent::Agent;
 use crate::body::{Answer, reply};
+use crate::call::Call;
 use crate::error::{Refusal, Result};
 use crate::files::Pool;
 use crate::files::extended::Extended;
-use crate::files::extract::{AHEAD, In, broken, create, feed, fill, make_room};
-use crate::server::Call;
+use crate::files::extract::{create, fill, make_room};
+use crate::files::incoming::{AHEAD, In, broken, feed};
 
 /// Directories whose times are set at the end.
 const MAX_TIMES: usize = 100_000;

@@ -15,12 +15,12 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
-use crate::agent::Place;
 use crate::body::{Answer, Body, typed};
+use crate::call::Call;
 use crate::error::{Refusal, Result};
 use crate::files::beneath::{Relative, open};
 use crate::files::change::path;
-use crate::server::Call;
+use crate::place::Place;
 
 /// Bytes of one chunk of the body.
 const CHUNK: usize = 128 * 1024;

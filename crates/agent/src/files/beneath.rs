@@ -5,8 +5,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::agent::Place;
 use crate::error::{Refusal, Result};
+use crate::place::Place;
 
 /// How often a path is tried again that was changed while it was resolved.
 const TRIES: usize = 64;

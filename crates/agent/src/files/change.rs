@@ -9,12 +9,12 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use serde_json::Value;
 
-use crate::agent::Place;
 use crate::body::{Answer, nothing, placed, reply};
+use crate::call::Call;
 use crate::error::{Refusal, Result};
 use crate::files::beneath::{Relative, make_parents, open, parent};
 use crate::files::list::entry_at;
-use crate::server::Call;
+use crate::place::Place;
 
 /// How deep a tree may be that is removed.
 const MAX_DEPTH: usize = 2048;

@@ -13,14 +13,15 @@ use http_body_util::BodyExt;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::agent::{Agent, Place};
+use crate::agent::Agent;
 use crate::body::{Answer, Body, placed, typed};
+use crate::call::Call;
 use crate::error::{Refusal, Result};
 use crate::events::{Feed, Feeding};
 use crate::files::beneath::{Relative, make_parents, open};
 use crate::files::list::entry_at;
 use crate::files::range::{Range, Wanted};
-use crate::server::Call;
+use crate::place::Place;
 
 /// Bytes of one read and one write.
 const CHUNK: usize = 256 * 1024;

@@ -5,7 +5,7 @@ use std::io::Read;
 use tar::{Entry, EntryType};
 
 use crate::error::Result;
-use crate::files::extract::{In, broken};
+use crate::files::incoming::{In, broken};
 
 /// The most bytes of a name or of an extended header.
 pub const MAX_HEADER: usize = 64 * 1024;

@@ -3,31 +3,27 @@
 //! The `tar` crate reads headers; every path, and every link that an earlier entry left, is resolved by the kernel
 //! beneath the directory, like any other path. Names and headers are bounded, whatever their sizes claim.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 
-use berth_domain::agent::error::code;
 use berth_domain::agent::runtime::Extracted;
 use bytes::Bytes;
 use http::StatusCode;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::agent::Place;
 use crate::body::{Answer, reply};
+use crate::call::Call;
 use crate::error::{Refusal, Result};
 use crate::files::Pool;
 use crate::files::beneath::{Relative, make_parents, open};
 use crate::files::content::write_all;
 use crate::files::extended::Extended;
-use crate::server::Call;
+use crate::files::incoming::{AHEAD, In, broken, feed};
+use crate::place::Place;
 
-/// Chunks of the body that wait for the disk.
-pub const AHEAD: usize = 4;
 /// Directories whose permissions are set at the end.
 const MAX_MODES: usize = 100_000;
 
@@ -49,50 +45,12 @@ pub async fn extract(call: Call) -> Result<Answer> {
     Ok(reply(StatusCode::OK, &Extracted { entries }))
 }
 
-/// Hands the body over until it ends, or nobody wants the rest.
-pub async fn feed(mut body: Incoming, chunks: mpsc::Sender<io::Result<Bytes>>) {
-    while let Some(frame) = body.frame().await {
-        let chunk = frame.map(|frame| frame.into_data().unwrap_or_default());
-        let failed = chunk.is_err();
-        if chunks.send(chunk.map_err(io::Error::other)).await.is_err() || failed {
-            return;
-        }
-    }
-}
-
-/// A body that is read in a thread.
-pub struct In {
-    /// Chunks as they come.
-    pub chunks: mpsc::Receiver<io::Result<Bytes>>,
-    /// What is left of the last one.
-    pub current: Bytes,
-}
-
-impl Read for In {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.current.is_empty() {
-            match self.chunks.blocking_recv() {
-                Some(chunk) => self.current = chunk?,
-                None => return Ok(0),
-            }
-        }
-        let n = self.current.len().min(buffer.len());
-        buffer[..n].copy_from_slice(&self.current.split_to(n));
-        Ok(n)
-    }
-}
-
 struct Extraction<'a> {
     root: OwnedFd,
     pool: &'a Pool,
     /// Permissions of directories, set when nothing more goes into them.
     modes: Vec<(Relative, u32)>,
     extended: Extended,
-}
-
-/// That an archive cannot be unpacked.
-pub fn broken(what: impl std::fmt::Display) -> Refusal {
-    Refusal::new(code::INVALID_ARCHIVE, format!("The body is not a tar archive that can be unpacked: {what}."))
 }
 
 impl Extraction<'_> {

@@ -11,12 +11,12 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 
 use crate::accounts;
-use crate::agent::Place;
 use crate::body::{Answer, reply};
+use crate::call::Call;
 use crate::clock;
 use crate::error::Result;
 use crate::files::beneath::{Relative, open};
-use crate::server::Call;
+use crate::place::Place;
 
 /// The most entries of one answer.
 const MAX_ENTRIES: u64 = 100_000;

@@ -10,6 +10,7 @@ pub mod change;
 pub mod content;
 pub mod extended;
 pub mod extract;
+pub mod incoming;
 pub mod list;
 mod pool;
 mod range;

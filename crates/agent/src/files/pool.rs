@@ -12,8 +12,9 @@ use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use tokio::sync::oneshot;
 
-use crate::agent::{Place, lock};
 use crate::error::{Refusal, Result};
+use crate::lock::lock;
+use crate::place::Place;
 
 /// Threads for work that ends by itself.
 const WORKERS: usize = 4;

@@ -20,17 +20,19 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::accounts::Account;
-use crate::agent::{Agent, Place, lock};
+use crate::agent::Agent;
 use crate::body::{Answer, nothing, reply, stream};
+use crate::call::Call;
 use crate::clock;
 use crate::error::{Refusal, Result};
 use crate::events::Feeding;
 use crate::files;
+use crate::lock::lock;
+use crate::place::Place;
 use crate::process::follow::{Follow, Form, Leash, Which};
 use crate::process::hold::Hold;
 use crate::process::pump::{Pump, Source};
 use crate::process::{Launch, Process, base_env, launch, request, signal_by_name};
-use crate::server::Call;
 
 /// What a command says that ends within this time goes out together. A message of its own for the start took an emulated
 /// machine 1.5 ms.

@@ -17,8 +17,8 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 use tokio::sync::watch;
 
-use crate::agent::lock;
 use crate::events::{self, Feed};
+use crate::lock::lock;
 use crate::process::Process;
 use crate::process::lines::Lines;
 use crate::process::log::Log;

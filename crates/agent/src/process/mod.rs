@@ -31,8 +31,8 @@ use berth_domain::time::Timestamp;
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, watch};
 
-use crate::agent::lock;
 use crate::error::{Refusal, Result};
+use crate::lock::lock;
 
 pub use api::How;
 pub use follow::{Follow, Form, Leash};

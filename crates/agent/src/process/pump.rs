@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::{Instant, sleep_until};
 
-use crate::agent::lock;
+use crate::lock::lock;
 use crate::process::hold::{AHEAD, LAST};
 use crate::process::reaper::{Ended, Ending, Reaper};
 use crate::process::{Process, Processes, signal_name};

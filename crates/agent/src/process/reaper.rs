@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use tokio::sync::oneshot;
 
-use crate::agent::lock;
+use crate::lock::lock;
 
 /// How a process ended: exactly one is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,13 +12,13 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::{mpsc, watch};
 
-use crate::agent::lock;
 use crate::body::{Answer, Body, typed};
+use crate::call::Call;
 use crate::error::Result;
 use crate::events::{Feed, Feeding};
+use crate::lock::lock;
 use crate::process::{signal_by_name, signal_name};
 use crate::query::Query;
-use crate::server::Call;
 use crate::terminal::pty::{Wanted, open, size};
 use crate::terminal::{Terminal, Terminals};
 

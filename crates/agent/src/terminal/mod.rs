@@ -17,8 +17,8 @@ use berth_domain::agent::error::code;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
 
-use crate::agent::lock;
 use crate::error::{Refusal, Result};
+use crate::lock::lock;
 use crate::process::Ended;
 
 pub use attach::terminal;

@@ -14,8 +14,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::agent::{Agent, lock};
+use crate::agent::Agent;
 use crate::error::{Refusal, Result};
+use crate::lock::lock;
 use crate::process::api::{environment, settle};
 use crate::process::{Ended, Ending, Launch, launch};
 use crate::terminal::Terminal;

@@ -12,9 +12,11 @@ use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch as changes;
 
-use crate::agent::{Agent, Place, lock};
+use crate::agent::Agent;
 use crate::error::{Refusal, Result};
 use crate::files::open as open_beneath;
+use crate::lock::lock;
+use crate::place::Place;
 use crate::watch::ring::Ring;
 use crate::watch::tree::{Effect, Raw, Tree};
 use crate::watch::{Readers, Subject, Watch};
