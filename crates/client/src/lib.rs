@@ -39,6 +39,7 @@ mod session;
 mod snapshot;
 mod speech;
 mod template;
+mod tokens;
 mod transport;
 mod usage;
 mod user;
@@ -70,10 +71,11 @@ pub use runtime::{
     output_bytes,
 };
 pub use sandbox::{ChangeNetwork, ChangeSandbox, CreateSandbox, ForkSandbox, Network, Sandbox, SandboxFilter};
-pub use session::{Session, Tokens};
+pub use session::Session;
 pub use snapshot::{NewSnapshot, Snapshot};
 pub use speech::Speech;
 pub use template::{BuildEvent, CreateTemplate, Template, Upload};
+pub use tokens::Tokens;
 pub use transport::{Client, List, Page, Pagination, ProjectClient};
 pub use usage::{Usage, UsageRow};
 pub use user::{ChangeUser, SignUp, SignedUp, User};

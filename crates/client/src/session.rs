@@ -4,16 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::transport::segment;
-use crate::{Client, Error, List, Page, Result};
-
-/// Tokens of a session.
-#[derive(Clone, Deserialize, Serialize)]
-pub struct Tokens {
-    /// For `Authorization: Bearer`.
-    pub access_token: String,
-    /// Good for one new pair; empty where there is nothing to renew.
-    pub refresh_token: String,
-}
+use crate::{Client, Error, List, Page, Result, Tokens};
 
 /// A sign-in that has not ended.
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -7,7 +7,6 @@ use base64::prelude::BASE64_STANDARD;
 use berth_domain::agent::output::CONTENT_TYPE;
 use berth_domain::agent::runtime::{Output, OutputEvent};
 use berth_domain::sse::Event;
-use bytes::Bytes;
 use futures::StreamExt;
 use http::header;
 use reqwest::Response;
@@ -15,6 +14,7 @@ use reqwest::Response;
 use super::Runtime;
 use super::events::{Broken, Events, events};
 use super::frames::Frames;
+use super::piece::Piece;
 use crate::{Error, Result};
 
 /// How long a connection that broke off is tried again.
@@ -42,22 +42,6 @@ impl Form {
             Self::Bytes => CONTENT_TYPE,
         }
     }
-}
-
-/// What a stream tells next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
-    /// An event; with [`Form::Bytes`] none of output, unless the service tells lines.
-    Event(OutputEvent),
-    /// Bytes of the output, newlines among them.
-    Bytes {
-        /// Whether they are of the error output.
-        stderr: bool,
-        /// Where the first of them stands, counted since the process was started.
-        offset: u64,
-        /// They.
-        bytes: Bytes,
-    },
 }
 
 /// One connection's stream.

@@ -7,7 +7,7 @@ use futures::stream::BoxStream;
 use reqwest::Response;
 
 use super::events::{Broken, SILENCE, patient};
-use super::execution::Piece;
+use super::piece::Piece;
 
 /// Frames as they come.
 pub(super) struct Frames {

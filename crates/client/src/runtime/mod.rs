@@ -4,6 +4,7 @@ pub(crate) mod events;
 mod execution;
 mod file;
 mod frames;
+mod piece;
 mod port;
 mod process;
 mod terminal;
@@ -13,8 +14,9 @@ use reqwest::Url;
 use crate::transport::segment;
 use crate::{Client, Error, ProjectClient, Result, Sandbox};
 
-pub use execution::{Execution, Form, Piece, output_bytes};
+pub use execution::{Execution, Form, output_bytes};
 pub use file::FileContent;
+pub use piece::Piece;
 pub use terminal::{OpenTerminal, TerminalEvent, TerminalReader, TerminalWriter};
 
 /// The inside of one sandbox. Clones share the credential.

@@ -16,16 +16,16 @@ mod copy;
 mod expand;
 pub mod instruction;
 mod lines;
+mod mistake;
 pub mod pattern;
 pub mod plan;
 mod scope;
 mod stages;
+mod step;
 
-use std::fmt;
-
-use crate::error::Error;
 pub use config::ImageConfig;
 pub use instruction::Instruction;
+pub use mistake::{Mistake, Mistakes, Note};
 pub use plan::{Action, Base, Plan, Stage, Step};
 
 /// Most bytes of a Dockerfile. The body of a request has 256 KiB, and JSON may double what it quotes.
@@ -36,51 +36,6 @@ pub const MAX_INSTRUCTIONS: usize = 200;
 pub const MAX_STAGES: usize = 16;
 /// Mistakes that are told at once.
 const MAX_MISTAKES: usize = 20;
-
-/// What is wrong in one place of a Dockerfile.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
-    /// The line its instruction begins at, from 1.
-    pub line: usize,
-    /// What is wrong, and what to write instead.
-    pub message: String,
-}
-
-/// Something in a Dockerfile that has no effect.
-pub type Note = Mistake;
-
-impl fmt::Display for Mistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.message)
-    }
-}
-
-/// Everything that was found wrong; never empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistakes(pub Vec<Mistake>);
-
-impl Mistakes {
-    fn one(line: usize, message: impl Into<String>) -> Self {
-        Self(vec![Mistake { line, message: message.into() }])
-    }
-}
-
-impl fmt::Display for Mistakes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, mistake) in self.0.iter().enumerate() {
-            write!(f, "{}{mistake}", if index == 0 { "" } else { " " })?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Mistakes {}
-
-impl From<Mistakes> for Error {
-    fn from(mistakes: Mistakes) -> Self {
-        Self::field("dockerfile", mistakes.to_string())
-    }
-}
 
 /// An instruction and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,20 +3,20 @@
 //! The archive is read through once to learn what is in it, and once more for each `COPY`, which writes the members
 //! it takes to a new archive, named after where they go. No member ever becomes a file on this machine.
 
+mod archive;
 mod nested;
 mod select;
 mod tree;
 
-use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use berth_domain::sandbox::dockerfile::pattern::Ignore;
 use berth_domain::sandbox::dockerfile::plan::Copy;
 
-use crate::compression::Decoder;
-use crate::members::{Kind, Member, each};
+use crate::members::{Kind, Member};
 use crate::{Budget, Error, Result};
+use archive::read;
 use tree::{Content, Tree};
 
 /// Most bytes of a `.dockerignore`.
@@ -90,28 +90,6 @@ impl Context {
         let selection = select::resolve(&self.tree, copy, directory)?;
         let (budget, into) = (Budget::new(self.most), select::is_directory(copy, directory));
         select::Writer::new(out, &budget).write(copy, into, selection, self.archive.as_deref())
-    }
-}
-
-/// Calls a function with every member of an archive.
-fn read(archive: &Path, budget: &Budget, visit: impl FnMut(Member, &mut dyn Read) -> Result<()>) -> Result<()> {
-    let decoder = Decoder::sniff(BufReader::new(File::open(archive)?)).map_err(Error::from_stream)?;
-    let mut archive = tar::Archive::new(Spending { reader: decoder, budget });
-    let entries = archive.entries()?;
-    each(entries, visit)
-}
-
-/// A reader that spends a budget.
-struct Spending<'a, R> {
-    reader: R,
-    budget: &'a Budget,
-}
-
-impl<R: Read> Read for Spending<'_, R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let n = self.reader.read(buffer)?;
-        self.budget.spend(n as u64).map_err(Error::into_stream)?;
-        Ok(n)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use super::Spending;
+use super::archive::Spending;
 use crate::compression::{Compression, Decoder};
 use crate::members::{Member, each};
 use crate::{Budget, Error, Result};

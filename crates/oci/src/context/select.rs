@@ -8,8 +8,8 @@ use berth_domain::sandbox::dockerfile::pattern::Pattern;
 use berth_domain::sandbox::dockerfile::plan::Copy;
 use tar::{Builder, EntryType, Header};
 
+use super::archive::read;
 use super::nested::each_member;
-use super::read;
 use super::tree::{Content, Node, Tree};
 use crate::members::{Kind, Member};
 use crate::names::Names;

@@ -10,7 +10,7 @@ use reqwest::header::{CONTENT_RANGE, RANGE};
 use reqwest::{Response, StatusCode};
 use sha2::{Digest, Sha256};
 
-use super::{Progress, Session};
+use super::session::{Progress, Session};
 use crate::blobs::Sha;
 use crate::{Error, Result};
 

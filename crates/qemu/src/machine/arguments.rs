@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::{Accel, Boot, COMMANDS, CONSOLE, CONSOLE_LOG, Drive, EVENTS, Forward, PID, Protocol, READY_LOG, Spec};
+use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, PID, READY_LOG};
+use super::spec::{Accel, Boot, Drive, Forward, Protocol, Spec};
 
 /// Where distributions keep the UEFI firmware.
 const UEFI: [&str; 3] = ["/usr/share/ovmf/OVMF.fd", "/usr/share/OVMF/OVMF.fd", "/usr/share/qemu/OVMF.fd"];

@@ -7,7 +7,7 @@ use std::path::Path;
 use tokio::net::UnixStream;
 use uuid::Uuid;
 
-use super::{CONSOLE, CONSOLE_LOG, QEMU_LOG, READY_LOG};
+use super::files::{CONSOLE, CONSOLE_LOG, QEMU_LOG, READY_LOG};
 use crate::Result;
 use crate::error::at;
 use crate::qmp::connect_in;

@@ -13,10 +13,11 @@
 
 pub(crate) mod arguments;
 mod console;
+mod files;
 pub(crate) mod process;
+mod spec;
 
-use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -24,27 +25,14 @@ use uuid::Uuid;
 
 pub use arguments::arguments;
 pub use console::{bound_logs, console_connect, console_tail, is_ready};
+pub(crate) use files::{COMMANDS, PID};
+use files::{CONSOLE, EVENTS, QEMU_LOG, READY_LOG};
 pub use process::{Found, Usage, ended, find, scan, usage};
+pub use spec::{Accel, Boot, Drive, Forward, Protocol, Spec};
 
 use crate::error::at;
 use crate::qmp::Qmp;
-use crate::seed::Mac;
 use crate::{Error, Result};
-
-/// Socket for commands, in the machine's folder.
-pub(crate) const COMMANDS: &str = "qmp.sock";
-/// Socket for events.
-pub(crate) const EVENTS: &str = "events.sock";
-/// Socket of the serial console.
-pub(crate) const CONSOLE: &str = "console.sock";
-/// What the console wrote.
-pub(crate) const CONSOLE_LOG: &str = "console.log";
-/// What the guest says of itself.
-pub(crate) const READY_LOG: &str = "ready.log";
-/// What QEMU says of itself.
-pub(crate) const QEMU_LOG: &str = "qemu.log";
-/// The process' number.
-pub(crate) const PID: &str = "pid";
 
 /// How long QEMU may take from its start to its first answer.
 const START: Duration = Duration::from_secs(20);
@@ -52,97 +40,6 @@ const START: Duration = Duration::from_secs(20);
 const END: Duration = Duration::from_secs(10);
 /// Between two looks at something that takes milliseconds.
 const TICK: Duration = Duration::from_millis(2);
-
-/// How the guest's processor is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accel {
-    /// By the host's.
-    Kvm,
-    /// By translation.
-    Tcg,
-}
-
-/// How a machine boots.
-#[derive(Clone, Debug)]
-pub enum Boot {
-    /// A kernel from the host: no boot loader, no firmware menu.
-    Kernel {
-        /// The unpacked kernel.
-        kernel: PathBuf,
-        /// Its initrd.
-        initrd: PathBuf,
-        /// Its command line.
-        cmdline: String,
-    },
-    /// The disk's own boot loader, by BIOS.
-    Bios,
-    /// The disk's own boot loader, by UEFI.
-    Uefi,
-}
-
-/// A disk of a machine.
-#[derive(Clone, Debug)]
-pub struct Drive {
-    /// Its file.
-    pub path: PathBuf,
-    /// `qcow2` or `raw`.
-    pub format: &'static str,
-    /// What the guest knows it by, at most 20 characters.
-    pub serial: String,
-}
-
-/// A layer-4 protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-}
-
-/// A port of the host that leads into the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forward {
-    /// The protocol.
-    pub protocol: Protocol,
-    /// The address on the host.
-    pub address: Ipv4Addr,
-    /// The port on the host.
-    pub host_port: u16,
-    /// The port in the guest.
-    pub guest_port: u16,
-}
-
-/// A machine to start.
-#[derive(Clone, Debug)]
-pub struct Spec {
-    /// Its id.
-    pub id: Uuid,
-    /// Name for people.
-    pub name: String,
-    /// Its folder, which must exist.
-    pub dir: PathBuf,
-    /// Virtual CPUs.
-    pub vcpus: u32,
-    /// Memory, in MiB.
-    pub memory_mb: u32,
-    /// How it boots.
-    pub boot: Boot,
-    /// Its root disk.
-    pub root: Drive,
-    /// Its seed image.
-    pub seed: PathBuf,
-    /// Its data disks, in order.
-    pub drives: Vec<Drive>,
-    /// Its network card.
-    pub mac: Mac,
-    /// Its ports on the host.
-    pub forwards: Vec<Forward>,
-    /// How its processor is made.
-    pub accel: Accel,
-    /// QEMU's binary.
-    pub qemu: PathBuf,
-}
 
 /// A machine as it is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use tokio::process::Command;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::{PID, QEMU_LOG};
+use super::files::{PID, QEMU_LOG};
 use crate::disk::last_line;
 use crate::error::at;
 use crate::host::QEMU_PACKAGE;

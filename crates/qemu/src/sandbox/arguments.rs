@@ -5,7 +5,9 @@
 
 use std::ffi::OsString;
 
-use super::{AGENT, Begin, Layer, MEMORY, NETWORK, Spec, layer};
+use super::files::{AGENT, MEMORY, NETWORK};
+use super::layer;
+use super::spec::{Begin, Layer, Spec};
 use crate::machine::arguments::{Args, escape};
 use crate::machine::{Accel, COMMANDS, PID};
 

@@ -18,12 +18,14 @@
 
 mod arguments;
 mod capture;
+mod files;
 mod layer;
 mod limits;
 mod memory;
+mod spec;
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -32,82 +34,21 @@ use uuid::Uuid;
 
 pub use arguments::arguments;
 pub use capture::{Capture, Report, capture};
+use files::{AGENT, MEMORY, NETWORK};
 pub use layer::{create as create_layer, create_root, node as layer_node, size as layer_size, sync as sync_layer};
 pub use limits::{is_possible as can_limit, unlimited};
 pub use memory::{copy as copy_memory, empty as empty_memory};
+pub use spec::{Begin, Layer, Spec};
 
 use crate::error::at;
-use crate::machine::{Accel, COMMANDS, clear, end, find, process, wait_started};
+use crate::machine::{COMMANDS, clear, end, find, process, wait_started};
 use crate::qmp::{Qmp, connect_in};
-use crate::seed::Mac;
 use crate::{Error, Result};
-
-/// Socket of the agent, in the machine's folder.
-const AGENT: &str = "agent.sock";
-/// Socket of the network card.
-const NETWORK: &str = "net.sock";
-/// The memory the machine began with: a link, so that the file lives as long as the machine.
-const MEMORY: &str = "memory";
 
 /// How long QEMU may take to load a capture. Measured: 8 ms.
 const LOAD: Duration = Duration::from_secs(20);
 /// Between two looks at something that takes milliseconds.
 const TICK: Duration = Duration::from_millis(1);
-
-/// How a machine begins.
-#[derive(Clone, Debug)]
-pub enum Begin {
-    /// By booting a kernel whose initrd holds the agent.
-    Boot {
-        /// The unpacked kernel.
-        kernel: PathBuf,
-        /// Its initrd.
-        initrd: PathBuf,
-        /// Its command line.
-        cmdline: String,
-    },
-    /// Where a capture was made.
-    Load {
-        /// The memory's file.
-        memory: PathBuf,
-        /// The state of the devices.
-        state: PathBuf,
-    },
-}
-
-/// A layer of a disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layer {
-    /// Its file.
-    pub path: PathBuf,
-    /// Its id: what QEMU calls it.
-    pub id: Uuid,
-}
-
-/// A machine to start.
-#[derive(Clone, Debug)]
-pub struct Spec {
-    /// Its id.
-    pub id: Uuid,
-    /// Its folder, which must exist.
-    pub dir: PathBuf,
-    /// Virtual CPUs.
-    pub vcpus: u32,
-    /// Memory, in MiB.
-    pub memory_mb: u32,
-    /// Its disk, the top layer first.
-    pub disk: Vec<Layer>,
-    /// Its network card.
-    pub mac: Mac,
-    /// How it begins.
-    pub begin: Begin,
-    /// How its processor is made.
-    pub accel: Accel,
-    /// The user and group that it runs as, where the service may choose.
-    pub jail: Option<u32>,
-    /// QEMU's binary.
-    pub qemu: PathBuf,
-}
 
 /// Starts a machine and lets it run. One that runs already is left as it is. Before the guest's first instruction (of
 /// one that loads: once all is ready) `about_to_run` is called: where that fails, or was not reached, nothing wrote to

@@ -2,8 +2,8 @@
 
 use super::instruction::Transfer;
 use super::pattern::Pattern;
-use super::plan::{Copy, Inline, Origin};
 use super::scope::Scope;
+use super::step::{Copy, Inline, Origin};
 
 /// Resolves a transfer whose origin is known.
 pub fn resolve(transfer: &Transfer, origin: Origin, scope: &mut Scope<'_>) -> Result<Copy, String> {

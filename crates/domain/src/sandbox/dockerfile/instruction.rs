@@ -1,8 +1,8 @@
 //! One instruction: what its line says, with variables still in it.
 
-use super::Note;
 use super::expand::split;
 use super::lines::{Heredoc, Line};
+use super::mistake::Note;
 
 /// An instruction. Texts still have their quotes and variables unless said otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]

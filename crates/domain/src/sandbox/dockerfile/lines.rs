@@ -1,6 +1,6 @@
 //! From text to logical lines: directives, comments, continuations and heredocs.
 
-use super::Mistakes;
+use super::mistake::Mistakes;
 
 /// A text cut into instructions.
 pub struct Read {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::instruction::{Instruction, Transfer};
-use super::plan::Base;
 use super::scope::Scope;
+use super::step::Base;
 use super::{Dockerfile, Located, Mistake, Mistakes};
 
 /// A stage as it stands in the Dockerfile.

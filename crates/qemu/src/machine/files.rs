@@ -1,0 +1,16 @@
+//! What stands in a machine's folder.
+
+/// Socket for commands, in the machine's folder.
+pub(crate) const COMMANDS: &str = "qmp.sock";
+/// Socket for events.
+pub(crate) const EVENTS: &str = "events.sock";
+/// Socket of the serial console.
+pub(crate) const CONSOLE: &str = "console.sock";
+/// What the console wrote.
+pub(crate) const CONSOLE_LOG: &str = "console.log";
+/// What the guest says of itself.
+pub(crate) const READY_LOG: &str = "ready.log";
+/// What QEMU says of itself.
+pub(crate) const QEMU_LOG: &str = "qemu.log";
+/// The process' number.
+pub(crate) const PID: &str = "pid";

@@ -1,0 +1,99 @@
+//! What a machine is made of.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use uuid::Uuid;
+
+use crate::seed::Mac;
+
+/// How the guest's processor is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accel {
+    /// By the host's.
+    Kvm,
+    /// By translation.
+    Tcg,
+}
+
+/// How a machine boots.
+#[derive(Clone, Debug)]
+pub enum Boot {
+    /// A kernel from the host: no boot loader, no firmware menu.
+    Kernel {
+        /// The unpacked kernel.
+        kernel: PathBuf,
+        /// Its initrd.
+        initrd: PathBuf,
+        /// Its command line.
+        cmdline: String,
+    },
+    /// The disk's own boot loader, by BIOS.
+    Bios,
+    /// The disk's own boot loader, by UEFI.
+    Uefi,
+}
+
+/// A disk of a machine.
+#[derive(Clone, Debug)]
+pub struct Drive {
+    /// Its file.
+    pub path: PathBuf,
+    /// `qcow2` or `raw`.
+    pub format: &'static str,
+    /// What the guest knows it by, at most 20 characters.
+    pub serial: String,
+}
+
+/// A layer-4 protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// A port of the host that leads into the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The address on the host.
+    pub address: Ipv4Addr,
+    /// The port on the host.
+    pub host_port: u16,
+    /// The port in the guest.
+    pub guest_port: u16,
+}
+
+/// A machine to start.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Its id.
+    pub id: Uuid,
+    /// Name for people.
+    pub name: String,
+    /// Its folder, which must exist.
+    pub dir: PathBuf,
+    /// Virtual CPUs.
+    pub vcpus: u32,
+    /// Memory, in MiB.
+    pub memory_mb: u32,
+    /// How it boots.
+    pub boot: Boot,
+    /// Its root disk.
+    pub root: Drive,
+    /// Its seed image.
+    pub seed: PathBuf,
+    /// Its data disks, in order.
+    pub drives: Vec<Drive>,
+    /// Its network card.
+    pub mac: Mac,
+    /// Its ports on the host.
+    pub forwards: Vec<Forward>,
+    /// How its processor is made.
+    pub accel: Accel,
+    /// QEMU's binary.
+    pub qemu: PathBuf,
+}
