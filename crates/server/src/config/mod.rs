@@ -13,9 +13,11 @@ mod lost;
 mod mail;
 pub mod model;
 mod overcommit;
+mod price_list;
 mod prices;
 mod quota;
 mod sandbox;
+mod secret;
 mod secrets;
 mod traces;
 mod vm;
@@ -41,6 +43,7 @@ pub use overcommit::Overcommit;
 pub use prices::{Amount, PlanPrice, Prices};
 pub use quota::Quota;
 pub use sandbox::Sandbox;
+pub use secret::Secret;
 pub use secrets::Secrets;
 pub use traces::Traces;
 pub use vm::Vm;
@@ -111,17 +114,6 @@ pub struct Config {
     /// What is on offer.
     #[serde(flatten)]
     pub catalog: Catalog,
-}
-
-/// A text that never shows itself.
-#[derive(Clone, Default, Deserialize)]
-#[serde(transparent)]
-pub struct Secret(pub String);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("(secret)")
-    }
 }
 
 impl Default for Config {

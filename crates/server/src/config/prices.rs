@@ -2,13 +2,9 @@
 
 use anyhow::Result;
 use berth_domain::gateway::Nano;
-use berth_domain::resource_usage::Price;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
-
-use super::Config;
-use crate::db::resource_usage::{DISK, SANDBOX, SNAPSHOT, plan_tariff};
 
 /// An amount of money: in a file and in an answer a number of units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,25 +52,12 @@ pub struct Prices {
     pub snapshot_gb_hour: Amount,
 }
 
-impl Config {
-    /// What an hour of everything costs, under the names that the ledger knows.
-    pub fn price_list(&self) -> Vec<(String, Price)> {
-        let Prices { disk_gb_hour, sandbox_vcpu_hour, sandbox_memory_gb_hour, snapshot_gb_hour } = self.prices;
-        let stored = |amount: Amount| Price { disk_gb: amount.0, ..Price::default() };
-        let sandbox = Price { vcpu: sandbox_vcpu_hour.0, memory_gb: sandbox_memory_gb_hour.0, ..Price::default() };
-        let plans = self.catalog.plans.iter().map(|plan| {
-            let PlanPrice { vcpu_hour, memory_gb_hour, gpu_hour } = plan.price;
-            let price = Price { vcpu: vcpu_hour.0, memory_gb: memory_gb_hour.0, gpu: gpu_hour.0, disk_gb: Nano(0) };
-            (plan_tariff(&plan.id), price)
-        });
-        let others = [(DISK, stored(disk_gb_hour)), (SANDBOX, sandbox), (SNAPSHOT, stored(snapshot_gb_hour))];
-        plans.chain(others.map(|(name, price)| (name.to_owned(), price))).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use berth_domain::resource_usage::Price;
+
     use super::*;
+    use crate::config::Config;
 
     fn parse(text: &str) -> Result<Config> {
         Ok(toml::from_str(text)?)

@@ -16,7 +16,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 pub use berth_domain::identity::Limits;
 use berth_domain::identity::policy::{self, Action};
-use berth_domain::identity::{KeyScope, KeyScopes, OrgRole, ProjectRole};
+use berth_domain::identity::{KeyScope, OrgRole, ProjectRole};
 use berth_domain::ids::{KeyId, OrgId, Owner, ProjectId, SessionId, UserId};
 use berth_domain::{Code, Error, Result};
 use serde_json::json;
@@ -30,6 +30,7 @@ use super::envelope::{ApiError, RequestId};
 use super::limit::Window;
 use super::path::PathText;
 use super::query;
+pub use super::who::Who;
 use crate::db::Tx;
 use crate::db::audit::{Actor, Audit};
 use crate::db::tenant::Tenant;
@@ -45,41 +46,6 @@ pub struct Caller {
     pub granted: Option<Granted>,
     /// Where the request comes from, for audit.
     pub from: Option<IpAddr>,
-}
-
-/// What a credential stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// A person, signed in.
-    Person {
-        /// The person.
-        user: UserId,
-        /// The session the credential belongs to.
-        session: SessionId,
-        /// Administrator of the platform.
-        is_admin: bool,
-    },
-    /// An API key of a project.
-    Key {
-        /// The key.
-        id: KeyId,
-        /// The project it belongs to.
-        project: ProjectId,
-        /// What it is good for.
-        scopes: KeyScopes,
-        /// Where it is used from.
-        from: ClientAddress,
-    },
-}
-
-impl Who {
-    /// The id of the person or the key.
-    pub const fn id(&self) -> Uuid {
-        match self {
-            Self::Person { user, .. } => user.0,
-            Self::Key { id, .. } => id.0,
-        }
-    }
 }
 
 impl Caller {

@@ -38,6 +38,7 @@ pub mod tls;
 pub mod traffic;
 pub mod wait;
 pub mod websocket;
+pub mod who;
 
 use std::sync::Arc;
 

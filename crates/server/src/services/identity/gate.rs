@@ -2,14 +2,16 @@
 
 use async_trait::async_trait;
 use berth_domain::identity::policy::{Action, may};
-use berth_domain::identity::{Networks, ProjectRole, api_key};
+use berth_domain::identity::{ProjectRole, api_key};
 use berth_domain::{Code, Error, FieldError, Result, Timestamp};
 use sha2::{Digest, Sha256};
 
+use super::absence::{org_not_found, project_not_found};
+use super::barred::{org_suspended, require_network, user_suspended};
 use super::store::org::OrgRow;
 use super::store::project::ProjectRow;
 use super::token::Claims;
-use super::{Identity, memory, ops, org_not_found, project_not_found, standing, store};
+use super::{Identity, memory, ops, standing, store};
 use crate::db::tenant::Whose;
 use crate::db::{Tx, quota};
 use crate::hex;
@@ -104,40 +106,8 @@ fn project_required() -> Error {
     Error { details: vec![field], ..Error::new(Code::ProjectRequired, message) }
 }
 
-/// Refuses a key that is used from elsewhere than it may.
-pub(super) fn require_network(networks: &Networks, from: ClientAddress) -> Result<()> {
-    if networks.admit(from.known()) {
-        return Ok(());
-    }
-    let message = match from {
-        ClientAddress::At(address) => format!(
-            "This API key may not be used from {address}. Use it from a network it is for, or have it changed with PATCH \
-             …/api_keys."
-        ),
-        ClientAddress::Unknown => "This API key is for certain networks, and where this request comes from cannot be \
-             told: its 'X-Forwarded-For' and 'Forwarded' differ or cannot be read. Send neither of them."
-            .to_owned(),
-    };
-    Err(Error::new(Code::AddressNotAllowed, message))
-}
-
 fn refuse_suspended(org: &OrgRow) -> Result<()> {
     if org.refused { Err(org_suspended()) } else { Ok(()) }
-}
-
-/// The 403 of an organization that is suspended, or whose owners all are.
-pub(super) fn org_suspended() -> Error {
-    Error::new(Code::OrganizationSuspended, "This organization is suspended. Write to the operator of this platform.")
-}
-
-/// The 403 of a suspended account, and of the keys that it made.
-pub(super) fn user_suspended(by_key: bool) -> Error {
-    let message = if by_key {
-        "The account that made this API key is suspended. Have another member of the project make a key."
-    } else {
-        "This account is suspended. Write to the operator of this platform."
-    };
-    Error::new(Code::UserSuspended, message)
 }
 
 impl Identity {

@@ -10,7 +10,9 @@
 //! - What a caller cannot see answers exactly as what does not exist. Whether an address has an account is
 //!   told by no answer and by no time.
 
+mod absence;
 mod api;
+mod barred;
 mod gate;
 mod limiter;
 mod limits;
@@ -21,82 +23,39 @@ mod ops;
 mod password;
 mod recent;
 mod reconcile;
+mod service;
 mod standing;
 mod store;
 mod throttle;
 mod token;
 mod wire;
 
-use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use anyhow::Context;
 use async_trait::async_trait;
+use berth_domain::Result;
 use berth_domain::ids::OrgId;
-use berth_domain::{Code, Error, Result};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::{Holder, Suspensions};
 use crate::clock::Clock;
-use crate::config::{Config, SignUpMode};
-use crate::db::{Db, Tx};
+use crate::config::Config;
+use crate::db::Db;
 use crate::seal::Sealer;
 use crate::work::lifecycle::Lifecycle;
 use memory::Memory;
+use service::Inner;
+
+pub use ops::user::FirstLogin;
+pub use service::Identity;
 
 /// Messages that are sent at the same time.
 const CARRIERS: usize = 4;
 
-/// The identity service.
-#[derive(Clone)]
-pub struct Identity {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    db: Db,
-    clock: Clock,
-    config: crate::config::Identity,
-    audit: crate::config::Audit,
-    notices: notice::Notices,
-    sealer: Sealer,
-    quota: crate::config::Quota,
-    sign_up: SignUpMode,
-    base_url: String,
-    issuer: String,
-    hasher: password::Hasher,
-    throttle: throttle::Throttle,
-    limiter: limiter::Limiter,
-    limits: limits::Limits,
-    signer: RwLock<Arc<token::Signer>>,
-    memory: Memory,
-    carrier: mail::Carrier,
-    holders: Vec<Arc<dyn Holder>>,
-}
-
-/// The first administrator, whose password was made up.
-#[derive(Clone, Debug)]
-pub struct FirstLogin {
-    /// The address to sign in with.
-    pub email: String,
-    /// The file with the address and the password, each in a line.
-    pub file: PathBuf,
-}
-
 impl Identity {
-    /// Has what is remembered follow a change, once that is committed, though who asked for it may have left by then.
-    fn once_committed(&self, tx: &mut Tx, follow: impl FnOnce(&Inner) + Send + 'static) {
-        let inner = self.inner.clone();
-        tx.once_committed(move || follow(&inner));
-    }
-
-    /// The same of what is remembered of an organization.
-    fn forgets_org(&self, tx: &mut Tx, org: OrgId) {
-        self.once_committed(tx, move |inner| inner.memory.forget_org(org));
-    }
-
     /// Starts it: makes a signing key and the first administrator where there is none. The holders are the
     /// services that keep things in projects. With it comes the first administrator's login, if it was made up.
     pub async fn start(
@@ -149,10 +108,6 @@ impl Identity {
         Lifecycle::new(life, inner.clock.clone(), stop.clone()).spawn(tasks, &inner.db, CARRIERS);
         tasks.spawn(reconcile::housekeeping::run(self.clone(), stop.clone()));
     }
-
-    fn signer(&self) -> Arc<token::Signer> {
-        self.inner.signer.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
 }
 
 #[async_trait]
@@ -160,19 +115,4 @@ impl Suspensions for Identity {
     async fn suspended(&self) -> Result<Vec<OrgId>> {
         Ok(store::org::suspended(&self.inner.db).await?)
     }
-}
-
-/// The 404 of an organization.
-fn org_not_found() -> Error {
-    Error::new(Code::OrganizationNotFound, "There is no such organization, or you do not belong to it.")
-}
-
-/// The 404 of a project, and of everything in an organization that the caller cannot see.
-fn project_not_found() -> Error {
-    Error::new(Code::ProjectNotFound, "There is no such project, or you do not belong to it.")
-}
-
-/// The 404 of something that belongs to an organization, a project or a person.
-fn not_found(what: &str) -> Error {
-    Error::new(Code::NotFound, format!("There is no such {what} here."))
 }

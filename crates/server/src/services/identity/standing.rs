@@ -3,9 +3,10 @@
 use berth_domain::identity::policy::{Action, may};
 use berth_domain::{Result, Timestamp};
 
-use super::gate::{org_suspended, require_network, user_suspended};
+use super::Identity;
+use super::absence::{org_not_found, project_not_found};
+use super::barred::{org_suspended, require_network, user_suspended};
 use super::store::standing::{self, Place, Standing};
-use super::{Identity, org_not_found, project_not_found};
 use crate::db::On;
 use crate::http::auth::{Grant, Who, administrators_only, forbidden, missing_scope, unauthorized};
 

@@ -11,6 +11,7 @@
 
 mod api;
 mod reconcile;
+mod service;
 mod store;
 mod wire;
 
@@ -24,12 +25,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::{Db, resource_usage};
 
-/// The project service.
-#[derive(Clone)]
-pub struct Projects {
-    db: Db,
-    clock: Clock,
-}
+pub use service::Projects;
 
 impl Projects {
     /// Sets the prices of the configuration, and squares the ledger with what the services' rows say; `seen` is when the

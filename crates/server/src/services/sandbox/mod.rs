@@ -16,6 +16,7 @@ mod metrics;
 pub mod ops;
 pub mod reconcile;
 pub mod runtime;
+mod service;
 pub mod store;
 pub mod wire;
 
@@ -37,7 +38,7 @@ use self::store::layer::LayerRow;
 use self::store::memory::MemoryRow;
 use super::{Holder, Stops, Takes};
 use crate::clock::Clock;
-use crate::config::{Config, Overcommit};
+use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::tenant::Whose;
 use crate::db::{Db, DbError, Tx, usage};
@@ -46,6 +47,9 @@ use crate::work::Poker;
 use crate::work::lifecycle::{Life, Lifecycle};
 use build::Builds;
 use engine::SandboxEngine;
+use service::Inner;
+
+pub use service::Sandboxes;
 
 /// Layers and memories that are removed at the same time.
 const REMOVERS: usize = 4;
@@ -53,23 +57,6 @@ const REMOVERS: usize = 4;
 const PAUSING_LOOK: Duration = Duration::from_millis(200);
 /// Templates that are worked on at the same time.
 const KEEPERS: usize = 8;
-
-/// The sandbox service.
-#[derive(Clone)]
-pub struct Sandboxes {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    db: Db,
-    clock: Clock,
-    engine: Arc<dyn SandboxEngine>,
-    config: crate::config::Sandbox,
-    overcommit: Overcommit,
-    builds: Builds,
-    lost: Lost,
-    began_at: Timestamp,
-}
 
 impl Sandboxes {
     /// The service over an engine.
@@ -140,40 +127,6 @@ impl Sandboxes {
              # TYPE berth_sandboxes_unlimited_total counter\nberth_sandboxes_unlimited_total {unlimited}\n"
         ));
         Ok(text)
-    }
-
-    pub(crate) fn db(&self) -> &Db {
-        &self.inner.db
-    }
-
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.inner.clock
-    }
-
-    /// When this service began.
-    pub(in crate::services::sandbox) fn began_at(&self) -> Timestamp {
-        self.inner.began_at
-    }
-
-    /// Where what no row owns is set aside.
-    pub(in crate::services::sandbox) fn lost(&self) -> &Lost {
-        &self.inner.lost
-    }
-
-    pub(crate) fn engine(&self) -> &dyn SandboxEngine {
-        &*self.inner.engine
-    }
-
-    pub(crate) fn builds(&self) -> &Builds {
-        &self.inner.builds
-    }
-
-    pub(crate) fn overcommit(&self) -> Overcommit {
-        self.inner.overcommit
-    }
-
-    pub(crate) fn config(&self) -> &crate::config::Sandbox {
-        &self.inner.config
     }
 }
 

@@ -9,10 +9,8 @@ use std::time::Duration;
 
 use berth_domain::Timestamp;
 use berth_domain::ids::VmId;
-use tokio_util::sync::CancellationToken;
 
 use super::engine::Usage;
-use super::{Vms, store};
 use crate::http::series::Steps;
 
 /// Seconds between two samples.
@@ -20,10 +18,13 @@ pub const INTERVAL: i64 = 10;
 /// Seconds for which samples are kept.
 pub const KEPT: i64 = 3600;
 
+/// What a machine had used at a time.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
-    at: Timestamp,
-    usage: Usage,
+pub struct Sample {
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub usage: Usage,
 }
 
 /// The samples of all machines.
@@ -44,7 +45,8 @@ pub struct Point {
 }
 
 impl Metrics {
-    fn add(&self, vm: VmId, sample: Sample) {
+    /// Keeps a sample, and lets go of the machine's oldest ones.
+    pub fn add(&self, vm: VmId, sample: Sample) {
         let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = rings.entry(vm).or_default();
         ring.push_back(sample);
@@ -54,7 +56,8 @@ impl Metrics {
         }
     }
 
-    fn forget(&self, before: Timestamp) {
+    /// Forgets machines without a sample since then.
+    pub fn forget(&self, before: Timestamp) {
         let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         rings.retain(|_, ring| ring.back().is_some_and(|s| s.at >= before));
     }
@@ -86,27 +89,6 @@ fn point(ring: &VecDeque<Sample>, at: Timestamp, resolution: i64) -> Point {
         at,
         cpu_percent: rate.filter(|_| ran),
         memory_bytes: inside.last().filter(|_| ran).map(|s| s.usage.memory_bytes),
-    }
-}
-
-/// Samples every running machine until told to stop.
-pub async fn sample(vms: Vms, stop: CancellationToken) {
-    let mut ticks = tokio::time::interval(Duration::from_secs(INTERVAL.unsigned_abs()));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        let Ok(ids) = store::vm::with_machine(vms.db(), None).await else {
-            continue;
-        };
-        for id in ids {
-            if let Some(usage) = vms.engine().usage(id).await {
-                vms.metrics().add(id, Sample { at: vms.clock().now(), usage });
-            }
-        }
-        vms.metrics().forget(vms.clock().now().plus_seconds(-KEPT));
     }
 }
 

@@ -13,13 +13,15 @@ pub mod engine;
 mod metrics;
 pub mod ops;
 pub mod reconcile;
+mod sampler;
+mod service;
 pub mod store;
 mod told;
 mod views;
 pub mod wire;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -34,36 +36,19 @@ use uuid::Uuid;
 
 use super::{Holder, Stops, Takes};
 use crate::clock::Clock;
-use crate::config::{Catalog, Config, Overcommit};
+use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::{Db, DbError, Tx};
 use crate::lost::Lost;
 use crate::work::Poker;
 use crate::work::lifecycle::{Life, Lifecycle};
 use engine::Engine;
+use service::Inner;
+
+pub use service::Vms;
 
 /// Between two looks at machines that are stopping.
 const STOPPING_LOOK: Duration = Duration::from_millis(200);
-
-/// The VM service.
-#[derive(Clone)]
-pub struct Vms {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    db: Db,
-    clock: Clock,
-    engine: Arc<dyn Engine>,
-    catalog: Catalog,
-    config: crate::config::Vm,
-    overcommit: Overcommit,
-    next_address: AtomicU32,
-    metrics: metrics::Metrics,
-    views: views::Views,
-    lost: Lost,
-    began_at: Timestamp,
-}
 
 impl Vms {
     /// The service over an engine.
@@ -101,7 +86,7 @@ impl Vms {
         let poke_image = self.live(tasks, stop, reconcile::image::ImageLife::new(self.clone()));
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
-        tasks.spawn(metrics::sample(self.clone(), stop.clone()));
+        tasks.spawn(sampler::sample(self.clone(), stop.clone()));
     }
 
     fn live<L: Life>(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, life: L) -> Poker<L::Key> {
@@ -129,61 +114,6 @@ impl Vms {
             text.push_str(&format!("berth_vms{{status=\"{status}\"}} {count}\n"));
         }
         Ok(text)
-    }
-
-    pub(crate) fn db(&self) -> &Db {
-        &self.inner.db
-    }
-
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.inner.clock
-    }
-
-    /// When this service began.
-    pub(in crate::services::vm) fn began_at(&self) -> Timestamp {
-        self.inner.began_at
-    }
-
-    /// Where what no row owns is set aside.
-    pub(in crate::services::vm) fn lost(&self) -> &Lost {
-        &self.inner.lost
-    }
-
-    pub(crate) fn engine(&self) -> &dyn Engine {
-        &*self.inner.engine
-    }
-
-    pub(crate) fn catalog(&self) -> &Catalog {
-        &self.inner.catalog
-    }
-
-    pub(crate) fn overcommit(&self) -> Overcommit {
-        self.inner.overcommit
-    }
-
-    pub(crate) fn config(&self) -> &crate::config::Vm {
-        &self.inner.config
-    }
-
-    pub(in crate::services::vm) fn views(&self) -> &views::Views {
-        &self.inner.views
-    }
-
-    pub(crate) fn metrics(&self) -> &metrics::Metrics {
-        &self.inner.metrics
-    }
-
-    /// The next candidate for a machine's address; goes around in 127.64.0.0/10.
-    pub(crate) fn candidate_address(&self) -> std::net::Ipv4Addr {
-        const FIRST: u32 = 0x7f40_0000;
-        const SIZE: u32 = 1 << 22;
-        loop {
-            let n = self.inner.next_address.fetch_add(1, Ordering::Relaxed);
-            let address = std::net::Ipv4Addr::from_bits(FIRST + (n.wrapping_sub(FIRST)) % SIZE);
-            if !matches!(address.octets()[3], 0 | 255) {
-                return address;
-            }
-        }
     }
 }
 

@@ -12,10 +12,11 @@ use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
+use crate::services::identity::absence::{not_found, project_not_found};
 use crate::services::identity::wire::api_key::{
     ChangeKey, ChangeKeyBody, KeyView, NewKey, NewKeyBody, NewKeyView, OwnKeyView, RotateKeyBody, overlap,
 };
-use crate::services::identity::{Identity, not_found, ops, project_not_found, store};
+use crate::services::identity::{Identity, ops, store};
 
 /// The keys of a project, newest first; none of them shows itself.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/api_keys", operation_id = "listAPIKeys",

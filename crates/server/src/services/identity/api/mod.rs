@@ -3,6 +3,7 @@
 mod admin;
 mod api_key;
 mod audit;
+mod counted;
 mod invitation;
 mod member;
 mod org;
@@ -16,16 +17,10 @@ mod suspension;
 mod user;
 mod verification;
 
-use axum::extract::{FromRequest, Request};
-use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Identity;
-use super::limits::Door;
-use crate::http::body;
-use crate::http::client_address::ClientAddress;
-use crate::http::reply::Reply;
 
 /// Every route of the service.
 pub(super) fn routes() -> OpenApiRouter<Identity> {
@@ -90,11 +85,4 @@ fn administration() -> OpenApiRouter<Identity> {
         .routes(routes!(quota::get_org_limits, quota::set_org_limits))
         .routes(routes!(signing_key::rotate_signing_key))
         .routes(routes!(audit::list_all_audit))
-}
-
-/// The body of a request of somebody who is not signed in: it is counted for where it comes from before it is read.
-async fn counted(identity: &Identity, door: Door, from: ClientAddress, request: Request) -> Reply<Value> {
-    identity.inner.limits.network(door, from.network(), identity.inner.clock.now())?;
-    let body::Json(body) = body::Json::from_request(request, &()).await?;
-    Ok(body)
 }

@@ -10,9 +10,10 @@ use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::reply::Reply;
+use crate::services::identity::absence::org_not_found;
 use crate::services::identity::wire::org::{ChangeOrg, ChangeOrgBody, OrgView};
 use crate::services::identity::wire::user::{Named, NamedBody};
-use crate::services::identity::{Identity, ops, org_not_found, store};
+use crate::services::identity::{Identity, ops, store};
 
 /// The organizations the caller belongs to, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs", operation_id = "listOrgs", tag = "identity", params(PageParams, NameParams),

@@ -11,10 +11,11 @@ use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::reply::Reply;
+use crate::services::identity::absence::project_not_found;
 use crate::services::identity::store::project::ProjectRow;
 use crate::services::identity::wire::project::ProjectView;
 use crate::services::identity::wire::user::{Named, NamedBody, Renamed, RenamedBody};
-use crate::services::identity::{Identity, ops, project_not_found, store};
+use crate::services::identity::{Identity, ops, store};
 
 /// The projects of an organization that the caller sees, newest first.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects", operation_id = "listProjects", tag = "identity",

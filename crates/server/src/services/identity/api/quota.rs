@@ -11,8 +11,9 @@ use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
+use crate::services::identity::absence::{org_not_found, project_not_found};
 use crate::services::identity::wire::quota::LimitsView;
-use crate::services::identity::{Identity, ops, org_not_found, project_not_found, store};
+use crate::services::identity::{Identity, ops, store};
 use crate::services::quota::QuotaView;
 
 /// What a project may have.

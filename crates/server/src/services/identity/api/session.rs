@@ -5,7 +5,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::counted;
+use super::counted::counted;
 use crate::http::auth::Person;
 use crate::http::body::OptionalJson;
 use crate::http::client_address::ClientAddress;

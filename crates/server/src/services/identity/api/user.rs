@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 
-use super::counted;
+use super::counted::counted;
 use crate::http::auth::{Person, unauthorized};
 use crate::http::body;
 use crate::http::client_address::ClientAddress;

@@ -3,7 +3,7 @@
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 
-use super::counted;
+use super::counted::counted;
 use crate::http::auth::Person;
 use crate::http::body;
 use crate::http::client_address::ClientAddress;

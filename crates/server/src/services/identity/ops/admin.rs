@@ -10,11 +10,12 @@ use crate::db::Tx;
 use crate::db::tenant::Whose;
 use crate::http::auth::Person;
 use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::identity::absence::not_found;
 use crate::services::identity::password::Asker;
 use crate::services::identity::store::user::UserRow;
 use crate::services::identity::wire::admin::NewUser;
 use crate::services::identity::wire::suspension::AdminUserView;
-use crate::services::identity::{Identity, mail, not_found, password, store, token};
+use crate::services::identity::{Identity, mail, password, store, token};
 
 /// Makes a person with an organization and a project of their own. The administrator answers for the address where
 /// they choose the password; without one a mail has a link that chooses it, and only who reads the mail gets in.

@@ -12,10 +12,11 @@ use crate::hex;
 use crate::http::auth::{Scope, Who, unauthorized};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::http::reply::Created;
+use crate::services::identity::absence::{not_found, project_not_found};
 use crate::services::identity::memory::KeyHash;
 use crate::services::identity::store::api_key::KeyRow;
 use crate::services::identity::wire::api_key::{ChangeKey, KeyView, NewKey, NewKeyView};
-use crate::services::identity::{Identity, not_found, project_not_found, store, token};
+use crate::services::identity::{Identity, store, token};
 
 /// Makes a key; the answer is the only place where it stands.
 pub(in crate::services::identity) async fn create(

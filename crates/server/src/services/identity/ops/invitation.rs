@@ -16,12 +16,13 @@ use crate::db::{On, Tx};
 use crate::http::auth::{OrgScope, Person, unauthorized};
 use crate::http::envelope::RequestId;
 use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::identity::absence::{not_found, org_not_found};
 use crate::services::identity::store::invitation::InvitationRow;
 use crate::services::identity::store::org::OrgRow;
 use crate::services::identity::store::user::UserRow;
 use crate::services::identity::wire::invitation::{InvitationView, NewInvitation, ProjectRoleGiven};
 use crate::services::identity::wire::org::OrgView;
-use crate::services::identity::{Identity, mail, not_found, org_not_found, store, token};
+use crate::services::identity::{Identity, mail, store, token};
 
 /// Invites an address.
 pub(in crate::services::identity) async fn create(

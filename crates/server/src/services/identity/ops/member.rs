@@ -10,8 +10,9 @@ use crate::db::audit::Audit;
 use crate::db::{Tx, event};
 use crate::http::auth::{OrgScope, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::identity::absence::not_found;
 use crate::services::identity::wire::member::{MemberView, NewMember, Whom};
-use crate::services::identity::{Identity, not_found, store};
+use crate::services::identity::{Identity, store};
 
 /// Changes a member's role. Owners are managed by owners, and the last one stays.
 pub(in crate::services::identity) async fn change_role(

@@ -13,6 +13,7 @@ pub(super) mod referral;
 pub(super) mod refusal;
 pub(super) mod session;
 pub(super) mod signing_key;
+pub(super) mod subject;
 pub(super) mod suspension;
 pub(super) mod user;
 pub(super) mod verification;

@@ -13,10 +13,11 @@ use crate::db::audit::Audit;
 use crate::db::tenant::Whose;
 use crate::http::auth::{OrgScope, Person};
 use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::identity::absence::org_not_found;
 use crate::services::identity::store::org::OrgRow;
 use crate::services::identity::wire::org::{ChangeOrg, OrgView};
 use crate::services::identity::wire::user::Named;
-use crate::services::identity::{Identity, org_not_found, store};
+use crate::services::identity::{Identity, store};
 
 /// A new organization as its owner sees it, not written yet.
 pub(super) async fn new(tx: &mut Tx, named: &Named, now: Timestamp) -> Result<OrgRow> {

@@ -3,7 +3,7 @@
 use berth_domain::{Code, Error, Result};
 
 use super::session::refuse_from_elsewhere;
-use super::{api_key, by_themselves, invalid_token, user, verification};
+use super::{api_key, by_themselves, invalid_token, subject, verification};
 use crate::config::Secret;
 use crate::http::auth::{Person, unauthorized};
 use crate::http::client_address::Network;
@@ -42,7 +42,7 @@ pub(in crate::services::identity) async fn reset(
     let mut tx = inner.db.begin().await?;
     // Of two who present it at once the second finds it used.
     let again = store::one_time::by_token(&mut tx, mail::RESET_PASSWORD, &hash).await?.filter(open);
-    let mut user = user::of_subject(&mut tx, &again.ok_or_else(invalid_token)?.subject).await?;
+    let mut user = subject::of_subject(&mut tx, &again.ok_or_else(invalid_token)?.subject).await?;
     // Who reads an address that was the account's once has no say in it.
     if !user.email.eq_ignore_ascii_case(&presented.recipient) {
         return Err(invalid_token());

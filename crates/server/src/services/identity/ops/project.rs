@@ -13,10 +13,11 @@ use crate::db::audit::Audit;
 use crate::db::tenant::Whose;
 use crate::http::auth::{Caller, OrgScope, Person, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::identity::absence::project_not_found;
 use crate::services::identity::store::project::ProjectRow;
 use crate::services::identity::wire::project::ProjectView;
 use crate::services::identity::wire::user::{Named, Renamed};
-use crate::services::identity::{Identity, project_not_found, store};
+use crate::services::identity::{Identity, store};
 
 /// A new project as its maker sees it, not written yet.
 pub(super) async fn new(tx: &mut Tx, org: OrgId, named: &Named, now: Timestamp) -> Result<ProjectRow> {

@@ -9,7 +9,8 @@ use crate::db::audit::Audit;
 use crate::db::tenant::Whose;
 use crate::db::{Tx, quota};
 use crate::http::auth::Person;
-use crate::services::identity::{Identity, org_not_found, project_not_found, store};
+use crate::services::identity::absence::{org_not_found, project_not_found};
+use crate::services::identity::{Identity, store};
 use crate::services::quota::room;
 
 /// Sets what a project may have; what is there already stays.

@@ -7,9 +7,10 @@ use serde_json::json;
 
 use crate::db::Tx;
 use crate::http::auth::{Person, unauthorized};
+use crate::services::identity::absence::not_found;
 use crate::services::identity::store::referral::AdminReferralRow;
 use crate::services::identity::store::user::UserRow;
-use crate::services::identity::{Identity, not_found, store, token};
+use crate::services::identity::{Identity, store, token};
 
 /// A person's code, made when it is first asked for.
 pub(in crate::services::identity) async fn code(identity: &Identity, person: &Person) -> Result<String> {

@@ -10,14 +10,15 @@ use crate::db::Tx;
 use crate::http::auth::Person;
 use crate::http::client_address::Network;
 use crate::http::envelope::RequestId;
-use crate::services::identity::gate::user_suspended;
+use crate::services::identity::absence::not_found;
+use crate::services::identity::barred::user_suspended;
 use crate::services::identity::password::Asker;
 use crate::services::identity::store::session::{RefreshRow, SessionRow};
 use crate::services::identity::store::user::UserRow;
 use crate::services::identity::throttle::Attempt;
 use crate::services::identity::wire::session::{Client, Login, Logout, TokensView};
 use crate::services::identity::wire::user::UserView;
-use crate::services::identity::{Identity, not_found, store, token};
+use crate::services::identity::{Identity, store, token};
 
 /// Signs a person in.
 pub(in crate::services::identity) async fn login(

@@ -7,9 +7,10 @@ use serde_json::json;
 use crate::db::Signal;
 use crate::db::audit::Audit;
 use crate::http::auth::Person;
+use crate::services::identity::absence::{not_found, org_not_found};
 use crate::services::identity::store::org::OrgRow;
 use crate::services::identity::store::user::UserRow;
-use crate::services::identity::{Identity, not_found, org_not_found, store};
+use crate::services::identity::{Identity, store};
 
 /// Suspends a person, or lifts that.
 pub(in crate::services::identity) async fn user(

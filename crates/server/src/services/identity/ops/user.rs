@@ -9,7 +9,7 @@ use berth_domain::names::misleads;
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
 
-use super::{api_key, by_themselves, invalid_token, invitation, member, org, project, quota, referral};
+use super::{api_key, by_themselves, invitation, member, org, project, quota, referral};
 use crate::config::{Config, Secret, SignUpMode, VerifiedEmail};
 use crate::db::Tx;
 use crate::db::audit::Audit;
@@ -19,6 +19,7 @@ use crate::http::client_address::Network;
 use crate::http::envelope::RequestId;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::private_file;
+use crate::services::identity::absence::not_found;
 use crate::services::identity::limits::Door;
 use crate::services::identity::memory::Memory;
 use crate::services::identity::password::Asker;
@@ -28,7 +29,16 @@ use crate::services::identity::store::user::UserRow;
 use crate::services::identity::wire::org::OrgView;
 use crate::services::identity::wire::project::ProjectView;
 use crate::services::identity::wire::user::{ChangeMe, Named, SignUp, SignUpView, UserView};
-use crate::services::identity::{FirstLogin, Identity, mail, not_found, store, token};
+use crate::services::identity::{Identity, mail, store, token};
+
+/// The first administrator, whose password was made up.
+#[derive(Clone, Debug)]
+pub struct FirstLogin {
+    /// The address to sign in with.
+    pub email: String,
+    /// The file with the address and the password, each in a line.
+    pub file: PathBuf,
+}
 
 /// Makes the first administrator, where there is nobody yet. A password that is made up lies in a file before the
 /// account is there, and nowhere else.
@@ -380,10 +390,4 @@ async fn invalidate_tokens(tx: &mut Tx, user: UserId, now: Timestamp) -> Result<
         store::one_time::end(tx, purpose, &user.to_string(), now).await?;
     }
     Ok(())
-}
-
-/// A person by a link's subject; the link is worth nothing without one.
-pub(super) async fn of_subject(tx: &mut Tx, subject: &str) -> Result<UserRow> {
-    let id: UserId = subject.parse().map_err(Error::internal)?;
-    store::user::find(tx, id).await?.ok_or_else(invalid_token)
 }

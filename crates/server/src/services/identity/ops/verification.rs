@@ -4,7 +4,7 @@ use berth_domain::identity::ReferralStatus;
 use berth_domain::ids::UserId;
 use berth_domain::{Code, Error, Result, Timestamp};
 
-use super::{by_themselves, invalid_token, user};
+use super::{by_themselves, invalid_token, subject};
 use crate::config::{Secret, VerifiedEmail};
 use crate::db::Tx;
 use crate::http::auth::{Person, unauthorized};
@@ -94,7 +94,7 @@ pub(super) async fn require_verified(identity: &Identity, tx: &mut Tx, user: Use
 async fn by_token(tx: &mut Tx, presented: &Secret, now: Timestamp) -> Result<Option<(UserRow, String)>> {
     let found = store::one_time::by_token(&mut *tx, mail::VERIFY_EMAIL, &token::hash(&presented.0)).await?;
     match found.filter(|p| p.is_open(now)) {
-        Some(found) => Ok(Some((user::of_subject(tx, &found.subject).await?, found.recipient))),
+        Some(found) => Ok(Some((subject::of_subject(tx, &found.subject).await?, found.recipient))),
         None => Ok(None),
     }
 }

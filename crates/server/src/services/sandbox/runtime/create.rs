@@ -17,9 +17,9 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::Runtime;
 use super::forward::{Reply, Size, forward, lost, make_harmless};
 use super::inside::Inside;
+use super::state::Runtime;
 use crate::http::BODY_LIMIT;
 use crate::http::auth::Scope;
 use crate::http::body::{read_of, require_json};

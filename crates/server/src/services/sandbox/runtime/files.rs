@@ -10,7 +10,8 @@ use utoipa_axum::routes;
 use super::create::create;
 use super::forward::{Reply, Size, forward};
 use super::inside::{Viewing, Working};
-use super::{Refused, Runtime};
+use super::refused::Refused;
+use super::state::Runtime;
 use crate::http::idempotency::{IdempotencyKey, KeyParam};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Runtime>> {

@@ -16,7 +16,8 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
 use super::events::{self, Ending};
-use super::inside::{Inside, silent};
+use super::flag::asks;
+use super::inside::{Inside, no_longer, silent};
 use super::patience::Sent;
 use crate::http::BODY_LIMIT;
 use crate::http::body;
@@ -107,12 +108,6 @@ fn ending(route: &str, query: Option<&str>) -> Ending {
     if route.ends_with("/logs") && !asks(query, "follow") { Ending::Silence } else { Ending::Event }
 }
 
-/// Whether a query sets a flag, as the agent reads it.
-pub(super) fn asks(query: Option<&str>, flag: &str) -> bool {
-    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-    pairs.any(|(name, value)| name == flag && ["", "1", "true"].contains(&&*value))
-}
-
 /// The answer of every route of the runtime.
 pub(super) type Reply = Result<Response, ApiError>;
 
@@ -128,11 +123,6 @@ pub(super) async fn bounded(parts: &Parts, body: Body, size: Size) -> Result<(Bo
         }
         Size::Open => Ok((body, Refusal::default())),
     }
-}
-
-/// The 403 of a caller who may not go on.
-pub(super) fn no_longer() -> Error {
-    Error::new(Code::Forbidden, "You may not do this any more: your credential, your role or the organization changed.")
 }
 
 fn question(inside: &Inside, route: &str, parts: &Parts, body: Body) -> Result<Request<Body>, ApiError> {

@@ -23,8 +23,8 @@ use futures::StreamExt;
 use http_body_util::BodyDataStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::Runtime;
-use super::forward::{asks, no_longer};
+use super::flag::asks;
+use super::state::Runtime;
 use crate::db::Signal;
 use crate::http::auth::{Scope, Watch, sandbox_scope};
 use crate::http::envelope::ApiError;
@@ -177,6 +177,11 @@ pub(super) fn silent(waited: Duration, cause: &impl Display) -> Error {
 
 fn unavailable(message: String, cause: Option<String>) -> Error {
     Error { retry_after: Some(5), cause, ..Error::new(Code::Unavailable, message) }
+}
+
+/// The 403 of a caller who may not go on.
+pub(super) fn no_longer() -> Error {
+    Error::new(Code::Forbidden, "You may not do this any more: your credential, your role or the organization changed.")
 }
 
 /// A caller who may read what a process writes; with `hold`, who may work in the sandbox: who only looks holds nobody up.

@@ -6,15 +6,17 @@
 mod create;
 mod events;
 mod files;
+mod flag;
 mod forward;
 mod frames;
 mod inside;
 mod patience;
 mod port;
 mod processes;
+mod refused;
+mod state;
 mod terminal;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -24,27 +26,15 @@ use axum::http::request::Parts;
 use axum::routing::any;
 use berth_domain::{Code, Error};
 use utoipa::OpenApi;
-use utoipa::openapi::{RefOr, Response, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::engine::SandboxEngine;
-use crate::clock::Clock;
-use crate::db::Db;
-use crate::http::envelope::{ApiError, ErrorBody};
+use crate::http::envelope::ApiError;
 use crate::http::path::PathText;
 use forward::Reply;
 use inside::Working;
-
-/// What the runtime's routes need.
-pub struct Runtime {
-    /// The rows of sandboxes.
-    pub db: Db,
-    /// The time.
-    pub clock: Clock,
-    /// The way to their machines.
-    pub engine: Arc<dyn SandboxEngine>,
-}
+use refused::Refused;
+pub use state::Runtime;
 
 /// Every route of the runtime.
 pub fn routes(runtime: Runtime) -> OpenApiRouter {
@@ -54,35 +44,6 @@ pub fn routes(runtime: Runtime) -> OpenApiRouter {
         .route("/sandbox/{sandbox_id}/ports/{port}/", any(reach_port))
         .route("/sandbox/{sandbox_id}/ports/{port}/{*rest}", any(reach_port));
     files::routes().merge(processes::routes()).merge(terminal).merge(ports).with_state(Arc::new(runtime))
-}
-
-/// What any route of the runtime may refuse with.
-struct Refused;
-
-impl utoipa::IntoResponses for Refused {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        let reasons = [
-            ("400", "invalid request"),
-            ("401", "unauthorized"),
-            ("403", "the role, the key's scope or the file system says no"),
-            ("404", "no such sandbox, file, process or terminal"),
-            ("409", "paused, failed or interrupted; or the state inside says no"),
-            ("413", "the body is too large"),
-            ("415", "the body's type is not accepted"),
-            ("416", "the range is not there"),
-            ("429", "too many at once"),
-            ("500", "unexpected internal error"),
-            ("502", "nothing answers on the port"),
-            ("503", "the sandbox did not come up in time"),
-            ("507", "the disk is full"),
-        ];
-        let refusal = |text: &str| {
-            let schema = utoipa::openapi::Ref::from_schema_name(<ErrorBody<'_> as utoipa::ToSchema>::name());
-            let content = utoipa::openapi::ContentBuilder::new().schema(Some(schema)).build();
-            ResponseBuilder::new().description(text).content("application/json", content).build().into()
-        };
-        reasons.iter().map(|(status, text)| ((*status).to_owned(), refusal(text))).collect()
-    }
 }
 
 /// The upgrade, if the request asks for one: so that authentication is decided first.

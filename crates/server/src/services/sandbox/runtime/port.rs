@@ -24,8 +24,8 @@ use tokio::time::Instant;
 use tokio_util::io::{CopyToBytes, SinkWriter, StreamReader};
 use tokio_util::sync::PollSender;
 
-use super::forward::{Reply, Size, bounded, make_harmless, no_longer, open, refusal};
-use super::inside::Inside;
+use super::forward::{Reply, Size, bounded, make_harmless, open, refusal};
+use super::inside::{Inside, no_longer};
 use crate::http::envelope::{ApiError, keep_shape};
 use crate::services::sandbox::agent::AgentError;
 

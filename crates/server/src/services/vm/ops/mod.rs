@@ -5,6 +5,7 @@ pub mod admin;
 pub mod disk;
 pub mod image;
 pub mod vm;
+pub mod with_disks;
 
 use berth_domain::{Code, Error};
 

@@ -10,6 +10,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::vm_not_found;
+use super::with_disks::VmWithDisks;
 use crate::db::audit::{Actor, Audit};
 use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
@@ -22,15 +23,6 @@ use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::store::{self, Tenant};
 use crate::services::vm::wire::vm::VmView;
 use crate::services::vm::{Vms, told};
-
-/// A VM with its disks.
-#[derive(Clone, Debug)]
-pub struct VmWithDisks {
-    /// The row.
-    pub vm: VmRow,
-    /// Its disks, root first.
-    pub disks: Vec<DiskRow>,
-}
 
 /// Records the wish for a VM.
 pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Idempotency) -> Result<Outcome<VmView>> {
@@ -71,7 +63,7 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
         RootDisk::Create { size_gb, image_id, .. } => {
             let image = image(tx, image_id).await?;
             if size_gb.saturating_mul(1 << 30) < image.virtual_size {
-                let least = image.virtual_size.div_ceil_gib();
+                let least = whole_gib(image.virtual_size);
                 return Err(Error::field(
                     "root_disk.create_disk_request.size_gb",
                     format!("must be at least {least}, the size of the image"),
@@ -502,12 +494,7 @@ pub async fn get(vms: &Vms, scope: &Scope, id: VmId, include_deleted: bool) -> R
     Ok(VmWithDisks { vm, disks })
 }
 
-trait Gib {
-    fn div_ceil_gib(self) -> i64;
-}
-
-impl Gib for i64 {
-    fn div_ceil_gib(self) -> i64 {
-        (self + (1 << 30) - 1) >> 30
-    }
+/// As many GiB as so many bytes take.
+const fn whole_gib(bytes: i64) -> i64 {
+    (bytes + (1 << 30) - 1) >> 30
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::auth::Scope;
-use crate::services::vm::ops::vm::VmWithDisks;
+use crate::services::vm::ops::with_disks::VmWithDisks;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::operation::OperationRow;
 use crate::services::vm::store::vm::VmRow;

@@ -1,0 +1,23 @@
+//! Everything that has a price, under the names that the ledger knows.
+
+use berth_domain::gateway::Nano;
+use berth_domain::resource_usage::Price;
+
+use super::{Amount, Config, PlanPrice, Prices};
+use crate::db::resource_usage::{DISK, SANDBOX, SNAPSHOT, plan_tariff};
+
+impl Config {
+    /// What an hour of everything costs, under the names that the ledger knows.
+    pub fn price_list(&self) -> Vec<(String, Price)> {
+        let Prices { disk_gb_hour, sandbox_vcpu_hour, sandbox_memory_gb_hour, snapshot_gb_hour } = self.prices;
+        let stored = |amount: Amount| Price { disk_gb: amount.0, ..Price::default() };
+        let sandbox = Price { vcpu: sandbox_vcpu_hour.0, memory_gb: sandbox_memory_gb_hour.0, ..Price::default() };
+        let plans = self.catalog.plans.iter().map(|plan| {
+            let PlanPrice { vcpu_hour, memory_gb_hour, gpu_hour } = plan.price;
+            let price = Price { vcpu: vcpu_hour.0, memory_gb: memory_gb_hour.0, gpu: gpu_hour.0, disk_gb: Nano(0) };
+            (plan_tariff(&plan.id), price)
+        });
+        let others = [(DISK, stored(disk_gb_hour)), (SANDBOX, sandbox), (SNAPSHOT, stored(snapshot_gb_hour))];
+        plans.chain(others.map(|(name, price)| (name.to_owned(), price))).collect()
+    }
+}

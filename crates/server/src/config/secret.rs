@@ -1,0 +1,14 @@
+//! Texts that nobody is to see.
+
+use serde::Deserialize;
+
+/// A text that never shows itself.
+#[derive(Clone, Default, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(secret)")
+    }
+}

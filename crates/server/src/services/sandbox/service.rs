@@ -1,0 +1,66 @@
+//! The sandbox service as its routes and workers see it: the rows, the engine, and what it was told at its start.
+
+use std::sync::Arc;
+
+use berth_domain::Timestamp;
+
+use super::build::Builds;
+use super::engine::SandboxEngine;
+use crate::clock::Clock;
+use crate::config::Overcommit;
+use crate::db::Db;
+use crate::lost::Lost;
+
+/// The sandbox service.
+#[derive(Clone)]
+pub struct Sandboxes {
+    pub(super) inner: Arc<Inner>,
+}
+
+/// What all copies of the service share.
+pub(super) struct Inner {
+    pub db: Db,
+    pub clock: Clock,
+    pub engine: Arc<dyn SandboxEngine>,
+    pub config: crate::config::Sandbox,
+    pub overcommit: Overcommit,
+    pub builds: Builds,
+    pub lost: Lost,
+    pub began_at: Timestamp,
+}
+
+impl Sandboxes {
+    pub(crate) fn db(&self) -> &Db {
+        &self.inner.db
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    /// When this service began.
+    pub(in crate::services::sandbox) fn began_at(&self) -> Timestamp {
+        self.inner.began_at
+    }
+
+    /// Where what no row owns is set aside.
+    pub(in crate::services::sandbox) fn lost(&self) -> &Lost {
+        &self.inner.lost
+    }
+
+    pub(crate) fn engine(&self) -> &dyn SandboxEngine {
+        &*self.inner.engine
+    }
+
+    pub(crate) fn builds(&self) -> &Builds {
+        &self.inner.builds
+    }
+
+    pub(crate) fn overcommit(&self) -> Overcommit {
+        self.inner.overcommit
+    }
+
+    pub(crate) fn config(&self) -> &crate::config::Sandbox {
+        &self.inner.config
+    }
+}

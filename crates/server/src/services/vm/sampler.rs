@@ -1,0 +1,29 @@
+//! Asks the engine what machines use, while the service runs.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::metrics::{INTERVAL, KEPT, Sample};
+use super::{Vms, store};
+
+/// Samples every running machine until told to stop.
+pub async fn sample(vms: Vms, stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(Duration::from_secs(INTERVAL.unsigned_abs()));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let Ok(ids) = store::vm::with_machine(vms.db(), None).await else {
+            continue;
+        };
+        for id in ids {
+            if let Some(usage) = vms.engine().usage(id).await {
+                vms.metrics().add(id, Sample { at: vms.clock().now(), usage });
+            }
+        }
+        vms.metrics().forget(vms.clock().now().plus_seconds(-KEPT));
+    }
+}

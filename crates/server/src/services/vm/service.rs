@@ -1,0 +1,92 @@
+//! The VM service as its routes and workers see it: the rows, the engine, and what it was told at its start.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use berth_domain::Timestamp;
+
+use super::engine::Engine;
+use super::{metrics, views};
+use crate::clock::Clock;
+use crate::config::{Catalog, Overcommit};
+use crate::db::Db;
+use crate::lost::Lost;
+
+/// The VM service.
+#[derive(Clone)]
+pub struct Vms {
+    pub(super) inner: Arc<Inner>,
+}
+
+/// What all copies of the service share.
+pub(super) struct Inner {
+    pub db: Db,
+    pub clock: Clock,
+    pub engine: Arc<dyn Engine>,
+    pub catalog: Catalog,
+    pub config: crate::config::Vm,
+    pub overcommit: Overcommit,
+    pub next_address: AtomicU32,
+    pub metrics: metrics::Metrics,
+    pub views: views::Views,
+    pub lost: Lost,
+    pub began_at: Timestamp,
+}
+
+impl Vms {
+    pub(crate) fn db(&self) -> &Db {
+        &self.inner.db
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    /// When this service began.
+    pub(in crate::services::vm) fn began_at(&self) -> Timestamp {
+        self.inner.began_at
+    }
+
+    /// Where what no row owns is set aside.
+    pub(in crate::services::vm) fn lost(&self) -> &Lost {
+        &self.inner.lost
+    }
+
+    pub(crate) fn engine(&self) -> &dyn Engine {
+        &*self.inner.engine
+    }
+
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.inner.catalog
+    }
+
+    pub(crate) fn overcommit(&self) -> Overcommit {
+        self.inner.overcommit
+    }
+
+    pub(crate) fn config(&self) -> &crate::config::Vm {
+        &self.inner.config
+    }
+
+    pub(in crate::services::vm) fn views(&self) -> &views::Views {
+        &self.inner.views
+    }
+
+    pub(crate) fn metrics(&self) -> &metrics::Metrics {
+        &self.inner.metrics
+    }
+
+    /// The next candidate for a machine's address; goes around in 127.64.0.0/10.
+    pub(crate) fn candidate_address(&self) -> Ipv4Addr {
+        const FIRST: u32 = 0x7f40_0000;
+        const SIZE: u32 = 1 << 22;
+        loop {
+            let n = self.inner.next_address.fetch_add(1, Ordering::Relaxed);
+            let address = Ipv4Addr::from_bits(FIRST + (n.wrapping_sub(FIRST)) % SIZE);
+            if !matches!(address.octets()[3], 0 | 255) {
+                return address;
+            }
+        }
+    }
+}
