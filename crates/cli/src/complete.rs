@@ -14,10 +14,9 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
 
-use crate::cli::Global;
 use crate::context::Context;
 use crate::credentials::Store;
-use crate::grammar;
+use crate::global::Global;
 
 /// How long the service is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -42,9 +41,12 @@ enum Kind {
     Context,
 }
 
+/// Makes the whole command line, which makes what a shell is offered.
+pub type Grammar = fn() -> Command;
+
 /// Answers a shell, if one asks, and ends the program then.
-pub fn answer() {
-    CompleteEnv::with_factory(grammar::command).var(ASKS).complete();
+pub fn answer(grammar: Grammar) {
+    CompleteEnv::with_factory(grammar).var(ASKS).complete();
 }
 
 /// Prints what a shell reads to ask this program from now on.
@@ -60,10 +62,11 @@ pub fn register(shell: Shell) -> Result<()> {
     Ok(())
 }
 
-/// Lets an argument of a command, which stands at this path, be completed by names, if it names something.
-pub fn completed(arg: Arg, path: &[&str]) -> Arg {
+/// Lets an argument of a command, which stands at this path, be completed by names, if it names something. A line that
+/// is not whole is read with `grammar`.
+pub fn completed(arg: Arg, path: &[&str], grammar: Grammar) -> Arg {
     match kind(arg.get_id().as_str(), arg.is_positional(), path) {
-        Some(kind) => arg.add(ArgValueCompleter::new(move |begun: &OsStr| candidates(kind, begun))),
+        Some(kind) => arg.add(ArgValueCompleter::new(move |begun: &OsStr| candidates(kind, begun, grammar))),
         None => arg,
     }
 }
@@ -91,20 +94,20 @@ fn kind(id: &str, positional: bool, path: &[&str]) -> Option<Kind> {
     })
 }
 
-fn candidates(kind: Kind, begun: &OsStr) -> Vec<CompletionCandidate> {
+fn candidates(kind: Kind, begun: &OsStr, grammar: Grammar) -> Vec<CompletionCandidate> {
     let begun = begun.to_string_lossy();
-    let mut names = found(kind).unwrap_or_default();
+    let mut names = found(kind, grammar).unwrap_or_default();
     names.retain(|name| name.starts_with(&*begun));
     names.sort();
     names.dedup();
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-fn found(kind: Kind) -> Result<Vec<String>> {
+fn found(kind: Kind, grammar: Grammar) -> Result<Vec<String>> {
     if kind == Kind::Context {
         return Ok(Store::load()?.contexts.into_iter().map(|kept| kept.name).collect());
     }
-    let global = line(std::env::args_os().skip_while(|word| word != "--").skip(1))?;
+    let global = line(std::env::args_os().skip_while(|word| word != "--").skip(1), grammar)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found = runtime.block_on(async { tokio::time::timeout(PATIENCE, ask(&global, kind)).await });
     // What still goes on, like a name that is looked up, is not waited for.
@@ -113,8 +116,8 @@ fn found(kind: Kind) -> Result<Vec<String>> {
 }
 
 /// The global options of a line that is not whole.
-fn line(words: impl IntoIterator<Item = OsString>) -> Result<Global> {
-    let command: Command = grammar::command().ignore_errors(true);
+fn line(words: impl IntoIterator<Item = OsString>, grammar: Grammar) -> Result<Global> {
+    let command = grammar().ignore_errors(true);
     Ok(Global::from_arg_matches(&command.try_get_matches_from(words)?)?)
 }
 
@@ -157,6 +160,7 @@ async fn ask(global: &Global, kind: Kind) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grammar;
 
     #[test]
     fn arguments_are_known_by_what_they_name() {
@@ -181,9 +185,9 @@ mod tests {
     #[test]
     fn a_line_that_is_not_whole_says_which_project() {
         let words = ["berth", "vm", "get", "--project", "web", "--org", "acme"].map(OsString::from);
-        let global = line(words).unwrap();
+        let global = line(words, grammar::command).unwrap();
         assert_eq!((global.project.as_deref(), global.org.as_deref()), (Some("web"), Some("acme")));
         let words = ["berth", "--context", "work", "sandbox", "exec", ""].map(OsString::from);
-        assert_eq!(line(words).unwrap().context.as_deref(), Some("work"));
+        assert_eq!(line(words, grammar::command).unwrap().context.as_deref(), Some("work"));
     }
 }

@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::Result;
 use berth_client::{Client, Inference, ProjectClient, Tokens};
 
-use crate::cli::Global;
-use crate::credentials::{Credentials, Store};
+use crate::credentials::{Credentials, Store, signed_out};
 use crate::failure::Failure;
+use crate::global::Global;
 use crate::output::Look;
 
 /// Where a service listens by default.
@@ -89,7 +89,7 @@ impl Context {
                 let client = Client::new(&url)?.with_tokens(kept.tokens.clone()).on_tokens(keeper);
                 Ok(Self::new(global, client, Some(kept)))
             }
-            (_, None) => Err(Failure::signed_out()),
+            (_, None) => Err(signed_out()),
         }
     }
 

@@ -50,6 +50,13 @@ enum Kept {
     One(Credentials),
 }
 
+/// The failure that nobody is signed in.
+pub fn signed_out() -> anyhow::Error {
+    let others = Store::load().is_ok_and(|store| !store.contexts.is_empty());
+    let other = if others { "; or use another sign-in: berth context list" } else { "" };
+    Failure::of(3, format!("You are not signed in. Type: berth login URL{other}"))
+}
+
 /// `$XDG_CONFIG_HOME/berth`, or `~/.config/berth`; made if need be.
 pub fn folder() -> Result<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
@@ -132,7 +139,7 @@ impl Store {
     /// The one of a name that somebody typed.
     pub fn find(&self, name: &str) -> Result<&Credentials> {
         self.named(name).ok_or_else(|| match name {
-            "" => Failure::signed_out(),
+            "" => signed_out(),
             _ => Failure::not_found(format!("There is no context called '{name}'. List them: berth context list")),
         })
     }

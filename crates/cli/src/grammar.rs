@@ -70,8 +70,10 @@ fn at(command: Command, path: &[&str], change: &dyn Fn(Command) -> Command) -> C
 /// - A shell completes what names something by the names there are.
 fn understanding(command: Command, path: &[&str]) -> Command {
     let command = command.mut_args(|arg| match arg.get_action() {
-        ArgAction::Set | ArgAction::Append if !arg.is_positional() => completed(arg, path).allow_negative_numbers(true),
-        _ => completed(arg, path),
+        ArgAction::Set | ArgAction::Append if !arg.is_positional() => {
+            completed(arg, path, self::command).allow_negative_numbers(true)
+        }
+        _ => completed(arg, path, self::command),
     });
     let has = |command: &Command, long: &str| command.get_arguments().any(|arg| arg.get_long() == Some(long));
     let command = if has(&command, "wait-timeout") && !has(&command, "timeout") {

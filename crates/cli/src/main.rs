@@ -11,13 +11,18 @@ mod complete;
 mod context;
 mod credentials;
 mod failure;
+mod global;
 mod grammar;
+mod id;
 mod keyboard;
+mod line;
 mod output;
+mod page;
 mod pairs;
 mod pick;
 mod progress;
 mod prompt;
+mod report;
 mod several;
 mod size;
 mod span;
@@ -28,7 +33,6 @@ mod wait;
 
 use std::process::ExitCode;
 
-use crate::cli::Cli;
 use tikv_jemalloc_ctl::{Access, AsName, background_thread};
 
 /// Thousands of streams that come and go leave holes in the heap of glibc, which it keeps: after rounds of 4,000 that had
@@ -37,8 +41,8 @@ use tikv_jemalloc_ctl::{Access, AsName, background_thread};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    complete::answer();
-    let cli = match Cli::read() {
+    complete::answer(grammar::command);
+    let cli = match line::read() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
@@ -61,7 +65,7 @@ fn main() -> ExitCode {
     runtime.shutdown_background();
     match outcome {
         Ok(code) => code,
-        Err(error) => failure::report(&error, json),
+        Err(error) => report::report(&error, json),
     }
 }
 

@@ -12,11 +12,8 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::id::short;
 use crate::keyboard;
-use crate::pick::is_id;
-
-/// Where the part of an id begins that tables show.
-const SHORT: usize = 24;
 
 /// How things are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -213,17 +210,19 @@ fn fitted(line: &str, width: usize) -> String {
     line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// What tables show of an id; any other text as it is.
-pub fn short(text: &str) -> &str {
-    if is_id(text) { &text[SHORT..] } else { text }
-}
-
 /// Prints names and values, one on each line; empty values are left out.
 pub fn fields(pairs: &[(&str, String)]) {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     for (name, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
         println!("{name:width$}  {value}");
     }
+}
+
+/// An amount of money: as many digits as matter.
+pub fn money(amount: f64) -> String {
+    let text = format!("{amount:.9}");
+    let text = text.trim_end_matches('0');
+    text.strip_suffix('.').unwrap_or(text).to_owned()
 }
 
 /// How long ago a time was, as `5m`.
@@ -298,5 +297,11 @@ mod tests {
     fn times_have_no_fractions() {
         assert_eq!(time("2026-11-22T20:06:36.123456Z"), "2026-11-22T20:06:36Z");
         assert_eq!(time("soon"), "soon");
+    }
+    #[test]
+    fn money_has_the_digits_that_matter() {
+        for (amount, text) in [(0.0, "0"), (1.0, "1"), (0.5, "0.5"), (0.000_15, "0.00015"), (120.0, "120")] {
+            assert_eq!(money(amount), text);
+        }
     }
 }

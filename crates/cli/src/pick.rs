@@ -5,32 +5,10 @@ use berth_client::{List, Page};
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::short;
+use crate::id::{belongs, is_id, is_part, short};
 
-/// Fewest characters of an id that stand for it.
-const FEWEST: usize = 4;
 /// Most candidates that an error names.
 const NAMED: usize = 5;
-
-/// Whether a text has the form of an id.
-pub fn is_id(text: &str) -> bool {
-    text.len() == 36 && has_digits(text)
-}
-
-/// Whether a text can be a part of an id.
-pub fn is_part(text: &str) -> bool {
-    (FEWEST..36).contains(&text.len()) && has_digits(text)
-}
-
-fn has_digits(text: &str) -> bool {
-    text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
-}
-
-/// Whether an id begins or ends with a text.
-pub fn belongs(id: &str, text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
-    is_part(&text) && (id.starts_with(&text) || id.ends_with(&text))
-}
 
 /// What is looked for.
 #[derive(Clone, Copy)]

@@ -5,11 +5,13 @@ use berth_client::{ChangeUser, Client, Page, Session, User};
 use clap::{Args, Subcommand};
 
 use super::session;
-use crate::cli::{Global, PageArgs};
 use crate::context::{Context, address, warn_in_clear};
 use crate::failure::Failure;
+use crate::global::Global;
+use crate::id::is_id;
 use crate::output::{self, Table};
-use crate::pick::{self, Noun, is_id};
+use crate::page::PageArgs;
+use crate::pick::{self, Noun};
 use crate::prompt;
 use crate::typed::{Words, retold};
 

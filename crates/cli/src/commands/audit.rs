@@ -7,10 +7,10 @@ use berth_client::{AuditFilter, AuditRecord, List};
 use clap::Args;
 
 use super::{admin, member, project};
-use crate::cli::PageArgs;
 use crate::context::Context;
+use crate::id::{belongs, is_id, is_part};
 use crate::output::{self, Table};
-use crate::pick::{belongs, is_id, is_part};
+use crate::page::PageArgs;
 use crate::span;
 
 /// Pages of records in which an id is looked for whose end was typed.

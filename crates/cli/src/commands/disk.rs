@@ -7,10 +7,11 @@ use berth_client::{DataDisk, NewDataDisk, Page, ProjectClient, RootDisk, VmFilte
 use clap::{Subcommand, ValueEnum};
 
 use super::vm::find as find_vm;
-use crate::cli::PageArgs;
 use crate::context::Context;
+use crate::id::is_id;
 use crate::output::{self, Table};
-use crate::pick::{Noun, is_id};
+use crate::page::PageArgs;
+use crate::pick::Noun;
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
 use crate::size;

@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result, bail};
 use berth_client::{Client, Image, ImageSource, NewImage};
 use clap::{Args, Subcommand};
 
-use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{self, Table};
+use crate::page::PageArgs;
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
 use crate::typed::{Words, retold};

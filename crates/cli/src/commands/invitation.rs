@@ -7,11 +7,12 @@ use clap::{Args, Subcommand};
 use super::account::names_a_service;
 use super::project;
 use super::session::first_project;
-use crate::cli::{Global, PageArgs};
 use crate::context::{Context, address, api_key};
 use crate::credentials::Store;
 use crate::failure::Failure;
+use crate::global::Global;
 use crate::output::{self, Table};
+use crate::page::PageArgs;
 use crate::pick::{self, Noun, token};
 use crate::typed::{Words, retold};
 

@@ -4,10 +4,11 @@ use anyhow::Result;
 use berth_client::{ApiKey, ChangeApiKey, MadeApiKey, NewApiKey, Page, ProjectClient};
 use clap::{Args, Subcommand};
 
-use crate::cli::PageArgs;
 use crate::context::{API_KEY, Context};
+use crate::id::is_id;
 use crate::output::{self, Table};
-use crate::pick::{Noun, is_id};
+use crate::page::PageArgs;
+use crate::pick::Noun;
 use crate::several::{Outcome, find_all};
 use crate::span;
 use crate::typed::{Words, retold};

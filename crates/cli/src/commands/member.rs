@@ -4,9 +4,9 @@ use anyhow::Result;
 use berth_client::{List, Member, Page, ProjectClient};
 use clap::Subcommand;
 
-use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::output::{self, Table};
+use crate::page::PageArgs;
 use crate::pick::Noun;
 use crate::typed::retold;
 

@@ -23,6 +23,7 @@ pub mod session;
 pub mod speak;
 pub mod template;
 pub mod usage;
+mod usage_group;
 pub mod vm;
 
 use std::process::ExitCode;

@@ -3,9 +3,8 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::usage::money;
 use crate::context::Context;
-use crate::output::{self, Table};
+use crate::output::{self, Table, money};
 
 pub async fn catalog(context: &Context) -> Result<()> {
     let (regions, configs, plans) = (

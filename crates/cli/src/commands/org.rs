@@ -5,9 +5,9 @@ use berth_client::{ChangeOrganization, Organization, Page};
 use clap::Subcommand;
 
 use super::session::first_project;
-use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::output::{self, Table};
+use crate::page::PageArgs;
 use crate::pick::Noun;
 use crate::span;
 use crate::typed::{Words, retold};

@@ -5,10 +5,10 @@ use berth_client::{Page, Project, Rename};
 use clap::Subcommand;
 
 use super::org;
-use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{self, Table};
+use crate::page::PageArgs;
 use crate::pick::Noun;
 use crate::typed::retold;
 

@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use super::{admin, project};
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::id::is_id;
 use crate::output::{self, Table};
-use crate::pick::is_id;
 use crate::typed::{Words, retold};
 
 /// Which option becomes which field.

@@ -4,9 +4,9 @@ use anyhow::Result;
 use berth_client::Referral;
 use clap::Subcommand;
 
-use crate::cli::PageArgs;
 use crate::context::Context;
 use crate::output::{self, Table};
+use crate::page::PageArgs;
 
 #[derive(Subcommand)]
 pub enum ReferralCommand {

@@ -5,12 +5,14 @@ use std::collections::HashMap;
 use anyhow::Result;
 use berth_client::{Page, ResourceUsageFilter, ResourceUsageRow};
 
-use super::usage::{Group, WORDS, money};
+use super::usage_group::Group;
 use crate::context::Context;
-use crate::output::{self, Table};
+use crate::output::{self, Table, money};
 use crate::span;
-use crate::typed::retold;
+use crate::typed::{Words, retold};
 
+/// Which option becomes which field.
+const WORDS: Words = &[("from", "--from"), ("to", "--to"), ("by", "--by")];
 /// Seconds in an hour.
 const HOUR: f64 = 3600.0;
 

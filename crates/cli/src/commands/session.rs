@@ -4,10 +4,10 @@ use anyhow::Result;
 use berth_client::{Client, Organization, Page, SignUp, User};
 use clap::Args;
 
-use crate::cli::Global;
 use crate::context::{Context, address, address_of, warn_in_clear};
-use crate::credentials::{Credentials, Store};
+use crate::credentials::{Credentials, Store, signed_out};
 use crate::failure::Failure;
+use crate::global::Global;
 use crate::typed::{Words, retold};
 use crate::{output, pick, prompt};
 
@@ -127,7 +127,7 @@ pub async fn first_project(client: &Client, org: &str) -> Result<Option<String>>
 
 /// Keeps the sign-in, and what commands mean from now on.
 fn keep(global: &Global, client: &Client, email: String, place: (String, String)) -> Result<()> {
-    let tokens = client.tokens().ok_or_else(Failure::signed_out)?;
+    let tokens = client.tokens().ok_or_else(signed_out)?;
     let org = global.org.clone().unwrap_or(place.0);
     let project = global.project.clone().unwrap_or(place.1);
     let place = if project.is_empty() { "no project".into() } else { format!("project {org}/{project}") };

@@ -12,35 +12,19 @@ use clap::{ArgGroup, Args, Subcommand};
 
 use self::send::Local;
 use super::sandbox::find_snapshot;
-use crate::cli::PageArgs;
 use crate::context::Context;
+use crate::id::is_id;
 use crate::output::Table;
-use crate::pick::{Noun, candidates, is_id};
+use crate::page::PageArgs;
+use crate::pick::{Noun, candidates};
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
-use crate::typed::Words;
 use crate::wait::WaitArgs;
 use crate::{output, pairs, size};
 
 /// Seconds that a build is waited for.
 const LONGEST: u64 = 1800;
 const TEMPLATE: Noun = Noun { one: "template", list: "berth template list" };
-
-/// Which option becomes which field.
-const WORDS: Words = &[
-    ("name", "NAME"),
-    ("image", "--image"),
-    ("dockerfile", "--dockerfile"),
-    ("context_id", "--context"),
-    ("from_snapshot", "--from-snapshot"),
-    ("vcpu", "--vcpu"),
-    ("memory_mb", "--memory"),
-    ("disk_gb", "--disk"),
-    ("env", "--env"),
-    ("start_command", "--start-command"),
-    ("ready_command", "--ready-command"),
-    ("replace", "--replace"),
-];
 
 #[derive(Subcommand)]
 pub enum TemplateCommand {

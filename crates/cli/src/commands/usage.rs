@@ -4,23 +4,17 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 use berth_client::{Page, ProjectClient, UsageRow};
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::resource_usage::{self, Asked};
+use super::usage_group::Group;
 use crate::context::{Context, api_key};
 use crate::failure::Failure;
 use crate::output::{self, Table};
 use crate::typed::{Words, retold};
 
-/// Which option becomes which field.
-pub const WORDS: Words = &[
-    ("window", "--window"),
-    ("resolution", "--resolution"),
-    ("group_by", "--by"),
-    ("from", "--from"),
-    ("to", "--to"),
-    ("by", "--by"),
-];
+/// Of models: which option becomes which field.
+const WORDS: Words = &[("window", "--window"), ("resolution", "--resolution"), ("group_by", "--by")];
 
 #[derive(Args)]
 pub struct UsageArgs {
@@ -43,32 +37,6 @@ pub struct UsageArgs {
     /// for several of them with commas between
     #[arg(long, value_enum, value_delimiter = ',')]
     by: Vec<Group>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Group {
-    Model,
-    Key,
-    Day,
-    Resource,
-    Project,
-}
-
-impl Group {
-    /// The word in a query.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Model => "model",
-            Self::Key => "key",
-            Self::Day => "day",
-            Self::Resource => "resource",
-            Self::Project => "project",
-        }
-    }
-
-    const fn is_of_machines(self) -> bool {
-        matches!(self, Self::Day | Self::Resource | Self::Project)
-    }
 }
 
 /// Does what was typed.
@@ -138,7 +106,7 @@ fn rows(data: &[UsageRow], names: &HashMap<String, String>, is_for_people: bool)
             row.requests.to_string(),
             row.prompt_tokens.to_string(),
             row.completion_tokens.to_string(),
-            money(row.cost),
+            output::money(row.cost),
             estimated,
             group,
         ]
@@ -162,13 +130,6 @@ fn rows(data: &[UsageRow], names: &HashMap<String, String>, is_for_people: bool)
 fn yes(estimated: bool) -> String {
     let word = if estimated { "yes" } else { "-" };
     word.to_owned()
-}
-
-/// An amount of money: as many digits as matter.
-pub fn money(amount: f64) -> String {
-    let text = format!("{amount:.9}");
-    let text = text.trim_end_matches('0');
-    text.strip_suffix('.').unwrap_or(text).to_owned()
 }
 
 #[cfg(test)]
@@ -228,13 +189,6 @@ mod tests {
         assert!(!of_machines(&back(args(false, &[Model]))).unwrap());
         for args in [back(args(true, &[])), back(args(false, &[Day]))] {
             assert!(of_machines(&args).is_err_and(|error| error.to_string().contains("--from and --to")));
-        }
-    }
-
-    #[test]
-    fn money_has_the_digits_that_matter() {
-        for (amount, text) in [(0.0, "0"), (1.0, "1"), (0.5, "0.5"), (0.000_15, "0.00015"), (120.0, "120")] {
-            assert_eq!(money(amount), text);
         }
     }
 }

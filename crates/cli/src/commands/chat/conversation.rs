@@ -7,8 +7,9 @@ use anyhow::Result;
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Asking, answer, message};
-use crate::failure;
+use super::answer;
+use super::asking::{Asking, message};
+use crate::report;
 
 /// What this program ends with when it was interrupted.
 const INTERRUPTED: u8 = 130;
@@ -78,7 +79,7 @@ async fn turn(asking: &Asking, messages: &mut Vec<Value>, text: &str, interrupts
     match outcome {
         Some(Err(error)) => {
             // The conversation goes on.
-            let _ = failure::report(&error, false);
+            let _ = report::report(&error, false);
             messages.pop();
         }
         Some(Ok(())) => messages.push(message("assistant", &answer)),

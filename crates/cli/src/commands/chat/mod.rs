@@ -1,17 +1,19 @@
 //! `berth chat`: one question, or a conversation, with a model.
 
 mod answer;
+mod asking;
 mod conversation;
 
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use berth_client::{Inference, Model};
+use berth_client::Model;
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use self::answer::Screen;
+use self::asking::{Asking, message};
 use super::model;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -34,23 +36,6 @@ pub struct ChatArgs {
     /// Show what the model thinks, too, on standard error
     #[arg(long)]
     reasoning: bool,
-}
-
-/// What every question of a conversation has in common.
-struct Asking {
-    inference: Inference,
-    model: String,
-    options: Map<String, Value>,
-    screen: Screen,
-}
-
-impl Asking {
-    fn request(&self, messages: &[Value]) -> Value {
-        let mut request = self.options.clone();
-        request.insert("model".into(), self.model.as_str().into());
-        request.insert("messages".into(), messages.into());
-        Value::Object(request)
-    }
 }
 
 /// Does what was typed.
@@ -85,10 +70,6 @@ async fn once(asking: &Asking, mut messages: Vec<Value>, prompt: &str) -> Result
     answer::show(&mut stream, asking.screen, &mut String::new()).await
 }
 
-fn message(role: &str, content: &str) -> Value {
-    json!({"role": role, "content": content})
-}
-
 fn options(args: &ChatArgs) -> Map<String, Value> {
     let most = args.max_tokens.map(|most| ("max_tokens", Value::from(most)));
     let temperature = args.temperature.map(|temperature| ("temperature", Value::from(temperature)));
@@ -118,6 +99,8 @@ fn first(models: Vec<Model>) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn texts(texts: &[&str]) -> Vec<String> {

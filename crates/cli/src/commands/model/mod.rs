@@ -4,16 +4,15 @@ mod add;
 mod serve;
 mod show;
 
+pub use show::NONE;
+
 use anyhow::Result;
 use berth_client::{Error, Page};
 use clap::Subcommand;
 
-use crate::cli::Global;
 use crate::context::{Context, api_key};
+use crate::global::Global;
 use crate::output;
-
-/// What to type where no model is on offer.
-pub const NONE: &str = "No models. Offer one: berth model serve FILE.gguf, or berth model add ID URL (administrators)";
 
 #[derive(Subcommand)]
 pub enum ModelCommand {

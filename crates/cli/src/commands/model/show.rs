@@ -2,8 +2,10 @@
 
 use berth_client::{AdminModel, Model, ModelUpstream};
 
-use super::NONE;
 use crate::output::{self, Look, Table};
+
+/// What to type where no model is on offer.
+pub const NONE: &str = "No models. Offer one: berth model serve FILE.gguf, or berth model add ID URL (administrators)";
 
 /// As those who use them see them.
 pub fn users(models: &[Model]) -> Table {

@@ -4,7 +4,8 @@ use anyhow::Result;
 use berth_client::{ChangeNetwork, CreateSandbox, Error, Network, ProjectClient, SandboxFilter};
 use clap::{Args, ValueEnum};
 
-use super::{SANDBOX, show, snapshot};
+use super::find::SANDBOX;
+use super::{show, snapshot};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::progress::wait_sandbox;

@@ -15,22 +15,15 @@ use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::find::find;
 use super::forward::{self, Signals};
 use super::sink::{Reader, Sink};
-use super::{exit, find, terminal};
+use super::words::WORDS;
+use super::{exit, terminal};
 use crate::context::Context;
-use crate::typed::{Words, retold};
+use crate::typed::retold;
 use crate::{pairs, span};
 
-/// Which option of a program becomes which field.
-pub const WORDS: Words = &[
-    ("argv", "COMMAND"),
-    ("cmd", "COMMAND"),
-    ("cwd", "--cwd"),
-    ("env", "--env"),
-    ("user", "--user"),
-    ("timeout_seconds", "--timeout"),
-];
 /// How long the start is waited for once this program was told to end: so that what was started is told, too.
 const EARLY: Duration = Duration::from_secs(2);
 /// How long a program may go on whose output nobody reads.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use berth_client::{Error, Exit};
 
-use crate::failure;
+use crate::report;
 
 /// Its time was up.
 const TIMED_OUT: u8 = 124;
@@ -58,7 +58,7 @@ fn number(signal: &str) -> Option<u8> {
 
 /// Says what went wrong before the program ended, and ends with a code that is no program's.
 pub fn failed(error: &anyhow::Error, json: bool) -> ExitCode {
-    let _ = failure::report(error, json);
+    let _ = report::report(error, json);
     ExitCode::from(match error.downcast_ref::<Error>().and_then(Error::code) {
         Some("command_not_found") => NOT_FOUND,
         Some("spawn_failed" | "permission_denied") => NOT_RUNNABLE,

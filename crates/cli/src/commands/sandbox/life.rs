@@ -4,7 +4,8 @@ use anyhow::Result;
 use berth_client::{ForkSandbox, ProjectClient, Sandbox};
 use clap::Args;
 
-use super::{find, show, snapshot};
+use super::find::find;
+use super::{show, snapshot};
 use crate::context::Context;
 use crate::output;
 use crate::progress::{called, wait_sandbox};
@@ -112,7 +113,7 @@ pub async fn fork(context: &Context, project: &ProjectClient, args: ForkArgs) ->
             *fork = wait_sandbox(project, &fork.id, "Ready", args.waiting.longest(LONGEST), context.is_quiet()).await?;
         }
     }
-    let templates = super::templates(context, project).await?;
+    let templates = show::templates(context, project).await?;
     output::rows(context.look, &forks, |forks| show::table(forks, &templates))
 }
 

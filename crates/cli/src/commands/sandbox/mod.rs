@@ -4,6 +4,7 @@ pub mod copy;
 mod create;
 mod exec;
 mod exit;
+mod find;
 mod forward;
 mod life;
 mod port;
@@ -13,20 +14,20 @@ mod show;
 mod sink;
 mod snapshot;
 mod terminal;
+mod words;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use berth_client::{ChangeSandbox, Page, ProjectClient, Sandbox, SandboxFilter};
+use berth_client::{ChangeSandbox, ProjectClient, SandboxFilter};
 use clap::{Args, Subcommand};
 
+use self::find::find;
 use crate::context::Context;
-use crate::pick::{Noun, candidates, is_id};
+use crate::id::is_id;
 use crate::progress::wait_sandbox;
 use crate::typed::retold;
 use crate::{pairs, span, status};
-
-const SANDBOX: Noun = Noun { one: "sandbox", list: "berth sandbox list" };
 
 #[derive(Subcommand)]
 pub enum SandboxCommand {
@@ -113,7 +114,7 @@ pub struct ListArgs {
     #[arg(long = "metadata", value_name = "KEY=VALUE")]
     metadata: Vec<String>,
     #[command(flatten)]
-    page: crate::cli::PageArgs,
+    page: crate::page::PageArgs,
 }
 
 #[derive(Args)]
@@ -175,18 +176,6 @@ pub async fn run(context: &Context, command: SandboxCommand) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// The sandbox of a name or an id.
-async fn find(project: &ProjectClient, text: &str) -> Result<Sandbox> {
-    if is_id(text) {
-        return Ok(project.sandbox(text).await?);
-    }
-    let filter = SandboxFilter { name: Some(text.to_owned()), ..SandboxFilter::default() };
-    let page = |at: Page| SandboxFilter { page: Some(at.page), limit: Some(at.limit), ..SandboxFilter::default() };
-    let found = project.sandboxes(&filter).await?.data;
-    let found = candidates(text, found, async |at| project.sandboxes(&page(at)).await).await?;
-    SANDBOX.of(found, text, |sandbox| &sandbox.id, |sandbox| sandbox.name.as_deref() == Some(text))
-}
-
 async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Result<()> {
     let filter = SandboxFilter {
         page: Some(args.page.page),
@@ -197,16 +186,7 @@ async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Res
         metadata: pairs::pairs(&args.metadata, "metadata")?,
     };
     let sandboxes = project.sandboxes(&filter).await?;
-    show::list(context, &sandboxes, &templates(context, project).await?)
-}
-
-/// What templates are called, for people.
-async fn templates(context: &Context, project: &ProjectClient) -> Result<show::Names> {
-    if context.is_quiet() {
-        return Ok(show::Names::new());
-    }
-    let templates = project.templates(Page::default()).await?;
-    Ok(templates.data.into_iter().map(|template| (template.id, template.name)).collect())
+    show::list(context, &sandboxes, &show::templates(context, project).await?)
 }
 
 async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) -> Result<()> {

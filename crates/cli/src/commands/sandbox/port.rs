@@ -14,7 +14,7 @@ use clap::Args;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
-use super::find;
+use super::find::find;
 use crate::context::Context;
 use crate::output;
 

@@ -7,8 +7,9 @@ use berth_client::{Form, OutputEvent, Piece, Process, ProcessState, ProjectClien
 use clap::Args;
 use futures::FutureExt;
 
+use super::exit;
+use super::find::find;
 use super::sink::{Reader, Sink};
-use super::{exit, find};
 use crate::context::Context;
 use crate::output::{self, Table};
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use berth_client::{List, Network, ProjectClient, Sandbox, Snapshot};
+use berth_client::{List, Network, Page, ProjectClient, Sandbox, Snapshot};
 use serde_json::Value;
 
 use crate::context::Context;
+use crate::id::short;
 use crate::output::{self, Table};
 use crate::progress::called;
 
@@ -17,6 +18,15 @@ pub fn list(context: &Context, sandboxes: &List<Sandbox>, templates: &Names) -> 
 
 /// Names by ids.
 pub type Names = BTreeMap<String, String>;
+
+/// What templates are called, for people.
+pub async fn templates(context: &Context, project: &ProjectClient) -> Result<Names> {
+    if context.is_quiet() {
+        return Ok(Names::new());
+    }
+    let templates = project.templates(Page::default()).await?;
+    Ok(templates.data.into_iter().map(|template| (template.id, template.name)).collect())
+}
 
 /// Several, one on each line.
 pub fn table(sandboxes: &[Sandbox], templates: &Names) -> Table {
@@ -34,7 +44,7 @@ pub fn table(sandboxes: &[Sandbox], templates: &Names) -> Table {
 
 fn origin(sandbox: &Sandbox, templates: &Names) -> String {
     match (&sandbox.snapshot_id, &sandbox.template_id) {
-        (Some(snapshot), _) => format!("snapshot {}", output::short(snapshot)),
+        (Some(snapshot), _) => format!("snapshot {}", short(snapshot)),
         (None, Some(template)) => templates.get(template).unwrap_or(template).clone(),
         (None, None) => "-".into(),
     }

@@ -4,11 +4,13 @@ use anyhow::Result;
 use berth_client::{NewSnapshot, Page, ProjectClient, Snapshot};
 use clap::{Args, Subcommand};
 
+use super::find::find as find_sandbox;
 use super::show;
-use crate::cli::PageArgs;
 use crate::context::Context;
+use crate::id::is_id;
 use crate::output;
-use crate::pick::{Noun, candidates, is_id};
+use crate::page::PageArgs;
+use crate::pick::{Noun, candidates};
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
 use crate::typed::retold;
@@ -69,7 +71,7 @@ pub async fn run(context: &Context, project: &ProjectClient, command: SnapshotCo
             output::list(context.look, &project.snapshots(page.into()).await?, show::snapshots)
         }
         SnapshotCommand::List { sandbox: Some(sandbox), page } => {
-            let sandbox = super::find(project, &sandbox).await?;
+            let sandbox = find_sandbox(project, &sandbox).await?;
             let snapshots = project.sandbox_snapshots(&sandbox.id, page.into()).await?;
             output::list(context.look, &snapshots, show::snapshots)
         }
@@ -92,7 +94,7 @@ fn one(context: &Context, snapshot: &Snapshot) -> Result<()> {
 }
 
 async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
-    let sandbox = super::find(project, &args.sandbox).await?;
+    let sandbox = find_sandbox(project, &args.sandbox).await?;
     let request = NewSnapshot { name: args.name, include_memory: args.include_memory };
     let made = project.create_snapshot(&sandbox.id, &request).await;
     let mut snapshot = made.map_err(|error| retold(error, &[("name", "--name")]))?;

@@ -13,9 +13,10 @@ use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::exec::WORDS;
+use super::exit;
+use super::find::find;
 use super::forward::Signals;
-use super::{exit, find};
+use super::words::WORDS;
 use crate::keyboard::{Raw, window};
 use crate::typed::retold;
 

@@ -8,12 +8,26 @@ use berth_domain::sandbox::dockerfile::pattern::Ignore;
 use berth_domain::sandbox::request::UPLOAD;
 use reqwest::Body;
 
-use super::WORDS;
 use crate::commands::sandbox::copy::{Choice, packing, pieces};
 use crate::failure::Failure;
 use crate::progress::Meter;
-use crate::typed::{lines, retold};
+use crate::typed::{Words, lines, retold};
 
+/// Which option becomes which field.
+const WORDS: Words = &[
+    ("name", "NAME"),
+    ("image", "--image"),
+    ("dockerfile", "--dockerfile"),
+    ("context_id", "--context"),
+    ("from_snapshot", "--from-snapshot"),
+    ("vcpu", "--vcpu"),
+    ("memory_mb", "--memory"),
+    ("disk_gb", "--disk"),
+    ("env", "--env"),
+    ("start_command", "--start-command"),
+    ("ready_command", "--ready-command"),
+    ("replace", "--replace"),
+];
 /// The id of an upload that is still to be sent.
 const TO_BE_SENT: &str = "00000000-0000-0000-0000-000000000000";
 const IGNORE: &str = ".dockerignore";

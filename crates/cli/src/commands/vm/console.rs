@@ -7,7 +7,7 @@ use berth_client::ProjectClient;
 use clap::Args;
 use tokio::io::AsyncReadExt;
 
-use super::find;
+use super::find::find;
 use crate::keyboard::Raw;
 
 /// Ctrl-] leaves, as in telnet.

@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result};
 use berth_client::{CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, Port, ProjectClient, RootDiskChoice};
 use clap::Args;
 
-use super::{show, tell_shared};
+use super::find::tell_shared;
+use super::show;
 use crate::commands::disk;
 use crate::context::Context;
 use crate::failure::Failure;

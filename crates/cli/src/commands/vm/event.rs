@@ -5,7 +5,7 @@ use berth_client::{Event, ProjectClient};
 use clap::Args;
 use futures::StreamExt;
 
-use super::find;
+use super::find::find;
 use crate::context::Context;
 use crate::output;
 

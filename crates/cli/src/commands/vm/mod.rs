@@ -3,27 +3,29 @@
 mod console;
 mod create;
 mod event;
+mod find;
 mod show;
 mod ssh;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use berth_client::{ChangeVm, Page, ProjectClient, Vm, VmFilter};
+use berth_client::{ChangeVm, ProjectClient, VmFilter};
 use clap::{Args, Subcommand};
 
-use crate::cli::PageArgs;
 use crate::context::Context;
+use crate::id::is_id;
+use crate::page::PageArgs;
 use crate::pairs::pairs;
-use crate::pick::{Noun, candidates, is_id};
 use crate::several::{Outcome, find_all};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 use crate::{output, progress, span, status};
 
+pub use find::find;
+
 /// Seconds that a verb is waited for.
 const LONGEST: u64 = 300;
-const VM: Noun = Noun { one: "VM", list: "berth vm list" };
 
 #[derive(Subcommand)]
 pub enum VmCommand {
@@ -179,25 +181,6 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Tells that a new VM shares its name with others.
-async fn tell_shared(context: &Context, project: &ProjectClient, name: &str) {
-    let filter = VmFilter { name: Some(name.to_owned()), limit: Some(1), ..VmFilter::default() };
-    let count = async || Ok(project.vms(filter).await?.pagination.total_items);
-    VM.tell_shared(context, name, count).await;
-}
-
-/// The VM of a name or an id.
-pub async fn find(project: &ProjectClient, text: &str) -> Result<Vm> {
-    if is_id(text) {
-        return Ok(project.vm(text).await?);
-    }
-    let filter = VmFilter { name: Some(text.to_owned()), ..VmFilter::default() };
-    let page = |page: Page| VmFilter { page: Some(page.page), limit: Some(page.limit), ..VmFilter::default() };
-    let found = project.vms(filter).await?.data;
-    let found = candidates(text, found, async |at| project.vms(page(at)).await).await?;
-    VM.of(found, text, |vm| &vm.id, |vm| vm.name == text)
 }
 
 async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Result<()> {

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::create::private_key;
-use super::find;
+use super::find::find;
 use crate::credentials;
 use crate::failure::Failure;
 use crate::progress::{self, Progress};

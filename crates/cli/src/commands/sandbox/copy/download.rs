@@ -10,7 +10,7 @@ use berth_client::{EntryType, FileContent, Runtime};
 use bytes::{Buf, Bytes};
 use tokio::sync::mpsc;
 
-use super::look;
+use super::look::look;
 use super::place::{Place, last_part, plain};
 use super::unpack::unpack;
 use crate::failure::Failure;

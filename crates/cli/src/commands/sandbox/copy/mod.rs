@@ -1,6 +1,7 @@
 //! `berth sandbox cp`: files and directories into a sandbox and out of it.
 
 mod download;
+mod look;
 mod pack;
 mod place;
 mod unpack;
@@ -12,11 +13,11 @@ pub use upload::{packing, pieces};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use berth_client::{Entry, EntryType, ProjectClient, Runtime};
+use berth_client::ProjectClient;
 use clap::Args;
 
 use self::place::Place;
-use super::find;
+use super::find::find;
 use crate::failure::Failure;
 
 #[derive(Args)]
@@ -55,23 +56,4 @@ async fn between(project: &ProjectClient, from: Place, to: Place) -> Result<Exit
             Err(Failure::usage("One of the two has to be in a sandbox: SANDBOX:PATH, with its name or id"))
         }
     }
-}
-
-/// What a path inside is, a link being what it leads to; nothing if it is not there.
-async fn look(runtime: &Runtime, path: &str) -> Result<Option<Entry>> {
-    let found = match runtime.stat(path).await {
-        Err(error) if error.code() == Some("not_found") => return Ok(None),
-        found => found?,
-    };
-    if found.kind != EntryType::Symlink {
-        return Ok(Some(found));
-    }
-    // A list follows the link, if it leads to a directory.
-    Ok(Some(match runtime.list(path, 1, 1).await {
-        Ok(_) => Entry { kind: EntryType::Directory, ..found },
-        Err(error) if matches!(error.code(), Some("not_a_directory" | "not_found")) => {
-            Entry { kind: EntryType::File, mode: "0644".into(), ..found }
-        }
-        Err(error) => return Err(error.into()),
-    }))
 }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::look;
+use super::look::look;
 use super::pack::{All, Choice, pack};
 use super::place::{Place, below, last_part, plain};
 use crate::failure::Failure;

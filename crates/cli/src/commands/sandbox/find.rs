@@ -1,0 +1,22 @@
+//! Finds the sandbox that a name or an id means.
+
+use anyhow::Result;
+use berth_client::{Page, ProjectClient, Sandbox, SandboxFilter};
+
+use crate::id::is_id;
+use crate::pick::{Noun, candidates};
+
+/// What is looked for.
+pub const SANDBOX: Noun = Noun { one: "sandbox", list: "berth sandbox list" };
+
+/// The sandbox of a name or an id.
+pub async fn find(project: &ProjectClient, text: &str) -> Result<Sandbox> {
+    if is_id(text) {
+        return Ok(project.sandbox(text).await?);
+    }
+    let filter = SandboxFilter { name: Some(text.to_owned()), ..SandboxFilter::default() };
+    let page = |at: Page| SandboxFilter { page: Some(at.page), limit: Some(at.limit), ..SandboxFilter::default() };
+    let found = project.sandboxes(&filter).await?.data;
+    let found = candidates(text, found, async |at| project.sandboxes(&page(at)).await).await?;
+    SANDBOX.of(found, text, |sandbox| &sandbox.id, |sandbox| sandbox.name.as_deref() == Some(text))
+}
