@@ -2,6 +2,9 @@
 
 #![expect(clippy::expect_used, reason = "a test may end with a panic")]
 
+#[path = "architecture/circles.rs"]
+mod circles;
+
 use std::path::{Path, PathBuf};
 
 /// Every Rust file below a folder of the workspace's crates, with its text.
