@@ -435,8 +435,13 @@ async fn the_time_in_which_the_host_was_off_is_not_counted() {
     let (vm, sandbox) = (platform.admin.running_vm("web").await, platform.admin.ready_sandbox().await);
     platform.engine.restart_host();
     platform.sandboxes.restart_host();
+    let starts = (platform.engine.counts().2, platform.sandboxes.counts().3);
     let platform = platform.crash_for(3 * DAY).await;
     let caller = &platform.admin;
+    // Until the worker looks at them, their rows say what was true before.
+    let engines = (platform.engine.clone(), platform.sandboxes.clone());
+    let both = async |_| engines.0.counts().2 == starts.0 + 1 && engines.1.counts().3 == starts.1 + 1;
+    caller.until("both machines", both).await;
     caller.reaches(&vm, "running").await;
     caller.sandbox_reaches(&sandbox, "Ready").await;
     platform.advance(2 * HOUR);
