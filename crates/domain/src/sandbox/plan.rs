@@ -86,7 +86,7 @@ pub struct Cut {
 
 /// When a sandbox's time is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Life {
+pub struct Expiry {
     /// End of its life time.
     pub expires_at: Option<Timestamp>,
     /// When it will have been idle for too long, as far as can be told now.
@@ -133,7 +133,7 @@ pub struct Look {
     /// Whether the running machine has other rules for its network than it should.
     pub network_changed: bool,
     /// When its time is over.
-    pub life: Life,
+    pub expiry: Expiry,
 }
 
 /// Why a sandbox's time is over.
@@ -356,7 +356,7 @@ fn takes_too_long(s: &Look, cut: Cut) -> bool {
 }
 
 fn live_on(s: &Look, cut: Option<Cut>) -> Step {
-    let Life { expires_at, idle_at } = s.life;
+    let Expiry { expires_at, idle_at } = s.expiry;
     let passed = |at: Option<Timestamp>| at.is_some_and(|at| at <= s.now);
     match expires_at.into_iter().chain(idle_at).min() {
         _ if passed(expires_at) => Step::Expire(Over::Lifetime),

@@ -50,7 +50,7 @@ impl World {
             deaths_since: None,
             cut: None,
             network_changed: false,
-            life: Life::default(),
+            expiry: Expiry::default(),
         };
         Self { s, layers: 0, newest: None, cuts: 0, made: Vec::new(), writes: None, next: None }
     }
@@ -118,7 +118,7 @@ impl World {
             Step::StartAgain { died, .. } => self.start_again(died),
             Step::Expire(_) => {
                 self.s.wish = Wish::Paused;
-                self.s.life = Life::default();
+                self.s.expiry = Expiry::default();
                 self.enter(Phase::Pausing);
             }
             Step::Retry => {
@@ -259,7 +259,7 @@ fn disturb(world: &mut World, event: &Event) {
         }
         Event::Network => world.s.network_changed = true,
         Event::Expiry(seconds) if world.s.phase == Phase::Ready => {
-            world.s.life.expires_at = Some(world.s.now.plus_seconds(*seconds));
+            world.s.expiry.expires_at = Some(world.s.now.plus_seconds(*seconds));
         }
         Event::Time(seconds) => world.s.now = world.s.now.plus_seconds(*seconds),
         _ => {}
@@ -379,11 +379,11 @@ fn a_cut_that_has_begun_is_given_up_late_and_ended_all_the_same() {
 fn life_ends_to_the_microsecond() {
     let world = ready();
     let at = |expires: i64, idle: i64| {
-        let life = Life {
+        let life = Expiry {
             expires_at: Some(Timestamp(world.s.now.0 + expires)),
             idle_at: Some(Timestamp(world.s.now.0 + idle)),
         };
-        next(&Look { life, ..world.s.clone() })
+        next(&Look { expiry: life, ..world.s.clone() })
     };
     assert_eq!(at(1, 2), Step::Wait(Timestamp(world.s.now.0 + 1)));
     assert_eq!(at(0, 2), Step::Expire(Over::Lifetime));

@@ -62,19 +62,20 @@ impl FromRow for Sum {
     }
 }
 
-/// Has the ledger say what an owner's machines hold from now on: nothing, or this.
+/// Writes what an owner's machines hold from now on, where that is not what they held before.
 pub async fn settle(tx: &mut Tx, owner: Owner, before: Option<Held>, after: Option<Held>) -> Result<(), DbError> {
     if before == after {
         return Ok(());
     }
     let (kind, id) = owner.named();
-    let text = format!("DELETE FROM {TABLE} WHERE owner_id = $1 AND owner_kind = $2");
-    sql(text).bind(&id).bind(kind).execute(&mut *tx).await?;
-    let Some(held) = after else { return Ok(()) };
-    let columns = columns! {
-        "owner_id": id, "owner_kind": kind, "machines": held.machines, "vcpu": held.vcpu, "memory_mb": held.memory_mb,
+    let query = match after {
+        None => sql(format!("DELETE FROM {TABLE} WHERE owner_id = $1 AND owner_kind = $2")).bind(id).bind(kind),
+        Some(Held { machines, vcpu, memory_mb }) => {
+            let keys = columns! { "owner_id": id, "owner_kind": kind };
+            record::upsert(TABLE, keys, columns! { "machines": machines, "vcpu": vcpu, "memory_mb": memory_mb })
+        }
     };
-    record::insert(TABLE, columns).execute(tx).await.map(drop)
+    query.execute(tx).await.map(drop)
 }
 
 /// What the machines of VMs hold.

@@ -104,7 +104,7 @@ pub trait Life: Send + Sync + 'static {
         async { None }
     }
 
-    /// Reads a row; none where there is nothing to do about it for ever.
+    /// Reads a row; none where it is gone.
     fn look(&self, key: &Self::Key) -> impl Future<Output = Result<Option<Self::Seen>, StepError>> + Send;
 
     /// Asks the host what there is, and decides what comes next.
@@ -126,7 +126,7 @@ pub trait Life: Send + Sync + 'static {
     fn give_up(&self, seen: &Self::Seen, error: &EngineError) -> impl Future<Output = Result<bool, StepError>> + Send;
 }
 
-/// Lives the lives of one kind of row.
+/// Takes the rows of one kind through their lives.
 pub struct Lifecycle<L: Life> {
     life: L,
     clock: Clock,
@@ -141,7 +141,7 @@ impl<L: Life> Lifecycle<L> {
         Self { life, clock, stop, failures: Mutex::default() }
     }
 
-    /// Begins to live them with so many workers; the way to poke one.
+    /// Begins the work on them, with so many workers; the way to poke one.
     pub fn spawn(self, tasks: &mut JoinSet<()>, db: &Db, workers: usize) -> Poker<L::Key> {
         let (clock, stop) = (self.clock.clone(), self.stop.clone());
         let (driver, poke) = Driver::new(Arc::new(self), db.clone(), clock, workers);

@@ -151,7 +151,7 @@ async fn a_service_that_stops_ends_between_two_steps() {
 }
 
 #[tokio::test]
-async fn lives_are_lived_as_their_table_says() {
+async fn rows_that_are_due_are_worked_on_until_the_service_stops() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
     let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());

@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-use self::reconcile::shared::{Over, SharedLife};
+use self::reconcile::shared::{ExpiredUpload, SharedLife};
 use self::store::layer::LayerRow;
 use self::store::memory::MemoryRow;
 use super::{Holder, Stops, Takes};
@@ -79,11 +79,11 @@ impl Sandboxes {
     /// Its workers, until told to stop.
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let workers = self.inner.config.workers;
-        let poke = self.live(tasks, stop, reconcile::sandbox::SandboxLife::new(self.clone()), workers);
-        self.live(tasks, stop, reconcile::template::TemplateLife::new(self.clone(), stop.clone()), KEEPERS);
-        self.live(tasks, stop, SharedLife::<LayerRow>::new(self.clone()), REMOVERS);
-        self.live(tasks, stop, SharedLife::<MemoryRow>::new(self.clone()), REMOVERS);
-        self.live(tasks, stop, SharedLife::<Over>::new(self.clone()), REMOVERS);
+        let poke = self.drive(tasks, stop, reconcile::sandbox::SandboxLife::new(self.clone()), workers);
+        self.drive(tasks, stop, reconcile::template::TemplateLife::new(self.clone(), stop.clone()), KEEPERS);
+        self.drive(tasks, stop, SharedLife::<LayerRow>::new(self.clone()), REMOVERS);
+        self.drive(tasks, stop, SharedLife::<MemoryRow>::new(self.clone()), REMOVERS);
+        self.drive(tasks, stop, SharedLife::<ExpiredUpload>::new(self.clone()), REMOVERS);
         let (engine, ending) = (self.inner.engine.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
@@ -92,7 +92,7 @@ impl Sandboxes {
         tasks.spawn(metrics::write(self.clone(), to_write));
     }
 
-    fn live<L: Life>(
+    fn drive<L: Life>(
         &self,
         tasks: &mut JoinSet<()>,
         stop: &CancellationToken,

@@ -81,15 +81,15 @@ impl Vms {
 
     /// Its workers, until told to stop. They first look at every machine that should exist.
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
-        let poke = self.live(tasks, stop, reconcile::vm::VmLife::new(self.clone()));
-        self.live(tasks, stop, reconcile::disk::DiskLife::new(self.clone()));
-        let poke_image = self.live(tasks, stop, reconcile::image::ImageLife::new(self.clone()));
+        let poke = self.drive(tasks, stop, reconcile::vm::VmLife::new(self.clone()));
+        self.drive(tasks, stop, reconcile::disk::DiskLife::new(self.clone()));
+        let poke_image = self.drive(tasks, stop, reconcile::image::ImageLife::new(self.clone()));
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
         tasks.spawn(sampler::sample(self.clone(), stop.clone()));
     }
 
-    fn live<L: Life>(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, life: L) -> Poker<L::Key> {
+    fn drive<L: Life>(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, life: L) -> Poker<L::Key> {
         let lives = Lifecycle::new(life, self.inner.clock.clone(), stop.clone());
         lives.spawn(tasks, &self.inner.db, self.inner.config.workers)
     }

@@ -9,7 +9,7 @@ mod machine;
 mod record;
 
 use berth_domain::ids::{Owner, SandboxId};
-use berth_domain::sandbox::plan::{self, Deadlines, Look, Source, Step};
+use berth_domain::sandbox::plan::{self, Deadlines, Expiry, Look, Source, Step};
 use berth_domain::sandbox::{Phase, SnapshotStatus, TemplateStatus, Wish};
 use berth_domain::{Result, Timestamp};
 
@@ -69,7 +69,7 @@ impl Life for SandboxLife {
     }
 
     async fn plan(&self, seen: &Seen) -> Result<Next<Decided>, StepError> {
-        let look = self.snapshot(seen).await?;
+        let look = self.observe(seen).await?;
         Ok(match plan::next(&look) {
             Step::Rest => Next::Rest(None),
             Step::Wait(until) => Next::Rest(Some(until)),
@@ -145,7 +145,8 @@ impl SandboxLife {
         Self { sandboxes }
     }
 
-    async fn snapshot(&self, seen: &Seen) -> Result<Look, StepError> {
+    /// What the plan is made from: the row, what it names, and what the host has of it.
+    async fn observe(&self, seen: &Seen) -> Result<Look, StepError> {
         let (row, config) = (&seen.row, self.sandboxes.config());
         let layer = match row.layer {
             Some(id) => store::layer::find(self.sandboxes.db(), id).await?,
@@ -185,7 +186,7 @@ impl SandboxLife {
                 given_up: snapshot.status != SnapshotStatus::Pending,
             }),
             network_changed: ready && row.applied_network.as_ref() != Some(&row.network),
-            life: if ready { self.life(row, seen.now) } else { plan::Life::default() },
+            expiry: if ready { self.expiry(row, seen.now) } else { Expiry::default() },
         })
     }
 
@@ -220,14 +221,14 @@ impl SandboxLife {
         })
     }
 
-    fn life(&self, row: &SandboxRow, now: Timestamp) -> plan::Life {
+    fn expiry(&self, row: &SandboxRow, now: Timestamp) -> Expiry {
         let idle_at = row.idle_timeout_seconds.map(|seconds| {
             let activity = self.sandboxes.engine().activity(row.id);
             // The time counts from the last use of this machine.
             let used = activity.last_used.max(row.ready_since).unwrap_or(now);
             idle_at(activity, used, now, seconds)
         });
-        plan::Life { expires_at: row.expires_at, idle_at }
+        Expiry { expires_at: row.expires_at, idle_at }
     }
 }
 

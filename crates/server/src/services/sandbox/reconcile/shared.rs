@@ -23,7 +23,7 @@ use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
 
 /// What is kept for several, and removed once nobody needs it.
-pub trait Shared: Sized + Clone + Send + Sync + 'static {
+pub trait Shared: Sized + Send + Sync + 'static {
     /// What names it.
     type Id: Copy + Eq + Hash + Send + Sync + Debug + Display + 'static;
     /// Its table.
@@ -131,9 +131,9 @@ impl Shared for MemoryRow {
 
 /// An upload whose time is over.
 #[derive(Clone, Copy, Debug)]
-pub struct Over(UploadId);
+pub struct ExpiredUpload(UploadId);
 
-impl Shared for Over {
+impl Shared for ExpiredUpload {
     type Id = UploadId;
     const TABLE: &'static str = upload::TABLE;
     const KIND: &'static str = "upload";

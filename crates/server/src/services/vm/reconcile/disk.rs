@@ -35,8 +35,7 @@ impl Life for DiskLife {
     }
 
     async fn look(&self, id: &DiskId) -> Result<Option<DiskRow>, StepError> {
-        let mut tx = self.vms.db().begin().await?;
-        Ok(store::disk::load(&mut tx, *id).await?)
+        Ok(store::disk::load(self.vms.db(), *id).await?)
     }
 
     async fn plan(&self, disk: &DiskRow) -> Result<Next<DiskStep>, StepError> {
@@ -56,6 +55,9 @@ impl Life for DiskLife {
     }
 
     async fn rest(&self, disk: &DiskRow, until: Option<Timestamp>) -> Result<(), StepError> {
+        if disk.work_at == until {
+            return Ok(());
+        }
         record(&self.vms, disk.id, |now, _| {
             if now.status == disk.status {
                 now.work_at = until;

@@ -10,7 +10,7 @@ use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
-use crate::db::{Db, DbError, FromRow, Query, Row, Tx, Value, due, page_of, sql};
+use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, Value, due, page_of, sql};
 
 /// The table.
 const TABLE: &str = "disks";
@@ -178,8 +178,8 @@ pub async fn find_any_in(tx: &mut Tx, tenant: Tenant, id: DiskId) -> Result<Opti
 }
 
 /// Any disk: for the worker.
-pub async fn load(tx: &mut Tx, id: DiskId) -> Result<Option<DiskRow>, DbError> {
-    sql("SELECT * FROM disks WHERE id = $1").bind(id).fetch_optional(tx).await
+pub async fn load(on: impl On, id: DiskId) -> Result<Option<DiskRow>, DbError> {
+    sql("SELECT * FROM disks WHERE id = $1").bind(id).fetch_optional(on).await
 }
 
 /// By what a list of disks can be narrowed and ordered.
