@@ -9,10 +9,13 @@
 mod meant;
 
 use std::cell::RefCell;
+use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
+use crate::Timestamp;
 use crate::error::{Error, FieldError, Result};
+use crate::secret::Secret;
 
 /// The outcome of one field's rule: the value, or the rule it broke as a sentence.
 pub type Parsed<T> = std::result::Result<T, String>;
@@ -205,6 +208,21 @@ pub fn sized(min: usize, max: usize) -> impl Fn(&Value) -> Parsed<String> {
             Err(format!("must have {min} to {max} characters"))
         }
     }
+}
+
+/// Rule: a secret of `min..=max` characters.
+pub fn secret(min: usize, max: usize) -> impl Fn(&Value) -> Parsed<Secret> {
+    move |value| sized(min, max)(value).map(Secret)
+}
+
+/// Rule: an id, as [`crate::ids`] spells it.
+pub fn id<T: FromStr>(value: &Value) -> Parsed<T> {
+    text(value)?.parse().map_err(|_| "must be a UUID".into())
+}
+
+/// Rule: a time in RFC 3339.
+pub fn time(value: &Value) -> Parsed<Timestamp> {
+    Timestamp::parse(text(value)?)
 }
 
 /// Rule: `true` or `false`.

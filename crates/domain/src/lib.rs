@@ -16,13 +16,17 @@ pub mod ids;
 pub mod json;
 pub mod names;
 pub mod page;
+pub mod query;
 pub mod resource_usage;
 pub mod sandbox;
+pub mod secret;
+pub mod series;
 pub mod sse;
 pub mod time;
 pub mod vm;
 mod words;
 
 pub use error::{Code, Error, FieldError, Result};
+pub use secret::Secret;
 pub use time::{Month, Timestamp};
 use words::words;

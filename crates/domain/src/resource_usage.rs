@@ -4,6 +4,8 @@
 //! a sum over parts of lines. A part costs the difference of two amounts that are rounded at its ends, so parts that
 //! lie side by side cost together what the whole does: days add up to the month, and the month to the bill.
 
+pub mod request;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::AddAssign;

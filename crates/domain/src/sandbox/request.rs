@@ -9,7 +9,7 @@ use super::dockerfile::{Action, Dockerfile, Step};
 use super::model::{OnTimeout, SourceKind};
 use super::network::{Network, NetworkChange};
 use crate::error::Result;
-use crate::fields::{Fields, Parsed, boolean, integer, sized, text};
+use crate::fields::{Fields, Parsed, boolean, id, integer, sized, text};
 use crate::ids::{SnapshotId, UploadId};
 use crate::names::{HostName, TemplateName};
 
@@ -97,7 +97,7 @@ pub const BASE: &str = "base";
 
 fn read_origin(f: &mut Fields<'_>) -> Origin {
     let template = f.optional("template_id", sized(1, 255));
-    let snapshot = f.optional("snapshot_id", snapshot_id);
+    let snapshot = f.optional("snapshot_id", id);
     if f.has("template_id") && f.has("snapshot_id") {
         f.fail("snapshot_id", "give at most one of template_id and snapshot_id");
     }
@@ -166,7 +166,7 @@ impl TryFrom<&Value> for Fork {
                 Ok(name)
             }),
             include_memory: f.optional("include_memory", boolean).unwrap_or(false),
-            snapshot_id: f.optional("snapshot_id", snapshot_id),
+            snapshot_id: f.optional("snapshot_id", id),
         };
         f.finish(Some(request))
     }
@@ -192,7 +192,7 @@ pub fn pause(body: &Value) -> Result<bool> {
 /// Reads the snapshot that a restore goes back to.
 pub fn restore(body: &Value) -> Result<SnapshotId> {
     let mut f = Fields::of(body);
-    let id = f.required("snapshot_id", snapshot_id);
+    let id = f.required("snapshot_id", id);
     f.finish(id)
 }
 
@@ -258,13 +258,13 @@ impl TryFrom<&Value> for CreateTemplate {
 fn read_template(f: &mut Fields<'_>) -> Option<CreateTemplate> {
     let name = f.required("name", |v| TemplateName::parse(text(v)?));
     let image = f.optional("image", image).map(|text| (SourceKind::Image, text));
-    let context = f.optional("context_id", upload_id);
+    let context = f.optional("context_id", id);
     if f.has("context_id") && !f.has("dockerfile") {
         f.fail("context_id", "goes with a dockerfile only");
     }
     let files = f.has("context_id");
     let dockerfile = f.optional("dockerfile", |v| dockerfile(v, files)).map(|text| (SourceKind::Dockerfile, text));
-    let snapshot = f.optional("from_snapshot", snapshot_id).map(|id| (SourceKind::FromSnapshot, id.to_string()));
+    let snapshot = f.optional("from_snapshot", id::<SnapshotId>).map(|id| (SourceKind::FromSnapshot, id.to_string()));
     let given = ["image", "dockerfile", "from_snapshot"].into_iter().filter(|field| f.has(field)).count();
     if given != 1 {
         f.fail("image", "give exactly one of image, dockerfile and from_snapshot");
@@ -300,10 +300,6 @@ fn host_name(value: &Value) -> Parsed<HostName> {
     HostName::parse(text(value)?)
 }
 
-fn snapshot_id(value: &Value) -> Parsed<SnapshotId> {
-    text(value)?.parse().map_err(|_| "must be a UUID".into())
-}
-
 fn on_timeout(value: &Value) -> Parsed<OnTimeout> {
     OnTimeout::parse(text(value)?)
 }
@@ -312,10 +308,6 @@ fn on_timeout(value: &Value) -> Parsed<OnTimeout> {
 fn title(value: &Value) -> Parsed<String> {
     let title = sized(1, 64)(value)?;
     if title.chars().any(char::is_control) { Err("must not have control characters".into()) } else { Ok(title) }
-}
-
-fn upload_id(value: &Value) -> Parsed<UploadId> {
-    text(value)?.parse().map_err(|_| "must be a UUID".into())
 }
 
 /// Rule: what may stand behind a `FROM` as it is.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::disk::{DiskType, size};
 use super::model::{ExposedPort, Protocol, RestartPolicy};
 use crate::error::Result;
-use crate::fields::{Fields, Parsed, boolean, integer, sized, text};
+use crate::fields::{Fields, Parsed, boolean, id, integer, sized, text};
 use crate::ids::{DiskId, VmId};
 use crate::names::Name;
 
@@ -145,7 +145,7 @@ fn read_root_disk(f: &mut Fields<'_>) -> Option<RootDisk> {
         return None;
     }
     f.object("root_disk", |f| match (f.has("attach_disk_request"), f.has("create_disk_request")) {
-        (true, false) => f.object("attach_disk_request", |f| f.required("disk_id", disk_id)).map(RootDisk::Attach),
+        (true, false) => f.object("attach_disk_request", |f| f.required("disk_id", id)).map(RootDisk::Attach),
         (false, true) => f.object("create_disk_request", |f| {
             let name = f.required("name", name);
             let size_gb = f.required("size_gb", integer(size::ROOT.0, size::ROOT.1));
@@ -161,7 +161,7 @@ fn read_root_disk(f: &mut Fields<'_>) -> Option<RootDisk> {
 
 fn read_data_disks(f: &mut Fields<'_>) -> (Vec<DiskId>, Vec<NewDisk>) {
     f.object("data_disks", |f| {
-        let attached = f.objects("attached_disks", MAX_DISKS, |f| f.required("disk_id", disk_id)).unwrap_or_default();
+        let attached = f.objects("attached_disks", MAX_DISKS, |f| f.required("disk_id", id)).unwrap_or_default();
         unique(f, "attached_disks", &attached);
         let created = f.objects("create_disks", MAX_DISKS, read_new_disk).unwrap_or_default();
         Some((attached, created))
@@ -222,7 +222,7 @@ impl TryFrom<&Value> for AttachDisk {
 
     fn try_from(body: &Value) -> Result<Self> {
         let mut f = Fields::of(body);
-        let vm_id = f.required("vm_id", |v| text(v)?.parse().map_err(|_| "must be a UUID".into()));
+        let vm_id = f.required("vm_id", id);
         f.finish(vm_id.map(|vm_id| Self { vm_id }))
     }
 }
@@ -262,10 +262,6 @@ pub fn name(value: &Value) -> Parsed<Name> {
 
 fn reference(value: &Value) -> Parsed<String> {
     sized(1, 255)(value)
-}
-
-fn disk_id(value: &Value) -> Parsed<DiskId> {
-    text(value)?.parse().map_err(|_| "must be a UUID".into())
 }
 
 fn restart_policy(value: &Value) -> Parsed<RestartPolicy> {

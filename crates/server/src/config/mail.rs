@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde::Deserialize;
 
-use super::secret::Secret;
+use berth_domain::Secret;
 
 /// Mail. Without an SMTP server, every mail is a file in the data folder's `outbox`.
 #[derive(Clone, Debug, Deserialize)]

@@ -17,7 +17,6 @@ mod price_list;
 mod prices;
 mod quota;
 mod sandbox;
-mod secret;
 mod secrets;
 mod traces;
 mod vm;
@@ -26,6 +25,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+pub use berth_domain::Secret;
 use berth_domain::gateway::{Model, Voice};
 use serde::Deserialize;
 
@@ -43,7 +43,6 @@ pub use overcommit::Overcommit;
 pub use prices::{Amount, PlanPrice, Prices};
 pub use quota::Quota;
 pub use sandbox::Sandbox;
-pub use secret::Secret;
 pub use secrets::Secrets;
 pub use traces::Traces;
 pub use vm::Vm;

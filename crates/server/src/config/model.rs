@@ -10,7 +10,7 @@ use berth_domain::gateway::{Access, Model, Source, Voice};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::secret::Secret;
+use berth_domain::Secret;
 
 /// How the gateway behaves.
 #[derive(Clone, Debug, Deserialize)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::secret::Secret;
+use berth_domain::Secret;
 
 /// Where the key lies: in a file, or in a variable of the environment.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -1,18 +1,15 @@
 //! Lists: the page a caller asks for, and the page it gets.
 
-use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use berth_domain::error::FieldError;
-use berth_domain::fields::unasked;
 use berth_domain::page::Page;
-use berth_domain::{Error, Result};
+use berth_domain::{Result, query};
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::envelope::ApiError;
-use super::path::storable;
 use crate::db::listing::{Listed, Listing};
 
 /// The query of a list, for the document.
@@ -115,78 +112,32 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
     }
 }
 
-/// The query of a request: decoded pairs, read by name, mistakes collected. A name that nobody asks for is one.
-pub struct Params {
-    pairs: Vec<(String, String)>,
-    errors: Vec<FieldError>,
-    asked: RefCell<Vec<String>>,
-}
+/// The query of a request, as handlers read it: [`query::Params`] with what lists are asked for.
+pub struct Params(pub query::Params);
 
 impl<S: Send + Sync> FromRequestParts<S> for Params {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        Ok(Self::parse(parts.uri.query().unwrap_or_default()))
+        Ok(Self(query::Params::parse(parts.uri.query().unwrap_or_default())))
+    }
+}
+
+impl Deref for Params {
+    type Target = query::Params;
+
+    fn deref(&self) -> &query::Params {
+        &self.0
+    }
+}
+
+impl DerefMut for Params {
+    fn deref_mut(&mut self) -> &mut query::Params {
+        &mut self.0
     }
 }
 
 impl Params {
-    /// Decodes a query.
-    pub fn parse(query: &str) -> Self {
-        let decoded = form_urlencoded::parse(query.as_bytes()).into_owned();
-        let pairs = decoded.map(|(name, value)| (name, storable(value))).collect();
-        Self { pairs, errors: Vec::new(), asked: RefCell::default() }
-    }
-
-    /// The value of a parameter; the last one where it stands several times.
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.know(name);
-        self.pairs.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
-    }
-
-    /// The parameters whose name begins with a prefix, without it.
-    pub fn below(&self, prefix: &str) -> Vec<(String, String)> {
-        let named = self.pairs.iter().filter_map(|(name, value)| Some((name.strip_prefix(prefix)?, value)));
-        named
-            .map(|(name, value)| {
-                self.know(&format!("{prefix}{name}"));
-                (name.to_owned(), value.clone())
-            })
-            .collect()
-    }
-
-    fn know(&self, name: &str) {
-        let mut asked = self.asked.borrow_mut();
-        if asked.iter().all(|known| known != name) {
-            asked.push(name.to_owned());
-        }
-    }
-
-    /// Notes a mistake.
-    pub fn fail(&mut self, name: &str, message: impl Into<String>) {
-        self.errors.push(FieldError { field: name.to_owned(), message: message.into() });
-    }
-
-    /// A parameter read by a rule; a mistake is noted.
-    pub fn read<T>(&mut self, name: &str, rule: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
-        let parsed = rule(self.get(name)?);
-        parsed.map_err(|message| self.errors.push(FieldError { field: name.to_owned(), message })).ok()
-    }
-
-    /// A whole number within bounds.
-    pub fn integer(&mut self, name: &str, max: i64) -> Option<i64> {
-        self.read(name, |text| Page::bound(text, max))
-    }
-
-    /// The page asked for.
-    pub fn page(&mut self) -> Page {
-        let default = Page::default();
-        Page {
-            number: self.integer("page", Page::MAX_NUMBER).unwrap_or(default.number),
-            limit: self.integer("limit", Page::MAX_LIMIT).unwrap_or(default.limit),
-        }
-    }
-
     /// What is asked of a list: the page, and as far as its rows have them a status, a name, a label and the order.
     pub fn listing(&mut self, listed: &Listed) -> Listing {
         let label = listed.labels.and_then(|_| self.get("label")).map(|text| match text.split_once('=') {
@@ -203,9 +154,7 @@ impl Params {
     }
 
     /// Refuses with every mistake that was noted, and every parameter that nobody asked for.
-    pub fn finish(mut self) -> Result<()> {
-        let names = self.pairs.iter().map(|(name, _)| name.as_str());
-        self.errors.extend(unasked("parameter", names, &self.asked.into_inner()));
-        if self.errors.is_empty() { Ok(()) } else { Err(Error::invalid(self.errors)) }
+    pub fn finish(self) -> Result<()> {
+        self.0.finish()
     }
 }

@@ -30,7 +30,6 @@ pub mod query;
 pub mod reply;
 pub mod seated;
 pub mod seats;
-pub mod series;
 pub mod server;
 pub mod streams;
 pub mod taken;

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
+use berth_domain::query::storable;
 use berth_domain::{Code, Error, Result};
 
 use super::envelope::ApiError;
@@ -18,11 +19,6 @@ impl<S: Send + Sync> FromRequestParts<S> for PathText {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         Ok(Self::of(parts).await?)
     }
-}
-
-/// A text that every database takes: NUL, which nothing is called by, becomes a character of the same kind.
-pub fn storable(text: String) -> String {
-    if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
 }
 
 impl PathText {

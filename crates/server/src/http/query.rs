@@ -5,7 +5,7 @@
 //! there, beside every other mistake. All others are judged here, by the table that the document makes, where the
 //! extractors know who asks: 401, 404 and 403 come before.
 //!
-//! [`Params`]: super::list::Params
+//! [`Params`]: berth_domain::query::Params
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,8 +13,7 @@ use std::sync::Arc;
 use axum::extract::MatchedPath;
 use axum::http::Method;
 use axum::http::request::Parts;
-use berth_domain::fields::unasked;
-use berth_domain::{Error, Result};
+use berth_domain::{Result, query};
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
 use utoipa::openapi::{OpenApi, PathItem, RefOr};
 
@@ -98,7 +97,5 @@ fn known(parts: &Parts) -> Option<&Known> {
 }
 
 fn judge(parts: &Parts, known: &[String]) -> Result<()> {
-    let pairs: Vec<_> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).collect();
-    let unknown = unasked("parameter", pairs.iter().map(|(name, _)| name.as_ref()), known);
-    if unknown.is_empty() { Ok(()) } else { Err(Error::invalid(unknown)) }
+    query::refuse_unknown(parts.uri.query().unwrap_or_default(), known)
 }

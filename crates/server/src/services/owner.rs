@@ -1,5 +1,6 @@
 //! Whose something is, as administrators of the platform see it in their lists.
 
+use berth_domain::query::short;
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
@@ -51,11 +52,6 @@ pub struct OwnerParams {
 
 /// Reads whose things are listed.
 pub fn whose(params: &mut Params) -> OwnerFilter {
-    let mut name = |field: &str| {
-        params.read(field, |text| match text.len() {
-            1..=LONGEST => Ok(text.to_owned()),
-            _ => Err("must have 1 to 100 bytes".into()),
-        })
-    };
+    let mut name = |field: &str| params.read(field, short(LONGEST));
     OwnerFilter { org: name("org"), project: name("project") }
 }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use berth_domain::ids::SandboxId;
+use berth_domain::series::{Bounds, Steps};
 use berth_domain::{Result, Timestamp};
 use futures::{StreamExt, future};
 use tokio::sync::mpsc;
@@ -17,7 +18,6 @@ use super::store::metrics::{self, LEVELS, Used};
 use super::store::sandbox::Running;
 use super::{Sandboxes, store};
 use crate::db::Db;
-use crate::http::series::{Bounds, Steps};
 
 /// Seconds between two samples.
 pub const INTERVAL: i64 = 5;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use berth_domain::Timestamp;
 use berth_domain::ids::VmId;
+use berth_domain::series::Steps;
 
 use super::engine::Usage;
-use crate::http::series::Steps;
 
 /// Seconds between two samples.
 pub const INTERVAL: i64 = 10;

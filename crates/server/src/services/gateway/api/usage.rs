@@ -2,7 +2,8 @@
 
 use axum::Json;
 use axum::extract::State;
-use berth_domain::Timestamp;
+use berth_domain::series::{Bounds, Steps};
+use berth_domain::{Timestamp, query};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -10,7 +11,6 @@ use crate::http::auth::Onlooker;
 use crate::http::envelope::ErrorBody;
 use crate::http::list::Params;
 use crate::http::reply::Reply;
-use crate::http::series::{Bounds, Steps};
 use crate::services::gateway::Gateway;
 use crate::services::gateway::store::usage::{self, Grouping, StepRow};
 
@@ -72,7 +72,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn read(mut params: Params) -> berth_domain::Result<Self> {
+    fn read(mut params: query::Params) -> berth_domain::Result<Self> {
         let group_by = params.read("group_by", grouping);
         let word = |name: &str| params.get(name).map(str::to_owned);
         let (window, resolution) = (word("window"), word("resolution"));
@@ -105,7 +105,7 @@ fn grouping(text: &str) -> Result<Grouping, String> {
 pub(super) async fn get_usage(
     State(gateway): State<Gateway>,
     Onlooker(scope): Onlooker,
-    params: Params,
+    Params(params): Params,
 ) -> Reply<Json<UsageView>> {
     let Asked { steps, words: (window, resolution), group_by } = Asked::read(params)?;
     gateway.meter().catch_up().await?;
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn read(query: &str) -> berth_domain::Result<Asked> {
-        Asked::read(Params::parse(query))
+        Asked::read(query::Params::parse(query))
     }
 
     fn asked(window: (i64, &str), resolution: (i64, &str), group_by: Option<Grouping>) -> Asked {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use berth_domain::Timestamp;
 use berth_domain::gateway::{Nano, Usage};
 use berth_domain::ids::{KeyId, OrgId, ProjectId};
+use berth_domain::query::storable;
 
 use super::bound;
 use super::totals::{Counts, Group, minute};
-use crate::http::path::storable;
 
 /// What a request took.
 #[derive(Clone, Debug)]

@@ -7,9 +7,10 @@ use crate::http::envelope::ErrorBody;
 use crate::http::list::Params;
 use crate::http::reply::Reply;
 use crate::services::project::Projects;
-use crate::services::project::wire::resource_usage::{Asked, ResourceUsageView};
+use crate::services::project::wire::resource_usage::ResourceUsageView;
 use axum::Json;
 use axum::extract::State;
+use berth_domain::resource_usage::request::Asked;
 use berth_domain::resource_usage::{By, Totals};
 use berth_domain::{Error, Result};
 
@@ -34,7 +35,7 @@ const BY_PROJECT: By = By { day: false, project: true, resource: false };
 pub(super) async fn get_resource_usage(
     State(projects): State<Projects>,
     Onlooker(scope): Onlooker,
-    params: Params,
+    Params(params): Params,
 ) -> Reply<Json<ResourceUsageView>> {
     let asked = Asked::read(params, (BY_RESOURCE, &["day", "resource"]), projects.clock.now())?;
     Ok(Json(view(&projects, Whose::Project(scope.project), asked).await?))
@@ -55,7 +56,7 @@ pub(super) async fn get_resource_usage(
 pub(super) async fn get_org_resource_usage(
     State(projects): State<Projects>,
     OrgManager(scope): OrgManager,
-    params: Params,
+    Params(params): Params,
 ) -> Reply<Json<ResourceUsageView>> {
     let asked = Asked::read(params, (BY_PROJECT, &["day", "project", "resource"]), projects.clock.now())?;
     Ok(Json(view(&projects, Whose::Org(scope.org), asked).await?))

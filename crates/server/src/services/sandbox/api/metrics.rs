@@ -2,13 +2,13 @@
 
 use axum::Json;
 use axum::extract::State;
+use berth_domain::series::Steps;
 
 use crate::http::auth::SandboxReader;
 use crate::http::envelope::ErrorBody;
 use crate::http::list::Params;
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
-use crate::http::series::Steps;
 use crate::services::sandbox::wire::metrics::MetricsView;
 use crate::services::sandbox::{Sandboxes, metrics, ops};
 
@@ -24,7 +24,7 @@ pub(super) async fn get_sandbox_metrics(
     State(sandboxes): State<Sandboxes>,
     SandboxReader(scope): SandboxReader,
     path: PathText,
-    params: Params,
+    Params(params): Params,
 ) -> Reply<Json<MetricsView>> {
     let id = path.id("sandbox_id")?;
     let steps = Steps::read(params, metrics::BOUNDS)?;

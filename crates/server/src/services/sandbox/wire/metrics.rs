@@ -1,10 +1,10 @@
 //! Series of a sandbox.
 
 use berth_domain::Timestamp;
+use berth_domain::series::Steps;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::http::series::Steps;
 use crate::services::sandbox::metrics::Point;
 use crate::services::sandbox::store::metrics::Used;
 

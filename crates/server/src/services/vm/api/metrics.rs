@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use berth_domain::Timestamp;
 use berth_domain::ids::VmId;
+use berth_domain::series::{Bounds, Steps};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -13,7 +14,6 @@ use crate::http::envelope::ErrorBody;
 use crate::http::list::Params;
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
-use crate::http::series::{Bounds, Steps};
 use crate::services::vm::metrics::{INTERVAL, KEPT};
 use crate::services::vm::{Vms, store};
 
@@ -55,7 +55,7 @@ pub(super) async fn get_vm_metrics(
     State(vms): State<Vms>,
     Reader(scope): Reader,
     path: PathText,
-    params: Params,
+    Params(params): Params,
 ) -> Reply<Json<MetricsView>> {
     let id: VmId = path.id("vm_id")?;
     let Steps { window, resolution } = Steps::read(params, BOUNDS)?;

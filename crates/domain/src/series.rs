@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use berth_domain::error::FieldError;
-use berth_domain::{Error, Result, Timestamp};
-
-use super::list::Params;
+use crate::Timestamp;
+use crate::error::{Error, Result};
+use crate::query::Params;
 
 /// Most points of a series.
 pub const MOST: i64 = 2000;
@@ -43,7 +42,7 @@ impl Steps {
         params.finish()?;
         if window / resolution > MOST || resolution > window {
             let message = format!("must divide the window into 1 to {MOST} steps");
-            return Err(Error::invalid(vec![FieldError { field: "resolution".into(), message }]));
+            return Err(Error::field("resolution", message));
         }
         Ok(Self { window, resolution })
     }
