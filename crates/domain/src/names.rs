@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use serde_json::Value;
+
+use crate::fields::{Parsed, sized, text};
+
 /// A DNS-1123 label of at most 20 characters: the name of a VM or a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name(String);
@@ -111,6 +115,29 @@ impl Slug {
     }
 }
 
+/// Rule: a slug.
+pub fn slug(value: &Value) -> Parsed<Slug> {
+    Slug::parse(text(value)?)
+}
+
+/// Rule: a name for people: 1 to 100 characters, none of them a control character, not only white space.
+pub fn title(value: &Value) -> Parsed<String> {
+    let text = sized(1, 100)(value)?;
+    if text.trim().is_empty() || text.chars().any(char::is_control) {
+        return Err("must have 1 to 100 characters, not only white space, and no control characters".into());
+    }
+    Ok(text)
+}
+
+/// Rule: a name that stands in mails to strangers: a title without a web address.
+pub fn public_name(value: &Value) -> Parsed<String> {
+    let name = title(value)?;
+    if misleads(&name) {
+        return Err("must hold no web address and no invisible characters; put a space behind a dot".into());
+    }
+    Ok(name)
+}
+
 /// Whether a name would mislead those who read it in a mail: it holds what mail programs make a link of, or characters
 /// that are not seen or turn the order of others.
 pub fn misleads(name: &str) -> bool {
@@ -154,8 +181,10 @@ fn label(text: &str, max: usize) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn both_sides_of_every_bound() {
@@ -173,6 +202,19 @@ mod tests {
             let text = "a".repeat(length);
             assert_eq!((HostName::parse(&text).is_ok(), TemplateName::parse(&text).is_ok()), (good, good));
         }
+    }
+
+    #[test]
+    fn titles_have_two_sides() {
+        let longest = "ä".repeat(100);
+        for (text, good) in
+            [("x", true), (longest.as_str(), true), ("", false), (" \u{a0}", false), ("a\nb", false), ("a\0", false)]
+        {
+            assert_eq!(title(&json!(text)).is_ok(), good, "{text:?}");
+        }
+        assert!(title(&json!(format!("{longest}ä"))).is_err() && title(&json!(1)).is_err());
+        assert!(title(&json!("evil.com")).is_ok() && public_name(&json!("evil.com")).is_err());
+        assert!(public_name(&json!("Acme Inc.")).is_ok());
     }
 
     #[test]

@@ -8,9 +8,19 @@ use core::net::IpAddr;
 use std::fmt;
 
 use ipnet::IpNet;
+use serde_json::Value;
 
+use crate::Timestamp;
+use crate::error::{Error, Result};
+use crate::fields::{Fields, integer, text, time};
+use crate::names::title;
 use crate::sandbox::network::Rule;
 use crate::words;
+
+/// Longest overlap of a key and its successor: a week, in seconds.
+pub const OVERLAP: i64 = 7 * 86_400;
+/// Most networks that a key may be used from.
+pub const NETWORKS: usize = 50;
 
 words! {
     /// What a key is good for.
@@ -106,6 +116,117 @@ impl fmt::Display for Networks {
     }
 }
 
+/// A key to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewKey {
+    /// Name.
+    pub name: String,
+    /// What it is good for.
+    pub scopes: KeyScopes,
+    /// When it ends.
+    pub expires_at: Option<Timestamp>,
+    /// Where it may be used from.
+    pub networks: Networks,
+}
+
+fn networks(f: &mut Fields<'_>) -> Option<Networks> {
+    f.list("source_networks", NETWORKS, |v| Networks::read(text(v)?)).map(Networks::new)
+}
+
+fn scopes(f: &mut Fields<'_>) -> Option<KeyScopes> {
+    let listed = f.list("scopes", 10, |v| KeyScope::parse(text(v)?))?;
+    let known = KeyScopes::new(listed);
+    if known.is_none() && !f.failed() {
+        f.fail("scopes", "must have at least one of: vm sandbox inference");
+    }
+    known
+}
+
+impl TryFrom<&Value> for NewKey {
+    type Error = Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let name = f.required("name", title);
+        if !f.has("scopes") {
+            f.fail("scopes", "is required");
+        }
+        let scopes = scopes(&mut f);
+        let expires_at = f.optional("expires_at", time);
+        let networks = networks(&mut f).unwrap_or_default();
+        f.finish(name.zip(scopes).map(|(name, scopes)| Self { name, scopes, expires_at, networks }))
+    }
+}
+
+/// What changes of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeKey {
+    /// Name.
+    pub name: Option<String>,
+    /// What it is good for.
+    pub scopes: Option<KeyScopes>,
+    /// When it ends.
+    pub expires_at: Option<Timestamp>,
+    /// Where it may be used from.
+    pub networks: Option<Networks>,
+}
+
+impl TryFrom<&Value> for ChangeKey {
+    type Error = Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let name = f.optional("name", title);
+        let scopes = scopes(&mut f);
+        let expires_at = f.optional("expires_at", time);
+        let networks = networks(&mut f);
+        f.finish(Some(Self { name, scopes, expires_at, networks }))
+    }
+}
+
+/// Reads how long a key and its successor are both good, in seconds; absent is 0.
+///
+/// # Errors
+/// Every invalid field.
+pub fn overlap(body: &Value) -> Result<i64> {
+    let mut f = Fields::of(body);
+    let overlap = f.optional("overlap_seconds", integer(0, OVERLAP));
+    f.finish(Some(overlap.unwrap_or(0)))
+}
+
+/// Refuses an end that a key gets now and that is past.
+///
+/// # Errors
+/// The field.
+pub fn refuse_past(end: Option<Timestamp>, now: Timestamp) -> Result<()> {
+    match end {
+        Some(end) if end <= now => Err(Error::field("expires_at", "must be in the future")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a key lives longer than its organization lets keys live, in seconds, counted from when it was made.
+pub fn outlives(end: Option<Timestamp>, made: Timestamp, longest: Option<i64>) -> bool {
+    longest.is_some_and(|longest| end.is_none_or(|end| end > made.plus_seconds(longest)))
+}
+
+/// Refuses an end that would let a key live longer than its organization lets keys live.
+///
+/// # Errors
+/// The field, with the latest end.
+pub fn refuse_long(end: Option<Timestamp>, made: Timestamp, longest: Option<i64>) -> Result<()> {
+    match longest.filter(|_| outlives(end, made, longest)) {
+        Some(longest) => {
+            let last = made.plus_seconds(longest);
+            Err(Error::field(
+                "expires_at",
+                format!("must be {last} or earlier: the organization lets no key live longer"),
+            ))
+        }
+        None => Ok(()),
+    }
+}
+
 /// What every key begins with.
 pub const PREFIX: &str = "brt_";
 /// Characters of the public part.
@@ -154,8 +275,10 @@ fn checksum(body: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn a_key_is_recognised_and_its_checksum_is_the_contract_s() {
@@ -194,6 +317,53 @@ mod tests {
         assert_eq!(Networks::parse(&networks.to_string()), Ok(networks));
         for bad in ["198.51.100.1/24", "::ffff:0:0/96", "example.org", "10.0.0.0/33", ""] {
             assert!(Networks::read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_key_needs_a_name_and_a_scope() {
+        let key = NewKey::try_from(&json!({"name": "ci", "scopes": ["vm", "vm"]})).unwrap();
+        assert_eq!((key.scopes.to_string().as_str(), key.expires_at, key.networks), ("vm", None, Networks::default()));
+        let mistakes = |body: Value| {
+            let details = NewKey::try_from(&body).unwrap_err().details;
+            details.into_iter().map(|d| (d.field, d.message)).collect::<Vec<_>>()
+        };
+        let told = |all: &[(&str, &str)]| {
+            all.iter().map(|(field, message)| ((*field).to_owned(), (*message).to_owned())).collect::<Vec<_>>()
+        };
+        assert_eq!(mistakes(json!({})), told(&[("name", "is required"), ("scopes", "is required")]));
+        let none = "must have at least one of: vm sandbox inference";
+        assert_eq!(mistakes(json!({"name": "ci", "scopes": []})), told(&[("scopes", none)]));
+        // What stands there is told, not that nothing is left.
+        let unknown = "must be one of: vm sandbox inference";
+        assert_eq!(mistakes(json!({"name": "ci", "scopes": ["root"]})), told(&[("scopes[0]", unknown)]));
+    }
+
+    #[test]
+    fn lists_and_overlaps_have_limits() {
+        let with = |networks: usize| {
+            let networks = vec!["192.0.2.1"; networks];
+            ChangeKey::try_from(&json!({"source_networks": networks}))
+                .map(|change| change.networks.unwrap().texts().len())
+        };
+        assert_eq!((with(0), with(NETWORKS)), (Ok(0), Ok(NETWORKS)));
+        assert!(with(NETWORKS + 1).is_err());
+        let nothing = ChangeKey { name: None, scopes: None, expires_at: None, networks: None };
+        assert_eq!(ChangeKey::try_from(&json!({})), Ok(nothing));
+        assert_eq!((overlap(&json!({})), overlap(&json!({"overlap_seconds": OVERLAP}))), (Ok(0), Ok(OVERLAP)));
+        assert!(overlap(&json!({"overlap_seconds": OVERLAP + 1})).is_err());
+    }
+
+    #[test]
+    fn ends_have_two_sides() {
+        let (made, second) = (Timestamp(1_000_000), Timestamp::SECOND);
+        assert!(refuse_past(Some(made), made).is_err() && refuse_past(Some(Timestamp(made.0 + 1)), made).is_ok());
+        assert!(refuse_past(None, made).is_ok());
+        let last = Timestamp(made.0 + 60 * second);
+        assert!(refuse_long(Some(last), made, Some(60)).is_ok() && refuse_long(None, made, None).is_ok());
+        for end in [None, Some(Timestamp(last.0 + 1))] {
+            let error = refuse_long(end, made, Some(60)).unwrap_err();
+            assert!(error.message.contains(&last.to_string()), "{error}");
         }
     }
 

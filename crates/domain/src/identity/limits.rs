@@ -83,6 +83,19 @@ impl Limits {
         })
     }
 
+    /// Reads what a project may have, of which the number of projects is no part.
+    ///
+    /// # Errors
+    /// Every invalid field.
+    pub fn of_project(body: &Value) -> Result<Self> {
+        let limits = Self::try_from(body)?;
+        if limits.projects.is_some() {
+            let message = "is a limit of an organization; PUT /api/v1/admin/orgs/{org_id}/quota sets it";
+            return Err(Error::field("projects", message));
+        }
+        Ok(limits)
+    }
+
     /// Whether nothing is limited.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -117,6 +130,13 @@ mod tests {
         assert_eq!(Limits::try_from(&body).unwrap(), limits);
         assert_eq!(serde_json::from_value::<Limits>(body).unwrap(), limits);
         assert!(Limits::try_from(&json!({})).unwrap().is_empty() && !limits.is_empty());
+    }
+
+    #[test]
+    fn a_project_holds_no_projects() {
+        assert!(Limits::of_project(&json!({"vms": 1, "projects": null})).is_ok());
+        assert_eq!(Limits::of_project(&json!({"projects": 1})).unwrap_err().details[0].field, "projects");
+        assert!(Limits::try_from(&json!({"projects": 1})).is_ok());
     }
 
     #[test]

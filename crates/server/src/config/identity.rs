@@ -1,6 +1,7 @@
 //! `[identity]`: every number of the contract's section 2.
 
 use anyhow::{Result, ensure};
+use berth_domain::identity::password::Rules;
 use serde::Deserialize;
 
 /// What an address has to be verified for.
@@ -198,6 +199,11 @@ impl Identity {
         if matches!(self.require_verified_email, VerifiedEmail::ByListener) {
             self.require_verified_email = if on_loopback { VerifiedEmail::Never } else { VerifiedEmail::Acting };
         }
+    }
+
+    /// What is asked of passwords.
+    pub const fn password_rules(&self) -> Rules {
+        Rules { least: self.password_min_length, most: self.password_max_length }
     }
 
     /// Sign-ups a minute for one network.

@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Context;
-use berth_domain::Timestamp;
 use berth_domain::ids::OutboxId;
+use berth_domain::{Secret, Timestamp};
 use lettre::message::{Body, Mailbox, header};
 use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
 use serde_json::json;
 
-use crate::config::{Config, Secret};
+use crate::config::Config;
 use crate::private_file;
 
 /// A link and a code that verify an address.

@@ -1,8 +1,8 @@
-//! Passwords: what is allowed, and hashing that cannot be used to exhaust the machine.
+//! Passwords: hashing that cannot be used to exhaust the machine. Which are taken,
+//! [`berth_domain::identity::password`] says.
 
-use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
 
 use argon2::password_hash::phc::{Output, ParamsString, PasswordHash, Salt};
 use argon2::{ARGON2ID_IDENT, Algorithm, Argon2, Block, Params, Version};
@@ -11,29 +11,8 @@ use tokio::sync::Semaphore;
 
 use crate::config::Identity;
 
-/// Common passwords, one a line, in lower case.
-const COMMON: &str = include_str!("common_passwords.txt");
-
-static COMMON_SET: LazyLock<HashSet<&'static str>> = LazyLock::new(|| COMMON.lines().collect());
-
 /// Above 32 MiB the C library gives memory back to the system as soon as it is free; below, it may keep it.
 const GIVEN_BACK: usize = (33 << 20) / Block::SIZE;
-
-/// The rule a password breaks, if it breaks one.
-pub fn check(password: &str, email: &str, config: &Identity) -> Result<(), String> {
-    let (least, most) = (config.password_min_length, config.password_max_length);
-    if !(least..=most).contains(&password.chars().count()) {
-        return Err(format!("must have {least} to {most} characters"));
-    }
-    let lower = password.to_lowercase();
-    if lower == email.to_lowercase() {
-        return Err("must not be the address".into());
-    }
-    if COMMON_SET.contains(lower.as_str()) {
-        return Err("is one of the most common passwords; choose another".into());
-    }
-    Ok(())
-}
 
 /// For whom a password is hashed: each has a queue, so that strangers who sign up keep nobody from signing in.
 #[derive(Clone, Copy, Debug)]
@@ -180,19 +159,5 @@ mod tests {
         drop(busy);
         assert!(!account.await.unwrap());
         assert!(futures::future::join_all(newcomers).await.iter().all(Result::is_ok));
-    }
-
-    #[test]
-    fn rules_on_both_sides() {
-        let config = Identity::default();
-        let check = |p: &str| check(p, "someone.long@example.org", &config);
-        assert!(check(&"ä1b2".repeat(3)).is_ok());
-        assert!(check("a1b2c3d4e5f").is_err());
-        assert!(check(&"ab3x".repeat(32)).is_ok());
-        assert!(check(&format!("{}y", "ab3x".repeat(32))).is_err());
-        assert!(check("Someone.Long@example.org").is_err());
-        assert!(check("Password1234").is_err());
-        assert!(COMMON_SET.len() >= 3000, "{}", COMMON_SET.len());
-        assert!(COMMON_SET.iter().all(|p| !p.chars().any(char::is_uppercase)));
     }
 }

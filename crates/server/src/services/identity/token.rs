@@ -11,13 +11,12 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use berth_domain::identity::api_key;
 use berth_domain::ids::{SessionId, UserId};
-use berth_domain::{Error, Result, Timestamp};
+use berth_domain::{Error, Result, Secret, Timestamp};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::store::signing_key::SigningKeyRow;
-use crate::config::Secret;
 use crate::hex;
 use crate::http::auth::unauthorized;
 

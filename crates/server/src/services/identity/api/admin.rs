@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use berth_domain::identity::admin::{NewUser, administrator};
 
 use crate::http::auth::Administrator;
 use crate::http::body;
@@ -11,9 +12,7 @@ use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
-use crate::services::identity::wire::admin::{
-    AdminProjectView, AdministratorBody, NewUser, NewUserBody, administrator,
-};
+use crate::services::identity::wire::admin::{AdminProjectView, AdministratorBody, NewUserBody};
 use crate::services::identity::wire::suspension::AdminUserView;
 use crate::services::identity::{Identity, ops, store};
 use crate::services::owner::{OwnerParams, whose};

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use berth_domain::identity::api_key::{ChangeKey, NewKey, overlap};
 
 use crate::http::auth::{KeyItself, ProjectManager};
 use crate::http::body::{self, OptionalJson};
@@ -14,7 +15,7 @@ use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::identity::absence::{not_found, project_not_found};
 use crate::services::identity::wire::api_key::{
-    ChangeKey, ChangeKeyBody, KeyView, NewKey, NewKeyBody, NewKeyView, OwnKeyView, RotateKeyBody, overlap,
+    ChangeKeyBody, KeyView, NewKeyBody, NewKeyView, OwnKeyView, RotateKeyBody,
 };
 use crate::services::identity::{Identity, ops, store};
 

@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use berth_domain::identity::audit::Filter;
 use bytes::Bytes;
 use futures::Stream;
 
@@ -12,8 +13,7 @@ use crate::http::auth::{Administrator, OrgManager, Person};
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{List, PageParams, Params};
 use crate::http::reply::Reply;
-use crate::services::identity::store::audit::Filter;
-use crate::services::identity::wire::audit::{AuditParams, AuditView, OrgParam, read, read_all};
+use crate::services::identity::wire::audit::{AuditParams, AuditView, OrgParam};
 use crate::services::identity::{Identity, ops, store};
 
 /// The media type of JSON lines.
@@ -27,9 +27,9 @@ const LINES: &str = "application/x-ndjson";
 pub(super) async fn list_audit_log(
     State(identity): State<Identity>,
     OrgManager(scope): OrgManager,
-    params: Params,
+    Params(params): Params,
 ) -> Reply<Json<List<AuditView>>> {
-    let (filter, page) = read(params)?;
+    let (filter, page) = Filter::read(params)?;
     let (rows, total) = store::audit::list(&identity.inner.db, scope.org, &filter, page).await?;
     Ok(Json(List::new(rows.into_iter().map(AuditView::from).collect(), page, total)))
 }
@@ -43,9 +43,9 @@ pub(super) async fn list_all_audit(
     State(identity): State<Identity>,
     Administrator(admin): Administrator,
     headers: HeaderMap,
-    params: Params,
+    Params(params): Params,
 ) -> Reply<Response> {
-    let (filter, page) = read_all(params)?;
+    let (filter, page) = Filter::read_all(params)?;
     if wants_lines(&headers) {
         ops::audit::export(&identity, &admin, &filter).await?;
         let body = Body::from_stream(lines(identity, admin, filter));

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use berth_domain::identity::invitation::{NewInvitation, token};
 
 use crate::http::auth::{OrgManager, Person};
 use crate::http::body;
@@ -11,7 +12,7 @@ use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::list::{List, PageParams, Params, SortParams};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
-use crate::services::identity::wire::invitation::{InvitationView, NewInvitation, NewInvitationBody, TokenBody, token};
+use crate::services::identity::wire::invitation::{InvitationView, NewInvitationBody, TokenBody};
 use crate::services::identity::wire::org::OrgView;
 use crate::services::identity::{Identity, ops, store};
 

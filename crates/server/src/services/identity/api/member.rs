@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use berth_domain::identity::member::{NewMember, org_role, project_role};
 
 use crate::http::auth::{OrgManager, OrgReader, ProjectManager};
 use crate::http::body;
@@ -11,9 +12,7 @@ use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
-use crate::services::identity::wire::member::{
-    MemberView, NewMember, NewMemberBody, OrgRoleBody, ProjectRoleBody, org_role, project_role,
-};
+use crate::services::identity::wire::member::{MemberView, NewMemberBody, OrgRoleBody, ProjectRoleBody};
 use crate::services::identity::{Identity, ops, store};
 
 /// The members of an organization, newest first.

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use berth_domain::identity::org::{ChangeOrg, NewOrg};
 
 use crate::http::auth::{OrgOwner, OrgReader, Person};
 use crate::http::body;
@@ -11,8 +12,7 @@ use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::reply::Reply;
 use crate::services::identity::absence::org_not_found;
-use crate::services::identity::wire::org::{ChangeOrg, ChangeOrgBody, OrgView};
-use crate::services::identity::wire::user::{Named, NamedBody};
+use crate::services::identity::wire::org::{ChangeOrgBody, NamedBody, OrgView};
 use crate::services::identity::{Identity, ops, store};
 
 /// The organizations the caller belongs to, newest first.
@@ -44,7 +44,7 @@ pub(super) async fn create_org(
     body::Json(body): body::Json,
 ) -> Reply<Outcome<OrgView>> {
     let key = key.bind(&person.caller, &body).await?;
-    Ok(ops::org::create(&identity, &person, Named::of_org(&body)?, key).await?)
+    Ok(ops::org::create(&identity, &person, NewOrg::try_from(&body)?, key).await?)
 }
 
 /// One organization.

@@ -2,6 +2,7 @@
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use berth_domain::identity::password::{ChangePassword, ResetPassword, address};
 
 use super::counted::counted;
 use crate::http::auth::Person;
@@ -10,10 +11,8 @@ use crate::http::client_address::ClientAddress;
 use crate::http::envelope::{ErrorBody, RequestId};
 use crate::http::reply::Reply;
 use crate::services::identity::limits::Door;
-use crate::services::identity::wire::password::{
-    AddressBody, ChangePassword, ChangePasswordBody, ResetPassword, ResetPasswordBody, address,
-};
-use crate::services::identity::{Identity, ops, password};
+use crate::services::identity::wire::password::{AddressBody, ChangePasswordBody, ResetPasswordBody};
+use crate::services::identity::{Identity, ops};
 
 /// Has a link sent that sets a new password. The answer is the same whether there is an account or not.
 #[utoipa::path(post, path = "/api/v1/auth/password/forgot", operation_id = "forgotPassword", tag = "identity",
@@ -42,7 +41,7 @@ pub(super) async fn reset_password(
     request: Request,
 ) -> Reply<StatusCode> {
     let body = counted(&identity, Door::Proof, from, request).await?;
-    let rules = |new: &str| password::check(new, "", &identity.inner.config);
+    let rules = identity.inner.config.password_rules();
     ops::password::reset(&identity, ResetPassword::read(&body, rules)?, from.network(), &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -59,7 +58,7 @@ pub(super) async fn change_password(
     from: ClientAddress,
     body::Json(body): body::Json,
 ) -> Reply<StatusCode> {
-    let rules = |new: &str| password::check(new, "", &identity.inner.config);
+    let rules = identity.inner.config.password_rules();
     ops::password::change(&identity, &person, from.network(), ChangePassword::read(&body, rules)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use berth_domain::identity::policy::{Action, may};
+use berth_domain::identity::project::{ChangeProject, NewProject};
 
 use crate::http::auth::{OrgManager, OrgReader, ProjectManager, ProjectOwner, ProjectReader};
 use crate::http::body;
@@ -13,8 +14,8 @@ use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::reply::Reply;
 use crate::services::identity::absence::project_not_found;
 use crate::services::identity::store::project::ProjectRow;
-use crate::services::identity::wire::project::ProjectView;
-use crate::services::identity::wire::user::{Named, NamedBody, Renamed, RenamedBody};
+use crate::services::identity::wire::org::NamedBody;
+use crate::services::identity::wire::project::{ChangeProjectBody, ProjectView};
 use crate::services::identity::{Identity, ops, store};
 
 /// The projects of an organization that the caller sees, newest first.
@@ -48,7 +49,7 @@ pub(super) async fn create_project(
     body::Json(body): body::Json,
 ) -> Reply<Outcome<ProjectView>> {
     let key = key.bind(&scope.person.caller, &body).await?;
-    Ok(ops::project::create(&identity, &scope, Named::try_from(&body)?, key).await?)
+    Ok(ops::project::create(&identity, &scope, NewProject::try_from(&body)?, key).await?)
 }
 
 /// One project.
@@ -66,7 +67,7 @@ pub(super) async fn get_project(
 
 /// Changes a project's name or slug.
 #[utoipa::path(patch, path = "/api/v1/orgs/{org_id}/projects/{project_id}", operation_id = "updateProject",
-    tag = "identity", params(("org_id" = String, Path), ("project_id" = String, Path)), request_body = RenamedBody,
+    tag = "identity", params(("org_id" = String, Path), ("project_id" = String, Path)), request_body = ChangeProjectBody,
     responses((status = 200, body = ProjectView), (status = 400, body = ErrorBody), (status = 401,
     body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409,
     body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 503,
@@ -76,7 +77,7 @@ pub(super) async fn update_project(
     ProjectManager(scope): ProjectManager,
     body::Json(body): body::Json,
 ) -> Reply<Json<ProjectView>> {
-    Ok(Json(ops::project::update(&identity, &scope, Renamed::try_from(&body)?).await?))
+    Ok(Json(ops::project::update(&identity, &scope, ChangeProject::try_from(&body)?).await?))
 }
 
 /// Deletes a project that holds nothing; its keys end.

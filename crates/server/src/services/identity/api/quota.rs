@@ -2,7 +2,6 @@
 
 use axum::Json;
 use axum::extract::State;
-use berth_domain::Error;
 
 use crate::db::quota;
 use crate::db::tenant::Whose;
@@ -43,11 +42,7 @@ pub(super) async fn set_limits(
     path: PathText,
     body::Json(body): body::Json,
 ) -> Reply<Json<LimitsView>> {
-    let (project, limits) = (path.id("project_id")?, Limits::try_from(&body)?);
-    if limits.projects.is_some() {
-        let message = "is a limit of an organization; PUT /api/v1/admin/orgs/{org_id}/quota sets it";
-        return Err(Error::field("projects", message).into());
-    }
+    let (project, limits) = (path.id("project_id")?, Limits::of_project(&body)?);
     ops::quota::set(&identity, &admin, project, limits).await?;
     Ok(Json(limits.into()))
 }

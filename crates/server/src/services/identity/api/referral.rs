@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use berth_domain::identity::referral::reward;
 
 use crate::http::auth::{Administrator, Person};
 use crate::http::body;
@@ -9,7 +10,7 @@ use crate::http::envelope::ErrorBody;
 use crate::http::list::{List, PageParams, Params, SortParams};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
-use crate::services::identity::wire::referral::{AdminReferralView, CodeView, ReferralView, RewardBody, reward};
+use crate::services::identity::wire::referral::{AdminReferralView, CodeView, ReferralView, RewardBody};
 use crate::services::identity::{Identity, ops, store};
 
 /// The caller's code: what others sign up with to be counted as brought by the caller.

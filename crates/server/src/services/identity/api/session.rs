@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use berth_domain::identity::session::{self, Login, Logout, refresh_token};
 
 use super::counted::counted;
 use crate::http::auth::Person;
@@ -14,13 +15,8 @@ use crate::http::list::{List, PageParams, Params, SortParams};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::identity::limits::Door;
-use crate::services::identity::wire::session::{
-    Client, Login, LoginBody, Logout, LogoutBody, RefreshBody, SessionView, TokensView, refresh_token,
-};
+use crate::services::identity::wire::session::{Client, LoginBody, LogoutBody, RefreshBody, SessionView, TokensView};
 use crate::services::identity::{Identity, ops, store};
-
-/// Longest name of a program that is kept.
-const PROGRAM: usize = 200;
 
 /// Signs a person in.
 #[utoipa::path(post, path = "/api/v1/auth/login", operation_id = "login", tag = "identity",
@@ -40,7 +36,7 @@ pub(super) async fn login(
 
 fn client(headers: &HeaderMap, from: ClientAddress) -> Client {
     let program = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
-    Client { program: program.map(|text| text.chars().take(PROGRAM).collect()), address: from }
+    Client { program: program.map(session::program), address: from }
 }
 
 /// Exchanges a refresh token for new tokens.

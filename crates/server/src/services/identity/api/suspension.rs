@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use berth_domain::identity::suspension::reason;
 
 use crate::http::auth::Administrator;
 use crate::http::body::OptionalJson;
@@ -10,7 +11,7 @@ use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::identity::wire::org::OrgView;
-use crate::services::identity::wire::suspension::{AdminUserView, SuspendBody, reason};
+use crate::services::identity::wire::suspension::{AdminUserView, SuspendBody};
 use crate::services::identity::{Identity, ops, store};
 
 /// Everybody, newest first; `email` is a part of the address.

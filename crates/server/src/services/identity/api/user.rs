@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use berth_domain::identity::user::{ChangeMe, SignUp, confirmation};
 
 use super::counted::counted;
 use crate::http::auth::{Person, unauthorized};
@@ -12,10 +13,8 @@ use crate::http::envelope::{ErrorBody, RequestId};
 use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::reply::Reply;
 use crate::services::identity::limits::Door;
-use crate::services::identity::wire::user::{
-    ChangeMe, ChangeMeBody, DeleteMeBody, SignUp, SignUpBody, SignUpView, UserView, confirmation,
-};
-use crate::services::identity::{Identity, ops, password, store};
+use crate::services::identity::wire::user::{ChangeMeBody, DeleteMeBody, SignUpBody, SignUpView, UserView};
+use crate::services::identity::{Identity, ops, store};
 
 /// Signs a person up: with an organization and a first project of their own.
 #[utoipa::path(post, path = "/api/v1/auth/signup", operation_id = "signUp", tag = "identity",
@@ -31,8 +30,7 @@ pub(super) async fn sign_up(
 ) -> Reply<Outcome<SignUpView>> {
     ops::user::refuse_closed(&identity)?;
     let body = counted(&identity, Door::SignUp, from, request).await?;
-    let rules = |password: &str, email: &str| password::check(password, email, &identity.inner.config);
-    let request = SignUp::read(&body, rules)?;
+    let request = SignUp::read(&body, identity.inner.config.password_rules())?;
     // Who signs up is nobody yet but the address they name.
     let key = key.bind_as(&request.email.to_lowercase(), &body).await?;
     Ok(ops::user::sign_up(&identity, request, &id, key).await?)

@@ -2,6 +2,8 @@
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use berth_domain::identity::password::address;
+use berth_domain::identity::verification::{VerifyEmail, VerifyPhone, number};
 
 use super::counted::counted;
 use crate::http::auth::Person;
@@ -10,10 +12,8 @@ use crate::http::client_address::ClientAddress;
 use crate::http::envelope::{ErrorBody, RequestId};
 use crate::http::reply::Reply;
 use crate::services::identity::limits::Door;
-use crate::services::identity::wire::password::{AddressBody, address};
-use crate::services::identity::wire::verification::{
-    PhoneBody, VerifyEmail, VerifyEmailBody, VerifyPhone, VerifyPhoneBody, number,
-};
+use crate::services::identity::wire::password::AddressBody;
+use crate::services::identity::wire::verification::{PhoneBody, VerifyEmailBody, VerifyPhoneBody};
 use crate::services::identity::{Identity, ops};
 
 /// Has a link and a code sent that verify an address. The answer is always the same.

@@ -1,5 +1,6 @@
 //! What administrators of the platform do with people: make, promote, demote and delete them.
 
+use berth_domain::identity::admin::NewUser;
 use berth_domain::ids::UserId;
 use berth_domain::{Code, Error, Result};
 use serde_json::json;
@@ -13,9 +14,8 @@ use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::absence::not_found;
 use crate::services::identity::password::Asker;
 use crate::services::identity::store::user::UserRow;
-use crate::services::identity::wire::admin::NewUser;
 use crate::services::identity::wire::suspension::AdminUserView;
-use crate::services::identity::{Identity, mail, password, store, token};
+use crate::services::identity::{Identity, mail, store, token};
 
 /// Makes a person with an organization and a project of their own. The administrator answers for the address where
 /// they choose the password; without one a mail has a link that chooses it, and only who reads the mail gets in.
@@ -35,8 +35,7 @@ pub(in crate::services::identity) async fn create(
     let chosen = request.password.is_some();
     let password = match request.password {
         Some(password) => {
-            password::check(&password.0, &request.email, &inner.config)
-                .map_err(|rule| Error::field("password", rule))?;
+            inner.config.password_rules().require("password", &password, &request.email)?;
             password.0
         }
         // Nobody knows it.

@@ -1,5 +1,6 @@
 //! API keys of projects.
 
+use berth_domain::identity::api_key::{ChangeKey, NewKey, refuse_long, refuse_past};
 use berth_domain::ids::{KeyId, OrgId, UserId};
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
@@ -15,7 +16,7 @@ use crate::http::reply::Created;
 use crate::services::identity::absence::{not_found, project_not_found};
 use crate::services::identity::memory::KeyHash;
 use crate::services::identity::store::api_key::KeyRow;
-use crate::services::identity::wire::api_key::{ChangeKey, KeyView, NewKey, NewKeyView};
+use crate::services::identity::wire::api_key::{KeyView, NewKeyView};
 use crate::services::identity::{Identity, store, token};
 
 /// Makes a key; the answer is the only place where it stands.
@@ -53,29 +54,9 @@ async fn shown_once(
     Ok(Outcome::Created(Created { location, body: view }))
 }
 
-fn refuse_past(at: Option<Timestamp>, now: Timestamp) -> Result<()> {
-    match at {
-        Some(at) if at <= now => Err(Error::field("expires_at", "must be in the future")),
-        _ => Ok(()),
-    }
-}
-
 /// How long a key of the organization may live that is made now, in seconds.
 async fn longest(tx: &mut Tx, scope: &Scope) -> Result<Option<i64>> {
     Ok(store::org::find(tx, scope.org).await?.ok_or_else(project_not_found)?.max_key_seconds)
-}
-
-fn refuse_long(at: Option<Timestamp>, made: Timestamp, longest: Option<i64>) -> Result<()> {
-    match longest {
-        Some(longest) if at.is_none_or(|at| at > made.plus_seconds(longest)) => {
-            let last = made.plus_seconds(longest);
-            Err(Error::field(
-                "expires_at",
-                format!("must be {last} or earlier: the organization lets no key live longer"),
-            ))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The person who makes a key.

@@ -1,11 +1,12 @@
 //! The audit log taken out of the platform, and cleared of what is old.
 
+use berth_domain::identity::audit::Filter;
 use berth_domain::{Result, Timestamp};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::auth::{Grant, Person};
-use crate::services::identity::store::audit::{AuditRow, Filter, Old, Place};
+use crate::services::identity::store::audit::{AuditRow, Old, Place};
 use crate::services::identity::wire::audit::told;
 use crate::services::identity::{Identity, standing, store};
 

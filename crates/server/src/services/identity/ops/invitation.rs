@@ -1,16 +1,16 @@
 //! Invitations to organizations, by mail.
 
+use berth_domain::identity::contact::masked;
+use berth_domain::identity::invitation::{NewInvitation, ProjectRoleGiven};
 use berth_domain::identity::policy::may;
 use berth_domain::identity::{Action, OrgRole, ProjectRole};
 use berth_domain::ids::{InvitationId, OrgId, ProjectId};
-use berth_domain::{Code, Error, Result, Timestamp};
+use berth_domain::{Code, Error, Result, Secret, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::referral::masked;
 use super::verification::require_verified;
 use super::{by_themselves, invalid_token, quota, verification};
-use crate::config::Secret;
 use crate::db::audit::Audit;
 use crate::db::{On, Tx};
 use crate::http::auth::{OrgScope, Person, unauthorized};
@@ -20,7 +20,7 @@ use crate::services::identity::absence::{not_found, org_not_found};
 use crate::services::identity::store::invitation::InvitationRow;
 use crate::services::identity::store::org::OrgRow;
 use crate::services::identity::store::user::UserRow;
-use crate::services::identity::wire::invitation::{InvitationView, NewInvitation, ProjectRoleGiven};
+use crate::services::identity::wire::invitation::InvitationView;
 use crate::services::identity::wire::org::OrgView;
 use crate::services::identity::{Identity, mail, store, token};
 

@@ -1,5 +1,6 @@
 //! Members of organizations and of projects.
 
+use berth_domain::identity::member::{NewMember, Whom};
 use berth_domain::identity::{Action, OrgRole, ProjectRole};
 use berth_domain::ids::{ProjectId, UserId};
 use berth_domain::{Code, Error, Result, Timestamp};
@@ -11,7 +12,7 @@ use crate::db::{Tx, event};
 use crate::http::auth::{OrgScope, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::absence::not_found;
-use crate::services::identity::wire::member::{MemberView, NewMember, Whom};
+use crate::services::identity::wire::member::MemberView;
 use crate::services::identity::{Identity, store};
 
 /// Changes a member's role. Owners are managed by owners, and the last one stays.

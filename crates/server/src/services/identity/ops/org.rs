@@ -1,6 +1,7 @@
 //! Organizations.
 
 use berth_domain::identity::OrgRole;
+use berth_domain::identity::org::{ChangeOrg, NewOrg};
 use berth_domain::ids::{OrgId, UserId};
 use berth_domain::names::Slug;
 use berth_domain::{Code, Error, Result, Timestamp};
@@ -15,12 +16,11 @@ use crate::http::auth::{OrgScope, Person};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::absence::org_not_found;
 use crate::services::identity::store::org::OrgRow;
-use crate::services::identity::wire::org::{ChangeOrg, OrgView};
-use crate::services::identity::wire::user::Named;
+use crate::services::identity::wire::org::OrgView;
 use crate::services::identity::{Identity, store};
 
 /// A new organization as its owner sees it, not written yet.
-pub(super) async fn new(tx: &mut Tx, named: &Named, now: Timestamp) -> Result<OrgRow> {
+pub(super) async fn new(tx: &mut Tx, named: &NewOrg, now: Timestamp) -> Result<OrgRow> {
     let id = OrgId(Uuid::now_v7());
     let slug = if let Some(slug) = &named.slug {
         free(tx, slug).await?
@@ -60,7 +60,7 @@ fn told(org: &OrgRow) -> Value {
 pub(in crate::services::identity) async fn create(
     identity: &Identity,
     person: &Person,
-    named: Named,
+    named: NewOrg,
     key: Idempotency,
 ) -> Result<Outcome<OrgView>> {
     let now = identity.inner.clock.now();

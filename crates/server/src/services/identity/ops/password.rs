@@ -1,16 +1,15 @@
 //! Passwords: forgotten, reset, changed.
 
-use berth_domain::{Code, Error, Result};
+use berth_domain::identity::password::{ChangePassword, ResetPassword};
+use berth_domain::{Code, Error, Result, Secret};
 
 use super::session::refuse_from_elsewhere;
 use super::{api_key, by_themselves, invalid_token, subject, verification};
-use crate::config::Secret;
 use crate::http::auth::{Person, unauthorized};
 use crate::http::client_address::Network;
 use crate::http::envelope::RequestId;
 use crate::services::identity::password::Asker;
-use crate::services::identity::wire::password::{ChangePassword, ResetPassword};
-use crate::services::identity::{Identity, mail, password, store, token};
+use crate::services::identity::{Identity, mail, store, token};
 
 /// Has a link sent to an address, if it has an account. Who asks cannot tell: the account is looked up when
 /// the mail is made.
@@ -27,16 +26,12 @@ pub(in crate::services::identity) async fn reset(
     id: &RequestId,
 ) -> Result<()> {
     let inner = &identity.inner;
-    let rules = |address: &str| {
-        password::check(&request.new_password.0, address, &inner.config)
-            .map_err(|rule| Error::field("new_password", rule))
-    };
     let hash = token::hash(&request.token.0);
     let find = store::one_time::by_token(&inner.db, mail::RESET_PASSWORD, &hash);
     let open = |p: &store::one_time::Presented| p.is_open(inner.clock.now());
     let presented = find.await?.filter(open).ok_or_else(invalid_token)?;
     // What the password alone has wrong was told before the link was looked at; its address is known now.
-    rules(&presented.recipient)?;
+    inner.config.password_rules().require("new_password", &request.new_password, &presented.recipient)?;
     let password_hash = inner.hasher.hash(Asker::Account, request.new_password.0).await?;
     let now = inner.clock.now();
     let mut tx = inner.db.begin().await?;
@@ -78,8 +73,7 @@ pub(in crate::services::identity) async fn change(
 ) -> Result<()> {
     let inner = &identity.inner;
     let known = store::user::find(&inner.db, person.user).await?.ok_or_else(unauthorized)?;
-    password::check(&request.new_password.0, &known.email, &inner.config)
-        .map_err(|rule| Error::field("new_password", rule))?;
+    inner.config.password_rules().require("new_password", &request.new_password, &known.email)?;
     confirm(identity, person, network, Some(request.current_password)).await?;
     let password_hash = inner.hasher.hash(Asker::Account, request.new_password.0).await?;
     let now = inner.clock.now();

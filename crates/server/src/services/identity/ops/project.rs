@@ -1,6 +1,7 @@
 //! Projects.
 
 use berth_domain::identity::ProjectRole;
+use berth_domain::identity::project::{ChangeProject, NewProject};
 use berth_domain::ids::{OrgId, ProjectId, UserId};
 use berth_domain::names::Slug;
 use berth_domain::{Code, Error, Result, Timestamp};
@@ -16,11 +17,10 @@ use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::identity::absence::project_not_found;
 use crate::services::identity::store::project::ProjectRow;
 use crate::services::identity::wire::project::ProjectView;
-use crate::services::identity::wire::user::{Named, Renamed};
 use crate::services::identity::{Identity, store};
 
 /// A new project as its maker sees it, not written yet.
-pub(super) async fn new(tx: &mut Tx, org: OrgId, named: &Named, now: Timestamp) -> Result<ProjectRow> {
+pub(super) async fn new(tx: &mut Tx, org: OrgId, named: &NewProject, now: Timestamp) -> Result<ProjectRow> {
     let id = ProjectId(Uuid::now_v7());
     let slug = if let Some(slug) = &named.slug {
         free(tx, org, slug).await?
@@ -59,7 +59,7 @@ fn told(project: &ProjectRow) -> Value {
 pub(in crate::services::identity) async fn create(
     identity: &Identity,
     scope: &OrgScope,
-    named: Named,
+    named: NewProject,
     key: Idempotency,
 ) -> Result<Outcome<ProjectView>> {
     let now = identity.inner.clock.now();
@@ -85,7 +85,7 @@ pub(in crate::services::identity) async fn create(
 pub(in crate::services::identity) async fn update(
     identity: &Identity,
     scope: &Scope,
-    change: Renamed,
+    change: ChangeProject,
 ) -> Result<ProjectView> {
     let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin_as(scope).await?;

@@ -1,6 +1,7 @@
 //! Referrals: who brought whom.
 
 use berth_domain::identity::ReferralStatus;
+use berth_domain::identity::contact::masked;
 use berth_domain::ids::ReferralId;
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
@@ -64,10 +65,4 @@ pub(in crate::services::identity) async fn reward(
     tx.commit().await?;
     (row.referral.status, row.referral.updated_at) = (to, now);
     Ok(row)
-}
-
-/// An address as far as somebody else may see it: `a***@example.com`.
-pub(super) fn masked(email: &str) -> String {
-    let (local, domain) = email.split_once('@').unwrap_or((email, ""));
-    format!("{}***@{domain}", local.chars().take(1).collect::<String>())
 }

@@ -1,11 +1,12 @@
 //! Sessions: signing in, refreshing, signing out.
 
+use berth_domain::identity::session::{Login, Logout};
 use berth_domain::ids::{SessionId, UserId};
-use berth_domain::{Code, Error, Result, Timestamp};
+use berth_domain::{Code, Error, Result, Secret, Timestamp};
 use uuid::Uuid;
 
 use super::{by_themselves, refusal};
-use crate::config::{Secret, VerifiedEmail};
+use crate::config::VerifiedEmail;
 use crate::db::Tx;
 use crate::http::auth::Person;
 use crate::http::client_address::Network;
@@ -16,7 +17,7 @@ use crate::services::identity::password::Asker;
 use crate::services::identity::store::session::{RefreshRow, SessionRow};
 use crate::services::identity::store::user::UserRow;
 use crate::services::identity::throttle::Attempt;
-use crate::services::identity::wire::session::{Client, Login, Logout, TokensView};
+use crate::services::identity::wire::session::{Client, TokensView};
 use crate::services::identity::wire::user::UserView;
 use crate::services::identity::{Identity, store, token};
 

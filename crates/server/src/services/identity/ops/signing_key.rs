@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, PoisonError};
 
-use berth_domain::{Error, Result, Timestamp};
+use berth_domain::{Error, Result, Secret, Timestamp};
 
 use crate::clock::Clock;
-use crate::config::Secret;
 use crate::db::{Db, Tx};
 use crate::http::auth::Person;
 use crate::http::idempotency::{Idempotency, Outcome};

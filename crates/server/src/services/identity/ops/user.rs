@@ -4,13 +4,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use berth_domain::identity::ReferralStatus;
+use berth_domain::identity::contact::title_of;
+use berth_domain::identity::org::NewOrg;
+use berth_domain::identity::project::NewProject;
+use berth_domain::identity::user::{ChangeMe, SignUp};
 use berth_domain::ids::{OrgId, SessionId, UserId};
-use berth_domain::names::misleads;
-use berth_domain::{Code, Error, Result, Timestamp};
+use berth_domain::{Code, Error, Result, Secret, Timestamp};
 use uuid::Uuid;
 
 use super::{api_key, by_themselves, invitation, member, org, project, quota, referral};
-use crate::config::{Config, Secret, SignUpMode, VerifiedEmail};
+use crate::config::{Config, SignUpMode, VerifiedEmail};
 use crate::db::Tx;
 use crate::db::audit::Audit;
 use crate::db::tenant::Whose;
@@ -28,7 +31,7 @@ use crate::services::identity::store::project::ProjectRow;
 use crate::services::identity::store::user::UserRow;
 use crate::services::identity::wire::org::OrgView;
 use crate::services::identity::wire::project::ProjectView;
-use crate::services::identity::wire::user::{ChangeMe, Named, SignUp, SignUpView, UserView};
+use crate::services::identity::wire::user::{SignUpView, UserView};
 use crate::services::identity::{Identity, mail, store, token};
 
 /// The first administrator, whose password was made up.
@@ -112,17 +115,11 @@ pub(super) fn new_user(email: String, password_hash: String, now: Timestamp) -> 
     }
 }
 
-/// A title made of an address: what stands before its `@`, without what would lead somewhere in a mail.
-fn title_of(email: &str) -> String {
-    let local = email.split('@').next().unwrap_or_default();
-    if misleads(local) { local.replace('.', " ") } else { local.to_owned() }
-}
-
 /// The organization and the first project of a person's own, not written yet.
 async fn own(tx: &mut Tx, user: &UserRow, now: Timestamp) -> Result<(OrgRow, ProjectRow)> {
     let title = user.name.clone().unwrap_or_else(|| title_of(&user.email));
-    let org = org::new(tx, &Named { name: title, slug: None }, now).await?;
-    let project = project::new(tx, org.id, &Named { name: "default".into(), slug: None }, now).await?;
+    let org = org::new(tx, &NewOrg { name: title, slug: None }, now).await?;
+    let project = project::new(tx, org.id, &NewProject { name: "default".into(), slug: None }, now).await?;
     Ok((org, project))
 }
 

@@ -1,18 +1,18 @@
 //! Proving that a person reads an address or a number.
 
 use berth_domain::identity::ReferralStatus;
+use berth_domain::identity::verification::{VerifyEmail, VerifyPhone};
 use berth_domain::ids::UserId;
-use berth_domain::{Code, Error, Result, Timestamp};
+use berth_domain::{Code, Error, Result, Secret, Timestamp};
 
 use super::{by_themselves, invalid_token, subject};
-use crate::config::{Secret, VerifiedEmail};
+use crate::config::VerifiedEmail;
 use crate::db::Tx;
 use crate::http::auth::{Person, unauthorized};
 use crate::http::envelope::RequestId;
 use crate::services::identity::limits::Door;
 use crate::services::identity::store::one_time::NOBODY;
 use crate::services::identity::store::user::UserRow;
-use crate::services::identity::wire::verification::{VerifyEmail, VerifyPhone};
 use crate::services::identity::{Identity, mail, store, token};
 
 /// Has a link and a code sent to an address, if it has an account that is not verified. Who asks cannot tell.

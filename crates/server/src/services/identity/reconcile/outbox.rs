@@ -6,9 +6,8 @@
 
 use berth_domain::ids::{InvitationId, OutboxId, UserId};
 use berth_domain::names::misleads;
-use berth_domain::{Error, Result, Timestamp};
+use berth_domain::{Error, Result, Secret, Timestamp};
 
-use crate::config::Secret;
 use crate::db::Tx;
 use crate::engine::EngineError;
 use crate::services::identity::mail::{self, Letter};

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use berth_domain::Timestamp;
+use berth_domain::identity::api_key::outlives;
 use berth_domain::identity::{KeyScopes, KeyStatus, Networks};
 use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
 
@@ -58,21 +59,17 @@ pub struct KeyRow {
 impl KeyRow {
     /// Whether it counts.
     pub fn lives(&self, now: Timestamp) -> bool {
-        self.revoked_at.is_none() && self.expires_at.is_none_or(|at| at > now)
+        self.status(now) == KeyStatus::Active
     }
 
     /// Where it stands.
     pub fn status(&self, now: Timestamp) -> KeyStatus {
-        match self.revoked_at {
-            Some(_) => KeyStatus::Revoked,
-            None if self.lives(now) => KeyStatus::Active,
-            None => KeyStatus::Expired,
-        }
+        KeyStatus::of(self.expires_at, self.revoked_at, now)
     }
 
     /// Whether it lives longer than the organization lets keys live that are made now.
     pub fn outlives_limit(&self) -> bool {
-        self.longest.is_some_and(|longest| self.expires_at.is_none_or(|at| at > self.created_at.plus_seconds(longest)))
+        outlives(self.expires_at, self.created_at, self.longest)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The audit log, of an organization or of the platform: read, and cleared of what is old.
 
 use berth_domain::Timestamp;
+use berth_domain::identity::audit::{Filter, Which};
 use berth_domain::ids::OrgId;
 use berth_domain::page::Page;
 
@@ -60,34 +61,6 @@ impl FromRow for AuditRow {
     }
 }
 
-/// What to look for; `None` is everything.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    /// In which organization; only administrators of the platform choose it.
-    pub org: Option<OrgId>,
-    /// What was done.
-    pub action: Option<Which>,
-    /// Who did it.
-    pub actor: Option<String>,
-    /// What it was done to.
-    pub subject: Option<String>,
-    /// In which project.
-    pub project: Option<String>,
-    /// Not before.
-    pub since: Option<Timestamp>,
-    /// Before.
-    pub until: Option<Timestamp>,
-}
-
-/// Which actions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// This one.
-    One(String),
-    /// Those that begin like this: of a noun, with its dot.
-    Beginning(String),
-}
-
 /// A record's place in the order of a list.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -128,39 +101,38 @@ const OF_ORG: &str = columns_with_actor!(
      FROM users WHERE users.id = audit.actor AND users.deleted_at IS NULL)"
 );
 
-impl Filter {
-    fn values(&self, org: Option<OrgId>) -> [Value; 8] {
-        let (one, beginning) = match self.action.clone() {
-            None => (None, None),
-            Some(Which::One(action)) => (Some(action), None),
-            Some(Which::Beginning(text)) => (None, Some(text)),
-        };
-        [
-            org.into(),
-            one.into(),
-            beginning.into(),
-            self.actor.clone().into(),
-            self.subject.clone().into(),
-            self.project.clone().into(),
-            self.since.unwrap_or(Timestamp(0)).into(),
-            self.until.unwrap_or(Timestamp(i64::MAX)).into(),
-        ]
-    }
+/// What statements with [`WHERE`] bind first.
+fn values(filter: &Filter, org: Option<OrgId>) -> [Value; 8] {
+    let (one, beginning) = match filter.action.clone() {
+        None => (None, None),
+        Some(Which::One(action)) => (Some(action), None),
+        Some(Which::Beginning(text)) => (None, Some(text)),
+    };
+    [
+        org.into(),
+        one.into(),
+        beginning.into(),
+        filter.actor.clone().into(),
+        filter.subject.clone().into(),
+        filter.project.clone().into(),
+        filter.since.unwrap_or(Timestamp(0)).into(),
+        filter.until.unwrap_or(Timestamp(i64::MAX)).into(),
+    ]
+}
 
-    fn page(&self, columns: &'static str, scope: &str, org: Option<OrgId>) -> PageQuery {
-        let query = page_of(columns, format!("audit WHERE {scope} AND {WHERE}"));
-        self.values(org).into_iter().fold(query, PageQuery::bind)
-    }
+fn matching(filter: &Filter, columns: &'static str, scope: &str, org: Option<OrgId>) -> PageQuery {
+    let query = page_of(columns, format!("audit WHERE {scope} AND {WHERE}"));
+    values(filter, org).into_iter().fold(query, PageQuery::bind)
 }
 
 /// A page of the records of an organization, newest first, and how many there are.
 pub async fn list(db: &Db, org: OrgId, filter: &Filter, page: Page) -> Result<(Vec<AuditRow>, i64), DbError> {
-    filter.page(OF_ORG, "org_id = $1", Some(org)).fetch(db, ORDER, page).await
+    matching(filter, OF_ORG, "org_id = $1", Some(org)).fetch(db, ORDER, page).await
 }
 
 /// A page of the records of the platform, newest first, and how many there are.
 pub async fn list_all(db: &Db, filter: &Filter, page: Page) -> Result<(Vec<AuditRow>, i64), DbError> {
-    filter.page(OF_PLATFORM, "($1 IS NULL OR org_id = $1)", filter.org).fetch(db, ORDER, page).await
+    matching(filter, OF_PLATFORM, "($1 IS NULL OR org_id = $1)", filter.org).fetch(db, ORDER, page).await
 }
 
 /// The next records of the platform behind a place, newest first.
@@ -170,7 +142,7 @@ pub async fn after(db: &Db, filter: &Filter, place: Option<Place>, limit: i64) -
         "SELECT {OF_PLATFORM} FROM audit WHERE ($1 IS NULL OR org_id = $1) AND {WHERE} \
          AND (created_at < $9 OR (created_at = $9 AND id < $10)) ORDER BY {ORDER} LIMIT $11"
     );
-    let query = filter.values(filter.org).into_iter().fold(sql(text), Query::bind);
+    let query = values(filter, filter.org).into_iter().fold(sql(text), Query::bind);
     query.bind(at).bind(id).bind(limit).fetch_all(db).await
 }
 

@@ -40,12 +40,7 @@ pub struct InvitationRow {
 impl InvitationRow {
     /// Where it stands.
     pub fn status(&self, now: Timestamp) -> InvitationStatus {
-        match (self.accepted_at, self.revoked_at) {
-            (Some(_), _) => InvitationStatus::Accepted,
-            (None, Some(_)) => InvitationStatus::Revoked,
-            (None, None) if self.expires_at <= now => InvitationStatus::Expired,
-            (None, None) => InvitationStatus::Pending,
-        }
+        InvitationStatus::of(self.expires_at, self.accepted_at, self.revoked_at, now)
     }
 }
 
@@ -69,7 +64,7 @@ impl FromRow for InvitationRow {
 impl InvitationRow {
     /// Whether it can be accepted.
     pub fn is_open(&self, now: Timestamp) -> bool {
-        self.accepted_at.is_none() && self.revoked_at.is_none() && self.expires_at > now
+        self.status(now) == InvitationStatus::Pending
     }
 }
 

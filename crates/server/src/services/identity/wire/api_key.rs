@@ -1,97 +1,16 @@
 //! API keys.
 
-use berth_domain::fields::{Fields, integer, text};
+use berth_domain::Timestamp;
+use berth_domain::identity::KeyScope;
 use berth_domain::identity::api_key::PREFIX;
-use berth_domain::identity::{KeyScope, KeyScopes, Networks};
-use berth_domain::{Error, Result, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{time, title};
 use crate::http::auth::Scope;
 use crate::services::identity::store::api_key::KeyRow;
 use crate::services::identity::store::org::OrgRow;
 use crate::services::identity::store::project::ProjectRow;
-
-/// Longest overlap of a key and its successor: a week.
-const OVERLAP: i64 = 7 * 86_400;
-
-/// A key to be made.
-pub struct NewKey {
-    /// Name.
-    pub name: String,
-    /// What it is good for.
-    pub scopes: KeyScopes,
-    /// When it ends.
-    pub expires_at: Option<Timestamp>,
-    /// Where it may be used from.
-    pub networks: Networks,
-}
-
-/// Networks of which a key may list at most so many.
-const NETWORKS: usize = 50;
-
-fn networks(f: &mut Fields<'_>) -> Option<Networks> {
-    f.list("source_networks", NETWORKS, |v| Networks::read(text(v)?)).map(Networks::new)
-}
-
-fn scopes(f: &mut Fields<'_>) -> Option<KeyScopes> {
-    let listed = f.list("scopes", 10, |v| KeyScope::parse(text(v)?))?;
-    let known = KeyScopes::new(listed);
-    if known.is_none() && !f.failed() {
-        f.fail("scopes", "must have at least one of: vm sandbox inference");
-    }
-    known
-}
-
-impl TryFrom<&Value> for NewKey {
-    type Error = Error;
-
-    fn try_from(body: &Value) -> Result<Self> {
-        let mut f = Fields::of(body);
-        let name = f.required("name", title);
-        if !f.has("scopes") {
-            f.fail("scopes", "is required");
-        }
-        let scopes = scopes(&mut f);
-        let expires_at = f.optional("expires_at", time);
-        let networks = networks(&mut f).unwrap_or_default();
-        f.finish(name.zip(scopes).map(|(name, scopes)| Self { name, scopes, expires_at, networks }))
-    }
-}
-
-/// What changes of a key.
-pub struct ChangeKey {
-    /// Name.
-    pub name: Option<String>,
-    /// What it is good for.
-    pub scopes: Option<KeyScopes>,
-    /// When it ends.
-    pub expires_at: Option<Timestamp>,
-    /// Where it may be used from.
-    pub networks: Option<Networks>,
-}
-
-impl TryFrom<&Value> for ChangeKey {
-    type Error = Error;
-
-    fn try_from(body: &Value) -> Result<Self> {
-        let mut f = Fields::of(body);
-        let name = f.optional("name", title);
-        let scopes = scopes(&mut f);
-        let expires_at = f.optional("expires_at", time);
-        let networks = networks(&mut f);
-        f.finish(Some(Self { name, scopes, expires_at, networks }))
-    }
-}
-
-/// Reads how long a key and its successor are both good, in seconds; absent is 0.
-pub fn overlap(body: &Value) -> Result<i64> {
-    let mut f = Fields::of(body);
-    let overlap = f.optional("overlap_seconds", integer(0, OVERLAP));
-    f.finish(Some(overlap.unwrap_or(0)))
-}
 
 /// A key, without its secret.
 #[derive(Debug, Serialize, ToSchema)]

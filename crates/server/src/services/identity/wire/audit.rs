@@ -1,19 +1,17 @@
 //! The audit log.
 
-use berth_domain::ids::OrgId;
-use berth_domain::page::Page;
-use berth_domain::{Result, Timestamp};
+use berth_domain::Timestamp;
+use berth_domain::identity::audit::{Filter, Which};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::http::list::Params;
-use crate::services::identity::store::audit::{AuditRow, Filter, Which};
+use crate::services::identity::store::audit::AuditRow;
 
 /// What to look for, for the document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes the query; `read` reads it")]
+#[expect(dead_code, reason = "describes the query; `Filter` reads it")]
 pub struct AuditParams {
     /// What was done, like `vm.create`; `vm` or `vm.*` is everything that was done to VMs.
     #[param(min_length = 1, max_length = 100)]
@@ -38,34 +36,11 @@ pub struct AuditParams {
 /// The same for administrators of the platform.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes the query; `read_all` reads it")]
+#[expect(dead_code, reason = "describes the query; `Filter` reads it")]
 pub struct OrgParam {
     /// Id of the organization.
     #[param(value_type = Option<uuid::Uuid>)]
     org_id: Option<String>,
-}
-
-/// Reads which actions: one with its dot, or all of a noun.
-fn which(text: &str) -> Which {
-    match text.strip_suffix(".*").or_else(|| (!text.contains('.')).then_some(text)) {
-        Some(noun) => Which::Beginning(format!("{noun}.")),
-        None => Which::One(text.to_owned()),
-    }
-}
-
-/// Reads what to look for.
-fn filter(params: &mut Params) -> Filter {
-    let mut text = |name: &str| {
-        params.read(name, |text| match text.len() {
-            1..=100 => Ok(text.to_owned()),
-            _ => Err("must have 1 to 100 bytes".into()),
-        })
-    };
-    let (action, actor, subject, project) = (text("action"), text("actor"), text("subject"), text("project_id"));
-    let since = params.read("since", Timestamp::parse);
-    let until = params.read("until", Timestamp::parse);
-    let action = action.map(|text| which(&text));
-    Filter { org: None, action, actor, subject, project, since, until }
 }
 
 /// A record.
@@ -131,23 +106,6 @@ impl From<AuditRow> for AuditView {
     }
 }
 
-/// A page of the log, refusing a query that is not valid.
-pub fn read(mut params: Params) -> Result<(Filter, Page)> {
-    let page = params.page();
-    let filter = filter(&mut params);
-    params.finish()?;
-    Ok((filter, page))
-}
-
-/// The same of the whole platform, where an organization may be named.
-pub fn read_all(mut params: Params) -> Result<(Filter, Page)> {
-    let page = params.page();
-    let org = params.read("org_id", |text| text.parse::<OrgId>().map_err(|_| "must be a UUID".to_owned()));
-    let filter = Filter { org, ..filter(&mut params) };
-    params.finish()?;
-    Ok((filter, page))
-}
-
 /// A filter as the record of an export tells it.
 pub fn told(filter: &Filter) -> Value {
     let action = filter.action.as_ref().map(|which| match which {
@@ -156,19 +114,4 @@ pub fn told(filter: &Filter) -> Value {
     });
     json!({"org_id": filter.org.map(|org| org.to_string()), "action": action, "actor": filter.actor,
         "subject": filter.subject, "project_id": filter.project, "since": filter.since, "until": filter.until})
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_noun_is_all_of_its_actions() {
-        for text in ["vm", "vm.*"] {
-            assert_eq!(which(text), Which::Beginning("vm.".into()));
-        }
-        for text in ["vm.create", "vm.", "vm.c*"] {
-            assert_eq!(which(text), Which::One(text.into()));
-        }
-    }
 }

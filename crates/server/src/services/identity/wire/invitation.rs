@@ -1,75 +1,24 @@
 //! Invitations.
 
-use berth_domain::fields::{Fields, text};
-use berth_domain::identity::{OrgRole, ProjectRole};
-use berth_domain::ids::{OrgId, ProjectId};
-use berth_domain::{Error, Result, Timestamp};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use berth_domain::Timestamp;
+use berth_domain::identity::invitation::ProjectRoleGiven;
+use berth_domain::ids::OrgId;
+use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{email, secret};
-use crate::config::Secret;
 use crate::services::identity::store::invitation::InvitationRow;
 
-/// Most projects that an invitation gives roles in.
-const PROJECTS: usize = 50;
-
 /// A role in a project that comes with an invitation.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(ToSchema)]
 #[schema(as = InvitationProjectRole)]
-pub struct ProjectRoleGiven {
+#[expect(dead_code, reason = "describes berth_domain::identity::invitation::ProjectRoleGiven")]
+pub struct GivenRoleBody {
     /// The project.
     #[schema(value_type = uuid::Uuid)]
-    pub project_id: ProjectId,
+    project_id: String,
     /// `admin`, `editor` or `viewer`.
-    #[serde(serialize_with = "write_role", deserialize_with = "read_role")]
-    #[schema(value_type = String, pattern = "^(admin|editor|viewer)$")]
-    pub role: ProjectRole,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-fn write_role<S: Serializer>(role: &ProjectRole, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(role.as_str())
-}
-
-fn read_role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ProjectRole, D::Error> {
-    let word = String::deserialize(deserializer)?;
-    ProjectRole::parse(&word).map_err(serde::de::Error::custom)
-}
-
-/// An invitation to be sent.
-pub struct NewInvitation {
-    /// To whom.
-    pub email: String,
-    /// The role it gives.
-    pub role: OrgRole,
-    /// The roles in projects it gives.
-    pub project_roles: Vec<ProjectRoleGiven>,
-}
-
-impl TryFrom<&Value> for NewInvitation {
-    type Error = Error;
-
-    fn try_from(body: &Value) -> Result<Self> {
-        let mut f = Fields::of(body);
-        let email = f.required("email", email);
-        let role = f.required("role", |v| OrgRole::parse(text(v)?));
-        let project_roles = f.objects("project_roles", PROJECTS, |f| {
-            let id = f.required("project_id", |v| text(v)?.parse().map_err(|_| "must be a UUID".to_owned()));
-            let role = f.required("role", |v| ProjectRole::parse(text(v)?));
-            id.zip(role).map(|(project_id, role)| ProjectRoleGiven { project_id, role })
-        });
-        let project_roles = project_roles.unwrap_or_default();
-        f.finish(email.zip(role).map(|(email, role)| Self { email, role, project_roles }))
-    }
-}
-
-/// Reads the token of a body.
-pub fn token(body: &Value) -> Result<Secret> {
-    let mut f = Fields::of(body);
-    let token = f.required("token", secret(1, 1000));
-    f.finish(token)
+    #[schema(pattern = "^(admin|editor|viewer)$")]
+    role: String,
 }
 
 /// An invitation.
@@ -81,6 +30,7 @@ pub struct InvitationView {
     email: String,
     /// `owner`, `admin` or `member`.
     role: &'static str,
+    #[schema(value_type = Vec<GivenRoleBody>)]
     project_roles: Vec<ProjectRoleGiven>,
     /// `pending`, `accepted`, `revoked` or `expired`.
     pub status: &'static str,
@@ -124,7 +74,7 @@ pub struct NewInvitationBody {
     #[schema(pattern = "^(owner|admin|member)$")]
     role: String,
     #[schema(max_items = 50)]
-    project_roles: Option<Vec<ProjectRoleGiven>>,
+    project_roles: Option<Vec<GivenRoleBody>>,
 }
 
 /// The token of an invitation's link.

@@ -1,62 +1,11 @@
 //! Members of organizations and projects.
 
-use berth_domain::fields::{Fields, text};
-use berth_domain::identity::{OrgRole, ProjectRole};
-use berth_domain::ids::UserId;
-use berth_domain::{Error, Result, Timestamp};
+use berth_domain::Timestamp;
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::email;
 use crate::http::auth::Scope;
 use crate::services::identity::store::member::MemberRow;
-
-/// Reads the role of a body.
-pub fn org_role(body: &Value) -> Result<OrgRole> {
-    let mut f = Fields::of(body);
-    let role = f.required("role", |v| OrgRole::parse(text(v)?));
-    f.finish(role)
-}
-
-/// Reads the role of a body.
-pub fn project_role(body: &Value) -> Result<ProjectRole> {
-    let mut f = Fields::of(body);
-    let role = f.required("role", |v| ProjectRole::parse(text(v)?));
-    f.finish(role)
-}
-
-/// Somebody by id or address.
-pub enum Whom {
-    /// By id.
-    User(UserId),
-    /// By address.
-    Email(String),
-}
-
-/// Somebody who becomes a member of a project.
-pub struct NewMember {
-    /// Who.
-    pub whom: Whom,
-    /// As what.
-    pub role: ProjectRole,
-}
-
-impl TryFrom<&Value> for NewMember {
-    type Error = Error;
-
-    fn try_from(body: &Value) -> Result<Self> {
-        let mut f = Fields::of(body);
-        if f.has("user_id") == f.has("email") {
-            f.fail("user_id", "give exactly one of user_id and email");
-        }
-        let user = f.optional("user_id", |v| text(v)?.parse().map_err(|_| "must be a UUID".to_owned()));
-        let email = f.optional("email", email);
-        let role = f.required("role", |v| ProjectRole::parse(text(v)?));
-        let whom = user.map(Whom::User).or(email.map(Whom::Email));
-        f.finish(whom.zip(role).map(|(whom, role)| Self { whom, role }))
-    }
-}
 
 /// A member.
 #[derive(Debug, Serialize, ToSchema)]

@@ -1,39 +1,21 @@
 //! Organizations.
 
-use berth_domain::fields::{Fields, integer, text};
+use berth_domain::Timestamp;
 use berth_domain::identity::OrgRole;
-use berth_domain::names::Slug;
-use berth_domain::{Error, Result, Timestamp};
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::public_name;
 use crate::services::identity::store::org::OrgRow;
 
-/// Longest life of keys that an organization can set: ten years.
-const LONGEST: i64 = 3650 * 86_400;
-
-/// What changes of an organization.
-pub struct ChangeOrg {
-    /// Name.
-    pub name: Option<String>,
-    /// Slug.
-    pub slug: Option<Slug>,
-    /// How long an API key may live that is made from now on, in seconds; 0 is without end.
-    pub max_key_seconds: Option<i64>,
-}
-
-impl TryFrom<&Value> for ChangeOrg {
-    type Error = Error;
-
-    fn try_from(body: &Value) -> Result<Self> {
-        let mut f = Fields::of(body);
-        let name = f.optional("name", public_name);
-        let slug = f.optional("slug", |v| Slug::parse(text(v)?));
-        let max_key_seconds = f.optional("max_key_seconds", integer(0, LONGEST));
-        f.finish(Some(Self { name, slug, max_key_seconds }))
-    }
+/// A name, and a slug for paths.
+#[derive(ToSchema)]
+#[schema(as = NamedRequest)]
+#[expect(dead_code, reason = "describes")]
+pub struct NamedBody {
+    #[schema(min_length = 1, max_length = 100)]
+    name: String,
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 40)]
+    slug: Option<String>,
 }
 
 /// What changes of an organization.

@@ -8,6 +8,17 @@ use utoipa::ToSchema;
 
 use crate::services::identity::store::project::ProjectRow;
 
+/// Another name or slug.
+#[derive(ToSchema)]
+#[schema(as = RenamedRequest)]
+#[expect(dead_code, reason = "describes")]
+pub struct ChangeProjectBody {
+    #[schema(min_length = 1, max_length = 100)]
+    name: Option<String>,
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 40)]
+    slug: Option<String>,
+}
+
 /// A project, as the caller belongs to it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ProjectResponse)]

@@ -1,24 +1,10 @@
 //! Referrals.
 
-use berth_domain::fields::{Fields, text};
-use berth_domain::identity::ReferralStatus;
-use berth_domain::{Result, Timestamp};
+use berth_domain::Timestamp;
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::services::identity::store::referral::{AdminReferralRow, ReferralRow};
-
-/// Reads where an administrator puts a referral: rewarded, or back.
-pub fn reward(body: &Value) -> Result<ReferralStatus> {
-    let mut f = Fields::of(body);
-    let status = f.required("status", |v| match text(v)? {
-        "rewarded" => Ok(ReferralStatus::Rewarded),
-        "qualified" => Ok(ReferralStatus::Qualified),
-        _ => Err("must be one of: rewarded qualified".into()),
-    });
-    f.finish(status)
-}
 
 /// What others sign up with to be counted as brought by the caller.
 #[derive(Serialize, ToSchema)]
@@ -82,7 +68,7 @@ impl From<AdminReferralRow> for AdminReferralView {
 /// Where an administrator puts a referral.
 #[derive(ToSchema)]
 #[schema(as = RewardRequest)]
-#[expect(dead_code, reason = "describes; `reward` reads")]
+#[expect(dead_code, reason = "describes")]
 pub struct RewardBody {
     /// `rewarded`, or `qualified` to take that back.
     #[schema(pattern = "^(rewarded|qualified)$")]

@@ -1,36 +1,13 @@
 //! Sessions and their tokens.
 
-use berth_domain::fields::{Fields, boolean, sized};
+use berth_domain::Timestamp;
 use berth_domain::ids::SessionId;
-use berth_domain::{Error, Result, Timestamp};
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::secret;
 use super::user::UserView;
-use crate::config::Secret;
 use crate::http::client_address::ClientAddress;
 use crate::services::identity::store::session::SessionRow;
-
-/// A person who signs in.
-pub struct Login {
-    /// Address.
-    pub email: String,
-    /// Password.
-    pub password: Secret,
-}
-
-impl TryFrom<&Value> for Login {
-    type Error = Error;
-
-    fn try_from(body: &Value) -> Result<Self> {
-        let mut f = Fields::of(body);
-        let email = f.required("email", sized(1, 1000));
-        let password = f.required("password", secret(1, 4096));
-        f.finish(email.zip(password).map(|(email, password)| Self { email, password }))
-    }
-}
 
 /// What a session is made from.
 pub struct Client {
@@ -38,33 +15,6 @@ pub struct Client {
     pub program: Option<String>,
     /// Where it is.
     pub address: ClientAddress,
-}
-
-/// Reads the refresh token of a body.
-pub fn refresh_token(body: &Value) -> Result<Secret> {
-    let mut f = Fields::of(body);
-    let token = f.required("refresh_token", secret(1, 1000));
-    f.finish(token)
-}
-
-/// A session that ends.
-#[derive(Default)]
-pub struct Logout {
-    /// The refresh token whose session ends.
-    pub refresh_token: Option<Secret>,
-    /// Whether all sessions end.
-    pub all: bool,
-}
-
-impl TryFrom<&Value> for Logout {
-    type Error = Error;
-
-    fn try_from(body: &Value) -> Result<Self> {
-        let mut f = Fields::of(body);
-        let refresh_token = f.optional("refresh_token", secret(1, 1000));
-        let all = f.optional("all", boolean).unwrap_or(false);
-        f.finish(Some(Self { refresh_token, all }))
-    }
 }
 
 /// Tokens of a session.

@@ -1,20 +1,11 @@
 //! What administrators of the platform see and say.
 
-use berth_domain::fields::{Fields, sized};
-use berth_domain::{Result, Timestamp};
+use berth_domain::Timestamp;
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::user::UserView;
 use crate::services::identity::store::user::UserRow;
-
-/// Reads why somebody is suspended.
-pub fn reason(body: &Value) -> Result<Option<String>> {
-    let mut f = Fields::of(body);
-    let reason = f.optional("reason", sized(1, 500));
-    f.finish(Some(reason))
-}
 
 /// A person as administrators see them.
 #[derive(Serialize, ToSchema)]
