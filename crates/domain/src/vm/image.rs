@@ -8,7 +8,10 @@
 //! The platform's own images appear on the host by themselves, when their recipe is built; foreign ones
 //! because somebody wished it. Either way the row follows what the host has, whole and undamaged.
 
+mod import;
+
 use crate::words;
+pub use import::Import;
 
 words! {
     /// Where an image stands.

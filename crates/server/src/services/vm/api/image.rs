@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use berth_domain::vm::image::Import;
 
 use crate::http::auth::{Administrator, Caller};
 use crate::http::body;
@@ -12,7 +13,7 @@ use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
 use crate::http::reply::{Created, Reply};
 use crate::services::vm::ops::image;
-use crate::services::vm::wire::image::{ImageView, Import};
+use crate::services::vm::wire::image::{ImageView, ImportBody};
 use crate::services::vm::{Vms, store};
 
 /// Images, newest first.
@@ -46,7 +47,7 @@ pub(super) async fn get_image(State(vms): State<Vms>, _caller: Caller, path: Pat
 /// Imports an ordinary cloud image from a URL, or from a file of the host (administrators).
 #[utoipa::path(post, path = "/api/v1/images", operation_id = "importImage", tag = "images",
     params(KeyParam),
-    request_body = ImportImageBody,
+    request_body = ImportBody,
     responses((status = 201, body = ImageView, description = "importing; `status` tells when it is ready"),
         (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
         (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody),
@@ -60,32 +61,6 @@ pub(super) async fn import_image(
 ) -> Reply<Outcome<ImageView>> {
     let import = Import::try_from(&body)?;
     Ok(image::import(&vms, &admin, import, key.bind(&admin.caller, &body).await?).await?)
-}
-
-/// An image to import.
-#[derive(utoipa::ToSchema)]
-#[schema(as = ImportImageRequest)]
-#[expect(dead_code, reason = "describes; `Import` parses")]
-pub(super) struct ImportImageBody {
-    /// Id in requests: a DNS label of at most 40 characters.
-    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 40)]
-    id: String,
-    /// Name for people.
-    #[schema(min_length = 1, max_length = 100)]
-    name: Option<String>,
-    /// The user that SSH keys are installed for; `root` where cloud-init's default is not known.
-    #[schema(pattern = "^[a-z_][a-z0-9_-]{0,31}$")]
-    login_user: Option<String>,
-    /// Where to get it from: `http` or `https`. Exactly one of `url` and `path`.
-    url: Option<String>,
-    /// A file on the host.
-    path: Option<String>,
-    /// What its content has to hash to.
-    #[schema(pattern = "^[0-9a-fA-F]{64}$")]
-    sha256: Option<String>,
-    /// How it boots: `bios` (default) or `uefi`.
-    #[schema(pattern = "^(bios|uefi)$")]
-    firmware: Option<String>,
 }
 
 /// Uploads an ordinary cloud image, qcow2 or raw (administrators).
@@ -103,7 +78,7 @@ pub(super) async fn upload_image(
     State(vms): State<Vms>,
     Administrator(admin): Administrator,
     path: PathText,
-    params: Params,
+    Params(params): Params,
     request: Request,
 ) -> Reply<Created<ImageView>> {
     let import = Import::of_upload(path.text("image_id"), params)?;

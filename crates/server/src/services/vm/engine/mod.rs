@@ -11,6 +11,7 @@ use std::path::Path;
 
 use async_trait::async_trait;
 use berth_domain::ids::{DiskId, VmId};
+use berth_domain::vm::image::Import;
 use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, Protocol};
 use tokio::sync::broadcast;
@@ -181,6 +182,18 @@ pub struct ImageImport {
     pub sha256: Option<String>,
     /// Whether it boots by UEFI rather than BIOS.
     pub uefi: bool,
+}
+
+impl From<&Import> for ImageImport {
+    fn from(import: &Import) -> Self {
+        Self {
+            id: import.id.clone(),
+            name: import.name.clone(),
+            login_user: import.login_user.clone(),
+            sha256: import.sha256.clone(),
+            uefi: import.uefi,
+        }
+    }
 }
 
 /// A stream of bytes to a serial console.

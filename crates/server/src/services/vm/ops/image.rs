@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use berth_domain::vm::ImageStatus;
+use berth_domain::vm::image::Import;
 use berth_domain::{Code, Error, Result, Timestamp};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
@@ -16,7 +17,7 @@ use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::vm::Vms;
 use crate::services::vm::store;
 use crate::services::vm::store::image::ImageRow;
-use crate::services::vm::wire::image::{ImageView, Import};
+use crate::services::vm::wire::image::ImageView;
 
 /// The 404 of an image.
 pub fn not_found() -> Error {

@@ -10,14 +10,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_domain::vm::ImageStatus;
-use berth_domain::vm::image::{ImageStep, next};
+use berth_domain::vm::image::{ImageStep, Import, next};
 use berth_domain::{Error, Result, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, download, fault};
-use crate::services::vm::engine::{EngineError, ImageInfo};
+use crate::services::vm::engine::{EngineError, ImageImport, ImageInfo};
 use crate::services::vm::store::image::ImageRow;
-use crate::services::vm::wire::image::Import;
 use crate::services::vm::{Vms, store};
 use crate::work::lifecycle::{Life, Next};
 use crate::work::{Due, Poker};
@@ -157,7 +156,7 @@ impl ImageLife {
             Ok(file) => {
                 fault("image", "import", "fetched").await?;
                 say(vms, row, "checking and converting".into()).await?;
-                vms.engine().import_image(&file, &import.for_engine()).await
+                vms.engine().import_image(&file, &ImageImport::from(&import)).await
             }
             Err(error) => Err(error),
         };

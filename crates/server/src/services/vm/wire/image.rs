@@ -1,14 +1,9 @@
 //! Images as callers see them and bring them in.
 
-use berth_domain::fields::{Fields, Parsed, sized, text};
-use berth_domain::names::Slug;
-use berth_domain::{Error, Result, Timestamp};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use berth_domain::Timestamp;
+use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::http::list::Params;
-use crate::services::vm::engine::ImageImport;
 use crate::services::vm::store::image::ImageRow;
 
 /// An image.
@@ -63,122 +58,28 @@ impl ImageView {
     }
 }
 
-/// A foreign image to take in, as it is kept on its row until that is done.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Import {
-    /// Id in requests.
-    pub id: String,
+/// An image to import.
+#[derive(ToSchema)]
+#[schema(as = ImportImageRequest)]
+#[expect(dead_code, reason = "describes")]
+pub struct ImportBody {
+    /// Id in requests: a DNS label of at most 40 characters.
+    #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 40)]
+    id: String,
     /// Name for people.
-    pub name: String,
-    /// The user that SSH keys are installed for.
-    pub login_user: String,
-    /// Where to get it from.
-    pub url: Option<String>,
-    /// A file of the host.
-    pub path: Option<String>,
-    /// A file that was uploaded, in the engine's staging folder.
-    #[serde(default)]
-    pub upload: Option<String>,
+    #[schema(min_length = 1, max_length = 100)]
+    name: Option<String>,
+    /// The user that SSH keys are installed for; `root` where cloud-init's default is not known.
+    #[schema(pattern = "^[a-z_][a-z0-9_-]{0,31}$")]
+    login_user: Option<String>,
+    /// Where to get it from: `http` or `https`. Exactly one of `url` and `path`.
+    url: Option<String>,
+    /// A file on the host.
+    path: Option<String>,
     /// What its content has to hash to.
-    pub sha256: Option<String>,
-    /// Whether it boots by UEFI.
-    pub uefi: bool,
-}
-
-impl TryFrom<&Value> for Import {
-    type Error = Error;
-
-    fn try_from(body: &Value) -> Result<Self> {
-        let mut f = Fields::of(body);
-        let id = f.required("id", |v| image_id(text(v)?));
-        let name = f.optional("name", sized(1, 100));
-        let login_user = f.optional("login_user", |v| login_user(text(v)?));
-        let url = f.optional("url", |v| url(text(v)?));
-        let path = f.optional("path", sized(1, 4096));
-        let sha256 = f.optional("sha256", |v| sha256(text(v)?));
-        let uefi = f.optional("firmware", |v| firmware(text(v)?)).unwrap_or(false);
-        if f.has("url") == f.has("path") {
-            f.fail("url", "give exactly one of url and path");
-        }
-        let import = id.map(|id| Self {
-            name: name.unwrap_or_else(|| id.clone()),
-            login_user: login_user.unwrap_or_else(|| "root".into()),
-            id,
-            url,
-            path,
-            upload: None,
-            sha256,
-            uefi,
-        });
-        f.finish(import)
-    }
-}
-
-impl Import {
-    /// Reads the parameters of an upload.
-    pub fn of_upload(id: &str, mut params: Params) -> Result<Self> {
-        let short = |t: &str| {
-            if t.is_empty() || t.len() > 400 { Err("must have 1 to 400 bytes".into()) } else { Ok(t.to_owned()) }
-        };
-        let valid = image_id(id).map_err(|message| params.fail("image_id", message)).ok();
-        let name = params.read("name", short);
-        let user = params.read("login_user", login_user);
-        let hash = params.read("sha256", sha256);
-        let uefi = params.read("firmware", firmware);
-        params.finish()?;
-        Ok(Self {
-            id: valid.unwrap_or_default(),
-            name: name.unwrap_or_else(|| id.to_owned()),
-            login_user: user.unwrap_or_else(|| "root".into()),
-            url: None,
-            path: None,
-            upload: None,
-            sha256: hash,
-            uefi: uefi.unwrap_or(false),
-        })
-    }
-
-    /// The file that a download is written to, in the engine's staging folder.
-    pub fn download(&self) -> String {
-        format!("{}.download", self.id)
-    }
-
-    /// What the engine is told.
-    pub fn for_engine(&self) -> ImageImport {
-        ImageImport {
-            id: self.id.clone(),
-            name: self.name.clone(),
-            login_user: self.login_user.clone(),
-            sha256: self.sha256.clone(),
-            uefi: self.uefi,
-        }
-    }
-}
-
-fn image_id(text: &str) -> Parsed<String> {
-    Slug::parse(text).map(|slug| slug.as_str().to_owned())
-}
-
-fn login_user(text: &str) -> Parsed<String> {
-    let first = text.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
-    let rest = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-".contains(&b));
-    if first && rest && text.len() <= 32 { Ok(text.to_owned()) } else { Err("must be a user name of Linux".into()) }
-}
-
-fn url(text: &str) -> Parsed<String> {
-    let known = text.starts_with("http://") || text.starts_with("https://");
-    if known && text.len() <= 2048 { Ok(text.to_owned()) } else { Err("must be an http or https URL".into()) }
-}
-
-fn sha256(text: &str) -> Parsed<String> {
-    let good = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
-    if good { Ok(text.to_ascii_lowercase()) } else { Err("must be 64 hexadecimal digits".into()) }
-}
-
-fn firmware(text: &str) -> Parsed<bool> {
-    match text {
-        "bios" => Ok(false),
-        "uefi" => Ok(true),
-        _ => Err("must be bios or uefi".into()),
-    }
+    #[schema(pattern = "^[0-9a-fA-F]{64}$")]
+    sha256: Option<String>,
+    /// How it boots: `bios` (default) or `uefi`.
+    #[schema(pattern = "^(bios|uefi)$")]
+    firmware: Option<String>,
 }
