@@ -166,6 +166,25 @@ impl Model {
     pub fn names(&self) -> impl Iterator<Item = &ModelId> {
         std::iter::once(&self.id).chain(&self.aliases)
     }
+
+    /// Reads the model that takes the place of another: its id need not be said, and cannot be changed.
+    ///
+    /// # Errors
+    /// Every invalid field.
+    pub fn replacement(id: &str, mut body: Value) -> Result<Self> {
+        if let Some(fields) = body.as_object_mut() {
+            let named = fields.entry("id").or_insert(Value::Null);
+            if named.is_null() {
+                *named = id.into();
+            }
+        }
+        let model = Self::try_from(&body)?;
+        if model.id.as_str() == id {
+            Ok(model)
+        } else {
+            Err(Error::field("id", "must be the id in the path; a model keeps its name"))
+        }
+    }
 }
 
 impl TryFrom<&Value> for Model {
@@ -334,6 +353,21 @@ mod tests {
             assert!(error.details[0].field.starts_with(key), "{error:?}");
         }
         assert!(model(|body| body["fallbacks"] = json!(["acme/tiny"])).is_err());
+    }
+
+    #[test]
+    fn a_replacement_keeps_its_name() {
+        let upstreams = json!([{"url": "http://h/v1"}]);
+        for body in [
+            json!({"upstreams": upstreams}),
+            json!({"id": null, "upstreams": upstreams}),
+            json!({"id": "acme/tiny", "upstreams": upstreams}),
+        ] {
+            assert_eq!(Model::replacement("acme/tiny", body).unwrap().id.as_str(), "acme/tiny");
+        }
+        let other = Model::replacement("acme/tiny", json!({"id": "other", "upstreams": upstreams})).unwrap_err();
+        assert_eq!(other.details[0].field, "id");
+        assert_eq!(Model::replacement("acme/tiny", json!([])).unwrap_err().details[0].field, "body");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::gateway::Gateway;
 use crate::services::gateway::ops::model;
-use crate::services::gateway::wire::model::{ModelBody, ModelView, replacement};
+use crate::services::gateway::wire::model::{ModelBody, ModelView};
 
 /// Every model at this moment, those of the configuration too, and how its upstreams stand.
 #[utoipa::path(get, path = "/api/v1/admin/models", operation_id = "listAllModels", tag = "administration",
@@ -74,7 +74,7 @@ pub(super) async fn replace_model(
     path: PathText,
     body::Json(body): body::Json,
 ) -> Reply<Json<ModelView>> {
-    let wanted = replacement(path.text("model_id"), body)?;
+    let wanted = Model::replacement(path.text("model_id"), body)?;
     Ok(Json(model::replace(&gateway, &admin, wanted).await?))
 }
 

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use berth_domain::gateway::Voice;
 
 use crate::http::auth::Administrator;
 use crate::http::body;
@@ -13,7 +14,7 @@ use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::gateway::Gateway;
 use crate::services::gateway::ops::voice;
-use crate::services::gateway::wire::voice::{ChangeVoiceBody, VoiceBody, VoiceView, addition};
+use crate::services::gateway::wire::voice::{ChangeVoiceBody, VoiceBody, VoiceView};
 
 /// Every voice at this moment, those that are built in or stand in the configuration too.
 #[utoipa::path(get, path = "/api/v1/admin/voices", operation_id = "listAllVoices", tag = "administration",
@@ -41,7 +42,7 @@ pub(super) async fn create_voice(
     key: IdempotencyKey,
     body::Json(body): body::Json,
 ) -> Reply<Outcome<VoiceView>> {
-    let wanted = addition(&body)?;
+    let wanted = Voice::addition(&body)?;
     Ok(voice::create(&gateway, &admin, wanted, key.bind(&admin.caller, &body).await?).await?)
 }
 

@@ -11,7 +11,7 @@ use crate::http::auth::Person;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::gateway::Gateway;
 use crate::services::gateway::store::spec::{SpecRow, VOICES};
-use crate::services::gateway::wire::voice::{VoiceView, change, document, require_known};
+use crate::services::gateway::wire::voice::VoiceView;
 
 fn not_found() -> Error {
     Error::new(Code::NotFound, "There is no such voice. GET /api/v1/admin/voices lists them.")
@@ -49,7 +49,7 @@ pub async fn create(gateway: &Gateway, admin: &Person, voice: Voice, key: Idempo
             format!("There is a voice called '{}' already. Change it with PATCH, or take another name.", voice.id);
         return Err(Error::new(Code::Conflict, message));
     }
-    let row = SpecRow { id: voice.id.clone(), spec: document(&voice), created_at: now, updated_at: now };
+    let row = SpecRow { id: voice.id.clone(), spec: voice.document(), created_at: now, updated_at: now };
     VOICES.put(&mut tx, &row).await?;
     record(&mut tx, admin, VOICES, "create", &row, now).await?;
     let location = format!("/api/v1/admin/voices/{}", row.id);
@@ -60,10 +60,10 @@ pub async fn create(gateway: &Gateway, admin: &Person, voice: Voice, key: Idempo
 
 /// Changes a voice that was added.
 pub async fn update(gateway: &Gateway, admin: &Person, id: &str, body: &Value) -> Result<VoiceView> {
-    require_known(body)?;
+    Voice::require_known(body)?;
     let now = gateway.clock().now();
     let known = added(gateway, VOICES.find(gateway.db(), id).await?, id)?;
-    let voice = change(&known.read()?, body)?;
+    let voice = known.read::<Voice>()?.change(body)?;
     // Keys and files are looked at outside of the transaction.
     require_usable(gateway, &voice).await?;
     let mut tx = gateway.db().begin_as(admin).await?;
@@ -74,7 +74,7 @@ pub async fn update(gateway: &Gateway, admin: &Person, id: &str, body: &Value) -
             "Somebody else changed this voice just now. Look at it, and try again.",
         ));
     }
-    let row = SpecRow { spec: document(&voice), updated_at: now, ..before };
+    let row = SpecRow { spec: voice.document(), updated_at: now, ..before };
     VOICES.put(&mut tx, &row).await?;
     record(&mut tx, admin, VOICES, "update", &row, now).await?;
     commit(tx, gateway.clone().reload_voices()).await?;

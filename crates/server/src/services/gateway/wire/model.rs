@@ -1,8 +1,8 @@
 //! Models as administrators see them and say them.
 
+use berth_domain::Timestamp;
 use berth_domain::gateway::breaker::State;
 use berth_domain::gateway::{Access, Model, ModelId, Place, Upstream};
-use berth_domain::{Error, Result, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -202,22 +202,6 @@ fn upstream_document(upstream: &Upstream) -> Value {
     })
 }
 
-/// Reads the model that takes the place of another: its id need not be said, and cannot be changed.
-pub fn replacement(id: &str, mut body: Value) -> Result<Model> {
-    if let Some(fields) = body.as_object_mut() {
-        let named = fields.entry("id").or_insert(Value::Null);
-        if named.is_null() {
-            *named = id.into();
-        }
-    }
-    let model = Model::try_from(&body)?;
-    if model.id.as_str() == id {
-        Ok(model)
-    } else {
-        Err(Error::field("id", "must be the id in the path; a model keeps its name"))
-    }
-}
-
 /// A model to offer.
 #[derive(ToSchema)]
 #[schema(as = ModelRequest)]
@@ -336,20 +320,5 @@ mod tests {
         let view = ModelView::new(&model(), vec![known], Some((Timestamp(1), Timestamp(2))));
         assert_eq!((view.upstreams.len(), view.upstreams[0].in_flight), (1, 2));
         assert_eq!((view.source, view.updated_at), ("api", Some(Timestamp(2))));
-    }
-
-    #[test]
-    fn a_replacement_keeps_its_name() {
-        let upstreams = json!([{"url": "http://h/v1"}]);
-        for body in [
-            json!({"upstreams": upstreams}),
-            json!({"id": null, "upstreams": upstreams}),
-            json!({"id": "acme/tiny", "upstreams": upstreams}),
-        ] {
-            assert_eq!(replacement("acme/tiny", body).unwrap().id.as_str(), "acme/tiny");
-        }
-        let other = replacement("acme/tiny", json!({"id": "other", "upstreams": upstreams})).unwrap_err();
-        assert_eq!(other.details[0].field, "id");
-        assert_eq!(replacement("acme/tiny", json!([])).unwrap_err().details[0].field, "body");
     }
 }
