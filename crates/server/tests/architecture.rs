@@ -174,6 +174,17 @@ fn stores_are_asked_by_ops_and_reconcilers_not_by_wire() {
     }
 }
 
+#[test]
+fn requests_are_parsed_by_the_domain_and_only_described_by_wire() {
+    // Whatever reads a body field by field, or makes a type of a whole one.
+    refuse("server/src", &["domain::fields::", "Fields::", "Fields<", "TryFrom<&Value>"], |_| false);
+    // Whatever can refuse, judges; what describes and shows cannot.
+    let judges = ["FieldError", "Parsed", "Error::", "Err(", "Result<", ".fail(", "query::", "list::Params"];
+    for service in ["identity", "project", "vm", "sandbox", "gateway"] {
+        refuse(&format!("server/src/services/{service}/wire"), &judges, |_| false);
+    }
+}
+
 /// What acts for nobody who is signed in: it proves by other means who asks, records that somebody was refused, or is
 /// the platform's own.
 const FOR_NOBODY: [(&str, &[&str]); 10] = [
