@@ -2,8 +2,8 @@
 //!
 //! Compiled only with the feature `faults`; the shipped binary has none of it. `BERTH_FAULT` holds
 //! `point=action[:nth]`, several separated by commas; actions are `kill` (SIGKILL to ourselves),
-//! `fail` (the step reports a fault) and `wait` (the step waits until the file is there that `BERTH_FAULT_GO` names,
-//! and reports a fault where nobody makes it within a minute).
+//! `fail` (the step reports a fault), `fails` (it does so every time) and `wait` (the step waits until the file is there
+//! that `BERTH_FAULT_GO` names, and reports a fault where nobody makes it within a minute).
 
 /// Passes a fault point. The error is what a failing step would report.
 #[cfg(not(feature = "faults"))]
@@ -55,7 +55,9 @@ mod active {
                 return Ok(());
             }
             let action = fault.action.clone();
-            faults.remove(name);
+            if action != "fails" {
+                faults.remove(name);
+            }
             action
         };
         eprintln!("fault point {name}: {action}");

@@ -21,13 +21,15 @@ pub struct World {
     pub id: String,
     pub pid: Value,
     pub tree: String,
+    /// Faults that come before the next death of the service, and settings that it has until then.
+    pub until_then: (String, String),
 }
 
 impl World {
     pub async fn new() -> Self {
         let (service, caller) = service_without_spares().await;
         let (id, pid, tree) = Self::of(&caller).await;
-        Self { service, caller, id, pid, tree }
+        Self { service, caller, id, pid, tree, until_then: Default::default() }
     }
 
     /// A sandbox, its process and its files.
@@ -56,12 +58,17 @@ impl World {
         self.service.stop();
         let reached = |service: &Service| service.log().matches(&format!("fault point {point}: kill")).count();
         let before = reached(&self.service);
-        self.service.set("BERTH_FAULT", &format!("{point}=kill"));
+        let (faults, settings) = std::mem::take(&mut self.until_then);
+        let config = self.service.dir.path().join("berth.toml");
+        let usual = std::fs::read(&config).expect("a file");
+        self.service.configure(&settings);
+        self.service.set("BERTH_FAULT", &format!("{faults},{point}=kill"));
         self.service.start();
         something(&self.caller).await;
         self.service.died();
         assert_eq!(reached(&self.service), before + 1, "{point} was not reached: {}", self.service.log());
         self.service.set("BERTH_FAULT", "");
+        std::fs::write(config, usual).expect("a file");
         if point == "sandbox.capture.frozen" {
             // As if it had died a moment later.
             stop_processor(&self.service, &self.id);
@@ -244,6 +251,29 @@ async fn a_death_is_dealt_with() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn deadlines_that_passed_are_dealt_with() {
+    let mut world = World::new().await;
+    for point in points::RETRY.iter().chain(points::FAILURE) {
+        world.until_then = ("sandbox.start.before=fails".into(), "provisioning_seconds = 2\n".into());
+        world.dies_by(point, async |caller| drop(caller.create_sandbox(json!({})).await)).await;
+        let made = world.others("/sandboxes", &world.id).await.remove(0);
+        let end = if *point == "sandbox.fail.after" { "Failed" } else { "Ready" };
+        world.caller.sandbox_reaches(&made, end).await;
+        delete(&world.caller, &made).await;
+    }
+    for (point, end) in points::GIVEN_UP_CUT.iter().zip(["Ready", "Failed"]) {
+        world.until_then = ("sandbox.cut.intent=fails".into(), "snapshot_seconds = 1\n".into());
+        world.does_at(point, "snapshots", json!({})).await;
+        let taken = world.others("/snapshots", "").await.pop().expect("a snapshot");
+        assert_eq!(decided(&world.caller, &taken).await["status"], end, "{point}");
+        world.is_whole(&world.id, true).await;
+        assert_eq!(world.caller.delete(&format!("/snapshots/{taken}")).await.status, 202);
+        gone(&world.caller, &format!("/snapshots/{taken}")).await;
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn creations_survive() {
     let mut world = World::new().await;
     for step in points::CREATION {
@@ -320,6 +350,26 @@ async fn templates_survive() {
         // What was made of it goes on.
         assert_eq!(content(&caller, &made, "own").await, b"own");
         delete(&caller, &made).await;
+    }
+    let config = service.dir.path().join("berth.toml");
+    let before = std::fs::read(&config).expect("a file");
+    for (point, end) in points::TEMPLATE_LATE.iter().zip(["ready", "failed"]) {
+        service.stop();
+        service.configure("build_seconds = 1\nready_seconds = 1\ntemplate_seconds = 1\n");
+        service.set("BERTH_FAULT", &format!("template.make_disk.before=fails,template.warm.before=fails,{point}=kill"));
+        service.start();
+        let made = caller.post("/sandbox_templates", json!({"name": "late", "from_snapshot": kept})).await;
+        assert_eq!(made.status, 201, "{made:?}");
+        service.died();
+        assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
+        std::fs::write(&config, &before).expect("a file");
+        service.set("BERTH_FAULT", "");
+        service.start();
+        let path = format!("/sandbox_templates/{}", made.id());
+        let ended = async |caller: Caller| caller.get(&path).await.body["status"] == end;
+        caller.until("its end", ended).await;
+        assert_eq!(caller.delete(&path).await.status, 204);
+        gone(&caller, &path).await;
     }
     assert_eq!(caller.delete(&format!("/snapshots/{kept}")).await.status, 202);
     nothing_left(&service);

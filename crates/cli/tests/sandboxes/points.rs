@@ -28,6 +28,7 @@ pub const CUT: &[&str] = &[
 ];
 pub const CUT_COLD: &[&str] =
     &["sandbox.cut_cold.before", "sandbox.cut_cold.intent", "sandbox.cut_cold.done", "sandbox.cut_cold.after"];
+pub const GIVEN_UP_CUT: &[&str] = &["sandbox.give_up_cut.before", "sandbox.give_up_cut.after"];
 pub const FORK: &[&str] = &[
     "sandbox.reserve.done",
     "sandbox.make_disk.intent",
@@ -73,6 +74,8 @@ pub const REMOVAL: &[&str] =
 pub const UPLOAD: &[&str] = &["upload.remove.before", "upload.remove.done", "upload.remove.after"];
 pub const EXPIRY: &[&str] = &["sandbox.expire.before", "sandbox.expire.after"];
 pub const DEATH: &[&str] = &["sandbox.start_again.before", "sandbox.start_again.after"];
+pub const RETRY: &[&str] = &["sandbox.retry.before", "sandbox.retry.after"];
+pub const FAILURE: &[&str] = &["sandbox.fail.before", "sandbox.fail.after"];
 /// Of the platform's template. What comes before a boot is at no price.
 pub const TEMPLATE: &[&str] = &[
     "template.enter.before",
@@ -90,23 +93,20 @@ pub const TEMPLATE: &[&str] = &[
     "template.ready.before",
     "template.ready.after",
 ];
+pub const TEMPLATE_LATE: &[&str] = &["template.expire.before", "template.expire.after"];
 pub const TEMPLATE_REMOVAL: &[&str] = &["template.remove.before", "template.remove.done", "template.remove.after"];
-
-/// What only a deadline leads to, at which no test kills the service yet.
-const BY_DEADLINES: [&str; 4] = ["sandbox.give_up_cut", "sandbox.retry", "sandbox.fail", "template.expire"];
 
 #[test]
 fn every_step_of_every_plan_has_points_at_which_the_service_is_killed() {
     let lists = [
-        &[CREATION, CUT, CUT_COLD, FORK, PAUSE, RESUMPTION, RESTORE, NETWORK, DELETION, REMOVAL][..],
-        &[UPLOAD, EXPIRY, DEATH, TEMPLATE, TEMPLATE_REMOVAL],
+        &[CREATION, CUT, CUT_COLD, GIVEN_UP_CUT, FORK, PAUSE, RESUMPTION, RESTORE, NETWORK, DELETION, REMOVAL][..],
+        &[UPLOAD, EXPIRY, DEATH, RETRY, FAILURE, TEMPLATE, TEMPLATE_LATE, TEMPLATE_REMOVAL],
     ];
     let killed: Vec<_> = lists.into_iter().flatten().copied().flatten().copied().collect();
     let of_sandboxes = StepKind::ALL.iter().filter(|kind| kind.acts()).map(|kind| format!("sandbox.{kind}"));
     let of_templates = TemplateStep::ALL.iter().map(|step| format!("template.{step}"));
     let of_shared = ["layer", "memory", "upload"].map(|kind| format!("{kind}.remove"));
-    let steps = of_sandboxes.chain(of_templates).chain(of_shared);
-    for step in steps.filter(|step| !BY_DEADLINES.contains(&step.as_str())) {
+    for step in of_sandboxes.chain(of_templates).chain(of_shared) {
         for moment in ["before", "after"] {
             let point = format!("{step}.{moment}");
             assert!(killed.contains(&point.as_str()), "no test kills the service at {point}");
