@@ -1,5 +1,5 @@
-//! Metrics of models and their upstreams. An upstream is told by its place in the model's list: `/metrics` needs no
-//! credential, and shows no address, nor the name of a model that is not open to everybody.
+//! Metrics of models and their upstreams. An upstream is identified by its position in the model's list: `/metrics`
+//! needs no credential, so it shows no address, and no name of a model that is restricted to some projects.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,7 @@ fn label(name: &str) -> String {
     name.replace('"', "\\\"")
 }
 
-/// What each model of a table is called here: a restricted one by its number among those.
+/// The label of each model of a table: a restricted model has its number among the restricted ones.
 fn labels(table: &Table) -> Vec<String> {
     let mut restricted = 0;
     let mut name = |entry: &Entry| {

@@ -6,17 +6,18 @@
 //!   └──── relay ◄──────────────────────┴──────────────────────┘         bill ─► meter ─► journal ─► database
 //! ```
 //!
-//! Its rooms: `path` is what a request goes through, `books` what it may take and took, `upstream` who answers it,
-//! `serve` keeps servers of model files, `speech` speaks with this machine's own voices.
+//! Its rooms: `path` takes a request from its body to its answer, `books` counts what it may take and took, `upstream`
+//! reaches the servers that answer, `serve` runs servers of model files, `speech` speaks with this machine's own
+//! voices.
 //!
-//! It is a hot path and stays out of the intent machinery. Invariants of this house:
+//! The gateway is a hot path and stays out of the intent machinery. Its invariants:
 //!
-//! - Bytes go on as they came. What is read of them is read in place ([`berth_domain::gateway`]).
-//! - Before the first byte of an answer goes out, another upstream may give it; afterwards the answer is this one's,
-//!   and if it breaks off, the client is told so.
-//! - Whatever ends a request, by being dropped too, gives its place back, ends the upstream's work and closes its
+//! - Bytes go on as they came. The gateway reads what it needs in place ([`berth_domain::gateway`]).
+//! - Before the first byte of an answer goes out, another upstream may answer instead. Afterwards the answer stays with
+//!   its upstream, and if it breaks off, the gateway tells the client.
+//! - However a request ends, even by being dropped, it gives its place back, ends the upstream's work and closes its
 //!   bill.
-//! - Nothing of an upstream's address or key is ever in an answer.
+//! - No answer ever holds an upstream's address or key.
 
 mod api;
 mod books;
@@ -69,7 +70,7 @@ struct Inner {
     clock: Clock,
     config: crate::config::Gateway,
     configured: Vec<Model>,
-    /// Ready for use: what an administrator adds never stands in their place.
+    /// Ready for use. A voice that an administrator adds never replaces one of them.
     configured_voices: Vec<Arc<Speaks>>,
     data_dir: PathBuf,
     began_at: Timestamp,
@@ -84,7 +85,8 @@ struct Inner {
 }
 
 impl Gateway {
-    /// The gateway with the models of the configuration and of administrators, for a service with so many connections.
+    /// Starts the gateway with the models of the configuration and of administrators, for a service with so many
+    /// connections.
     pub async fn start(db: Db, clock: Clock, config: &Config, connections: usize) -> anyhow::Result<Self> {
         let meter = Meter::open(&config.data_dir.join("usage"), db.clone())?;
         let inner = Inner {
@@ -115,12 +117,12 @@ impl Gateway {
         api::routes().with_state(self.clone())
     }
 
-    /// Those of its routes that are asked most.
+    /// Its routes with most traffic.
     pub fn hot(&self) -> Hot {
         api::hot(self)
     }
 
-    /// Its workers, until told to stop.
+    /// Starts its workers, which run until told to stop.
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         tasks.spawn(self.inner.meter.clone().run(stop.clone()));
         tasks.spawn(self.inner.traces.clone().flush(stop.clone()));
@@ -130,7 +132,7 @@ impl Gateway {
         let (gateway, ending) = (self.clone(), stop.clone());
         tasks.spawn(async move {
             ending.cancelled().await;
-            // Servers of model files end with the last who needs them.
+            // The server of a model file ends when its last user lets go of it.
             gateway.inner.fleet.offer(Table::default());
         });
     }
@@ -140,7 +142,7 @@ impl Gateway {
         metrics::text(&self.table(), self.meter())
     }
 
-    /// Takes over what administrators changed.
+    /// Takes over administrators' changes to models.
     pub async fn reload(self) -> Result<()> {
         let _one_at_a_time = self.inner.reloading.lock().await;
         let created_at = self.inner.began_at;
@@ -156,7 +158,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Takes over the voices that administrators changed.
+    /// Takes over administrators' changes to voices.
     pub async fn reload_voices(self) -> Result<()> {
         let _one_at_a_time = self.inner.reloading.lock().await;
         let mut voices = Voices::new();
@@ -183,7 +185,7 @@ impl Gateway {
         &self.inner.configured
     }
 
-    /// The models of a name that a project may use; 404 that says what to do.
+    /// The model of this name, if the project may use it; else a 404 that says what to do.
     fn model(&self, name: &str, project: ProjectId) -> Result<Arc<Entry>> {
         let table = self.table();
         let found = table.find(name).filter(|entry| entry.admits(project)).cloned();
@@ -198,7 +200,7 @@ impl Gateway {
         })
     }
 
-    /// What stands behind a model, for administrators.
+    /// The state of a model's upstreams, for administrators.
     pub(crate) fn standing(&self, id: &ModelId) -> Vec<wire::model::UpstreamView> {
         let table = self.table();
         let upstreams = table.named(id).map(|entry| entry.upstreams.as_slice()).unwrap_or_default();
@@ -264,7 +266,8 @@ impl Gateway {
     }
 }
 
-/// A request holds its connection for as long as its answer takes: together they have what may be held long of those.
+/// A request holds its connection until its answer ends, so all requests to models together get the share of
+/// connections that may be held for long.
 fn admission(config: &crate::config::Gateway, connections: usize) -> Arc<Admission> {
     let most = |requests, megabytes: u64| Most { requests, bytes: megabytes << 20 };
     Admission::new(

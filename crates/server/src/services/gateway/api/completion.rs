@@ -36,10 +36,10 @@ use crate::services::gateway::upstream::table::Entry;
 
 /// Largest body of a request to a model, in bytes (contract, section 4).
 pub const BODY_LIMIT: usize = 32 << 20;
-/// The header that tells how urgent a request is.
+/// The header that says how urgent a request is.
 const PRIORITY: &str = "x-priority";
-/// Tokens of the minute that are set aside for an answer of which nobody says how long it may be: what it takes beyond
-/// is missing in the next.
+/// Tokens of the minute that a request sets aside for its answer where neither the request nor the model limits the
+/// answer. If the answer takes more, the next requests have that much less.
 const ANSWER: u64 = 256;
 
 /// Asks a model to go on with a conversation (OpenAI's chat completions). Whatever is in the body goes on to the
@@ -129,27 +129,28 @@ pub(super) async fn takes_fields(entry: &Entry, body: &Bytes) -> Result<()> {
     }
 }
 
-/// What is set aside for a request before it is let in.
+/// What a request sets aside before admission.
 pub(super) struct Aside {
     /// Tokens of the minute.
     pub tokens: u64,
     /// Money of the month: what its longest answer costs at the dearest of the models that may give it.
     pub cost: Nano,
-    /// What is booked where nobody counts.
+    /// What the bill books where the upstream counts no tokens.
     pub estimate: Usage,
 }
 
 impl Aside {
     fn of(gateway: &Gateway, scope: &Scope, entry: &Entry, head: &Head) -> Self {
-        // As long as the request allows, and no longer than the model that answers makes it.
+        // The answer is as long as the request allows, but no longer than the answering model makes it.
         let each = |model: &Model| head.max_tokens.into_iter().chain(model.max_output_tokens).min();
         let usage = |bytes, each: u64| Usage { prompt: estimate(bytes), completion: head.answers.saturating_mul(each) };
-        // Whatever is sent may be read, and has to be paid then.
+        // The upstream may read all the client sent, and the project then pays for it.
         let aside = |each: u64| usage(head.sent_bytes, each);
         let cost = |model: &Model| model.price.of(aside(each(model).unwrap_or(LONG)));
         let own = each(&entry.model);
         let others = fallbacks(gateway, scope, entry);
-        // Money that is spent does not come back. Of an answer that nobody saw no more than this is booked, either.
+        // Spent money does not come back, so the reservation is the most that the answer can cost. Where nobody saw the
+        // answer, the bill books no more than the estimate.
         Self {
             tokens: aside(own.unwrap_or(ANSWER)).total(),
             cost: others.iter().map(|other| cost(&other.model)).fold(cost(&entry.model), Nano::max),
@@ -158,7 +159,7 @@ impl Aside {
     }
 }
 
-/// The models that may answer a project for another.
+/// The models that may answer in place of another for a project.
 fn fallbacks(gateway: &Gateway, scope: &Scope, entry: &Entry) -> Vec<Arc<Entry>> {
     if entry.model.fallbacks.is_empty() {
         return Vec::new();
@@ -168,21 +169,20 @@ fn fallbacks(gateway: &Gateway, scope: &Scope, entry: &Entry) -> Vec<Arc<Entry>>
     found.filter(|other| other.admits(scope.project)).cloned().collect()
 }
 
-/// How urgent a request is, and its id.
+/// The priority and the id that the request's headers tell.
 pub(super) fn told(request: &Request) -> (Priority, String) {
     let priority = request.headers().get(PRIORITY).and_then(|word| word.to_str().ok());
     let id = request.extensions().get::<crate::http::envelope::RequestId>();
     (Priority::of(priority), id.map(|request| request.id.clone()).unwrap_or_default())
 }
 
-/// A conversation of one project is none of another's, even with the same words.
+/// Ties a conversation to its project: two projects that use the same words do not share one.
 pub(super) fn scoped(conversation: u64, scope: &Scope) -> u64 {
     let project = scope.project.0.as_u64_pair();
     route::mix(conversation ^ project.0.rotate_left(32) ^ project.1)
 }
 
-/// How much of a model's places is for a caller's organization and project: as much as their limits let them use, beside
-/// others.
+/// The shares of a model's places that the caller's organization and project have, in proportion to their limits.
 pub(super) fn shares(scope: &Scope) -> Shares {
     let of = |limits: &Limits| Share::of(limits.tokens_per_minute, limits.requests_per_minute);
     Shares { group: of(&scope.org_limits), owner: of(&scope.limits) }
@@ -233,7 +233,7 @@ async fn whole(gateway: Gateway, job: Job, entry: Arc<Entry>, mut bill: Bill, _p
     Ok(json(StatusCode::OK, body))
 }
 
-/// A good answer; what the client is told otherwise stands in the bill.
+/// Finds a good answer. The bill notes what the client gets where there is none.
 pub(super) async fn found(gateway: &Gateway, job: &Job, entry: &Arc<Entry>, bill: &mut Bill) -> Result<Found> {
     let found = find(gateway.fleet(), job, entry, bill).await;
     if let Err(error) = &found {
@@ -242,7 +242,7 @@ pub(super) async fn found(gateway: &Gateway, job: &Job, entry: &Arc<Entry>, bill
     found
 }
 
-/// What an upstream says to a request that it takes for wrong.
+/// Closes the bill of a request that an upstream refused as wrong, and returns the upstream's words.
 pub(super) fn refused(answer: Answer, mut bill: Bill) -> Result<(StatusCode, Bytes)> {
     match answer {
         Answer::Refused(status, body) => {
@@ -253,7 +253,7 @@ pub(super) fn refused(answer: Answer, mut bill: Bill) -> Result<(StatusCode, Byt
     }
 }
 
-/// The same as an answer.
+/// The refusal as a response.
 pub(super) fn refusal_of(status: StatusCode, body: Bytes) -> Response {
     keep_shape(json(status, body))
 }
@@ -263,7 +263,7 @@ fn json(status: StatusCode, body: Bytes) -> Response {
     (status, [(header::CONTENT_TYPE, kind)], Body::from(body)).into_response()
 }
 
-/// An answer that is sent as it comes. Until the first keep-alive a failure has a status of its own.
+/// Streams an answer. Until the first keep-alive goes out, a failure still has a status of its own.
 async fn stream(gateway: Gateway, job: Job, entry: Arc<Entry>, mut bill: Bill, place: Place) -> Result<Response> {
     let silence = gateway.config().keep_alive();
     let hides_usage = !job.head.asks_usage;
@@ -284,7 +284,7 @@ async fn stream(gateway: Gateway, job: Job, entry: Arc<Entry>, mut bill: Bill, p
     })
 }
 
-/// What became of a stream that was asked for.
+/// How the opening of a stream ended.
 enum Opened {
     Relay(Box<Relay>),
     Refused(StatusCode, Bytes),
@@ -306,7 +306,7 @@ impl Opened {
 
 type Pieces = futures::stream::BoxStream<'static, Result<Bytes, std::convert::Infallible>>;
 
-/// A stream that keeps its place until its end.
+/// A stream that holds its place until it ends.
 fn hold(pieces: Pieces, place: Place) -> Pieces {
     pieces
         .map(move |piece| {
@@ -316,8 +316,8 @@ fn hold(pieces: Pieces, place: Place) -> Pieces {
         .boxed()
 }
 
-/// The pieces of a stream, with a comment for every silence. Between two pieces it is parked, should the client not
-/// read.
+/// The pieces of a stream, with a comment for every silence. Between two pieces the stream is parked, in case the
+/// client does not read.
 fn relayed(gateway: &Gateway, relay: Box<Relay>) -> Pieces {
     let silence = gateway.config().keep_alive();
     let deadline = relay.deadline();
@@ -328,7 +328,7 @@ fn relayed(gateway: &Gateway, relay: Box<Relay>) -> Pieces {
                 None => Bytes::from_static(KEEP_ALIVE),
                 Some(Out::Bytes(bytes)) => bytes,
                 Some(Out::Last(bytes)) => {
-                    // Its place is free before the client has read the last bytes.
+                    // Frees the place before the client reads the last bytes.
                     drop(relay);
                     yield Ok(bytes);
                     return;
@@ -342,7 +342,7 @@ fn relayed(gateway: &Gateway, relay: Box<Relay>) -> Pieces {
     .boxed()
 }
 
-/// A stream whose status went out before its answer was there: a failure becomes an event.
+/// A stream whose status went out before an upstream answered: a failure becomes an event.
 fn late(
     gateway: Gateway,
     mut looking: Pin<Box<impl Future<Output = Result<(Found, Bill)>> + Send + 'static>>,
@@ -408,7 +408,7 @@ mod tests {
             limits: limits(2_000, 7),
             org_limits: limits(9_000, 5),
         };
-        // Of the organization its requests are the smaller limit, of the project its tokens.
+        // The smaller limit is that of requests for the organization, and that of tokens for the project.
         let expected = Shares { group: Share::of(None, Some(5)), owner: Share::of(Some(2_000), None) };
         assert_eq!(shares(&scope), expected);
         assert_ne!(expected.group, expected.owner);

@@ -33,7 +33,7 @@ pub fn routes() -> OpenApiRouter<Gateway> {
         .routes(routes!(voice_admin::get_voice, voice_admin::update_voice, voice_admin::delete_voice))
 }
 
-/// Those of them that are asked most. Speech starts programs, which an event loop should not.
+/// The routes with most traffic. Speech is not among them: it starts programs, which an event loop should not do.
 pub fn hot(gateway: &Gateway) -> Hot {
     Hot::default()
         .post::<completion::__path_create_chat_completion, _, _>(completion::create_chat_completion, gateway)

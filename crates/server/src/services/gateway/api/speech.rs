@@ -33,10 +33,10 @@ use crate::services::gateway::upstream::queue::Priority;
 use crate::services::gateway::upstream::table::{Entry, Speaks};
 use crate::services::gateway::{Gateway, LOCAL_SPEECH};
 
-/// Largest body of a request to speak, in bytes: 4,096 characters are 48 KiB in escapes, and four times as much is left
-/// for what else a server wants to know.
+/// Largest body of a request to speak, in bytes: 4,096 characters are 48 KiB in escapes, and the rest is room for other
+/// fields that a server may want.
 const BODY_LIMIT: usize = 256 << 10;
-/// A body that is built, not scanned, takes so many times as long, at worst.
+/// A body that the service builds takes at worst this many times as long as one that it only scans.
 const BUILT: usize = 8;
 
 /// Speaks a text (OpenAI's speech). The sound comes as it is made.
@@ -79,12 +79,12 @@ struct Asked {
     origin: Origin,
 }
 
-/// Characters are to speech what tokens are to texts.
+/// The usage of a text: speech counts characters where other models count tokens.
 fn characters(speech: &Speech) -> Usage {
     Usage { prompt: speech.input.chars().count() as u64, completion: 0 }
 }
 
-/// What is set aside for a text to be spoken: it is known what it takes.
+/// What a text to be spoken sets aside; its usage is known beforehand.
 fn aside(usage: Usage, price: Price) -> Aside {
     Aside { tokens: usage.total(), cost: price.of(usage), estimate: usage }
 }
@@ -198,11 +198,11 @@ async fn of_server(
     }
 }
 
-/// Sound as it is made; or the status of what went wrong.
+/// Sound as the server makes it, or the status of the failure.
 type Making = BoxStream<'static, Result<Bytes, u16>>;
 type Pieces = BoxStream<'static, Result<Bytes, std::io::Error>>;
 
-/// What is made on this machine.
+/// Sound that this machine makes.
 fn local(gateway: &Gateway, speech: &Speech, made: SpeechStream, bill: Bill, held: impl Send + 'static) -> Response {
     let kind = if speech.sse { "text/event-stream; charset=utf-8" } else { speech.format.content_type() };
     let made = if speech.sse { as_events(made, speech.input.chars().count()) } else { made };
@@ -210,7 +210,7 @@ fn local(gateway: &Gateway, speech: &Speech, made: SpeechStream, bill: Bill, hel
     sound(HeaderValue::from_static(kind), parked(gateway, making, Instant::now() + HELD, bill, held))
 }
 
-/// What a server makes, as it comes.
+/// Sound that a server makes, as it comes.
 fn relayed(
     gateway: &Gateway,
     mut body: client::Body,
@@ -229,16 +229,16 @@ fn relayed(
     parked(gateway, making.boxed(), patience.deadline, bill, held)
 }
 
-/// Sound on its way, and what is held for it.
+/// Sound on its way, and what the service holds for it.
 struct Sound<H> {
     making: Making,
-    // Closed before the place is free.
+    // The bill closes before the place is free.
     bill: Bill,
     _held: H,
 }
 
-/// The pieces of a sound. Between two of them it is parked, should the client not read. An error in the middle cuts the
-/// answer, so that it does not look whole.
+/// The pieces of a sound. Between two of them the sound is parked, in case the client does not read. An error in the
+/// middle cuts the answer off, so that it does not look whole.
 fn parked(gateway: &Gateway, making: Making, deadline: Instant, bill: Bill, held: impl Send + 'static) -> Pieces {
     let parked = gateway.parking().park(Sound { making, bill, _held: held }, deadline);
     async_stream::stream! {

@@ -16,7 +16,7 @@ use crate::services::gateway::store::usage::{self, Grouping, StepRow};
 
 /// Seconds in a minute.
 const MINUTE: i64 = 60;
-/// What may be asked for: usage is known by the minute.
+/// The bounds of a query: usage has a resolution of one minute.
 const BOUNDS: Bounds =
     Bounds { unit: MINUTE, finest: MINUTE, longest: 30 * 86_400, default: Steps { window: 86_400, resolution: 3600 } };
 
@@ -62,7 +62,7 @@ impl From<StepRow> for StepView {
     }
 }
 
-/// What is read of a query.
+/// The parsed query.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     steps: Steps,

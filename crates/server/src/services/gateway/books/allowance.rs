@@ -3,15 +3,16 @@
 //!
 //! Machines are paid from the same money.
 //!
-//! A request sets aside what it may take before it is let in, of its project and of its organization, and settles what
-//! it took. One lock covers the looks and the setting aside, so that requests at the same time cannot share what is
-//! left: what is let in exceeds a limit by no more than what those requests took beyond what they set aside.
+//! A request sets aside what it may take, of its project and of its organization, before it is let in; at its end it
+//! settles what it took. One lock covers both looks and the setting aside, so that concurrent requests cannot count on
+//! the same rest: a limit is exceeded at most by what the admitted requests took beyond what they had set aside.
 //!
-//! Tokens are a bucket that fills evenly, in memory. Money is a sum over rows, read when it is first needed: of rows
-//! that this run of the service did not write. What it writes itself is counted here from the first request of a
-//! project or an organization on, limit or not, and is never read back, so it does not matter which of its records are
-//! in the database already. Rows are read again where others may write to the database, after a second at the earliest;
-//! else only where machines cost anything, after ten seconds; and never sooner than twenty times what reading them took.
+//! Tokens are a bucket that fills evenly, in memory. The money spent has two parts. What this run of the service books
+//! is counted in memory from the first request of a project or an organization on, limit or not, and is never read
+//! back; so it does not matter which of its records are in the database already. What others wrote is a sum over rows,
+//! read when it is first needed. The rows are read again after at least a second where others may write to the
+//! database, and after ten seconds where they may not but machines cost money, else never; and never sooner than twenty
+//! times what reading them took.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,18 +29,18 @@ use crate::db::tenant::Whose;
 use crate::http::auth::{Limits, Scope};
 use crate::services::gateway::store;
 
-/// Seconds after which who asks for nothing is forgotten, when there are many.
+/// Seconds without a request after which a project or an organization may be forgotten, once there are many.
 const IDLE: i64 = 600;
-/// Projects and organizations before the first are forgotten.
+/// Number of projects and organizations above which idle ones are forgotten.
 const ENTRIES: usize = 1024;
-/// Microseconds in a minute: what a token is counted in, so that a limit is what is filled up in a microsecond.
+/// Microseconds in a minute. A token counts as so many units, so that a limit of n tokens frees n units a microsecond.
 const MINUTE: i128 = 60_000_000;
-/// Seconds for which it is believed what machines cost.
+/// Seconds for which the sum that machines cost counts as current.
 const MACHINES: i64 = 10;
-/// Others' rows are read again after so many times what reading them took, at least.
+/// Others' rows are read again at the earliest after so many times the duration of the last read.
 const REST: i64 = 20;
 
-/// Tokens that were used of late: what is used drains evenly, a limit's worth in a minute.
+/// Recently used tokens. They drain evenly, a whole limit in a minute.
 #[derive(Debug)]
 struct Tokens {
     /// In tokens times [`MINUTE`].
@@ -55,7 +56,7 @@ impl Tokens {
         self.at = now;
     }
 
-    /// Refuses with 429 what does not fit. `alone` is that nothing is set aside.
+    /// Refuses with 429 a request whose tokens do not fit. `alone`: no other request has anything set aside.
     fn check(&mut self, (word, limit): (&str, i64), tokens: u64, alone: bool, now: Timestamp) -> Result<()> {
         self.drain(now);
         self.limit = limit;
@@ -77,7 +78,7 @@ impl Tokens {
         self.used += scaled(tokens);
     }
 
-    /// What was set aside becomes what was used.
+    /// Replaces what a request set aside by what it used.
     fn settle(&mut self, aside: u64, used: u64, now: Timestamp) {
         self.drain(now);
         self.used = (self.used - scaled(aside) + scaled(used)).max(0);
@@ -88,7 +89,7 @@ fn scaled(tokens: u64) -> i128 {
     i128::from(bound::tokens(tokens)) * MINUTE
 }
 
-/// What others spent, machines among them, and until when that is believed.
+/// What others spent, machines among them, and until when that counts as current.
 #[derive(Clone, Copy, Debug)]
 struct Others {
     spent: Nano,
@@ -100,7 +101,7 @@ struct Others {
 struct Money {
     month: Month,
     others: Option<Others>,
-    /// What this run of the service settled.
+    /// What requests of this run of the service settled.
     own: Nano,
     aside: Nano,
 }
@@ -114,7 +115,7 @@ impl Money {
         self.others.filter(|others| now < others.until).map(|others| others.spent)
     }
 
-    /// Refuses with 403 what does not fit.
+    /// Refuses with 403 a request whose cost does not fit.
     fn check(&self, others: Nano, (word, units): (&str, i64), cost: Nano) -> Result<()> {
         let limit = Nano::whole(units);
         let taken = others + self.own + self.aside;
@@ -131,24 +132,24 @@ impl Money {
     }
 }
 
-/// What is known of a project or an organization.
+/// The state of a project or an organization.
 #[derive(Debug)]
 struct Entry {
-    /// Requests made from the beginning of this minute on are counted here.
+    /// This entry counts the requests made from the beginning of this minute on.
     since: Timestamp,
     touched: Timestamp,
     open: u64,
     tokens: Tokens,
     money: Money,
-    /// Held by whoever reads rows.
+    /// The reader of the rows holds this lock.
     reading: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Entry {
     fn new(now: Timestamp) -> Self {
         Self {
-            // A record may tell a time before its request came here. It cannot be one of an earlier entry: that
-            // was forgotten because there was none for longer.
+            // A record may be older than the arrival of its request here. It cannot belong to an earlier entry: the
+            // service forgets an entry only after a longer time without requests.
             since: minute(now.plus_seconds(-IDLE / 2)),
             touched: now,
             open: 0,
@@ -165,7 +166,7 @@ impl Entry {
         }
     }
 
-    /// Whether it would be the same if it were made anew.
+    /// Whether a new entry would be the same.
     fn is_idle(&self, now: Timestamp) -> bool {
         let long = self.touched < now.plus_seconds(-IDLE);
         let passed = i128::from(now.0.saturating_sub(self.tokens.at.0).max(0));
@@ -190,7 +191,7 @@ impl Entries {
     }
 }
 
-/// What was taken, and what may be.
+/// What projects and organizations took, and what they may take.
 pub struct Allowances {
     inner: Arc<Inner>,
 }
@@ -202,7 +203,7 @@ struct Inner {
     entries: Mutex<Entries>,
 }
 
-/// What is set aside for a request. Dropped without being settled, it gives everything back.
+/// What a request set aside. Dropped without being settled, it gives everything back.
 pub struct Reservation {
     inner: Arc<Inner>,
     of: [Aside; 2],
@@ -210,21 +211,21 @@ pub struct Reservation {
     closed: bool,
 }
 
-/// What is set aside of somebody.
+/// What a request set aside of one payer.
 #[derive(Clone, Copy, Debug)]
 struct Aside {
     whose: Whose,
-    /// `None` where nothing limits tokens.
+    /// `None` where the payer has no limit of tokens.
     tokens: Option<u64>,
-    /// When the month begins that pays.
+    /// The beginning of the month that pays.
     month: Timestamp,
 }
 
-/// Whether a request is let in.
+/// The answer to a request for admission.
 enum Look {
-    /// It is, at their expense.
+    /// The request is admitted; both payers have set its cost aside.
     LetIn([Aside; 2]),
-    /// That cannot be told before rows of somebody are read, by who holds this.
+    /// The rows of this payer must be read first, by whoever takes this lock.
     Unread(Whose, Arc<tokio::sync::Mutex<()>>),
 }
 
@@ -234,7 +235,7 @@ const fn payers(scope: &Scope) -> [(Whose, &Limits); 2] {
 }
 
 impl Allowances {
-    /// Nothing taken yet but what stands in the database, and in the meter's journal.
+    /// Starts from what the database and the meter's journal hold.
     pub fn new(meter: Meter, clock: Clock) -> Self {
         let shared = meter.db().is_shared();
         let entries = Mutex::new(Entries { all: HashMap::new(), most: ENTRIES });
@@ -242,13 +243,13 @@ impl Allowances {
     }
 
     /// Sets aside what a request may take: 403 where the money of the month does not suffice, 429 where the tokens of
-    /// the minute do not. A request that asks for more than a whole limit is let in when nothing is used or set aside.
+    /// the minute do not. A request for more than a whole limit passes when nothing is used or set aside.
     pub async fn reserve(&self, scope: &Scope, tokens: u64, cost: Nano) -> Result<Reservation> {
         let cost = bound::cost(cost);
         loop {
             match self.inner.look(scope, tokens, cost)? {
                 Look::LetIn(of) => return Ok(Reservation { inner: self.inner.clone(), of, cost, closed: false }),
-                // Rare and large: in place, every request would make room for it.
+                // Rare and large: without the box, the future of every request would hold room for it.
                 Look::Unread(whose, reading) => Box::pin(self.inner.read(whose, &reading)).await?,
             }
         }
@@ -260,7 +261,7 @@ impl Inner {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at everybody who pays and, if it fits all of them, sets aside at once.
+    /// Checks every payer and, if the request fits all of them, sets its cost aside in the same step.
     fn look(&self, scope: &Scope, tokens: u64, cost: Nano) -> Result<Look> {
         let mut entries = self.entries();
         let now = self.clock.now();
@@ -288,7 +289,7 @@ impl Inner {
         })))
     }
 
-    /// Reads what others spent, once for all who wait for it.
+    /// Reads what others spent. Requests that wait for the same payer share one read.
     async fn read(&self, whose: Whose, reading: &tokio::sync::Mutex<()>) -> Result<()> {
         let _one_reads = reading.lock().await;
         let before = self.clock.now();
@@ -301,7 +302,8 @@ impl Inner {
             (entry.money.month, entry.since, entry.money.others.is_none())
         };
         if first {
-            // What was written before this entry's time, by a dead service, too, must be among the rows.
+            // The rows must hold everything from before this entry's time, including what a dead service left in its
+            // journal.
             self.meter.flush().await?;
         }
         let own = (self.meter.service(), since);
@@ -325,7 +327,7 @@ impl Inner {
 }
 
 impl Reservation {
-    /// What the request took in the end. Only the first time counts.
+    /// Settles what the request took. Only the first call counts.
     pub fn settle(&mut self, tokens: u64, cost: Nano) {
         if std::mem::replace(&mut self.closed, true) {
             return;

@@ -1,5 +1,5 @@
-//! The bill of a request: what it took, noted whatever becomes of it. Dropped in the middle, it is that of a client
-//! that left. The request's span ends with it.
+//! The bill of a request: it counts what the request took, however the request ends. A bill dropped in the middle is
+//! that of a client that left. The request's span ends with its bill.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,14 +25,14 @@ pub struct Bill {
     reservation: Reservation,
     trace: Trace,
     most: Usage,
-    /// What attempts took that gave no answer, and what they cost: booked already.
+    /// Tokens and cost of attempts that gave no answer; they are booked already.
     attempts: (u64, Nano),
     told: Option<Usage>,
     text_bytes: usize,
     pieces: u64,
-    /// Whether an upstream was asked: from there on the request costs something.
+    /// Whether an upstream was asked. From then on the request costs something.
     asked: bool,
-    /// Whether an upstream that gives its answer whole has the whole request and works, as long as it is waited for.
+    /// True while an upstream that sends its answer whole has the whole request and works on it.
     works: Arc<AtomicBool>,
     /// Whether the answer comes in pieces.
     streams: bool,
@@ -40,7 +40,8 @@ pub struct Bill {
 }
 
 impl Bill {
-    /// Opens the bill of a request. `most` is what it may take, where nobody counts.
+    /// Opens the bill of a request. `most` is what the request may take; the bill books it where the upstream counts no
+    /// tokens.
     pub fn open(meter: &Meter, record: Record, price: Price, reservation: Reservation, most: Usage) -> Self {
         Self {
             meter: meter.clone(),
@@ -60,19 +61,19 @@ impl Bill {
         }
     }
 
-    /// Begins to tell of the request by its span, which ends with the bill.
+    /// Starts the span of the request, which ends with the bill.
     pub fn trace(&mut self, trace: Trace) {
         self.trace = trace;
     }
 
-    /// The `traceparent` that upstreams are told, where the request has a span.
+    /// The `traceparent` for upstreams, where the request has a span.
     pub fn traceparent(&self) -> Option<String> {
         self.trace.traceparent()
     }
 
-    /// An upstream of this model is asked. What is returned is to become true once the upstream has the whole request.
-    /// Unless it `streams`, it then works on an answer of which nothing is seen before its end, and is paid for it as
-    /// one that was not waited for, should the client leave.
+    /// Notes that an upstream of this model is asked. The caller sets the returned flag once the upstream has the whole
+    /// request. From then on, unless it `streams`, the upstream works on an answer that the gateway sees only when it
+    /// is whole; should the client leave meanwhile, the bill pays for it as for a late answer.
     pub fn asks(&mut self, model: &Arc<str>, price: Price, streams: bool) -> Arc<AtomicBool> {
         if !Arc::ptr_eq(&self.record.model, model) {
             self.record.model = model.clone();
@@ -84,8 +85,8 @@ impl Bill {
         sent
     }
 
-    /// The upstream that was asked gave no answer. `late` is that it had the whole request and was not waited for: it
-    /// worked, and whoever runs it wants to be paid.
+    /// The upstream gave no answer. `late`: it had the whole request and was still working when the gateway stopped
+    /// waiting, so it has to be paid.
     pub fn failed(&mut self, late: bool) {
         self.works = Arc::default();
         if late {
@@ -93,8 +94,8 @@ impl Bill {
         }
     }
 
-    /// Books an attempt by the estimate, as a part of this request, whoever answers it in the end. Of a stream of which
-    /// nothing came it is the prompt: whoever streams tells its first token once it has read that.
+    /// Books an attempt by the estimate as part of this request, whichever upstream answers in the end. Of a stream
+    /// without a first token it books only the prompt: a server sends its first token once it has read the prompt.
     fn charge_attempt(&mut self) {
         let usage = if self.streams { Usage { completion: 0, ..self.most } } else { self.most };
         let cost = self.price.of(usage);
@@ -104,13 +105,13 @@ impl Bill {
         self.attempts = (self.attempts.0.saturating_add(usage.total()), self.attempts.1 + cost);
     }
 
-    /// What is known beforehand: characters of a text to be spoken.
+    /// Sets the usage that is known beforehand: the characters of a text to be spoken.
     pub fn know(&mut self, usage: Usage) {
         self.trace.first();
         self.told = Some(usage);
     }
 
-    /// Notes what a piece of the answer says.
+    /// Adds what a piece of the answer says.
     pub fn note(&mut self, chunk: &Chunk) {
         self.trace.first();
         self.works = Arc::default();
@@ -119,14 +120,14 @@ impl Bill {
         self.pieces += u64::from(chunk.text_bytes > 0);
     }
 
-    /// The first piece of a stream goes out: should this service die, the request stands in the books.
+    /// Writes the request to the books before the first piece of a stream goes out, in case this service dies.
     pub fn begin(&mut self) {
         self.trace.first();
         self.write();
     }
 
-    /// Tokens as the upstream said; else by what came, at least one for each piece. Of an answer on which an upstream
-    /// works unseen, what it may take.
+    /// The tokens that the upstream reported; else an estimate by what came, at least one for each piece. While an
+    /// upstream still works on a whole answer: the most that it may take.
     fn usage(&self) -> (Usage, bool) {
         match self.told {
             Some(usage) => (usage, false),
@@ -150,7 +151,7 @@ impl Bill {
         self.usage().0.completion
     }
 
-    /// Nothing was made of it: the upstreams failed or refused it, and it costs nothing.
+    /// Closes the bill at no cost: the upstreams failed or refused the request.
     pub fn refuse(&mut self, status: u16) {
         self.asked = false;
         self.works = Arc::default();
@@ -158,7 +159,7 @@ impl Bill {
         self.close(status);
     }
 
-    /// The request has ended with this status.
+    /// Closes the bill of a request that ended with this status.
     pub fn close(&mut self, status: u16) {
         if !std::mem::replace(&mut self.closed, true) {
             self.write();

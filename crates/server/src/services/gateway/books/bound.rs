@@ -1,9 +1,9 @@
-//! The bounds of what is booked: an upstream that tells nonsense must neither make a sum overflow nor hold up the
+//! The bounds of what is booked. An upstream that reports nonsense must neither make a sum overflow nor hold up the
 //! meter.
 
 use berth_domain::gateway::Nano;
 
-/// Most tokens that are counted for a request, and most billionths of money.
+/// Most tokens that count for a request, and most billionths of money.
 const REQUEST: i64 = 1_000_000_000_000_000;
 /// Most that a number of a row adds up to.
 pub const SUM: i64 = 4_000_000_000_000_000_000;

@@ -1,11 +1,12 @@
-//! The journal of usage: what requests took, on its way to the database.
+//! The journal of usage: records of what requests took, on their way to the database.
 //!
-//! A record is a [`Line`], appended to the present segment by one write(2). What was written outlives the process; power
-//! that fails may take what the machine had not put on its disk yet. A segment's name has its number, which orders it,
-//! and the run of the service that wrote it: `00000000000000000042-<id>.jsonl`. A segment is sealed to be moved, and no
-//! file is written again by another run, so at most the last line of a file is torn.
+//! A record is a [`Line`], appended to the present segment by one write(2). A written line outlives the process; a
+//! power failure may take what the machine had not yet put on its disk. A segment's name has its number, which orders
+//! it, and the run of the service that wrote it: `00000000000000000042-<id>.jsonl`. The meter seals a segment before it
+//! moves it, and no later run writes to a file again, so that at most the last line of a file is torn.
 //!
-//! Where the file system refuses, what lines sum up to is kept in memory, as a segment in its place between the files.
+//! Where the file system refuses a write, the journal keeps the sums of the lines in memory, as a segment in its place
+//! between the files.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -17,21 +18,21 @@ use uuid::Uuid;
 
 use super::totals::{Line, Totals};
 
-/// Bytes after which a segment is sealed, whoever moves it: what is read at once is bounded.
+/// Bytes after which the journal seals a segment: a bound on what the meter reads at once.
 const SEGMENT_BYTES: u64 = 8 << 20;
-/// Sealed segments up to which their sums stay in memory.
+/// Up to so many sealed segments, their sums stay in memory.
 const KNOWN: usize = 2;
-/// Most groups that are kept in memory where nothing can be written: a few MB.
+/// Most groups that the journal keeps in memory where it can write nothing: a few MB.
 const KEPT: usize = 20_000;
 
 #[derive(Clone, Debug)]
 enum Source {
-    /// With its sums, where they are still known.
+    /// With its sums, where memory still has them.
     File(PathBuf, Option<Arc<Totals>>),
     Memory(Arc<Totals>),
 }
 
-/// Lines that no more are added to.
+/// A sealed segment: no more lines are added to it.
 #[derive(Clone, Debug)]
 pub struct Segment {
     /// The run of the service that wrote them.
@@ -41,7 +42,7 @@ pub struct Segment {
     source: Source,
 }
 
-/// What stands in a segment.
+/// The content of a segment.
 #[derive(Debug, Default)]
 pub struct Found {
     /// What its lines sum up to.
@@ -51,7 +52,7 @@ pub struct Found {
 }
 
 impl Segment {
-    /// Its sums. A file that somebody took away has none.
+    /// Reads its sums. A file that is gone has none.
     pub fn read(&self) -> io::Result<Found> {
         let path = match &self.source {
             Source::Memory(totals) | Source::File(_, Some(totals)) => {
@@ -83,7 +84,7 @@ impl Segment {
         }
     }
 
-    /// Leaves its file to people, under a name by which it is no segment any more.
+    /// Renames its file, so that it is no segment any more and people can look at it.
     pub fn set_aside(&self) -> io::Result<()> {
         match &self.source {
             Source::Memory(_) => Ok(()),
@@ -91,7 +92,7 @@ impl Segment {
         }
     }
 
-    /// Groups that stand nowhere else.
+    /// Groups that exist only in memory.
     fn kept(&self) -> usize {
         match &self.source {
             Source::Memory(totals) => totals.len(),
@@ -100,7 +101,7 @@ impl Segment {
     }
 }
 
-/// What became of a record.
+/// What became of an appended record.
 #[derive(Debug)]
 pub enum Appended {
     /// It stands in a file.
@@ -111,7 +112,7 @@ pub enum Appended {
     Lost(io::Error),
 }
 
-/// The segment that is written. There is one only while it holds something.
+/// The segment under way. There is one only while it holds something.
 #[derive(Debug)]
 struct Current {
     file: File,
@@ -128,16 +129,16 @@ pub struct Journal {
     service: Uuid,
     next: u64,
     current: Option<Current>,
-    /// What could not be written, under a number of its own: older than the present segment, younger than every sealed
-    /// one.
+    /// The lines that could not be written, under a number of their own: older than the present segment, younger than
+    /// every sealed one.
     kept: Option<(u64, Totals)>,
     sealed: VecDeque<Segment>,
-    /// Groups of sealed segments that stand nowhere else.
+    /// Groups of sealed segments that exist only in memory.
     in_memory: usize,
 }
 
 impl Journal {
-    /// Opens the journal of a folder, which it makes. What earlier runs left is sealed, in their order.
+    /// Opens the journal of a folder, and makes the folder. Seals what earlier runs left, in their order.
     pub fn open(dir: &Path, service: Uuid) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let mut left = Vec::new();
@@ -153,7 +154,7 @@ impl Journal {
         Ok(Self { dir: dir.to_owned(), service, next, current: None, kept: None, sealed, in_memory: 0 })
     }
 
-    /// Appends a line, which reads like this.
+    /// Appends a line; `text` is the same line as bytes.
     pub fn append(&mut self, line: &Line, text: &[u8]) -> Appended {
         match self.write(line, text) {
             Ok(()) => Appended::Written,
@@ -172,7 +173,8 @@ impl Journal {
             current.bytes += text.len() as u64;
             current.totals.add(line);
         } else {
-            // Half a line would swallow the next one. Should this fail, too, it stays the last of its file.
+            // Half a line would swallow the next one. If truncating fails, too, the torn line stays the last of its
+            // file.
             let _ = current.file.set_len(current.bytes);
         }
         if written.is_ok() && current.bytes < SEGMENT_BYTES {
@@ -210,12 +212,12 @@ impl Journal {
     fn retire(&mut self, current: Current) {
         let Current { path, number, bytes, totals, .. } = current;
         if bytes == 0 {
-            // Left behind, it would be read as what it is: nothing.
+            // An empty file that stays behind reads as an empty segment.
             let _ = fs::remove_file(&path);
             return;
         }
         self.seal_kept();
-        // They are read from their file where many wait, or where this is another run of the service.
+        // Where many wait, or in another run of the service, the meter reads the sums from the file.
         let known = (self.sealed.len() < KNOWN).then(|| totals.into());
         self.sealed.push_back(Segment { service: self.service, number, source: Source::File(path, known) });
     }
@@ -227,7 +229,7 @@ impl Journal {
         }
     }
 
-    /// Seals everything that was appended so far.
+    /// Seals what was appended so far.
     pub fn seal(&mut self) {
         if let Some(current) = self.current.take() {
             self.retire(current);
@@ -245,7 +247,7 @@ impl Journal {
         self.sealed.front().cloned()
     }
 
-    /// Forgets the oldest of them, which has been moved.
+    /// Forgets the oldest sealed segment, once it is in the database.
     pub fn forget_oldest(&mut self) {
         if let Some(segment) = self.sealed.pop_front() {
             self.in_memory = self.in_memory.saturating_sub(segment.kept());
@@ -267,7 +269,7 @@ mod tests {
         fs::read_dir(dir).map_or(0, Iterator::count)
     }
 
-    /// A line that is told from others by its minute.
+    /// A line that differs from others by its minute.
     fn line(minute: i64) -> Line {
         Line::sample(minute, "tiny")
     }
@@ -276,10 +278,10 @@ mod tests {
         journal.append(line, &line.text().unwrap())
     }
 
-    /// What a segment says: its run, its minutes with their requests, and the lines that are none.
+    /// The content of a segment: its run, its minutes with their requests, and the number of unreadable lines.
     type Said = (Uuid, Vec<(i64, i64)>, usize);
 
-    /// Everything that is sealed, as if it had been moved.
+    /// Takes all sealed segments, as if the meter had moved them.
     fn moved(journal: &mut Journal) -> Vec<Said> {
         let (mut all, mut number) = (Vec::new(), 0);
         while let Some(segment) = journal.oldest() {
@@ -398,7 +400,7 @@ mod tests {
         assert!(matches!(append(&mut journal, &line(most)), Appended::Kept(_)), "it needs no more room");
         assert!(matches!(append(&mut journal, &line(most + 1)), Appended::Lost(_)));
         journal.seal();
-        // The file went with its folder; what was known of it and what was kept did not.
+        // The file is gone with its folder; its sums and the kept lines are in memory.
         let groups: Vec<_> = moved(&mut journal).iter().map(|(_, minutes, _)| minutes.len()).collect();
         assert_eq!(groups, [1, KEPT / 2, KEPT / 2]);
         assert!(matches!(append(&mut journal, &line(1)), Appended::Kept(_)));

@@ -1,9 +1,9 @@
-//! What requests took: written off their path, in the database a moment later.
+//! What requests took: counted off the path of requests, and in the database a moment later.
 //!
 //! A request pays for one append to the [journal](super::journal). A worker adds sealed segments to the
-//! [totals](super::totals) of the database, oldest first, each in one transaction; its file goes when that is done.
-//! Whatever is interrupted is done again, and changes nothing: the transaction notes the segment's number, and no segment
-//! is added twice. A later record of a request says only by how much the earlier one was wrong.
+//! [totals](super::totals) of the database, oldest first, each in one transaction, and then removes the segment's file.
+//! It may repeat an interrupted step without harm: the transaction notes the segment's number, and no segment is added
+//! twice. A later record of a request holds only the difference to the earlier one.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,9 +23,9 @@ use crate::db::{Db, DbError};
 use crate::fault;
 use crate::services::gateway::store;
 
-/// How long records are gathered before they are moved, and between two tries.
+/// How long the worker gathers records before it moves them, and how long it waits between two tries.
 const GATHER: Duration = Duration::from_secs(1);
-/// Between two moves that readers cause, at least: each is a transaction, which keeps others from writing.
+/// Least time between two moves that readers cause: each move is a transaction, which keeps others from writing.
 const BREATH: Duration = Duration::from_millis(200);
 
 /// The meter of a service; its copies are the same one.
@@ -38,11 +38,11 @@ struct Inner {
     db: Db,
     service: Uuid,
     state: Mutex<State>,
-    /// Held by whoever moves segments.
+    /// The task that moves segments holds this lock.
     moving: tokio::sync::Mutex<()>,
-    /// Records that are in the database, of those written.
+    /// Of the records written, how many are in the database.
     moved: AtomicU64,
-    /// When a reader had segments moved last. Held by the one who does.
+    /// When a reader last had segments moved. The reader that has them moved holds the lock.
     reading: tokio::sync::Mutex<Option<Instant>>,
     wake: Notify,
     failing: AtomicBool,
@@ -52,14 +52,14 @@ struct Inner {
 
 struct State {
     journal: Journal,
-    /// Records written so far; what a dead service left counts as one.
+    /// Records written so far; all that a dead service left counts as one.
     written: u64,
-    /// Whether the worker knows that there is something to move.
+    /// Whether the worker was told that there is something to move.
     told: bool,
 }
 
 impl Meter {
-    /// Opens the journal in a folder. What a dead service left there is moved first of all.
+    /// Opens the journal in a folder. The meter moves what a dead service left there first of all.
     pub fn open(dir: &Path, db: Db) -> anyhow::Result<Self> {
         let service = Uuid::now_v7();
         let journal = Journal::open(dir, service)
@@ -93,17 +93,17 @@ impl Meter {
         &self.inner.db
     }
 
-    /// Records that could not be written to the journal.
+    /// Records that the journal could not write.
     pub fn failures(&self) -> u64 {
         self.inner.failures.load(Ordering::Relaxed)
     }
 
-    /// Those of them that could not be kept in memory either.
+    /// Of those, the ones that found no room in memory either.
     pub fn lost(&self) -> u64 {
         self.inner.lost.load(Ordering::Relaxed)
     }
 
-    /// Writes what of a record is not written yet. A failure is no failure of the request.
+    /// Writes the part of a record that is not written yet. A failure to write does not fail the request.
     pub fn write(&self, record: &mut Record) {
         let counts = record.counts();
         let line = Line { group: record.group(), counts: counts - record.written };
@@ -125,7 +125,7 @@ impl Meter {
         self.note(appended);
     }
 
-    /// Counts failures, and logs the first of a row.
+    /// Counts failures, and logs the first of a series.
     fn note(&self, appended: Appended) {
         let Inner { failing, failures, lost, .. } = &*self.inner;
         let (error, is_lost) = match appended {
@@ -151,14 +151,14 @@ impl Meter {
     pub async fn flush(&self) -> Result<(), DbError> {
         let moved = self.move_all().await;
         if moved.is_err() {
-            // There is something left for the worker.
+            // The worker tries the rest.
             self.inner.wake.notify_one();
         }
         moved
     }
 
-    /// Moves what was written before this, for one who reads it. However many read, segments are moved a few times a
-    /// second: who comes meanwhile waits for the next time, together with all others.
+    /// Moves everything written before this call, for a reader. However many readers there are, segments move a few
+    /// times a second: readers that come during a move wait together for the next one.
     pub async fn catch_up(&self) -> Result<(), DbError> {
         let wanted = self.state().written;
         let is_there = || self.inner.moved.load(Ordering::Acquire) >= wanted;
@@ -181,7 +181,8 @@ impl Meter {
 
     async fn move_all(&self) -> Result<(), DbError> {
         let _moving = self.inner.moving.lock().await;
-        // Only then is the present segment sealed: while the database is away, files do not become many.
+        // Seals the present segment only after the sealed ones have moved: while the database is away, files do not
+        // become many.
         self.move_sealed().await?;
         let written = {
             let mut state = self.state();
@@ -215,7 +216,7 @@ impl Meter {
             tx.commit().await?;
         }
         fault::point("usage.move.written").await.map_err(DbError::Other)?;
-        // What cannot be taken away does not count again: its number is noted.
+        // A file that cannot be removed does not count twice: the database has noted its number.
         if unread > 0 {
             tracing::error!(lines = unread, "records of usage cannot be read; their file is set aside");
             segment.set_aside().unwrap_or_else(stays);
@@ -226,7 +227,7 @@ impl Meter {
         fault::point("usage.move.done").await.map_err(DbError::Other)
     }
 
-    /// Moves what is written until told to stop, and once more then.
+    /// Moves what is written, until told to stop and once more then.
     pub async fn run(self, stop: CancellationToken) {
         let mut failing = false;
         loop {
@@ -362,7 +363,7 @@ mod tests {
             assert_eq!(files(&usage), 0);
             let named: String = sql("SELECT DISTINCT service FROM inference_totals").fetch_one(&db).await.unwrap();
             assert_eq!(named, service.to_string(), "whose rows they are does not change");
-            // As if it had died before the file went.
+            // As if the service had died before it removed the file.
             std::fs::copy(&kept, &file).unwrap();
         }
     }

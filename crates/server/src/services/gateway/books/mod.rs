@@ -3,8 +3,8 @@
 //! [`allowance`] sets aside what a request may take, [`bill`] counts what it takes, [`meter`] writes that to the
 //! [`journal`] and moves what it sums up to ([`totals`]) to the database. [`trace`] tells the same to a collector.
 //!
-//! They may use the gateway's `store` and no other room: money is counted by what is told here, whoever tells it, so
-//! that no change of a request's path changes what a token costs.
+//! This room may use the gateway's `store` and no other: `books` counts what the other rooms report, so that a change
+//! to a request's path does not change what a token costs.
 
 pub mod allowance;
 pub mod bill;

@@ -29,20 +29,20 @@ pub struct Record {
     pub cost: Nano,
     /// Whether the tokens are an estimate.
     pub estimated: bool,
-    /// What of it is written already.
+    /// The part of it that the journal has already.
     pub written: Counts,
 }
 
 impl Record {
-    /// What it is counted with.
+    /// The group that it counts in.
     pub fn group(&self) -> Group {
-        // PostgreSQL takes no NUL, and a record that is never taken would hold up all others.
+        // PostgreSQL takes no NUL, and a record that the database never takes would hold up all others.
         let nul = self.model.contains('\0');
         let model = if nul { storable(self.model.to_string()).into() } else { self.model.clone() };
         Group { minute: minute(self.at), org: self.org, project: self.project, key: self.key, model }
     }
 
-    /// What it adds there, as long as nothing of it is written.
+    /// What it adds to its group while nothing of it is written.
     pub fn counts(&self) -> Counts {
         let Usage { prompt, completion } = self.usage;
         Counts {

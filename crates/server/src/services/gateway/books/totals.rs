@@ -1,8 +1,8 @@
-//! What requests took, summed up by minute and by all that a bill tells apart.
+//! What requests took, summed up by minute and by everything that a bill shows separately.
 //!
-//! A row for each request would be 340 bytes of SQLite and nine percent of the request's CPU, for a busy service
-//! gigabytes a day that nobody asks for one by one. What is added up need not be kept apart: a record that corrects an
-//! earlier one of its request says by how much.
+//! A row for each request would cost 340 bytes of SQLite and nine percent of the request's CPU, for a busy service
+//! gigabytes a day that nobody queries one by one. Sums need no single rows: a record that corrects an earlier one of
+//! its request adds the difference.
 
 use std::collections::HashMap;
 use std::ops::{AddAssign, Sub};
@@ -14,7 +14,7 @@ use berth_domain::ids::{KeyId, OrgId, ProjectId};
 /// Microseconds in a minute.
 const MINUTE: i64 = 60 * Timestamp::SECOND;
 
-/// What is counted together.
+/// The key of a sum: what requests have in common that are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Group {
     /// Beginning of the minute in which the requests were made.
@@ -34,7 +34,8 @@ pub const fn minute(at: Timestamp) -> Timestamp {
     Timestamp(at.0.div_euclid(MINUTE) * MINUTE)
 }
 
-/// Numbers of a group, or what is added to them; less than nothing where an earlier record said too much.
+/// Numbers of a group, or what a line adds to them; below zero where it takes back what an earlier record counted too
+/// much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests.
@@ -74,7 +75,7 @@ impl Sub for Counts {
     }
 }
 
-/// What is added to a group, as the journal has it: a list in JSON, without names, which would be half of it.
+/// What the journal adds to a group: a JSON list without field names, which would be half of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The group.
@@ -98,7 +99,7 @@ impl Line {
         Ok(text)
     }
 
-    /// The line of a text.
+    /// Parses a line.
     pub fn read(text: &[u8]) -> serde_json::Result<Self> {
         let (at, org, project, key, model, counts): Fields<String> = serde_json::from_slice(text)?;
         let [requests, prompt, completion, cost, estimated] = counts;
@@ -120,8 +121,8 @@ impl Totals {
         }
     }
 
-    /// The lines of a text, and how many whole ones cannot be read. What stands behind the last line break is a write
-    /// that was cut off.
+    /// Adds up the lines of a text, and counts whole lines that cannot be read. Bytes behind the last line break are a
+    /// write that was cut off.
     pub fn read(text: &[u8]) -> (Self, usize) {
         let (mut totals, mut unread) = (Self::default(), 0);
         for line in text.split_inclusive(|b| *b == b'\n').filter(|line| line.ends_with(b"\n")) {
@@ -133,7 +134,7 @@ impl Totals {
         (totals, unread)
     }
 
-    /// Whether a group is among them.
+    /// Whether it has this group.
     pub fn contains(&self, group: &Group) -> bool {
         self.0.contains_key(group)
     }

@@ -1,11 +1,11 @@
 //! Spans of requests to models, as OpenTelemetry's conventions for generative AI name them
 //! (<https://github.com/open-telemetry/semantic-conventions-genai>), sent by OTLP over HTTP.
 //!
-//! A span stands for one request, from the opening of its bill to its close, with all that was tried at upstreams.
-//! What was said in it is not known here, and no key is. A request puts its span into a queue, and a thread sends what
-//! is there; where the queue is full or the collector away, spans are lost, and requests do not notice.
+//! A span stands for one request, from the opening of its bill to its close, with every attempt at an upstream. It
+//! knows no content and no key. A request puts its span into a queue, and a thread sends what the queue holds. Where
+//! the queue is full or the collector away, spans are lost; requests do not notice.
 //!
-//! All of it is there with the feature `traces` only. Without it the same names have nothing behind them.
+//! Only the feature `traces` compiles this. Without it, the same names do nothing.
 
 #[cfg(feature = "traces")]
 mod otlp;

@@ -10,14 +10,14 @@ use crate::db::Tx;
 use crate::db::audit::Audit;
 use crate::http::auth::Person;
 
-/// Notes what an administrator does with a model or a voice.
+/// Writes the audit record of what an administrator does with a model or a voice.
 async fn record(tx: &mut Tx, admin: &Person, specs: Specs, verb: &str, row: &SpecRow, now: Timestamp) -> Result<()> {
     let action = format!("{}.{verb}", specs.word);
     let audit = Audit { data: row.spec.clone(), ..admin.caller.audit(&action, &row.id) };
     Ok(audit.write(tx, now).await?)
 }
 
-/// Makes a change true, and has it taken over, in a task of its own: who asked for it may leave in between.
+/// Commits a change and has the gateway take it over, in a task of its own: the caller may leave in between.
 async fn commit(tx: Tx, take_over: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
     let done = tokio::spawn(async move {
         tx.commit().await?;

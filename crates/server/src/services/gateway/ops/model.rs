@@ -1,4 +1,4 @@
-//! What administrators do with models. A model that stands in the configuration is seen here and changed there.
+//! What administrators do with models. A model of the configuration can be read here, but changed only there.
 
 use std::collections::HashSet;
 use std::fs;
@@ -31,7 +31,7 @@ fn not_found() -> Error {
 /// Every model at this moment: those that were added, newest first, then those of the configuration.
 pub async fn list(gateway: &Gateway) -> Result<Vec<ModelView>> {
     let rows = MODELS.all(gateway.db()).await?;
-    // The configuration wins. Of a row that cannot be read the log tells.
+    // The configuration wins. The log names a row that cannot be read.
     let added = rows.iter().filter(|row| configured(gateway, &row.id).is_none());
     let added = added.filter_map(|row| Some(view_of_row(gateway, row, &row.read().ok()?)));
     let configured = gateway.configured().iter().map(|model| view(gateway, model, None));
@@ -68,7 +68,7 @@ pub async fn create(gateway: &Gateway, admin: &Person, model: Model, key: Idempo
 /// Puts another model in the place of one that was added.
 pub async fn replace(gateway: &Gateway, admin: &Person, model: Model) -> Result<ModelView> {
     let id = model.id.as_str();
-    // What is missing is missing, whatever the body says.
+    // A missing model is a 404, whatever the body says.
     added(gateway, MODELS.find(gateway.db(), id).await?, id)?;
     require_usable(gateway, &model).await?;
     let now = gateway.clock().now();
@@ -104,7 +104,7 @@ fn configured<'a>(gateway: &'a Gateway, id: &str) -> Option<&'a Model> {
     gateway.configured().iter().find(|model| model.id.as_str() == id)
 }
 
-/// Every model but the one that is replaced.
+/// Every model but the replaced one.
 async fn others(gateway: &Gateway, tx: &mut Tx, replaced: Option<&str>) -> Result<Vec<Model>> {
     let rows = MODELS.all(tx).await?;
     let rows = rows.iter().filter(|row| Some(row.id.as_str()) != replaced);
@@ -124,7 +124,7 @@ fn added(gateway: &Gateway, row: Option<SpecRow>, id: &str) -> Result<SpecRow> {
     })
 }
 
-/// Refuses a model one of whose names stands twice, or is another model's.
+/// Refuses a model that has one name twice, or a name of another model.
 fn refuse_taken(model: &Model, others: &[Model]) -> Result<()> {
     let mut own = HashSet::new();
     if let Some(name) = model.names().find(|name| !own.insert(*name)) {
@@ -139,7 +139,7 @@ fn refuse_taken(model: &Model, others: &[Model]) -> Result<()> {
     }
 }
 
-/// Refuses a model whose keys it may not name, and one whose keys or files the service does not find.
+/// Refuses a model that names a key it may not use, or a key or a file that the service does not find.
 async fn require_usable(gateway: &Gateway, model: &Model) -> Result<()> {
     let (rules, upstreams) = (gateway.config().clone(), model.upstreams.clone());
     let mistakes = tokio::task::spawn_blocking(move || mistakes(&rules, &upstreams)).await.map_err(Error::internal)?;
@@ -157,8 +157,9 @@ fn mistakes(rules: &Rules, upstreams: &[Upstream]) -> Vec<FieldError> {
     all
 }
 
-/// What an administrator names is sent to a server of their choice, so the operator says what may be named. What may
-/// not be is not looked at: whether it is there is not told.
+/// Checks the key that an administrator names. The service sends it to a server of the administrator's choice, so the
+/// operator decides which keys may be named. The check does not look at a forbidden key: nobody learns here whether it
+/// exists.
 pub(super) fn mistake_of_key(rules: &Rules, access: &Access) -> Option<(&'static str, String)> {
     match access {
         Access::Env(name) if !rules.lets_name(name) => {
@@ -188,7 +189,7 @@ fn mistake_of_file(place: &Place) -> Option<(&'static str, String)> {
     (!is_model_file(file.as_ref())).then(|| ("gguf", missing.to_owned()))
 }
 
-/// Whether it is a plain file: nothing that blocks, and nothing without an end.
+/// Whether it is a plain file of at most so many bytes: reading it neither blocks nor goes on without end.
 fn is_file(path: &Path, most: u64) -> bool {
     fs::metadata(path).is_ok_and(|about| about.is_file() && about.len() <= most)
 }
@@ -278,7 +279,7 @@ mod tests {
             ]
         );
         assert!(found[8].message.contains("BERTH_TEST_*"), "{}", found[8].message);
-        // What is shown never holds a path or a key.
+        // The message never shows a path or a key.
         assert!(found.iter().all(|mistake| !mistake.message.contains('/') && !mistake.message.contains("secret")));
     }
 }

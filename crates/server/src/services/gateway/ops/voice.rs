@@ -1,5 +1,4 @@
-//! What administrators do with voices. A voice that is built in or stands in the configuration is seen here and changed
-//! there.
+//! What administrators do with voices. A voice that is built in or configured can be read here, but not changed.
 
 use berth_domain::gateway::{Source, Voice};
 use berth_domain::{Code, Error, Result};
@@ -20,7 +19,7 @@ fn not_found() -> Error {
 /// Every voice at this moment: those that were added, newest first, then those of the configuration.
 pub async fn list(gateway: &Gateway) -> Result<Vec<VoiceView>> {
     let rows = VOICES.all(gateway.db()).await?;
-    // The configuration wins. Of a row that cannot be read the log tells.
+    // The configuration wins. The log names a row that cannot be read.
     let added = rows.iter().filter(|row| configured(gateway, &row.id).is_none());
     let added = added.filter_map(|row| Some(view(row, &row.read().ok()?)));
     let configured = gateway.configured_voices().map(|voice| VoiceView::new(voice, None));
@@ -111,7 +110,7 @@ fn added(gateway: &Gateway, row: Option<SpecRow>, id: &str) -> Result<SpecRow> {
     })
 }
 
-/// Refuses a voice whose key it may not name, or whose key the service does not find.
+/// Refuses a voice that names a key it may not use, or one that the service does not find.
 async fn require_usable(gateway: &Gateway, voice: &Voice) -> Result<()> {
     let Source::Url { access: Some(access), .. } = voice.source.clone() else { return Ok(()) };
     let rules = gateway.config().clone();

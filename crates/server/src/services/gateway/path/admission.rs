@@ -1,11 +1,12 @@
-//! Who is let in before anything of a body is read: so many requests and so many bytes at a time, in all and of each
-//! project, and of an organization as much as it leaves to others. Whoever comes next always finds something (Choudhury
-//! and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998), however many projects another
-//! made.
+//! Lets requests in before anything of a body is read. So many requests and so many bytes may be under way at a time:
+//! in all, for each project, and for an organization no more than it leaves free. So a newcomer always finds some room,
+//! however many projects somebody else made (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
+//! packet switches", 1998).
 //!
-//! A body counts as it comes, since what was declared need never come: one that has no room is refused before it is
-//! read, and one that is sent slowly holds what was sent. Its bytes count until nobody needs them any more, which is
-//! before a long answer ends. A few of them go with the place of the request, so that an ordinary one is counted once.
+//! The bytes of a body count as they arrive, because declared bytes need never come: a declared length without room is
+//! refused before the body is read, and a body that is sent slowly holds only what arrived. Its bytes count until
+//! nobody needs them any more, which is before a long answer ends. The first few are covered by the request's place, so
+//! that an ordinary request is counted once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +21,12 @@ use futures::StreamExt;
 
 use crate::http::body::read;
 
-/// Bytes of a body that are not counted on their own: those of all requests together are 320 MB at most by default.
+/// Bytes of a body that its place covers: with the default number of requests, 320 MB at most in all.
 const SMALL: u64 = 16 << 10;
-/// When to try again, in seconds: most requests are over by then.
+/// Seconds after which a refused client should try again: most requests are over by then.
 const AGAIN: u64 = 1;
 
-/// Most of what may be under way.
+/// The most that may be under way.
 #[derive(Clone, Copy, Debug)]
 pub struct Most {
     /// Requests.
@@ -56,7 +57,7 @@ impl UnderWay {
         }
     }
 
-    /// Takes away what was added; what has nothing is forgotten.
+    /// Subtracts what was added, and drops entries that hold nothing.
     fn remove(&mut self, (org, project): Owner, requests: usize, bytes: u64) {
         let less = |load: &mut Load| {
             load.requests = load.requests.saturating_sub(requests);
@@ -72,7 +73,7 @@ impl UnderWay {
         }
     }
 
-    /// What the organization and the project have.
+    /// What the organization and the project have under way.
     fn of(&self, (org, project): Owner) -> (Load, Load) {
         let (org, project) = (self.orgs.get(&org), self.projects.get(&project));
         (org.copied().unwrap_or_default(), project.copied().unwrap_or_default())
@@ -96,12 +97,12 @@ pub struct Place {
 pub struct Weight {
     admission: Arc<Admission>,
     owner: Owner,
-    /// Those that came.
+    /// The bytes that arrived.
     bytes: u64,
 }
 
 impl Admission {
-    /// Nothing under way. `each` is what a single project may have.
+    /// Nothing is under way yet. `each` bounds a single project.
     pub fn new(all: Most, each: Most) -> Arc<Self> {
         Arc::new(Self { all, each, under_way: Mutex::default() })
     }
@@ -110,8 +111,8 @@ impl Admission {
         lock(&self.under_way)
     }
 
-    /// A place for a request of a project, whose body has no bytes yet; 429 where there is none, or no room for as many
-    /// bytes as were declared.
+    /// Gives a place to a request of a project, whose body has no bytes yet; 429 where there is no place, or no room
+    /// for the declared bytes.
     pub fn admit(self: &Arc<Self>, owner: Owner, declared: u64) -> Result<(Place, Weight)> {
         let mut under_way = self.under_way();
         let (org, own) = under_way.of(owner);
@@ -152,12 +153,12 @@ impl Admission {
         Ok(())
     }
 
-    /// Reads the body of a request of a project, which has at most `limit` bytes: 429 where there is no room for it,
-    /// before anything of it is read if that is known, 413 where it is larger.
+    /// Reads the body of a project's request. 413 if it has more than `limit` bytes; 429 if there is no room for it,
+    /// before the body is read where its length is declared.
     pub async fn receive(self: &Arc<Self>, owner: Owner, request: Request, limit: usize) -> Result<Received> {
         let length = request.headers().get(header::CONTENT_LENGTH);
         let declared = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        // What is too large is refused for that, whatever there is room for.
+        // A body over the limit gets 413, whatever room there is.
         let bytes = declared.filter(|bytes| *bytes <= limit as u64);
         let (place, weight) = self.admit(owner, bytes.unwrap_or_default())?;
         if declared.is_some_and(|bytes| bytes <= SMALL || bytes > limit as u64) {
@@ -178,7 +179,7 @@ impl Admission {
     }
 }
 
-/// A body, and what is held for its request.
+/// A body, and what its request holds.
 pub struct Received {
     /// The body.
     pub body: Bytes,
@@ -226,7 +227,7 @@ impl Drop for Weight {
     }
 }
 
-/// What is held for a body that is being read, and why it is not read on.
+/// What a body holds while it is read, and the refusal that stopped the reading.
 struct Scale {
     weight: Weight,
     refusal: Option<Error>,
@@ -263,12 +264,12 @@ mod tests {
         Admission::new(Most { requests: 8, bytes: 1000 }, Most { requests: 3, bytes: 400 })
     }
 
-    /// Bytes of a body of which so many are counted.
+    /// The size of a body of which so many bytes are counted.
     const fn counted(bytes: u64) -> u64 {
         SMALL + bytes
     }
 
-    /// A request whose body has come, with so many bytes counted.
+    /// Admits a request whose body has arrived, with so many bytes counted.
     fn holds(admission: &Arc<Admission>, owner: Owner, bytes: u64) -> Result<(Place, Weight)> {
         let (place, mut weight) = admission.admit(owner, counted(bytes))?;
         weight.grow(counted(bytes))?;
@@ -307,7 +308,7 @@ mod tests {
         let third = holds(&admission, B, 250).unwrap();
         assert!(admission.admit(C, counted(251)).is_err());
         let fourth = holds(&admission, C, 125).unwrap();
-        // The body has gone, its answer goes on.
+        // The body is gone; its answer goes on.
         drop(std::mem::replace(&mut first.1, Weight { admission: admission.clone(), owner: A, bytes: 0 }));
         assert!(holds(&admission, A, 212).is_ok());
         drop((first, second, third, fourth));

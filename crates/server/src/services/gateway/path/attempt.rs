@@ -1,4 +1,4 @@
-//! One try at one upstream: the request is sent, and its answer judged before anything of it goes to the client.
+//! One try at one upstream: sends the request, and judges the answer before anything of it goes to the client.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,7 +23,7 @@ const REFUSAL: usize = 256 << 10;
 /// Most bytes of one event of a stream.
 pub const EVENT: usize = 8 << 20;
 
-/// What is asked.
+/// What the gateway asks an upstream.
 pub struct Question<'a> {
     /// What for.
     pub operation: Operation,
@@ -33,11 +33,11 @@ pub struct Question<'a> {
     pub body: Bytes,
     /// The request's id, passed on.
     pub request_id: &'a str,
-    /// How it is followed.
+    /// How to follow the request.
     pub track: Track,
 }
 
-/// How what an upstream does with a request is followed.
+/// Follows what an upstream does with a request.
 #[derive(Default)]
 pub struct Track {
     /// The request's span, passed on where it has one.
@@ -46,7 +46,7 @@ pub struct Track {
     pub sent: Arc<AtomicBool>,
 }
 
-/// How long an upstream has.
+/// How long the gateway waits for an upstream.
 #[derive(Clone, Copy)]
 pub struct Patience {
     /// Until the first byte.
@@ -68,13 +68,13 @@ impl Patience {
     }
 }
 
-/// A good answer, of which nothing has gone to the client.
+/// A good answer, of which the client has nothing yet.
 pub enum Answer {
     /// A whole body, and what it says.
     Whole(Bytes, Chunk),
     /// A stream of events.
     Events(Begun),
-    /// Anything else as it comes: its type, and its first piece.
+    /// Any other body as it comes: its type, the rest, and its first piece.
     Bytes(HeaderValue, Body, Bytes),
     /// The upstream says that the request is wrong.
     Refused(StatusCode, Bytes),
@@ -82,31 +82,31 @@ pub enum Answer {
 
 /// A stream of events that began well.
 pub struct Begun {
-    /// What comes of it.
+    /// The rest of it.
     pub body: Body,
-    /// What came so far: at least one event that says something.
+    /// The bytes so far: at least one event with content.
     pub held: BytesMut,
-    /// What the first of those says.
+    /// What the first such event says.
     pub first: Chunk,
 }
 
-/// Why an upstream's answer is none.
+/// Why the upstream gave no good answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// No connection, or one that broke.
     Unreachable,
     /// Not in time.
     Timeout,
-    /// Not in time, by an upstream that had the whole request: it worked, and wants to be paid.
+    /// Not in time, though the upstream had the whole request: it worked, and has to be paid.
     Late,
-    /// A status that says so; with the seconds after which to try again.
+    /// A status that means failure, and the seconds after which to try again.
     Status(u16, Option<u64>),
-    /// A body that is not what was asked for.
+    /// A body in the wrong form.
     Body,
 }
 
 impl Failure {
-    /// Whether the same upstream may do better a moment later.
+    /// Whether the same upstream may succeed a moment later.
     pub const fn may_pass(self) -> bool {
         matches!(self, Self::Unreachable | Self::Body | Self::Status(408 | 500 | 502 | 503 | 504, _))
     }
@@ -196,7 +196,7 @@ async fn read_whole(mut body: Body, most: usize, patience: Patience) -> Result<B
     Ok(all.freeze())
 }
 
-/// A refusal that is the caller's to read: as it is where it is one of OpenAI's and tells nothing of the upstream.
+/// A refusal that the caller may read: unchanged if it has OpenAI's form and holds no secret of the upstream.
 async fn refused(address: &Address, status: StatusCode, body: Body, patience: Patience) -> Result<Answer, Failure> {
     let body = read_whole(body, REFUSAL, patience).await.unwrap_or_default();
     let secrets = address.secrets();
@@ -225,7 +225,7 @@ async fn first_piece(kind: Option<HeaderValue>, mut body: Body, patience: Patien
     Ok(Answer::Bytes(kind, body, first))
 }
 
-/// Reads a stream until its first event that says something.
+/// Reads a stream up to its first event with content.
 async fn first_event(mut body: Body, patience: Patience) -> Result<Answer, Failure> {
     let until = patience.first();
     let (mut held, mut judged, mut searched) = (BytesMut::new(), 0, 0);
@@ -237,7 +237,7 @@ async fn first_event(mut body: Body, patience: Patience) -> Result<Answer, Failu
             }
             (judged, searched) = (judged + end, 0);
         }
-        // A blank line may stand across two pieces.
+        // The bytes of a blank line may be split between two pieces.
         searched = (held.len() - judged).saturating_sub(3);
         if !read(&mut body, &mut held, until).await? || held.len() > EVENT {
             return Err(Failure::Body);

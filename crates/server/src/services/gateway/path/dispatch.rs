@@ -1,11 +1,13 @@
-//! From a request to a good answer: which upstream is asked, who is asked next, and what is told when nobody is left.
+//! From a request to a good answer: which upstream to ask first, which one next, and what to tell the client when none
+//! is left.
 //!
-//! Every upstream that admits is asked once, in the order of the model's strategy; then one of those that may do
-//! better a moment later, once more; then the fallback models. Those with an open breaker come last: a doubtful
+//! Dispatch asks every upstream that admits requests once, in the order of the model's strategy; then, once more, one
+//! that may succeed a moment later; then the fallback models. Upstreams with an open breaker come last: a doubtful
 //! upstream is better than none. All this happens before anything of an answer goes to the client.
 //!
-//! To go over to an upstream that seems well is always allowed, because its breaker bounds how often that is in vain.
-//! To ask one again, or one with an open breaker after another failed, takes a retry of the model's budget.
+//! Dispatch may always go on to another upstream that seems well, because that one's breaker bounds how often this is
+//! in vain. To ask an upstream again, or one with an open breaker after another failed, takes a retry of the model's
+//! budget.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -29,9 +31,9 @@ use crate::services::gateway::upstream::queue::{Priority, Shares, Ticket, Turn};
 use crate::services::gateway::upstream::slot::Slot;
 use crate::services::gateway::upstream::table::Entry;
 
-/// Before an upstream is asked again: this, and up to as much again by chance.
+/// Pause before an upstream is asked again; a random part of up to as much again is added.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long who waits in a queue trusts that it is called: nobody calls where an upstream fell ill or got well.
+/// How long a request in a queue relies on being called: nobody calls when an upstream's health changes.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A request on its way.
@@ -42,24 +44,24 @@ pub struct Job {
     pub head: Head,
     /// Its body, as the client sent it.
     pub body: Bytes,
-    /// What the body counts for, as long as it is held.
+    /// The room that the body takes, for as long as the request holds it.
     #[expect(dead_code, reason = "dropped with the body")]
     pub weight: Weight,
     /// Whose.
     pub owner: Owner,
-    /// How much of the places is for it.
+    /// Its shares of the places.
     pub shares: Shares,
-    /// The conversation, told from those of other projects.
+    /// The conversation, distinct from those of other projects.
     pub conversation: u64,
-    /// What goes first.
+    /// How urgent it is.
     pub priority: Priority,
     /// Its id.
     pub request_id: String,
-    /// When it ends, whatever was reached.
+    /// When it ends, however far it got.
     pub deadline: Instant,
 }
 
-/// A good answer, and who gives it.
+/// A good answer, and the upstream that gives it.
 pub struct Found {
     /// The place at the upstream, held until the answer's end.
     pub slot: Slot,
@@ -88,7 +90,7 @@ impl Failures {
         self.last = Some(failure);
     }
 
-    /// What the client is told.
+    /// The error for the client.
     fn verdict(&self, model: &str) -> Error {
         match self.last {
             Some(_) if self.limited == self.count => Error::new(
@@ -109,19 +111,19 @@ impl Failures {
     }
 }
 
-/// What stands in the way of an upstream in this request.
+/// How far an upstream has got in this request.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Past {
     #[default]
     Untried,
-    /// It failed once, and may do better.
+    /// It failed once, but may succeed.
     Doubtful,
-    /// It may do better, and is asked once more.
+    /// It failed once, and is asked again.
     Again,
     Done,
 }
 
-/// A model that may answer, and what became of its upstreams so far.
+/// A model that may answer, and the state of its upstreams in this request.
 struct Leg<'a> {
     entry: &'a Arc<Entry>,
     past: Vec<Past>,
@@ -133,7 +135,7 @@ impl<'a> Leg<'a> {
         Self { entry, past: Vec::new(), asks_again: true }
     }
 
-    /// Lets one of those that may do better be asked once more, after a pause; false where there is none.
+    /// Has one upstream that may succeed asked once more, after a pause; false where there is none.
     async fn again(&mut self) -> bool {
         let Some(index) = self.past.iter().position(|past| *past == Past::Doubtful) else { return false };
         if !std::mem::take(&mut self.asks_again) {
@@ -145,7 +147,7 @@ impl<'a> Leg<'a> {
         true
     }
 
-    /// Whether nobody is left who was not asked.
+    /// Whether every upstream was asked.
     fn is_spent(&self) -> bool {
         !self.past.contains(&Past::Untried)
     }
@@ -177,7 +179,7 @@ pub async fn find(fleet: &Fleet, job: &Job, first: &Arc<Entry>, bill: &mut Bill)
     Err(search.failures.verdict(&job.head.model))
 }
 
-/// The first field of a request that a model does not take.
+/// The first field of the request that the model does not take.
 pub async fn denied(model: &Model, body: &Bytes) -> Option<String> {
     if model.deny_fields.is_empty() {
         return None;
@@ -190,10 +192,10 @@ pub async fn denied(model: &Model, body: &Bytes) -> Option<String> {
 struct Search<'a> {
     fleet: &'a Fleet,
     job: &'a Job,
-    /// The model that was asked for: its budget is what the search spends.
+    /// The model that the client asked for; the search spends its retry budget.
     first: &'a Entry,
     failures: Failures,
-    /// Off for the last resort.
+    /// False in the last resort.
     heeds_breakers: bool,
 }
 
@@ -202,16 +204,17 @@ impl Search<'_> {
         self.first.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an upstream may be asked. The first always may, and so may another that seems well.
+    /// Whether an upstream may be asked. The first always may, and so may another that seems well. Others cost a retry.
     fn may_ask(&self, past: Past) -> bool {
         let is_new = past == Past::Untried && self.heeds_breakers;
         self.failures.count == 0 || is_new || self.budget().withdraw(self.fleet.millis())
     }
 
-    /// Asks the upstreams of a model that are left, one after another.
+    /// Asks the remaining upstreams of a model, one after another.
     async fn of_model(&mut self, leg: &mut Leg<'_>, bill: &mut Bill) -> Result<Option<Found>> {
         let (job, entry) = (self.job, leg.entry);
-        // Whoever asked was told of the fields of the model that was asked for.
+        // Refused fields were reported for the model that the client named. A fallback that does not take them is
+        // skipped.
         if !std::ptr::eq(entry.as_ref(), self.first) && denied(&entry.model, &job.body).await.is_some() {
             return Ok(None);
         }
@@ -221,7 +224,7 @@ impl Search<'_> {
         while Instant::now() < job.deadline || self.failures.count == 0 {
             let taken = take(job, entry, &leg.past, self.heeds_breakers, &mut self.failures).await?;
             let Some((index, mut slot)) = taken else {
-                // Who was not asked yet is worth more than who failed.
+                // An upstream that was not asked yet is worth more than one that failed.
                 let over = !self.heeds_breakers || leg.is_spent();
                 if over && leg.again().await {
                     continue;
@@ -251,7 +254,8 @@ impl Search<'_> {
     }
 }
 
-/// Tells an upstream's breaker of a failure. To it callers are organizations, since anybody may have many projects.
+/// Reports a failure to the upstream's breaker. A breaker counts organizations as callers, since anybody may have many
+/// projects.
 fn judge(slot: &mut Slot, failure: Failure, (org, _): Owner) {
     match failure {
         Failure::Status(403, _) => slot.refused(number(org)),
@@ -275,7 +279,7 @@ async fn ask_at(fleet: &Fleet, job: &Job, slot: &Slot, patience: Patience, track
     ask(&fleet.client, &address, &question, patience).await
 }
 
-/// Takes a place at an upstream, waiting for one where all are busy; `None` where none is to be had.
+/// Takes a place at an upstream, and waits while all are busy; `None` where there will be none.
 async fn take(
     job: &Job,
     entry: &Arc<Entry>,
@@ -285,7 +289,7 @@ async fn take(
 ) -> Result<Option<(usize, Slot)>> {
     let mut ticket: Option<Ticket<'_>> = None;
     loop {
-        // Who comes later does not overtake who waits.
+        // A newcomer does not overtake requests that wait.
         let turn = match ticket.as_ref().map(Ticket::turn) {
             None => !entry.is_bounded || entry.queue.len() == 0,
             Some(Turn::Out) => return Err(queue_full(&entry.name)),
@@ -339,7 +343,7 @@ fn queue_full(model: &str) -> Error {
         .retry_after(1)
 }
 
-/// 64 bits that nobody can foresee without trying: good enough to spread load.
+/// 64 bits that nobody can easily foresee: good enough to spread load.
 fn chance() -> u64 {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     route::mix(COUNTER.fetch_add(1, Ordering::Relaxed))

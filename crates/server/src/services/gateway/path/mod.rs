@@ -1,11 +1,11 @@
 //! What a request goes through, from the reading of its body to the last byte of its answer.
 //!
-//! [`admission`] lets it in, [`dispatch`] looks for an answer, [`attempt`] asks one upstream, [`relay`] passes a stream
-//! on, and [`parking`] ends the stream of a client that does not read. Here stands what happens in which order and what
-//! the client is told. What a request costs is for the books, and how an upstream is reached is for `upstream`.
+//! [`admission`] lets a request in, [`dispatch`] looks for an answer, [`attempt`] asks one upstream, [`relay`] passes a
+//! stream on, and [`parking`] ends the stream of a client that does not read. This room decides the order of these
+//! steps and what the client gets. `books` decides what a request costs, and `upstream` how to reach a server.
 //!
-//! It may use `books` and `upstream`, and knows neither the gateway that holds all of them nor who asks: what it needs
-//! of those is handed to it.
+//! This room may use `books` and `upstream`. It knows neither the gateway that holds all of them nor the caller: it
+//! gets what it needs of those as arguments.
 
 pub mod admission;
 pub mod attempt;

@@ -1,7 +1,8 @@
-//! Streams whose client does not read: nobody polls them, so nothing of theirs could notice that their time is over.
+//! Ends streams whose client does not read: no task polls such a stream, so it cannot notice its own deadline.
 //!
-//! Between two pieces a stream is parked here. While somebody reads, it is taken out and minds its deadline by itself;
-//! who finds it parked after its deadline ends it, which frees its place and closes the upstream's connection.
+//! Between two pieces a stream is parked here. While its client reads, the stream takes itself out and minds its
+//! deadline. The watcher ends a stream that is still parked after its deadline, which frees its place and closes the
+//! upstream's connection.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A place for something between two uses; empty while it is used, and after its time.
+/// A place for something between two uses; empty while that is in use, and after its deadline.
 pub struct Parked<T>(Arc<Mutex<Option<T>>>);
 
 impl<T> Parked<T> {
-    /// Takes it out; `None` where its time was over.
+    /// Takes the thing out; `None` after its deadline.
     pub fn take(&self) -> Option<T> {
         lock(&self.0).take()
     }
@@ -28,9 +29,9 @@ impl<T> Parked<T> {
     }
 }
 
-/// A place, whatever stands there.
+/// A place, whatever is parked in it.
 trait Place: Send + Sync {
-    /// Ends what stands there.
+    /// Drops the thing.
     fn clear(&self);
 }
 
@@ -43,7 +44,7 @@ impl<T: Send> Place for Mutex<Option<T>> {
 
 type Places = BTreeMap<(Instant, u64), Weak<dyn Place>>;
 
-/// All that is parked, by deadline.
+/// Everything parked, by deadline.
 #[derive(Default)]
 pub struct Parking {
     places: Mutex<(u64, Places)>,
@@ -61,7 +62,7 @@ impl Parking {
         Parked(place)
     }
 
-    /// Ends what is parked past its deadline, and forgets what ended by itself.
+    /// Drops things that are parked past their deadline, and forgets places that are gone.
     fn sweep(&self, now: Instant) {
         let over = {
             let mut places = lock(&self.places);

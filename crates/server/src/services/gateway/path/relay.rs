@@ -1,7 +1,7 @@
-//! A stream on its way to the client: event for event as it comes, and never looking complete when it is not.
+//! A stream on its way to the client: event for event as it comes, and never complete in appearance when it is not.
 //!
-//! Events go on as the bytes they are. Held back is only what has not ended yet, so that an error is always an event of
-//! its own, and the event that tells the usage where the client did not ask for it.
+//! Events go on as the bytes they are. The relay holds back an event that has not ended yet, so that an error is always
+//! an event of its own, and the event with the usage where the client did not ask for it.
 
 use berth_domain::gateway::chunk::{self, Chunk, DONE};
 use berth_domain::gateway::refusal;
@@ -15,20 +15,20 @@ use crate::services::gateway::books::bill::Bill;
 use crate::services::gateway::upstream::client::Body;
 use crate::services::gateway::upstream::slot::Slot;
 
-/// What an event means to the relay.
+/// What the relay does with an event.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It goes on.
+    /// Passes it on.
     Pass,
-    /// The client did not ask for it.
+    /// Hides it: the client did not ask for it.
     Hide,
     /// The stream is complete.
     Done,
-    /// The upstream failed; with what it said.
+    /// The upstream failed; with its error, if it sent one.
     Broken(Option<Vec<u8>>),
 }
 
-/// What has been seen of a stream: whether its end is one.
+/// What the relay has seen of a stream: enough to tell a proper end.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     begun: u64,
@@ -36,7 +36,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// A choice that began and did not finish was cut.
+    /// A choice that began and did not finish was cut off.
     const fn is_whole(self) -> bool {
         self.begun & !self.ended == 0
     }
@@ -55,12 +55,12 @@ pub struct Relay {
     body: Body,
     held: BytesMut,
     searched: usize,
-    /// What the first event says that says something, until it is judged: it was read before.
+    /// The first event with content, which was parsed before, until the relay comes to it.
     first: Option<Chunk>,
     seen: Seen,
     hides_usage: bool,
     patience: Patience,
-    // Closed before the place is free: whoever sees nothing under way finds it in the books.
+    // The bill closes before the place is free: whoever sees that nothing is under way finds the request in the books.
     bill: Bill,
     slot: Slot,
 }
@@ -79,7 +79,7 @@ impl Relay {
         self.patience.deadline
     }
 
-    /// What goes out next; `None` where nothing came until then. After [`Out::Last`] nothing comes.
+    /// The next output; `None` if nothing came until then. [`Out::Last`] is the last.
     pub async fn next(&mut self, until: Instant) -> Option<Out> {
         loop {
             if let Some(out) = self.digest() {
@@ -95,12 +95,12 @@ impl Relay {
         }
     }
 
-    /// As many whole events as may go out together.
+    /// Takes as many whole events as may go out together.
     fn digest(&mut self) -> Option<Out> {
         let mut ready = 0;
         loop {
             let Some(end) = sse::end_of_event(&self.held[ready..], self.searched) else {
-                // A blank line may stand across two pieces.
+                // The bytes of a blank line may be split between two pieces.
                 self.searched = (self.held.len() - ready).saturating_sub(3);
                 break;
             };
@@ -115,7 +115,7 @@ impl Relay {
                     }
                 }
                 Verdict::Done => return Some(self.done(ready + end)),
-                // What stands before goes out first; this one is looked at again.
+                // What stands before this event goes out first; the next call looks at the event again.
                 Verdict::Broken(_) if ready > 0 => break,
                 Verdict::Broken(told) => return Some(self.broken(Failure::Body, told)),
             }
@@ -151,7 +151,7 @@ impl Relay {
 
     /// The upstream's body came to a clean end.
     fn ended(&mut self) -> Out {
-        // Some forget the last line break.
+        // Some servers forget the last line break.
         let is_done = sse::data(&self.held).is_some_and(|data| *data == *DONE.as_bytes());
         let has_answered = self.seen.ended != 0 && self.held.is_empty();
         if self.seen.is_whole() && (has_answered || is_done) {
@@ -169,7 +169,7 @@ impl Relay {
         Out::Last(self.held.split_to(end).freeze())
     }
 
-    /// Tells of a failure by an event of its own.
+    /// Ends the stream with an event that tells the client of the failure.
     fn broken(&mut self, failure: Failure, told: Option<Vec<u8>>) -> Out {
         self.slot.failed();
         let code = if failure == Failure::Timeout { Code::UpstreamTimeout } else { Code::UpstreamError };
@@ -183,7 +183,7 @@ impl Relay {
     }
 }
 
-/// What is told of a stream that broke off.
+/// The error for a stream that broke off.
 pub fn broke_off(code: Code) -> Error {
     let message = match code {
         Code::UpstreamTimeout => {

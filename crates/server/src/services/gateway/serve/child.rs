@@ -18,23 +18,23 @@ use tokio::time::{sleep, timeout};
 use super::engine::{Engine, command};
 use super::log;
 
-/// Serves with the Python package; see there.
+/// The program that serves with the Python package; see that file.
 const RUNNER: &str = include_str!("runner.py");
-/// Becomes a program that is killed when stdin ends, and knows nothing of stdin itself.
+/// Runs a program that dies when this shell's stdin ends; the program itself does not get that stdin.
 const LEASH: &str = r#"exec 3<&0 </dev/null
 { cat <&3 >/dev/null; kill -9 $$; } 2>/dev/null &
 exec "$@" >&2 3<&-"#;
-/// Between two questions whether a server is well.
+/// Pause between two health checks.
 const ASK: Duration = Duration::from_millis(100);
-/// Longest wait for its answer.
+/// Longest wait for a health check's answer.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long a child may take to end after its stdin.
+/// How long a child may live after its stdin was closed.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A child of the service.
 pub struct Child {
     process: tokio::process::Child,
-    /// As long as this is open, the child lives.
+    /// The child lives as long as this is open.
     held: Option<ChildStdin>,
     port: Port,
     log: JoinHandle<()>,
@@ -43,7 +43,7 @@ pub struct Child {
 /// Where a child listens.
 enum Port {
     Chosen(u16),
-    /// It tells by its first line.
+    /// The child tells it in its first line.
     Told(BufReader<ChildStdout>),
 }
 
@@ -53,7 +53,7 @@ struct Line {
 }
 
 impl Child {
-    /// Starts a server of a file, by its whole path.
+    /// Starts a server of a file, given by its whole path.
     pub fn start(engine: &Engine, file: &Path, data_dir: &Path) -> Result<Self> {
         let folder = data_dir.join("models");
         std::fs::create_dir_all(&folder).context("the folder of models cannot be made")?;
@@ -63,7 +63,7 @@ impl Child {
                 let mut command = command("sh");
                 command.args(["-c", LEASH, "sh"]).arg(server).arg("-m").arg(file);
                 command.args(["--host", "127.0.0.1", "--port", &port.to_string()]).stdout(Stdio::null());
-                // Else answers would name the file as this host does.
+                // Without an alias, answers would show the file's path on this host.
                 command.arg("--alias").arg(file.file_stem().unwrap_or(file.as_os_str()));
                 (command, Some(port))
             }
@@ -73,7 +73,7 @@ impl Child {
                 (command, None)
             }
         };
-        // A group of its own: what a terminal sends to the service's is not for it.
+        // A process group of its own: a signal from the terminal goes to the service's group only.
         command.current_dir(&folder).stdin(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut process = command.spawn().context("the server of a model file cannot be started")?;
         let port = match (chosen, process.stdout.take()) {
@@ -86,7 +86,7 @@ impl Child {
         Ok(Self { held: process.stdin.take(), process, port, log })
     }
 
-    /// Waits for its end, and tells its address as soon as it answers; why it ended, in words.
+    /// Waits until the child ends; publishes its address as soon as it answers. Returns why it ended, in words.
     pub async fn life(&mut self, address: &watch::Sender<Option<String>>) -> String {
         match self.lives(address).await {
             Ok(status) => status.to_string(),
@@ -110,9 +110,9 @@ impl Child {
         Ok(self.process.wait().await?)
     }
 
-    /// Ends it and waits until it is gone.
+    /// Ends the child and waits until it is gone.
     pub async fn end(mut self) {
-        // A process that was awaited has no id.
+        // A process that was waited for has no id.
         let group = self.process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         drop(self.held.take());
         if timeout(GRACE, self.process.wait()).await.is_err() {
@@ -127,7 +127,7 @@ impl Child {
     }
 }
 
-/// The port of the first line, or `None` where it ended without one.
+/// The port in the child's first line, or `None` if it ended without one.
 async fn told(stdout: &mut BufReader<ChildStdout>) -> Result<Option<u16>> {
     let mut line = String::new();
     stdout.take(1000).read_line(&mut line).await?;
@@ -138,7 +138,7 @@ async fn told(stdout: &mut BufReader<ChildStdout>) -> Result<Option<u16>> {
     Ok(Some(line.port))
 }
 
-/// Waits until the server at a port says that it is well.
+/// Waits until the server at a port reports that it is healthy.
 async fn well(port: u16) {
     while !matches!(timeout(ANSWER, asked(port)).await, Ok(Ok(true))) {
         sleep(ASK).await;

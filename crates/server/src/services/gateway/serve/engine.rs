@@ -1,4 +1,5 @@
-//! What serves a model file on this machine: llama.cpp's own server, or the Python package that has it inside.
+//! The program that serves a model file on this machine: llama.cpp's own server, or the Python package that contains
+//! it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,21 +10,21 @@ use berth_qemu::host;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
-/// The version of the package `xllamacpp` that is installed.
+/// The version of the package `xllamacpp` that the service installs.
 const VERSION: &str = "2026.10.11549";
 /// One installation at a time.
 static INSTALLING: Mutex<()> = Mutex::const_new(());
 
-/// What serves.
+/// The program that serves.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Engine {
     /// llama.cpp's server, a program.
     Server(PathBuf),
-    /// A Python that has the package.
+    /// A Python with the package.
     Python(PathBuf),
 }
 
-/// Finds an engine, and installs one where there is none.
+/// Finds an engine, or installs one where there is none.
 pub async fn find(data_dir: &Path, named: Option<&Path>) -> Result<Engine> {
     if let Some(server) = named.map(Path::to_owned).or_else(|| host::find("llama-server")) {
         return Ok(Engine::Server(server));
@@ -51,7 +52,7 @@ pub async fn find(data_dir: &Path, named: Option<&Path>) -> Result<Engine> {
     Ok(Engine::Python(python))
 }
 
-/// A command with no more of the service's environment than it needs; it is killed where nobody waits for it.
+/// A command that gets only what it needs of the service's environment, and is killed when it is dropped.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env_clear().kill_on_drop(true);
@@ -69,7 +70,7 @@ async fn install(venv: &Path, package: &str) -> Result<()> {
     let mut make = command("python3");
     succeeds(make.args(["-m", "venv"]).arg(venv)).await?;
     let mut pip = command(venv.join("bin/python"));
-    // What an operator says of registries, proxies and certificates holds.
+    // pip keeps what the operator set for registries, proxies and certificates.
     pip.envs(std::env::vars_os().filter(|(name, _)| of_the_network(&name.to_string_lossy())));
     pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
     pip.args(["--only-binary", ":all:", package]);
@@ -86,10 +87,10 @@ fn of_the_network(variable: &str) -> bool {
         || proxies.contains(&variable.to_ascii_lowercase().as_str())
 }
 
-/// Runs a command to its end; the last line it said where it failed.
+/// Runs a command to its end; on failure, the error is the last line of its output.
 async fn succeeds(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output().await.context("python3 cannot be started")?;
-    // The module `venv` complains on stdout.
+    // The module `venv` writes its errors to stdout.
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");

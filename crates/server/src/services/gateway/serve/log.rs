@@ -1,11 +1,11 @@
-//! What a server of a model file says: the last of it, in a file.
+//! The output of a model file's server: the latest part, in a file.
 
 use std::path::{Path, PathBuf};
 
 use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-/// Bytes of a log, before it becomes the old one; there is one old one.
+/// Bytes after which a log becomes the old one; there is one old one.
 const MOST: u64 = 1 << 20;
 
 /// Where the log of a model file lies.
@@ -13,7 +13,7 @@ pub fn path(data_dir: &Path, file: &Path) -> PathBuf {
     data_dir.join("models").join(format!("{}.log", super::stem(file)))
 }
 
-/// Writes everything to a log until its end. It is always read, so that nobody waits for a full disk.
+/// Writes everything to a log until the output ends. It always reads on, so that a full disk does not block the server.
 pub async fn keep(mut from: impl AsyncRead + Unpin, path: PathBuf) {
     let mut log = Log::open(path).await;
     let mut piece = vec![0; 8 << 10];

@@ -1,10 +1,10 @@
 //! Servers of model files: llama.cpp's own server as a child, kept running.
 //!
 //! A child listens on this machine only, at a port of its own, and lives as long as a pipe that the service holds: it
-//! ends with the service, however that ends. A child that dies is started again, later each time; its address is told
-//! only while it answers.
+//! ends with the service, however the service ends. The keeper starts a dead child again, each time after a longer
+//! pause, and publishes its address only while it answers.
 //!
-//! This room uses no other: it is told which file to serve, and tells where.
+//! This room uses no other: the caller names the file to serve, and this room tells the address.
 
 mod child;
 mod engine;
@@ -20,17 +20,17 @@ use tokio_util::sync::CancellationToken;
 
 use child::Child;
 
-/// How long after its end a child is started again; doubled each time.
+/// Pause before a dead child is started again; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between two starts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Longest pause between two tries to find or install an engine: an installation costs more than a start.
 const LONGEST_LACK: Duration = Duration::from_mins(1);
-/// A child that lived as long as this was well: what ended it counts as the first failure.
+/// A child that lived this long was well: its end counts as a first failure.
 const WELL: Duration = Duration::from_mins(1);
 
-/// Keeps a server of a model file running until told to stop; tells its base URL (".../v1") when it answers, None
-/// while it does not.
+/// Keeps a server of a model file running until told to stop. Publishes its base URL (".../v1") while it answers, and
+/// None while it does not.
 ///
 /// `BERTH_LLAMA_SERVER` names llama.cpp's server where it is not on `PATH`. Without one, the Python package
 /// `xllamacpp` serves; it is installed below `data_dir` where it is missing.
@@ -50,17 +50,17 @@ fn whole(path: PathBuf) -> PathBuf {
 struct Keeper {
     file: PathBuf,
     data_dir: PathBuf,
-    /// llama.cpp's server, where somebody said which.
+    /// llama.cpp's server, where the operator named one.
     named: Option<PathBuf>,
 }
 
-/// How a try ended.
+/// How one try ended.
 enum Ended {
-    /// It was told to stop.
+    /// The keeper was told to stop.
     Stopped,
-    /// There was nothing to start, or nothing to start it with.
+    /// The file or an engine is missing.
     Lacking(anyhow::Error),
-    /// A child began and died, for this reason.
+    /// A child started and died, for this reason.
     Died(String),
 }
 
@@ -88,7 +88,7 @@ impl Keeper {
         format!("its server ended ({why}); what it said is in {}", log::path(&self.data_dir, &self.file).display())
     }
 
-    /// One child from its start to its end.
+    /// Runs one child from its start to its end.
     async fn once(&self, address: &watch::Sender<Option<String>>, stop: &CancellationToken) -> Ended {
         let mut child = match stop.run_until_cancelled(self.start()).await {
             None => return Ended::Stopped,
@@ -109,8 +109,8 @@ impl Keeper {
     }
 }
 
-/// How long to wait now, and after the next failure: the wait grows from failure to failure, and begins anew after a
-/// life that was long enough.
+/// How long to wait now, and after the next failure: the pause grows with each failure, and starts anew after a child
+/// that lived long enough.
 fn pauses(pause: Duration, lived: Duration, longest: Duration) -> (Duration, Duration) {
     let now = if lived >= WELL { FIRST_PAUSE } else { pause.min(longest) };
     (now, (now * 2).min(longest))
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that writes its process id beside the model, and answers that it is well.
+    /// A server that writes its process id beside the model, and reports that it is healthy.
     const SERVER: &str = r#"#!/usr/bin/env python3
 import http.server, os, sys
 argument = lambda name: sys.argv[sys.argv.index(name) + 1]
@@ -145,7 +145,8 @@ os.rename(pid + ".new", pid)
 server.serve_forever()
 "#;
 
-    /// Makes a program. Another process writes it: no fork of this one can hold it open while it is started.
+    /// Makes a program. Another process writes it: a fork of this one could hold the file open for writing at its
+    /// start.
     pub fn program(dir: &Path, name: &str, text: &str) -> PathBuf {
         let (source, program) = (dir.join("source"), dir.join(name));
         std::fs::write(&source, text).unwrap();

@@ -1,4 +1,4 @@
-//! How audio is written: what the encoder is told, and the one header that it cannot write while it streams.
+//! How audio is written: the arguments of the encoder, and the one header that it cannot write to a stream.
 
 use berth_domain::gateway::speech::Format;
 
@@ -6,31 +6,31 @@ use berth_domain::gateway::speech::Format;
 const RATE: u32 = 24_000;
 /// Bytes of a sample: 16 bits, mono.
 const SAMPLE: u16 = 2;
-/// Words a minute of a voice's own speed.
+/// Words a minute of a voice at speed 1.
 const WORDS: f64 = 175.0;
-/// What espeak-ng takes: slower it refuses, faster it slurs.
+/// The speeds that espeak-ng takes: it refuses slower ones, and slurs faster ones.
 const WORDS_RANGE: std::ops::RangeInclusive<f64> = 80.0..=450.0;
 /// Bytes of a WAV header.
 pub(super) const WAV_HEADER: usize = 44;
 
-/// Who makes a speed: the voice as far as it goes, a filter for the rest.
+/// How to reach a speed: the voice as far as it goes, a filter for the rest.
 #[derive(Debug, PartialEq)]
 pub(super) struct Pace {
     /// Words a minute of the voice.
     pub words: f64,
-    /// How much faster the filter makes it.
+    /// The factor of the filter.
     pub tempo: Option<f64>,
 }
 
-/// The pace of a speed.
+/// The pace for a speed.
 pub(super) fn pace(speed: f64) -> Pace {
     let wanted = speed * WORDS;
     let words = wanted.clamp(*WORDS_RANGE.start(), *WORDS_RANGE.end());
     Pace { words: words.round(), tempo: (!WORDS_RANGE.contains(&wanted)).then(|| wanted / words) }
 }
 
-/// What ffmpeg is told: to read espeak-ng's WAV, whose sizes are false, and to write as soon as there is something.
-/// WAV is made as raw samples here; its header needs the length.
+/// The arguments of ffmpeg: it reads espeak-ng's WAV, whose sizes are false, and writes as soon as it has something.
+/// WAV comes as raw samples, since its header needs the length.
 pub(super) fn ffmpeg(format: Format, tempo: Option<f64>) -> Vec<String> {
     let reading = "-hide_banner -nostdin -loglevel error -protocol_whitelist pipe -probesize 32 -analyzeduration 0 \
                    -f wav -ignore_length 1 -i pipe:0 -vn -map_metadata -1 -fflags +bitexact -threads 1 \
@@ -46,9 +46,9 @@ pub(super) fn ffmpeg(format: Format, tempo: Option<f64>) -> Vec<String> {
 
 const fn encoder(format: Format) -> &'static str {
     match format {
-        // Without a table of contents and tags: the first of them needs the end, and a stream has none yet.
+        // No table of contents, which needs the end of the stream, and no tags.
         Format::Mp3 => "-c:a libmp3lame -b:a 64k -write_xing 0 -id3v2_version 0 -f mp3",
-        // Pages of a tenth of a second, in microseconds; a second is usual, and late.
+        // Pages of a tenth of a second, in microseconds; the default of a second would delay the sound.
         Format::Opus => "-c:a libopus -b:a 32k -page_duration 100000 -f opus",
         Format::Aac => "-c:a aac -b:a 64k -f adts",
         Format::Flac => "-c:a flac -f flac",

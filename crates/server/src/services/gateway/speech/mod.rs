@@ -1,11 +1,12 @@
-//! Speech of this machine's own, by espeak-ng and ffmpeg as processes.
+//! This machine's own speech: espeak-ng and ffmpeg as processes.
 //!
-//! As many are at work as there are cores. What they make is read ahead of the client, up to a bound, so that most
-//! texts are done at once and their programs gone. One whose client is slower than that gives its place away while it
-//! waits, so that slow readers never keep others from speaking; and whoever drops the stream ends the programs.
-//! Organizations share what is let in and the places at work ([`turn`]).
+//! As many texts are at work as there are cores. A task reads the sound ahead of the client, up to a bound, so that
+//! most texts are done at once and their programs end. A text whose client is slower gives its place away while it
+//! waits, so that slow readers never keep others from speaking. Dropping the stream ends the programs. Organizations
+//! share the room and the places at work ([`turn`]).
 //!
-//! This room may use the queue of `upstream`, since its places are shared like an upstream's, and no other.
+//! This room may use the queue of `upstream`, since requests share its places as they share an upstream's, and no
+//! other.
 
 mod encode;
 mod process;
@@ -34,21 +35,21 @@ use sandbox::Sandbox;
 pub use turn::Asker;
 use turn::{Turn, Turns};
 
-/// Audio as it is made. An error in the middle is in the log, and is its last item.
+/// Audio as the programs make it. An error in the middle is logged, and is the last item.
 pub type SpeechStream = BoxStream<'static, Result<Bytes>>;
 
-/// Most that are let in beside those at work.
+/// Most texts that may wait beside those at work.
 const QUEUE: usize = 64;
-/// Bytes that are made ahead of a client.
+/// Bytes of sound that may be ready ahead of a client.
 const AHEAD: usize = 2 << 20;
-/// Bytes of WAV that are kept until their length is known.
+/// Bytes of WAV that are kept while their length is not known.
 const KEPT: usize = 4 << 20;
-/// Bytes of a piece of what was kept.
+/// Size of a piece of a kept WAV.
 const PIECE: usize = 64 << 10;
-/// How long a client may take.
+/// How long a client may take to read.
 pub const HELD: Duration = Duration::from_mins(10);
 
-/// Who speaks. Clones share the places.
+/// Speaks texts. Clones share the places.
 #[derive(Clone)]
 pub struct Speaker {
     turns: Arc<Turns>,
@@ -72,8 +73,8 @@ impl Speaker {
         Self { turns: Turns::new(places, queue), sandbox: Arc::default() }
     }
 
-    /// Speaks for somebody with a voice of espeak-ng. The first piece was made when this returns, so that what fails is
-    /// a status: 429 where too many wait, 503 where a program is not installed.
+    /// Speaks a text for an asker with a voice of espeak-ng. Returns once the first piece is made, so that a failure
+    /// still has a status: 429 where too many wait, 503 where a program is not installed.
     pub async fn speak(&self, asker: Asker, speech: &Speech, voice: &str) -> Result<SpeechStream> {
         let turn = self.turns.begin(asker).await?;
         let sandbox = self.sandbox.get_or_try_init(Sandbox::strictest).await?;
@@ -87,8 +88,8 @@ impl Speaker {
     }
 }
 
-/// WAV begins with its length. What is short is kept until it is known; what is long is made twice, so that no
-/// length needs memory.
+/// WAV begins with its length. A short sound is kept until its length is known; a long one is made twice, so that it
+/// needs no memory.
 async fn wav(order: &Order, turn: Turn) -> Result<SpeechStream> {
     let (length, kept) = measured(order.start()?).await?;
     let header = encode::wav_header(u32::try_from(length).map_err(Error::internal)?);
@@ -102,7 +103,7 @@ async fn wav(order: &Order, turn: Turn) -> Result<SpeechStream> {
     Ok(header.chain(stream_of(making, first, turn, Some(length))).boxed())
 }
 
-/// The length of what is made, and itself behind room for a header if it is short.
+/// Measures a sound; returns the sound itself, too, if it is short, behind room for a header.
 async fn measured(mut making: Making) -> Result<(usize, Option<BytesMut>)> {
     let mut length = 0;
     let mut kept = Some(BytesMut::zeroed(encode::WAV_HEADER));
@@ -121,17 +122,17 @@ fn pieces(mut bytes: Bytes) -> SpeechStream {
     stream::iter(std::iter::from_fn(next)).boxed()
 }
 
-/// A piece, and its part of what may be made ahead.
+/// A piece, and its permit from the room for sound made ahead.
 type Ahead = (Result<Bytes>, Option<OwnedSemaphorePermit>);
 
-/// What is being made, read by a task that ends with the stream.
+/// A stream of the sound, which a task reads from the programs. The task ends with the stream.
 fn stream_of(making: Making, first: Option<Bytes>, turn: Turn, length: Option<usize>) -> SpeechStream {
     let (sender, mut receiver) = mpsc::unbounded_channel::<Ahead>();
     let task = AbortOnDropHandle::new(tokio::spawn(async move {
         let filled = tokio::time::timeout(HELD, fill(making, first, turn, length, &sender)).await;
         if let Err(error) = filled.unwrap_or_else(|_| Err(Error::internal("the client reads too slowly"))) {
             tracing::error!(%error, "speech ended early");
-            // Where nobody listens any more, nobody needs it.
+            // Sending fails only where the client is gone.
             let _ = sender.send((Err(error), None));
         }
     }));
@@ -167,7 +168,7 @@ async fn fill(
     }
 }
 
-/// Room for so many bytes. Who has to wait for it gives its place away meanwhile.
+/// Takes room for so many bytes. While it has to wait, it lets others have the place at work.
 async fn room(ahead: &Arc<Semaphore>, bytes: usize, turn: &mut Turn) -> Result<OwnedSemaphorePermit> {
     let bytes = u32::try_from(bytes.min(AHEAD)).map_err(Error::internal)?;
     if let Ok(room) = ahead.clone().try_acquire_many_owned(bytes) {
@@ -179,7 +180,7 @@ async fn room(ahead: &Arc<Semaphore>, bytes: usize, turn: &mut Turn) -> Result<O
     Ok(room)
 }
 
-/// The audio as events, with what was used at the end. An error is an event, too, and the last one.
+/// The audio as events; the last one tells the usage, or the error.
 pub fn as_events(mut audio: SpeechStream, characters: usize) -> SpeechStream {
     let stream = async_stream::stream! {
         while let Some(piece) = audio.next().await {

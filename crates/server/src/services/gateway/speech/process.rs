@@ -1,5 +1,5 @@
-//! Two programs that speak: espeak-ng makes sound of a text, ffmpeg writes it as it is wanted. A pipe of the kernel
-//! connects them; the service only reads what comes out.
+//! The two programs that speak: espeak-ng makes the sound of a text, ffmpeg encodes it in the wanted format. A pipe of
+//! the kernel connects them; the service reads only ffmpeg's output.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -17,16 +17,16 @@ use super::encode;
 use super::sandbox::Sandbox;
 use super::text::plain;
 
-/// How long the programs may take, not counting the time in which nobody asks them.
+/// How long the programs may take, without the time in which no one reads from them.
 const LIMIT: Duration = Duration::from_mins(1);
-/// Bytes that are read at once.
+/// Bytes of one read.
 const PIECE: usize = 32 << 10;
-/// Bytes of a program's complaints that are kept for the log.
+/// Bytes of a program's stderr that are kept for the log.
 const COMPLAINTS: u64 = 4 << 10;
 /// The programs.
 const PROGRAMS: [&str; 2] = ["espeak-ng", "ffmpeg"];
 
-/// What is to be spoken, ready to be given to the programs, more than once if need be.
+/// A text with the arguments of both programs. It can start them more than once.
 pub(super) struct Order {
     sandbox: Sandbox,
     programs: [PathBuf; 2],
@@ -36,7 +36,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// An order to a voice of espeak-ng. The error says what to install.
+    /// An order for a voice of espeak-ng. The error says what to install.
     pub fn new(sandbox: &Sandbox, speech: &Speech, voice: &str) -> Result<Self> {
         let pace = encode::pace(speech.speed);
         let words = format!("{:.0}", pace.words);
@@ -60,7 +60,7 @@ impl Order {
         ffmpeg.args(&self.ffmpeg).stdin(sound).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut ffmpeg = ffmpeg.spawn().map_err(Error::internal)?;
         let (mut stdin, text) = (taken(espeak.stdin.take())?, self.text.clone());
-        // A program that does not take it tells by its end.
+        // A program that does not read its input shows it by its exit status.
         tokio::spawn(async move { stdin.write_all(text.as_bytes()).await });
         Ok(Making {
             audio: taken(ffmpeg.stdout.take())?,
@@ -72,7 +72,7 @@ impl Order {
     }
 }
 
-/// The programs, or what to type for them.
+/// The paths of the programs, or an error that says what to type.
 fn found(paths: [Option<PathBuf>; 2]) -> Result<[PathBuf; 2]> {
     let [Some(espeak), Some(ffmpeg)] = paths else {
         let message = "Speech needs espeak-ng and ffmpeg, which are not installed on the server. \
@@ -86,18 +86,18 @@ fn taken<T>(pipe: Option<T>) -> Result<T> {
     pipe.ok_or_else(|| Error::internal("a program was started without a pipe"))
 }
 
-/// Reads what a program complains about to its end, so that it is never held up, and keeps the beginning.
+/// Reads a program's stderr to its end, so that the program never blocks, and keeps the beginning.
 fn listen(mut from: impl AsyncRead + Send + Unpin + 'static) -> JoinHandle<String> {
     tokio::spawn(async move {
         let mut kept = Vec::new();
-        // What cannot be read is not in the log.
+        // Output that cannot be read is missing in the log.
         let _ = (&mut from).take(COMPLAINTS).read_to_end(&mut kept).await;
         let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
         String::from_utf8_lossy(&kept).trim().to_owned()
     })
 }
 
-/// Speech that is being made. Dropped, it ends the programs.
+/// Speech that the programs make. Dropping it ends them.
 pub(super) struct Making {
     programs: [Child; 2],
     audio: ChildStdout,
@@ -107,7 +107,7 @@ pub(super) struct Making {
 }
 
 impl Making {
-    /// The next piece; `None` when all was made and both programs ended well.
+    /// The next piece; `None` when everything is made and both programs ended well.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         let began = Instant::now();
         let piece = tokio::time::timeout(self.left, self.advance()).await;

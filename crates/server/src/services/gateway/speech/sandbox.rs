@@ -1,5 +1,5 @@
-//! What holds the programs that read strangers' texts: no network, no privileges, no files, bounded time and memory,
-//! and nothing of the service's environment.
+//! The sandbox of the programs that read strangers' texts: no network, no privileges, no files, bounded time and
+//! memory, and nothing of the service's environment.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,15 +8,15 @@ use std::process::Stdio;
 use berth_domain::{Code, Error, Result};
 use tokio::process::Command;
 
-/// Where programs are where the service was not told.
+/// Where programs are looked for when the service has no `PATH`.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Seconds of CPU; 2 GiB of addresses, most of them libraries; no files, no core dumps. espeak-ng looks for
-/// PulseAudio, which would be killed for the file in memory that it makes, so that it is only refused.
+/// Bounds: seconds of CPU; 2 GiB of addresses, most of them libraries; no files, no core dumps. espeak-ng looks for
+/// PulseAudio, whose file in memory would exceed the file limit and kill it; ignoring XFSZ turns that into an error.
 const LIMITS: &str = "env --ignore-signal=XFSZ prlimit --cpu=60 --as=2147483648 --fsize=0 --core=0 --nofile=64";
-/// Nobody, without a way back.
+/// The user nobody, without a way back.
 const NOBODY: &str = "setpriv --no-new-privs --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all";
 
-/// The words before a program's own.
+/// The words of a command line before the program's own.
 #[derive(Clone, Debug)]
 pub(super) struct Sandbox {
     words: Vec<String>,
@@ -24,7 +24,7 @@ pub(super) struct Sandbox {
 }
 
 impl Sandbox {
-    /// The strictest one that this machine lets us make.
+    /// The strictest sandbox that this machine allows.
     pub async fn strictest() -> Result<Self> {
         let root = rustix::process::geteuid().is_root();
         let path = std::env::var_os("PATH").unwrap_or_else(|| PATH.into());
@@ -40,13 +40,13 @@ impl Sandbox {
         ))
     }
 
-    /// A program inside: killed when it is dropped, with pipes or nothing for files.
+    /// A program in the sandbox: killed when dropped, with pipes or nothing for files.
     pub fn command(&self, program: &Path) -> Command {
         let mut words = self.words.iter();
         let mut command = Command::new(words.next().map_or("env", String::as_str));
         command.args(words).arg(program).env_clear().current_dir("/").process_group(0).kill_on_drop(true);
         command.env("PATH", &self.path).env("HOME", "/").env("LANG", "C.UTF-8");
-        // A server that is not there: nothing is looked for, started or written to the home folder.
+        // A server that does not exist: the library looks for none, starts none, and writes nothing to the home folder.
         command.env("PULSE_SERVER", "/nonexistent");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
@@ -57,7 +57,7 @@ impl Sandbox {
     }
 }
 
-/// What may be possible, the strictest first.
+/// The sandboxes to try, the strictest first.
 fn candidates(root: bool) -> Vec<Vec<String>> {
     let all = if root {
         vec![
@@ -66,7 +66,7 @@ fn candidates(root: bool) -> Vec<Vec<String>> {
             format!("{LIMITS} {NOBODY}"),
         ]
     } else {
-        // Where users may make namespaces, one of their own has no network.
+        // Where users may make namespaces, a namespace of their own has no network.
         vec![
             format!("unshare --user --net {LIMITS} setpriv --no-new-privs"),
             format!("{LIMITS} setpriv --no-new-privs"),

@@ -9,7 +9,7 @@ use super::*;
 use crate::services::gateway::upstream::queue::Shares;
 
 const SENTENCE: &str = "This is a sentence with a few words in it.";
-/// For what has to come true; nothing is asserted on how long it takes.
+/// How long to wait for what has to come true; no test asserts on a duration.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn speech(input: &str, format: Format, speed: f64) -> Speech {
@@ -49,7 +49,7 @@ fn check_wav(wav: &[u8]) {
     assert_eq!((u32_at(wav, 24), &wav[36..40]), (24_000, &b"data"[..]));
 }
 
-/// A text whose audio is more than is made ahead, kept, and held by pipes.
+/// A text whose audio exceeds what is read ahead, kept and held by pipes together.
 fn long() -> Speech {
     speech(&"Words and more words. ".repeat(180), Format::Pcm, 0.25)
 }
@@ -143,7 +143,7 @@ async fn until(mut good: impl FnMut() -> bool) {
 
 #[tokio::test]
 async fn a_dropped_stream_leaves_nothing() {
-    // Known by what no other test asks for.
+    // No other test asks for these, so the process is recognizable.
     let (voice, speed) = ("en-gb-scotland+m6", 0.252);
     let tempo = format!("atempo={:.6}", encode::pace(speed).tempo.unwrap());
     let speaker = Speaker::with(2, 6);
@@ -155,7 +155,7 @@ async fn a_dropped_stream_leaves_nothing() {
     until(|| !runs(voice) && !runs(&tempo)).await;
     let is_idle = || Arc::strong_count(&speaker.turns) == 1;
     until(is_idle).await;
-    // Nor does one that nobody ever read, or whose caller left before the first piece.
+    // Nor does a speech that no one read, or whose caller left before the first piece.
     drop(speaker.speak(of(1), &speech, voice).await.unwrap());
     let mut early = Box::pin(speaker.speak(of(1), &speech, voice));
     assert!(futures::poll!(early.as_mut()).is_pending());

@@ -1,13 +1,13 @@
-//! A text as it is given to espeak-ng, which finds orders in texts: `[[…]]` holds phonemes, control characters
-//! change the voice, private characters are phonemes too. Nothing of it is left.
+//! Makes a text safe for espeak-ng, which finds commands in texts: `[[…]]` holds phonemes, control characters change
+//! the voice, private characters are phonemes, too. The result holds none of them.
 
-/// Most characters without white space. Its tables for a word are overrun by some words of 160.
+/// Most characters without white space. Some words of 160 overrun espeak-ng's tables for a word.
 const LONGEST_WORD: usize = 100;
-/// Says nothing, and is overlooked between two brackets.
+/// A character without sound, which espeak-ng ignores between two brackets.
 const SOFT_HYPHEN: char = '\u{ad}';
 
-/// The text without orders: what is said is the same, brackets are spoken as parentheses, that is, not at all.
-/// It ends with a line break, because of nothing at all espeak-ng makes no audio.
+/// The text without commands. It sounds the same: brackets become parentheses, which espeak-ng does not speak. It ends
+/// with a line break, because espeak-ng makes no audio of an empty text.
 pub(super) fn plain(input: &str) -> String {
     let mut plain = String::with_capacity(input.len() + input.len() / LONGEST_WORD + 1);
     let mut word = 0;

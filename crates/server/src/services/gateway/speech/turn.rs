@@ -1,10 +1,10 @@
-//! Who speaks when: so many texts are let in, and so many of them have programs at work.
+//! Who speaks when: bounds how many texts are let in, and how many of them have programs at work.
 //!
-//! What is let in holds memory, and programs that wait, until the last of it is read, which its client may delay. It
-//! cannot be taken back soon, so an organization has at most as many as it leaves free, and a project leaves the last of
-//! those to another ([`domain::fair`](berth_domain::fair)). Places at work go from hand to hand: the next goes to the
-//! waiting organization that has the fewest for its quota, as at the upstreams of a model ([`Queue`]). So one
-//! organization's long texts hold up another's by what one of them takes.
+//! A text that was let in holds memory, and programs that wait, until its client has read the last of it, and the
+//! client may delay that. The service cannot take the room back soon, so an organization has at most as many texts as
+//! it leaves free, and a project leaves the last of those to another ([`domain::fair`](berth_domain::fair)). Places at
+//! work change hands quickly: the next one goes to the waiting organization that has the fewest for its quota, as at
+//! the upstreams of a model ([`Queue`]). So one organization's long texts delay another's by no more than one text.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,25 +14,25 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::services::gateway::upstream::queue::{Priority, Queue, Shares, Turn as Line};
 
-/// Who wants a text to be spoken.
+/// Whose text is spoken.
 #[derive(Clone, Copy)]
 pub struct Asker {
     /// Whose text it is.
     pub owner: Owner,
-    /// How much of the places is for them.
+    /// Its shares of the places.
     pub shares: Shares,
 }
 
-/// What is let in, and what is at work.
+/// The texts that are let in, and those at work.
 pub(super) struct Turns {
-    /// Nobody waits here: who finds no room is refused.
+    /// Nobody waits here: a text that finds no room is refused.
     admitted: Mutex<fair::Queue<OrgId, ProjectId, ()>>,
     queue: Queue,
     places: Arc<Semaphore>,
 }
 
 impl Turns {
-    /// Nothing yet: so many places at work, and so many who may be let in beside.
+    /// No texts yet. `places` texts may be at work, and `beside` more may be let in.
     pub fn new(places: usize, beside: usize) -> Arc<Self> {
         Arc::new(Self {
             admitted: Mutex::new(fair::Queue::new(places + beside)),
@@ -45,7 +45,7 @@ impl Turns {
         self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets somebody in and waits for a place; 429 where they have as many as are for them, or all have.
+    /// Lets a text in and waits for a place; 429 where its owner has all the room that is for them, or there is none.
     pub async fn begin(self: &Arc<Self>, asker: Asker) -> Result<Turn> {
         if !self.admits(asker.owner) {
             return Err(many());
@@ -69,7 +69,7 @@ fn many() -> Error {
     Error::new(Code::RateLimited, message).retry_after(1)
 }
 
-/// The right to run programs, with a place or paused. Dropped, it is another's.
+/// The right to run programs: with a place at work, or paused. Dropping it gives both back.
 pub(super) struct Turn {
     turns: Arc<Turns>,
     asker: Asker,
@@ -77,18 +77,18 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Lets others work.
+    /// Gives the place at work to others.
     pub fn pause(&mut self) {
         if self.place.take().is_some() {
             self.turns.queue.gave(self.asker.owner);
         }
     }
 
-    /// Waits for a place.
+    /// Waits for a place at work.
     pub async fn resume(&mut self) -> Result<()> {
         let Asker { owner, shares } = self.asker;
         let Turns { queue, places, .. } = &*self.turns;
-        // No more wait than were let in.
+        // No more texts wait than were let in, so the queue needs no bound.
         let ticket = queue.join(owner, shares, Priority::default(), u32::MAX).ok_or_else(many)?;
         self.place = loop {
             if ticket.turn() == Line::Now
@@ -128,7 +128,7 @@ mod tests {
         turns.begin(asker).now_or_never().expect("a place").expect("a turn")
     }
 
-    /// Whether a text is refused at once; one that is not leaves again.
+    /// Whether a text is refused at once; a text that is not refused leaves again.
     fn is_refused(turns: &Arc<Turns>, asker: Asker) -> bool {
         turns.begin(asker).now_or_never().is_some_and(|turn| turn.is_err())
     }

@@ -1,7 +1,7 @@
 //! The only SQL of the gateway.
 //!
-//! What a tenant is shown takes a [`Tenant`], which only a checked scope yields; what is spent is summed up by
-//! [`Whose`](crate::db::tenant::Whose), for limits. Usage is written by the meter for everybody.
+//! A query for what a tenant sees takes a [`Tenant`], which only a checked scope yields. A query for limits sums up
+//! what a [`Whose`](crate::db::tenant::Whose) spent. The meter writes usage for everybody.
 
 pub mod spec;
 pub mod usage;

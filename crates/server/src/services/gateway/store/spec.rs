@@ -10,7 +10,7 @@ use crate::db::{DbError, FromRow, On, Row, Tx, record, sql};
 #[derive(Clone, Copy)]
 pub struct Specs {
     table: &'static str,
-    /// What a row of it is, in a word.
+    /// The word for one of its rows.
     pub word: &'static str,
 }
 
@@ -19,12 +19,12 @@ pub const MODELS: Specs = Specs { table: "models", word: "model" };
 /// Voices.
 pub const VOICES: Specs = Specs { table: "voices", word: "voice" };
 
-/// What was added, as its row has it.
+/// The row of a model or a voice that an administrator added.
 #[derive(Clone, Debug)]
 pub struct SpecRow {
     /// Its id.
     pub id: String,
-    /// The body that makes it.
+    /// The body that describes it.
     pub spec: Value,
     /// Creation.
     pub created_at: Timestamp,
@@ -44,7 +44,7 @@ impl FromRow for SpecRow {
 }
 
 impl SpecRow {
-    /// What its body makes. What was written by a service with other rules may make nothing.
+    /// Parses its body. A row that a service with other rules wrote may not parse.
     pub fn read<T>(&self) -> berth_domain::Result<T>
     where
         T: for<'a> TryFrom<&'a Value, Error = Error>,

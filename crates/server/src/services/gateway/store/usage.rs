@@ -1,4 +1,4 @@
-//! Rows of usage: one for each minute, and what is told apart in it.
+//! Rows of usage: one for each minute and combination of keys.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -15,15 +15,15 @@ use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
 use crate::services::gateway::books::bound::SUM;
 use crate::services::gateway::books::totals::{Counts, Group, Totals};
 
-/// The columns that tell rows apart.
+/// The key columns.
 const KEYS: &str = "project_id, at, model, key_id, service";
-/// The columns that are added up.
+/// The summed columns.
 const SUMS: [&str; 5] = ["requests", "prompt_tokens", "completion_tokens", "cost", "estimated"];
 
-/// Rows of a statement. There are few sizes, so that connections keep few prepared statements.
+/// Rows of one statement. There are few sizes, so that connections keep few prepared statements.
 const SIZES: [usize; 3] = [50, 5, 1];
 
-/// What becomes of a row that is there: its numbers grow.
+/// On a conflict, the new numbers are added to the row.
 static ADDED: LazyLock<String> = LazyLock::new(|| {
     let sum = |name: &str| {
         let (known, new) = (format!("inference_totals.{name}"), format!("excluded.{name}"));
@@ -41,8 +41,8 @@ fn columns(group: &Group, counts: &Counts, service: &str) -> Columns {
     }
 }
 
-/// Adds what a segment of a run's journal sums up to. Segments come in the order of their numbers; one that is told
-/// again changes nothing.
+/// Adds the sums of a segment of a run's journal. Segments come in the order of their numbers; adding one again changes
+/// nothing.
 pub async fn add(tx: &mut Tx, (service, segment): (Uuid, u64), totals: &Totals) -> Result<(), DbError> {
     const LATER: &str = "(service) DO UPDATE SET segment = excluded.segment \
          WHERE inference_journals.segment < excluded.segment";
@@ -65,8 +65,8 @@ pub async fn add(tx: &mut Tx, (service, segment): (Uuid, u64), totals: &Totals) 
     Ok(())
 }
 
-/// What was spent from the beginning of a minute on, without what one run of a service noted for requests since
-/// another.
+/// The money spent from the beginning of a minute on, except what one run of the service noted for requests since
+/// another minute.
 pub async fn spent(db: &Db, whose: Whose, from: Timestamp, besides: (Uuid, Timestamp)) -> Result<Nano, DbError> {
     let (service, since) = besides;
     let column = whose.column();
@@ -83,7 +83,7 @@ pub async fn spent(db: &Db, whose: Whose, from: Timestamp, besides: (Uuid, Times
     Ok(Nano(sum))
 }
 
-/// What usage is told apart by.
+/// What usage is grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
     /// The model.
@@ -154,7 +154,7 @@ pub async fn steps(
         .bind(resolution)
         .fetch_all(db)
         .await?;
-    // Databases disagree about the order of texts and of what is null.
+    // Databases sort texts and nulls differently.
     rows.sort_by(|a, b| (a.begin, &a.group).cmp(&(b.begin, &b.group)));
     Ok(rows)
 }

@@ -1,4 +1,4 @@
-//! Where an upstream is: its connections, the heads of requests to it, and what must never be told of it.
+//! Where an upstream is: its connections, the heads of requests to it, and the secrets that no answer may show.
 
 use std::sync::Arc;
 
@@ -66,13 +66,13 @@ impl Address {
         Request::new([&self.heads.models[..], b"\r\n"].concat(), Bytes::new())
     }
 
-    /// What must never stand in an answer.
+    /// The texts that must never stand in an answer.
     pub fn secrets(&self) -> Vec<&str> {
         self.secrets.iter().map(String::as_str).collect()
     }
 }
 
-/// Request line and headers that are the same for every request.
+/// The request line and the headers that every request has.
 fn head(url: &str, method: &str, credential: Option<&HeaderValue>) -> anyhow::Result<Box<[u8]>> {
     let uri: Uri = url.parse()?;
     let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);

@@ -1,4 +1,4 @@
-//! All upstreams of the moment, and the way to them.
+//! All upstreams at this moment, and the client that reaches them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,9 +7,9 @@ use super::address::Address;
 use super::client::Client;
 use super::table::{Moment, Speaks, Table, Voices};
 
-/// All upstreams of the moment.
+/// All upstreams at this moment.
 pub struct Fleet {
-    /// What speaks to them.
+    /// The client that speaks to them.
     pub client: Client,
     table: Moment<Table>,
     voices: Moment<Voices>,
@@ -28,7 +28,7 @@ impl Fleet {
         self.table.now()
     }
 
-    /// Offers other models. What serves model files ends with the last who needs it.
+    /// Offers other models. The server of a model file ends when its last user lets go of it.
     pub fn offer(&self, table: Table) {
         self.table.replace(table);
     }
@@ -48,7 +48,7 @@ impl Fleet {
         self.voices().get(id).cloned()
     }
 
-    /// Where all upstreams are, voices' servers among them.
+    /// The addresses of all upstreams, voices' servers among them.
     pub fn addresses(&self) -> impl Iterator<Item = Arc<Address>> {
         let (table, voices) = (self.table(), self.voices());
         let servers: Vec<_> = voices.values().filter_map(|voice| voice.address.clone()).collect();
@@ -56,7 +56,7 @@ impl Fleet {
         upstreams.into_iter().filter_map(|upstream| upstream.address()).chain(servers)
     }
 
-    /// Milliseconds since the fleet began: the clock of budgets for retries.
+    /// Milliseconds since the fleet started: the clock of retry budgets.
     pub fn millis(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }

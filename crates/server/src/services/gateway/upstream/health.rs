@@ -1,5 +1,5 @@
-//! Looks after upstreams: whether those whose breaker is open are well again, without risking a request of anybody, and
-//! that no connection stays open that nobody will use.
+//! Looks after upstreams: checks whether those with an open breaker are well again, so that no client's request is
+//! risked on them, and closes connections that nothing will use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 use super::fleet::Fleet;
 use super::slot::Upstream;
 
-/// Between two looks.
+/// Pause between two checks.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a look may take.
+/// How long a check may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Looks until told to stop.
+/// Checks until told to stop.
 pub async fn watch(fleet: Arc<Fleet>, stop: CancellationToken) {
     loop {
         tokio::select! {
@@ -33,7 +33,7 @@ pub async fn watch(fleet: Arc<Fleet>, stop: CancellationToken) {
     }
 }
 
-/// A server that lists its models is well; one that answers anything but a fault of its own is, too.
+/// A server that lists its models is well; so is one that answers with anything but a server error.
 async fn look(fleet: &Fleet, upstream: &Arc<Upstream>) {
     let Some(address) = upstream.address() else { return };
     let request = address.look();

@@ -1,9 +1,9 @@
-//! Who waits while every upstream of a model is busy: fair between organizations and between the projects of each
-//! ([`fair`]), and not too many.
+//! The requests that wait while every upstream of a model is busy: fair between organizations and between the projects
+//! of each ([`fair`]), and not too many.
 //!
-//! A place that became free is not handed to anybody: the first is called and looks for itself, because a request that
-//! failed at one upstream waits for another. What it cannot use it offers to the next. Whoever is called keeps its place
-//! in the line until it has one at an upstream, so that nobody gets ahead of it meanwhile.
+//! The queue does not hand a free place to a request. It calls the first one, which looks for itself, because it may
+//! wait for another upstream than the one that became free. A request that cannot use the place has the next one
+//! called. A called request keeps its spot in the line until it has a place, so that none gets ahead of it meanwhile.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ pub use berth_domain::gateway::fair::{Priority, Share, Shares};
 use berth_domain::ids::{OrgId, Owner, ProjectId};
 use tokio::sync::Notify;
 
-/// A place in the line, as the line knows it.
+/// A spot in the line.
 type Place = Spot<OrgId, ProjectId>;
 
 struct Waiting {
@@ -43,7 +43,7 @@ impl Line {
         }
     }
 
-    /// Takes somebody out of the line.
+    /// Takes a request out of the line.
     fn leave(&mut self, spot: Place) -> Option<Waiting> {
         let left = self.waiting.leave(spot);
         self.called -= usize::from(left.as_ref().is_some_and(|left| left.called));
@@ -51,11 +51,11 @@ impl Line {
     }
 }
 
-/// The line of a model, and what places at its upstreams projects hold.
+/// The line of a model, and the places at its upstreams that projects hold.
 #[derive(Default)]
 pub struct Queue {
     line: Mutex<Line>,
-    /// How many wait: who finds nobody need not lock the line.
+    /// How many wait: a caller that reads zero need not lock the line.
     count: AtomicUsize,
 }
 
@@ -64,7 +64,7 @@ impl Queue {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place in the line; `None` where `most` wait already and nobody makes room. Who was called is as good as gone.
+    /// Joins the line; `None` where `most` wait already and none of them makes room. A called request no longer counts.
     pub fn join(&self, owner: Owner, shares: Shares, priority: Priority, most: u32) -> Option<Ticket<'_>> {
         let mut line = self.line();
         if line.waiting.len() - line.called >= most as usize {
@@ -82,28 +82,28 @@ impl Queue {
         self.count.load(Ordering::Acquire)
     }
 
-    /// A project took a place at the model's upstreams.
+    /// Notes that a project took a place at the model's upstreams.
     pub fn took(&self, owner: Owner, shares: Shares) {
         self.line().waiting.took(owner, shares);
     }
 
-    /// A project gave a place back: the first may have it.
+    /// Notes that a project gave a place back, and calls the first.
     pub fn gave(&self, owner: Owner) {
         let mut line = self.line();
         line.waiting.gave(owner);
         line.call_first();
     }
 
-    /// Calls the first: something may be free.
+    /// Calls the first: an upstream may have become free.
     pub fn call(&self) {
         self.line().call_first();
     }
 }
 
-/// Whether it is somebody's turn.
+/// Whether a ticket is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It is: it was called, or nobody is before it.
+    /// It is next: it was called, or none is before it.
     Now,
     /// Others come first.
     Later,

@@ -1,7 +1,7 @@
-//! One upstream at work: where it is, how busy, how fast, how well.
+//! One upstream at work: its address, and how busy, how fast and how healthy it is.
 //!
-//! A [`Slot`] stands for a request under way; dropping it gives the place back, whatever became of the request, so
-//! that counters cannot leak.
+//! A [`Slot`] stands for a request under way. Dropping it gives the place back, however the request ended, so that
+//! counters cannot leak.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -19,7 +19,7 @@ use super::queue::Shares;
 use super::table::Entry;
 use crate::config::model::key_of;
 
-/// What metrics tell of an upstream.
+/// Counters of an upstream, for metrics.
 #[derive(Default)]
 pub struct Counts {
     /// Requests sent.
@@ -46,18 +46,18 @@ struct Health {
 pub struct Upstream {
     /// What was configured.
     pub spec: domain::Upstream,
-    /// What metrics tell.
+    /// Counters for metrics.
     pub counts: Counts,
     began: Instant,
     address: RwLock<Option<Arc<Address>>>,
     busy: AtomicU32,
     health: Mutex<Health>,
-    /// Ends what serves its model file, with the last who needs it.
+    /// Ends the server of its model file when this upstream is dropped.
     _server: Option<DropGuard>,
 }
 
 impl Upstream {
-    /// An upstream at work. A model file's server is told to end by `server` when nobody needs this any more.
+    /// An upstream at work. Dropping it cancels `server`, which ends the server of its model file.
     pub fn new(spec: domain::Upstream, server: Option<CancellationToken>) -> anyhow::Result<Self> {
         let address = match &spec.place {
             Place::Url(base) => {
@@ -77,12 +77,12 @@ impl Upstream {
         })
     }
 
-    /// Where it is; `None` while its server does not answer.
+    /// Its address; `None` while its server does not answer.
     pub fn address(&self) -> Option<Arc<Address>> {
         self.address.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes where its server answers now.
+    /// Notes the address where its server answers now.
     pub fn moved(&self, base: Option<&str>) {
         let address = base.and_then(|base| Address::new(base, None).ok()).map(Arc::new);
         *self.address.write().unwrap_or_else(PoisonError::into_inner) = address;
@@ -106,7 +106,7 @@ impl Upstream {
         self.health().breaker.state(self.now())
     }
 
-    /// How it stands; `heeds_breaker` is off where a doubtful upstream is better than none.
+    /// Its standing for the choice; `heeds_breaker` is off where a doubtful upstream is better than none.
     pub fn standing(&self, heeds_breaker: bool) -> Standing {
         let now = self.now();
         let (admits, latency) = {
@@ -124,7 +124,7 @@ impl Upstream {
         }
     }
 
-    /// Begins a request of a project. To be called under the lock of its model, so that no more begin than may.
+    /// Begins a request of a project. The caller holds the lock of the model, so that no more begin than may.
     pub fn begin(self: &Arc<Self>, entry: &Arc<Entry>, owner: Owner, shares: Shares) -> Slot {
         if entry.is_bounded {
             entry.queue.took(owner, shares);
@@ -135,7 +135,7 @@ impl Upstream {
         Slot { upstream: self.clone(), entry: entry.clone(), owner, began: Instant::now(), judged: false }
     }
 
-    /// Notes what a look at its health found.
+    /// Notes the result of a health check.
     pub fn probed(&self, healthy: bool) {
         let now = self.now();
         self.health().breaker.probed(healthy, now);
@@ -154,7 +154,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The first byte of a good answer came.
+    /// Notes the first byte of a good answer.
     pub fn answered(&mut self) {
         let took = self.began.elapsed();
         let (now, counts) = (self.upstream.now(), &self.upstream.counts);
@@ -167,7 +167,7 @@ impl Slot {
         self.judged = true;
     }
 
-    /// It failed, by its own fault.
+    /// Notes that the upstream failed, by its own fault.
     pub fn failed(&mut self) {
         self.upstream.counts.failures.fetch_add(1, Ordering::Relaxed);
         let now = self.upstream.now();
@@ -175,7 +175,7 @@ impl Slot {
         self.judged = true;
     }
 
-    /// It refused what this caller sent, by the caller's fault or its own.
+    /// Notes that the upstream refused what this caller sent, by the caller's fault or its own.
     pub fn refused(&mut self, caller: u64) {
         self.upstream.counts.failures.fetch_add(1, Ordering::Relaxed);
         let now = self.upstream.now();
@@ -183,7 +183,7 @@ impl Slot {
         self.judged = true;
     }
 
-    /// So many tokens came all in all.
+    /// Notes how many tokens came in all.
     pub fn told(&self, tokens: u64) {
         self.upstream.counts.tokens.fetch_add(tokens, Ordering::Relaxed);
         self.upstream.counts.token_micros.fetch_add(micros(self.began.elapsed()), Ordering::Relaxed);

@@ -1,7 +1,8 @@
-//! What is on offer at this moment: the models of the configuration and of administrators, by every name.
+//! What is on offer at this moment: the models of the configuration and of administrators, under all their names.
 //!
-//! A table is never changed, only replaced. Requests under way keep what they began with, so that nothing is cut when
-//! an administrator takes an upstream away; an upstream that stays the same keeps its counters and its breaker.
+//! A table never changes; another one replaces it. Requests under way keep the table they began with, so that none is
+//! cut off when an administrator removes an upstream. An upstream that stays the same keeps its counters and its
+//! breaker.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,19 +25,19 @@ use crate::services::gateway::serve;
 pub struct Entry {
     /// What it is.
     pub model: Model,
-    /// Its name, shared by what tells of it.
+    /// Its name, shared by everything that reports it.
     pub name: Arc<str>,
     /// When it was added.
     pub created_at: Timestamp,
-    /// Those that answer.
+    /// The servers that answer.
     pub upstreams: Vec<Arc<Upstream>>,
-    /// Who waits, where not all may begin at once.
+    /// The requests that wait, where not all may begin at once.
     pub queue: Arc<Queue>,
-    /// Whether any upstream takes only so many: nobody waits where none does.
+    /// Whether any upstream has a limit; without one no request waits.
     pub is_bounded: bool,
     /// Held while one of the upstreams is chosen.
     pub choosing: Mutex<()>,
-    /// Its retries.
+    /// Its retry budget.
     pub budget: Arc<Mutex<Budget>>,
 }
 
@@ -72,7 +73,7 @@ pub struct Offer {
 }
 
 impl Table {
-    /// A table of these models, of which those that were in another keep what they know. Of two with one name the
+    /// A table of these models. A model that the old table has, too, keeps its state. Of two models with one name the
     /// first counts.
     pub fn new(offers: Vec<Offer>, old: &Self, data_dir: &Path) -> Self {
         let mut table = Self::default();
@@ -102,7 +103,7 @@ impl Table {
         self.by_name.get(name)
     }
 
-    /// The model of this very name.
+    /// The model with this name, aliases left out.
     pub fn named(&self, id: &ModelId) -> Option<&Arc<Entry>> {
         self.find(id.as_str()).filter(|entry| entry.model.id == *id)
     }
@@ -128,7 +129,7 @@ fn entry(offer: Offer, before: Option<&Arc<Entry>>, data_dir: &Path) -> Option<E
         return None;
     }
     let name = model.id.as_str().into();
-    // Those who hold places at upstreams that stay hold them in the new table, too.
+    // A request that holds a place at an upstream that stays holds it in the new table, too.
     let queue = before.map(|entry| entry.queue.clone()).unwrap_or_default();
     let is_bounded = upstreams.iter().any(|upstream| upstream.spec.max_concurrency.is_some());
     let budget = before.map(|entry| entry.budget.clone()).unwrap_or_default();
@@ -136,14 +137,14 @@ fn entry(offer: Offer, before: Option<&Arc<Entry>>, data_dir: &Path) -> Option<E
     Some(Entry { model, name, created_at, upstreams, queue, is_bounded, choosing, budget })
 }
 
-/// An upstream; what serves its model file is started with it.
+/// Makes an upstream, and starts the server of its model file.
 fn start(spec: berth_domain::gateway::Upstream, data_dir: &Path) -> anyhow::Result<Arc<Upstream>> {
     let Place::Gguf(file) = &spec.place else { return Ok(Arc::new(Upstream::new(spec, None)?)) };
     let (file, data_dir, stop) = (file.into(), data_dir.to_owned(), CancellationToken::new());
     let upstream = Arc::new(Upstream::new(spec, Some(stop.clone()))?);
     let (tell, mut told) = watch::channel(None);
     tokio::spawn(serve::keep(file, data_dir, tell, stop));
-    // The upstream's end must not wait for who tells of its address.
+    // A strong reference here would keep the upstream, and so its server, alive.
     let watched = Arc::downgrade(&upstream);
     tokio::spawn(async move {
         while told.changed().await.is_ok() {
@@ -169,7 +170,7 @@ pub fn speaks(voice: &Voice) -> anyhow::Result<Arc<Speaks>> {
     Ok(Arc::new(Speaks { voice: voice.clone(), address }))
 }
 
-/// What is on offer at this moment: replaced as a whole, and kept by who began with it.
+/// What is on offer at this moment. It is replaced as a whole; a request keeps what it began with.
 #[derive(Default)]
 pub struct Moment<T>(RwLock<Arc<T>>);
 
@@ -179,7 +180,7 @@ impl<T> Moment<T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Puts something else in its place.
+    /// Replaces it.
     pub fn replace(&self, next: T) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
     }

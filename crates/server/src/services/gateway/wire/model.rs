@@ -141,8 +141,8 @@ pub struct ModelView {
 }
 
 impl ModelView {
-    /// A model: of the configuration, or one that was added, with the times of that and of the last change.
-    /// `standing` is empty where nothing of it is at work.
+    /// A model: of the configuration, or one that was added, with the times when it was added and last changed.
+    /// `standing` is empty where no upstream is at work.
     pub fn new(model: &Model, standing: Vec<UpstreamView>, added: Option<(Timestamp, Timestamp)>) -> Self {
         let upstreams =
             if standing.is_empty() { model.upstreams.iter().map(UpstreamView::absent).collect() } else { standing };
@@ -169,7 +169,7 @@ impl ModelView {
     }
 }
 
-/// The body that makes this model: what its row keeps, and its audit record tells. It names keys and holds none.
+/// The body that describes this model, for its row and its audit record. It names keys and holds none.
 pub fn document(model: &Model) -> Value {
     let upstreams: Vec<Value> = model.upstreams.iter().map(upstream_document).collect();
     json!({

@@ -40,7 +40,7 @@ pub struct VoiceView {
 }
 
 impl VoiceView {
-    /// A voice: of the configuration, or one that was added, with the times of that and of the last change.
+    /// A voice: of the configuration, or one that was added, with the times when it was added and last changed.
     pub fn new(voice: &Voice, added: Option<(Timestamp, Timestamp)>) -> Self {
         let document = voice.document();
         let text = |name: &str| document[name].as_str().map(str::to_owned);

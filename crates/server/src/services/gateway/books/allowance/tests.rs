@@ -101,7 +101,7 @@ fn a_minute_s_tokens_and_no_more_until_they_are_filled_up() {
     assert_eq!(check(&mut tokens, 120, 120, true, at(70)).unwrap_err().retry_after, Some(310));
     check(&mut tokens, 120, 120, true, at(379)).unwrap_err();
     check(&mut tokens, 120, 120, true, at(380)).unwrap();
-    // What was not taken comes back, but no more than there is room for.
+    // The tokens that were not taken come back, but no more than there is room for.
     tokens.add(120);
     tokens.settle(120, 20, at(380));
     check(&mut tokens, 120, 100, true, at(380)).unwrap();
@@ -137,7 +137,7 @@ async fn money_on_both_sides_of_the_limit() {
     let second = all.reserve(&scope, 1, Nano(3 * PARTS)).await.unwrap();
     assert_eq!(refusal(all.reserve(&scope, 1, Nano(1)).await).code, Code::QuotaExceeded);
     assert!(all.reserve(&scope, 1, Nano(0)).await.is_ok());
-    // One is called off, one takes less; a second settlement changes nothing.
+    // One is dropped, one takes less; a second settlement changes nothing.
     drop(second);
     first.settle(1, Nano(2 * PARTS));
     first.settle(1, Nano(9 * PARTS));
@@ -200,7 +200,7 @@ async fn parallel_requests_share_nothing() {
 async fn what_was_spent_before_counts_and_a_new_month_begins_at_nothing() {
     let place = Place::new().await;
     let scope = scope(None, Some(10));
-    // A service that died: what it wrote is in its journal only.
+    // A service that died: its records are only in its journal.
     let dead = place.meter("usage");
     dead.write(&mut place.record(scope.project, Nano(8 * PARTS)));
     let mut last_month = Record {
@@ -216,7 +216,7 @@ async fn what_was_spent_before_counts_and_a_new_month_begins_at_nothing() {
     let left = Month::of(place.clock.now()).end.seconds() - place.clock.now().seconds();
     place.clock.advance(left + 1);
     let whole = all.reserve(&scope, 1, Nano(10 * PARTS)).await.unwrap();
-    // What began last month is paid from last month's money.
+    // A request that began last month is paid from last month's money.
     over.settle(1, Nano(2 * PARTS));
     drop(whole);
     assert!(all.reserve(&scope, 1, Nano(10 * PARTS)).await.is_ok());
@@ -318,7 +318,7 @@ async fn an_organization_s_projects_share_its_money() {
     let mut more = all.reserve(&other, 1, Nano(2 * PARTS)).await.unwrap();
     more.settle(1, Nano(2 * PARTS));
     drop(held);
-    // What one project gave back the other may take, and no more.
+    // The other project may take what the first gave back, and no more.
     assert!(all.reserve(&one, 1, Nano(PARTS + 1)).await.is_err());
     assert!(all.reserve(&one, 1, UNIT).await.is_ok());
     // A refusal of the organization leaves nothing of the project set aside.

@@ -20,9 +20,9 @@ use crate::http::envelope::RequestId;
 use crate::services::gateway::books::bill::CLIENT_LEFT;
 use crate::services::gateway::books::record::Record;
 
-/// How long the service's end waits for the last spans.
+/// How long the service waits at its end until the last spans are sent.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Whose telemetry this looks like: every upstream is asked in OpenAI's protocol, whoever runs it.
+/// The provider that spans name: every upstream speaks OpenAI's protocol, whoever runs it.
 const PROVIDER: &str = "openai";
 /// The error of a request whose client left.
 const LEFT: &str = "cancelled";
@@ -37,7 +37,7 @@ struct Sending {
     tracer: SdkTracer,
 }
 
-/// What a request is part of: its project, the span its client names, and the request's id.
+/// The origin of a request: its project, the span its client names, and the request's id.
 pub struct Origin {
     project: ProjectId,
     parent: Context,
@@ -45,7 +45,7 @@ pub struct Origin {
 }
 
 impl Traces {
-    /// Starts to send spans to the collector that is configured, if one is.
+    /// Starts to send spans, if a collector is configured.
     pub fn start(config: &crate::config::Traces) -> anyhow::Result<Self> {
         if config.endpoint.is_empty() {
             return Ok(Self(None));
@@ -59,7 +59,7 @@ impl Traces {
         Self(Some(Sending { provider, tracer }))
     }
 
-    /// Sends what is left, once the service ends.
+    /// Sends the remaining spans once the service ends.
     pub async fn flush(self, stop: CancellationToken) {
         stop.cancelled().await;
         let Some(Sending { provider, .. }) = self.0 else { return };
@@ -69,7 +69,7 @@ impl Traces {
         }
     }
 
-    /// What a request is part of. A `traceparent` that is none is as if absent (W3C Trace Context, section 3.2).
+    /// Reads the origin of a request. A malformed `traceparent` counts as absent (W3C Trace Context, section 3.2).
     pub fn origin(&self, project: ProjectId, request: &Request) -> Origin {
         if self.0.is_none() {
             return Origin { project, parent: Context::default(), request_id: String::new() };
@@ -80,7 +80,7 @@ impl Traces {
         Origin { project, parent, request_id }
     }
 
-    /// Begins the span of a request to a model, by the client's name for it. `streams` is whether the answer comes in
+    /// Begins the span of a request to a model, under the name that the client used. `streams`: the answer comes in
     /// pieces.
     pub fn begin(
         &self,
@@ -122,7 +122,8 @@ impl Extractor for Headers<'_> {
     }
 }
 
-/// Whether a `traceparent` has the form of one. The library reads shorter ids, too. Versions after 00 may say more.
+/// Whether a `traceparent` is well formed. The library also accepts shorter ids. Versions after 00 may have more
+/// fields.
 fn well_formed(text: &str) -> bool {
     let fields: Vec<_> = text.splitn(5, '-').collect();
     let is_hex = |field: &str| field.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -144,7 +145,7 @@ struct Open {
 }
 
 impl Trace {
-    /// Something of the answer is there.
+    /// Notes the first piece of the answer.
     pub fn first(&mut self) {
         if let Some(open) = &mut self.0
             && open.first.is_none()
@@ -153,7 +154,7 @@ impl Trace {
         }
     }
 
-    /// The request ended with this status; its record tells the rest.
+    /// Ends the span with this status and what the record says.
     pub fn end(&mut self, status: u16, record: &Record) {
         let Some(open) = &mut self.0 else { return };
         if !open.span.is_recording() {
@@ -168,8 +169,8 @@ impl Trace {
         open.span.end();
     }
 
-    /// The span as the parent of what upstreams do: a `traceparent` of version 00, where a span is made. It is there
-    /// for a span that is not sampled, too, and says so.
+    /// The `traceparent` (version 00) that makes upstreams' spans children of this one, where there is a span. A span
+    /// that is not sampled has one, too, which says so.
     pub fn traceparent(&self) -> Option<String> {
         let span = self.0.as_ref()?.span.span_context();
         let flags = span.trace_flags() & TraceFlags::SAMPLED;
@@ -177,7 +178,7 @@ impl Trace {
     }
 }
 
-/// The operation in the words of the conventions. They have none for speech; theirs for it is under discussion.
+/// The operation in the words of the conventions. They have no word for speech yet; this one is under discussion there.
 const fn name(operation: Operation) -> &'static str {
     match operation {
         Operation::Completions => "text_completion",
@@ -190,7 +191,7 @@ const fn failed(status: u16) -> bool {
     status >= 400
 }
 
-/// What a request's end tells: its status and usage, and who answered.
+/// The attributes that a request's end adds: its status and usage, and who answered.
 fn outcome(operation: Operation, status: u16, record: &Record, answered: bool) -> Vec<KeyValue> {
     let mut attributes = vec![KeyValue::new("http.response.status_code", i64::from(status))];
     if failed(status) {
@@ -229,7 +230,7 @@ mod tests {
         Record::sample("tiny".into(), Usage::default())
     }
 
-    /// The `traceparent` for upstreams of a request that came with this one.
+    /// The `traceparent` that upstreams get for a request with this one.
     fn passed_on(traceparent: &str) -> String {
         let traces = Traces::over(SdkTracerProvider::builder().build());
         let request = http::Request::builder().header("traceparent", traceparent).body(Body::empty()).unwrap();

@@ -1,4 +1,4 @@
-//! The body of an answer, read as it comes. At its end the connection waits for the next request.
+//! The body of an answer, read as it comes. After its end, the connection waits for the next request.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use super::connection::{Connection, Outgoing};
 use super::{ClientError, Keeper};
 
-/// How long the end of a body may take of which nobody wants the rest.
+/// How long reading the unwanted rest of a body may take.
 const END: Duration = Duration::from_secs(1);
 
 /// A body. Dropped before its end, it closes the connection.
@@ -20,19 +20,19 @@ pub struct Body {
     decoder: Decoder,
     /// Content that came with the head.
     early: BytesMut,
-    /// Who keeps the connection; `None` where it cannot serve again.
+    /// Takes the connection back; `None` where it cannot serve again.
     keeper: Option<Keeper>,
-    /// What the server agreed to before it had read it.
+    /// The rest of a request that the server accepted before it had read all of it.
     rest: Option<Box<Outgoing>>,
 }
 
 impl Body {
-    /// The body on a connection, over which `rest` of the request still goes.
+    /// The body on a connection. `rest` of the request is still to be sent over it.
     pub fn new(connection: Connection, framing: Framing, keeper: Option<Keeper>, rest: Option<Box<Outgoing>>) -> Self {
         Self { connection: Some(connection), decoder: Decoder::new(framing), early: BytesMut::new(), keeper, rest }
     }
 
-    /// The same where these bytes came already.
+    /// The same body, of which these bytes came already.
     pub fn after(mut self, bytes: &[u8]) -> Result<Self, ClientError> {
         let content = &mut self.early;
         let taken = self.decoder.decode(bytes, |piece| content.extend_from_slice(piece));
@@ -40,12 +40,12 @@ impl Body {
         Ok(self)
     }
 
-    /// Appends what comes next; false at the end of the body. Nothing is lost where the future is dropped.
+    /// Appends the next bytes; false at the end of the body. Dropping the future loses nothing.
     pub async fn read(&mut self, into: &mut BytesMut) -> Result<bool, ClientError> {
         std::future::poll_fn(|context| self.poll(context, into)).await
     }
 
-    /// Nobody wants the rest. Where only little of it is left, the connection may serve again.
+    /// Gives up the rest of the body. A task reads a short rest, so that the connection can serve again.
     pub fn finish(&mut self) {
         let (Some(connection), Some(keeper)) = (self.connection.take(), self.keeper.take()) else { return };
         let (decoder, rest) = (self.decoder.clone(), self.rest.take());
@@ -67,7 +67,7 @@ impl Body {
         let before = into.len();
         while let Some(connection) = &mut self.connection {
             if let Some(Poll::Ready(sent)) = self.rest.as_mut().map(|rest| rest.poll(connection, context)) {
-                // A broken way out is told on the way in.
+                // Reading finds out about a broken connection, too.
                 self.keeper = self.keeper.take().filter(|_| sent.is_ok());
                 self.rest = None;
             }
@@ -88,7 +88,7 @@ impl Body {
         Poll::Ready(Ok(false))
     }
 
-    /// Lets go of the connection at the end of the body. What comes behind it has no meaning.
+    /// At the end of the body, gives the connection back. Bytes behind the end have no meaning, so it is closed then.
     fn took(&mut self, everything: bool) {
         if !self.decoder.is_done() {
             return;

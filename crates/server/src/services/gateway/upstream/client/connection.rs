@@ -22,23 +22,23 @@ use super::{ClientError, Origin, Request, Response};
 
 /// Most bytes of one read.
 const READ: usize = 32 << 10;
-/// Up to here a body is copied to its head, so that both go out together.
+/// Up to this size a body is copied behind its head, so that both go out together.
 const TOGETHER: usize = 16 << 10;
 
 thread_local! {
-    /// What is read lands here and is copied out at once, so that who waits for bytes holds no room for them.
+    /// Every read lands here and is copied out at once, so that a waiting request holds no buffer.
     static LANDING: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into());
 }
 
 /// A connection to a server.
 pub enum Connection {
-    /// As they are.
+    /// Without TLS.
     Plain(TcpStream),
-    /// By TLS.
+    /// With TLS.
     Tls(Box<dyn Secured>),
 }
 
-/// What TLS makes of one.
+/// What a TLS stream can do.
 pub trait Secured: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Secured for T {}
@@ -52,19 +52,19 @@ impl From<MaybeHttpsStream<TokioIo<TcpStream>>> for Connection {
     }
 }
 
-/// Whether not a byte of an answer came.
+/// True if no byte of an answer came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silent(pub bool);
 
 impl Connection {
-    /// Whether nothing came and nothing ended while nobody asked; anything that did has no meaning.
+    /// Whether an idle connection got nothing and did not end. Bytes without a request have no meaning.
     pub fn is_quiet(&mut self) -> bool {
-        // A task that did much is told "nothing yet" without a look; here that would be an answer.
+        // Out of budget, a task would get "pending" without a look at the socket; here that would be an answer.
         let mut looking = pin!(unconstrained(poll_fn(|context| self.poll_read(context, |_| ()))));
         looking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
-    /// Hands what comes next to `take`; no bytes are the end.
+    /// Hands the next bytes to `take`; no bytes mean the end.
     pub fn poll_read<T>(&mut self, context: &mut Context<'_>, take: impl FnOnce(&[u8]) -> T) -> Poll<io::Result<T>> {
         LANDING.with_borrow_mut(|landing| {
             let mut landed = ReadBuf::new(landing);
@@ -83,7 +83,7 @@ impl Connection {
         }
     }
 
-    /// Whether nothing more will come behind what sending came to.
+    /// Whether a failure to send also means that no more will be received.
     const fn ends_by(&self, sending: &Poll<io::Result<()>>) -> bool {
         matches!((self, sending), (Self::Tls(_), Poll::Ready(Err(_))))
     }
@@ -119,7 +119,7 @@ impl Connection {
     }
 }
 
-/// What is still to be sent.
+/// The part of a request that is still to be sent.
 pub struct Outgoing {
     first: Bytes,
     second: Bytes,
@@ -139,7 +139,7 @@ impl Outgoing {
         self.first.is_empty() && self.second.is_empty() && self.is_flushed
     }
 
-    /// Sends as much as goes.
+    /// Sends as much as the socket takes.
     pub fn poll(&mut self, connection: &mut Connection, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         for part in [&mut self.first, &mut self.second] {
             while !part.is_empty() {
@@ -167,7 +167,8 @@ struct Exchange {
 }
 
 impl Exchange {
-    /// A server may refuse before it has read everything, and close. One that agrees early still reads the rest.
+    /// Sends and reads at once: a server may refuse before it has read everything, and close. One that accepts early
+    /// still reads the rest.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Head, ClientError>> {
         let sending = if self.outgoing.is_sent() {
             Poll::Ready(Ok(()))
@@ -184,7 +185,7 @@ impl Exchange {
                 bytes.len()
             });
             let error = match reading {
-                // A broken way out is told on the way in, behind what the server may have said before.
+                // After a failure to send, reads on: the server may have sent an answer before it closed.
                 Poll::Pending if !self.connection.ends_by(&sending) => return Poll::Pending,
                 Poll::Ready(Ok(1..)) => {
                     self.silent = Silent(false);
@@ -198,7 +199,7 @@ impl Exchange {
         }
     }
 
-    /// The head of the answer, past those that only say that one will come.
+    /// The head of the answer, after any interim heads.
     fn head(&mut self) -> Result<Option<Head>, ClientError> {
         while !self.incoming.is_empty() {
             match head::read(&self.incoming)? {

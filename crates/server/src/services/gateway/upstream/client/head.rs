@@ -1,4 +1,4 @@
-//! The head of an answer: its status, and the few fields that matter here.
+//! The head of an answer: its status, and the few fields that the gateway uses.
 
 use axum::http::{HeaderValue, StatusCode};
 use berth_domain::gateway::framing::Framing;
@@ -7,10 +7,10 @@ use super::ClientError;
 
 /// Most bytes of a head.
 const MOST: usize = 64 << 10;
-/// Most fields of a head, as hyper's client takes.
+/// Most fields of a head, the same as in hyper's client.
 const FIELDS: usize = 100;
 
-/// What matters of an answer's head.
+/// The used parts of an answer's head.
 #[derive(Debug)]
 pub struct Head {
     /// Its bytes.
@@ -21,7 +21,7 @@ pub struct Head {
     pub content_type: Option<HeaderValue>,
     /// The seconds after which to ask again.
     pub retry_after: Option<u64>,
-    /// How the body's end is told.
+    /// How the body ends.
     pub framing: Framing,
     /// Whether the connection serves another request afterwards.
     pub keeps: bool,
@@ -49,7 +49,7 @@ pub fn read(bytes: &[u8]) -> Result<Option<Head>, ClientError> {
     Ok(Some(head))
 }
 
-/// What the fields announce of the body's end.
+/// What the fields say of the body's end.
 #[derive(Default)]
 struct Announced {
     length: Option<u64>,
@@ -83,8 +83,8 @@ impl Head {
         Ok(())
     }
 
-    /// RFC 9112, section 6. Where both a length and an encoding are told, or an encoding by a version that had none,
-    /// somebody on the way may have been fooled, so that nothing more is read of that connection.
+    /// RFC 9112, section 6. A head with both a length and an encoding, or with an encoding in a version that had none,
+    /// may have fooled a proxy on the way, so that the client reads nothing after this body from the connection.
     fn frame(&mut self, body: &Announced, is_old: bool) {
         let bodiless = self.status.is_informational() || matches!(self.status.as_u16(), 204 | 304);
         self.framing = match (body.length, body.encoded) {
@@ -98,7 +98,7 @@ impl Head {
     }
 }
 
-/// A length, which may be told several times (RFC 9110, section 8.6).
+/// A length, which a head may repeat (RFC 9110, section 8.6).
 fn length(text: &str) -> Option<u64> {
     let mut told = text.split(',').map(str::trim);
     let first = told.next()?;

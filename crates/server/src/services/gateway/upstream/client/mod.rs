@@ -1,12 +1,12 @@
-//! The way to upstreams: HTTP/1.1, connections that are kept, bytes as they are.
+//! The client for upstreams: HTTP/1.1, connections that are kept, bytes as they are.
 //!
 //! hyper's client gives each connection a task and channels to it. Here a connection belongs to the one request that
-//! uses it, and is read and written by that request's own task: no piece of an answer changes threads on its way, a
-//! stream that waits holds no buffer, and who drops an answer closes its connection. An open stream of the gateway took
-//! 34 KB with hyper's client and takes 16 with this one.
+//! uses it, and that request's own task reads and writes it: no piece of an answer changes threads on its way, a
+//! waiting stream holds no buffer, and dropping an answer closes its connection. An open stream of the gateway took 34
+//! KB with hyper's client and takes 16 with this one.
 //!
-//! To connect, and TLS, remain the libraries' matter. No redirects are followed, nothing is decompressed, no cookie is
-//! kept, and the environment's proxies do not apply.
+//! Connecting and TLS stay with the libraries. The client follows no redirects, decompresses nothing, keeps no cookies,
+//! and ignores the environment's proxies.
 
 mod body;
 mod connection;
@@ -28,25 +28,25 @@ use tower::Service;
 pub use body::Body;
 use connection::{Connection, Silent};
 
-/// How long a connection to all addresses of a server may take to come about.
+/// How long connecting may take, over all addresses of a server.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The same with finding its name, of which a resolver alone may take 5 s for each server that is away, and TLS.
+/// The same with TLS and with resolving the name, where a resolver may take 5 s for each name server that is away.
 const READY: Duration = Duration::from_secs(15);
-/// A kept connection that was closed shows it within one round trip.
+/// How long a kept connection takes at most to show that it was closed: one round trip suffices.
 const STALE: Duration = Duration::from_secs(1);
-/// How long a connection is kept that nobody uses; common servers close theirs after 5 to 75 seconds.
+/// How long an unused connection is kept; common servers close theirs after 5 to 75 seconds.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// What may go wrong on the way.
+/// What can go wrong between here and an upstream.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No connection comes about.
+    /// No connection was made.
     #[error("no connection: {0}")]
     Connect(Box<dyn std::error::Error + Send + Sync>),
     /// The connection ended before the answer did.
     #[error("the connection broke: {0}")]
     Broken(#[from] std::io::Error),
-    /// What comes is not HTTP/1.
+    /// The answer is not HTTP/1.
     #[error("the answer is no HTTP")]
     Malformed,
 }
@@ -57,7 +57,7 @@ pub struct Request {
     pub head: Vec<u8>,
     /// The body.
     pub body: Bytes,
-    /// Whether the server has all of it, as far as this end knows.
+    /// Whether the server has all of it, as far as the client knows.
     sent: Arc<AtomicBool>,
 }
 
@@ -67,18 +67,18 @@ impl Request {
         Self::telling(head, body, Arc::default())
     }
 
-    /// The same, which tells by `sent` that the server has all of it.
+    /// A request that sets `sent` once the server has all of it.
     pub const fn telling(head: Vec<u8>, body: Bytes, sent: Arc<AtomicBool>) -> Self {
         Self { head, body, sent }
     }
 
-    /// Whether the server has all of it, as far as this end knows: it may be at work.
+    /// Whether the server has all of it, as far as the client knows: then it may be at work.
     pub fn is_sent(&self) -> bool {
         self.sent.load(Ordering::Relaxed)
     }
 }
 
-/// What the gateway reads of an answer.
+/// An answer, as far as the gateway reads it.
 pub struct Response {
     /// Its status.
     pub status: StatusCode,
@@ -90,11 +90,11 @@ pub struct Response {
     pub body: Body,
 }
 
-/// Connections that wait for their next request, and since when.
+/// Connections without a request, and since when.
 type Idle = Vec<(Instant, Connection)>;
 
-/// A server, and the connections to it that wait. They stay with the runtime that watches them: used on another, each
-/// piece of an answer would have to call it from there.
+/// A server, and its idle connections. A connection stays with the runtime that watches its socket: on another runtime,
+/// every piece of an answer would wake a task across threads.
 pub struct Origin {
     uri: Uri,
     idle: Mutex<HashMap<Id, Idle>>,
@@ -110,7 +110,7 @@ impl Origin {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection that was used last: the others may grow old.
+    /// The idle connection that was used last; so the others may grow old.
     fn take(&self) -> Option<Connection> {
         let mut idle = self.idle();
         let idle = idle.get_mut(&Handle::current().id())?;
@@ -122,12 +122,12 @@ impl Origin {
         None
     }
 
-    /// Who keeps a connection of the present runtime.
+    /// The keeper of a connection of the present runtime.
     fn keeper(self: &Arc<Self>) -> Keeper {
         Keeper { origin: self.clone(), watcher: Handle::current().id() }
     }
 
-    /// Closes connections that grew old or were closed at the other end.
+    /// Closes connections that are too old or that the server closed.
     pub fn tidy(&self) {
         self.idle().retain(|_, idle| {
             idle.retain_mut(|(since, connection)| since.elapsed() < IDLE && connection.is_quiet());
@@ -136,7 +136,7 @@ impl Origin {
     }
 }
 
-/// Keeps a connection for the next request, wherever its last answer was read.
+/// Gives a connection back for the next request, whichever runtime read the last answer.
 pub struct Keeper {
     origin: Arc<Origin>,
     watcher: Id,
@@ -152,7 +152,7 @@ impl Keeper {
 pub struct Client(HttpsConnector<HttpConnector>);
 
 impl Client {
-    /// A client that trusts whom this machine trusts.
+    /// A client that trusts the certificate authorities of this machine.
     pub fn new() -> anyhow::Result<Self> {
         Ok(Self::trusting(trust()?))
     }
@@ -166,10 +166,10 @@ impl Client {
         Self(builder.wrap_connector(tcp))
     }
 
-    /// Sends a request. Dropping the future, or the body of the answer, ends it at the upstream, too.
+    /// Sends a request. Dropping the future or the body of the answer ends the request at the upstream, too.
     ///
-    /// A kept connection may have been closed at the other end the moment before; where it ends at once and without a
-    /// byte of an answer, the request goes out once more over a new one. What ends later is a failure of the server.
+    /// The server may have closed a kept connection a moment before. If it ends at once and without a byte of an
+    /// answer, the request goes out once more over a new one. If it ends later, the server failed.
     pub async fn send(&self, origin: &Arc<Origin>, request: &Request) -> Result<Response, ClientError> {
         if let Some(kept) = origin.take() {
             let began = Instant::now();
@@ -193,7 +193,7 @@ impl Client {
     }
 }
 
-/// Whom this machine trusts; read once.
+/// The certificate authorities of this machine; read once.
 fn roots() -> Arc<RootCertStore> {
     static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
         let found = rustls_native_certs::load_native_certs();

@@ -10,13 +10,13 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 
 impl Origin {
-    /// Connections that wait, on any runtime.
+    /// The number of idle connections, on any runtime.
     fn kept(&self) -> usize {
         self.idle().values().map(Vec::len).sum()
     }
 }
 
-/// What must not take forever.
+/// Awaits what must not take forever.
 async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_mins(1), future).await.expect("within a minute")
 }
@@ -28,7 +28,7 @@ type Script = Vec<&'static str>;
 struct Server {
     origin: Arc<Origin>,
     accepted: Arc<AtomicUsize>,
-    /// Tells of every connection that the client closed.
+    /// Gets a message for every connection that the client closed.
     closed: mpsc::UnboundedReceiver<()>,
 }
 
@@ -71,7 +71,7 @@ async fn converse(mut stream: impl AsyncRead + AsyncWrite + Unpin, script: Scrip
         stream.write_all(answer.replace("later", "").replace('\n', "\r\n").as_bytes()).await.unwrap();
         stream.flush().await.unwrap();
         if answer.contains("later") {
-            // Until the client goes.
+            // Waits until the client closes.
             let _ = stream.read_u8().await;
             let _ = tell.send(());
             return;

@@ -1,4 +1,4 @@
-//! The way of spans to the collector: a queue, a thread that empties it, and its log.
+//! How spans reach the collector: a queue, a thread that empties it, and its log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider, SpanData, SpanExporter};
 
-/// How long spans are gathered before they are sent.
+/// How long spans gather before the thread sends them.
 const GATHER: Duration = Duration::from_secs(1);
 /// Between two log lines about a collector that is away.
 const QUIET: Duration = Duration::from_mins(1);
@@ -18,7 +18,8 @@ const QUIET: Duration = Duration::from_mins(1);
 /// This service's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What makes spans and sends them to a URL. The library's queue holds 2,048 of them; sampling is as its variables say.
+/// Makes the source of spans for a URL. The library's queue holds 2,048 spans; its environment variables set the
+/// sampling.
 pub fn provider(endpoint: &str) -> anyhow::Result<SdkTracerProvider> {
     let otlp = opentelemetry_otlp::SpanExporter::builder().with_http().with_endpoint(endpoint).build();
     let exporter = Exporter::new(otlp.context("traces cannot be sent to the URL of traces.endpoint")?);
@@ -27,7 +28,7 @@ pub fn provider(endpoint: &str) -> anyhow::Result<SdkTracerProvider> {
     Ok(SdkTracerProvider::builder().with_resource(resource()).with_span_processor(processor).build())
 }
 
-/// What all spans say of this service: what OpenTelemetry's variables say, else its name and version.
+/// What every span says of this service: what OpenTelemetry's variables set, else its name and version.
 fn resource() -> Resource {
     let detected = Resource::builder().build();
     let own = [KeyValue::new("service.name", "berth"), KeyValue::new("service.version", VERSION)];
@@ -36,14 +37,14 @@ fn resource() -> Resource {
     Resource::builder_empty().with_attributes(own.into_iter().chain(told)).build()
 }
 
-/// Sends spans, and tells of a collector that is away now and then.
+/// Sends spans, and logs from time to time that a collector is away.
 #[derive(Debug)]
 struct Exporter {
     otlp: opentelemetry_otlp::SpanExporter,
     told: Mutex<Told>,
 }
 
-/// What was told of lost spans.
+/// What the log has said of lost spans.
 #[derive(Debug, Default)]
 struct Told {
     at: Option<Instant>,
