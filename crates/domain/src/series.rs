@@ -18,7 +18,7 @@ pub struct Steps {
     pub resolution: i64,
 }
 
-/// What may be asked for, in seconds.
+/// The bounds of a query, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// What windows and resolutions are whole multiples of.
@@ -27,7 +27,7 @@ pub struct Bounds {
     pub finest: i64,
     /// Longest window.
     pub longest: i64,
-    /// What is covered where nobody says otherwise.
+    /// The default series.
     pub default: Steps,
 }
 
@@ -37,7 +37,7 @@ impl Steps {
         let default = bounds.default;
         let window = params.read("window", |t| duration(t, bounds)).unwrap_or(default.window);
         let resolution = params.read("resolution", |t| duration(t, bounds));
-        // A short window is one step where nobody says otherwise.
+        // By default a short window is one step.
         let resolution = resolution.unwrap_or(default.resolution.min(window));
         params.finish()?;
         if window / resolution > MOST || resolution > window {
@@ -54,8 +54,8 @@ impl Steps {
         (begin..end).step_by(usize::try_from(self.resolution).unwrap_or(1))
     }
 
-    /// The whole window in steps with the present one, in seconds since 1970: from the beginning of the first step to
-    /// the end of the last.
+    /// The whole window in steps, the present one included, in seconds since 1970: from the beginning of the first step
+    /// to the end of the last.
     pub const fn span(self, now: Timestamp) -> Range<i64> {
         let begin = (now.seconds() - self.window).div_euclid(self.resolution) * self.resolution;
         let end = (now.seconds().div_euclid(self.resolution) + 1) * self.resolution;

@@ -1,5 +1,5 @@
-//! The pages that the links of mails lead to. They are one file that calls the API; nothing of a link reaches
-//! the log, and no other site learns of it.
+//! The pages to which links in mails lead. They are one file that calls the API; nothing of a link gets into the log or
+//! to another site.
 
 use axum::Router;
 use axum::routing::get;

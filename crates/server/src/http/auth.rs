@@ -1,8 +1,7 @@
-//! Who calls, and what of it they may see: bearer to [`Caller`], path to [`Scope`].
+//! Who calls, and what they may see: bearer to [`Caller`], path to [`Scope`].
 //!
-//! The extractors run in the order of the contract: 401 before 404 before 403, and all of them before
-//! the body is looked at. The decisions themselves belong to identity, behind [`Gate`]; a service
-//! sees only the scope it was given.
+//! The extractors run in the order of the contract: 401 before 404 before 403, and all of them before the body.
+//! Identity decides, behind [`Gate`]; a service sees only the scope that it gets.
 //!
 //! A credential is a person's access token or a project's API key. Identity's own operations take persons
 //! only ([`Person`]); a service's operations take keys with its scope ([`Reader`], [`Editor`]); what every
@@ -35,14 +34,14 @@ use crate::db::Tx;
 use crate::db::audit::{Actor, Audit};
 use crate::db::tenant::Tenant;
 
-/// Somebody with a valid credential.
+/// A caller with a valid credential.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// Who.
     pub who: Who,
     /// Id of the request, for audit.
     pub request_id: String,
-    /// What the caller was let in for.
+    /// The grant of the extractor that let the caller in.
     pub granted: Option<Granted>,
     /// Where the request comes from, for audit.
     pub from: Option<IpAddr>,
@@ -134,7 +133,7 @@ pub trait Gate: Send + Sync + 'static {
     /// The caller behind a bearer token; 401 where there is none, 403 where it is suspended or comes from elsewhere.
     async fn caller(&self, bearer: &str, from: ClientAddress) -> Result<Who>;
 
-    /// Notes that a bearer token was refused.
+    /// Notes a refused bearer token.
     async fn refused(&self, bearer: &str, refusal: &Error, request: &RequestId);
 
     /// The organization named in a path, by id or slug; 404 where the caller cannot see it.
@@ -147,13 +146,13 @@ pub trait Gate: Send + Sync + 'static {
     /// that is not ambiguous; 400 where a person names none, 404 where the caller cannot see it.
     async fn home(&self, caller: Caller, named: Option<&str>) -> Result<Scope>;
 
-    /// Refuses what a caller may not do any more, by what the database says now.
+    /// Refuses if the caller may not do it any more, by what the database says now.
     async fn recheck(&self, who: &Who, grant: Grant) -> Result<()>;
 
-    /// The same by what a transaction sees: it holds until the transaction is over.
+    /// The same by what a transaction reads, which holds until the transaction is over.
     async fn confirm(&self, tx: &mut Tx, who: &Who, grant: Grant) -> Result<()>;
 
-    /// Counts a request of a caller, and of the project it goes to: how much is left, or 429.
+    /// Counts a request of a caller, and of its project; returns what is left, or 429.
     fn admit(&self, who: &Who, scope: Option<&Scope>) -> Result<Option<Window>>;
 }
 
@@ -161,7 +160,7 @@ pub(super) fn gate(parts: &Parts) -> Result<Arc<dyn Gate>> {
     parts.extensions.get::<Arc<dyn Gate>>().cloned().ok_or_else(|| Error::internal("no gate"))
 }
 
-/// The caller, not counted yet.
+/// The caller, before the request is counted.
 async fn caller_of(parts: &Parts) -> Result<Caller> {
     let token = credential::of(parts).filter(|t| !t.is_empty()).ok_or_else(unauthorized)?;
     let address = parts.extensions.get::<ClientAddress>().copied().unwrap_or_default();
@@ -227,7 +226,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Person {
     }
 }
 
-/// A person whose request is counted, let in for themselves.
+/// A person, for an operation on themselves; the request is counted.
 async fn counted_person(parts: &mut Parts) -> Result<Person> {
     let mut person = person_of(parts).await?;
     admit(parts, &person.caller.who, None)?;
@@ -251,7 +250,7 @@ impl OrgScope {
         Audit { org: Some(self.org), ..self.person.caller.audit(action, subject) }
     }
 
-    /// Refuses with 403 what the caller's role does not allow.
+    /// Refuses with 403 an action that the caller's role does not allow.
     pub fn require(&self, action: Action) -> Result<()> {
         if policy::may(Some(self.role), None, action) { Ok(()) } else { Err(forbidden()) }
     }
@@ -264,7 +263,7 @@ impl From<&Scope> for Tenant {
 }
 
 impl Scope {
-    /// Whose the project is.
+    /// The project as an owner.
     pub const fn owner(&self) -> Owner {
         (self.org, self.project)
     }
@@ -274,12 +273,12 @@ impl Scope {
         Audit { org: Some(self.org), project: Some(self.project), ..self.caller.audit(action, subject) }
     }
 
-    /// Refuses with 403 what the caller's roles do not allow.
+    /// Refuses with 403 an action that the caller's roles do not allow.
     pub fn require(&self, action: Action) -> Result<()> {
         if policy::may(self.org_role, self.project_role, action) { Ok(()) } else { Err(forbidden()) }
     }
 
-    /// Lets the caller in for something, where key and roles allow it.
+    /// Lets the caller in for an action, if key and roles allow it.
     fn let_in(&mut self, parts: &mut Parts, action: Action, right: Option<KeyScope>) -> Result<()> {
         self.caller.require_right(right)?;
         self.require(action)?;
@@ -373,8 +372,8 @@ pub async fn sandbox_scope(
 /// The header in which a person names the project of a call to a model.
 pub const PROJECT_ID: &str = "x-project-id";
 
-/// A caller who may ask models: a person with a role that changes things, or a key of scope `inference`. Listing them
-/// takes a role that reads.
+/// A caller who may use models: a person with a role that changes things, or a key of scope `inference`. Listing models
+/// needs only a role that reads.
 pub struct Inference<const CHANGES: bool>(pub Scope);
 
 impl<S: Send + Sync, const CHANGES: bool> FromRequestParts<S> for Inference<CHANGES> {

@@ -1,9 +1,9 @@
-//! What was granted to a caller, and asking for it again.
+//! Grants: what an extractor granted to a caller, and checking it again.
 //!
-//! An extractor decides by what is in memory and notes what it granted. That is asked again where time may have passed:
-//! inside the transaction that acts ([`Db::begin_as`](crate::db::Db::begin_as)), behind a body that took its time
-//! ([`body`](super::body)), and every few seconds beside an answer without an end ([`Watch`]). Who acts without a grant
-//! is refused, so that an operation that was let in by no extractor does nothing.
+//! An extractor decides by what is in memory and notes what it granted. The service checks the grant again where time
+//! may have passed: inside the transaction that acts ([`Db::begin_as`](crate::db::Db::begin_as)), behind a slow body
+//! ([`body`](super::body)), and every few seconds beside an answer without an end ([`Watch`]). Without a grant, the
+//! transaction is refused, so that an operation behind no extractor does nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,37 +22,37 @@ use super::envelope::ApiError;
 use super::streams::{Place, Streams};
 use crate::db::{Authority, Tx};
 
-/// Between two looks at whether an answer without an end may go on.
+/// Pause between two checks whether an answer without an end may go on.
 const RECHECK: Duration = Duration::from_secs(5);
 
-/// What a caller was let in for.
+/// What an extractor granted to a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
-    /// What every credential may that counts: reading the catalog, changing oneself.
+    /// What every credential may do: reading the catalog, changing oneself.
     Oneself,
     /// Administering the platform.
     Administration,
     /// Something in an organization.
     Organization {
-        /// Which.
+        /// The organization.
         org: OrgId,
-        /// What.
+        /// The action.
         action: Action,
     },
     /// Something in a project.
     Project {
         /// Its organization.
         org: OrgId,
-        /// Which.
+        /// The project.
         project: ProjectId,
-        /// What.
+        /// The action.
         action: Action,
         /// The scope that a key needs for it.
         right: Option<KeyScope>,
     },
 }
 
-/// A grant, with who gave it.
+/// A grant, with the gate that gave it.
 #[derive(Clone)]
 pub struct Granted {
     gate: Arc<dyn Gate>,
@@ -72,7 +72,7 @@ impl Granted {
     }
 }
 
-/// Who sends a request, for the layers behind the extractor that let it in.
+/// The sender of a request, for the layers behind the extractor that let it in.
 #[derive(Clone, Debug)]
 pub struct Sender {
     who: Who,
@@ -80,7 +80,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Whom an answer without an end counts for: the credential, and the organization where there is one.
+    /// The holders of an answer without an end: the credential, and the organization if there is one.
     fn holders(&self) -> Vec<Uuid> {
         let org = match self.granted.grant {
             Grant::Project { org, .. } | Grant::Organization { org, .. } => Some(org.0),
@@ -89,7 +89,7 @@ impl Sender {
         std::iter::once(self.who.id()).chain(org).collect()
     }
 
-    /// Refuses what the sender may not do any more, by what the database says now.
+    /// Refuses if the sender may not do it any more, by what the database says now.
     pub async fn recheck(&self) -> Result<()> {
         self.granted.gate.recheck(&self.who, self.granted.grant).await
     }
@@ -100,7 +100,7 @@ fn nothing_granted() -> Error {
 }
 
 impl Caller {
-    /// Notes what the caller was let in for, in the request too.
+    /// Notes the grant, also in the request's extensions.
     pub(super) fn let_in(&mut self, parts: &mut Parts, grant: Grant) -> Result<()> {
         let granted = Granted::new(gate(parts)?, grant);
         parts.extensions.insert(Sender { who: self.who, granted: granted.clone() });
@@ -159,14 +159,15 @@ impl Authority for Scope {
 }
 
 impl OrgScope {
-    /// Refuses with 403 what the caller's role does not allow at this moment: for what takes more than the route does.
+    /// Refuses with 403 an action that the caller's role does not allow now, where an operation needs more than its
+    /// route.
     pub async fn require_in(&self, tx: &mut Tx, action: Action) -> Result<()> {
         self.person.caller.confirm_as(tx, Some(Grant::Organization { org: self.org, action })).await
     }
 }
 
-/// Watches over answers that have no end: streams, consoles and waits. It has one of the places that there are for
-/// them, for who was let in before it.
+/// Watches over an answer without an end: a stream, a console or a wait. It holds one of the places for those, on
+/// behalf of the caller that was let in.
 #[derive(Clone)]
 pub struct Watch {
     gate: Arc<dyn Gate>,
@@ -179,8 +180,8 @@ impl Watch {
         self.refusal(scope, action).await;
     }
 
-    /// Returns why the caller may not do this any more, once that is so: the credential ended, a role was taken, somebody
-    /// was suspended. While that cannot be told, the caller may.
+    /// Returns the refusal once the caller may not do this any more: the credential ended, a role was taken, somebody
+    /// was suspended. While the database does not answer, the caller may.
     pub async fn refusal(&self, scope: &Scope, action: Action) -> Error {
         let right = scope.caller.granted.as_ref().and_then(|granted| match granted.grant {
             Grant::Project { right, .. } => right,

@@ -1,4 +1,4 @@
-//! The address by which a caller knows the service: what was configured, else what the request was sent to.
+//! The address under which a caller knows the service: the configured one, else the one to which the request was sent.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use axum::http::{Uri, header};
 use super::edge::Secure;
 use super::envelope::ApiError;
 
-/// What was configured: `None` where only the default is known, which is right on this machine alone.
+/// The configured address; `None` where there is only the default, which is right on this machine alone.
 #[derive(Clone)]
 pub struct Configured(pub Option<Arc<str>>);
 

@@ -1,7 +1,7 @@
 //! Bodies: content type, size, pace, JSON.
 //!
-//! Who sends a request was authorized by its head. A body that took its time is followed by another look at whether its
-//! sender still may ([`paced`](super::paced)), so that nobody keeps a request open to use it when they may not any more.
+//! The head of a request authorizes its sender. After a slow body, the service checks again that the sender still may
+//! ([`paced`](super::paced)), so that nobody keeps a request open in order to use it later.
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
@@ -18,7 +18,7 @@ use super::envelope::ApiError;
 use super::paced::{self, Broken, Paced};
 use super::query;
 
-/// A JSON body: any value, its fields not yet looked at.
+/// A JSON body: any value, whose fields are not yet checked.
 pub struct Json(pub Value);
 
 impl<S: Send + Sync> FromRequest<S> for Json {
@@ -55,7 +55,7 @@ impl OptionalJson {
     }
 }
 
-/// Refuses with 415 a body that is not declared as JSON.
+/// Refuses with 415 a body whose content type is not JSON.
 pub fn require_json(headers: &HeaderMap) -> Result<()> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -65,8 +65,8 @@ pub fn require_json(headers: &HeaderMap) -> Result<()> {
     Err(Error::new(Code::UnsupportedMediaType, "Send the body as JSON, with 'Content-Type: application/json'."))
 }
 
-/// Reads the whole body of an operation. A query that it does not have is refused after it, so that a connection is left
-/// on which the next request can be read.
+/// Reads the whole body of an operation, then refuses a query that the operation does not have. In this order the
+/// connection can serve the next request.
 async fn whole(request: Request) -> Result<Bytes> {
     let (parts, body) = request.into_parts();
     let query = query::refuse_with_body(&parts);
@@ -81,7 +81,7 @@ pub async fn read(request: Request, limit: usize) -> Result<Bytes> {
     read_of(&parts, body, limit).await
 }
 
-/// The same of a request that was taken apart.
+/// The same for a request in parts.
 pub async fn read_of(parts: &Parts, body: Body, limit: usize) -> Result<Bytes> {
     let too_large = || Error::new(Code::PayloadTooLarge, format!("The body may have at most {limit} bytes."));
     let declared = parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
@@ -95,7 +95,7 @@ pub async fn read_of(parts: &Parts, body: Body, limit: usize) -> Result<Bytes> {
     }
 }
 
-/// A body piece by piece, as large as it may be.
+/// A body piece by piece, of any size.
 pub fn stream(request: Request) -> impl Stream<Item = Result<Bytes>> + Unpin + Send {
     let (parts, body) = request.into_parts();
     BodyDataStream::new(Paced::of(&parts, body)).map_err(|broken| broken.0)

@@ -1,16 +1,16 @@
-//! Where a request comes from: the address that limits count, that sessions keep and that records name.
+//! Where a request comes from: the address that limits count, sessions keep and records name.
 //!
-//! It is the peer of the connection. Only where the peer is a proxy that the operator trusts (`[http] trusted_proxies`)
-//! do the headers speak in which proxies write whom they had before them: `X-Forwarded-For`, and `Forwarded` (RFC 7239).
-//! Both are read from their right end, where the nearest proxy wrote, past every proxy that is trusted. The first
-//! address that is none is the client; what stands further left is the client's own make and is not looked at.
+//! The address is the connection's peer. If the peer is a proxy that the operator trusts (`[http] trusted_proxies`),
+//! the service reads the headers in which proxies write the address of their own peer: `X-Forwarded-For`, and
+//! `Forwarded` (RFC 7239). It reads both from the right end, where the nearest proxy wrote, past every trusted proxy.
+//! The first other address is the client; the client may have made up what is further left, so nothing reads that.
 //!
-//! A request that has both headers, of which the proxy wrote only one, must not choose its address by the other: where
-//! they name different clients, or a proxy wrote what cannot be read, the address is unknown. It is not the proxy's then:
-//! the proxy may stand in a network that is allowed what its clients are not.
+//! A client could add the header that the proxy does not write, in order to choose its address. So where both headers
+//! name different clients, or a proxy wrote something unreadable, the address is unknown. It does not become the
+//! proxy's: the proxy's network may have rights that its clients lack.
 //!
-//! A proxy that nobody named is a peer like others: all behind it count as one. So the log tells of the first such
-//! header of a peer that is not trusted.
+//! A proxy that is not configured is a peer like others, and all its clients count as one. So the log mentions the
+//! first such header of an untrusted peer.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -23,12 +23,12 @@ use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use ipnet::IpNet;
 
-/// The address of the client. In the extensions of every request that came over a connection.
+/// The client's address, in the extensions of every request that came over a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAddress {
     /// This one.
     At(IpAddr),
-    /// It cannot be told: the request came over no connection, or with headers that contradict each other.
+    /// Unknown: the request came over no connection, or its headers contradict each other.
     #[default]
     Unknown,
 }
@@ -50,19 +50,18 @@ impl ClientAddress {
         }
     }
 
-    /// What limits count it as.
+    /// The network that limits count.
     pub fn network(self) -> Network {
         self.known().into()
     }
 }
 
-/// Whom limits count as one: an address of IPv4, the /64 of an address of IPv6, which one customer has whole, and all
-/// whose address is unknown.
+/// What limits count as one: an IPv4 address; an IPv6 /64, which one customer has whole; and all unknown addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network(Option<IpAddr>);
 
 impl Network {
-    /// The network of an address. One of IPv4 that is written as one of IPv6 is the one of IPv4.
+    /// The network of an address. An IPv4 address in IPv6 form counts as IPv4.
     pub fn of(address: IpAddr) -> Self {
         Self(Some(match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
@@ -71,7 +70,7 @@ impl Network {
     }
 }
 
-/// The network of a request that may have come from an address that is known.
+/// The network of a request whose address may be known.
 impl From<Option<IpAddr>> for Network {
     fn from(address: Option<IpAddr>) -> Self {
         address.map_or(Self(None), Self::of)
@@ -88,23 +87,23 @@ impl fmt::Display for Network {
     }
 }
 
-/// The headers in which proxies write whom they had before them.
+/// The header with a list of addresses; each proxy adds that of its peer.
 const LISTED: &str = "x-forwarded-for";
 const FORWARDED: &str = "forwarded";
-/// Of how many peers the log tells that their headers are not believed: strangers may be among them.
+/// Number of peers whose ignored headers the log mentions: strangers may be among them.
 const PEERS: usize = 16;
 
-/// The proxies whose word counts.
+/// The proxies whose headers count.
 #[derive(Debug, Default)]
 pub struct TrustedProxies {
     networks: Vec<IpNet>,
-    /// Peers that are not trusted, whose headers were told of.
+    /// Untrusted peers whose headers the log has mentioned.
     warned: Mutex<Vec<IpAddr>>,
-    /// Whether no more are told of.
+    /// Whether the log mentions no more of them.
     silent: AtomicBool,
 }
 
-/// What a header tells of a hop: its address, or nothing that can be read.
+/// A hop of a header: an address, or something unreadable.
 type Hop = Option<IpAddr>;
 
 impl TrustedProxies {
@@ -113,7 +112,7 @@ impl TrustedProxies {
         Self { networks, warned: Mutex::new(Vec::new()), silent: AtomicBool::new(false) }
     }
 
-    /// Who sent a request that a peer brought with these headers.
+    /// The client of a request that came from a peer with these headers.
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> ClientAddress {
         let peer = peer.to_canonical();
         if !self.holds(peer) {
@@ -131,7 +130,7 @@ impl TrustedProxies {
         }
     }
 
-    /// Tells that a peer that is not trusted names others: once of each of the first [`PEERS`].
+    /// Logs that an untrusted peer names others, once for each of the first [`PEERS`] peers.
     fn warn(&self, peer: IpAddr, headers: &HeaderMap) {
         if self.silent.load(Ordering::Relaxed) {
             return;
@@ -157,7 +156,7 @@ impl TrustedProxies {
         self.networks.iter().any(|network| network.contains(&address))
     }
 
-    /// From the right, past those that are trusted; `None` where one of them wrote what cannot be read.
+    /// Walks from the right, past trusted proxies; `None` where one of them wrote something unreadable.
     fn walk(&self, peer: IpAddr, hops: &[Hop]) -> Hop {
         let mut client = peer;
         for hop in hops.iter().rev() {
@@ -174,7 +173,7 @@ fn unreadable() -> Vec<Hop> {
     vec![None]
 }
 
-/// Every line of a header as one list (RFC 9110, 5.3), if it is there. What is no text cannot be read later.
+/// All lines of a header as one list (RFC 9110, 5.3), if there are any. Invalid text becomes an unreadable hop.
 fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
     let lines = headers.get_all(name).iter();
     let texts: Vec<_> = lines.map(|line| String::from_utf8_lossy(line.as_bytes())).collect();
@@ -193,7 +192,7 @@ fn node(text: &str) -> Hop {
     text.parse().ok().or_else(bracketed).or_else(with_port).map(|address: IpAddr| address.to_canonical())
 }
 
-/// The hops of `Forwarded`; one that cannot be read where the header breaks RFC 7239's grammar.
+/// The hops of `Forwarded`; one unreadable hop where the header breaks RFC 7239's grammar.
 fn forwarded(text: &str) -> Vec<Hop> {
     let mut scan = Scan(text);
     let mut hops = Vec::new();
@@ -214,9 +213,9 @@ fn forwarded(text: &str) -> Vec<Hop> {
 
 /// An element of `Forwarded`.
 enum Element {
-    /// One with parameters, and what its `for` says.
+    /// An element with parameters; the hop is its `for`.
     Hop(Hop),
-    /// One of those that lists may have (RFC 9110, 5.6.1).
+    /// An empty element, which lists may have (RFC 9110, 5.6.1).
     Empty,
 }
 
@@ -348,7 +347,7 @@ mod tests {
         let log = Log::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_env_filter("warn").with_writer(move || writer.clone()).finish();
-        // With one subscriber alone, whoever comes by here first decides whether it is ever asked.
+        // With a single subscriber, the first caller here would decide for good whether it is asked.
         let _another = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
         let _subscribed = tracing::subscriber::set_default(subscriber);
         let proxies = trusted();
@@ -447,13 +446,13 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_that_a_client_writes_moves_its_own_address(own in "[ -~]{0,60}", chain in 0_usize..4) {
-            // Every proxy writes whom it had before it behind what was there.
+            // Every proxy adds its peer at the right end.
             let mut hops = vec!["192.0.2.7".to_owned()];
             hops.extend((0..chain).map(|n| format!("10.0.1.{n}")));
             let list = format!("{own}, {}", hops.join(", "));
             let found = trusted().client(address(PROXY), &headers(&[("x-forwarded-for", &list)])).known();
             prop_assert_eq!(found, Some(address("192.0.2.7")));
-            // Here what the client wrote may break the whole: then its address is unknown, never one it chose.
+            // Here the client's text may break the whole header: then its address is unknown, never one that it chose.
             let elements: Vec<String> = hops.iter().map(|hop| format!("for={hop}")).collect();
             let text = format!("{own}, {}", elements.join(", "));
             let found = trusted().client(address(PROXY), &headers(&[("forwarded", &text)])).known();

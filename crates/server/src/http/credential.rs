@@ -1,4 +1,4 @@
-//! Where a request bears its credential: `Authorization: Bearer …`, `X-API-Key`, or a WebSocket's subprotocols.
+//! The credential of a request: `Authorization: Bearer …`, `X-API-Key`, or a WebSocket's subprotocols.
 
 use axum::http::header;
 use axum::http::request::Parts;
@@ -7,7 +7,7 @@ use berth_domain::identity::api_key;
 /// The header of an API key, for clients that keep `Authorization` for other things.
 const API_KEY: &str = "x-api-key";
 
-/// The access token or API key of a request. `Authorization` wins; another header than that takes API keys only.
+/// The access token or API key of a request. `Authorization` wins; `X-API-Key` takes API keys only.
 pub fn of(parts: &Parts) -> Option<&str> {
     if let Some(value) = parts.headers.get(header::AUTHORIZATION) {
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
@@ -16,7 +16,7 @@ pub fn of(parts: &Parts) -> Option<&str> {
     if let Some(value) = parts.headers.get(API_KEY) {
         return value.to_str().ok().filter(|key| key.starts_with(api_key::PREFIX));
     }
-    // Browsers cannot set a header there: `berth, bearer.<token>`.
+    // Browsers cannot set a header on a WebSocket, so they send `berth, bearer.<token>`.
     let protocols = parts.headers.get(header::SEC_WEBSOCKET_PROTOCOL)?.to_str().ok()?;
     protocols.split(',').find_map(|p| p.trim().strip_prefix("bearer."))
 }

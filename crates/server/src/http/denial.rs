@@ -1,4 +1,4 @@
-//! What callers are told who are not let in.
+//! The errors for callers who are not let in.
 
 use berth_domain::identity::KeyScope;
 use berth_domain::{Code, Error};
@@ -18,7 +18,7 @@ pub fn unauthorized() -> Error {
     )
 }
 
-/// The 401 of a key where only a person is let in.
+/// The 401 for a key where only a person may act.
 pub fn persons_only() -> Error {
     Error::new(
         Code::Unauthorized,
@@ -32,7 +32,7 @@ pub fn forbidden() -> Error {
     Error::new(Code::Forbidden, "Your role does not allow this. Ask an administrator of the project or organization.")
 }
 
-/// The 403 of who does not administer the platform.
+/// The 403 for a person who does not administer the platform.
 pub fn administrators_only() -> Error {
     Error::new(Code::Forbidden, "Only an administrator of the platform may do this.")
 }

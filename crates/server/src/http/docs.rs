@@ -1,4 +1,4 @@
-//! `/openapi.json` and a readable page at `/docs`, without anything from elsewhere.
+//! `/openapi.json` and a readable page at `/docs`, which loads nothing from elsewhere.
 
 use axum::Router;
 use axum::http::header;
@@ -10,7 +10,7 @@ use super::page::page;
 
 const PAGE: &str = include_str!("docs.html");
 
-/// The two routes. All answers share the one document: it has nearly a MiB, and anybody may ask for it.
+/// The two routes. All answers share one copy of the document: it has nearly a MiB, and anybody may ask for it.
 pub fn routes(document: Bytes) -> Router {
     Router::new()
         .route("/docs", get(|| async { page(PAGE) }))

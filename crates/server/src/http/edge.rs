@@ -1,9 +1,9 @@
 //! Where a request goes: to its route by axum's table, or past it.
 //!
-//! Every route stands in the table, whose handlers run on the service's own runtime: they may take their time. Those
-//! that are asked thousands of times a second are found here by their path alone and run where their connection is
-//! served, on its [event loop](super::event_loop): they have no use for the table's layers and what those note in each
-//! request. They pass the same [`envelope`](super::envelope), and run the same extractors and the same handler.
+//! Every route is in the table, whose handlers run on the service's own runtime and may take their time. The edge finds
+//! routes with thousands of requests a second by their path alone and runs them on the [event loop](super::event_loop)
+//! that serves the connection: they need neither the table's layers nor what those note in each request. They pass the
+//! same [`envelope`](super::envelope), and run the same extractors and the same handler.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -28,21 +28,21 @@ use super::paced::Grace;
 use super::streams::Streams;
 use super::traffic::Class;
 
-/// In the extensions of requests that came by TLS.
+/// In the extensions of requests that came over TLS.
 #[derive(Clone, Copy, Debug)]
 pub struct Secure;
 
-/// Which routes are behind a door.
+/// The routes behind a door.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rooms {
     /// All.
     #[default]
     All,
-    /// All but those that have a door of their own.
+    /// All but those with a door of their own.
     Without {
         /// `/metrics`.
         metrics: bool,
-        /// `/api/v1/admin`, and what changes `/api/v1/images`.
+        /// `/api/v1/admin`, and changes to `/api/v1/images`.
         administration: bool,
     },
     /// The probes and `/metrics`.
@@ -61,7 +61,7 @@ impl Rooms {
     }
 }
 
-/// Whether a request is for administrators alone. Images are everybody's to read.
+/// Whether only administrators may send this request. Everybody may read images.
 fn administers(method: &Method, path: &str) -> bool {
     let images = path.strip_prefix("/api/v1/images");
     let is_images = images.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -103,7 +103,7 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// The routes of a table, of which these are hot, behind these proxies. The others run on the present runtime.
+    /// The routes of a table with these hot ones, behind these proxies. The other routes run on the present runtime.
     pub fn new(router: Router, gate: Arc<dyn Gate>, hot: Hot, proxies: TrustedProxies) -> Self {
         Self {
             router,
@@ -118,19 +118,19 @@ impl Edge {
         }
     }
 
-    /// The same, called by pages of other origins, too.
+    /// Also answers pages of these origins.
     #[must_use]
     pub fn with_cors(self, cors: Cors) -> Self {
         Self { cors: Arc::new(cors), ..self }
     }
 
-    /// The same with a bound on answers without an end.
+    /// Bounds answers without an end.
     #[must_use]
     pub fn with_streams(self, streams: Arc<Streams>) -> Self {
         Self { streams: Some(streams), ..self }
     }
 
-    /// The same with another time for which a body may stall.
+    /// Sets how long a body may stall.
     #[must_use]
     pub fn with_grace(self, grace: Grace) -> Self {
         Self { grace, ..self }
@@ -179,7 +179,7 @@ impl Edge {
         .await
     }
 
-    /// Dropped, it drops what is done for the request.
+    /// Runs a request on the service's runtime. Dropping the future drops the request's work.
     async fn answer_at_home(&self, mut request: Request) -> Response {
         if let Some(streams) = &self.streams {
             request.extensions_mut().insert(streams.clone());

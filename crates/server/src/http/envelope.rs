@@ -1,4 +1,4 @@
-//! What every answer passes: the request id, the log line, the shape of errors, the catch of panics.
+//! What every answer passes through: the request id, the log line, the form of errors, and the catch of panics.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ pub const REQUEST_ID: &str = "x-request-id";
 /// Bytes of a body that fit a connection's buffers.
 const SMALL: u64 = 8192;
 
-/// The id of the request being answered, and where the request comes from; in the extensions of every request.
+/// The id of the present request, and where it comes from; in the extensions of every request.
 #[derive(Clone, Debug, Default)]
 pub struct RequestId {
     /// The id that the answer and the log have.
@@ -68,7 +68,7 @@ pub struct ErrorBody<'a> {
     details: &'a [FieldError],
 }
 
-/// Marks an answer whose body already has the shape of an error, and keeps the error it tells of.
+/// Marks an answer whose body already has the form of an error, and keeps that error.
 #[derive(Clone)]
 struct Shaped(Option<Box<Error>>);
 
@@ -90,7 +90,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The answer of a path that no route knows.
+/// The answer for a path without a route.
 pub async fn unknown_route() -> ApiError {
     ApiError(Error::new(Code::NotFound, "There is no such route. See /docs for those that exist."))
 }
@@ -100,7 +100,7 @@ pub async fn envelope(request: Request, next: Next) -> Response {
     enveloped(request, |request| next.run(request)).await
 }
 
-/// What `answer` answers, as callers get it.
+/// Calls `answer` and gives its result the form that callers get.
 pub async fn enveloped<F>(mut request: Request, answer: impl FnOnce(Request) -> F) -> Response
 where
     F: Future<Output = Response>,
@@ -133,16 +133,16 @@ where
         response.headers_mut().insert(REQUEST_ID, value);
     }
     limit.tell(response.headers_mut());
-    // Nothing of ours is to be taken for something else than it says it is.
+    // No browser may take an answer for another type than it declares.
     response.headers_mut().entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));
     if bulky && (status.is_client_error() || status.is_server_error()) {
-        // What is refused is not read to its end, so the connection serves no other request.
+        // The service does not read a refused body to its end, so the connection serves no other request.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
 
-/// What the log says of a request.
+/// The log line of a request.
 struct Line<'a> {
     id: &'a str,
     method: &'a Method,
@@ -155,9 +155,9 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Of what is asked all the time, probes and models, a line each would bury the rest: that is for who wants it.
-    /// What went wrong is an error of the service's only where the service is at fault: what a server in a sandbox or a
-    /// model's does is for their owners to see.
+    /// Probes and models have so many requests that a line for each would bury the rest, so these are at a lower level.
+    /// A failure is logged as an error only where the service is at fault: failures of a server in a sandbox or of a
+    /// model's server are for their owners to see.
     fn write(&self, failure: Option<&Error>) {
         let is_ours = failure.is_some_and(|error| matches!(error.code, Code::Internal | Code::Unavailable));
         let cause = failure.and_then(|error| error.cause.as_deref());
@@ -180,18 +180,18 @@ impl Line<'_> {
     }
 
     fn millis(&self) -> f64 {
-        // Tenths are enough.
+        // A tenth of a millisecond is precise enough.
         (self.took.as_secs_f64() * 10_000.0).round() / 10.0
     }
 }
 
-/// Whether a request's body may be larger than what is read of it when it is refused.
+/// Whether a request's body may be larger than the part that is read when the request is refused.
 fn bulky(headers: &HeaderMap) -> bool {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     headers.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|length| length > SMALL)
 }
 
-/// Gives the shape of errors to what the framework refused by itself (405, bad path encodings, …).
+/// Gives the form of errors to the framework's own refusals (405, bad path encodings, …).
 fn shaped(response: Response) -> Response {
     let status = response.status();
     if !(status.is_client_error() || status.is_server_error()) || response.extensions().get::<Shaped>().is_some() {
@@ -216,7 +216,7 @@ fn shaped(response: Response) -> Response {
     fresh.map(Body::new)
 }
 
-/// The caller's id where it is 1 to 128 printable ASCII characters, else a new one.
+/// The caller's id if it is 1 to 128 printable ASCII characters, else a new one.
 fn request_id(request: &Request) -> String {
     request
         .headers()
@@ -234,7 +234,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
         .unwrap_or("no text")
 }
 
-/// Marks an answer of 4xx or 5xx whose body has a shape of its own and is meant so.
+/// Marks a 4xx or 5xx answer that deliberately has a body of its own form.
 pub fn keep_shape(mut response: Response) -> Response {
     response.extensions_mut().insert(Shaped(None));
     response
@@ -265,12 +265,12 @@ mod tests {
         }
     }
 
-    /// What the log says at a level of a request to a path.
+    /// The log lines at a level for a request to a path.
     async fn logged(level: &str, path: &str) -> Vec<Value> {
         answered(level, path, StatusCode::NO_CONTENT).await
     }
 
-    /// The same of one that is answered so.
+    /// The same with this answer.
     async fn answered(level: &str, path: &str, answer: impl IntoResponse) -> Vec<Value> {
         let log = Log::default();
         let writer = log.clone();

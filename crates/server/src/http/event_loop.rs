@@ -1,12 +1,12 @@
 //! Threads that serve connections: an event loop for each core.
 //!
-//! On a runtime of many threads, whoever finds something to do first calls another thread to watch meanwhile. With one
-//! request under way that was a call and a change of threads for every event, and connections to upstreams were read on
-//! whichever thread was free. Here a connection stays with one loop for as long as it lasts, and with it all that is
-//! asked of upstreams for it; nothing is called, nothing moves.
+//! On a runtime with many threads, a thread that finds work first wakes another thread to watch meanwhile. With one
+//! request under way, every event then cost a wake-up and a change of threads, and any free thread read from the
+//! connections to upstreams. Here a connection stays with one loop while it lasts, together with all that the service
+//! asks of upstreams for it; nothing wakes other threads, nothing moves.
 //!
-//! What runs on a loop holds up its other connections, so it only waits, and computes little. Everything else runs on
-//! the runtime that the service was started on.
+//! Work on a loop delays its other connections, so a loop only waits, and computes little. Everything else runs on the
+//! runtime on which the service started.
 
 use std::io;
 use std::num::NonZero;
@@ -16,10 +16,11 @@ use std::thread::{self, JoinHandle};
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Bytes of work, as parsing a body, that a loop does itself: 0.1 to 0.3 ms of text, at worst 3 ms of nothing but keys.
+/// Bytes of work, such as parsing a body, that a loop does itself: 0.1 to 0.3 ms for text, at worst 3 ms for nothing
+/// but keys.
 const LIGHT: usize = 256 << 10;
 
-/// The event loops of a service. Dropped, they end, and what runs on them with them.
+/// The event loops of a service. Dropping them ends them, with everything that runs on them.
 pub struct EventLoops {
     loops: Vec<EventLoop>,
     stop: DropGuard,
@@ -27,7 +28,7 @@ pub struct EventLoops {
 
 struct EventLoop {
     handle: Handle,
-    /// Held by each of its connections.
+    /// Each of its connections holds a clone, so that they can be counted.
     connection: Arc<()>,
     thread: JoinHandle<()>,
 }
@@ -38,7 +39,7 @@ impl EventLoop {
         let handle = runtime.handle().clone();
         let run = move || {
             runtime.block_on(stop.cancelled());
-            // Its tasks are dropped here and now. Nobody waits for a look-up of a name that takes its time.
+            // Drops its tasks at once. Does not wait for a slow name look-up.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("event-loop".into()).spawn(run)?;
@@ -67,7 +68,7 @@ impl EventLoops {
         }
     }
 
-    /// Cuts what still runs, and waits until nothing does.
+    /// Cuts everything that still runs, and waits until nothing does.
     pub async fn end(self) {
         drop(self.stop);
         let ended = tokio::task::spawn_blocking(|| self.loops.into_iter().try_for_each(|one| one.thread.join()));
@@ -77,7 +78,7 @@ impl EventLoops {
     }
 }
 
-/// Does what takes time for each of so many bytes: here where they are few, else beside the loop.
+/// Runs work that takes time for each byte: here where the bytes are few, else on a thread beside the loop.
 pub async fn compute<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
     if bytes <= LIGHT {
         return work();
@@ -86,7 +87,7 @@ pub async fn compute<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T +
         Ok(done) => done,
         Err(ended) => match ended.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The loop ends, and who waits here with it.
+            // The loop ends, and this future with it.
             Err(_) => std::future::pending().await,
         },
     }

@@ -1,10 +1,11 @@
-//! `Idempotency-Key`: the answer of a creation is kept with what it created, in one transaction.
+//! `Idempotency-Key`: a creation keeps its answer beside what it created, in one transaction.
 //!
-//! Because the record is written by the transaction that creates, there is no moment at which one
-//! exists without the other: a crash loses both or neither. Refusals are not kept.
+//! The transaction that creates also writes the record, so there is no moment at which one exists without the other: a
+//! crash loses both or neither. Refusals are not kept.
 //!
-//! Requests with one key take [turns](Turns): the second waits for the first one's end and then finds its answer, or is
-//! told that the first still runs. Of a body only a mark is kept that tells nothing of it, since bodies hold passwords.
+//! Requests with one key take [turns](Turns): the second waits for the first to end and then finds its answer, or
+//! learns that the first still runs. Of a body the service keeps only a MAC, which reveals nothing, since bodies hold
+//! passwords.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -45,12 +46,13 @@ pub struct KeyParam {
     key: Option<String>,
 }
 
-/// Who asked, the path and the key.
+/// The caller, the path and the key.
 type Place = (Uuid, String, String);
 
-/// The requests with a key that run now, and what marks bodies. In the extensions of every request; clones are one.
+/// The requests with a key that run now, and the sealer that makes the MACs of bodies. In the extensions of every
+/// request; clones share one state.
 ///
-/// They are kept in memory: one service at a time acts on a database ([`keeper`](crate::db::keeper)).
+/// They are in memory: only one service at a time works on a database ([`keeper`](crate::db::keeper)).
 #[derive(Clone)]
 pub struct Turns {
     gates: Arc<Mutex<HashMap<Place, Arc<Gate<()>>>>>,
@@ -59,7 +61,7 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Nobody runs yet.
+    /// No request runs yet.
     pub fn new(sealer: Sealer) -> Self {
         Self { gates: Arc::default(), sealer, patience: WAIT }
     }
@@ -69,10 +71,10 @@ impl Turns {
         gates.entry(place.clone()).or_default().clone()
     }
 
-    /// Waits for those before it.
+    /// Waits for the requests before it.
     async fn take(&self, place: Place) -> Result<Turn> {
         let gate = self.gate(&place);
-        // Whoever stops waiting, because the client left, leaves nothing behind.
+        // Dropped, also when the client leaves while waiting, this cleans up.
         let waiting = Waiting { turns: self.clone(), place, gate: Some(gate.clone()) };
         match timeout(self.patience, gate.lock_owned()).await {
             Ok(held) => Ok(Turn { _held: held, _waiting: waiting }),
@@ -84,13 +86,13 @@ impl Turns {
     }
 }
 
-/// A request that has a key to itself until it is dropped. The gate opens before its place is given up.
+/// A request that has a key to itself until it is dropped. Dropping it opens the gate before it gives up the place.
 struct Turn {
     _held: OwnedMutexGuard<()>,
     _waiting: Waiting,
 }
 
-/// Somebody at a gate; the last one takes it away.
+/// A request at a gate; the last one to leave removes the gate.
 struct Waiting {
     turns: Turns,
     place: Place,
@@ -134,25 +136,25 @@ impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
     }
 }
 
-/// A key bound to its caller and its body. Of a request without a key nothing is kept and nothing replayed.
+/// A key bound to its caller and its body. For a request without a key, nothing is kept and nothing replayed.
 pub struct Idempotency(Option<Bound>);
 
 struct Bound {
     caller: Uuid,
     path: String,
     key: String,
-    /// Of its body, one for each key of the secrets; the first is kept.
+    /// MACs of its body, one for each key of the secrets; the first one is stored.
     body_hashes: Vec<String>,
     turns: Turns,
     _turn: Turn,
 }
 
-/// What a creation is answered with.
+/// The answer to a creation.
 #[derive(Debug)]
 pub enum Outcome<V> {
-    /// It was made now.
+    /// This request created it.
     Created(Created<V>),
-    /// It was made before, by the same request.
+    /// An earlier, equal request created it.
     Replayed(Replay),
 }
 
@@ -165,7 +167,7 @@ impl<V: Serialize> IntoResponse for Outcome<V> {
     }
 }
 
-/// An answer that was given before.
+/// An answer given before.
 #[derive(Debug)]
 pub struct Replay {
     location: String,
@@ -177,7 +179,7 @@ impl IntoResponse for Replay {
         let mut response =
             (StatusCode::CREATED, [(header::CONTENT_TYPE, "application/json")], self.body).into_response();
         response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-        // A directory that was made in a sandbox has no place of its own.
+        // The creation of a directory in a sandbox has no location.
         if let Some(value) = HeaderValue::from_str(&self.location).ok().filter(|place| !place.is_empty()) {
             response.headers_mut().insert(header::LOCATION, value);
         }
@@ -196,7 +198,7 @@ impl IdempotencyKey {
         Ok(self.begin(caller).await?.of_body(&body.to_string()))
     }
 
-    /// The same of somebody who is not signed in, and names themselves.
+    /// The same for somebody who is not signed in, under a name that they give.
     pub async fn bind_as(self, name: &str, body: &Value) -> Result<Idempotency> {
         let Some(asked) = self.0 else { return Ok(Idempotency(None)) };
         let digits = asked.turns.sealer.mac(name.as_bytes())?;
@@ -204,7 +206,7 @@ impl IdempotencyKey {
         Ok(asked.turn(Uuid::from_u128(caller)).await?.of_body(&body.to_string()))
     }
 
-    /// Waits for the turn of the key before the body is there; [`Idempotency::of_body`] tells what it was.
+    /// Waits for the turn of the key before the body has arrived; [`Idempotency::of_body`] adds the body.
     pub async fn begin(self, caller: &Caller) -> Result<Idempotency> {
         match self.0 {
             Some(asked) => asked.turn(caller.id()).await,
@@ -227,7 +229,7 @@ impl Idempotency {
         self.0.is_some()
     }
 
-    /// Says what the body was, or its digest.
+    /// Adds the body, or its digest.
     #[must_use]
     pub fn of_body(mut self, body: &str) -> Self {
         if let Some(bound) = &mut self.0 {
@@ -236,7 +238,7 @@ impl Idempotency {
         self
     }
 
-    /// Whether an answer is kept, whatever the body was.
+    /// Whether an answer is kept, for any body.
     pub async fn is_kept(&self, tx: &mut Tx, now: Timestamp) -> Result<bool> {
         let Some(bound) = &self.0 else { return Ok(false) };
         Ok(bound.slot().find(tx, now.plus_seconds(-KEPT_SECONDS)).await?.is_some())
@@ -262,7 +264,7 @@ impl Idempotency {
         self.keep_text(tx, now, location, serde_json::to_string(view).map_err(Error::internal)?).await
     }
 
-    /// Keeps an answer that is written already.
+    /// Keeps an answer that is already serialized.
     pub async fn keep_text(&self, tx: &mut Tx, now: Timestamp, location: &str, body: String) -> Result<()> {
         let Some(bound) = &self.0 else { return Ok(()) };
         let body_hash = bound.body_hashes.first().cloned().unwrap_or_default();
@@ -270,7 +272,7 @@ impl Idempotency {
         Ok(bound.slot().put(tx, &kept, now, now.plus_seconds(-KEPT_SECONDS)).await?)
     }
 
-    /// Keeps the answer and gives it.
+    /// Keeps the answer and returns it.
     pub async fn created<V: Serialize>(
         &self,
         tx: &mut Tx,
@@ -326,7 +328,7 @@ mod tests {
         let first = turns.take(place("a")).await.unwrap();
         let mut second = Box::pin(turns.take(place("a")));
         assert!(futures::poll!(&mut second).is_pending());
-        // Somebody who stops waiting takes nothing away from who still does.
+        // A request that stops waiting does not affect those that still wait.
         let mut third = Box::pin(turns.take(place("a")));
         assert!(futures::poll!(&mut third).is_pending());
         drop(third);

@@ -1,5 +1,5 @@
-//! Rate limits as callers see them: `RateLimit-Policy` and `RateLimit` on every answer that was counted, and
-//! `Retry-After` on the one that came too early (draft-ietf-httpapi-ratelimit-headers).
+//! Rate limits as callers see them: `RateLimit-Policy` and `RateLimit` on every counted answer, and `Retry-After` on a
+//! refusal (draft-ietf-httpapi-ratelimit-headers).
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -20,7 +20,7 @@ pub struct Window {
     pub reset: u64,
 }
 
-/// Where the request's path leaves what the answer and the log have to tell.
+/// Where the layers behind the edge leave notes for the answer's headers and the log.
 #[derive(Clone, Debug, Default)]
 pub struct Slot(Arc<Noted>);
 
@@ -31,7 +31,7 @@ struct Noted {
 }
 
 impl Slot {
-    /// Notes a limit; of two the one with less left is told.
+    /// Notes a limit; of two limits the headers show the one with less left.
     pub fn put(&self, window: Window) {
         let mut slot = self.0.window.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_none_or(|known| window.left < known.left) {
@@ -39,13 +39,13 @@ impl Slot {
         }
     }
 
-    /// Notes whose credential the request bears.
+    /// Notes the caller of the request's credential.
     pub fn asked_by(&self, who: Who) {
-        // Every extractor of a request finds the same.
+        // Every extractor of a request notes the same caller.
         let _ = self.0.asker.set(who);
     }
 
-    /// Whose credential it was, where it holds: kind and id.
+    /// Kind and id of the caller, if the credential is valid.
     pub fn asker(&self) -> Option<String> {
         self.0.asker.get().map(|who| match who {
             Who::Person { user, .. } => format!("user {user}"),
@@ -68,7 +68,7 @@ impl Window {
         let mut numbers = [itoa::Buffer::new(); 3];
         let [a, b, c] = &mut numbers;
         let (limit, left, reset) = (a.format(limit), b.format(left), c.format(reset));
-        // Every answer has them: put together from their pieces, they cost less than half of what format! takes.
+        // Every answer has them: joining the pieces costs less than half of what format! does.
         let texts = [
             ("ratelimit-policy", ["\"", name, "\";q=", limit, ";w=60"].concat()),
             ("ratelimit", ["\"", name, "\";r=", left, ";t=", reset].concat()),

@@ -88,7 +88,7 @@ impl<T> List<T> {
         Self { data, pagination: Pagination::new(page, total) }
     }
 
-    /// The page of a list that is at hand whole.
+    /// A page of a list that is already in memory.
     pub fn of_all(items: impl IntoIterator<Item = T>, page: Page) -> Self {
         let items: Vec<T> = items.into_iter().collect();
         let total = i64::try_from(items.len()).unwrap_or(i64::MAX);
@@ -98,7 +98,7 @@ impl<T> List<T> {
     }
 }
 
-/// The page of a list that is asked for nothing else.
+/// The page of a list that has no other parameters.
 pub struct Asked(pub Page);
 
 impl<S: Send + Sync> FromRequestParts<S> for Asked {

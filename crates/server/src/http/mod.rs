@@ -1,8 +1,8 @@
 //! The edge: routes become one table, errors become statuses, callers become scopes.
 //!
-//! A service hands over an [`OpenApiRouter`]; here they are merged, so that the OpenAPI document is
-//! made from the very handlers that answer. Every answer passes [`envelope`], so that whatever goes
-//! wrong, and wherever, the caller reads `{code, message}` and finds its `X-Request-Id`.
+//! A service hands over an [`OpenApiRouter`]; this module merges them, so that the OpenAPI document comes from the very
+//! handlers that answer. Every answer passes [`envelope`]: whatever goes wrong, the caller reads `{code, message}` and
+//! finds its `X-Request-Id`.
 
 pub mod account;
 pub mod auth;
@@ -47,7 +47,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::db::Db;
 use auth::Gate;
 
-/// Largest body of a request, in bytes, where a route does not say otherwise (contract, section 0).
+/// Largest body of a request, in bytes, for routes without a limit of their own (contract, section 0).
 pub const BODY_LIMIT: usize = 256 * 1024;
 
 /// Assembles every route of the service.

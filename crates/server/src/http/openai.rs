@@ -13,7 +13,7 @@ pub fn is_spoken_at(path: &str) -> bool {
     path == "/v1" || path.starts_with("/v1/")
 }
 
-/// An error as its clients read it.
+/// An error in the form that OpenAI's clients read.
 pub fn refusal(error: &Error) -> Refusal {
     let code = match error.code {
         Code::Unauthorized => Code::InvalidApiKey,

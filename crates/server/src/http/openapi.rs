@@ -1,4 +1,4 @@
-//! The OpenAPI document: made from the handlers, finished here with what all of them share.
+//! The OpenAPI document: generated from the handlers, and completed here with what they all share.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub fn finish(mut api: OpenApi) -> String {
     }
     let key = ApiKeyValue::with_description("X-API-Key", "an API key, wherever `Authorization: Bearer` takes one");
     components.add_security_scheme("api_key", SecurityScheme::ApiKey(ApiKey::Header(key)));
-    // The router's way to say that a name may have slashes; the document knows none.
+    // The router's notation for names with slashes, which the document does not know.
     let paths = std::mem::take(&mut api.paths.paths);
     api.paths.paths = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
     api.tags = Some(TAGS.iter().map(|(name, text)| tag(name, text)).collect());
@@ -42,8 +42,8 @@ pub fn finish(mut api: OpenApi) -> String {
     serde_json::to_string_pretty(&api).unwrap_or_default()
 }
 
-/// Says of every object of a request's JSON that it has no other fields: [`berth_domain::fields`] refuses them. Below
-/// `/v1` they pass.
+/// Declares that objects in request bodies have no other fields: [`berth_domain::fields`] refuses them. Below `/v1`
+/// other fields pass.
 fn close_requests(api: &mut OpenApi) {
     let mut found = BTreeSet::new();
     for (path, item) in &mut api.paths.paths {
@@ -70,12 +70,12 @@ fn close_requests(api: &mut OpenApi) {
     }
 }
 
-/// Closes what is described here, and notes the names of what is described elsewhere.
+/// Closes the schemas described here, and notes the names of referenced ones.
 fn close(schema: &mut RefOr<Schema>, found: &mut BTreeSet<String>) {
     match schema {
         RefOr::Ref(named) => found.extend(named.ref_location.rsplit('/').next().map(str::to_owned)),
         RefOr::T(Schema::Object(object)) => {
-            // What has no fields of its own is a map.
+            // An object without fields of its own is a map.
             if !object.properties.is_empty() && object.additional_properties.is_none() {
                 object.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
             }
@@ -92,7 +92,7 @@ fn close(schema: &mut RefOr<Schema>, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Gives every answer a description: OpenAPI demands one, and the handlers say it only where it is special.
+/// Gives every answer a description: OpenAPI requires one, and the handlers write only special ones.
 fn describe(item: &mut PathItem, schema: &str) {
     let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
     for operation in operations.into_iter().flatten() {
@@ -123,7 +123,7 @@ fn describe(item: &mut PathItem, schema: &str) {
     }
 }
 
-/// The groups of operations, in the order in which somebody new needs them.
+/// The groups of operations, in the order in which a newcomer needs them.
 const TAGS: [(&str, &str); 13] = [
     (
         "identity",
@@ -149,8 +149,8 @@ fn tag(name: &str, text: &str) -> Tag {
     tag
 }
 
-/// What any operation of a kind may be refused with. Whoever needs a credential may be suspended, may ask too often, and
-/// may ask for what is not known; whoever sends a body may stop half way; what looks at the database may find it away.
+/// Adds the refusals that any operation of a kind may give. A caller with a credential may be suspended, ask too often,
+/// or ask for something unknown; a body may stop half way; the database may be away.
 fn refuse(operation: &mut Operation, statuses: &[&str], schema: &str) {
     for status in statuses {
         let body = Content::new(Some(Ref::from_schema_name(schema)));

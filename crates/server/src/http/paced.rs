@@ -1,13 +1,13 @@
-//! Bodies that have to keep coming, and that do not outlive what their sender may.
+//! Bodies that have to keep coming, and whose sender is checked again at the end.
 //!
-//! A body has its [`Grace`] ahead; what comes adds to that, [`PACE`] bytes a second, and never to more than there was at
-//! first. So what stalls for that long is refused with 408, however much came before, and what trickles in soon after.
-//! Only time counts in which the service waits for the sender: who is held up by a full disk or a busy guest
-//! loses none. A body that is read into memory must be there after ten minutes of waiting, however it kept coming:
-//! until then it holds what others may need.
+//! A body begins with a credit of [`Grace`]. Each byte that arrives adds to the credit, at [`PACE`] bytes a second, but
+//! never beyond the initial credit. So a body that stalls for that long gets a 408, however much came before, and a
+//! trickle gets it soon after. Only time in which the service waits for the sender counts: a full disk or a busy guest
+//! costs the sender nothing. A body that is read into memory must be complete after ten minutes of waiting, however it
+//! kept coming: until then it holds memory that others may need.
 //!
-//! Behind a body that was waited for, the sender is looked at again ([`Sender::recheck`]), before its end is told to
-//! whoever reads it: a file that is written whole or not at all is then not written.
+//! After a body that the service waited for, it checks the sender again ([`Sender::recheck`]), before the reader learns
+//! of the body's end: a file that is written whole or not at all is then not written.
 
 use std::fmt;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::authority::Sender;
 use crate::config::Http;
 
-/// How long a body may let itself be waited for, `[http] body_grace_seconds`. In the extensions of every request that
+/// How long the service waits for a stalled body, `[http] body_grace_seconds`. In the extensions of every request that
 /// came over a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Grace(pub Duration);
@@ -39,14 +39,14 @@ impl Default for Grace {
 
 /// Bytes a second that a body has to bring beyond that.
 pub const PACE: u32 = 4 * 1024;
-/// How long a body that is read into memory may be waited for in all: as long as a request to a model takes at most, if
-/// nobody says otherwise.
+/// How long the service waits in all for a body that it reads into memory: as long as a request to a model takes at
+/// most by default.
 pub const WHOLE: Duration = Duration::from_mins(10);
-/// A body that was waited for as long as this is followed by another look at its sender: a second is what a revocation
-/// may take (contract, section 2).
+/// After waiting this long for a body, the service checks its sender again: a revocation may take a second (contract,
+/// section 2).
 const AGED: Duration = Duration::from_secs(1);
 
-/// Why a body is not read to its end.
+/// Why the service does not read a body to its end.
 #[derive(Debug)]
 pub struct Broken(pub Error);
 
@@ -86,13 +86,13 @@ fn too_slow() -> Error {
 pub struct Paced {
     inner: Body,
     patience: Patience,
-    /// How long the body may be waited for from now on.
+    /// How long the service may wait from now on.
     left: Duration,
-    /// How long it was waited for.
+    /// How long it has waited.
     waited: Duration,
-    /// Since when it is waited for, and until when at most.
+    /// Since when it waits, and until when at most.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
-    /// Another look at the sender.
+    /// The check of the sender.
     look: Option<BoxFuture<'static, berth_domain::Result<()>>>,
     ended: bool,
     over: bool,
@@ -106,12 +106,12 @@ struct Patience {
     whole: Duration,
 }
 
-/// Why a body broke off, for who handed it on and is told of a broken stream only.
+/// Why a body broke off, for a caller that hands the body on and only sees a broken stream.
 #[derive(Clone, Default)]
 pub struct Refusal(Arc<OnceLock<Error>>);
 
 impl Refusal {
-    /// Why, if it was for the body.
+    /// The reason, if the body was the cause.
     pub fn get(&self) -> Option<Error> {
         self.0.get().cloned()
     }
@@ -149,19 +149,19 @@ impl Paced {
         }
     }
 
-    /// Where the reason stands if it breaks off.
+    /// Holds the reason, if the body breaks off.
     pub fn refusal(&self) -> Refusal {
         self.refusal.clone()
     }
 
     fn fail<T>(&mut self, error: Error) -> Poll<Option<Result<T, Broken>>> {
         self.over = true;
-        // The first reason is the reason.
+        // The first reason counts.
         let _ = self.refusal.0.set(error.clone());
         Poll::Ready(Some(Err(Broken(error))))
     }
 
-    /// The next piece of the body, or that it did not come in time.
+    /// The next piece of the body, or an error if it did not come in time.
     fn piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         if let Poll::Ready(piece) = Pin::new(&mut self.inner).poll_frame(context) {
             if let Some((since, _)) = self.waiting.take() {
@@ -213,7 +213,7 @@ impl HttpBody for Paced {
     }
 
     fn is_end_stream(&self) -> bool {
-        // One that was waited for has to be asked for its end, too.
+        // A body that the service waited for must be polled for its end, too, since that starts the check.
         self.over || (self.inner.is_end_stream() && self.waited < self.patience.aged)
     }
 
@@ -231,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    /// A body that a test sends, and what its reader gets.
+    /// A body that a test sends, and the reader's side of it.
     fn body(patience: Patience, refused: bool) -> (mpsc::Sender<Result<Bytes, std::io::Error>>, Paced) {
         let (sender, pieces) = mpsc::channel(8);
         let look = async move { if refused { Err(Error::new(Code::Unauthorized, "no longer")) } else { Ok(()) } };
@@ -255,7 +255,7 @@ mod tests {
         let (mut sender, mut body) = body(Patience { grace: LONG, aged: LONG, whole: SHORT }, false);
         let refusal = body.refusal();
         let trickle = tokio::spawn(async move {
-            // Until nobody reads any more.
+            // Until the reader is gone.
             while sender.send(Ok(Bytes::from_static(b"x"))).await.is_ok() {
                 tokio::time::sleep(SHORT / 4).await;
             }
@@ -302,7 +302,7 @@ mod tests {
         for (aged, refused, expected) in [
             (Duration::ZERO, true, Err(Code::Unauthorized)),
             (Duration::ZERO, false, Ok(1)),
-            // There at once: it was looked at a moment ago.
+            // Complete at once: the sender was checked a moment ago.
             (LONG, true, Ok(1)),
         ] {
             let (mut sender, body) = body(Patience { grace: LONG, aged, whole: LONG }, refused);

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::json;
 
-/// Scripts and styles stand in the page; it asks this service alone, and stands in no frame.
+/// Scripts and styles are inline; the page calls only this service, and no frame may show it.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; \
      form-action 'none'; frame-ancestors 'none'; base-uri 'none'",

@@ -1,4 +1,4 @@
-//! Ids in paths. What is not an id is 400, except where the specification knows only 404.
+//! Ids in paths. A malformed id is 400, except where the specification knows only 404.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathText {
 }
 
 impl PathText {
-    /// Those of a request.
+    /// The parameters of a request.
     pub(super) async fn of(parts: &mut Parts) -> Result<Self> {
         let Path(map) = Path::<HashMap<String, String>>::from_request_parts(parts, &())
             .await
@@ -35,7 +35,7 @@ impl PathText {
         self.0.get(name).map_or("", String::as_str)
     }
 
-    /// A parameter as an id; 400 where it is none.
+    /// A parameter as an id; 400 if it is none.
     pub fn id<T: FromStr>(&self, name: &str) -> Result<T> {
         self.text(name).parse().map_err(|_| Error::field(name, "must be a UUID"))
     }

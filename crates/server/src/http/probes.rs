@@ -14,18 +14,18 @@ use utoipa_axum::routes;
 use super::traffic::TRAFFIC;
 use crate::db::{Db, DbError};
 
-/// How long the database may take to answer a probe; who collects metrics waits for ten seconds by default.
+/// How long the database may take to answer a probe; collectors of metrics wait ten seconds by default.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Writes the metrics in Prometheus' text format.
 pub type Metrics = Arc<dyn Fn() -> futures::future::BoxFuture<'static, String> + Send + Sync>;
 
-/// What the probes look at.
+/// What the probes examine.
 #[derive(Clone)]
 pub struct Probes {
     /// The database.
     pub db: Db,
-    /// Whether the database can be written to, as far as is known.
+    /// Whether the database takes writes, as far as is known.
     pub writes: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Whether the engines answered at start.
     pub engines: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
@@ -53,7 +53,7 @@ struct Readiness {
     engines: String,
 }
 
-/// What the database answers, if it does in time.
+/// The database's answer, if it comes in time.
 pub async fn soon<T>(answer: impl Future<Output = Result<T, DbError>>) -> Option<T> {
     tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()
 }
@@ -73,7 +73,7 @@ async fn healthz() -> axum::Json<Health> {
 #[utoipa::path(get, path = "/readyz", tag = "operation",
     responses((status = 200, body = Readiness), (status = 503, body = Readiness)))]
 async fn readyz(State(probes): State<Probes>) -> Response {
-    // At the same time: both together take no longer than one may.
+    // Both at once: together they take no longer than one may.
     let (answers, current) = tokio::join!(soon(probes.db.ping()), soon(probes.db.is_current()));
     let answers = answers.ok_or_else(|| "does not answer".to_owned());
     let database = answers.and_then(|()| (probes.writes)());
@@ -99,7 +99,7 @@ async fn readyz(State(probes): State<Probes>) -> Response {
 #[utoipa::path(get, path = "/metrics", tag = "operation",
     responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics(State(probes): State<Probes>) -> impl IntoResponse {
-    // At the same time: a database that is away is waited for once.
+    // Both at once: the service waits only once for a database that is away.
     let (answers, services) = tokio::join!(soon(probes.db.ping()), (probes.metrics)());
     let text = services + &TRAFFIC.prometheus() + &database_up(answers.is_some());
     ([("content-type", "text/plain; version=0.0.4")], text)

@@ -1,9 +1,9 @@
-//! Which parameters an address may have, as the document says.
+//! Which query parameters an operation has, according to the OpenAPI document.
 //!
-//! An unknown parameter is refused as an unknown field is: a filter that is passed over lists everything, and
-//! `?delete_root_disk=false` that is passed over deletes. A route whose handler reads its query with [`Params`] refuses
-//! there, beside every other mistake. All others are judged here, by the table that the document makes, where the
-//! extractors know who asks: 401, 404 and 403 come before.
+//! The service refuses an unknown parameter like an unknown field: ignoring a filter would list everything, and
+//! ignoring `?delete_root_disk=false` would delete. A route whose handler reads its query with [`Params`] refuses
+//! there, together with every other mistake. The extractors check all other routes here, by a table made from the
+//! document, after they know the caller: 401, 404 and 403 come first.
 //!
 //! [`Params`]: berth_domain::query::Params
 
@@ -17,10 +17,10 @@ use berth_domain::{Result, query};
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
 use utoipa::openapi::{OpenApi, PathItem, RefOr};
 
-/// What the document says of an operation.
+/// What the document says about an operation.
 struct Known {
     names: Vec<String>,
-    /// Whether it reads JSON, and judges its query when that is read: 415 and 413 come before.
+    /// Whether it reads JSON. Its query is then checked after the body: 415 and 413 come first.
     has_json: bool,
 }
 
@@ -29,7 +29,7 @@ struct Known {
 pub struct Queries(HashMap<(Method, String), Known>);
 
 impl Queries {
-    /// Of every operation of a document, by the paths of the router.
+    /// The operations of a document, by the paths of the router.
     pub fn of(api: &OpenApi) -> Self {
         let operations = api.paths.paths.iter().flat_map(|(path, item)| {
             methods(item).map(move |(method, operation)| ((method, path.clone()), Known::of(operation)))
@@ -65,8 +65,8 @@ impl Known {
     }
 }
 
-/// Refuses every parameter on a route that has none. One that has some reads them itself; one that reads JSON judges
-/// its query [with it](refuse_with_body).
+/// Refuses every parameter on a route that has none. A route with parameters reads them itself; a route that reads JSON
+/// checks its query [after it](refuse_with_body).
 pub fn refuse(parts: &Parts) -> Result<()> {
     match known(parts) {
         Some(known) if known.names.is_empty() && !known.has_json => judge(parts, &[]),
@@ -74,7 +74,7 @@ pub fn refuse(parts: &Parts) -> Result<()> {
     }
 }
 
-/// The same on a route whose JSON was read.
+/// The same on a route whose JSON body was read.
 pub fn refuse_with_body(parts: &Parts) -> Result<()> {
     match known(parts) {
         Some(known) if known.names.is_empty() => judge(parts, &[]),
@@ -82,15 +82,15 @@ pub fn refuse_with_body(parts: &Parts) -> Result<()> {
     }
 }
 
-/// Refuses every parameter that the route does not have, where somebody else reads those it has.
+/// Refuses every parameter that the route does not have, where other code reads those that it has.
 pub fn refuse_unknown(parts: &Parts) -> Result<()> {
     known(parts).map_or(Ok(()), |known| judge(parts, &known.names))
 }
 
-/// What is known of the route, where the request has a query at all. A route that is not in the document takes any.
+/// What is known of the route, if the request has a query at all. A route that is not in the document takes any.
 fn known(parts: &Parts) -> Option<&Known> {
     parts.uri.query().filter(|query| !query.is_empty())?;
-    // Whoever may read may ask for the head alone.
+    // Whoever may send a GET may send a HEAD.
     let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
     let path = parts.extensions.get::<MatchedPath>()?.as_str().to_owned();
     parts.extensions.get::<Arc<Queries>>()?.0.get(&(method, path))

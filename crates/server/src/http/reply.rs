@@ -45,7 +45,7 @@ impl<T: Serialize> IntoResponse for Accepted<T> {
     }
 }
 
-/// What server-sent events are declared as. They are UTF-8 in any case, but there are readers that want to be told.
+/// The content type of server-sent events. They are UTF-8 in any case, but some readers want to see it.
 pub const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 
 /// Longest silence of a stream of events.
@@ -53,8 +53,8 @@ const SILENCE: Duration = Duration::from_secs(15);
 /// A comment that ends it.
 const COMMENT: &[u8] = b":\n\n";
 
-/// An answer of server-sent events, as [`sse::write`](berth_domain::sse::write) writes them. Whoever is silent for long
-/// says that it is there.
+/// An answer of server-sent events, as [`sse::write`](berth_domain::sse::write) writes them. A silent stream sends
+/// comments, so that the reader knows it is alive.
 pub fn events(events: impl Stream<Item = Vec<u8>> + Send + 'static) -> Response {
     let pieces = stream! {
         let mut events = pin!(events);

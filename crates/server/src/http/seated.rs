@@ -1,10 +1,10 @@
-//! The stream of a connection: it has its seat for as long as it lasts, and brings a head in time.
+//! The stream of a connection: it holds its seat while it lasts, and must bring a request's head in time.
 //!
-//! A connection that becomes a WebSocket is handed on with its stream, and its task ends. The stream is what lasts, so it
-//! holds the seat, and what the service waits for when it ends.
+//! A connection that becomes a WebSocket is handed on with its stream, and its task ends. The stream lasts, so it holds
+//! the seat, and the service waits for the stream when it ends.
 //!
-//! Between two requests a connection may be silent for a while. Once it has begun the head of the next one it has as
-//! long as a new connection has: else one small request would buy a stranger that while for every byte.
+//! Between two requests a connection may be silent for a while. Once the next head has begun, it has as long as the
+//! head of a new connection: else every single byte would buy a stranger the whole idle time again.
 
 use std::io;
 use std::pin::Pin;
@@ -18,11 +18,11 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::seats::Ticket;
 
-/// How long what a client sends behind an answer is thrown away, in times that a body may stall. Closed with something
-/// unread, a connection is reset, and a client that is still sending loses the answer that told it to stop (RFC 9112,
-/// section 9.6). By default these are the 30 s of nginx's `lingering_time`.
+/// How long the service discards what a client sends behind an answer, in multiples of the time that a body may stall.
+/// Closing a connection with unread input resets it, and a client that is still sending then loses the answer that told
+/// it to stop (RFC 9112, section 9.6). The default gives the 30 s of nginx's `lingering_time`.
 const LINGER: u32 = 3;
-/// Bytes that are thrown away at a time.
+/// Bytes discarded at a time.
 const WASTE: usize = 16 * 1024;
 
 /// A stream with its seat.
@@ -33,26 +33,26 @@ pub struct Seated<S> {
     head: Duration,
     /// How long a body may stall.
     grace: Duration,
-    /// Requests that had come when the present head was begun, or looked for.
+    /// Number of requests that had come when the present head began.
     number: u32,
-    /// When the first byte of a head came that is not whole yet.
+    /// When the first byte of an unfinished head came.
     began: Option<Instant>,
-    /// When it is too late for the rest.
+    /// Deadline of the head.
     end: Option<Pin<Box<Sleep>>>,
     lingering: Option<Lingering>,
     _counted: TaskTrackerToken,
 }
 
-/// Until when what is left unread is thrown away.
+/// Deadlines for discarding unread input.
 struct Lingering {
-    /// When nothing more has come for as long as a body may stall.
+    /// The input has stalled for as long as a body may.
     stalled: Pin<Box<Sleep>>,
-    /// When it has taken too long.
+    /// It has taken too long in all.
     end: Instant,
 }
 
 impl<S> Seated<S> {
-    /// A stream that has this seat, and is counted for as long as it lasts. `head` is how long the head of a request may
+    /// A stream with this seat; `counted` lives as long as the stream. `head` is how long the head of a request may
     /// take, `grace` how long a body may stall.
     pub fn new(stream: S, ticket: Arc<Ticket>, head: Duration, grace: Duration, counted: TaskTrackerToken) -> Self {
         Self { stream, ticket, head, grace, number: 0, began: None, end: None, lingering: None, _counted: counted }
@@ -69,7 +69,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Seated<S> {
         let before = buf.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buf);
         if read.is_ready() {
-            // What comes behind a body is the next head.
+            // Input after a complete body is the next head.
             if buf.filled().len() > before && this.ticket.has_said_all() {
                 this.began.get_or_insert_with(Instant::now);
             }
@@ -83,8 +83,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Seated<S> {
 }
 
 impl<S: AsyncRead + Unpin> Seated<S> {
-    /// Throws away what still comes of a body that was refused, until its sender has closed or stalls, or it takes too
-    /// long.
+    /// Discards the rest of a refused body until its sender closes or stalls, or takes too long.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Self { stream, lingering, grace, .. } = self;
         let now = Instant::now();

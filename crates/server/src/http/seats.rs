@@ -1,11 +1,12 @@
-//! How many connections are served, and whose.
+//! How many connections the service accepts, and from which networks.
 //!
-//! A connection costs a descriptor, and what runs behind it may cost another: the service keeps half of its descriptors
-//! for the latter. Of its connections one network (an address of IPv4, a /64 of IPv6) may have a share. Who comes when all
-//! are taken is let in where somebody can be sent away: the connection that has waited longest for its own client, of
-//! the network that asks too much, or of the one with the most that has such a connection. A connection that we work for
-//! is never cut. So a client that holds a thousand half requests holds up nobody, itself neither. Operators' addresses
-//! have seats of their own: who takes all others keeps nobody from looking at metrics, or from suspending them.
+//! A connection costs a descriptor, and the work behind it may cost another, so the service keeps half of its
+//! descriptors for the latter. One network (an IPv4 address, an IPv6 /64) may have only a share of the connections. A
+//! newcomer that finds all seats taken gets in if the service can cut a connection that waits for its own client: of
+//! the newcomer's network if that is over its share, else of the network with the most. Among those it cuts the one
+//! that came first. It never cuts a connection that it works for. So a client that holds a thousand half-sent requests
+//! blocks nobody, not even itself. Operators' addresses have seats of their own: filling all others keeps nobody from
+//! reading metrics, or from suspending the culprit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -22,20 +23,20 @@ use tokio::sync::Notify;
 
 use super::client_address::Network;
 
-/// Connections without a bound of the process on them.
+/// Most connections where the process has no limit of descriptors.
 const MOST: usize = 1 << 19;
-/// Connections of a network that are looked at, the oldest first, for one to be cut.
+/// Connections of a network that are examined, the oldest first, to find one to cut.
 const LOOKED_AT: usize = 512;
-/// Connections of all networks that are looked at where the one with the most has none to be cut.
+/// Connections of all networks that are examined where the network with the most has none to cut.
 const LOOKED_AT_OF_ALL: usize = 4096;
-/// Seats of operators' addresses, at least and at most.
+/// Fewest and most seats of operators' addresses.
 const OPERATORS: (usize, usize) = (16, 1024);
 
 /// The connections that there may be.
 pub struct Seats {
     most: usize,
     most_of_one: usize,
-    /// Who brings the connections of many.
+    /// Networks of proxies, which bring the connections of many clients.
     proxies: Vec<IpNet>,
     table: Mutex<Table>,
 }
@@ -49,18 +50,18 @@ struct Table {
 
 #[derive(Default)]
 struct Seat {
-    /// Requests that the service works on; on HTTP/1.1 one at most.
+    /// Requests that the service works on; at most one with HTTP/1.1.
     at_work: AtomicU32,
-    /// Requests of which the head is here and the answer is not over; on HTTP/1.1 one at most.
+    /// Requests whose head has come and whose answer is not over; at most one with HTTP/1.1.
     under_way: AtomicU32,
     /// Requests that came.
     requests: AtomicU32,
-    /// Whether a body was not read to its end.
+    /// Whether a body stayed partly unread.
     left_unread: AtomicBool,
     cut: Notify,
 }
 
-/// A connection's place; dropped, it is another's.
+/// A connection's seat. Dropping it frees the seat.
 pub struct Ticket {
     seats: Arc<Seats>,
     network: Network,
@@ -68,10 +69,10 @@ pub struct Ticket {
     seat: Arc<Seat>,
 }
 
-/// A request that the service works on; dropped, its connection waits for its client again.
+/// A request that the service works on. Dropping it means that the connection waits for its client again.
 struct Work(Arc<Seat>);
 
-/// A request whose head is here; dropped, its answer is over.
+/// A request whose head has come. Dropping it means that its answer is over.
 struct UnderWay(Arc<Seat>);
 
 impl Drop for UnderWay {
@@ -87,19 +88,19 @@ impl Drop for Work {
 }
 
 impl Seats {
-    /// So many, of which one network may have a share; the connections of proxies are those of many.
+    /// So many seats, of which one network may have a share; proxies may have any number.
     pub fn new(most: usize, most_of_one: usize, proxies: Vec<IpNet>) -> Arc<Self> {
         Arc::new(Self { most, most_of_one, proxies, table: Mutex::default() })
     }
 
-    /// As many as descriptors and the configuration let there be.
+    /// As many seats as descriptors and the configuration allow.
     pub fn configured(http: &crate::config::Http) -> Arc<Self> {
         let most = http.max_connections.unwrap_or_else(by_descriptors);
         let most_of_one = http.max_connections_per_client.unwrap_or((most / 2).max(1));
         Self::new(most, most_of_one, http.trusted_proxies.clone())
     }
 
-    /// Those of operators' addresses beside so many: an eighth as many, for whoever comes.
+    /// Seats of operators' addresses, an eighth of the number for others; one network may have all of them.
     pub fn of_operators(beside: usize) -> Arc<Self> {
         let most = (beside / 8).clamp(OPERATORS.0, OPERATORS.1);
         Self::new(most, most, Vec::new())
@@ -115,7 +116,7 @@ impl Seats {
         self.table().taken
     }
 
-    /// A place for a connection; `None` where there is none to be had.
+    /// Takes a seat for a connection; `None` where there is none.
     pub fn enter(self: &Arc<Self>, from: IpAddr) -> Option<Ticket> {
         let network = Network::of(from);
         let is_proxy = self.proxies.iter().any(|proxies| proxies.contains(&from.to_canonical()));
@@ -145,7 +146,7 @@ impl Seats {
 }
 
 impl Table {
-    /// Cuts the connection of a network that has waited longest for its client, if there is one.
+    /// Cuts the oldest connection of a network that waits for its client; false where there is none.
     fn cut_one_of(&mut self, network: Network) -> bool {
         let Some(seats) = self.networks.get(&network) else { return false };
         let waits = |(_, seat): &(&u64, &Arc<Seat>)| seat.waits();
@@ -156,8 +157,7 @@ impl Table {
         true
     }
 
-    /// Cuts a connection of whatever network that waits for its client: of the network with the most, of those that are
-    /// looked at.
+    /// Cuts a waiting connection of any network; among the examined ones, of the network with the most connections.
     fn cut_one(&mut self) -> bool {
         let all =
             self.networks.iter().flat_map(|(network, seats)| seats.iter().map(move |seat| (network, seats, seat)));
@@ -189,37 +189,37 @@ impl Seat {
 }
 
 impl Ticket {
-    /// Returns when the place is another's.
+    /// Returns when the connection has lost its seat.
     pub async fn cut(&self) {
         self.seat.cut.notified().await;
     }
 
-    /// Whether anything was asked yet.
+    /// Whether any request came.
     pub fn was_asked(&self) -> bool {
         self.requests() > 0
     }
 
-    /// How many requests came; it begins anew after so many as a `u32` holds.
+    /// How many requests came; wraps around.
     pub fn requests(&self) -> u32 {
         self.seat.requests.load(Ordering::Relaxed)
     }
 
-    /// Whether there is a request of which the answer is not over.
+    /// Whether there is a request whose answer is not over.
     pub fn is_under_way(&self) -> bool {
         self.seat.under_way.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether nothing of a request is missing: what comes now belongs to the next one.
+    /// Whether no part of a request is missing: further input belongs to the next one.
     pub fn has_said_all(&self) -> bool {
         !self.is_under_way() || !self.seat.waits()
     }
 
-    /// Whether the client may still be sending a body that nobody reads.
+    /// Whether the client may still be sending a body that the service does not read.
     pub fn left_unread(&self) -> bool {
         self.seat.left_unread.load(Ordering::Relaxed)
     }
 
-    /// Notes that a request came, of which the head is here.
+    /// Notes a request whose head has come.
     pub fn asked(&self) -> Asked {
         self.seat.requests.fetch_add(1, Ordering::Relaxed);
         self.seat.under_way.fetch_add(1, Ordering::Relaxed);
@@ -255,13 +255,13 @@ impl Asked {
         Body::new(Awaited { body, begin, ended: false })
     }
 
-    /// The answer's body; its end ends the work. What is answered before the request was read is work, too.
+    /// The answer's body; its end ends the work. An answer given before the request was read counts as work, too.
     pub fn answer(self, body: Body) -> Body {
         self.begin().now();
         Body::new(Answering { body, _work: self.work, _under_way: self.under_way })
     }
 
-    /// Notes that the connection becomes another's than HTTP's: it is worked for to its end.
+    /// Notes that the connection leaves HTTP: the service works for it until it closes.
     pub fn hands_on(self) {
         self.seat.at_work.fetch_add(1, Ordering::Relaxed);
         self.seat.under_way.fetch_add(1, Ordering::Relaxed);
@@ -290,7 +290,7 @@ impl Begin {
 struct Awaited<B: HttpBody> {
     body: B,
     begin: Begin,
-    /// Whether its end was read: a body in chunks does not know that it has ended.
+    /// Whether its end was read: a chunked body does not know that it has ended.
     ended: bool,
 }
 
@@ -353,7 +353,8 @@ fn by_descriptors() -> usize {
     limit.and_then(|limit| usize::try_from(limit).ok()).map_or(MOST, |limit| (limit / 2).clamp(1, MOST))
 }
 
-/// Lets the process have as many descriptors as it may, up to a million: programs that it starts may count them all.
+/// Raises the limit of descriptors as far as the process may, up to a million: programs that it starts may count them
+/// all.
 pub fn raise_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -402,7 +403,7 @@ mod tests {
         let first = seats.enter(address(1)).unwrap();
         let second = seats.enter(address(1)).unwrap();
         let (one, other) = (first.asked(), second.asked());
-        // The first has said all, of the second the body is not here yet.
+        // The first request is complete, the second one's body is missing.
         let _whole = one.body(Full::<Bytes>::default());
         let mut half = other.body(Full::new(Bytes::from("x")));
         let third = seats.enter(address(1)).unwrap();
@@ -448,7 +449,7 @@ mod tests {
         let newcomer = seats.enter(address(4)).unwrap();
         assert_eq!((is_cut(&older), is_cut(&younger), is_cut(&newcomer)), (true, false, false));
         assert!(busy.iter().all(|ticket| !is_cut(ticket)));
-        // Where all are worked for, nobody comes in.
+        // The service works for all of them, so no newcomer gets in.
         let more: Vec<_> = [&younger, &newcomer].map(|ticket| ticket.asked().answer(Body::empty())).into();
         assert!(seats.enter(address(5)).is_none());
         drop((work, more));

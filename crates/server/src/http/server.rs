@@ -1,7 +1,7 @@
 //! The connections: HTTP/1.1, with TLS or without, one task for each, on [event loops](super::event_loop).
 //!
-//! axum's own loop also guesses HTTP/2 without TLS, which nobody speaks to us. The guess costs every connection a second
-//! buffer for as long as it lasts, and thousands of streams last long.
+//! axum's own loop also guesses HTTP/2 without TLS, which no client of Berth speaks. The guess costs every connection a
+//! second buffer while it lasts, and thousands of streams last long.
 
 use std::convert::Infallible;
 use std::io;
@@ -31,42 +31,42 @@ use super::taken::Taken;
 use super::tls::Certificate;
 use crate::config::Http;
 
-/// Before connections are taken again where none can be.
+/// Pause before the service accepts again after it could not accept a connection.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long requests under way may take to end. Streams have no end of their own: they are cut then.
+/// How long requests under way may take to end. Streams have no end of their own; the service cuts them then.
 const DRAIN: Duration = Duration::from_secs(10);
-/// The longest head of a request, in bytes: a stranger may send as much for as long as a head may take.
+/// The longest head of a request, in bytes: a stranger may make the service hold that much for as long as a head may
+/// take.
 const LONGEST_HEAD: usize = 64 << 10;
-/// Browsers ask this name over TLS only, for a year (RFC 6797).
+/// Tells browsers to use this name over TLS only, for a year (RFC 6797).
 const HSTS: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
-/// An address at which the service is reached.
+/// An address at which the service answers.
 pub struct Door {
-    /// Where connections come in.
+    /// Accepts connections.
     pub listener: TcpListener,
-    /// What is behind it.
+    /// The routes behind it.
     pub edge: Edge,
     /// The certificate, where it speaks TLS.
     pub certificate: Option<Arc<Certificate>>,
-    /// The connections that there may be.
+    /// Its seats.
     pub seats: Arc<Seats>,
 }
 
-/// What holds for the connections of every door.
+/// Settings for the connections of every door.
 #[derive(Clone)]
 pub struct House {
-    /// How long the head of a request may take: of the first from the beginning of the connection, of the others from
-    /// their own.
+    /// How long the head of a request may take: the first from the beginning of the connection, others from their own.
     head: Duration,
     /// How long a body may stall.
     grace: Duration,
-    /// How long a client may take nothing of what it is sent.
+    /// How long a client may read nothing of an answer.
     unread: Duration,
     http: http1::Builder,
 }
 
 impl House {
-    /// As it is configured.
+    /// From the configuration.
     pub fn new(http: &Http) -> Self {
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(http.idle_seconds));
@@ -77,7 +77,7 @@ impl House {
     }
 }
 
-/// Answers at every door until told to end; then for a while until the requests under way are answered.
+/// Answers at every door until told to end; then waits a while for the requests under way.
 pub async fn serve(doors: Vec<Door>, house: House, ending: CancellationToken) -> io::Result<()> {
     let loops = EventLoops::start()?;
     let connections = TaskTracker::new();
@@ -119,13 +119,13 @@ async fn accept(door: Door, house: &House, loops: &EventLoops, connections: &Tas
     }
 }
 
-/// Whether a failure is the connection's own, and says nothing of the next.
+/// Whether a failure to accept concerns only this connection, and not the next.
 fn is_of_one(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Who came in.
+/// A new connection.
 struct Guest {
     ticket: Arc<Ticket>,
     from: SocketAddr,
@@ -135,7 +135,7 @@ struct Guest {
 }
 
 async fn connection(house: House, stream: std::net::TcpStream, guest: Guest, ending: CancellationToken) {
-    // What is sent piece by piece, as output is, must not wait for the receipt of the piece before.
+    // Output that is sent piece by piece must not wait until the client acknowledges the piece before.
     let stream = match stream.set_nodelay(true).and_then(|()| TcpStream::from_std(stream)) {
         Ok(stream) => Taken::new(stream, house.unread),
         Err(error) => {
@@ -150,7 +150,7 @@ async fn connection(house: House, stream: std::net::TcpStream, guest: Guest, end
         }
     };
     tokio::select! {
-        // What came in time is read, however late this thread is.
+        // Input that came in time is read, however late this thread is.
         biased;
         () = greet(&house, stream, &guest, &ending) => {}
         () = guest.ticket.cut() => tracing::debug!(from = %guest.from, "a connection is cut: another one came"),
@@ -161,7 +161,7 @@ async fn connection(house: House, stream: std::net::TcpStream, guest: Guest, end
 async fn greet(house: &House, stream: Taken<TcpStream>, guest: &Guest, ending: &CancellationToken) {
     match &guest.certificate {
         None => speak(house, stream, guest, ending).await,
-        // Apart: with the room for it, a connection without TLS would be three times as large.
+        // Boxed: with the room for TLS, a connection without it would be three times as large.
         Some(certificate) => Box::pin(greet_over_tls(certificate, house, stream, guest, ending)).await,
     }
 }

@@ -1,9 +1,9 @@
-//! How many answers without an end there are, and whose.
+//! How many answers without an end there are, and who holds them.
 //!
-//! A stream, a console, a wait or a request into a sandbox holds its connection for as long as its reader or its program
-//! likes, and is never cut for another. So these have three quarters of the connections. Of those an organization, and a
-//! credential, holds at most as many as it leaves free: the first may have half, the next a quarter, and whoever comes
-//! after them still finds some.
+//! A stream, a console, a wait or a request into a sandbox holds its connection as long as its reader or its program
+//! likes, and the service never cuts it in favour of another. So they may have only three quarters of the connections.
+//! An organization, and a credential, holds at most as many of those as it leaves free: the first may have half, the
+//! next a quarter, and a newcomer still finds some.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_domain::{Code, Error, Result};
 use uuid::Uuid;
 
-/// Seconds after which somebody may have ended theirs.
+/// Seconds after which a refused caller should try again.
 const COME_AGAIN: u64 = 5;
 
-/// The answers without an end that there may be.
+/// The places for answers without an end.
 pub struct Streams {
     most: usize,
     table: Mutex<Table>,
@@ -26,7 +26,7 @@ struct Table {
     held: HashMap<Uuid, usize>,
 }
 
-/// A place of one of them; dropped, it is another's.
+/// A place for one of them. Dropping it frees the place.
 pub struct Place {
     streams: Arc<Streams>,
     holders: Vec<Uuid>,
@@ -41,12 +41,12 @@ pub const fn held_long(connections: usize) -> usize {
 }
 
 impl Streams {
-    /// As many as so many connections leave room for.
+    /// The places that so many connections leave room for.
     pub fn of(connections: usize) -> Arc<Self> {
         Arc::new(Self { most: held_long(connections), table: Mutex::default() })
     }
 
-    /// A place that counts for these: a credential and its organization.
+    /// Takes a place for these holders: a credential and its organization.
     ///
     /// # Errors
     /// 429 where one of them holds as many as it leaves free.

@@ -1,16 +1,16 @@
-//! Connections whose other side takes what it is sent.
+//! Connections whose client has to take what the service sends.
 //!
-//! What a client does not take lies with the service: in the connection's buffer, which holds what is left of an answer
-//! whole, and in all that is held until the answer has gone. So who takes nothing for as long as `[http]
-//! unread_seconds` says is cut. Only time counts in which something waits to be written: a stream that has nothing to
-//! say lasts. Who takes anything has the whole time again, since a reader may have a reader of its own that is slow.
+//! What a client does not take stays with the service: in the connection's buffer, which holds the rest of an answer,
+//! and in everything held until the answer is out. So the service cuts a client that takes nothing for `[http]
+//! unread_seconds`. Only time in which something waits to be written counts: a silent stream lasts. A client that takes
+//! anything gets the whole time again, since it may have a slow reader of its own.
 //!
-//! This is the innermost stream, below TLS, so that every byte that leaves the service is seen. What the kernel has
-//! taken counts as taken: of a client that stops it holds some MiB at most, and it takes more once a third of them has
-//! gone.
+//! This is the innermost stream, below TLS, so it sees every byte that leaves the service. Bytes that the kernel has
+//! accepted count as taken: for a client that stops, the kernel holds some MiB at most, and it accepts more once a
+//! third of them has gone.
 //!
-//! Where a write is done at once, nothing is asked of any clock. The first one that has to wait notes when that was; the
-//! timer is made once, and goes on to the end of another wait when it fires.
+//! A write that completes at once does not read the clock. The first write that has to wait notes the time. The timer
+//! is made once; when it fires during a later wait, it is set to the end of that wait.
 
 use std::io;
 use std::pin::Pin;
@@ -20,23 +20,23 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A stream whose other side takes what it is sent, or is cut.
+/// A stream that is cut if its client takes nothing.
 pub struct Taken<S> {
     stream: S,
-    /// How long nothing may be taken.
+    /// How long the client may take nothing.
     patience: Duration,
-    /// Since when nothing is taken of what waits to be written.
+    /// Since when the client has taken nothing of the bytes that wait.
     since: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Taken<S> {
-    /// A stream of which nothing may be taken for so long.
+    /// A stream whose client may take nothing for so long.
     pub const fn new(stream: S, patience: Duration) -> Self {
         Self { stream, patience, since: None, timer: None }
     }
 
-    /// What became of a write, or that it has waited for too long.
+    /// The result of a write, or an error if it has waited too long.
     fn judge(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             self.since = None;
@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes that wait for their reader beside those that are written.
+    /// Bytes that may wait for the reader beside those being written.
     const ROOM: usize = 4;
     const SHORT: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_hours(1);
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(stream.write_all(&[1; ROOM + 1]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
         let mut taken = [0; ROOM];
         client.read_exact(&mut taken).await.unwrap();
-        // One that reads on is written to again.
+        // A reader that reads on gets more.
         stream.write_all(&[1; ROOM]).await.unwrap();
     }
 
@@ -119,7 +119,7 @@ mod tests {
     async fn what_has_nothing_to_say_lasts() {
         let (mut stream, mut client) = connection(SHORT);
         for _ in 0..2 {
-            // However long it lies there, nothing waits behind it.
+            // However long they stay unread, nothing waits behind them.
             stream.write_all(&[1; ROOM]).await.unwrap();
             tokio::time::sleep(2 * SHORT).await;
             client.read_exact(&mut [0; ROOM]).await.unwrap();
@@ -137,7 +137,7 @@ mod tests {
         client.read_u8().await.unwrap();
         stream.write_all(&[1]).await.unwrap();
         assert_eq!(stream.since, None);
-        // The timer of the first wait says nothing of another one.
+        // The timer of the first wait must not end another one.
         stream.timer = Some(Box::pin(sleep_until(Instant::now())));
         tokio::time::sleep(SHORT).await;
         assert!(stream.write(&[1]).now_or_never().is_none());

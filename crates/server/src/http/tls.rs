@@ -1,7 +1,7 @@
-//! The service's own certificate: read from PEM files, and read anew while it serves.
+//! The service's own certificate: read from PEM files, and read again while it serves.
 //!
-//! Who renews certificates replaces the files and sends SIGHUP. Connections that are there go on as they are; a new one
-//! gets what was read last. Files that cannot be used leave the certificate as it was.
+//! To renew the certificate, the operator replaces the files and sends SIGHUP. Existing connections go on unchanged; a
+//! new one gets the latest certificate. If the files are unusable, the service keeps the old one.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -27,14 +27,14 @@ impl Certificate {
         Ok(Self { files: files.clone(), current: RwLock::new(read(files)?) })
     }
 
-    /// Reads both files again; where they cannot be used, what was read before stays.
+    /// Reads both files again; keeps the old certificate if they are unusable.
     pub fn reload(&self) -> Result<()> {
         let new = read(&self.files)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
 
-    /// Reads both files again whenever SIGHUP comes.
+    /// Reads both files again at every SIGHUP.
     pub async fn reload_on_hangup(self: Arc<Self>) {
         let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
         while hangups.recv().await.is_some() {
@@ -45,7 +45,7 @@ impl Certificate {
         }
     }
 
-    /// What greets the next connection.
+    /// The acceptor for the next connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.current.read().unwrap_or_else(PoisonError::into_inner).clone())
     }

@@ -1,13 +1,13 @@
-//! Requests by class of route and status, since the process began: for `/metrics`.
+//! Requests by class of route and status since the process began, for `/metrics`.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Statuses that are counted, from 100 on.
+/// Number of counted statuses, from 100 on.
 const STATUSES: usize = 500;
 
-/// What a path belongs to.
+/// The class of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// `/v1`: models.
@@ -22,7 +22,7 @@ pub enum Class {
     Api,
     /// `/healthz`, `/readyz`, `/metrics`.
     Probes,
-    /// Pages, documents and what no route knows.
+    /// Pages, documents and unknown paths.
     Other,
 }
 
@@ -58,14 +58,14 @@ pub struct Traffic {
     micros: [AtomicU64; CLASSES.len()],
 }
 
-/// Those of this process.
+/// The counts of this process.
 pub static TRAFFIC: Traffic = Traffic {
     requests: [const { [const { AtomicU64::new(0) }; STATUSES] }; CLASSES.len()],
     micros: [const { AtomicU64::new(0) }; CLASSES.len()],
 };
 
 impl Traffic {
-    /// Counts a request that was answered: how long it took until the answer began.
+    /// Counts an answered request, with the time until its answer began.
     pub fn count(&self, class: Class, status: u16, took: Duration) {
         let row = class as usize;
         if let Some(count) = self.requests[row].get(usize::from(status).wrapping_sub(100)) {

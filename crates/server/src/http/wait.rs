@@ -1,4 +1,4 @@
-//! Waiting for a row: looked at again whenever it changes, until it is so or the time is over.
+//! Waiting for a row: a handler looks at the row whenever it changes, until it is as wanted or the time is over.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::db::{Db, Signal};
 
 /// Longest wait, in seconds (contract, section 3).
 pub const LONGEST: i64 = 300;
-/// Wait where nobody says otherwise, in seconds.
+/// Default wait, in seconds.
 pub const DEFAULT: i64 = 60;
 
 /// A wait for a row.
@@ -22,14 +22,14 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Begins to wait; the row has to be looked at after this.
+    /// Begins to wait. The caller must look at the row after this, or it may miss a change.
     pub fn begin(db: &Db, table: &'static str, id: Uuid, seconds: i64) -> Self {
         let deadline = Instant::now() + Duration::from_secs(seconds.unsigned_abs());
         Self { signals: db.watch(), row: Signal::Row(table, id), deadline }
     }
 
-    /// Returns when the row may have changed; whether that was before the time is over. Who may not look any more, as
-    /// `refusal` tells, gets that.
+    /// Returns when the row may have changed: true if that was in time. Fails once `refusal` returns, because the
+    /// caller may not look any more.
     pub async fn changed(&mut self, refusal: impl Future<Output = Error>) -> Result<bool> {
         let Self { signals, row, deadline } = self;
         let changed = async {

@@ -5,17 +5,17 @@ use std::time::Duration;
 use axum::extract::ws::{CloseFrame, Message};
 use futures::{Sink, SinkExt, Stream, StreamExt};
 
-/// How long the other side may take to say goodbye, too.
+/// How long the other side may take to answer the close.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// Closes a WebSocket and waits for the other side to have read why. A connection that ends with input unread is reset,
-/// and the reset overtakes what was said last: the code with which a program ended.
+/// Closes a WebSocket and waits until the other side has read why. Closing a connection with unread input resets it,
+/// and the reset overtakes the last message: the exit code of a program.
 pub async fn close<E>(
     mut socket: impl Sink<Message, Error = E> + Stream<Item = Result<Message, E>> + Unpin,
     frame: Option<CloseFrame>,
 ) {
     if socket.send(Message::Close(frame)).await.is_err() {
-        // The other side is gone already.
+        // The other side is already gone.
         return;
     }
     let last = async { while let Some(Ok(_)) = socket.next().await {} };
@@ -29,7 +29,7 @@ mod tests {
 
     use super::*;
 
-    /// A socket whose other side sends so many messages more, and then ends or falls silent.
+    /// A socket whose other side sends so many more messages, and then ends or falls silent.
     struct Scripted {
         more: usize,
         ends: bool,

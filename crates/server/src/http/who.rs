@@ -24,9 +24,9 @@ pub enum Who {
         id: KeyId,
         /// The project it belongs to.
         project: ProjectId,
-        /// What it is good for.
+        /// The scopes of the key.
         scopes: KeyScopes,
-        /// Where it is used from.
+        /// The address from which it is used.
         from: ClientAddress,
     },
 }
