@@ -1,4 +1,4 @@
-//! The audit record of every mutation: who did what to what, written by the transaction that does it.
+//! The audit record of every mutation: who did what to what. The transaction that makes the change writes it.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use super::{DbError, Tx, event, record};
 use crate::columns;
 
-/// Who does something.
+/// Who acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
     /// A person.
@@ -18,7 +18,7 @@ pub enum Actor {
     Key(KeyId),
     /// The platform itself.
     Platform,
-    /// Somebody who is not signed in.
+    /// A person who is not signed in.
     Nobody,
 }
 
@@ -46,15 +46,15 @@ impl Actor {
 /// A record about to be written.
 #[derive(Clone, Debug)]
 pub struct Audit<'a> {
-    /// The organization it belongs to; `None` for what belongs to the platform or to a person alone.
+    /// The organization it belongs to; `None` if it belongs to the platform or to a person alone.
     pub org: Option<OrgId>,
     /// The project it belongs to.
     pub project: Option<ProjectId>,
     /// Who did it.
     pub actor: Actor,
-    /// The request by which it was done.
+    /// The request that did it.
     pub request_id: &'a str,
-    /// Where that request came from; stands as `address` in the data of the record.
+    /// Where that request came from; the record's data has it as `address`.
     pub from: Option<IpAddr>,
     /// What was done: `vm.create`, `org.update`, ….
     pub action: &'a str,
@@ -65,13 +65,13 @@ pub struct Audit<'a> {
 }
 
 impl Audit<'_> {
-    /// The record with more about what was done.
+    /// The record with more details.
     #[must_use]
     pub fn with(self, data: Json) -> Self {
         Self { data, ..self }
     }
 
-    /// Writes the record, and an event of the same name for who watches the project.
+    /// Writes the record, and an event of the same name for those who watch the project.
     pub async fn write_and_tell(self, tx: &mut Tx, now: Timestamp) -> Result<(), DbError> {
         if let Some(project) = self.project {
             event::emit(tx, project, self.action, self.subject, &self.data, now).await?;

@@ -1,27 +1,28 @@
-//! Transactions of callers: who may is asked again inside the transaction that acts.
+//! Transactions of callers: a transaction that acts for a caller checks again that the caller may act.
 //!
-//! A request is authorized when its head is read; its body may come much later, and what it asks for waits for the
-//! writer. Between the two a role may be taken, a credential revoked, somebody suspended. So whoever acts for a caller
-//! begins with [`Db::begin_as`]: nobody else writes until it is over, and what it was told of the caller holds. There
-//! everybody takes turns at the writer ([`lane`](super::lane)), so that nobody's changes keep others from theirs.
+//! The service authorizes a request when it has read the head. The body may come much later, and the transaction then
+//! waits for the writer. Meanwhile somebody may take the caller's role, revoke the credential or suspend the caller. So
+//! code that acts for a caller begins with [`Db::begin_as`]: no one else writes until that transaction is over, so what
+//! it read of the caller stays true. All tenants take turns at the writer ([`lane`](super::lane)), so that no tenant's
+//! changes keep others from theirs.
 
 use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{Db, Tx};
 
-/// Who acts, with what was granted to them.
+/// Who acts, with what an extractor granted them.
 #[async_trait]
 pub trait Authority: Sync {
-    /// With whose transactions this one takes turns: the organization's, else the person's or the key's.
+    /// The tenant whose transactions take turns with this one: the organization, else the person or the key.
     fn tenant(&self) -> Uuid;
 
-    /// Refuses what the caller may not do any more, by what the transaction sees.
+    /// Refuses if the caller may not do it any more, by what the transaction reads.
     async fn confirm(&self, tx: &mut Tx) -> berth_domain::Result<()>;
 }
 
 impl Db {
-    /// Begins a transaction that acts for a caller, who still may.
+    /// Begins a transaction for a caller, after checking that the caller still may act.
     pub async fn begin_as(&self, caller: &impl Authority) -> berth_domain::Result<Tx> {
         let turn = self.lanes.enter(caller.tenant(), self.wait).await?;
         let mut tx = self.begin().await?;

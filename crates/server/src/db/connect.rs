@@ -1,7 +1,7 @@
 //! The way to a database: its address, and connections to it.
 //!
-//! Who starts a service reads what goes wrong here, so that each refusal names what was typed or where nobody answers,
-//! and never the password that stands in the address.
+//! The operator who starts a service reads these errors, so each names what was typed or which server does not answer,
+//! and none shows the password in the address.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,21 +18,21 @@ use super::{DbError, Pools};
 
 /// Connections that read at the same time.
 const READERS: u32 = 8;
-/// How long the first connection to a file may take, which recovers what a power cut left, on a disk that may be busy.
+/// How long the first connection to a file may take: it recovers what a power failure left, on a disk that may be busy.
 const OPEN: Duration = Duration::from_mins(1);
 /// How long the first connection to a server may take.
 const REACH: Duration = Duration::from_secs(5);
 
 const FORMS: &str = "write sqlite:PATH, or postgres://user:password@host/name";
 
-/// Which database an address means.
+/// The kind of database that an address means.
 #[derive(Debug, PartialEq, Eq)]
 enum Address<'a> {
     File(&'a Path),
     Server(&'a str),
 }
 
-/// Refuses an address that means no database that Berth knows; the refusal says which forms there are.
+/// Refuses an address that means no database that Berth knows; the error lists the possible forms.
 pub fn check_address(url: &str) -> Result<(), String> {
     read(url).map(drop)
 }
@@ -57,7 +57,7 @@ fn read(url: &str) -> Result<Address<'_>, String> {
     Ok(Address::File(Path::new(path)))
 }
 
-/// The folder in which a database lies; none of one on a server.
+/// The folder of a database's file; `None` for one on a server.
 pub fn disk_of(url: &str) -> Option<PathBuf> {
     match read(url).ok()? {
         Address::File(path) => {
@@ -72,7 +72,7 @@ fn is_scheme(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "+.-".contains(c))
 }
 
-/// Opens the way to a database, on which nobody waits for a connection or a lock longer than `wait`.
+/// Opens a database. Callers wait at most `wait` for a connection or a lock.
 pub(super) async fn open(url: &str, wait: Duration) -> Result<Pools, DbError> {
     match read(url).map_err(|wrong| DbError::Other(format!("its address {wrong}")))? {
         Address::File(path) => open_file(path, wait).await,
@@ -96,8 +96,8 @@ async fn open_file(path: &Path, wait: Duration) -> Result<Pools, DbError> {
         .max_connections(1)
         .acquire_timeout(wait)
         .test_before_acquire(false)
-        // SQLite ends a transaction by itself when its disk is full; what then cannot be rolled back
-        // again would stay "in a transaction" for ever.
+        // SQLite ends a transaction by itself when its disk is full. The rollback then fails, and the connection would
+        // count as "in a transaction" for ever.
         .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
         .connect_with(options.clone())
         .await?;
@@ -122,8 +122,8 @@ pub async fn copy(url: &str, to: &Path) -> Result<(), DbError> {
     let named = |error: sqlx::Error| DbError::Other(format!("{} to {}: {error}", path.display(), to.display()));
     let mut connection = SqliteConnection::connect_with(&options).await.map_err(named)?;
     let name = to.to_str().ok_or_else(|| DbError::Other("the name of the copy is not UTF-8".into()))?;
-    // SQLite writes into a file that is there if it is empty, and follows a link to one that is not there. This makes
-    // the file, and follows none.
+    // SQLite writes into an existing file if that is empty, and follows a link to a missing file. This call makes the
+    // file, and follows no link.
     std::fs::OpenOptions::new().write(true).create_new(true).open(to).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => DbError::Other(format!("{} is there already; name a new file", to.display())),
         _ => DbError::Other(format!("{}: {error}", to.display())),
@@ -142,7 +142,7 @@ async fn open_server(url: &str, patience: Duration, wait: Duration) -> Result<Po
     let options = PgConnectOptions::from_str(url)?;
     let locked = wait.as_millis().to_string();
     let options = options.options([("lock_timeout", locked.as_str())]);
-    // One by itself: a pool tells only that time was over, not why.
+    // Connects once without the pool: a pool reports only that time is over, not why.
     let place = format!("PostgreSQL at {}, port {}", options.get_host(), options.get_port());
     let first = timeout(patience, PgConnection::connect_with(&options)).await;
     let first = first.map_err(|_| DbError::Unavailable(format!("{place} did not answer within {patience:?}")))?;
@@ -218,7 +218,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_is_away_is_named() {
-        // Nobody listens there, and nobody else gets it.
+        // No one listens there, and no one else gets the port.
         let held = tokio::net::TcpSocket::new_v4().unwrap();
         held.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let port = held.local_addr().unwrap().port();
@@ -253,7 +253,7 @@ mod tests {
         }
         assert!(!at("elsewhere").exists() && std::fs::metadata(at("empty")).unwrap().len() == 0);
         db.close().await;
-        // A copy that cannot be made leaves no file.
+        // A failed copy leaves no file.
         std::fs::write(at("text.db"), "this is not a database").unwrap();
         copy(&format!("sqlite:{}", at("text.db").display()), &at("none.db")).await.unwrap_err();
         assert!(!at("none.db").exists());

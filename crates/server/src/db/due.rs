@@ -1,5 +1,6 @@
-//! Work lists of rows that belong to projects: the longest due of each organization first, then the second of each, so
-//! that one with a thousand due rows does not fill the list; and an organization's own in turns of its projects.
+//! Work lists of rows that belong to projects: first the longest due row of each organization, then the second of each,
+//! so that an organization with a thousand due rows does not fill the list. Within an organization, its projects take
+//! turns the same way.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -9,12 +10,12 @@ use berth_domain::ids::Owner;
 
 use super::{Db, DbError, FromRow, Row, Signal, Value, sql};
 
-/// Tables whose rows say when they want work, and may be looked at earlier.
+/// Tables whose rows say when they want work; looking at a row earlier does no harm.
 const TABLES: [&str; 8] =
     ["vms", "disks", "images", "sandboxes", "sandbox_templates", "sandbox_layers", "sandbox_memories", "outbox"];
 
-/// Has every row that waits be looked at now. Where the clock was set back, it would wait for as long as that had been
-/// ahead; who looks at it sets another time.
+/// Makes all waiting rows due now. After the clock was set back, they would else wait as long as the clock had been
+/// ahead; the worker that looks at a row sets a new time.
 pub async fn look_at_all(db: &Db, now: Timestamp) -> Result<(), DbError> {
     let mut tx = db.begin().await?;
     for table in TABLES {
@@ -24,7 +25,7 @@ pub async fn look_at_all(db: &Db, now: Timestamp) -> Result<(), DbError> {
     tx.commit().await
 }
 
-/// A row that wants work, and whose it is; none where it is the platform's.
+/// A row that wants work, and its owner; no owner where the row is the platform's.
 struct DueRow<K>(K, Option<Owner>);
 
 impl<K: FromStr<Err: Display>> FromRow for DueRow<K> {
@@ -44,22 +45,22 @@ impl FromRow for Earliest {
 /// Rows that want work.
 #[derive(Debug)]
 pub struct Due<K> {
-    /// Those whose time has come, longest due first, and whose each is; none where it is the platform's.
+    /// Due rows with their owners, longest due first; no owner where a row is the platform's.
     pub now: Vec<(K, Option<Owner>)>,
-    /// When the next one's time comes.
+    /// When the next row becomes due.
     pub next: Option<Timestamp>,
 }
 
 impl<K> Due<K> {
-    /// Sorts a work list of nobody's, longest due first, into what is due and what comes next.
+    /// Splits a work list of the platform's rows, longest due first, into what is due and what comes next.
     pub fn at(now: Timestamp, list: Vec<(K, Timestamp)>) -> Self {
         let next = list.iter().map(|(_, at)| *at).find(|at| *at > now);
         Self { now: list.into_iter().filter(|(_, at)| *at <= now).map(|(key, _)| (key, None)).collect(), next }
     }
 }
 
-/// Rows of a table that want work, organizations in turn, at most `limit`. The table has `id`, `org_id`, `project_id`
-/// and `work_at`.
+/// Rows of a table that want work, at most `limit`, with organizations taking turns. The table has `id`, `org_id`,
+/// `project_id` and `work_at`.
 pub async fn of_projects<K: FromStr<Err: Display>>(
     db: &Db,
     table: &'static str,
@@ -81,7 +82,7 @@ pub async fn of_projects<K: FromStr<Err: Display>>(
     Ok(Due { now: due.into_iter().map(|DueRow(id, owner)| (id, owner)).collect(), next })
 }
 
-/// Whose a row of such a table is.
+/// The owner of a row of such a table.
 pub async fn owner(db: &Db, table: &'static str, id: impl Into<Value>) -> Result<Option<Owner>, DbError> {
     let owner: Option<Option<Owner>> =
         sql(format!("SELECT org_id, project_id FROM {table} WHERE id = $1")).bind(id).fetch_optional(db).await?;

@@ -1,4 +1,4 @@
-//! Events of a project: written by every service in the transaction of what happens, told on commit.
+//! Events of a project: every service writes them in the transaction of what happens; the commit tells the watchers.
 
 use berth_domain::Timestamp;
 use berth_domain::ids::ProjectId;
@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use super::{DbError, Signal, Tx, record};
 use crate::columns;
 
-/// Writes an event; watchers are told on commit.
+/// Writes an event; the commit tells the watchers.
 pub async fn emit(
     tx: &mut Tx,
     project: ProjectId,

@@ -1,4 +1,4 @@
-//! Answers of creations, kept beside what they created.
+//! Kept answers of creations, beside what they created.
 //!
 //! They belong to no service: every service's creation writes one in its own transaction.
 
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{DbError, FromRow, Row, Tx, record, sql};
 use crate::columns;
 
-/// What a kept answer is found by.
+/// The key of a kept answer.
 pub struct Slot<'a> {
     /// Who asked.
     pub caller: Uuid,
@@ -35,7 +35,7 @@ impl FromRow for Kept {
 }
 
 impl Slot<'_> {
-    /// The answer kept here after `since`.
+    /// The answer kept in this slot after `since`.
     pub async fn find(&self, tx: &mut Tx, since: Timestamp) -> Result<Option<Kept>, DbError> {
         sql("SELECT body_hash, headers, body FROM idempotency \
              WHERE caller = $1 AND path = $2 AND key = $3 AND created_at > $4")
@@ -47,7 +47,7 @@ impl Slot<'_> {
         .await
     }
 
-    /// Keeps an answer here; forgets all that were kept before `since`.
+    /// Keeps an answer in this slot; removes all that were kept before `since`.
     pub async fn put(&self, tx: &mut Tx, kept: &Kept, now: Timestamp, since: Timestamp) -> Result<(), DbError> {
         sql("DELETE FROM idempotency WHERE (caller = $1 AND path = $2 AND key = $3) OR created_at <= $4")
             .bind(self.caller.to_string())

@@ -1,11 +1,11 @@
-//! Who keeps a database: one data folder, and of its services the one that came last.
+//! The keeper of a database: one data folder, and of its services the one that came last.
 //!
-//! The rows speak of machines, disks and processes of one host and lie in one folder. A service on another folder would
-//! find none of them, take them for lost and start them a second time; so the database names its folder, and refuses
-//! others until somebody says that the folder is to change. The same folder in the same place is let in at once,
-//! however its last service ended: the folder's own lock keeps two of them apart. A copy of a folder has the same name
-//! as what it was copied from: it is refused while the service of the other one runs, until somebody says that it is to
-//! take over. So a service looks every few seconds whether it is still the one that came last, and ends where it is
+//! The rows describe machines, disks and processes of one host, which lie in one folder. A service with another folder
+//! would find none of them, take them for lost and start them a second time. So the database names its folder and
+//! refuses others until the operator says that the folder is to change. It admits the same folder in the same place at
+//! once, however the last service ended, since the folder's own lock keeps two services apart. A copy of a folder has
+//! the same id as its original: the database refuses it while the other's service runs, until the operator says that it
+//! is to take over. So a service checks every few seconds whether it is still the one that came last, and ends if it is
 //! not.
 
 use berth_domain::Timestamp;
@@ -16,10 +16,10 @@ use crate::columns;
 
 /// The table, of one row.
 const TABLE: &str = "keeper";
-/// Seconds after which a service that was not seen does not run any more.
+/// Seconds without a sign of life after which a service counts as gone.
 pub const GONE: i64 = 30;
 
-/// Who keeps a database.
+/// The keeper of a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keeper {
     /// The data folder's id.
@@ -35,7 +35,7 @@ pub struct Keeper {
 /// A keeper as the database knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Who.
+    /// The keeper.
     pub keeper: Keeper,
     /// Whether its service has not ended in good order.
     pub runs: bool,
@@ -56,7 +56,7 @@ impl FromRow for Known {
 }
 
 impl Known {
-    /// Why another service may not have the database; `None` where it may.
+    /// Why another service may not have the database; `None` if it may.
     pub fn refuses(&self, asks: &Keeper, takes_over: bool, now: Timestamp) -> Option<String> {
         let Keeper { folder: kept_by, path, host, .. } = &self.keeper;
         let seconds = now.seconds().abs_diff(self.seen_at.seconds());
@@ -92,12 +92,12 @@ impl Known {
     }
 }
 
-/// Who keeps the database; `None` in a new one.
+/// The database's keeper; `None` in a new one.
 pub async fn find(on: impl On) -> Result<Option<Known>, DbError> {
     sql("SELECT folder, path, host, run, runs, seen_at FROM keeper WHERE id = 1").fetch_optional(on).await
 }
 
-/// Takes the database for a service, where its present keeper lets it: else why not.
+/// Takes the database for a service; the inner error says why its present keeper does not let it.
 pub async fn take(db: &Db, keeper: &Keeper, takes_over: bool, now: Timestamp) -> Result<Result<(), String>, DbError> {
     let mut tx = db.begin().await?;
     if let Some(reason) = find(&mut tx).await?.and_then(|known| known.refuses(keeper, takes_over, now)) {
@@ -112,7 +112,7 @@ pub async fn take(db: &Db, keeper: &Keeper, takes_over: bool, now: Timestamp) ->
     Ok(Ok(()))
 }
 
-/// Notes that a service still runs; `false` where another one came after it.
+/// Notes that a service still runs; `false` if another one came after it.
 pub async fn seen(db: &Db, run: Uuid, now: Timestamp) -> Result<bool, DbError> {
     note(db, run, true, now).await
 }

@@ -1,9 +1,9 @@
-//! Turns at the writer: one transaction writes at a time, and who wants many waits for their own first.
+//! Turns at the writer: one transaction writes at a time, and a tenant with many transactions waits for its own first.
 //!
-//! A queue in the order of asking is one tenant's for as long as it fills it, and the others are refused after five
-//! seconds. So a tenant has [`AHEAD`] transactions at or before the writer, and its others wait behind those: whoever
-//! else comes waits for two of each at most. No rate has to be chosen, and a tenant alone writes as fast as the
-//! database does.
+//! In a queue in the order of arrival, one tenant could fill the queue, and after five seconds the others would be
+//! refused. So a tenant has at most [`AHEAD`] transactions at or before the writer, and its others wait behind those: a
+//! newcomer waits for two of each other tenant at most. Nobody has to choose a rate, and a tenant alone writes as fast
+//! as the database does.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,10 +16,10 @@ use uuid::Uuid;
 
 /// Transactions of a tenant that write or wait for the writer: while one writes, the next is ready.
 pub const AHEAD: usize = 2;
-/// Seconds after which some of a tenant's transactions are over.
+/// Seconds after which a refused client should try again: some of the tenant's transactions are over then.
 const COME_AGAIN: u64 = 1;
 
-/// The lanes of those who write or want to.
+/// The lanes of the tenants that write or want to.
 #[derive(Debug, Default)]
 pub struct Lanes(Mutex<HashMap<Uuid, Entry>>);
 
@@ -32,7 +32,7 @@ struct Entry {
     begun: u64,
 }
 
-/// Being in a lane. The last one to leave closes it.
+/// A transaction's stay in a lane. The last one to leave closes the lane.
 #[derive(Debug)]
 struct Inside {
     lanes: Arc<Lanes>,
@@ -42,7 +42,7 @@ struct Inside {
 /// A turn of a lane, until it is dropped.
 #[derive(Debug)]
 pub struct Turn {
-    // Given back before the lane may be closed.
+    // Dropped first: it returns the turn before the lane may close.
     _turn: OwnedSemaphorePermit,
     inside: Inside,
 }
@@ -62,10 +62,10 @@ impl Lanes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn in a tenant's lane, waited for as long as this.
+    /// Waits for a turn in a tenant's lane, at most `patience`.
     ///
     /// # Errors
-    /// 429 where the tenant's others took that long; 503 where the writer took none of them in that time.
+    /// 429 where the tenant's own transactions took that long; 503 where the writer took none of them in that time.
     pub async fn enter(self: &Arc<Self>, whose: Uuid, patience: Duration) -> Result<Turn> {
         let (turns, before) = {
             let mut lanes = self.lanes();
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Begins a transaction for a tenant and waits until it stands in its lane.
+    /// Begins a transaction for a tenant and waits until it is in its lane.
     async fn begins(db: &Db, tasks: &mut JoinSet<()>, order: &Arc<Mutex<Vec<u128>>>, whose: u128) {
         let before = db.lanes.count(Of(whose).tenant());
         let (own, order) = (db.clone(), order.clone());
@@ -176,7 +176,7 @@ mod tests {
         }
         let stuck = lanes.enter(one, Duration::ZERO).await.unwrap_err();
         assert_eq!(stuck.code, Code::Unavailable, "nobody's changes are made");
-        // It waits before one of the others begins.
+        // It enters the lane before one of the others begins.
         let (refused, ()) = tokio::join!(lanes.enter(one, Duration::from_millis(1)), async { held[0].begun() });
         let refused = refused.unwrap_err();
         assert_eq!((refused.code, refused.retry_after), (Code::TooMany, Some(COME_AGAIN)));

@@ -1,5 +1,5 @@
-//! What callers ask of a list: the page, the rows it is narrowed to, and their order. One rule for every list; a list says
-//! only which of its columns hold a name, a status and labels.
+//! What callers can ask of a list: the page, filters and the order. All lists follow this rule; a list says only which
+//! of its columns hold a name, a status and labels.
 
 use std::borrow::Cow;
 
@@ -7,16 +7,16 @@ use berth_domain::page::Page;
 
 use super::{Value, json};
 
-/// By what callers may narrow and order a list. Columns are qualified: other tables may stand beside them.
+/// The columns by which callers may filter and order a list. They are qualified, since the query may join other tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Listed {
-    /// What tells rows apart that are equal in everything else.
+    /// The column that makes the order of equal rows definite.
     pub id: &'static str,
-    /// When a row was made.
+    /// The time of a row's creation.
     pub created: &'static str,
     /// The name, where rows have one; never null.
     pub name: Option<&'static str>,
-    /// Where a row stands.
+    /// The status of a row.
     pub status: Option<Words>,
     /// Pairs as JSON.
     pub labels: Option<&'static str>,
@@ -25,15 +25,15 @@ pub struct Listed {
 /// A column of words.
 #[derive(Clone, Copy, Debug)]
 pub struct Words {
-    /// What callers call it.
+    /// The name of the query parameter.
     pub param: &'static str,
     /// The column.
     pub column: &'static str,
-    /// The words of rows that the list shows.
+    /// The words that the list shows.
     pub words: &'static [&'static str],
 }
 
-/// What a caller asks of a list.
+/// A caller's query of a list.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
     /// The page.
@@ -42,7 +42,7 @@ pub struct Listing {
     pub status: Option<&'static str>,
     /// Only this name.
     pub name: Option<String>,
-    /// Only those with this label, and with this value where one is given.
+    /// Only rows with this label, and with this value if one is given.
     pub label: Option<(String, Option<String>)>,
     /// The order.
     pub sort: Sort,
@@ -63,7 +63,7 @@ pub enum Sort {
 }
 
 impl Words {
-    /// Reads a word; the message names the known ones.
+    /// Parses a word; the message names the known ones.
     pub fn read(&self, text: &str) -> Result<&'static str, String> {
         let known = self.words.iter().find(|word| **word == text);
         known.copied().ok_or_else(|| format!("must be one of: {}", self.words.join(" ")))
@@ -71,7 +71,7 @@ impl Words {
 }
 
 impl Listed {
-    /// Reads an order that this list has.
+    /// Parses an order that this list has.
     pub fn sort(&self, text: &str) -> Result<Sort, String> {
         match text {
             "-created_at" => Ok(Sort::Newest),
@@ -83,7 +83,7 @@ impl Listed {
         }
     }
 
-    /// `ORDER BY …`; rows of one name and one moment have an order, too.
+    /// `ORDER BY …`; also orders rows of the same name or moment.
     pub(super) fn order(&self, sort: Sort) -> String {
         let Self { id, created, .. } = self;
         let newest = format!("{created} DESC, {id} DESC");
@@ -95,7 +95,7 @@ impl Listed {
         }
     }
 
-    /// Adds the conditions of a listing to what stands after `FROM`, and their arguments to the others.
+    /// Adds the conditions of a listing to the text after `FROM`, and their arguments to `args`.
     pub(super) fn narrow(&self, from: &mut Cow<'static, str>, args: &mut Vec<Value>, listing: &Listing) {
         let status = self.status.map(|words| words.column).zip(listing.status.map(Value::from));
         let name = self.name.zip(listing.name.as_ref().map(Value::from));

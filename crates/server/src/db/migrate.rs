@@ -1,8 +1,7 @@
 //! The schema: one list of migrations, in each database's own folder under the same number.
 //!
-//! Rule: expand, then contract. A migration only adds; what became useless is removed by a later
-//! release, when no running service reads it any more. Applied in order they equal the schema of a
-//! fresh installation.
+//! Rule: expand, then contract. A migration only adds; a later release removes what became useless, when no running
+//! service reads it any more. Applied in order, the migrations equal the schema of a fresh installation.
 //!
 //! The list stands here and is not made by sqlx's macro: the macro would have SQLite and the whole
 //! of TLS compiled a second time, for the compiler's own use.
@@ -33,7 +32,7 @@ macro_rules! steps {
     };
 }
 
-/// Every migration, in order. A number that is missing was never anybody's: numbers are given out before the work begins.
+/// Every migration, in order. A missing number was never used: numbers are given out before the work begins.
 const STEPS: &[Step] = steps![
     1 "0001" "foundation",
     2 "0002" "image_status",
@@ -58,7 +57,7 @@ const STEPS: &[Step] = steps![
     25 "0025" "machines",
 ];
 
-/// Brings the schema up to date; does nothing where it is.
+/// Brings the schema up to date; does nothing if it is.
 pub(super) async fn run(db: &Db) -> Result<(), DbError> {
     match &db.pools {
         Pools::Sqlite { write, .. } => migrator(|s| s.sqlite).run(write).await,
@@ -67,14 +66,14 @@ pub(super) async fn run(db: &Db) -> Result<(), DbError> {
     .map_err(refused)
 }
 
-/// Whether the last migration of the list is done, by what the database says now.
+/// Whether the last migration of the list is applied, according to the database.
 pub(super) async fn is_current(db: &Db) -> Result<bool, DbError> {
     let last = STEPS.last().map_or(0, |step| step.version);
     let found: i64 = sql("SELECT COUNT(*) FROM _sqlx_migrations WHERE version = $1").bind(last).fetch_one(db).await?;
     Ok(found == 1)
 }
 
-/// Why the schema cannot be used, for who starts the service.
+/// Why the service cannot use the schema, for the operator.
 fn refused(error: MigrateError) -> DbError {
     match error {
         MigrateError::VersionMissing(found) => DbError::Other(format!(
@@ -109,7 +108,7 @@ mod tests {
     use super::{STEPS, sql};
     use crate::db::Db;
 
-    /// What starting says of a database in which this was done behind its back.
+    /// The error of a start on a database that somebody changed in this way.
     async fn refusal_after(change: &'static str) -> String {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();

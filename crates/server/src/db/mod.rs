@@ -5,8 +5,8 @@
 //! it (WAL). PostgreSQL takes the same statements: `$1` parameters, `BIGINT` for every integer and
 //! every time (microseconds), `TEXT` for the rest, and nothing that only one of the two knows.
 //!
-//! A transaction collects what it touched ([`Signal`]); on commit, and only then, the workers are
-//! woken and the watchers told.
+//! A transaction collects what it touched ([`Signal`]). On commit, and only then, it wakes the workers and tells the
+//! watchers.
 
 pub mod audit;
 mod authority;
@@ -45,17 +45,18 @@ pub use connect::{check_address, copy, disk_of};
 pub use query::{On, PageQuery, Query, Value, page_of, sql};
 pub use row::{FromRow, Row};
 
-/// PostgreSQL, too, has one writer at a time: a transaction that read a row may write it. The key is the word `berth`.
+/// PostgreSQL, too, has one writer at a time, so that a transaction may write a row that it read. The key is the word
+/// `berth`.
 const ONE_WRITER: &str = "SELECT pg_advisory_xact_lock(422724498536)";
-/// Signals kept for a slow watcher before it has to look at the rows again.
+/// Signals that are kept for a slow watcher; after more, it has to read the rows again.
 const SIGNALS: usize = 4096;
-/// How long somebody waits for the database where the configuration says nothing else.
+/// How long a caller waits for the database, by default.
 pub const WAIT: Duration = Duration::from_secs(5);
 
-/// What went wrong with the database.
+/// Why the database failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DbError {
-    /// A unique rule was broken: somebody else was first.
+    /// A row broke a unique rule: another transaction was first.
     #[error("a unique rule was broken: {0}")]
     Unique(String),
     /// No connection, or no answer in time.
@@ -88,15 +89,15 @@ impl From<sqlx::Error> for DbError {
     }
 }
 
-/// Whether a code means that the database cannot answer now: SQLite is busy or locked, PostgreSQL has a lock or a statement
-/// that took too long, ends, ended, begins, takes no more connections, or lost one (class 08).
+/// Whether a code means that the database cannot answer now: SQLite is busy or locked; PostgreSQL took too long for a
+/// lock or a statement, ends, ended, begins, takes no more connections, or lost one (class 08).
 fn may_pass(code: &str) -> bool {
     const PASSING: [&str; 8] = ["5", "6", "55P03", "57014", "57P01", "57P02", "57P03", "53300"];
     PASSING.contains(&code) || (code.len() == 5 && code.starts_with("08"))
 }
 
-/// Whether a table is what is missing. SQLite has one code for every mistake of a statement, and tells them apart by
-/// their text alone.
+/// Whether the error is a missing table. SQLite has one code for every mistake of a statement; only the text
+/// distinguishes them.
 fn lacks_table(code: Option<&str>, message: &str) -> bool {
     match code {
         Some("42P01") => true,
@@ -121,7 +122,7 @@ impl From<DbError> for berth_domain::Error {
     }
 }
 
-/// What a committed transaction touched: told to workers and watchers.
+/// What a committed transaction touched, for workers and watchers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// A row of this table wants work.
@@ -138,11 +139,11 @@ enum Pools {
         write: SqlitePool,
         read: SqlitePool,
     },
-    /// With the runtime that watches its connections: who asks may run on one that ends earlier.
+    /// With the runtime that watches its connections: a caller may run on one that ends earlier.
     Postgres(PgPool, Handle),
 }
 
-/// The database, shared by everything.
+/// The database, which everything shares.
 #[derive(Clone)]
 pub struct Db {
     pools: Pools,
@@ -161,7 +162,7 @@ impl Db {
         Ok(db)
     }
 
-    /// Connects, and leaves the schema as it is. Nobody waits for a connection, a lock or a turn longer than `wait`.
+    /// Connects, and leaves the schema as it is. Callers wait at most `wait` for a connection, a lock or a turn.
     pub async fn connect(url: &str, wait: Duration) -> Result<Self, DbError> {
         let pools = connect::open(url, wait).await?;
         let signals = Arc::new(broadcast::channel(SIGNALS).0);
@@ -178,13 +179,13 @@ impl Db {
         migrate::is_current(self).await
     }
 
-    /// Whether others may write to the same database: a service that was taken over from, and has not noticed yet.
+    /// Whether others may write to the same database: a service that lost it to this one, and has not noticed yet.
     pub const fn is_shared(&self) -> bool {
         matches!(self.pools, Pools::Postgres(..))
     }
 
-    /// Changes with every commit: what was read before is true for as long as it is the same. `None` where
-    /// others may write, too.
+    /// A number that changes with every commit: while it stays the same, what was read stays true. `None` where others
+    /// may write, too.
     pub fn epoch(&self) -> Option<u64> {
         (!self.is_shared()).then(|| self.epoch.load(Ordering::SeqCst))
     }
@@ -203,14 +204,14 @@ impl Db {
         Ok(Tx { inner, signals: Vec::new(), following: Vec::new(), sender, epoch, turn: None })
     }
 
-    /// Everything that is committed from now on.
+    /// A receiver of every signal that is committed from now on.
     pub fn watch(&self) -> broadcast::Receiver<Signal> {
         self.signals.subscribe()
     }
 
-    /// Tells workers and watchers without a transaction.
+    /// Tells workers and watchers something without a transaction.
     pub fn signal(&self, signal: Signal) {
-        // Nobody listening is fine: the rows are the truth.
+        // Having no receiver is fine: the rows are the truth.
         let _ = self.signals.send(signal);
     }
 
@@ -236,15 +237,15 @@ enum TxInner {
     Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
 }
 
-/// A transaction. Dropped without [`Tx::commit`], nothing of it happened.
+/// A transaction. Dropped without [`Tx::commit`], it changes nothing.
 pub struct Tx {
     inner: TxInner,
     signals: Vec<Signal>,
-    /// What follows once it is committed.
+    /// Actions to run once it is committed.
     following: Vec<Box<dyn FnOnce() + Send>>,
     sender: Arc<broadcast::Sender<Signal>>,
     epoch: Arc<AtomicU64>,
-    /// Its turn among its tenant's, until it is over.
+    /// Its turn among its tenant's transactions, until it is over.
     turn: Option<lane::Turn>,
 }
 
@@ -254,28 +255,27 @@ impl Tx {
         matches!(self.inner, TxInner::Postgres(_))
     }
 
-    /// Tells this when, and only when, the transaction is committed.
+    /// Sends this signal when, and only when, the transaction is committed.
     pub fn signal(&mut self, signal: Signal) {
         if !self.signals.contains(&signal) {
             self.signals.push(signal);
         }
     }
 
-    /// Has this follow when the transaction is committed, or may be: what is remembered of its rows outside of the
-    /// database is put right here.
+    /// Runs `follow` when the transaction is committed, or may be: it corrects what memory holds of the rows.
     pub fn once_committed(&mut self, follow: impl FnOnce() + Send + 'static) {
         self.following.push(Box::new(follow));
     }
 
-    /// Makes it durable, then has follow what was to follow, and tells who waits for it. All of that happens in a task of
-    /// its own: once it has begun, the database commits whether the client that asked for it stays or leaves.
+    /// Commits, then runs the actions that follow and sends the signals. All of that happens in a task of its own: once
+    /// it has begun, it goes on even if the client leaves.
     pub async fn commit(self) -> Result<(), DbError> {
         tokio::spawn(self.finish()).await.map_err(|error| DbError::Other(error.to_string()))?
     }
 
     async fn finish(self) -> Result<(), DbError> {
-        // Before: nothing read from now on is taken for what is true afterwards. After: nothing read
-        // meanwhile is. A commit whose outcome is not known counts, too.
+        // The number changes before and after the commit, so that whatever was read between the two counts as old. This
+        // holds also for a commit whose outcome is not known.
         self.epoch.fetch_add(1, Ordering::SeqCst);
         let outcome = match self.inner {
             TxInner::Sqlite(tx) => tx.commit().await,

@@ -1,5 +1,5 @@
-//! Rows of any service beside the names of their organization and project: the lists of administrators of the platform.
-//! They go over every tenant, and a page of them cannot be put together from lists of tenants.
+//! Rows of any service together with the names of their organization and project, for the lists of the platform's
+//! administrators. Such a list covers every tenant, so its pages cannot come from the lists of tenants.
 
 use berth_domain::ids::{OrgId, ProjectId};
 
@@ -70,7 +70,7 @@ pub const PROJECTS: Table = Table {
            AND ($1 IS NULL OR o.id = $1 OR o.slug = $1) AND ($2 IS NULL OR p.id = $2 OR p.slug = $2)",
 };
 
-/// Whose rows; `None` is everybody's.
+/// The owners of the rows to list; `None` lists everybody's.
 #[derive(Clone, Debug, Default)]
 pub struct OwnerFilter {
     /// Id or slug of the organization.
@@ -79,7 +79,7 @@ pub struct OwnerFilter {
     pub project: Option<String>,
 }
 
-/// A page of everybody's rows, and how many there are.
+/// A page of everybody's rows, and their total number.
 pub async fn list<T: FromRow>(
     db: &Db,
     table: Table,

@@ -9,7 +9,7 @@ use tokio_util::context::TokioContext;
 use super::listing::{Listed, Listing};
 use super::{Db, DbError, FromRow, Pools, Row, Tx, TxInner};
 
-/// An argument. Typed also when absent, because PostgreSQL wants to know the type of a null.
+/// An argument. An absent one has a type, too, because PostgreSQL needs to know the type of a null.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// `TEXT`.
@@ -145,7 +145,7 @@ pub struct Query {
     args: Vec<Value>,
 }
 
-/// Begins a statement. The text never holds anything that came from outside.
+/// Begins a statement. The text never holds anything from outside.
 pub fn sql(text: impl Into<Cow<'static, str>>) -> Query {
     Query { text: text.into(), args: Vec::new() }
 }
@@ -191,8 +191,8 @@ impl Query {
         self
     }
 
-    /// The insertion with what happens where a row stands in its way: `(columns of a unique rule) DO …`, in which
-    /// `excluded` is the new row.
+    /// An insertion that says what to do if a row is in its way: `(columns of a unique rule) DO …`, in which `excluded`
+    /// is the new row.
     #[must_use]
     pub fn on_conflict(mut self, action: &str) -> Self {
         self.text = format!("{} ON CONFLICT {action}", self.text).into();
@@ -214,12 +214,12 @@ impl Query {
         self.row(on.target()).await?.as_ref().map(T::from_row).transpose()
     }
 
-    /// The row, which must be there.
+    /// The row; an error if there is none.
     pub async fn fetch_one<T: FromRow>(self, on: impl On) -> Result<T, DbError> {
         self.fetch_optional(on).await?.ok_or_else(|| DbError::Other("a row was expected".into()))
     }
 
-    // What follows knows no type of a row: both drivers are compiled into it, and it is compiled once.
+    // From here on no type of a row is known: the compiler generates this part, with both drivers, only once.
 
     async fn rows(self, target: Target<'_>) -> Result<Vec<Row>, DbError> {
         Ok(on_target!(self, target, fetch_all)?)
@@ -237,7 +237,7 @@ pub struct PageQuery {
     from: Query,
 }
 
-/// Begins a list: the columns, and what stands after `FROM`, with a condition at its end.
+/// Begins a list: its columns, and the text after `FROM`, which ends with a condition.
 pub fn page_of(columns: impl Into<Cow<'static, str>>, from: impl Into<Cow<'static, str>>) -> PageQuery {
     PageQuery { columns: columns.into(), from: sql(from) }
 }
@@ -250,7 +250,7 @@ impl PageQuery {
         self
     }
 
-    /// The rows of a page of what a caller asked for, and the total.
+    /// A page of what a caller asked for, and the total.
     pub async fn list<T: FromRow>(
         mut self,
         db: &Db,
@@ -261,7 +261,7 @@ impl PageQuery {
         self.fetch(db, &listed.order(listing.sort), listing.page).await
     }
 
-    /// The rows of a page in an order of its own, and the total.
+    /// A page in the given order, and the total.
     pub async fn fetch<T: FromRow>(self, db: &Db, order: &str, page: Page) -> Result<(Vec<T>, i64), DbError> {
         let Self { columns, from: Query { text, args } } = self;
         let count = Query { text: format!("SELECT COUNT(*) FROM {text}").into(), args: args.clone() };
@@ -276,7 +276,7 @@ impl PageQuery {
     }
 }
 
-/// From what one database answers to what both answer.
+/// Converts one database's result into the common type.
 trait IntoCommon {
     type Common;
     fn into_common(self) -> Self::Common;

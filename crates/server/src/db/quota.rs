@@ -1,5 +1,5 @@
-//! Rows of quotas: what an administrator lets a project have, and all projects of an organization together. Every
-//! service reads them in the transaction that would add to what is held.
+//! Rows of quotas: what an administrator grants a project, and all projects of an organization together. Every service
+//! reads them in the transaction that would add to what the tenant holds.
 
 use berth_domain::Timestamp;
 use berth_domain::identity::Limits;
@@ -22,7 +22,7 @@ const fn table(whose: Whose) -> &'static str {
     }
 }
 
-/// What may be had; no limit where none was set.
+/// The limits; none where none was set.
 pub async fn find(on: impl On, whose: Whose) -> Result<Limits, DbError> {
     let (table, key) = (table(whose), whose.column());
     let found: Option<Limits> =
@@ -30,7 +30,7 @@ pub async fn find(on: impl On, whose: Whose) -> Result<Limits, DbError> {
     Ok(found.unwrap_or_default())
 }
 
-/// Sets what may be had.
+/// Sets the limits.
 pub async fn put(tx: &mut Tx, whose: Whose, limits: &Limits, now: Timestamp) -> Result<(), DbError> {
     let limits = limits.named().into_iter().map(|(name, limit)| (name, Value::from(limit)));
     let mut columns = columns! { "updated_at": now };

@@ -1,5 +1,6 @@
-//! Rows as lists of columns: a column stands once, beside its value, for the insertion and for every change, and nobody
-//! counts placeholders by hand. What adds to a row, compares with it or asks for others stays a statement of its store.
+//! Rows as lists of columns: the code names a column once, beside its value, for the insertion and for every change,
+//! and nobody counts placeholders by hand. A statement that adds to a row, compares with it or reads others stays in
+//! its store.
 
 use super::query::{Query, Value, sql};
 use super::{DbError, Tx};
@@ -22,7 +23,7 @@ pub fn insert_all(table: &str, rows: Vec<Columns>) -> Query {
     bind(text, rows.into_iter().flatten())
 }
 
-/// Writes a row, or all columns but the keys of the row that has these keys, over which there has to be a unique rule.
+/// Inserts a row; if a row with these keys exists, writes all other columns of it. The keys need a unique rule.
 pub fn upsert(table: &str, keys: Columns, columns: Columns) -> Query {
     let target: Vec<_> = keys.iter().map(|(name, _)| *name).collect();
     let changes: Vec<_> = columns.iter().map(|(name, _)| format!("{name} = excluded.{name}")).collect();
@@ -30,7 +31,7 @@ pub fn upsert(table: &str, keys: Columns, columns: Columns) -> Query {
     insert(table, [keys, columns].concat()).on_conflict(&action)
 }
 
-/// Writes columns of the row that the first of them names, whatever stood there.
+/// Writes columns of the row that the first of them names, whatever they held.
 pub fn overwrite(table: &str, columns: Columns) -> Query {
     let mut places = columns.iter().enumerate().map(|(n, (name, _))| format!("{name} = ${}", n + 1));
     let row = places.next().unwrap_or_default();
@@ -38,7 +39,7 @@ pub fn overwrite(table: &str, columns: Columns) -> Query {
     bind(format!("UPDATE {table} SET {} WHERE {row}", changes.join(", ")), columns)
 }
 
-/// Writes what a change made different. What stays as it was is not written, nor an index over it.
+/// Writes the columns that a change made different. Columns that stay the same are not written, nor are their indexes.
 pub async fn update(tx: &mut Tx, table: &str, before: &Columns, after: Columns) -> Result<(), DbError> {
     match difference(table, before, after) {
         Some(query) => query.execute(tx).await.map(drop),

@@ -1,10 +1,10 @@
-//! The ledger of what machines, disks and snapshots take: a line opens when something begins to take what is counted, and
-//! closes when it ends, in the transaction that changes the resource's row. So the ledger says what the rows said,
-//! whatever crashes when.
+//! The ledger of what machines, disks and snapshots take. A line opens when a resource begins to take what the ledger
+//! counts, and closes when that ends, in the transaction that changes the resource's row. So the ledger agrees with the
+//! rows, whatever crashes when.
 //!
-//! Lines are only ever added and closed. Each keeps the name, the size and the price that it had: who renames, resizes,
-//! deletes or sets another price rewrites nothing. At every start [`square`] compares the open lines with the rows: it
-//! opens those of things that were there before the ledger was, and has new prices count from then on.
+//! The service only ever adds and closes lines. Each line keeps the name, the size and the price of its time: renaming,
+//! resizing, deleting or another price rewrites nothing. At every start [`square`] compares the open lines with the
+//! rows: it opens lines for resources that are older than the ledger, and makes new prices count from then on.
 
 use std::collections::HashMap;
 
@@ -20,14 +20,14 @@ use crate::columns;
 
 /// The table.
 const TABLE: &str = "resource_usage";
-/// The end of a line that goes on; the schema's index names it, too.
+/// The end of a line that is still open; the schema's index names it, too.
 const ENDLESS: i64 = i64::MAX;
-/// Lines that are read at once.
+/// Lines that one query reads.
 const PAGE: i64 = 2000;
-/// Lines of them that are gone through before others have their turn on the thread.
+/// Lines to go through before other tasks get their turn on the thread.
 const CHUNK: usize = 200;
 
-/// What something takes at present.
+/// What a resource takes at present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Use {
     /// The organization.
@@ -40,11 +40,11 @@ pub struct Use {
     pub resource: Uuid,
     /// Its name.
     pub name: String,
-    /// A machine's size, in a word.
+    /// A machine's size, as a word.
     pub size: Option<String>,
     /// How much it takes.
     pub measure: Measure,
-    /// Which price it has.
+    /// The name of its price.
     pub tariff: String,
 }
 
@@ -60,7 +60,7 @@ pub const SANDBOX: &str = "sandbox";
 /// The price of sandboxes' snapshots.
 pub const SNAPSHOT: &str = "snapshot";
 
-/// A line that goes on.
+/// A line that is still open.
 struct Open {
     id: String,
     kind: Kind,
@@ -98,7 +98,7 @@ impl Open {
     }
 }
 
-/// Has the ledger say from a time on what a resource takes: nothing, or this.
+/// Makes the ledger say what a resource takes from a time on: nothing, or this.
 pub async fn settle(
     tx: &mut Tx,
     (kind, resource): (Kind, Uuid),
@@ -115,7 +115,7 @@ pub async fn settle(
     change(tx, open.as_ref(), wanted, at).await
 }
 
-/// Has a resource's open line become what is wanted.
+/// Turns a resource's open line into what is wanted.
 async fn change(tx: &mut Tx, open: Option<&Open>, wanted: Option<&Use>, at: Timestamp) -> Result<(), DbError> {
     let Some(wanted) = wanted else {
         return match open {
@@ -177,7 +177,7 @@ impl FromRow for Price {
     }
 }
 
-/// What an hour costs; nothing where nobody set a price.
+/// What an hour costs; free where no price is set.
 async fn price(tx: &mut Tx, tariff: &str) -> Result<Price, DbError> {
     let found = sql("SELECT * FROM resource_prices WHERE id = $1").bind(tariff).fetch_optional(tx).await?;
     Ok(found.unwrap_or_default())
@@ -192,7 +192,7 @@ pub async fn is_priced(on: impl On) -> Result<bool, DbError> {
     Ok(priced > 0)
 }
 
-/// Sets what an hour costs from now on. A plan that is not offered any more keeps its last price.
+/// Sets what an hour costs from now on. A plan that is no longer on offer keeps its last price.
 pub async fn set_prices(tx: &mut Tx, prices: &[(String, Price)]) -> Result<(), DbError> {
     for (id, price) in prices {
         sql("DELETE FROM resource_prices WHERE id = $1").bind(id.as_str()).execute(&mut *tx).await?;
@@ -205,7 +205,7 @@ pub async fn set_prices(tx: &mut Tx, prices: &[(String, Price)]) -> Result<(), D
     Ok(())
 }
 
-/// Has the open lines be those of what is used now, at the prices of now.
+/// Makes the open lines those of present use, at present prices.
 pub async fn square(tx: &mut Tx, used: &[Use], now: Timestamp) -> Result<(), DbError> {
     let lines: Vec<Open> =
         sql(format!("SELECT * FROM resource_usage WHERE until = {ENDLESS}")).fetch_all(&mut *tx).await?;
@@ -220,13 +220,13 @@ pub async fn square(tx: &mut Tx, used: &[Use], now: Timestamp) -> Result<(), DbE
     Ok(())
 }
 
-/// A line with where it stands among those of a reading: by its id, because its end may come meanwhile.
+/// A line with its position in the reading order: by its id, because its end may come meanwhile.
 struct Numbered {
     id: String,
     line: Line,
 }
 
-/// When a line ends; `None` while it goes on.
+/// When a line ends; `None` while it is open.
 fn end(until: i64) -> Option<Timestamp> {
     (until != ENDLESS).then_some(Timestamp(until))
 }
@@ -251,7 +251,7 @@ impl FromRow for Numbered {
     }
 }
 
-/// Hands every line that has a part in a span to `each`, until that says no; reads some at a time.
+/// Calls `each` for every line that overlaps a span, until it returns false; reads a page of lines at a time.
 pub async fn read(
     db: &Db,
     whose: Whose,
@@ -280,7 +280,7 @@ pub async fn read(
     }
 }
 
-/// What a sum of money is made of: closed lines, and those whose part in the month has to be told.
+/// The parts of a sum of money: closed lines, and those that need their part in the month computed.
 struct Spent {
     interval: Interval,
     cost: Nano,

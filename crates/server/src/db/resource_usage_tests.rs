@@ -1,4 +1,4 @@
-//! The ledger against what happened: random histories, with transactions that never came to their end.
+//! The ledger against what happened: random histories, with transactions that did not commit.
 
 use std::collections::HashMap;
 
@@ -43,10 +43,10 @@ fn prices(hour: i64) -> [(String, Price); 2] {
     ]
 }
 
-/// A step of a history, some time after the one before.
+/// A step of a history, some time after the step before.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A resource takes nothing, or this size. Whether the transaction was committed.
+    /// A resource now takes nothing, or this size; and whether the transaction committed.
     Changes(u128, Option<i64>, bool),
     /// The service starts again, with another price.
     Starts(i64),
@@ -59,7 +59,7 @@ fn event() -> impl Strategy<Value = (Event, i64)> {
     (prop_oneof![8 => changes, 1 => starts], 0..100 * HOUR)
 }
 
-/// What happened, kept the plain way: a sum for each resource, brought up to date at every step.
+/// What happened, kept in the plain way: a sum for each resource, updated at every step.
 #[derive(Default)]
 struct History {
     sizes: HashMap<u128, i64>,
@@ -120,7 +120,7 @@ async fn happen(db: &Db, history: &mut History, price: &mut i64, event: Event, n
     }
 }
 
-/// Sums of a project by resource: what the ledger says.
+/// Sums of a project by resource, according to the ledger.
 async fn sums(db: &Db, whose: Whose, span: Span, by: &str) -> HashMap<u128, (i128, Nano)> {
     let by = By::parse(by, &["day", "resource"]).unwrap();
     let mut totals = Totals::new(span, by);
@@ -162,7 +162,7 @@ async fn holds(events: &[(Event, i64)]) {
             let (micros, cost) = by_resource.get(&resource).copied().unwrap_or_default();
             assert_eq!(micros, history.micros.get(&resource).copied().unwrap_or_default(), "{resource}");
             let exact = history.costs.get(&resource).copied().unwrap_or_default() / i128::from(HOUR);
-            // Each line is rounded down by less than a billionth.
+            // Each line rounds down by less than a billionth.
             assert!(
                 (exact - i128::from(cost.0)).unsigned_abs() <= u128::from(history.lines.unsigned_abs()),
                 "{resource}"
@@ -175,7 +175,7 @@ async fn holds(events: &[(Event, i64)]) {
     month_holds(&db, now).await;
 }
 
-/// What is spent this month is what usage of this month costs.
+/// The money spent this month is the cost of this month's usage.
 async fn month_holds(db: &Db, now: Timestamp) {
     let month = Span { begin: Month::of(now).begin, end: now };
     for whose in [Whose::Project(project(0)), Whose::Project(project(1)), Whose::Org(ORG)] {
@@ -210,7 +210,7 @@ async fn what_was_there_before_the_ledger_counts_from_the_start_on() {
         tx.commit().await.unwrap();
     };
     start(&[taken(0, 1), taken(1, 1)], at(10)).await;
-    // Another start changes nothing; what is gone without a word ends there.
+    // Another start changes nothing; the line of a resource that vanished ends there.
     start(&[taken(0, 1), taken(1, 1)], at(20)).await;
     start(&[taken(0, 1)], at(30)).await;
     let span = Span { begin: at(0), end: at(40) };
@@ -247,7 +247,7 @@ async fn more_lines_than_are_read_at_once_are_all_read() {
     let dir = tempfile::tempdir().unwrap();
     let db = database(&dir).await;
     let mut tx = db.begin().await.unwrap();
-    // Many end at the same moment, as many as are read at once and more.
+    // Many end at the same moment: more than one query reads.
     for resource in 0..u128::try_from(PAGE).unwrap() + 100 {
         let wanted = Use { project: project(0), ..taken(2 * resource, 1) };
         let key = (Kind::Vm, wanted.resource);

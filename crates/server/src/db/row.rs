@@ -1,4 +1,4 @@
-//! Reading rows of either database into our types.
+//! Reads rows of either database into our types.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub enum Row {
     Postgres(sqlx::postgres::PgRow),
 }
 
-/// What can be read out of a row.
+/// A type that can be read from a row.
 pub trait FromRow: Sized {
     /// Reads it; an error means that the schema and the code disagree.
     fn from_row(row: &Row) -> Result<Self, DbError>;
@@ -50,12 +50,12 @@ impl Row {
         self.opt_text(column)?.ok_or_else(|| null(column))
     }
 
-    /// A truth value, kept as 0 or 1.
+    /// A truth value, stored as 0 or 1.
     pub fn flag(&self, column: &str) -> Result<bool, DbError> {
         Ok(self.int(column)? != 0)
     }
 
-    /// A time, kept as microseconds.
+    /// A time, stored as microseconds.
     pub fn time(&self, column: &str) -> Result<Timestamp, DbError> {
         self.int(column).map(Timestamp)
     }
@@ -119,7 +119,7 @@ impl FromRow for String {
     }
 }
 
-/// Whose a row is: `org_id` and `project_id`; none where it is the platform's.
+/// The owner of a row: `org_id` and `project_id`; none where the row is the platform's.
 impl FromRow for Option<Owner> {
     fn from_row(row: &Row) -> Result<Self, DbError> {
         Ok(row.opt_parsed("org_id")?.zip(row.opt_parsed("project_id")?))

@@ -1,11 +1,11 @@
-//! Whose a row is to be: asked by every service in the transaction that creates something.
+//! The owner of a row: every service asks here in the transaction that creates something.
 
 use berth_domain::ids::{OrgId, ProjectId};
 use uuid::Uuid;
 
 use super::{DbError, Tx, sql};
 
-/// Whose rows a query may see. Only a checked scope yields one, so a query cannot forget it.
+/// Whose rows a query may see. Only a checked scope yields one, so that a query cannot forget the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenant {
     /// The organization.
@@ -14,7 +14,7 @@ pub struct Tenant {
     pub project: ProjectId,
 }
 
-/// What is summed up: a project, or all projects of an organization.
+/// What a sum covers: a project, or all projects of an organization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Whose {
     /// A project.
@@ -48,7 +48,7 @@ impl Whose {
         }
     }
 
-    /// The condition that a row's project is it, or one of it; `$1` is its [id](Self::id).
+    /// The condition that a row's project is this one, or belongs to this organization; `$1` is its [id](Self::id).
     pub const fn owns(self) -> &'static str {
         match self {
             Self::Project(_) => "project_id = $1",
@@ -57,7 +57,7 @@ impl Whose {
     }
 }
 
-/// Whether a project is there at this moment. A transaction that saw it creates before it can be deleted.
+/// Whether a project exists now. If a transaction saw it, its creation comes before any deletion of the project.
 pub async fn lives(tx: &mut Tx, project: ProjectId) -> Result<bool, DbError> {
     let n: i64 =
         sql("SELECT COUNT(*) FROM projects WHERE id = $1 AND deleted_at IS NULL").bind(project).fetch_one(tx).await?;

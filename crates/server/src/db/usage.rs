@@ -1,5 +1,5 @@
-//! What projects have of every service, counted over rows: for quotas and for administrators of the platform. A
-//! page of projects cannot be put together from the lists of several services.
+//! What projects hold of every service, counted over rows: for quotas and for administrators of the platform. A page of
+//! projects cannot come from the lists of several services.
 
 use berth_domain::ids::{OrgId, ProjectId};
 use berth_domain::page::Page;
@@ -16,7 +16,7 @@ pub struct UsageRow {
     pub project: ProjectId,
     /// How many of its VMs run.
     pub running: i64,
-    /// All that it has.
+    /// Everything that it has.
     pub held: Held,
 }
 
@@ -75,7 +75,7 @@ pub async fn held(on: impl On, whose: Whose) -> Result<Held, DbError> {
     sql(format!("SELECT {} FROM {rows}", sums())).bind(whose.id().to_string()).fetch_one(on).await
 }
 
-/// A row for each thing there is, of those that a condition names; it ends with `AND`, or is empty.
+/// A query with one row for each existing thing, filtered by a condition, which ends with `AND` or is empty.
 fn rows(of: &str) -> String {
     format!(
         "(SELECT org_id, project_id, 1 AS vm, CASE WHEN status = 'running' THEN 1 ELSE 0 END AS runs, vcpu AS cpus, \
