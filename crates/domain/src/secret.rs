@@ -1,8 +1,8 @@
-//! Texts that nobody is to see.
+//! Texts that must not be shown.
 
 use serde::Deserialize;
 
-/// A text that never shows itself.
+/// A text whose `Debug` hides it.
 #[derive(Clone, Default, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);

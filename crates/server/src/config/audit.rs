@@ -1,4 +1,4 @@
-//! `[audit]`: how long records of what was done are kept.
+//! `[audit]`: how long the service keeps records of what was done.
 
 use anyhow::{Result, ensure};
 use serde::Deserialize;
@@ -7,9 +7,9 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Audit {
-    /// Days for which a record is kept; 0 is for ever.
+    /// Days for which a record is kept; 0 keeps it for ever.
     pub retention_days: i64,
-    /// Most records of refusals that are kept, the newest; strangers cause them.
+    /// Number of records of refusals that are kept, the newest ones; strangers cause them.
     pub refusals: i64,
 }
 

@@ -30,7 +30,7 @@ pub struct Region {
     /// Name for people.
     #[serde(default)]
     pub name: String,
-    /// What runs its machines.
+    /// The engine that runs its machines.
     #[serde(default = "qemu")]
     pub engine: String,
 }
@@ -71,7 +71,7 @@ pub struct Plan {
     /// Machine sizes it is valid for; empty means all.
     #[serde(default)]
     pub vm_configs: Vec<String>,
-    /// What an hour of its VMs costs; nothing where nobody says otherwise.
+    /// What an hour of its VMs costs; free by default.
     #[serde(default)]
     pub price: PlanPrice,
 }

@@ -1,4 +1,4 @@
-//! `[http]`: how the service is reached.
+//! `[http]`: how clients reach the service.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -7,48 +7,48 @@ use anyhow::{Result, ensure};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
-/// How the service is reached.
+/// How clients reach the service.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
-    /// Addresses and networks of proxies whose `X-Forwarded-For` and `Forwarded` tell where a request comes from.
-    /// Nobody's do by default, not even this machine's own.
+    /// Addresses and networks of proxies that the service trusts to say, in `X-Forwarded-For` and `Forwarded`, where a
+    /// request comes from. By default it trusts none, not even this machine.
     #[serde(deserialize_with = "networks")]
     pub trusted_proxies: Vec<IpNet>,
     /// The certificate that the service shows; without it, it does not speak TLS.
     pub tls: Option<Tls>,
     /// Origins whose pages may call the API from a browser, as `https://app.example.com`.
     pub cors_origins: Vec<String>,
-    /// An address for `/metrics` and the probes alone; `listen` does not have `/metrics` then.
+    /// An address for only `/metrics` and the probes; `listen` then does not have `/metrics`.
     pub metrics_listen: Option<SocketAddr>,
-    /// An address that has `/api/v1/admin` and what changes images; `listen` does not have these then.
+    /// An address for `/api/v1/admin` and for changes to images; `listen` then does not have these.
     pub admin_listen: Option<SocketAddr>,
-    /// Connections at the same time at `listen`; without it, half of the files that the process may open.
+    /// Connections at the same time at `listen`; by default half of the files that the process may open.
     pub max_connections: Option<usize>,
-    /// Those of one network, an address of IPv4 or a /64 of IPv6; without it, half of all. Proxies that are trusted
-    /// have no share of their own.
+    /// Connections of one network, an IPv4 address or an IPv6 /64; by default half of all. Trusted proxies have no such
+    /// limit.
     pub max_connections_per_client: Option<usize>,
-    /// Seconds within which a connection asks for something for the first time, and that the head of a later request may
-    /// take.
+    /// Seconds within which a new connection must send its first request, and within which the head of a later request
+    /// must be complete.
     pub head_seconds: u64,
-    /// Seconds for which a connection is kept that nobody uses.
+    /// Seconds for which an idle connection is kept.
     pub idle_seconds: u64,
-    /// Seconds for which a body may stall before it is refused.
+    /// Seconds for which a body may stall before the service refuses it.
     pub body_grace_seconds: u64,
-    /// Seconds for which a client may take nothing of what it is sent before it is cut; nginx calls the same 60 s
-    /// `send_timeout`.
+    /// Seconds for which a client may read nothing of an answer before the service cuts it off; nginx calls the same 60
+    /// s `send_timeout`.
     pub unread_seconds: u64,
 }
 
-/// The longest that a body may stall and that an answer may stay unread, in seconds: until then it holds what others
-/// may need.
+/// Upper bound of the times for which a body may stall and an answer may stay unread, in seconds: all that time it
+/// holds what others may need.
 const MOST_GRACE: u64 = 600;
 
-/// Where a certificate lies. It is read anew on SIGHUP.
+/// The files of a certificate. SIGHUP makes the service read them again.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// The certificate and those that it builds on, in PEM.
+    /// The certificate and its chain, in PEM.
     pub cert: PathBuf,
     /// Its private key, in PEM.
     pub key: PathBuf,
@@ -73,7 +73,7 @@ impl Default for Http {
 }
 
 impl Http {
-    /// Refuses what cannot be meant, beside the address of the API.
+    /// Refuses values that make no sense, also beside the address of the API.
     pub(super) fn check(&self, listen: SocketAddr) -> Result<()> {
         for origin in &self.cors_origins {
             ensure!(
@@ -116,7 +116,7 @@ fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<V
     texts.iter().map(|text| network(text).map_err(serde::de::Error::custom)).collect()
 }
 
-/// A network, or an address, which is the network of it alone.
+/// A network; a single address is a network of its own.
 fn network(text: &str) -> std::result::Result<IpNet, String> {
     let alone = || text.parse::<IpAddr>().map(IpNet::from);
     let message = || format!("'{text}' in trusted_proxies must be a network like 10.0.0.0/8, or an address");

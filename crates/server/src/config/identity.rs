@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use berth_domain::identity::password::Rules;
 use serde::Deserialize;
 
-/// What an address has to be verified for.
+/// What a person needs a verified address for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Setting")]
 pub enum VerifiedEmail {
@@ -19,7 +19,7 @@ pub enum VerifiedEmail {
     SignIn,
 }
 
-/// The setting as it is written.
+/// The setting as the file has it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Setting {
@@ -48,14 +48,14 @@ impl TryFrom<Setting> for VerifiedEmail {
 pub enum SignUpMode {
     /// Everybody.
     Open,
-    /// Who holds an invitation to an organization.
+    /// People with an invitation to an organization.
     Invited,
     /// Nobody: administrators make accounts.
     Closed,
 }
 
 impl SignUpMode {
-    /// The mode and what it means, for the operator.
+    /// The mode and its meaning, for the operator.
     pub const fn describe(self) -> &'static str {
         match self {
             Self::Open => "open: everybody who reaches the service may sign up",
@@ -71,7 +71,7 @@ impl SignUpMode {
 pub struct Identity {
     /// Life of an access token.
     pub access_token_seconds: i64,
-    /// Life of a refresh token that is not used.
+    /// Life of an unused refresh token.
     pub refresh_idle_seconds: i64,
     /// Life of a session, however often it is refreshed.
     pub refresh_absolute_seconds: i64,
@@ -89,13 +89,14 @@ pub struct Identity {
     pub argon2_lanes: u32,
     /// Hashes of accounts' passwords that may wait for a core before 429.
     pub hash_queue: usize,
-    /// Hashes of sign-ups that may wait, in a queue of their own.
+    /// The same for sign-ups, which have a queue of their own.
     pub signup_hash_queue: usize,
-    /// Who may sign up; when absent `open` where nobody but this machine reaches the service, else `invited`.
+    /// Who may sign up; by default `open` where only this machine reaches the service, else `invited`.
     pub signup: Option<SignUpMode>,
     /// Wrong passwords for one account from one network before that network has to wait.
     pub login_failures_before_backoff: u32,
-    /// Wrong passwords in a row for one account from all networks before those have to wait that it did not sign in from.
+    /// Wrong passwords in a row for one account, from all networks, before every network has to wait from which the
+    /// account did not sign in.
     pub login_failures_ceiling: u32,
     /// First wait of an account.
     pub backoff_first_seconds: u64,
@@ -105,7 +106,7 @@ pub struct Identity {
     pub logins_per_minute_per_address: u32,
     /// Sign-ups a minute for one network; as many as logins when absent.
     pub signups_per_minute_per_network: Option<u32>,
-    /// Mails a minute that one network may ask for without being signed in; as many as logins when absent.
+    /// Mails a minute that one network may cause without being signed in; as many as logins when absent.
     pub messages_per_minute_per_network: Option<u32>,
     /// Links and codes of mails a minute that one network may present; as many as logins when absent.
     pub proofs_per_minute_per_network: Option<u32>,
@@ -113,9 +114,9 @@ pub struct Identity {
     pub refreshes_per_minute_per_network: Option<u32>,
     /// Exchanges of refresh tokens an hour for one session.
     pub refreshes_per_hour_per_session: u32,
-    /// Sign-ups an hour with one address, and codes an hour that are tried for it.
+    /// Sign-ups an hour with one address, and codes an hour tried for it.
     pub tries_per_hour_per_recipient: u32,
-    /// Invitations an hour that one person may send, sent again ones among them.
+    /// Invitations an hour that one person may send, repeated ones included.
     pub invitations_per_hour: u32,
     /// Requests a minute for one credential; 0 is no limit.
     pub requests_per_minute_per_credential: u32,
@@ -125,21 +126,22 @@ pub struct Identity {
     pub email_link_seconds: i64,
     /// Life of a code.
     pub code_seconds: i64,
-    /// Wrong tries of a code before it is worth nothing.
+    /// Wrong tries after which a code is void.
     pub code_tries: i64,
     /// Life of an invitation.
     pub invitation_seconds: i64,
-    /// Messages an hour to one recipient for one purpose; more are not sent, invitations later.
+    /// Messages an hour to one recipient for one purpose. Beyond that, invitations wait and other messages are not
+    /// sent.
     pub messages_per_hour: i64,
-    /// Days for which sessions are kept that ended, with their refresh tokens.
+    /// Days for which ended sessions are kept, with their refresh tokens.
     pub ended_sessions_days: i64,
-    /// Days for which messages are kept that were sent or given up, and links and codes that ended.
+    /// Days for which messages are kept after they were sent or given up, and links and codes after they ended.
     pub settled_messages_days: i64,
     /// Days after which access tokens are signed with a new key.
     pub signing_key_days: i64,
     /// Whether the machines of a suspended organization are stopped.
     pub suspension_stops_machines: bool,
-    /// What an address has to be verified for.
+    /// What a person needs a verified address for.
     pub require_verified_email: VerifiedEmail,
     /// `iss` of access tokens; the base URL when empty.
     pub issuer: String,
@@ -194,7 +196,7 @@ impl Default for Identity {
 }
 
 impl Identity {
-    /// Fills in what follows from where the service listens.
+    /// Fills in the defaults that depend on where the service listens.
     pub(super) const fn complete(&mut self, on_loopback: bool) {
         if matches!(self.require_verified_email, VerifiedEmail::ByListener) {
             self.require_verified_email = if on_loopback { VerifiedEmail::Never } else { VerifiedEmail::Acting };
@@ -211,7 +213,7 @@ impl Identity {
         self.signups_per_minute_per_network.unwrap_or(self.logins_per_minute_per_address)
     }
 
-    /// Mails a minute that one network may ask for.
+    /// Mails a minute that one network may cause.
     pub fn messages_per_minute(&self) -> u32 {
         self.messages_per_minute_per_network.unwrap_or(self.logins_per_minute_per_address)
     }

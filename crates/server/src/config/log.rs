@@ -1,4 +1,4 @@
-//! `log` and `log_format`: what is logged, and how it looks.
+//! `log` and `log_format`: what the log holds, and in which form.
 
 use anyhow::{Result, anyhow, bail};
 use serde::Deserialize;
@@ -29,8 +29,8 @@ impl LogFormat {
     }
 }
 
-/// Refuses a filter that is not a list of levels and `target=level`. The library behind it takes a word that is no level
-/// for the name of a program part, so that a slip would switch every line off.
+/// Refuses a filter that is not a list of levels and `target=level`. The library takes an unknown word for the name of
+/// a program part, so that a typing error would switch every line off.
 pub(super) fn check(filter: &str) -> Result<()> {
     for directive in filter.split(',').map(str::trim) {
         let (target, level) = directive.split_once('=').unwrap_or(("", directive));

@@ -1,13 +1,13 @@
-//! `[lost]`: how long what no row owns is kept.
+//! `[lost]`: how long the service keeps things that no row owns.
 
 use anyhow::{Result, ensure};
 use serde::Deserialize;
 
-/// What was set aside because no row owns it.
+/// Things that were set aside because no row owns them.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lost {
-    /// Whole days for which it is kept.
+    /// Whole days for which they are kept.
     pub days: i64,
 }
 

@@ -1,4 +1,4 @@
-//! `[mail]` and `[sms]`: how people are told.
+//! `[mail]` and `[sms]`: how messages reach people.
 
 use anyhow::{Result, ensure};
 use serde::Deserialize;
@@ -38,9 +38,9 @@ impl Mail {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sms {
-    /// Where `{id, to, text}` is posted as JSON.
+    /// The URL that gets `{id, to, text}` as JSON, by POST.
     pub webhook_url: String,
-    /// Sent as a bearer token; also from `BERTH_SMS_WEBHOOK_TOKEN`.
+    /// Sent to it as a bearer token; also from `BERTH_SMS_WEBHOOK_TOKEN`.
     pub webhook_token: Secret,
 }
 

@@ -1,7 +1,7 @@
-//! Configuration: one struct for each concern, parsed once, unknown keys refused.
+//! Configuration: one struct for each concern, parsed once. Unknown keys are refused.
 //!
-//! A TOML file (`--config`, `BERTH_CONFIG`), and over it the environment variables of the contract,
-//! section 5. What leaves here is complete and valid: nobody asks the environment again.
+//! A TOML file (`--config`, `BERTH_CONFIG`), and over it the environment variables of the contract, section 5. The
+//! result is complete and valid: the rest of the service does not read the environment.
 
 mod acceleration;
 mod audit;
@@ -47,44 +47,45 @@ pub use secrets::Secrets;
 pub use traces::Traces;
 pub use vm::Vm;
 
-/// The longest that a request may wait for the database, in seconds: a client has gone by then.
+/// The longest that a request may wait for the database, in seconds: by then its client is gone.
 const MOST_DATABASE_WAIT: u64 = 600;
 
-/// Everything the service is told from outside.
+/// Everything that the operator tells the service.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Address of the API.
     pub listen: SocketAddr,
-    /// Folder of everything the service keeps.
+    /// Folder of all that the service keeps.
     pub data_dir: PathBuf,
     /// `postgres://…` or `sqlite:PATH`; empty for SQLite in the data folder.
     pub database_url: String,
-    /// Seconds for which a request waits for the database before it is answered `service_unavailable`.
+    /// Seconds that a request waits for the database before the answer is `service_unavailable`.
     pub database_wait_seconds: u64,
-    /// Whether the data folder takes the database from the one that keeps it.
+    /// Whether this data folder takes the database from the folder that keeps it.
     #[serde(skip)]
     pub take_over: bool,
-    /// Address people reach the service at; when empty `listen`, with `https://` where the service speaks TLS.
+    /// Address at which people reach the service; when empty `listen`, with `https://` where the service speaks TLS.
     pub base_url: String,
     /// How machines are accelerated.
     pub accel: Acceleration,
     /// Filter of the log, as `info` or `berth_server=debug,info`.
     pub log: String,
-    /// How log lines look.
+    /// Form of log lines.
     pub log_format: LogFormat,
-    /// The first administrator's address; read at the first start only.
+    /// The first administrator's address; only the first start reads it.
     pub admin_email: String,
-    /// The first administrator's password; read at the first start only, made up and left in a file when empty.
+    /// The first administrator's password; only the first start reads it. When empty, that start makes one up and
+    /// leaves it in a file.
     #[serde(skip)]
     pub admin_password: Secret,
-    /// How the service is reached.
+    /// How clients reach the service.
     pub http: Http,
-    /// The key that secrets are sealed with.
+    /// The key that seals secrets.
     pub secrets: Secrets,
     /// Records of what was done.
     pub audit: Audit,
-    /// What no row owns.
+    /// Things that no row owns.
     pub lost: Lost,
     /// Accounts, tokens, limits.
     pub identity: Identity,
@@ -92,7 +93,7 @@ pub struct Config {
     pub mail: Mail,
     /// Text messages.
     pub sms: Sms,
-    /// What new projects and organizations may have.
+    /// The quotas of new projects and organizations.
     pub quota: Quota,
     /// Machines.
     pub vm: Vm,
@@ -108,7 +109,7 @@ pub struct Config {
     /// Voices.
     #[serde(deserialize_with = "model::voices")]
     pub voices: Vec<Voice>,
-    /// What an hour of everything costs that has no plan.
+    /// What an hour of everything without a plan costs.
     pub prices: Prices,
     /// What is on offer.
     #[serde(flatten)]
@@ -150,12 +151,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How often a MiB of the host is promised to each kind of machine.
+    /// How often the service promises a MiB of the host to each kind of machine.
     pub const fn overcommit(&self) -> Overcommit {
         Overcommit { vm: self.vm.memory_overcommit, sandbox: self.sandbox.memory_overcommit }
     }
 
-    /// Reads the file and what `env` answers.
+    /// Reads the file and the variables that `env` returns.
     pub fn from_sources(file: Option<&Path>, env: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let file = file.map(Path::to_path_buf).or_else(|| env("BERTH_CONFIG").map(PathBuf::from));
         let text = match &file {
@@ -172,12 +173,12 @@ impl Config {
         Ok(config)
     }
 
-    /// The address people reach the service at, where it is more than the one it listens on.
+    /// The address at which people reach the service, where it differs from the one on which it listens.
     pub fn public_url(&self) -> Option<&str> {
         (self.base_url != self.own_url()).then_some(self.base_url.as_str())
     }
 
-    /// The address that it listens on.
+    /// The URL of the address on which it listens.
     pub fn own_url(&self) -> String {
         let scheme = if self.http.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.listen)
@@ -189,8 +190,8 @@ impl Config {
         self.identity.signup.unwrap_or(default)
     }
 
-    /// Whether nobody but this machine can reach the service, as far as the configuration tells: what has the API is on
-    /// loopback, no proxy is trusted to bring others' requests, and no other address is the one that people reach it at.
+    /// Whether only this machine can reach the service, as far as the configuration says: the API's addresses are on
+    /// loopback, no proxy is trusted to bring others' requests, and the base URL is no other address.
     pub fn is_loopback_only(&self) -> bool {
         let here = self.base_url.is_empty() || names_loopback(&self.base_url);
         let mut doors = std::iter::once(self.listen).chain(self.http.admin_listen);
@@ -239,7 +240,7 @@ impl Config {
         Ok(())
     }
 
-    /// Fills in what follows from the rest, and checks what only fits together.
+    /// Fills in what follows from other values, and checks values against each other.
     fn complete(&mut self, env: &impl Fn(&str) -> Option<String>) -> Result<()> {
         if self.data_dir.as_os_str().is_empty() {
             self.data_dir = default_data_dir(env)?;
@@ -257,7 +258,7 @@ impl Config {
         self.identity.complete(on_loopback);
         check_base_url(&self.base_url)?;
         log::check(&self.log)?;
-        // The address may hold a password: it is not repeated.
+        // The address may hold a password, so the message does not repeat it.
         crate::db::check_address(&self.database_url)
             .map_err(|wrong| anyhow!("database_url (BERTH_DATABASE_URL) {wrong}"))?;
         ensure!(
@@ -280,14 +281,14 @@ impl Config {
     }
 }
 
-/// Whether a URL's host is this machine by its loopback.
+/// Whether a URL names this machine by its loopback.
 fn names_loopback(url: &str) -> bool {
     let host = url.parse::<reqwest::Url>().ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
     host == "localhost" || host.ends_with(".localhost") || address.is_ok_and(|a| a.to_canonical().is_loopback())
 }
 
-/// Links in mails begin with it, and callers are told to come back to it.
+/// Checks the URL with which links in mails begin, and to which callers come back.
 fn check_base_url(url: &str) -> Result<()> {
     let parsed = url.parse::<::http::Uri>().ok();
     let host = parsed.as_ref().and_then(::http::Uri::host).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `[gateway]`, `[[models]]` and `[[voices]]`: what the gateway offers. A model reads itself, here as in a request of
-//! an administrator; what is added here is that unknown keys are an error, and that keys of upstreams are there.
+//! `[gateway]`, `[[models]]` and `[[voices]]`: what the gateway offers. A model parses itself, here as in an
+//! administrator's request. This file adds that unknown keys are an error, and that the keys of upstreams exist.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -12,26 +12,26 @@ use serde_json::Value;
 
 use berth_domain::Secret;
 
-/// How the gateway behaves.
+/// How the gateway works.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Gateway {
-    /// Milliseconds of silence after which a stream gets a comment, so that nobody between takes it for dead.
+    /// Milliseconds of silence after which a stream gets a comment, so that no proxy takes the connection for dead.
     pub keep_alive_millis: u64,
-    /// Most requests under way at the same time, all in all, and no more than three quarters of the connections. An
+    /// Most requests under way at the same time, in all; never more than three quarters of the connections. An
     /// organization holds at most as many as it leaves free.
     pub max_requests: usize,
-    /// Most of them of a single project.
+    /// Most requests under way of a single project.
     pub max_requests_per_project: usize,
-    /// Most MiB of their bodies that are held at the same time, all in all, of which an organization holds at most as
-    /// much as it leaves free.
+    /// Most MiB of request bodies held at the same time, in all. An organization holds at most as much as it leaves
+    /// free.
     pub body_mb: u64,
-    /// Most of them of a single project.
+    /// Most MiB of bodies of a single project.
     pub body_mb_per_project: u64,
-    /// Variables that a model added through the API may name for the key of an upstream: names, or how they begin and
-    /// a `*`. Models of the configuration may name any: the operator wrote them.
+    /// Variables that a model added through the API may name for an upstream's key: full names, or a prefix with a `*`.
+    /// Models of the configuration may name any variable: the operator wrote them.
     pub key_env: Vec<String>,
-    /// The folder whose files such a model may name; `keys` of the data folder when empty.
+    /// The folder of key files that such a model may name; `keys` of the data folder when empty.
     pub key_folder: PathBuf,
 }
 
@@ -55,7 +55,7 @@ impl Gateway {
         Duration::from_millis(self.keep_alive_millis)
     }
 
-    /// Whether a model added through the API may name a variable.
+    /// Whether a model added through the API may name this variable.
     pub fn lets_name(&self, variable: &str) -> bool {
         self.key_env.iter().any(|rule| match rule.strip_suffix('*') {
             Some(beginning) => variable.starts_with(beginning),
@@ -63,7 +63,7 @@ impl Gateway {
         })
     }
 
-    /// Whether a file lies in the folder of keys, wherever links of its path lead.
+    /// Whether a file lies in the folder of keys, after following the links in its path.
     pub fn lets_read(&self, file: &Path) -> bool {
         let (folder, file) = (self.key_folder.canonicalize(), file.canonicalize());
         folder.is_ok_and(|folder| file.is_ok_and(|file| file.starts_with(folder)))
@@ -112,7 +112,7 @@ fn model(body: &Value) -> Result<Model, String> {
     Model::try_from(body).map_err(|error| format!("models ({name}): {}", error.message))
 }
 
-/// Reads `[[voices]]`: those stand beside the built-in ones, and in place of those of the same name.
+/// Reads `[[voices]]`: they add to the built-in ones, and replace those of the same name.
 pub(super) fn voices<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Voice>, D::Error> {
     let all = Vec::<Value>::deserialize(deserializer)?;
     let voice = |body: &Value| {
@@ -126,7 +126,7 @@ pub(super) fn voices<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<V
     Ok(voices)
 }
 
-/// Checks what only fits together: names that stand once, keys that are there.
+/// Checks entries against each other: names are unique, and keys exist.
 pub(super) fn check(models: &[Model], voices: &[Voice]) -> Result<()> {
     let mut names = HashSet::new();
     for model in models {
@@ -147,7 +147,7 @@ pub(super) fn check(models: &[Model], voices: &[Voice]) -> Result<()> {
     Ok(())
 }
 
-/// The key of an upstream, as the environment or the file has it now.
+/// The key of an upstream, from the environment or the file at this moment.
 pub fn key_of(access: &Access) -> Result<Secret> {
     let (key, place) = match access {
         Access::Env(name) => {

@@ -1,4 +1,4 @@
-//! Everything that has a price, under the names that the ledger knows.
+//! Everything with a price, under the names that the ledger uses.
 
 use berth_domain::gateway::Nano;
 use berth_domain::resource_usage::Price;
@@ -7,7 +7,7 @@ use super::{Amount, Config, PlanPrice, Prices};
 use crate::db::resource_usage::{DISK, SANDBOX, SNAPSHOT, plan_tariff};
 
 impl Config {
-    /// What an hour of everything costs, under the names that the ledger knows.
+    /// What an hour of everything costs, under the names that the ledger uses.
     pub fn price_list(&self) -> Vec<(String, Price)> {
         let Prices { disk_gb_hour, sandbox_vcpu_hour, sandbox_memory_gb_hour, snapshot_gb_hour } = self.prices;
         let stored = |amount: Amount| Price { disk_gb: amount.0, ..Price::default() };

@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
-/// An amount of money: in a file and in an answer a number of units.
+/// An amount of money; files and answers write it as a number of units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount(pub Nano);
 
@@ -38,7 +38,7 @@ pub struct PlanPrice {
     pub gpu_hour: Amount,
 }
 
-/// What an hour of everything costs that has no plan; free where nothing is said.
+/// What an hour of everything without a plan costs; free by default.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Prices {

@@ -1,23 +1,23 @@
-//! `[quota.project]` and `[quota.organization]`: what is set for a project and an organization when they are made.
+//! `[quota.project]` and `[quota.organization]`: the limits that a new project and a new organization get.
 //!
-//! They are not looked up later: an operator who changes them changes what comes, and takes nothing from anybody. What
-//! is there is changed by `PUT /api/v1/admin/projects/{id}/quota` and `/api/v1/admin/orgs/{id}/quota`.
+//! They apply once, at creation: an operator who changes them changes later projects and takes nothing from existing
+//! ones. `PUT /api/v1/admin/projects/{id}/quota` and `/api/v1/admin/orgs/{id}/quota` change those.
 
 use anyhow::{Result, ensure};
 use berth_domain::identity::Limits;
 use berth_domain::identity::limits::MOST;
 use serde::{Deserialize, Deserializer};
 
-/// Projects of a new organization, where the configuration says nothing of them.
+/// Projects of a new organization, if the configuration does not say.
 const PROJECTS: i64 = 100;
 
-/// What is set when something is made.
+/// The limits set at creation.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Quota {
     /// For a new project.
     pub project: Limits,
-    /// For a new organization: a bound of the sum of its projects, and of how many they are.
+    /// For a new organization: bounds on the sum over its projects, and on their number.
     #[serde(deserialize_with = "organization")]
     pub organization: Limits,
     /// Organizations that a person may own, their own among them.
@@ -31,7 +31,7 @@ impl Default for Quota {
     }
 }
 
-/// Reads the limits of an organization; one that is not there is that of the default.
+/// Reads the limits of an organization; an absent one has its default.
 fn organization<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Limits, D::Error> {
     let limits = Limits::deserialize(deserializer)?;
     Ok(Limits { projects: limits.projects.or(Some(PROJECTS)), ..limits })

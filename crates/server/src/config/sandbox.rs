@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde::Deserialize;
 
-/// How sandboxes are run on this host.
+/// How this host runs sandboxes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sandbox {
@@ -15,36 +15,36 @@ pub struct Sandbox {
     pub resuming_seconds: i64,
     /// Deadline of `Restoring`.
     pub restoring_seconds: i64,
-    /// Deadline of a snapshot, from its cut.
+    /// Deadline of a snapshot, from its checkpoint on.
     pub snapshot_seconds: i64,
     /// Deadline of a template: its build and its first boot.
     pub template_seconds: i64,
     /// How long building its disk may take.
     pub build_seconds: i64,
-    /// How long a template's own commands may take to be ready, once it is booted.
+    /// How long a template's own commands may take until they are ready, after its boot.
     pub ready_seconds: i64,
-    /// Templates that are built at the same time. An organization holds at most as many as it leaves free.
+    /// Templates that the service builds at the same time. An organization holds at most as many as it leaves free.
     pub builders: usize,
-    /// Most MiB of an archive that is sent to build templates of.
+    /// Most MiB of an archive sent as the source of a template.
     pub upload_mb: i64,
-    /// GiB of the disk that are kept back: below them nothing new is begun, since the database lies there, too.
+    /// GiB of the disk that stay free: below that, nothing new begins, since the database lies on that disk, too.
     pub disk_reserve_gb: i64,
-    /// Most GiB that a project may keep in snapshots, templates, memories and uploads.
+    /// Most GiB that a project may store in snapshots, templates, memories and uploads.
     pub project_stored_gb: i64,
-    /// Most GiB that all projects of an organization together may keep so.
+    /// Most GiB that all projects of an organization may store together.
     pub organization_stored_gb: i64,
-    /// Registries at inner addresses that images may be pulled from, `host[:port]`.
+    /// Registries at internal addresses from which images may be pulled, `host[:port]`.
     pub registries: Vec<String>,
-    /// The same, spoken to without TLS.
+    /// Those of them that speak without TLS.
     pub plain_registries: Vec<String>,
-    /// Memory on offer for each byte of the host's: sandboxes share what they do not write to.
+    /// Memory on offer for each byte of the host's: sandboxes share the pages that they do not write to.
     pub memory_overcommit: f64,
     /// Sandboxes that may run at the same time.
     pub max_sandboxes: i64,
-    /// Machines that are kept ready for templates that were asked for lately, some 45 MiB each; 0 for none. Without it,
-    /// as many as a thirtieth of the host's memory holds.
+    /// Machines kept ready for recently used templates, some 45 MiB each; 0 for none. By default as many as fit into a
+    /// thirtieth of the host's memory.
     pub spares: Option<usize>,
-    /// Sandboxes being worked on at the same time.
+    /// Sandboxes that the workers handle at the same time.
     pub workers: usize,
 }
 

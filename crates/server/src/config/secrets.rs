@@ -1,4 +1,4 @@
-//! `[secrets]`: the key that secrets in the database are sealed with. It must not lie in the database itself.
+//! `[secrets]`: the key that seals secrets in the database. It must not lie in the database itself.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,14 @@ use berth_domain::Secret;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Secrets {
-    /// Its file, made at the first start; `secrets.key` of the data folder when empty.
+    /// Its file, which the first start makes; `secrets.key` of the data folder when empty.
     pub key_file: PathBuf,
     /// The variable that holds it, in place of a file.
     pub key_env: String,
-    /// What the variable holds.
+    /// The content of the variable.
     #[serde(skip)]
     pub key: Secret,
-    /// Whether what another key sealed is given up: that key is lost.
+    /// Whether the service gives up secrets sealed with another key, because that key is lost.
     #[serde(skip)]
     pub replaces_lost_key: bool,
 }

@@ -98,7 +98,7 @@ fn what_an_address_is_verified_for_follows_from_where_the_service_listens() {
     }
 }
 
-/// A configuration, its environment, and a word of the error it gives.
+/// A configuration, its environment, and a word that its error must contain.
 type Mistake = (&'static str, &'static [(&'static str, &'static str)], &'static str);
 
 fn refused(mistakes: &[Mistake]) {

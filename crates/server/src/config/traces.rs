@@ -1,7 +1,7 @@
 //! `[traces]`: where spans of requests to models go.
 //!
-//! OpenTelemetry's own variables name the collector, too: they count over the file, and stand for nothing in a program
-//! that was built without traces. What else they say (headers, the service's name, sampling) its library reads.
+//! OpenTelemetry's own variables can name the collector, too: they win over the file, and have no effect in a program
+//! built without traces. The library reads their other settings (headers, the service's name, sampling).
 
 use anyhow::{Result, ensure};
 use http::Uri;
@@ -14,8 +14,8 @@ const BUILT: bool = cfg!(feature = "traces");
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Traces {
-    /// URL that spans are posted to (OTLP, protobuf over HTTP), as `http://127.0.0.1:4318/v1/traces`; none are made
-    /// when empty.
+    /// URL that gets the spans (OTLP, protobuf over HTTP), as `http://127.0.0.1:4318/v1/traces`; when empty, the
+    /// service makes no spans.
     pub endpoint: String,
 }
 
@@ -29,7 +29,7 @@ impl Traces {
             self.endpoint.clear();
             return;
         }
-        // One variable holds the whole URL; what the other one holds is the same for metrics and logs.
+        // One variable holds the whole URL; the other one holds the prefix that metrics and logs share.
         let of_all =
             || env("OTEL_EXPORTER_OTLP_ENDPOINT").map(|url| format!("{}/v1/traces", url.trim_end_matches('/')));
         if let Some(endpoint) = env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or_else(of_all) {
@@ -56,7 +56,7 @@ impl Traces {
 mod tests {
     use super::*;
 
-    /// What comes of the file's `endpoint` and these variables.
+    /// The endpoint that results from the file's `endpoint` and these variables.
     fn endpoint(file: &str, variables: &[(&str, &str)]) -> String {
         let mut traces = Traces { endpoint: file.into() };
         traces.apply(&|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()));

@@ -6,10 +6,10 @@ use anyhow::{Result, ensure};
 use berth_domain::vm::disk::size;
 use serde::Deserialize;
 
-/// Nothing larger can be cloned into a root disk.
+/// A larger image does not fit any root disk.
 const LARGEST_IMAGE_GB: i64 = size::ROOT.1;
 
-/// How machines are run on this host.
+/// How this host runs VMs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Vm {
@@ -25,7 +25,7 @@ pub struct Vm {
     pub deleting_seconds: i64,
     /// How long a guest may take from the power button to its end before it is powered off.
     pub stop_seconds: i64,
-    /// Machines being worked on at the same time.
+    /// VMs that the workers handle at the same time.
     pub workers: usize,
     /// Virtual CPUs on offer for each core.
     pub cpu_overcommit: f64,
@@ -37,15 +37,15 @@ pub struct Vm {
     pub disk_overcommit: f64,
     /// Free space below which no new disk is made, in GiB.
     pub disk_reserve_gb: i64,
-    /// Largest file of an image that is taken in, as it comes and as it is kept, in GiB.
+    /// Largest file of an image that the service accepts, both as uploaded and as stored, in GiB.
     pub image_file_gb: i64,
-    /// Largest disk for a guest of an image that is taken in, in GiB.
+    /// Largest disk that an accepted image may give a guest, in GiB.
     pub image_virtual_gb: i64,
     /// How long converting an image may take.
     pub image_seconds: i64,
-    /// QEMU's binary; looked up on PATH when absent.
+    /// QEMU's binary; by default the one on PATH.
     pub qemu: Option<PathBuf>,
-    /// First address handed to a machine on the network `user`.
+    /// First address that a machine on the network `user` gets.
     pub first_address: std::net::Ipv4Addr,
 }
 
