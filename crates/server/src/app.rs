@@ -1,4 +1,4 @@
-//! The composition root: everything is made here, once, and handed to who needs it.
+//! The composition root: makes everything, once, and hands each part to those that need it.
 
 mod doctor;
 mod doors;
@@ -50,17 +50,17 @@ use crate::services::vm::engine::Engine;
 use crate::services::vm::engine::qemu::QemuEngine;
 use crate::services::{Holder, Stops, suspension};
 
-/// Why a service ended that another one took the database from. To start it again would take it back.
+/// Why a service ended from which another one took the database. Starting it again would take the database back.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("another service has taken over the database; machines of this host keep running")]
 pub struct TakenOver;
 
 /// How long workers may take to finish a step once they are told to stop.
 const ENDING: Duration = Duration::from_secs(30);
-/// How long the database may take to let go.
+/// How long closing the database may take.
 const LEAVING: Duration = Duration::from_secs(10);
 
-/// What runs machines.
+/// The engines that run machines.
 #[derive(Clone)]
 pub struct Engines {
     /// Virtual machines.
@@ -75,17 +75,17 @@ pub struct App {
     pub edge: Edge,
     /// Its connections.
     pub seats: Arc<Seats>,
-    /// Those of the addresses that metrics and administration have for themselves.
+    /// Connections of the addresses that only metrics and administration have.
     pub operators_seats: Arc<Seats>,
-    /// Its clock: tests set it forward.
+    /// Its clock; tests set it forward.
     pub clock: Clock,
     /// Its database.
     pub db: Db,
-    /// What seals secrets.
+    /// Seals and opens secrets.
     pub sealer: Sealer,
-    /// The first administrator's login, if it was just made up.
+    /// The first administrator's login, if this start made it up.
     pub first_login: Option<FirstLogin>,
-    /// Cancelled once another service has taken over the database: this one does nothing more.
+    /// Cancelled once another service has taken over the database; this one then does nothing more.
     pub taken_over: CancellationToken,
     run: Uuid,
     vms: Vms,
@@ -96,19 +96,19 @@ pub struct App {
 }
 
 impl App {
-    /// Makes everything and starts the workers, over the engine that the host has.
+    /// Makes everything and starts the workers, over the engines of this host.
     pub async fn start(config: &Config) -> Result<Self> {
         let vm = Arc::new(QemuEngine::open(&config.data_dir, &config.vm, config.accel));
         let sandbox = Arc::new(QemuSandboxes::open(config, Clock::default()));
         Self::start_with(config, Engines { vm, sandbox }).await
     }
 
-    /// The same over any engines.
+    /// The same over other engines.
     pub async fn start_with(config: &Config, engines: Engines) -> Result<Self> {
         Self::start_by(Clock::default(), config, engines).await
     }
 
-    /// The same by any clock.
+    /// The same by another clock.
     pub async fn start_by(clock: Clock, config: &Config, engines: Engines) -> Result<Self> {
         let lock = lock::DataDir::take(&config.data_dir).await?;
         let keeper = folder::keeper(&config.data_dir)?;
@@ -169,7 +169,7 @@ impl App {
         })
     }
 
-    /// Ends the workers, letting each finish its step, for as long as that may take. Machines keep running.
+    /// Ends the workers; each may finish its step, up to a time limit. Machines keep running.
     pub async fn stop(mut self) {
         self.stop.cancel();
         if !ended(&mut self.tasks, ENDING).await {
@@ -188,7 +188,7 @@ impl App {
         }
     }
 
-    /// Returns when a worker ended though nobody told it to: what it does, nobody does any more.
+    /// Returns when a worker ended that nobody told to stop: its work would stay undone.
     pub async fn failed(&mut self) -> anyhow::Error {
         match self.tasks.join_next().await {
             Some(Err(error)) => anyhow!("a worker of the service failed: {error}"),
@@ -198,7 +198,7 @@ impl App {
     }
 }
 
-/// Waits until tasks have ended, and calls off those that have not in time; whether all have.
+/// Waits until tasks have ended, and aborts those that are late; returns whether all ended in time.
 async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
     let all = async { while tasks.join_next().await.is_some() {} };
     let in_time = tokio::time::timeout(patience, all).await.is_ok();
@@ -206,14 +206,14 @@ async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
     in_time
 }
 
-/// The edge with what the configuration says of its requests.
+/// The edge with the configured limits of requests.
 fn with_limits(edge: Edge, config: &config::Http, connections: usize) -> Edge {
     edge.with_cors(Cors::new(&config.cors_origins))
         .with_streams(Streams::of(connections))
         .with_grace(Grace(Duration::from_secs(config.body_grace_seconds)))
 }
 
-/// Whether machines of every kind can be run; else which kinds cannot, and why.
+/// Whether machines of every kind can run; else which kinds cannot, and why.
 fn ready(engines: &Engines) -> std::result::Result<(), String> {
     let found = [("VMs", engines.vm.ready()), ("sandboxes", engines.sandbox.ready())];
     let wrong = found.into_iter().filter_map(|(kind, found)| Some(format!("{kind}: {}", found.err()?)));
@@ -231,17 +231,17 @@ fn metrics(
         let (vms, sandboxes, gateway) = (vms.clone(), sandboxes.clone(), gateway.clone());
         let host = host::prometheus(&data_dir, seats.iter().map(|seats| seats.taken()).sum());
         Box::pin(async move {
-            // What the database would have to count is left out where it does not answer.
+            // Counts from the database are left out where it does not answer in time.
             let counted = async { Ok::<_, DbError>(vms.prometheus().await? + &sandboxes.prometheus().await?) };
             probes::soon(counted).await.unwrap_or_default() + &gateway.prometheus() + &host
         })
     })
 }
 
-/// What a process does that is to hold machines, before anything else.
+/// What a process that is to hold machines does before anything else.
 fn begin(config: &Config) {
     init_log(config);
-    // What the service and its machines write is nobody else's to read.
+    // Only the service's user may read the files that the service and its machines write.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     seats::raise_descriptors();
 }
@@ -249,7 +249,7 @@ fn begin(config: &Config) {
 /// `berth serve`: answers until SIGTERM or SIGINT, then drains and leaves machines running.
 pub async fn serve(config: Config) -> Result<()> {
     begin(&config);
-    // What is typed wrong is told before anything is opened.
+    // Finds typing errors before it opens anything.
     let certificate = config.http.tls.as_ref().map(Certificate::load).transpose()?.map(Arc::new);
     let (mut app, doors) = open(&config, certificate.clone()).await?;
     announce(&config, &app, &doors);
@@ -284,14 +284,14 @@ pub async fn serve(config: Config) -> Result<()> {
     }
 }
 
-/// Waits for the rest of the connections, then for the workers: these are to end in order whatever became of those.
+/// Waits for the remaining connections, then for the workers, which end in order even if a connection failed.
 async fn drain(connections: impl Future<Output = Result<()>>, workers: impl Future<Output = ()>) -> Result<()> {
     let served = connections.await;
     workers.await;
     served
 }
 
-/// Takes the addresses, then the database, and begins to work: a service that cannot be reached touches nothing.
+/// Binds the addresses, then takes the database, then begins to work: a service without an address touches nothing.
 pub async fn open(config: &Config, certificate: Option<Arc<Certificate>>) -> Result<(App, Doors)> {
     let bound = Bound::new(config).await?;
     let app = App::start(config).await?;
@@ -299,7 +299,7 @@ pub async fn open(config: &Config, certificate: Option<Arc<Certificate>>) -> Res
     Ok((app, doors))
 }
 
-/// `berth shutdown`: stops every machine of a service that does not run, in good order, and ends.
+/// `berth shutdown`: stops every machine of a service that is not running, in good order, and ends.
 pub async fn shut_down(config: Config) -> Result<()> {
     begin(&config);
     let app = App::start(&config).await?;
@@ -315,7 +315,7 @@ pub async fn shut_down(config: Config) -> Result<()> {
     Ok(())
 }
 
-/// `berth backup`: copies the database into a new file, while the service runs or not.
+/// `berth backup`: copies the database into a new file, whether the service runs or not.
 pub async fn back_up(config: &Config, to: &Path) -> Result<()> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     crate::db::copy(&config.database_url, to).await.context("the database cannot be copied")
@@ -338,11 +338,11 @@ fn init_log(config: &Config) {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let is_terminal = std::io::stderr().is_terminal();
     let for_people = is_for_people(config.log_format, is_terminal);
-    // A second initialisation, in tests, leaves the first in place.
+    // In tests, a second initialisation leaves the first in place.
     let _ = if for_people { log.with_ansi(is_terminal).try_init() } else { log.json().try_init() };
 }
 
-/// Whether the log is text for people, rather than JSON for programs.
+/// Whether the log is text for people; else it is JSON for programs.
 const fn is_for_people(format: LogFormat, is_terminal: bool) -> bool {
     match format {
         LogFormat::Auto => is_terminal,
@@ -364,7 +364,7 @@ impl Signals {
         Ok(Self { term: signal(term).context(cannot)?, int: signal(int).context(cannot)? })
     }
 
-    /// Returns when the next one comes.
+    /// Returns at the next signal.
     async fn next(&mut self) {
         tokio::select! {
             _ = self.term.recv() => {}

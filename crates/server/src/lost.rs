@@ -1,9 +1,9 @@
-//! What no row owns, set aside.
+//! Things that no row owns, set aside.
 //!
-//! A row is older than its thing and goes after it, so what has no row should be nobody's. But a service that was given an
-//! older copy of its database sees everything made since as nobody's, too. So a search of the host deletes no disk, layer,
-//! memory or upload: it moves them, within the data folder, to `lost/<day>/<kind>/`, from where a person puts them back.
-//! A day's folder is removed when it is old enough.
+//! A row exists before its thing and until after it, so a thing without a row should belong to nobody. But a service on
+//! an older copy of its database would take everything made since for such things. So a search of the host deletes no
+//! disk, layer, memory or upload: it moves them, within the data folder, to `lost/<day>/<kind>/`, from where a person
+//! can put them back. The service removes a day's folder when it is old enough.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,19 +26,19 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// In the configured data folder, for as many days as configured.
+    /// In the configured data folder, for the configured number of days.
     pub fn new(config: &Config) -> Self {
         Self { folder: config.data_dir.join(FOLDER), days: config.lost.days }
     }
 
-    /// The folder for things of a kind that are set aside at this moment; it is there.
+    /// The folder for things of a kind that are set aside now; makes it if need be.
     pub async fn folder(&self, kind: &str, now: Timestamp) -> io::Result<PathBuf> {
         let folder = self.folder.join(now.date()).join(kind);
         tokio::fs::create_dir_all(&folder).await?;
         Ok(folder)
     }
 
-    /// Removes what was set aside so many whole days ago. What cannot be removed stays, for the next time.
+    /// Removes what was set aside so many whole days ago. What it cannot remove stays until the next time.
     pub async fn purge(&self, now: Timestamp) {
         let oldest_kept = now.plus_seconds(-self.days.saturating_mul(DAY)).date();
         for found in days(&self.folder) {
@@ -53,12 +53,12 @@ impl Lost {
     }
 }
 
-/// The folders of what was set aside, of every day, in a data folder.
+/// The folders with things set aside on any day, in a data folder.
 pub fn of_every_day(data_dir: &Path) -> impl Iterator<Item = PathBuf> {
     days(&data_dir.join(FOLDER))
 }
 
-/// Moves a file or a folder into a folder; fine where there is none. What has its name there stays, too.
+/// Moves a file or a folder into a folder; does nothing if it is missing. A thing of the same name there stays, too.
 pub async fn put(thing: &Path, into: &Path) -> io::Result<()> {
     let name = thing.file_name().unwrap_or_default();
     let mut to = into.join(name);
@@ -113,7 +113,7 @@ mod tests {
         let days = ["2026-01-01", "2026-01-02", "2026-01-03"].map(|day| dir.path().join("lost").join(day));
         fs::create_dir(dir.path().join("lost")).unwrap();
         for (at, day) in days.iter().enumerate() {
-            // A file is no folder that could be removed.
+            // A file is no folder, so removing it fails.
             if at == 1 { fs::write(day, "").unwrap() } else { fs::create_dir(day).unwrap() }
         }
         lost.purge(now).await;

@@ -13,7 +13,7 @@ use crate::services::vm::engine::qemu::QemuEngine;
 
 /// The findings.
 pub struct Report {
-    /// Whether machines and sandboxes can be run.
+    /// Whether this machine can run VMs and sandboxes.
     pub ok: bool,
     lines: Vec<Finding>,
 }
@@ -28,7 +28,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Looks at this machine.
+/// Examines this machine.
 pub async fn doctor(config: &Config) -> Report {
     let engine = QemuEngine::open(&config.data_dir, &config.vm, config.accel);
     let mut lines = engine.findings().await;
@@ -39,7 +39,7 @@ pub async fn doctor(config: &Config) -> Report {
     Report { ok: lines.iter().all(|l| l.good), lines }
 }
 
-/// A program that speaks. Machines run without it.
+/// A program that speech needs. Machines run without it.
 fn speaks(name: &str, path: Option<PathBuf>) -> Finding {
     let missing = || "none, so that nothing can be spoken here; type: sudo apt install espeak-ng ffmpeg".to_owned();
     Finding { good: true, what: name.into(), text: path.map_or_else(missing, |path| path.display().to_string()) }

@@ -1,4 +1,4 @@
-//! The addresses at which a service is reached: the API's, and those that `[http]` gives to metrics and administration.
+//! The addresses of a service: the API's, and those that `[http]` gives to metrics and administration.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,17 +18,17 @@ use crate::http::tls::Certificate;
 
 /// Addresses that are bound.
 pub struct Doors {
-    /// That of the API.
+    /// The API's address.
     pub main: SocketAddr,
-    /// That of metrics, where they have one of their own.
+    /// The address of metrics, if they have one of their own.
     pub metrics: Option<SocketAddr>,
-    /// That of administration, where it has one of its own.
+    /// The address of administration, if it has one of its own.
     pub admin: Option<SocketAddr>,
     open: Vec<Door>,
     house: House,
 }
 
-/// Addresses that are bound, and nobody answers at yet.
+/// Addresses that are bound, but do not answer yet.
 pub struct Bound {
     main: TcpListener,
     metrics: Option<TcpListener>,
@@ -55,7 +55,7 @@ impl Bound {
         Ok(Self { main, metrics, admin })
     }
 
-    /// The doors to a service. Metrics are collected within a network and stay without TLS.
+    /// Makes the doors of a service. Metrics are collected within a network, so their door has no TLS.
     pub fn open(self, config: &Config, certificate: Option<Arc<Certificate>>, app: &App) -> Doors {
         let (metrics, administration) = (self.metrics.is_some(), self.admin.is_some());
         let mut open = Vec::new();
@@ -74,8 +74,8 @@ impl Bound {
     }
 }
 
-/// Binds an address. A service that starts the moment its predecessor was killed may find it taken for a while
-/// ([`TRIES`]).
+/// Binds an address. If this service starts right after its predecessor was killed, the address may still be taken for
+/// a while ([`TRIES`]).
 async fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     for _ in 1..TRIES {
         match TcpListener::bind(address).await {
@@ -104,10 +104,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_a_predecessor_leaves_is_taken() {
-        // An address of its own, where nobody else gets the port meanwhile.
+        // An address of this test, whose port nobody else takes meanwhile.
         let predecessor = TcpListener::bind("127.77.0.1:0").await.unwrap();
         let address = predecessor.local_addr().unwrap();
-        // It is tried in vain before the predecessor leaves it.
+        // The first try fails; then the predecessor leaves the address.
         let (bound, ()) = tokio::join!(listener(address), async { drop(predecessor) });
         assert_eq!(bound.unwrap().local_addr().unwrap(), address);
     }

@@ -1,8 +1,8 @@
-//! The data folder's identity, and the database that it keeps.
+//! The data folder's identity, and its tie to the database.
 //!
-//! The database names its folder ([`keeper`]), and the folder its database, by an id that a copy of either has, too. A
-//! folder that is given another database, or a new one because an address was mistyped, holds machines and disks of which
-//! that one knows nothing: the service refuses to start, before it has changed anything.
+//! The database names its folder ([`keeper`]), and the folder its database, each by an id that copies keep. A folder
+//! may meet another database, or a new one because somebody mistyped an address. Such a database knows nothing of the
+//! folder's machines and disks, so the service refuses to start, before it has changed anything.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,14 +25,14 @@ const FILE: &str = "identity";
 const DATABASE: &str = "database";
 /// The setting that is a database's id.
 const DATABASE_ID: &str = "database.id";
-/// Where things of a database's rows lie.
+/// Folders of things that rows of the database own.
 const THINGS: [&str; 4] = ["disks", "machines", "sandbox/layers", "sandbox/memories"];
-/// Between two looks whether another service came.
+/// Pause between two checks whether another service came.
 const LOOK: Duration = Duration::from_secs(5);
-/// Seconds by which the clock may go back unnoticed.
+/// Seconds by which the clock may go back without effect.
 const BACK: i64 = 60;
 
-/// Who this service is to its database: its folder, and a run of its own.
+/// The keeper that this service is to its database: its folder, and a run of its own.
 pub(super) fn keeper(dir: &Path) -> Result<Keeper> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Ok(Keeper {
@@ -43,7 +43,7 @@ pub(super) fn keeper(dir: &Path) -> Result<Keeper> {
     })
 }
 
-/// The folder's id; made where it has none.
+/// The folder's id; makes one where there is none.
 fn identity(dir: &Path) -> Result<Uuid> {
     let file = dir.join(FILE);
     let cannot = || format!("the data folder's identity, {}, cannot be used", file.display());
@@ -56,7 +56,7 @@ fn identity(dir: &Path) -> Result<Uuid> {
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let id = Uuid::new_v4();
-            // It is there whole or not at all, and before any database names it.
+            // The file appears whole or not at all, and before any database names the id.
             private_file::write(&file, format!("{id}\n").as_bytes()).with_context(cannot)?;
             Ok(id)
         }
@@ -64,8 +64,8 @@ fn identity(dir: &Path) -> Result<Uuid> {
     }
 }
 
-/// Opens the database for a folder's service, and takes it. Refused, it has changed nothing. With it comes when its last
-/// service was seen.
+/// Opens the database for a folder's service, and takes it; also returns when the last service was seen on it. If it
+/// refuses, it has changed nothing.
 pub(super) async fn open(config: &Config, keeper: &Keeper, clock: &Clock) -> Result<(Db, Option<Timestamp>)> {
     let disk = disk_of(&config.database_url);
     let cannot = |error: DbError| match error {
@@ -75,7 +75,7 @@ pub(super) async fn open(config: &Config, keeper: &Keeper, clock: &Clock) -> Res
     let wait = Duration::from_secs(config.database_wait_seconds);
     let db = Db::connect(&config.database_url, wait).await.map_err(cannot)?;
     let noted = noted(&config.data_dir)?;
-    // Before its schema is touched.
+    // Checks before it touches the schema.
     let found = Found::of(&db).await.map_err(cannot)?;
     if let Some(reason) = found.known.as_ref().and_then(|known| known.refuses(keeper, config.take_over, clock.now())) {
         return Err(anyhow!(reason));
@@ -105,9 +105,9 @@ pub(super) async fn open(config: &Config, keeper: &Keeper, clock: &Clock) -> Res
     Ok((db, seen))
 }
 
-/// A database before a service takes it.
+/// A database before this service takes it.
 struct Found {
-    /// Who keeps it.
+    /// Its keeper.
     known: Option<keeper::Known>,
     /// Its id.
     id: Option<String>,
@@ -117,7 +117,7 @@ struct Found {
 
 impl Found {
     async fn of(db: &Db) -> Result<Self, DbError> {
-        // A table that is not there yet is an answer; a database that cannot be read gives none.
+        // A missing table is an answer; a database that cannot be read gives none.
         let known = match keeper::find(db).await {
             Err(DbError::NoTable(_)) => None,
             found => found?,
@@ -129,24 +129,24 @@ impl Found {
         Ok(Self { known, id, is_new })
     }
 
-    /// Whether a folder keeps it.
+    /// Whether this folder keeps it.
     fn is_kept_by(&self, folder: Uuid) -> bool {
         self.known.as_ref().is_some_and(|known| known.keeper.folder == folder)
     }
 
-    /// Whether a folder belongs to another database: by the id that it noted, else by whether it holds things of rows
-    /// though this database is new.
+    /// Whether a folder belongs to another database: by the id that the folder noted, or because it holds things of
+    /// rows though this database is new.
     fn is_foreign(&self, folder: Uuid, noted: Option<&str>, holds_things: bool) -> bool {
         match (noted, &self.id) {
             (Some(noted), Some(id)) => noted != id,
-            // As an older service left it.
+            // A folder as an older service left it.
             (Some(_), None) => !self.is_kept_by(folder),
             (None, _) => self.is_new && holds_things,
         }
     }
 }
 
-/// The id of the database that the folder had last.
+/// The database id that the folder noted last.
 fn noted(dir: &Path) -> Result<Option<String>> {
     let file = dir.join(DATABASE);
     match std::fs::read_to_string(&file) {
@@ -160,7 +160,7 @@ fn holds_things(dir: &Path) -> bool {
     THINGS.iter().any(|folder| std::fs::read_dir(dir.join(folder)).is_ok_and(|mut entries| entries.next().is_some()))
 }
 
-/// The database's id; made where it has none.
+/// The database's id; makes one where there is none.
 async fn id_of(db: &Db) -> Result<String, DbError> {
     let mut tx = db.begin().await?;
     if let Some(id) = setting::find(&mut tx, DATABASE_ID).await? {
@@ -172,23 +172,23 @@ async fn id_of(db: &Db) -> Result<String, DbError> {
     Ok(id)
 }
 
-/// Whether the database can be written to, as the service found it when it last told that it runs. Clones share it.
+/// Whether the database takes writes, as of the service's last sign of life. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Health(Arc<Mutex<Option<String>>>);
 
 impl Health {
-    /// What is wrong.
+    /// What is wrong, if anything.
     fn told(&self) -> Result<(), String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
     }
 
-    /// The same, for who asks later.
+    /// The same as a function, for the probes.
     pub(super) fn writes(&self) -> Arc<dyn Fn() -> Result<(), String> + Send + Sync> {
         let health = self.clone();
         Arc::new(move || health.told())
     }
 
-    /// Notes what became of a write; logged is what changed. `disk` is where the database lies, if that is on this host.
+    /// Notes the outcome of a write, and logs a change. `disk` is the folder of the database, if that is on this host.
     fn note(&self, disk: Option<&Path>, outcome: Result<(), &DbError>) {
         let wrong = match outcome {
             Ok(()) => None,
@@ -217,23 +217,23 @@ fn full(disk: Option<&Path>) -> String {
     )
 }
 
-/// What a service needs to tell its database that it runs.
+/// Gives the database the service's signs of life.
 pub(super) struct Keeping {
     db: Db,
     run: Uuid,
-    /// Where the database lies, if that is on this host.
+    /// The folder of the database, if that is on this host.
     disk: Option<PathBuf>,
     health: Health,
 }
 
 impl Keeping {
-    /// What a run of a configuration's service needs.
+    /// For a run of the configured service.
     pub(super) fn new(db: &Db, run: Uuid, config: &Config, health: Health) -> Self {
         Self { db: db.clone(), run, disk: disk_of(&config.database_url), health }
     }
 
-    /// Tells the database that the service runs, until it is told to stop; cancels `taken_over` once another service has
-    /// the database.
+    /// Tells the database regularly that the service runs, until told to stop. Cancels `taken_over` once another
+    /// service has the database.
     pub(super) async fn keep(self, clock: Clock, stop: CancellationToken, taken_over: CancellationToken) {
         let mut last = clock.now();
         while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
@@ -252,7 +252,7 @@ impl Keeping {
     }
 }
 
-/// Has what waits be looked at where the clock was set back.
+/// After the clock was set back, makes the workers look at all waiting rows.
 pub(super) async fn follow_clock(db: &Db, last: Timestamp, now: Timestamp) -> Result<(), DbError> {
     if now.plus_seconds(BACK) >= last {
         return Ok(());

@@ -1,9 +1,9 @@
-//! What the host has, for `/metrics`.
+//! The host's resources, for `/metrics`.
 
 use std::fmt::Write;
 use std::path::Path;
 
-/// Processors, memory, the data folder's disk, and which build this is, in Prometheus' text format.
+/// Processors, memory, the data folder's disk, and this build's version, in Prometheus' text format.
 pub(super) fn prometheus(data_dir: &Path, connections: usize) -> String {
     let mut text = format!(
         "# HELP berth_build_info The version that runs.\n# TYPE berth_build_info gauge\n\

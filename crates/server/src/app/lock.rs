@@ -1,4 +1,4 @@
-//! One service for one data folder: the second refuses to start.
+//! One service for one data folder: a second one refuses to start.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -8,24 +8,25 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 
-/// How often the folder and the addresses are tried: a child that a killed service had just forked holds both until it
-/// executes its program.
+/// How often the service tries to take the folder and the addresses: a child that a killed service had just forked
+/// holds both until it executes its program.
 pub(super) const TRIES: u32 = 60;
-/// Between two tries.
+/// Pause between two tries.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
-/// The data folder, held for as long as this lives. The kernel lets go of it with the process.
+/// The data folder, locked while this lives. The kernel releases the lock when the process ends.
 pub(super) struct DataDir(File);
 
 impl Drop for DataDir {
     fn drop(&mut self) {
-        // A child that was forked a moment ago has the file open, too, until it executes its program.
+        // A child forked a moment ago shares the open file until it executes its program, so closing alone would not
+        // unlock.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
 impl DataDir {
-    /// Makes the folder, if need be, and takes it.
+    /// Makes the folder if it is missing, and locks it.
     pub(super) async fn take(dir: &Path) -> Result<Self> {
         let cannot = || format!("the data folder {} cannot be used; set BERTH_DATA_DIR to one that can", dir.display());
         DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(cannot)?;

@@ -1,5 +1,5 @@
-//! The keys that seal: 256 bits each, as 64 hexadecimal digits in a file or a variable, one in each line, the first
-//! of which seals.
+//! The keys that seal: 256 bits each, as 64 hexadecimal digits in a file or a variable, one a line. The first one
+//! seals.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -19,13 +19,13 @@ pub const LENGTH: usize = 32;
 /// Bits of a mode by which others than the owner may read or write.
 const OTHERS: u32 = 0o066;
 
-/// A key and its name, which tells nothing of it.
+/// A key and its name, which reveals nothing of it.
 pub struct Key {
     /// Eight hexadecimal digits of a hash.
     pub name: String,
-    /// What seals and opens.
+    /// Seals and opens.
     pub cipher: RandomizedNonceKey,
-    /// What tells texts from each other ([`Sealer::mac`](super::Sealer::mac)).
+    /// Makes the MACs of texts ([`Sealer::mac`](super::Sealer::mac)).
     pub mac: hmac::Key,
 }
 
@@ -39,7 +39,7 @@ impl Key {
     }
 }
 
-/// The configured keys; `None` where their file is not there.
+/// The configured keys; `None` if their file is missing.
 pub fn read(config: &Secrets) -> Result<Option<Vec<Key>>> {
     let path = &config.key_file;
     let text = if config.key_env.is_empty() {

@@ -1,11 +1,12 @@
-//! Secrets at rest: what the service itself must read again, it seals with a key that does not lie in the database.
+//! Secrets at rest: the service seals secrets that it must read again, with a key outside the database.
 //!
 //! A copy of the database, a backup or a replica alone opens nothing. A sealed text is AES-256-GCM with a random nonce
-//! over the secret, bound to its context (the row it belongs to), so that nobody can move it into another row. It
-//! names its key, so that a service with another key says so instead of failing somewhere.
+//! over the secret, bound to its context (the row it belongs to), so that nobody can move it into another row. It names
+//! its key, so that a service with another key reports that instead of failing somewhere.
 //!
-//! The first key seals, every key opens. What was sealed with a key that is not the first, or lay in clear, is sealed
-//! anew by who keeps it, at the start ([`Sealer::renew`]): so a key is replaced by putting another before it.
+//! The first key seals, every key opens. At the start, the service that keeps a secret seals it again
+//! ([`Sealer::renew`]) if another key than the first had sealed it or it lay in clear: so an operator replaces a key by
+//! putting another one before it.
 
 mod key;
 
@@ -23,9 +24,9 @@ use crate::db::{Db, setting};
 use crate::hex;
 use key::Key;
 
-/// What a sealed text begins with. No secret that lay in clear does.
+/// The beginning of a sealed text. No secret in clear begins so.
 const PREFIX: &str = "sealed";
-/// The setting that tells which key the database's secrets are sealed with.
+/// The setting that tells which key sealed the database's secrets.
 const CHECK: &str = "secrets.check";
 
 /// Seals and opens. Clones share their keys.
@@ -35,9 +36,10 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// A sealer with the configured keys, which the database's secrets are sealed with. The key's file is made where
-    /// nothing is sealed yet. Where something is, and the key is missing or another one, that is an error that says what to
-    /// do; with `replaces_lost_key`, what the lost key sealed is given up: who keeps such a secret makes another.
+    /// A sealer with the configured keys, which must be those of the database's secrets. Makes the key's file if
+    /// nothing is sealed yet. If something is sealed and the key is missing or another one, fails with an error that
+    /// says what to do; with `replaces_lost_key`, gives up what the lost key sealed, and each keeper of such a secret
+    /// makes a new one.
     pub async fn open(config: &Secrets, db: &Db) -> anyhow::Result<Self> {
         let mut tx = db.begin().await?;
         let check = setting::find(&mut tx, CHECK).await?;
@@ -79,7 +81,7 @@ impl Sealer {
         Ok(format!("{PREFIX}:{}:{text}", key.name))
     }
 
-    /// Opens what was sealed for the same context.
+    /// Opens a text that was sealed for the same context.
     pub fn open_sealed(&self, context: &str, sealed: &str) -> Result<Vec<u8>> {
         let (name, text) = parts(sealed).ok_or_else(|| Error::internal("a secret is not sealed"))?;
         let key = self.keys.iter().find(|key| key.name == name);
@@ -95,31 +97,31 @@ impl Sealer {
         Ok(plain.map_err(|_| Error::internal(format!("the secret of {context} cannot be opened")))?.to_vec())
     }
 
-    /// What tells a text from others, and tells nothing of it to whoever has the database alone: HMAC-SHA-256 with the
-    /// first key, in hexadecimal.
+    /// A MAC of a text, which distinguishes it from others and reveals nothing to a reader of the database:
+    /// HMAC-SHA-256 with the first key, in hexadecimal.
     pub fn mac(&self, text: &[u8]) -> Result<String> {
         let key = self.keys.first().ok_or_else(|| Error::internal("no key that authenticates"))?;
         Ok(hex::encode(hmac::sign(&key.mac, text).as_ref()))
     }
 
-    /// The same with every key, the first key's first: what another key told before it was replaced is known still.
+    /// The same with every key, the first key's first: so the service recognizes a MAC from before a key was replaced.
     pub fn macs(&self, text: &[u8]) -> Vec<String> {
         self.keys.iter().map(|key| hex::encode(hmac::sign(&key.mac, text).as_ref())).collect()
     }
 
-    /// The text as the first key seals it, where it lay in clear or another key sealed it; `None` where it is so.
+    /// Seals a text with the first key, if it lay in clear or another key sealed it; `None` if it needs no change.
     pub fn renew(&self, context: &str, text: &str) -> Result<Option<String>> {
         let current = self.keys.first().map(|key| key.name.as_str());
         if !is_sealed(text) {
             return self.seal(context, text.as_bytes()).map(Some);
         }
-        // Opened in either case: a key that is not the right one is told now.
+        // Opens it in either case, so that a wrong key is reported now.
         let secret = self.open_sealed(context, text)?;
         if parts(text).map(|(name, _)| name) == current { Ok(None) } else { self.seal(context, &secret).map(Some) }
     }
 }
 
-/// What to do about a key that is not the right one.
+/// What to do about a wrong key.
 const REMEDY: &str = "put back the file that lay there, or name the right one as key_file or key_env of [secrets]. If \
      the key is lost, type: berth serve --new-secrets-key; what it sealed, the keys that sign access tokens, is then made \
      anew, and everybody's access token ends";

@@ -1,14 +1,14 @@
-//! The life of a row: look, plan, step, record, and again, the same for whatever has one.
+//! The life of a row: look, plan, step, record, and again; one driver for every kind of row.
 //!
-//! A [`Life`] says what is particular: how its rows are read, what its plan is, how a step is done and recorded. What
-//! is general stands here once. Steps are taken until there is none to take. Doing is repeatable, and a step is
-//! recorded only onto the row it was decided for, so a crash between any two lines costs a repetition and no more.
-//! Failures that may pass are tried again, ever later; a plan's deadline ends them. One that will not pass is given up
-//! once, with the sentence that the engine said.
+//! A [`Life`] holds what is particular to a kind: how to read its rows, how to plan, and how to do and record a step.
+//! This file holds what is general. It takes steps until the plan has none. Each step is repeatable and is recorded
+//! only onto the row it was decided for, so a crash between any two lines costs a repetition and no more. After a
+//! failure that may pass, it tries again, ever later, until the plan's deadline. A final failure is recorded once, with
+//! the engine's sentence, and the row is given up.
 //!
-//! Every step passes a fault point before and after, `{kind}.{step}.before` and `.after`; what has a moment in between
-//! passes [`fault`] there itself. So no step is without its point, and tests list the steps of a plan to prove that
-//! each point is reached.
+//! Every step passes a fault point before and after, `{kind}.{step}.before` and `.after`; a step with a moment in
+//! between calls [`fault`] there itself. So every step has its points, and tests list the steps of a plan to prove that
+//! they reach each point.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Display};
@@ -26,19 +26,19 @@ use crate::clock::Clock;
 use crate::db::{Db, DbError};
 use crate::engine::EngineError;
 
-/// Steps of one run: far more than a life needs, so that a defect cannot spin for ever.
+/// Steps of one run: far more than a life needs, so that a defect cannot loop for ever.
 const MAX_STEPS: usize = 200;
 /// Longest pause between two tries of a failing step, in seconds.
 const LONGEST_PAUSE: i64 = 15;
 /// Wait when not even the pause could be recorded.
 const BLIND_PAUSE: Duration = Duration::from_millis(500);
 
-/// Why a step did not come to its end.
+/// Why a step did not finish.
 #[derive(Debug)]
 pub enum StepError {
     /// The engine could not do it.
     Engine(EngineError),
-    /// It could not be recorded, or a defect of ours.
+    /// The service could not record it, or has a defect.
     Own(Error),
 }
 
@@ -70,12 +70,12 @@ pub async fn fault(kind: &str, step: &str, moment: &str) -> Result<(), StepError
         .map_err(|text| StepError::Engine(EngineError::Transient(text)))
 }
 
-/// What a plan says.
+/// The result of planning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next<S> {
     /// Take this step.
     Take(S),
-    /// Nothing to do before this time; none: until somebody wishes something else.
+    /// Do nothing before this time; without a time, until the wish changes.
     Rest(Option<Timestamp>),
 }
 
@@ -83,46 +83,46 @@ pub enum Next<S> {
 pub trait Life: Send + Sync + 'static {
     /// What names a row.
     type Key: Clone + Eq + Hash + Send + Sync + Debug + Display + 'static;
-    /// A row as it was read, with the rows that belong to it.
+    /// A row as read, with the rows that belong to it.
     type Seen: Send + Sync;
     /// One thing to do.
     type Step: Send + Sync;
 
     /// The table whose signals wake it.
     const TABLE: &'static str;
-    /// What a row is, in logs and in the names of fault points.
+    /// The kind of row, in logs and in the names of fault points.
     const KIND: &'static str;
-    /// Whether a step that is under way is dropped when the service stops; else it is waited for.
+    /// Whether a stop of the service drops a step under way; else the service waits for the step.
     const DROPPED_BY_A_STOP: bool = false;
 
     /// Rows that want work at `now`, at most `limit`.
     fn due(&self, now: Timestamp, limit: usize) -> impl Future<Output = Result<Due<Self::Key>>> + Send;
 
-    /// Whose a key is that was poked, where keys are somebody's.
+    /// The owner of a poked key, if keys have owners.
     fn owner(&self, key: &Self::Key) -> impl Future<Output = Option<Owner>> + Send {
         let _ = key;
         async { None }
     }
 
-    /// Reads a row; none where it is gone.
+    /// Reads a row; none if it is gone.
     fn look(&self, key: &Self::Key) -> impl Future<Output = Result<Option<Self::Seen>, StepError>> + Send;
 
-    /// Asks the host what there is, and decides what comes next.
+    /// Asks the host for the present state, and decides what comes next.
     fn plan(&self, seen: &Self::Seen) -> impl Future<Output = Result<Next<Self::Step>, StepError>> + Send;
 
-    /// What a step is called.
+    /// The name of a step.
     fn name(step: &Self::Step) -> &'static str;
 
     /// Does a step, and records it onto the row it was decided for.
     fn take(&self, seen: &Self::Seen, step: Self::Step) -> impl Future<Output = Result<(), StepError>> + Send;
 
-    /// Notes when a row at rest is to be looked at again, unless it changed since it was seen.
+    /// Notes when to look again at a row at rest, unless the row changed since it was read.
     fn rest(&self, seen: &Self::Seen, until: Option<Timestamp>) -> impl Future<Output = Result<(), StepError>> + Send;
 
-    /// Has a row wait after a failure, if it still is what the failed step was decided for: another wish does not wait.
+    /// Makes a row wait after a failure, unless it changed since the failed step was decided: a new wish does not wait.
     fn postpone(&self, seen: &Self::Seen, until: Timestamp) -> impl Future<Output = Result<(), StepError>> + Send;
 
-    /// Records a failure that will not pass. False where this row is not given up, and is tried again instead.
+    /// Records a final failure. False if this row is not given up, and is tried again instead.
     fn give_up(&self, seen: &Self::Seen, error: &EngineError) -> impl Future<Output = Result<bool, StepError>> + Send;
 }
 
@@ -131,17 +131,17 @@ pub struct Lifecycle<L: Life> {
     life: L,
     clock: Clock,
     stop: CancellationToken,
-    /// How often in a row the steps of a key failed.
+    /// Number of failures in a row, by key.
     failures: Mutex<HashMap<L::Key, u32>>,
 }
 
 impl<L: Life> Lifecycle<L> {
-    /// Until told to stop.
+    /// A lifecycle that runs until told to stop.
     pub fn new(life: L, clock: Clock, stop: CancellationToken) -> Self {
         Self { life, clock, stop, failures: Mutex::default() }
     }
 
-    /// Begins the work on them, with so many workers; the way to poke one.
+    /// Starts the work with so many workers; returns the way to poke a row.
     pub fn spawn(self, tasks: &mut JoinSet<()>, db: &Db, workers: usize) -> Poker<L::Key> {
         let (clock, stop) = (self.clock.clone(), self.stop.clone());
         let (driver, poke) = Driver::new(Arc::new(self), db.clone(), clock, workers);
@@ -153,7 +153,7 @@ impl<L: Life> Lifecycle<L> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes steps until there is none to take, or the service stops; `last` is what the last one was decided for.
+    /// Takes steps until there is none or the service stops; `last` is the row for which the last one was decided.
     async fn bring_about(&self, key: &L::Key, last: &mut Option<L::Seen>) -> Result<(), StepError> {
         for _ in 0..MAX_STEPS {
             if self.stop.is_cancelled() {
@@ -175,11 +175,11 @@ impl<L: Life> Lifecycle<L> {
         Err(Error::internal(format!("no rest after {MAX_STEPS} steps")).into())
     }
 
-    /// Tries a failing step again later; a failure that will not pass is recorded.
+    /// Records a final failure; after any other, tries the step again later.
     async fn failed(&self, key: &L::Key, seen: Option<L::Seen>, error: StepError) -> Result<(), StepError> {
         match error {
             StepError::Engine(error) if error.is_final() => {
-                // A row that changed meanwhile is given up as it is now.
+                // If the row changed meanwhile, its present state is given up.
                 let Some(seen) = self.life.look(key).await? else { return Ok(()) };
                 if self.life.give_up(&seen, &error).await? {
                     return Ok(());
@@ -206,7 +206,7 @@ impl<L: Life> Lifecycle<L> {
             *entry
         };
         let Some(seen) = seen else {
-            // Nothing was read that could be told to wait.
+            // No row was read, so none can be made to wait.
             tokio::time::sleep(BLIND_PAUSE).await;
             return Ok(());
         };

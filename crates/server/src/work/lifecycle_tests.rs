@@ -2,22 +2,22 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-/// What a plan says, and how the step it says ends.
+/// What a plan says, and how its step ends.
 #[derive(Clone, Debug)]
 enum Script {
-    /// A step that is done.
+    /// A step that succeeds.
     Done,
-    /// One that may be done another time.
+    /// A step that fails, but may succeed later.
     Passing,
-    /// One that will never be.
+    /// A step that never succeeds.
     Final,
-    /// A plan that cannot be made.
+    /// A plan that fails.
     Blind,
     /// Nothing to do.
     Rest(Option<Timestamp>),
 }
 
-/// A life of one row that goes as it is written.
+/// The life of one row that follows a script.
 #[derive(Default)]
 struct Written {
     script: Mutex<VecDeque<Script>>,
@@ -88,7 +88,7 @@ impl Life for Written {
     }
 
     async fn postpone(&self, _: &u32, until: Timestamp) -> Result<(), StepError> {
-        // To the nearest second: some microseconds have passed since it was decided.
+        // Rounded to seconds: some microseconds have passed since the decision.
         let pause = until.0 - Clock::default().now().0;
         self.note(format!("wait {}", (pause + Timestamp::SECOND / 2) / Timestamp::SECOND));
         Ok(())

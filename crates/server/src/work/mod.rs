@@ -1,14 +1,13 @@
 //! Drives reconcilers.
 //!
-//! A reconciler takes no input but a key, is safe to repeat, and runs once at a time for each key. Rows
-//! say when they want to be looked at (`work_at`), so nothing is forgotten in a crash. A committed
-//! transaction wakes the driver at once; an engine pokes a key; a timer stands behind both, for the
-//! wake-up that was lost and for the time that has come. While rows that were read wait for a worker, the driver reads
-//! the list ten times a second at most, and spends a tenth of its time on that.
+//! A reconciler takes no input but a key, is safe to repeat, and runs once at a time for each key. Rows say when they
+//! want work (`work_at`), so a crash forgets nothing. A committed transaction wakes the driver at once; an engine can
+//! poke a key; a timer stands behind both, for lost wake-ups and for rows whose time has come. While rows wait for a
+//! worker, the driver reads the list at most ten times a second, and spends at most a tenth of its time on that.
 //!
-//! Workers are few, and a hostile guest can keep one for as long as its deadlines allow. So rows wait in a
-//! [`fair::Queue`]: organizations take turns, and one that holds many workers leaves as many to the others; within its
-//! turns its projects take theirs. A key that was poked while it was worked on waits for its turn again.
+//! Workers are few, and a hostile guest can keep one busy as long as its deadlines allow. So rows wait in a
+//! [`fair::Queue`]: organizations take turns, one that holds many workers leaves as many to the others, and within its
+//! turns its projects take theirs. A key that was poked while a worker had it waits for its turn again.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -34,10 +33,10 @@ pub mod lifecycle;
 const BATCH: usize = 256;
 /// Longest time between two looks at the rows.
 const IDLE: Duration = Duration::from_secs(2);
-/// Shortest time between two looks at the rows while some that were read wait for a worker. Each row that is written
-/// wakes the driver, which would read a queue of thousands for each of them.
+/// Shortest time between two reads of the list while rows wait for a worker. Every written row wakes the driver, which
+/// would else read a queue of thousands each time.
 const WHILE_BUSY: Duration = Duration::from_millis(100);
-/// The same in times of what the last look took: the more rows are due, the longer it takes to order them.
+/// The same as a multiple of the last read's duration: the more rows are due, the longer it takes to order them.
 const TIMES_A_LOOK: u32 = 10;
 /// Wait after the database did not answer.
 const BACKOFF: Duration = Duration::from_millis(500);
@@ -55,24 +54,24 @@ pub trait Reconciler: Send + Sync + 'static {
     /// Rows that want work at `now`, at most `limit`.
     fn due(&self, now: Timestamp, limit: usize) -> impl Future<Output = Result<Due<Self::Key>>> + Send;
 
-    /// Whose a key is that was poked, where keys are somebody's.
+    /// The owner of a poked key, if keys have owners.
     fn owner(&self, key: &Self::Key) -> impl Future<Output = Option<Owner>> + Send {
         let _ = key;
         async { None }
     }
 
-    /// Works on one row until it is at rest or waits. Failures are its own to record.
+    /// Works on one row until it rests or waits. The reconciler records its own failures.
     fn reconcile(&self, key: Self::Key) -> impl Future<Output = ()> + Send;
 }
 
-/// Pokes single keys from outside.
+/// Pokes single keys from outside the driver.
 #[derive(Clone, Debug)]
 pub struct Poker<K>(mpsc::UnboundedSender<K>);
 
 impl<K> Poker<K> {
-    /// Has this key looked at as soon as possible, whatever its row says.
+    /// Asks for work on this key as soon as possible, whatever its row says.
     pub fn poke(&self, key: K) {
-        // A driver that ended takes no more work.
+        // A driver that has ended takes no more work.
         let _ = self.0.send(key);
     }
 }
@@ -86,7 +85,7 @@ pub struct Driver<R: Reconciler> {
     freed: Arc<Notify>,
     pokes: mpsc::UnboundedReceiver<R::Key>,
     tasks: JoinSet<()>,
-    /// Whether the work list could not be read the last time.
+    /// Whether the last read of the work list failed.
     blind: bool,
 }
 
@@ -95,7 +94,7 @@ struct Work<K> {
     queue: fair::Queue<OrgId, ProjectId, K>,
     waiting: HashSet<K>,
     running: HashSet<K>,
-    /// Those that were asked for while they were worked on.
+    /// Running keys that were asked for again.
     again: HashSet<K>,
 }
 
@@ -105,7 +104,7 @@ impl<K: Clone + Eq + Hash> Work<K> {
         Self { queue, waiting: HashSet::new(), running: HashSet::new(), again: HashSet::new() }
     }
 
-    /// Whether a key has to be queued. One that is worked on is noted to be looked at once more.
+    /// Whether a key has to be queued. A running key is noted for another turn.
     fn note(&mut self, key: &K) -> bool {
         if self.running.contains(key) {
             self.again.insert(key.clone());
@@ -154,7 +153,7 @@ impl<R: Reconciler> Driver<R> {
         (driver, Poker(sender))
     }
 
-    /// Works until told to stop; then lets what is under way come to its end.
+    /// Works until told to stop; then waits for the work under way.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut signals = self.db.watch();
         let freed = self.freed.clone();
@@ -172,7 +171,7 @@ impl<R: Reconciler> Driver<R> {
                 () = tokio::time::sleep_until(look_at) => {}
                 () = woken::<R>(&mut signals) => look_at = look_at.min(self.next_look(busy_until)),
                 () = freed.notified() => look_at = look_at.min(self.next_look(busy_until)),
-                // Nobody may be left who pokes.
+                // The channel may have no senders left.
                 Some(key) = self.pokes.recv() => self.poked(key).await,
             }
             while self.tasks.try_join_next().is_some() {}
@@ -180,13 +179,13 @@ impl<R: Reconciler> Driver<R> {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// When the driver reads the rows after one was written or a worker came free: at once, or in a moment where rows
-    /// wait already.
+    /// When to read the list after a row was written or a worker became free: at once, or a moment later if rows wait
+    /// already.
     fn next_look(&self, busy_until: Instant) -> Instant {
         if lock(&self.work).waiting.is_empty() { Instant::now() } else { busy_until }
     }
 
-    /// Reads the rows that are due and queues them. Returns the time until the next look.
+    /// Reads the due rows and queues them. Returns the time until the next read.
     async fn look(&mut self) -> Duration {
         let now = self.clock.now();
         match self.reconciler.due(now, BATCH).await {
@@ -196,7 +195,7 @@ impl<R: Reconciler> Driver<R> {
                 }
                 let mut work = lock(&self.work);
                 for (key, owner) in due.now {
-                    // A row stays due while a worker has it. Once the worker is done, the next look finds it if it still is.
+                    // A row stays due while a worker has it. If it is still due afterwards, the next read finds it.
                     if !work.running.contains(&key) {
                         work.add(key, owner);
                     }
@@ -205,7 +204,7 @@ impl<R: Reconciler> Driver<R> {
                 IDLE.min(Duration::from_micros(wait.unsigned_abs()))
             }
             Err(error) => {
-                // Said once: a database that is away for an hour is one fact.
+                // Logged once: a database that is away for an hour is one fact.
                 if !std::mem::replace(&mut self.blind, true) {
                     tracing::error!(table = R::TABLE, %error, "the work list cannot be read; trying until it can");
                 }
@@ -221,7 +220,7 @@ impl<R: Reconciler> Driver<R> {
         }
     }
 
-    /// Begins what may begin.
+    /// Starts as many turns as there are free workers.
     fn begin(&mut self) {
         loop {
             let Some((owner, key)) = lock(&self.work).next() else { return };
@@ -230,7 +229,7 @@ impl<R: Reconciler> Driver<R> {
             self.tasks.spawn(async move {
                 let work = AssertUnwindSafe(reconciler.reconcile(turn.key.clone()));
                 if work.catch_unwind().await.is_err() {
-                    // The panic told its place. The row is due still, and is tried again in good time.
+                    // The panic has logged its place. The row is still due, and is tried again in good time.
                     tracing::error!(table = R::TABLE, key = ?turn.key, "the work on a row panicked; trying again");
                     tokio::time::sleep(AFTER_PANIC).await;
                 }
@@ -239,7 +238,7 @@ impl<R: Reconciler> Driver<R> {
     }
 }
 
-/// A worker's turn at a key. When it goes, whatever became of the work, the worker is free.
+/// A worker's turn at a key. Dropping it frees the worker, however the work ended.
 struct Turn<K: Clone + Eq + Hash> {
     work: Arc<Mutex<Work<K>>>,
     freed: Arc<Notify>,
@@ -311,7 +310,7 @@ mod tests {
         }
     }
 
-    /// Rows of forty projects and of another, of which those of the forty never end.
+    /// Rows of forty projects that never end, and one of another.
     struct Stuck {
         greedy: OrgId,
         modest: Owner,
@@ -364,7 +363,7 @@ mod tests {
         async fn reconcile(&self, _: u32) {}
     }
 
-    /// A thousand rows, each of which is done in a moment.
+    /// A thousand rows, each done in a moment.
     struct Many {
         left: Mutex<HashSet<u32>>,
         looks: AtomicUsize,
@@ -417,7 +416,7 @@ mod tests {
         let blind = Arc::new(Blind { looks: AtomicUsize::new(0), sees: Notify::new() });
         let (driver, _poker) = Driver::new(blind.clone(), database(&dir).await, Clock::default(), 1);
         let stop = CancellationToken::new();
-        // On this thread, whose log is read.
+        // On this thread, whose log the test reads.
         tokio::join!(driver.run(stop.clone()), async {
             blind.sees.notified().await;
             stop.cancel();

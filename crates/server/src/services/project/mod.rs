@@ -1,12 +1,12 @@
-//! What belongs to projects, whatever service it comes from: their events, what they have and may have, and what their
+//! What belongs to projects, whatever service it comes from: their events, what they hold and may hold, and what their
 //! machines, disks and snapshots took and cost.
 //!
-//! All of it is read from rows that the services write in the transactions of what happens: events ([`crate::db::event`]),
-//! the things themselves ([`crate::db::usage`]), and the ledger that their stores keep ([`crate::db::resource_usage`]),
-//! summed up by [`berth_domain::resource_usage`].
+//! This service reads rows that other services write in the transactions of what happens: events
+//! ([`crate::db::event`]), the things themselves ([`crate::db::usage`]), and the ledger that their stores keep
+//! ([`crate::db::resource_usage`]), which [`berth_domain::resource_usage`] sums up.
 //!
-//! The ledger is squared once, before the workers begin: what runs since before there was a ledger is counted from then
-//! on, and so is what has another price now. What ended with its host is counted until a service was last seen there, and
+//! The service squares the ledger once, before the workers begin: a thing that is older than the ledger counts from
+//! then on, and so does a new price. A machine that ended with its host counts until a service was last seen there, and
 //! from now on again: nobody knows when the host went down, and nobody pays for a machine that was off.
 
 mod api;
@@ -28,8 +28,8 @@ use crate::db::{Db, resource_usage};
 pub use service::Projects;
 
 impl Projects {
-    /// Sets the prices of the configuration, and squares the ledger with what the services' rows say; `seen` is when the
-    /// last service on this database was seen.
+    /// Sets the configured prices, and squares the ledger with the services' rows; `seen` is when the last service on
+    /// this database was seen.
     pub async fn start(
         db: Db,
         clock: Clock,
@@ -59,7 +59,7 @@ impl Projects {
         api::routes().with_state(self.clone())
     }
 
-    /// Its workers, until told to stop.
+    /// Starts its workers, which run until told to stop.
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         tasks.spawn(reconcile::event::forget_old(self.clone(), stop.clone()));
     }

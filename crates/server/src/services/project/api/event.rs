@@ -1,8 +1,8 @@
 //! Events of a project as server-sent events.
 //!
-//! A reader that comes back says the number of the last event it has (`Last-Event-ID`) and reads on from
-//! there; without it the stream begins now. Events are kept for some days. Where the last one of a reader is gone,
-//! others after it may be, too, and the stream begins with an event that says so.
+//! A reader that comes back sends the number of the last event that it has (`Last-Event-ID`) and reads on from there;
+//! without it the stream begins now. The service keeps events for some days. If a reader's last event is gone, later
+//! ones may be, too, and the stream begins with an event that says so.
 
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ use crate::services::project::{Projects, store};
 
 /// Events read at a time.
 const BATCH: usize = 500;
-/// The name of the event that tells of a gap.
+/// The name of the event that reports a gap.
 const TRUNCATED: &str = "truncated";
-/// Longest time between two looks at the rows: others may write them, too.
+/// Longest time between two looks at the rows: other services may write them, too.
 const POLL: Duration = Duration::from_secs(5);
 
 /// Streams what happens in a project: `vm.created`, `vm.status`, `vm.ready`, `disk.status`, ….
@@ -89,7 +89,7 @@ pub(super) async fn stream_events(
             };
             tokio::select! {
                 _ = tokio::time::timeout(POLL, news) => {}
-                // Whoever comes back with another credential reads on where this one ended.
+                // A reader that comes back with another credential reads on where this one ended.
                 () = &mut over => return,
             }
         }
@@ -97,14 +97,14 @@ pub(super) async fn stream_events(
     Ok(reply::events(events))
 }
 
-/// The number after which a reader reads on, and what to tell them first.
+/// The number after which a reader reads on, and the first event for it, if any.
 async fn begin(projects: &Projects, tenant: Tenant, headers: &HeaderMap) -> Result<(i64, Option<Vec<u8>>), Error> {
     let Some(value) = headers.get("last-event-id") else {
         return Ok((store::event::newest(&projects.db, tenant).await?, None));
     };
     let last = value.to_str().ok().and_then(|text| text.parse().ok()).filter(|seq| *seq >= 0);
     let last = last.ok_or_else(|| Error::field("Last-Event-ID", "must be the number of an event"))?;
-    // Whoever begins with 0 asks for what there is.
+    // A reader that begins with 0 asks for everything that is there.
     if last == 0 || store::event::is_kept(&projects.db, tenant, last).await? {
         return Ok((last, None));
     }
@@ -112,7 +112,7 @@ async fn begin(projects: &Projects, tenant: Tenant, headers: &HeaderMap) -> Resu
     Ok((last, Some(truncated(tenant, last, next.first(), projects.clock.now()))))
 }
 
-/// Tells that events after this one may be missing. It is no event to go on after, so that it has no number of its own.
+/// Reports that events after this one may be missing. A reader cannot go on after this report, so it has no number.
 fn truncated(tenant: Tenant, last: i64, next: Option<&EventRow>, now: Timestamp) -> Vec<u8> {
     let body = json!({
         "id": last, "type": TRUNCATED, "subject": tenant.project, "data": {"from": next.map(|row| row.seq)},

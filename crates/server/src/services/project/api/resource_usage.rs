@@ -1,4 +1,4 @@
-//! What machines, disks and snapshots of a project took, and of all projects of an organization.
+//! What machines, disks and snapshots of a project took, or of all projects of an organization.
 
 use crate::db::resource_usage;
 use crate::db::tenant::Whose;
@@ -16,7 +16,7 @@ use berth_domain::{Error, Result};
 
 /// Most rows of an answer.
 const MOST_ROWS: usize = 20_000;
-/// What usage of a project is told apart by where nobody says otherwise.
+/// How usage of a project is grouped by default.
 const BY_RESOURCE: By = By { day: false, project: false, resource: true };
 /// The same for an organization.
 const BY_PROJECT: By = By { day: false, project: true, resource: false };
@@ -72,7 +72,7 @@ async fn view(projects: &Projects, whose: Whose, asked: Asked) -> Result<Resourc
     Ok(ResourceUsageView::new(asked.span, totals))
 }
 
-/// Refuses with 400 an answer that nobody would read.
+/// Refuses with 400 an answer that is too large to be read.
 fn bounded(rows: usize) -> Result<()> {
     if rows <= MOST_ROWS {
         return Ok(());

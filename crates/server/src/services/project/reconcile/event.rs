@@ -1,4 +1,4 @@
-//! Removes events that are old.
+//! Removes old events.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use crate::db::DbError;
 use crate::services::project::{Projects, store};
 
-/// Between two looks.
+/// Pause between two looks.
 const LOOK: Duration = Duration::from_mins(5);
 /// Seconds for which events are kept.
 const KEPT: i64 = 7 * 86_400;

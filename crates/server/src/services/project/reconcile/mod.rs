@@ -1,3 +1,3 @@
-//! What time brings to projects.
+//! What happens to projects with time.
 
 pub mod event;

@@ -1,4 +1,4 @@
-//! Events for watchers, read.
+//! Reads events for watchers.
 
 use berth_domain::Timestamp;
 
@@ -42,7 +42,7 @@ pub async fn after(db: &Db, tenant: Tenant, seq: i64, limit: usize) -> Result<Ve
         .await
 }
 
-/// Whether an event of a project is there still.
+/// Whether an event of a project still exists.
 pub async fn is_kept(db: &Db, tenant: Tenant, seq: i64) -> Result<bool, DbError> {
     let found: Option<i64> = sql("SELECT seq FROM events WHERE project_id = $1 AND seq = $2")
         .bind(tenant.project)

@@ -1,4 +1,4 @@
-//! What the project service shows, as the OpenAPI document describes it.
+//! The project service's answers, as the OpenAPI document describes them.
 
 pub mod resource_usage;
 pub mod usage;
