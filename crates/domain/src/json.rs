@@ -1,7 +1,7 @@
-//! JSON without duplicate keys. What fields of it mean is [`crate::fields`]' matter.
+//! JSON without duplicate keys. [`crate::fields`] says what its fields mean.
 //!
-//! [`parse`] builds all of a value and says what is wrong with bytes that are none. [`scan`] takes the same bytes and
-//! builds nothing: it is for those who need a few values of many bytes, and need them fast.
+//! [`parse`] builds the whole value, and says what is wrong with malformed bytes. [`scan`] accepts the same bytes and
+//! builds nothing: it serves readers that need a few values of many bytes, fast.
 
 pub mod scan;
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Code, Error, Result};
 
-/// Parses JSON; refuses duplicate keys, 128 levels or more, and what follows the value.
+/// Parses JSON; refuses duplicate keys, 128 levels or more, and bytes after the value.
 ///
 /// # Errors
 /// [`Code::InvalidRequest`], with what is wrong and where.
@@ -22,27 +22,27 @@ pub fn parse(bytes: &[u8]) -> Result<Value> {
     strictly(bytes)
 }
 
-/// What [`parse`] says of bytes that a scan has refused. It builds nothing either: whoever sends what is no JSON must
-/// not have a service make room for many times as much.
+/// The error of [`parse`] for bytes that a scan has refused. It builds nothing either: a client that sends malformed
+/// JSON must not make a service allocate many times as much.
 pub(crate) fn refusal(bytes: &[u8]) -> Error {
     let refused = strictly::<()>(bytes).err();
     refused.unwrap_or_else(|| Error::internal("the scan refused JSON that the parser takes"))
 }
 
 fn strictly<T: Built>(bytes: &[u8]) -> Result<T> {
-    // Judged once for all of it, and not for each string.
+    // Checks UTF-8 once for all bytes, and not for each string.
     let text = std::str::from_utf8(bytes).map_err(invalid)?;
     let mut reader = serde_json::Deserializer::from_str(text);
     let built = Strict(PhantomData).deserialize(&mut reader);
     built.and_then(|value| reader.end().map(|()| value)).map_err(invalid)
 }
 
-/// What is said of bytes that are no JSON.
+/// The error for malformed JSON.
 fn invalid(problem: impl fmt::Display) -> Error {
     Error::new(Code::InvalidRequest, format!("The body is not valid JSON: {problem}."))
 }
 
-/// What is made of a text: its value, or nothing.
+/// What the parser builds from a text: its value, or nothing.
 trait Built: Sized {
     /// The members of an object, as far as they are known.
     type Members: Default;
@@ -88,7 +88,7 @@ impl Built for () {
     fn object(_: Self::Members) -> Self {}
 }
 
-/// Reads like serde_json's own, but refuses a key that stands twice.
+/// Parses like serde_json's own, but refuses a duplicate key.
 struct Strict<T>(PhantomData<T>);
 
 impl<'de, T: Built> DeserializeSeed<'de> for Strict<T> {

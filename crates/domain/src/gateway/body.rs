@@ -1,9 +1,9 @@
-//! What a request's body tells the gateway, and the few bytes of it that may change.
+//! What the gateway reads in a request's body, and the few bytes of it that it may change.
 //!
-//! Nobody is served by a body that was read, understood and written again: fields that the gateway does not know
-//! would suffer. So a body is scanned once: that checks all of it, finds the values of a handful of keys as spans of
-//! its bytes, and hashes what begins the conversation on the way. A change replaces spans. All other bytes go on as
-//! the client wrote them.
+//! Parsing a body and writing it again would serve nobody: fields that the gateway does not know could change. So the
+//! gateway scans a body once. The scan checks all of it, finds the values of a handful of keys as spans of its bytes,
+//! and on the way hashes the beginning of the conversation. A change replaces spans. All other bytes go on as the
+//! client wrote them.
 
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ use crate::gateway::name::folds_to;
 use crate::json;
 use crate::json::scan::{self, Scan};
 
-/// Bytes of a prompt that tell conversations apart, where there are no messages.
+/// Bytes of a prompt that distinguish conversations, where there are no messages.
 const BEGINNING: usize = 1024;
 
-/// Tokens that stand for an answer of which nobody says how long it may be.
+/// Tokens that stand for an answer whose length no one limits.
 pub const LONG: u64 = 4096;
 
-/// The member that asks for usage, for an object without `stream_options`.
+/// The member that asks for usage, for a body without `stream_options`.
 const MEMBER: &str = r#""stream_options":{"include_usage":true},"#;
 /// The value of `stream_options` in place of null.
 const OPTIONS: &str = r#"{"include_usage":true}"#;
@@ -32,9 +32,9 @@ const ONLY: &str = r#""include_usage":true"#;
 /// The first of several members of `stream_options`.
 const FIRST: &str = r#""include_usage":true,"#;
 
-/// The names that matter here. Some servers read names without regard to case (Go's `encoding/json` does, and the last
-/// one counts), so what folds to one of these must be it: else they would take another model, or more of it, than was
-/// looked at here.
+/// The names that the gateway reads. Some servers ignore case in names (Go's `encoding/json` does, and takes the last
+/// match). So the gateway refuses a name that differs from one of these only in case: such a server would else take
+/// another model, or more of it, than the gateway has seen.
 const KNOWN: [&str; 12] = [
     "model",
     "stream",
@@ -49,10 +49,10 @@ const KNOWN: [&str; 12] = [
     "best_of",
     "prompt_cache_key",
 ];
-/// The member of `stream_options` that matters.
+/// The member of `stream_options` that the gateway reads.
 const USAGE: &str = "include_usage";
 
-/// What is asked of a model.
+/// The kind of request to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// An answer in a conversation.
@@ -76,7 +76,7 @@ impl Operation {
         }
     }
 
-    /// Its word, in spans.
+    /// Its name in spans.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -86,7 +86,7 @@ impl Operation {
         }
     }
 
-    /// The field that the model works on.
+    /// The field with the model's input.
     const fn content(self) -> &'static str {
         match self {
             Self::Chat => "messages",
@@ -95,7 +95,7 @@ impl Operation {
         }
     }
 
-    /// Whether answers come with tokens that a stream tells only when asked.
+    /// Whether a stream of its answer reports its tokens only if asked.
     const fn streams_usage(self) -> bool {
         matches!(self, Self::Chat | Self::Completions)
     }
@@ -106,33 +106,33 @@ impl Operation {
 pub struct Head {
     /// The model as the client wrote it.
     pub model: String,
-    /// Whether the answer shall be a stream.
+    /// Whether the answer is to be a stream.
     pub stream: bool,
     /// Whether the client asked for a chunk with the usage: `stream_options.include_usage` is true.
     pub asks_usage: bool,
-    /// Most tokens of the answer, whichever of its fields a server reads: the largest of `max_tokens`,
-    /// `max_completion_tokens` and `n_predict`. The last is llama.cpp's own, and servers of completions know
-    /// `max_tokens` alone: what only some read bounds nothing by itself. One that is no positive integer, which may mean
-    /// no bound, counts as [`LONG`] beside others.
+    /// Most tokens of the answer, whichever field a server reads: the largest of `max_tokens`, `max_completion_tokens`
+    /// and `n_predict`. The last is llama.cpp's own, and servers of completions know only `max_tokens`; a field that
+    /// only some servers read bounds nothing by itself. A value that is no positive integer may mean no bound, and
+    /// counts as [`LONG`] beside others.
     pub max_tokens: Option<u64>,
-    /// How many answers are asked for, each with its own tokens: `n` or, if more, `best_of`, for each prompt; 0 where
-    /// answers are no texts.
+    /// How many answers the client asks for, each with its own tokens: `n` or, if more, `best_of`, for each prompt; 0
+    /// where answers are not texts.
     pub answers: u64,
-    /// Bytes of the messages, the prompt or the input as they stand in the body, of each image in them no more than what
-    /// one is at most: for estimates where nobody counts.
+    /// Bytes of the messages, the prompt or the input in the body, for estimates where the upstream counts no tokens.
+    /// Each image counts at most as much as the largest that a model makes of one.
     pub prompt_bytes: usize,
-    /// The same of the whole body, of which a server may read anything: tools, formats, documents.
+    /// The same for the whole body: a server may read anything in it, such as tools, formats or documents.
     pub sent_bytes: usize,
-    /// A hash of what begins the conversation: `prompt_cache_key` if it is a string, else the messages up to and with
-    /// the first of the user, else the first KiB of the prompt or the input. The same on every machine.
+    /// A hash of the conversation's beginning: `prompt_cache_key` if it is a string, else the messages up to and with
+    /// the user's first, else the first KiB of the prompt or the input. The same on every machine.
     pub conversation: u64,
-    /// Where the model's value stands.
+    /// Position of the model's value.
     model_at: Range<usize>,
-    /// What makes a stream tell its usage, where it would not.
+    /// The change that makes a stream report its usage, if it would not.
     usage: Option<Patch>,
 }
 
-/// A text that takes the place of a span.
+/// A text that replaces a span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Patch {
     at: Range<usize>,
@@ -140,10 +140,10 @@ struct Patch {
 }
 
 impl Head {
-    /// Reads a request's body; fields that are not the gateway's matter are left to the upstream.
+    /// Reads a request's body; the upstream checks the fields that the gateway does not use.
     ///
     /// # Errors
-    /// [`crate::Code::InvalidRequest`] for what is no JSON object without duplicate keys, and with every field that
+    /// [`crate::Code::InvalidRequest`] if it is not a JSON object without duplicate keys, and with every field that
     /// breaks a rule.
     pub fn read(operation: Operation, body: &[u8]) -> Result<Self> {
         let top = std::str::from_utf8(body).ok().and_then(Top::read).ok_or_else(|| json::refusal(body))?;
@@ -178,9 +178,9 @@ impl Head {
         })
     }
 
-    /// The body for an upstream that knows the model as `model`; `None` is the client's bytes as they are. `body` is
-    /// the one that was read. The model's value changes where it differs, and a stream that would not tell its usage
-    /// is asked for it; every other byte stays, and so does the order.
+    /// The body for an upstream that knows the model as `model`; `None` means the client's bytes unchanged. `body` must
+    /// be the one that was read. The model's value changes if it differs, and the body asks for the usage if the stream
+    /// would not report it; every other byte stays, in its order.
     pub fn rewritten(&self, body: &[u8], model: &str) -> Option<Vec<u8>> {
         let name = (model != self.model).then(|| Value::from(model).to_string());
         let name = name.as_deref().map(|text| (&self.model_at, text));
@@ -203,7 +203,7 @@ impl Head {
     }
 }
 
-/// A value as it stands in the body.
+/// A value with its position in the body.
 #[derive(Clone, Copy)]
 struct Raw<'a> {
     start: usize,
@@ -215,18 +215,18 @@ impl<'a> Raw<'a> {
         Some(Self { start: at.start, text: body.get(at)? })
     }
 
-    /// Where it stands.
+    /// Its position.
     const fn at(self) -> Range<usize> {
         self.start..self.start + self.text.len()
     }
 }
 
-/// The values of the keys that matter. Null is as if absent, but for `stream_options` and `include_usage`: of a value
-/// that is to be replaced, the place matters.
+/// The values of the keys that the gateway reads. Null counts as absent, except for `stream_options` and
+/// `include_usage`: the position of a value to replace matters.
 #[derive(Default)]
 struct Top<'a> {
     body: &'a str,
-    /// Where its first member may stand; `None` for a body that is no object.
+    /// Where a first member could be inserted; `None` for a body that is no object.
     first: Option<usize>,
     model: Option<Raw<'a>>,
     stream: Option<Raw<'a>>,
@@ -242,18 +242,18 @@ struct Top<'a> {
     prompt_cache_key: Option<Raw<'a>>,
     n: Option<Raw<'a>>,
     best_of: Option<Raw<'a>>,
-    /// Prompts in the list of them; 0 where there is none.
+    /// Number of prompts in a list; 0 if there is no list.
     prompts: u64,
-    /// The first name that is almost one that matters, and that one.
+    /// The first name that almost equals one that the gateway reads, and that one.
     misspelt: Option<(String, &'static str)>,
-    /// The hash of the messages up to and with the first of the user.
+    /// The hash of the messages up to and with the user's first.
     beginning: Hash,
-    /// Bytes of images in the messages that are no text.
+    /// Bytes of images in the messages that do not count as text.
     spare: usize,
 }
 
 impl<'a> Top<'a> {
-    /// Scans a body; `None` for what is no JSON without duplicate keys.
+    /// Scans a body; `None` if it is not JSON without duplicate keys.
     fn read(body: &'a str) -> Option<Self> {
         let mut top = Self { body, ..Self::default() };
         let read = scan::whole(body, |scan| {
@@ -297,7 +297,7 @@ impl<'a> Top<'a> {
         Some(())
     }
 
-    /// Notes a name that is one of these but for its case.
+    /// Notes a name that differs from one of these only in case.
     fn look(&mut self, key: &str, known: &[&'static str]) {
         if self.misspelt.is_none()
             && let Some(name) = known.iter().find(|name| folds_to(key, name))
@@ -306,7 +306,7 @@ impl<'a> Top<'a> {
         }
     }
 
-    /// Counts prompts: a list of numbers is one, of tokens.
+    /// Counts prompts: a list of numbers is one prompt, given as tokens.
     fn scan_prompts(&mut self, scan: &mut Scan<'a>) -> Option<Range<usize>> {
         if scan.peek()? != b'[' {
             return scan.value();
@@ -317,8 +317,8 @@ impl<'a> Top<'a> {
         })
     }
 
-    /// Hashes messages up to and with the first of the user; what is no message ends it, too. Finds images in all of
-    /// them.
+    /// Hashes the messages up to and with the user's first; an item that is no message ends this, too. Finds images in
+    /// all messages.
     fn scan_messages(&mut self, scan: &mut Scan<'a>) -> Option<Range<usize>> {
         if scan.peek()? != b'[' {
             return scan.value();
@@ -368,7 +368,7 @@ fn misspelt(key: &str, name: &str) -> FieldError {
     FieldError { field, message: format!("must be written '{name}': some servers read names without regard to case") }
 }
 
-/// Most tokens of an answer, whichever of the fields its server reads.
+/// Most tokens of an answer, whichever field its server reads.
 fn most(operation: Operation, top: &Top<'_>) -> Option<u64> {
     let read = top.max_completion_tokens.filter(|_| operation == Operation::Chat);
     let stated = [top.max_tokens, read].into_iter().flatten().any(|raw| positive(raw).is_some());
@@ -377,7 +377,7 @@ fn most(operation: Operation, top: &Top<'_>) -> Option<u64> {
     largest.filter(|most| stated || *most > LONG)
 }
 
-/// How many answers are asked for.
+/// How many answers the client asks for.
 fn answers(operation: Operation, top: &Top<'_>) -> u64 {
     let number = |raw: Option<Raw<'_>>| raw.and_then(positive).unwrap_or(1);
     match operation {
@@ -387,12 +387,12 @@ fn answers(operation: Operation, top: &Top<'_>) -> u64 {
     }
 }
 
-/// The outcome of a field's rule; a broken rule is noted.
+/// The value of a field's rule; notes a broken rule.
 fn noted<T>(faults: &mut Vec<FieldError>, field: &str, parsed: Parsed<T>) -> Option<T> {
     parsed.map_err(|message| faults.push(FieldError { field: field.to_owned(), message })).ok()
 }
 
-/// Rule: the name of a model; with where it stands.
+/// Rule: the name of a model; with its position.
 fn model(raw: Option<Raw<'_>>) -> Parsed<(String, Range<usize>)> {
     let raw = raw.ok_or("is required")?;
     let name: String = serde_json::from_str(raw.text).map_err(|_| "must be a string")?;
@@ -408,8 +408,8 @@ fn flag(raw: Option<Raw<'_>>) -> Parsed<bool> {
     }
 }
 
-/// Rule: options of a stream. Whether they ask for usage, and the change that makes them. `first` is where the body's
-/// first member may stand.
+/// Rule: options of a stream. Whether they ask for usage, and the change that makes them ask. `first` is where the
+/// body's first member could be inserted.
 fn usage(top: &Top<'_>, first: usize) -> Parsed<(bool, Patch)> {
     let Some(options) = top.stream_options else {
         return Ok((false, Patch { at: first..first, text: MEMBER }));
@@ -428,7 +428,7 @@ fn usage(top: &Top<'_>, first: usize) -> Parsed<(bool, Patch)> {
     Ok((false, Patch { at: start..start, text: member }))
 }
 
-/// Rule: what the model works on. What else is wrong with it, the upstream knows better.
+/// Rule: the model's input. The upstream checks it further.
 fn content<'a>(operation: Operation, top: &Top<'a>) -> Parsed<Option<Raw<'a>>> {
     let given = match operation {
         Operation::Chat => top.messages,
@@ -454,7 +454,7 @@ fn positive(raw: Raw<'_>) -> Option<u64> {
     whole.filter(|tokens| *tokens > 0)
 }
 
-/// The hash of what begins a conversation.
+/// The hash of the beginning of a conversation.
 fn conversation(operation: Operation, top: &Top<'_>, content: Option<Raw<'_>>) -> u64 {
     let mut hash = Hash::default();
     if let Some(key) = top.prompt_cache_key.filter(|key| key.text.starts_with('"')) {

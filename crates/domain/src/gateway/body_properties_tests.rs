@@ -1,4 +1,4 @@
-//! What holds for every body: it is compared with a reader that is slow and plain.
+//! Properties of every body, by comparison with a slow and plain reader.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ fn member(key: &str, value: &str, space: &str, escaped: bool) -> String {
     format!("{space}\"{first}{rest}\"{space}:{space}{value}{space}")
 }
 
-/// The members of an object in the order in which they stand, as serde finds them: slowly.
+/// The members of an object in their order, as serde finds them: slowly.
 fn members(object: &str) -> Option<Vec<(String, &str)>> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(object).ok()?;
     let mut members: Vec<_> = members.into_iter().map(|(key, value)| (key, value.get())).collect();
@@ -74,7 +74,7 @@ fn members(object: &str) -> Option<Vec<(String, &str)>> {
     Some(members)
 }
 
-/// The hash of what begins a conversation, found the slow way.
+/// The hash of the beginning of a conversation, found the slow way.
 fn beginning(operation: Operation, key: Option<&str>, content: Option<&str>) -> u64 {
     let mut hash = Hash::default();
     match (key.filter(|key| key.starts_with('"')), content) {
@@ -171,14 +171,14 @@ fn request() -> impl Strategy<Value = String> {
     })
 }
 
-/// How many bytes of `old` stand between what `old` and `new` begin with and what they end with.
+/// Bytes of `old` between the common beginning and the common end of `old` and `new`.
 fn changed(old: &[u8], new: &[u8]) -> usize {
     let same = old.iter().zip(new).take_while(|(a, b)| a == b).count();
     let ends = old[same..].iter().rev().zip(new[same..].iter().rev()).take_while(|(a, b)| a == b).count();
     old.len() - same - ends
 }
 
-/// A body's members that never change, and those of its options that never change.
+/// The members of a body that never change, and those of its options that never change.
 fn kept(body: &[u8]) -> (Value, Value) {
     let mut body = json::parse(body).unwrap();
     let members = body.as_object_mut().unwrap();
@@ -206,7 +206,7 @@ proptest! {
         let again = Head::read(Operation::Chat, &new).unwrap();
         prop_assert_eq!(again.asks_usage, head.asks_usage || asked);
         prop_assert_eq!(again.conversation, head.conversation);
-        // With the name it had, it is the body it was, but for null or false in one place.
+        // With its former name, the body is again what it was, except for null or false in one place.
         let back = again.rewritten(&new, &model).unwrap_or(new);
         prop_assert!(changed(old, &back) <= "false".len());
         prop_assert!(asked || back == old);
@@ -233,7 +233,7 @@ proptest! {
         prop_assert_eq!(&text[head.model_at.clone()], raw("model"));
         prop_assert_eq!(head.stream, whole["stream"] == true);
         prop_assert_eq!(head.asks_usage, whole["stream_options"]["include_usage"] == true);
-        // It covers whichever field a server may read.
+        // The bound covers every field that a server may read.
         let fields = ["max_tokens", "max_completion_tokens", "n_predict"];
         let largest = fields.iter().filter_map(|field| tokens(&whole[*field])).max();
         prop_assert!(head.max_tokens.unwrap_or(LONG) >= largest.unwrap_or(0));

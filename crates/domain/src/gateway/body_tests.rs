@@ -1,4 +1,4 @@
-//! Tests of what is read from bodies, and of what changes in them.
+//! Tests of what the gateway reads in bodies, and of what it changes in them.
 
 use serde_json::json;
 
@@ -68,7 +68,7 @@ fn an_image_is_no_text() {
         assert_eq!(escaped, (spare + 1, spare + 1), "{bytes}");
     }
     let (large, text) = (image(1 << 20), format!("\"{}\"", "a".repeat(1 << 20)));
-    // Elsewhere a server may read it, and then it is a text.
+    // In other places a server may read it, and then it counts as text.
     for content in [
         text.clone(),
         large.clone(),
@@ -85,7 +85,7 @@ fn an_image_is_no_text() {
         assert_eq!(seen(&content, ""), (0, 0), "{}", &content[..60]);
     }
     assert_eq!(seen("1", &format!(r#","tools":[{}]"#, part(&large))), (0, 0));
-    // In what is no conversation, messages are nothing.
+    // Outside of conversations, messages mean nothing.
     let body = format!(r#"{{"model":"m","prompt":"hi","messages":[{{"content":[{}]}}]}}"#, part(&large));
     let head = Head::read(Operation::Completions, body.as_bytes()).unwrap();
     assert_eq!((head.prompt_bytes, head.sent_bytes), (4, body.len()));
@@ -147,7 +147,7 @@ fn token_limits() {
         (r#","max_tokens":9,"max_completion_tokens":3"#, Some(9)),
         (r#","max_tokens":3,"max_completion_tokens":9"#, Some(9)),
         (r#","max_completion_tokens":9"#, Some(9)),
-        // No bound at all, to some servers.
+        // Some servers take this for no bound at all.
         (r#","max_tokens":9,"max_completion_tokens":0"#, Some(LONG)),
         (r#","max_tokens":5000,"max_completion_tokens":-1"#, Some(5000)),
     ] {
@@ -230,7 +230,7 @@ fn a_name_that_matters_has_one_spelling() {
         assert_eq!(error.details[0].field, field);
         assert!(error.details[0].message.contains(&format!("'{name}'")), "{}", error.details[0].message);
     }
-    // What means nothing here is the upstream's to read, and so is what lies deeper.
+    // Names without a meaning here are for the upstream, and so are deeper ones.
     for members in [r#","Temperature":1"#, r#","models":[]"#, r#","modél":1"#, r#","x":{"MODEL":1}"#, r#","":1"#] {
         assert!(chat(&format!(r#"{{"model":"m","messages":[1]{members}}}"#)).is_ok(), "{members}");
     }
@@ -245,7 +245,7 @@ fn the_name_changes_where_it_differs() {
         sent(body, "acme/\"tiny\""),
         "\r\n{ \"a\" : {\"model\":\"m\"} ,\t\"model\" :  \"acme/\\\"tiny\\\"\" , \"messages\":[ 1.0 ] }\n"
     );
-    // A key and a name with escapes are what they say.
+    // Escapes in keys and names do not matter.
     let body = r#"{"messages":[1],"mod\u0065l":"\u006d"}"#;
     assert_eq!(sent(body, "m"), "as it is");
     assert_eq!(sent(body, "n"), r#"{"messages":[1],"mod\u0065l":"n"}"#);
@@ -324,7 +324,7 @@ fn what_is_no_message_ends_the_beginning() {
         assert_eq!(hash(other), 0, "{other}");
     }
     assert_ne!(hash(&format!("{system},{{}},{system}")), hash(system));
-    // A message counts to its end, and only what is written as the user's is the user's.
+    // A message counts to its end, and only one with the role of the user is the user's.
     assert_ne!(hash(r#"{"role":"user","content":"a"}"#), hash(r#"{"role":"user","content":"b"}"#));
     for role in [r#""rol\u0065":"user""#, r#""role": "user""#] {
         assert_eq!(hash(&format!("{{{role}}},{system}")), hash(r#"{"role":"user"}"#), "{role}");

@@ -1,28 +1,28 @@
-//! A circuit breaker: an upstream that fails is left alone for a while, and then tried with a single request.
+//! A circuit breaker: it keeps requests from a failing upstream for a while, and then tries it with a single one.
 //!
-//! Two rules open it, because there are two ways to fail. One that is gone fails every time, and a few failures in a
-//! row show that at once. One that is overloaded fails now and then, and only a rate shows that. The time that it stays
-//! open doubles with every trial that fails, so that a long outage costs a request a minute.
+//! Two rules open it, because there are two ways to fail. An upstream that is gone fails every time, and a few failures
+//! in a row show that at once. An overloaded one fails now and then, and only a rate shows that. With every failed
+//! trial the time that it stays open doubles, so that a long outage costs a request a minute.
 //!
-//! A health check asks less of an upstream than a request does. So a good one only brings the next trial forward, and
+//! A health check asks less of an upstream than a request does. So a good check only brings the next trial forward; it
 //! never closes a breaker or makes up for a failed request.
 //!
-//! A refusal (403) may mean the service's own key, and then everybody meets it, or what one caller wrote, as where a
-//! provider moderates prompts. So it counts as a failure only where several callers were refused since anybody was
-//! answered: one alone opens no breaker for the others.
+//! A refusal (403) may concern the service's own key, and then every caller gets it, or what one caller wrote, as where
+//! a provider moderates prompts. So it counts as a failure only if the upstream refused several callers since it last
+//! answered one: a single caller cannot open the breaker for the others.
 //!
-//! Outcomes come without the request they belong to. One of a request that began before the breaker opened is ignored
-//! while it is open, and taken for the trial's while it is half open: it tells of the same moment.
+//! The breaker does not know to which request an outcome belongs. The outcome of a request from before it opened is
+//! ignored while it is open, and taken for the trial's while it is half open: it tells of the same moment.
 
 /// Failures in a row that open a breaker, as in Envoy's outlier detection (`consecutive_5xx`).
 const ROW: u32 = 5;
 /// Failed health checks in a row that open it, as in HAProxy (`fall`).
 const FALL: u32 = 3;
-/// Outcomes below which a rate says nothing; this and the half are Hystrix's (`requestVolumeThreshold`,
+/// Number of outcomes below which a rate means nothing; this and the half are Hystrix's (`requestVolumeThreshold`,
 /// `errorThresholdPercentage`).
 const ENOUGH: u64 = 20;
 /// Shortest and longest time that it stays open, in milliseconds. The longest is also how long a trial may go without
-/// an outcome before another is admitted, so that a lost one never shuts an upstream out for good.
+/// an outcome before the breaker admits another, so that a lost outcome never shuts an upstream out for good.
 const SHORTEST: u64 = 1_000;
 const LONGEST: u64 = 60_000;
 
@@ -45,20 +45,20 @@ pub struct Breaker {
     row: u32,
     /// Failed health checks since the last good one.
     unwell: u32,
-    /// Who was refused since the last success.
+    /// The callers that the upstream refused since the last success.
     refused: Refused,
-    /// Times it opened since it was last closed.
+    /// How often it opened since it was last closed.
     opened: u32,
     /// Successes and failures of the last 30 seconds.
     recent: Window<3_000>,
 }
 
-/// Who was refused.
+/// The refused callers.
 #[derive(Clone, Copy, Debug, Default)]
 enum Refused {
     #[default]
     Nobody,
-    /// This caller alone.
+    /// Only this caller.
     One(u64),
     Several,
 }
@@ -69,12 +69,12 @@ enum Phase {
     Closed,
     /// Until this time.
     Open(u64),
-    /// With the time when its trial began.
+    /// With the start of its trial, if there is one.
     Half(Option<u64>),
 }
 
 impl Breaker {
-    /// What it does at this time.
+    /// Its state at this time.
     pub fn state(&self, now: u64) -> State {
         match self.phase(now) {
             Phase::Closed => State::Closed,
@@ -83,7 +83,7 @@ impl Breaker {
         }
     }
 
-    /// Whether a request may go to the upstream. The one that goes is told to [`Breaker::began`].
+    /// Whether a request may go to the upstream. The caller then reports it with [`Breaker::began`].
     pub fn admits(&self, now: u64) -> bool {
         match self.phase(now) {
             Phase::Closed => true,
@@ -92,14 +92,14 @@ impl Breaker {
         }
     }
 
-    /// A request goes to the upstream.
+    /// Notes that a request goes to the upstream.
     pub fn began(&mut self, now: u64) {
         if let Phase::Half(_) = self.phase(now) {
             self.phase = Phase::Half(Some(now));
         }
     }
 
-    /// The upstream answered.
+    /// Notes that the upstream answered.
     pub fn succeeded(&mut self, now: u64) {
         match self.phase(now) {
             Phase::Closed => {
@@ -112,7 +112,7 @@ impl Breaker {
         }
     }
 
-    /// The upstream failed.
+    /// Notes that the upstream failed.
     pub fn failed(&mut self, now: u64) {
         match self.phase(now) {
             Phase::Closed => {
@@ -127,7 +127,7 @@ impl Breaker {
         }
     }
 
-    /// The upstream refused what `caller` sent, which may be the caller's fault or its own.
+    /// Notes that the upstream refused what `caller` sent, which may be the caller's fault or its own.
     pub fn refused(&mut self, caller: u64, now: u64) {
         if let Phase::Open(_) = self.phase(now) {
             return;
@@ -139,19 +139,19 @@ impl Breaker {
         };
         match self.refused {
             Refused::Several => self.failed(now),
-            // It answers, if only with a no: the next may be the trial.
+            // The upstream answers, if only with a refusal: the next request may be the trial.
             _ => self.abandoned(now),
         }
     }
 
-    /// The client called the request off before its outcome was known: the next may be the trial.
+    /// Notes that the client cancelled the request before its outcome was known: the next one may be the trial.
     pub fn abandoned(&mut self, now: u64) {
         if let Phase::Half(_) = self.phase(now) {
             self.phase = Phase::Half(None);
         }
     }
 
-    /// A health check ended.
+    /// Notes the result of a health check.
     pub fn probed(&mut self, healthy: bool, now: u64) {
         self.unwell = if healthy { 0 } else { self.unwell.saturating_add(1) };
         match self.phase(now) {
@@ -162,7 +162,7 @@ impl Breaker {
         }
     }
 
-    /// The phase, with the time that has passed.
+    /// The phase at this time.
     fn phase(&self, now: u64) -> Phase {
         match self.phase {
             Phase::Open(until) if now >= until => Phase::Half(None),
@@ -177,7 +177,7 @@ impl Breaker {
     }
 
     fn open(&mut self, now: u64) {
-        // Six doublings lead from the shortest time beyond the longest.
+        // From the shortest time, six doublings exceed the longest.
         let time = (SHORTEST << self.opened.min(6)).min(LONGEST);
         let opened = self.opened.saturating_add(1);
         *self = Self { phase: Phase::Open(now.saturating_add(time)), opened, ..Self::default() };
@@ -195,7 +195,7 @@ pub(super) struct Window<const SLOT: u64> {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    /// Which slot since the clock's beginning.
+    /// The number of the slot since the clock's beginning.
     tick: u64,
     counts: (u64, u64),
 }
@@ -220,7 +220,7 @@ impl<const SLOT: u64> Window<SLOT> {
         if slot.tick == tick { slot.counts } else { (0, 0) }
     }
 
-    /// What was added of late.
+    /// What was added in all ten slots.
     pub(super) fn sums(&self, now: u64) -> (u64, u64) {
         let tick = now / SLOT;
         let late = self.slots.iter().filter(|slot| slot.tick + SLOTS as u64 > tick);
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!((breaker.state(1000), breaker.admits(1000)), (State::HalfOpen, true));
     }
 
-    /// Failures among others, never many in a row; then time passes, then a last failure.
+    /// Mixed outcomes, never many failures in a row; then a pause, then a last failure.
     fn mixed(good: u32, bad: u32, pause: u64) -> State {
         let mut breaker = Breaker::default();
         for turn in 0..good.max(bad) {
@@ -354,21 +354,21 @@ mod tests {
         }
         breaker.refused(2, 0);
         assert_eq!(breaker.state(0), State::Open, "five since the second one came");
-        // Who is answered between them begins it anew.
+        // A success between them resets the count.
         let mut breaker = Breaker::default();
         for caller in 0..100 {
             breaker.refused(caller, 0);
             breaker.succeeded(0);
         }
         assert_eq!(breaker.state(0), State::Closed);
-        // A late refusal, of before it opened, makes the trial's no second one.
+        // A late refusal, from before it opened, does not make the trial's refusal the second.
         let mut breaker = Breaker::default();
         fail(&mut breaker, 5, 0);
         breaker.refused(1, 500);
         breaker.began(1000);
         breaker.refused(2, 1000);
         assert_eq!((breaker.state(1000), breaker.admits(1000)), (State::HalfOpen, true));
-        // A trial that is refused leaves the trial to the next.
+        // After a refused trial, the next request is the trial.
         let mut breaker = Breaker::default();
         fail(&mut breaker, 5, 0);
         breaker.began(1000);
@@ -442,7 +442,7 @@ mod tests {
                 }
                 prop_assert!(breaker.admits(now) == (after == State::Closed) || after == State::HalfOpen);
                 prop_assert!(!(matches!(step, Step::Begin) && after == State::HalfOpen && breaker.admits(now)));
-                // However it came here, a minute without news lets a request through.
+                // However the breaker came here, it admits a request after a minute without outcomes.
                 prop_assert!(breaker.admits(now + LONGEST));
             }
         }

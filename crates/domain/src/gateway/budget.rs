@@ -1,22 +1,21 @@
-//! How many retries there may be for a model. When its upstreams go, every request would be tried again, and the load
-//! would double just when there is less to carry it. A share of the requests keeps that in bounds, and some on top let a
-//! quiet model retry at all.
+//! How many retries a model may have. When its upstreams fail, retrying every request would double the load just when
+//! less can carry it. So retries are limited to a share of the requests, and a few more let a quiet model retry at all.
 //!
-//! A budget is one model's: another's trouble takes nothing from it. What goes over to an upstream that seems well and
-//! was not asked yet needs none: its breaker bounds how often it is asked in vain.
+//! Each model has its own budget: another model's trouble takes nothing from it. Going on to an untried upstream that
+//! seems well needs no retry: that one's breaker bounds how often this is in vain.
 
 use crate::gateway::breaker::Window;
 
-/// Requests for a retry, and seconds that are looked back: Finagle's and Linkerd's budgets (`percentCanRetry`,
+/// Requests for a retry, and the seconds of the past that count: Finagle's and Linkerd's budgets (`percentCanRetry`,
 /// `retryRatio`, `ttl`).
 const PER_RETRY: u64 = 5;
-/// Retries that are there for a quiet model: Finagle's and Linkerd's `minRetriesPerSec`, for the seconds looked back.
+/// Retries that a quiet model has in those seconds: Finagle's and Linkerd's `minRetriesPerSec`.
 const ALWAYS: u64 = 100;
-/// Retries of each second that are there whatever was made before.
+/// Retries that every second has, whatever happened before.
 const EACH_SECOND: u64 = 10;
 
-/// Retries that may be made: of the last ten seconds a fifth of the requests and a hundred, and always ten in a second.
-/// What is not used is not saved up.
+/// The allowed retries: for the last ten seconds a fifth of the requests and a hundred more, and always ten in a
+/// second. Unused ones are not saved up.
 #[derive(Clone, Debug, Default)]
 pub struct Budget {
     /// Requests and retries.
@@ -24,12 +23,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A request came. `now` is in milliseconds.
+    /// Notes a request. `now` is in milliseconds.
     pub fn deposit(&mut self, now: u64) {
         self.recent.add(now, 1, 0);
     }
 
-    /// Whether a retry may be made; it counts where it may.
+    /// Whether a retry may be made; if so, counts it.
     pub fn withdraw(&mut self, now: u64) -> bool {
         let (requests, retries) = self.recent.sums(now);
         let (_, of_this_second) = self.recent.latest(now);
@@ -61,7 +60,7 @@ mod tests {
         }
         budget.deposit(0);
         assert_eq!(retries(&mut budget, 999), 1);
-        // The first ones and the requests have gone.
+        // The first retries and the requests are too old to count.
         assert_eq!(retries(&mut budget, 10_000), 100);
     }
 

@@ -1,10 +1,10 @@
-//! What matters of a chunk of a stream, or of a whole answer: whether it failed or finished, what it used, and how much
-//! it said.
+//! What the gateway reads of a chunk of a stream, or of a whole answer: whether it failed or finished, what it used,
+//! and how much text it has.
 //!
-//! A chunk goes on to the client as it came, so it is read, not parsed: one pass that builds nothing. Strings that are
-//! only counted are never decoded. And it is read leniently, because upstreams differ: a field of an unexpected type is
-//! as if it were absent, unknown fields are skipped, and of a field that stands twice the last one counts, as in
-//! JavaScript and Python.
+//! A chunk goes on to the client as it came, so the gateway reads it without building anything, in one pass, and never
+//! decodes strings that it only counts. It reads leniently, because upstreams differ: a field of an unexpected type
+//! counts as absent, unknown fields are skipped, and of a duplicate field the last one counts, as in JavaScript and
+//! Python.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,23 +16,23 @@ use serde_json::value::RawValue;
 
 use crate::gateway::money::Usage;
 
-/// What the last event of a stream says, instead of a chunk.
+/// The data of a stream's last event, which is no chunk.
 pub const DONE: &str = "[DONE]";
 
-/// What matters of a chunk of a stream or of a whole answer.
+/// What the gateway reads of a chunk of a stream or of a whole answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
-    /// It has an `error`, as an object or a string, or is one as vLLM tells it, and has no choices.
+    /// It has an `error` (an object or a string) or is vLLM's form of one, and has no choices.
     pub failed: bool,
-    /// Tokens that the upstream counted, under the names of chat completions or those of responses and speech.
+    /// Tokens that the upstream counted, in the fields of chat completions or in those of responses and speech.
     pub usage: Option<Usage>,
     /// It has usage, and no choices.
     pub only_usage: bool,
     /// How many choices it has.
     pub choices: usize,
-    /// How many of them have a reason to have finished. An empty one is none: some upstreams write "" until the end.
+    /// How many of them have a finish reason. An empty one does not count: some upstreams write "" until the end.
     pub finished: usize,
-    /// Which choices it is about, a bit for each index; from the 64th on they share the last one.
+    /// The choices in it, a bit for each index; from the 64th on they share the last bit.
     pub begun: u64,
     /// Which of them have finished.
     pub ended: u64,
@@ -57,7 +57,7 @@ pub fn read(data: &[u8]) -> Option<Chunk> {
     })
 }
 
-/// Every key that is looked for, at any level.
+/// Every key that is read, at any level.
 #[derive(serde::Deserialize)]
 #[serde(field_identifier, rename_all = "snake_case")]
 enum Key {
@@ -91,7 +91,7 @@ enum Key {
 
 /// A part of a chunk that is an object.
 trait Part: Default {
-    /// Takes the value of a field, wanted or not.
+    /// Reads the value of a field, or skips it.
     fn field<'de, A: MapAccess<'de>>(&mut self, key: Key, map: &mut A) -> Result<(), A::Error>;
 }
 
@@ -102,7 +102,7 @@ fn skip<'de, A: MapAccess<'de>>(map: &mut A) -> Result<(), A::Error> {
 #[derive(Default)]
 struct Whole {
     error: bool,
-    /// vLLM's way: `{"object": "error", "message": …}`.
+    /// vLLM's form: `{"object": "error", "message": …}`.
     is_error: bool,
     usage: Option<Usage>,
     choices: List<Choice>,
@@ -144,7 +144,7 @@ impl Part for Tokens {
 }
 
 impl Tokens {
-    /// One of the numbers is enough: embeddings have no answer to count.
+    /// One of the numbers is enough: embeddings have no completion tokens.
     fn usage(self) -> Option<Usage> {
         let (prompt, completion) = (self.prompt.or(self.input), self.completion.or(self.output));
         (prompt.is_some() || completion.is_some())
@@ -195,7 +195,7 @@ impl AddAssign for Choice {
     }
 }
 
-/// A message, or a piece of one: bytes of what it says.
+/// A message, or a piece of one: bytes of its text.
 #[derive(Default)]
 struct Said {
     content: usize,
@@ -276,7 +276,7 @@ fn content(raw: &RawValue) -> usize {
     string(raw)
 }
 
-/// Bytes of a string in UTF-8 as it reads without escapes; 0 for what is no string.
+/// Bytes of a string in UTF-8 after decoding its escapes; 0 if it is no string.
 fn string(raw: &RawValue) -> usize {
     let quoted = raw.get().strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let mut rest = quoted.unwrap_or_default().as_bytes();
@@ -289,7 +289,7 @@ fn string(raw: &RawValue) -> usize {
     bytes + rest.len()
 }
 
-/// Length of the escape at the front, and the bytes it stands for.
+/// Length of the escape at the front, and the number of bytes it stands for.
 fn escape(text: &[u8]) -> (usize, usize) {
     let [_, b'u', digits @ ..] = text else { return (2, 1) };
     let digits = digits.get(..4).and_then(|digits| std::str::from_utf8(digits).ok());
@@ -303,11 +303,11 @@ fn escape(text: &[u8]) -> (usize, usize) {
     (6, bytes)
 }
 
-/// An object's part, or `None` where there is something else.
+/// The part of an object, or `None` for any other value.
 #[derive(Default)]
 struct Object<T>(Option<T>);
 
-/// How many objects a list has, and the sum of their parts. What is no list is an empty one.
+/// How many objects a list has, and the sum of their parts. Any other value counts as an empty list.
 #[derive(Default)]
 struct List<T> {
     length: usize,
@@ -329,7 +329,7 @@ impl<'de, T: Part + AddAssign> Deserialize<'de> for List<T> {
 struct ObjectVisitor<T>(PhantomData<T>);
 struct ListVisitor<T>(PhantomData<T>);
 
-/// Everything that is neither an object nor a list is as if it were absent.
+/// Treats everything that is neither an object nor a list as absent.
 macro_rules! nothing_else {
     () => {
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,4 +1,4 @@
-//! Tests of chunks: shapes that servers really send, and a slow reading beside the fast one.
+//! Tests of chunks: forms that servers really send, and a slow reader beside the fast one.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -169,7 +169,7 @@ fn said(value: &Value) -> usize {
     length(&value["content"]) + parts + reasoning + length(&value["refusal"]) + calls
 }
 
-/// The same through a tree of values.
+/// Reads the same from a tree of values.
 fn slowly(value: &Value) -> Chunk {
     let tokens = |names: [&str; 2]| names.iter().find_map(|name| value["usage"][*name].as_u64());
     let prompt = tokens(["prompt_tokens", "input_tokens"]);

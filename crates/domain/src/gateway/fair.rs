@@ -1,18 +1,18 @@
-//! Who comes next of those who wait for places, when they belong to several owners that share them.
+//! Which waiting request is next for a place that several owners share.
 //!
-//! Owners belong to groups, and groups come first: whoever can make owners as they like must not get more by it. So a
-//! group is to groups what an owner is to the owners of its group, and what follows holds for both.
+//! Owners belong to groups, and groups come first: whoever can create owners at will must not get more by it. A group
+//! relates to other groups as an owner relates to the owners of its group, and what follows holds for both.
 //!
 //! Owners get numbers of places in proportion to their [shares](Share), not numbers of turns: an answer may take ten
-//! minutes or a tenth of a second, and by turns the owner of the long ones would end with every place. So the next place
-//! goes to the waiting owner that holds the fewest for its share (weighted max-min fairness), and among equals to the one
-//! that has waited longest for its turn: an owner that took a place goes behind those that wait. What waits is never
-//! passed by for good, because whoever passes it holds one more; and who holds nothing comes before everybody who does,
-//! however small its share. How urgent something is counts among what its owner has waiting, and nowhere else.
+//! minutes or a tenth of a second, and by turns the owner of the long ones would end up with every place. So the next
+//! place goes to the waiting owner that holds the fewest for its share (weighted max-min fairness), and among equals to
+//! the one that has waited longest for its turn: an owner that took a place goes behind those that wait. No waiting
+//! owner is passed by for good, because whoever passes it holds one more; and an owner without a place comes before
+//! every owner with one, however small its share. Urgency matters only among the requests of one owner.
 //!
-//! Where no more may wait, who comes of a group with few for its share pushes out the last of the one with most, and
-//! within its group the last of the owner with most, as fair queues of networks do (McKenney, "Stochastic Fairness
-//! Queueing", 1990): nobody fills a line for others.
+//! If no more may wait, a newcomer whose group has few waiting for its share pushes out the last of the group with
+//! most, and within its own group the last of the owner with most, as fair queues of networks do (McKenney, "Stochastic
+//! Fairness Queueing", 1990): no owner can fill a line and keep others out.
 
 use core::cmp::Reverse;
 use core::hash::Hash;
@@ -20,20 +20,20 @@ use core::ops::Bound;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// What of an owner goes first. Told by the header `X-Priority`: `high`, `normal`, `low`.
+/// Which requests of an owner go first. The header `X-Priority` says it: `high`, `normal`, `low`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
-    /// What can wait.
+    /// A request that can wait.
     Low,
-    /// What nobody said anything about.
+    /// A request that says nothing.
     #[default]
     Normal,
-    /// What somebody waits for.
+    /// A request that a person waits for.
     High,
 }
 
 impl Priority {
-    /// The priority of a word; what is not known is normal.
+    /// The priority of a word; an unknown one is normal.
     pub fn of(word: Option<&str>) -> Self {
         match word {
             Some("high") => Self::High,
@@ -43,19 +43,19 @@ impl Priority {
     }
 }
 
-/// How much an owner gets beside others of its group, or a group beside groups: with twice the share, twice the places.
+/// How much an owner gets beside others of its group, or a group beside groups: twice the share gets twice the places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share(u32);
 
 impl Share {
-    /// The largest: of whoever has no limit.
+    /// The largest share, that of owners without a limit.
     pub const MOST: u32 = 1000;
-    /// Tokens that a request stands for, where only requests are limited.
+    /// Tokens that count for a request, where only requests are limited.
     const TOKENS_OF_A_REQUEST: i64 = 1000;
     /// Tokens a minute that are one unit of a share.
     const UNIT: i64 = 1000;
 
-    /// The share of whoever may use so many tokens and make so many requests a minute.
+    /// The share of an owner that may use so many tokens and make so many requests a minute.
     pub fn of(tokens_per_minute: Option<i64>, requests_per_minute: Option<i64>) -> Self {
         let by_requests = requests_per_minute.map(|n| n.saturating_mul(Self::TOKENS_OF_A_REQUEST));
         let least = [tokens_per_minute, by_requests].into_iter().flatten().min();
@@ -63,7 +63,8 @@ impl Share {
         Self(units.unwrap_or(Self::MOST).clamp(1, Self::MOST))
     }
 
-    /// What a number of places or requests is for this share. Different ratios of shares up to [`Self::MOST`] are different.
+    /// The weight of a number of places or requests for this share. Different ratios with shares up to [`Self::MOST`]
+    /// give different weights.
     fn load(self, number: usize) -> u64 {
         ((number as u64) << 32) / u64::from(self.0)
     }
@@ -84,7 +85,7 @@ pub struct Shares {
     pub owner: Share,
 }
 
-/// The most urgent first, then the first that came.
+/// The most urgent first, then the first to come.
 type Rank = (Reverse<Priority>, u64);
 
 /// A place in a line.
@@ -94,15 +95,15 @@ pub struct Spot<G, O> {
     rank: Rank,
 }
 
-/// What one of those that share has.
+/// What a group or an owner has.
 #[derive(Debug)]
 struct Holding {
     share: Share,
     /// Places.
     held: usize,
-    /// When it began to wait, or took its last place: whichever was later.
+    /// When it began to wait or took its last place, whichever was later.
     since: u64,
-    /// How many of it wait.
+    /// How many of its requests wait.
     waiting: usize,
 }
 
@@ -135,14 +136,14 @@ impl Holding {
     }
 }
 
-/// Those that share with each other: the groups, or the owners of a group.
+/// Those that share with each other: the groups, or the owners of one group.
 #[derive(Debug)]
 struct Holdings<K> {
-    /// Who holds places or waits.
+    /// All that hold places or wait.
     all: HashMap<K, Holding>,
-    /// Who waits, the next one first.
+    /// Those that wait, the next one first.
     order: BTreeSet<(u64, u64, K)>,
-    /// Who waits, by how many for its share.
+    /// Those that wait, by their number of waiting requests for their share.
     lengths: BTreeSet<(u64, K)>,
 }
 
@@ -153,7 +154,7 @@ impl<K> Default for Holdings<K> {
 }
 
 impl<K: Copy + Ord + Hash> Holdings<K> {
-    /// Changes what one has, and its places in both orders with it. Its share is another, where one is told.
+    /// Changes what one of them has, and updates both orders. Sets its share, if one is given.
     fn change(&mut self, key: K, share: Option<Share>, now: u64, with: impl FnOnce(&mut Holding, u64)) {
         let mut entry = match self.all.entry(key) {
             Entry::Occupied(entry) => entry,
@@ -186,14 +187,16 @@ impl<K: Copy + Ord + Hash> Holdings<K> {
         self.order.range(behind).next().map(|(_, _, key)| *key)
     }
 
-    /// The one with most that wait for its share, if that is more than another of this share has with one more.
+    /// The one with the most waiting requests for its share, if that exceeds what `other`, with this share, has with
+    /// one more.
     fn longer_than(&self, other: K, share: Share) -> Option<K> {
         let own = self.all.get(&other).map_or(0, |holding| holding.waiting);
         self.lengths.last().filter(|(most, _)| *most > share.load(own + 1)).map(|(_, key)| *key)
     }
 }
 
-/// Those who wait, with something of each, and what owners hold. An owner is named by its group and by itself.
+/// The waiting requests, each with a thing attached, and the places that owners hold. An owner is named by its group
+/// and itself.
 #[derive(Debug)]
 pub struct Line<G, O, T> {
     /// Counts arrivals and places taken.
@@ -217,12 +220,12 @@ impl<G: Copy + Ord + Hash, O: Copy + Ord + Hash, T> Line<G, O, T> {
         self.count
     }
 
-    /// Whether nobody waits.
+    /// Whether none waits.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Somebody of an owner waits from now on.
+    /// Adds a waiting request of an owner.
     pub fn join(&mut self, owner: (G, O), shares: Shares, priority: Priority, thing: T) -> Spot<G, O> {
         self.clock += 1;
         let rank = (Reverse(priority), self.clock);
@@ -232,7 +235,7 @@ impl<G: Copy + Ord + Hash, O: Copy + Ord + Hash, T> Line<G, O, T> {
         Spot { owner, rank }
     }
 
-    /// Somebody waits no more; `None` where it did not.
+    /// Removes a waiting request; `None` if it did not wait.
     pub fn leave(&mut self, spot: Spot<G, O>) -> Option<T> {
         let waiting = self.waiting.get_mut(&spot.owner)?;
         let left = waiting.remove(&spot.rank)?;
@@ -244,28 +247,28 @@ impl<G: Copy + Ord + Hash, O: Copy + Ord + Hash, T> Line<G, O, T> {
         Some(left)
     }
 
-    /// What is known of who waits.
+    /// The thing attached to a waiting request.
     pub fn get_mut(&mut self, spot: Spot<G, O>) -> Option<&mut T> {
         self.waiting.get_mut(&spot.owner)?.get_mut(&spot.rank)
     }
 
-    /// An owner has one place more.
+    /// Notes that an owner has one place more.
     pub fn took(&mut self, owner: (G, O), shares: Shares) {
         self.clock += 1;
         self.change(owner, Some(shares), Holding::took);
     }
 
-    /// An owner gave a place back.
+    /// Notes that an owner gave a place back.
     pub fn gave(&mut self, owner: (G, O)) {
         self.change(owner, None, Holding::gave);
     }
 
-    /// Who comes next.
+    /// The next request.
     pub fn first(&self) -> Option<Spot<G, O>> {
         self.first_of_group(self.groups.first()?)
     }
 
-    /// Who comes next if this one does not.
+    /// The request after this one, if this one does not take the place.
     pub fn after(&self, spot: Spot<G, O>) -> Option<Spot<G, O>> {
         let (group, owner) = spot.owner;
         let behind = (Bound::Excluded(spot.rank), Bound::Unbounded);
@@ -280,8 +283,9 @@ impl<G: Copy + Ord + Hash, O: Copy + Ord + Hash, T> Line<G, O, T> {
         }
     }
 
-    /// Who makes room for one more of this owner where no more may wait: the last of the group with most for its share, if
-    /// that is more than this one's will have, else in the same way the last of an owner of the same group.
+    /// The request that makes room for one more of this owner if no more may wait: the last of the group with most for
+    /// its share, if that exceeds what this owner's group will have; else by the same rule the last of an owner of this
+    /// group.
     pub fn yields(&self, (group, owner): (G, O), shares: Shares) -> Option<Spot<G, O>> {
         let longest = if let Some(longest) = self.groups.longer_than(group, shares.group) {
             (longest, self.owners.get(&longest)?.lengths.last()?.1)
@@ -301,7 +305,7 @@ impl<G: Copy + Ord + Hash, O: Copy + Ord + Hash, T> Line<G, O, T> {
         Some(Spot { owner, rank })
     }
 
-    /// Changes what an owner has, and its group with it.
+    /// Changes what an owner and its group have.
     fn change(&mut self, (group, owner): (G, O), shares: Option<Shares>, with: fn(&mut Holding, u64)) {
         self.groups.change(group, shares.map(|shares| shares.group), self.clock, with);
         let owners = self.owners.entry(group).or_default();

@@ -11,7 +11,7 @@ fn join(line: &mut Shared, owner: Owner) -> Spot<u16, u16> {
     line.join(owner, Shares::default(), Priority::Normal, ())
 }
 
-/// The next one takes a place; of which owner it is.
+/// The next one takes a place; returns its owner.
 fn serve(line: &mut Shared) -> Option<Owner> {
     let first = line.first()?;
     let (group, owner) = first.owner;
@@ -21,12 +21,12 @@ fn serve(line: &mut Shared) -> Option<Owner> {
     Some(first.owner)
 }
 
-/// One share of a group and of its owner.
+/// The same share for a group and its owner.
 fn both(share: u32) -> Shares {
     Shares { group: Share(share), owner: Share(share) }
 }
 
-/// What holds for owners of one group, and for groups of one owner each.
+/// Properties hold for owners of one group, and for groups of one owner each.
 const KINDS: [fn(u16) -> Owner; 2] = [|owner| (0, owner), |group| (group, 0)];
 
 #[test]
@@ -45,7 +45,7 @@ fn urgency(kind: fn(u16) -> Owner) {
     let mut order = Vec::new();
     while let Some(spot) = line.first() {
         order.push(line.leave(spot).unwrap());
-        // One place, given back at once.
+        // One place, which it gives back at once.
         line.took(spot.owner, Shares::default());
         line.gave(spot.owner);
     }
@@ -183,7 +183,7 @@ proptest! {
                 _ => prop_assert_eq!(line.is_empty(), waiting.is_empty()),
             }
             prop_assert_eq!(line.len(), waiting.len());
-            // Everybody is found once, by walking from one to the next.
+            // Walking from one to the next finds each exactly once.
             let mut walk: Vec<_> = std::iter::successors(line.first(), |spot| line.after(*spot)).collect();
             prop_assert_eq!(walk.len(), waiting.len());
             walk.retain(|spot| !waiting.contains(spot));
@@ -241,7 +241,7 @@ proptest! {
             let held: Vec<u64> = (0..owners).map(|o| holding.iter().filter(|held| **held == kind(o)).count() as u64).collect();
             for (mine, my_share) in std::iter::zip(&held, &shares) {
                 for (other, its_share) in std::iter::zip(&held, &shares) {
-                    // Nobody has a place that another should have had: (mine - 1) / my share <= other / its share.
+                    // No owner has a place that another should have: (mine - 1) / my share <= other / its share.
                     let fair = mine.saturating_sub(1) * u64::from(*its_share) <= other * u64::from(*my_share);
                     prop_assert!(fair, "{held:?} {shares:?}");
                 }

@@ -1,13 +1,13 @@
-//! Where the body of an HTTP/1 answer ends, and which of the bytes that came are its content (RFC 9112, section 6).
+//! Where the body of an HTTP/1 answer ends, and which of the received bytes are its content (RFC 9112, section 6).
 //!
 //! A decoder keeps a few words of state and no bytes, so that an answer that waits for its next piece holds no buffer.
 
 /// Most digits of a chunk's size: 64 bits.
 const DIGITS: u8 = 16;
-/// Most bytes of all extensions and trailers of a body, which nobody reads; hyper's figure.
+/// Most bytes of all extensions and trailers of a body, which are ignored; hyper's figure.
 const IGNORED: u32 = 16 << 10;
 
-/// How a body's end is told.
+/// How a body's end is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// By its length in bytes.
@@ -18,7 +18,7 @@ pub enum Framing {
     Close,
 }
 
-/// What came is no HTTP/1.
+/// The received bytes are not HTTP/1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -74,16 +74,16 @@ impl Decoder {
         self.state == State::Done
     }
 
-    /// Whether the body ends well where the connection ends.
+    /// Whether the body is complete if the connection ends now.
     pub fn may_close(&self) -> bool {
         matches!(self.state, State::Done | State::Close)
     }
 
-    /// Takes the bytes that came next: their content goes to `content` in order. Returns how many belong to the body;
-    /// fewer than all only where it ended.
+    /// Takes the next received bytes and passes their content to `content` in order. Returns how many of them belong to
+    /// the body; fewer than all only if it ended.
     ///
     /// # Errors
-    /// [`Malformed`] where the chunks are none.
+    /// [`Malformed`] if the chunks are.
     pub fn decode(&mut self, bytes: &[u8], mut content: impl FnMut(&[u8])) -> Result<usize, Malformed> {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
@@ -117,14 +117,14 @@ impl Decoder {
         };
     }
 
-    /// The state behind a byte that is no content.
+    /// The state after a byte that is no content.
     fn step(&mut self, state: State, byte: u8) -> Result<State, Malformed> {
         Ok(match (state, byte) {
             (State::Size(size, digits), byte) if byte.is_ascii_hexdigit() && digits < DIGITS => {
                 State::Size(size << 4 | u64::from(value(byte)), digits + 1)
             }
             (State::Size(size, 1..) | State::Extension(size), b'\r') => State::SizeEnd(size),
-            // Some pad their sizes with blanks.
+            // Some servers pad their sizes with blanks.
             (State::Size(size, 1..), b' ' | b'\t' | b';') | (State::Extension(size), b' ' | b'\t') => {
                 State::Extension(size)
             }

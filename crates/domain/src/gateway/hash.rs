@@ -1,11 +1,11 @@
-//! What conversations are told apart by: it spreads them, is the same on every machine, and protects nothing.
+//! A hash that distinguishes conversations: it spreads them, is the same on every machine, and protects nothing.
 
-/// A hash of eight bytes a step.
+/// A hash that takes eight bytes a step.
 #[derive(Default)]
 pub(super) struct Hash(pub(super) u64);
 
 impl Hash {
-    /// Adds a part, told from the next by its length.
+    /// Adds a part with its length, so that parts cannot run together.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
@@ -17,7 +17,7 @@ impl Hash {
         self.mix(bytes.len() as u64);
     }
 
-    /// A step that loses nothing: the factor is odd (2^64 divided by the golden ratio).
+    /// A step that loses no information: the factor is odd (2^64 divided by the golden ratio).
     const fn mix(&mut self, word: u64) {
         let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = mixed ^ (mixed >> 32);

@@ -1,29 +1,29 @@
 //! How slow an upstream is at the moment.
 //!
-//! A mean tells of a slow-down when it is over. A peak EWMA (Finagle's `p2cPeakEwma`) takes a slower answer at its word
-//! at once and faster ones by and by. It also falls while nothing is observed, since one that nobody asks any more
-//! because it was slow would otherwise be slow for ever.
+//! A mean shows a slow-down when it is over. A peak EWMA (Finagle's `p2cPeakEwma`) takes over a slower answer at once
+//! and faster ones gradually. It also falls while nothing is observed: an upstream that gets no more requests because
+//! it was slow would else count as slow for ever.
 
 use std::time::Duration;
 
-/// Time in which what was observed loses all but 1/e of its part, in seconds: Finagle's default.
+/// Time in which an observation fades to 1/e of its weight, in seconds: Finagle's default.
 const FALL: f64 = 10.0;
 
 /// A peak EWMA of answer times.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
     seconds: f64,
-    /// When that was, in milliseconds.
+    /// The time of that observation, in milliseconds.
     at: u64,
 }
 
 impl Latency {
-    /// An answer took this long. What is not a positive number is ignored.
+    /// Notes how long an answer took. Ignores what is not a positive number.
     pub fn observe(&mut self, seconds: f64, now: u64) {
         if !seconds.is_finite() || seconds <= 0.0 {
             return;
         }
-        // What a peak stands above the answer fades; an answer above it is the new peak.
+        // The part of the peak above this answer fades; an answer above the peak is the new peak.
         let above = (self.seconds - seconds).max(0.0) * self.rest(now);
         *self = Self { seconds: seconds + above, at: now.max(self.at) };
     }
@@ -33,7 +33,7 @@ impl Latency {
         self.seconds * self.rest(now)
     }
 
-    /// The part of what was observed last that is left.
+    /// The remaining weight of the last observation.
     fn rest(&self, now: u64) -> f64 {
         let passed = Duration::from_millis(now.saturating_sub(self.at)).as_secs_f64();
         (-passed / FALL).exp()

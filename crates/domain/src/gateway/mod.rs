@@ -1,9 +1,9 @@
 //! Models behind one gateway: what a model is, what a request to it says, which upstream answers it, what an answer
-//! tells, and what it costs.
+//! reports, and what it costs.
 //!
 //! The gateway is a hot path: bytes go through it as they came. So everything here reads without building: spans of a
-//! body ([`body`]), ends of events ([`crate::sse`]), the few fields of a chunk that matter ([`chunk`]). What is decided
-//! is decided over plain snapshots ([`route`], [`breaker`], [`budget`], [`fair`]), with time and chance as arguments.
+//! body ([`body`]), ends of events ([`crate::sse`]), the few needed fields of a chunk ([`chunk`]). Decisions are
+//! functions of plain snapshots ([`route`], [`breaker`], [`budget`], [`fair`]), with time and chance as arguments.
 
 pub mod body;
 pub mod breaker;

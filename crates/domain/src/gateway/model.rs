@@ -1,4 +1,4 @@
-//! What a model is, and how it is read: from the configuration and from administrators' requests alike.
+//! What a model is, and how to parse it: from the configuration and from administrators' requests alike.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 use crate::fields::{Fields, Parsed, integer, sized, text};
 use crate::gateway::money::{Nano, Price};
 
-/// Most upstreams, aliases and fallbacks of a model, and most projects that are let in.
+/// Most upstreams, aliases and fallbacks of a model, and most projects that may use it.
 const MANY: usize = 100;
-/// Most tokens that an answer may be said to have.
+/// Upper bound of `max_output_tokens`.
 const MOST_OUTPUT: i64 = 1_000_000_000;
 /// Longest time-out, in seconds: a day.
 const LONGEST: i64 = 86_400;
@@ -83,14 +83,14 @@ impl Strategy {
     }
 }
 
-/// How long an answer may take.
+/// How long the gateway waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Until an upstream's first byte.
     pub first_byte: Duration,
     /// Between two pieces of an answer.
     pub idle: Duration,
-    /// All in all, with every upstream that was tried.
+    /// In all, over every upstream that it tries.
     pub total: Duration,
 }
 
@@ -101,7 +101,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Where the key of an upstream comes from. The key itself is never kept with the model.
+/// Where an upstream's key comes from. The model never holds the key itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A variable of the service's environment.
@@ -115,11 +115,11 @@ pub enum Access {
 pub enum Place {
     /// A server that speaks OpenAI's protocol at this base URL, without a slash at its end.
     Url(String),
-    /// A model file that the service runs a server for.
+    /// A model file, for which the service runs a server.
     Gguf(String),
 }
 
-/// One of those that answer for a model.
+/// One of the servers that answer for a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upstream {
     /// Where.
@@ -143,9 +143,9 @@ pub struct Model {
     pub aliases: Vec<ModelId>,
     /// Models that answer when no upstream of this one does.
     pub fallbacks: Vec<ModelId>,
-    /// Which upstream answers.
+    /// How to choose the upstream.
     pub strategy: Strategy,
-    /// How long an answer may take.
+    /// How long the gateway waits for an answer.
     pub timeouts: Timeouts,
     /// What it costs.
     pub price: Price,
@@ -155,14 +155,14 @@ pub struct Model {
     pub projects: Vec<String>,
     /// Most requests that wait while all upstreams are busy.
     pub max_queue: u32,
-    /// Most tokens of one of its answers, where that is known: what is set aside for one that has no limit of its own.
+    /// Most tokens of one of its answers, if known: what a request without a limit of its own sets aside.
     pub max_output_tokens: Option<u64>,
-    /// Names at the top of a request that it does not take, as those by which a server asks other models.
+    /// Top-level names that a request must not have, such as those by which a server asks other models.
     pub deny_fields: Vec<String>,
 }
 
 impl Model {
-    /// Its name, and the others that it has.
+    /// Its name and its aliases.
     pub fn names(&self) -> impl Iterator<Item = &ModelId> {
         std::iter::once(&self.id).chain(&self.aliases)
     }
@@ -221,7 +221,7 @@ impl TryFrom<&Value> for Model {
     }
 }
 
-/// Rule: a name that requests may be without.
+/// Rule: a name that requests can do without.
 fn deniable(value: &Value) -> Parsed<String> {
     let name = sized(1, 100)(value)?;
     if name.eq_ignore_ascii_case("model") {
@@ -284,7 +284,7 @@ pub(super) fn access(f: &mut Fields<'_>) -> Option<Access> {
     env.or(file)
 }
 
-/// Rule: an http or https URL, taken without the slash at its end.
+/// Rule: an http or https URL; drops the slash at its end.
 pub(super) fn base_url(value: &Value) -> Parsed<String> {
     let url = text(value)?.trim_end_matches('/');
     let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or_default();

@@ -1,27 +1,27 @@
-//! Tokens and what they cost. Money has no currency here: an operator's price list has one.
+//! Tokens and their cost. Money has no currency here; an operator's price list has one.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub};
 
 use serde::{Deserialize, Serialize};
 
-/// Tokens that a price stands for.
+/// Number of tokens that a price is for.
 const MILLION: i128 = 1_000_000;
 /// Parts of a unit of money.
 const PARTS: f64 = 1e9;
-/// Most units that anything costs.
+/// Highest price, in units.
 const MOST_PRICE: f64 = 1e6;
 
-/// An amount of money in billionths of a unit: exact in sums, and good for nine billion units.
+/// An amount of money in billionths of a unit: exact in sums, and enough for nine billion units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Nano(pub i64);
 
 impl Nano {
-    /// A price, by the number of its units: the nearest amount.
+    /// The nearest amount to a price in units.
     ///
     /// # Errors
-    /// What a number has to be that is none.
+    /// What a valid number must be.
     pub fn of_price(units: f64) -> Result<Self, &'static str> {
         #[expect(clippy::cast_possible_truncation, reason = "the range was checked")]
         let nano = (0.0..=MOST_PRICE).contains(&units).then(|| Self((units * PARTS).round() as i64));
@@ -103,7 +103,7 @@ impl Usage {
     }
 }
 
-/// Tokens of a text nobody counted: one for four bytes, as OpenAI's rule of thumb says.
+/// Estimated tokens of a text that no upstream counted: one for four bytes, OpenAI's rule of thumb.
 pub const fn estimate(bytes: usize) -> u64 {
     (bytes as u64).div_ceil(4)
 }

@@ -1,9 +1,9 @@
-//! Names of a request's fields as servers read them that fold case.
+//! Names of a request's fields, as servers read them that ignore case.
 
 use crate::json::scan;
 
-/// The first name at the top of a body that is among those that a model does not take. Case counts for nothing, as
-/// with servers that fold it. `body` is one that was read.
+/// The first top-level name of a body that the model does not take. Compares without case, as some servers do. `body`
+/// must be one that was read.
 pub fn denied(body: &[u8], names: &[String]) -> Option<String> {
     let body = std::str::from_utf8(body).ok()?;
     let mut found = None;
@@ -18,8 +18,8 @@ pub fn denied(body: &[u8], names: &[String]) -> Option<String> {
     found
 }
 
-/// Whether two names are one where case counts for nothing. Two characters beyond ASCII fold to letters of ASCII
-/// (Unicode's `CaseFolding.txt`): the long s and the sign of Kelvin.
+/// Whether two names are equal without case. Two characters beyond ASCII fold to letters of ASCII (Unicode's
+/// `CaseFolding.txt`): the long s and the sign of Kelvin.
 pub(super) fn folds_to(key: &str, name: &str) -> bool {
     let plain = |c: char| match c {
         '\u{17f}' => 's',
@@ -27,7 +27,7 @@ pub(super) fn folds_to(key: &str, name: &str) -> bool {
         c => c,
     };
     let fold = |text: &str| text.chars().map(plain).flat_map(char::to_lowercase).collect::<String>();
-    // No character takes more than three times the bytes of what it folds to.
+    // No character has more than three times the bytes of its folded form.
     key.len() <= 3 * name.len() && (key.eq_ignore_ascii_case(name) || (!key.is_ascii() && fold(key) == fold(name)))
 }
 

@@ -1,8 +1,8 @@
-//! What an upstream says when it refuses, in the words of OpenAI's clients.
+//! An upstream's refusal, in the form that OpenAI's clients read.
 //!
-//! Servers of models have many shapes of errors, and their sentences may tell what is nobody's business: the server's
-//! address, its key, a page of the proxy before it. A sentence that could tell such a thing is not mended but replaced,
-//! because no rule finds every trace of an address in free text.
+//! Servers of models have many forms of errors, and their sentences may reveal what clients must not see: the server's
+//! address, its key, a page of the proxy before it. The gateway does not mend a sentence that could reveal such a
+//! thing, but replaces it, because no rule finds every trace of an address in free text.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -16,7 +16,7 @@ const LONGEST: usize = 1000;
 /// Longest parameter, type and code, in characters.
 const WORD: usize = 200;
 
-/// What may stand in a word that is an address, or at its end.
+/// Characters that a word with an address may contain, or end with.
 const PUNCTUATION: [char; 4] = [':', '.', '_', '-'];
 
 /// An error of an upstream as OpenAI's clients read it.
@@ -33,8 +33,8 @@ pub struct Refusal {
     pub code: Option<String>,
 }
 
-/// Reads an upstream's answer of an error status. `secrets` (host, host with port, URL, key) stand nowhere in what
-/// comes of it, and neither does an URL, an IP address or markup.
+/// Reads an upstream's answer of an error status. The result contains none of the `secrets` (host, host with port, URL,
+/// key), no URL, no IP address and no markup.
 pub fn read(status: u16, body: &[u8], secrets: &[&str]) -> Refusal {
     let found = Found::of(&serde_json::from_slice::<Value>(body).unwrap_or_default());
     let clean = |text: &String| !text.trim().is_empty() && !leaks(text, secrets);
@@ -48,15 +48,15 @@ pub fn read(status: u16, body: &[u8], secrets: &[&str]) -> Refusal {
     }
 }
 
-/// Whether an upstream's body may pass byte for byte: it is OpenAI's envelope and nothing else, and tells nothing of
-/// what [`read`] hides.
+/// Whether an upstream's body may pass byte for byte: it is exactly OpenAI's envelope, and reveals nothing that
+/// [`read`] hides.
 pub fn passes(body: &[u8], secrets: &[&str]) -> bool {
     let Ok(Value::Object(envelope)) = json::parse(body) else { return false };
     let Some(error @ Value::Object(fields)) = envelope.get("error") else { return false };
     envelope.len() == 1 && fields.get("message").is_some_and(Value::is_string) && silent(error, secrets)
 }
 
-/// The type of error that goes with a status.
+/// The type of error for a status.
 pub const fn kind_of(status: u16) -> &'static str {
     match status {
         400 | 404 | 405 | 408 | 409 | 413 | 415 | 422 => "invalid_request_error",
@@ -73,11 +73,11 @@ pub fn envelope(refusal: &Refusal) -> String {
     struct Envelope<'a> {
         error: &'a Refusal,
     }
-    // Texts and nothing else: writing them cannot fail.
+    // Only texts: writing them cannot fail.
     serde_json::to_string(&Envelope { error: refusal }).unwrap_or_default()
 }
 
-/// The sentence where the upstream's own cannot be shown.
+/// The sentence for an error whose own sentence must not be shown.
 const fn general(status: u16) -> &'static str {
     match status {
         408 | 504 => "The model's server took too long. Try again.",
@@ -88,7 +88,7 @@ const fn general(status: u16) -> &'static str {
     }
 }
 
-/// What an upstream's body says, whatever its shape.
+/// What an upstream's body says, in whatever form.
 #[derive(Default)]
 struct Found {
     message: Option<String>,
@@ -126,7 +126,7 @@ impl Found {
         }
     }
 
-    /// FastAPI's: a text, or a list of mistakes with their places.
+    /// FastAPI's form: a text, or a list of mistakes with their places.
     fn detail(&mut self, detail: Option<&Value>) {
         match detail {
             Some(Value::String(text)) => self.message = Some(text.clone()),
@@ -165,7 +165,7 @@ fn bounded(message: String) -> String {
     message.chars().take(LONGEST - 1).chain(['…']).collect()
 }
 
-/// Whether no text of a value, keys included, tells anything.
+/// Whether no text of a value, keys included, reveals anything.
 fn silent(value: &Value, secrets: &[&str]) -> bool {
     match value {
         Value::String(text) => !leaks(text, secrets),
@@ -175,18 +175,18 @@ fn silent(value: &Value, secrets: &[&str]) -> bool {
     }
 }
 
-/// Whether a text holds one of the secrets, an URL, an IP address or markup.
+/// Whether a text contains one of the secrets, a URL, an IP address or markup.
 fn leaks(text: &str, secrets: &[&str]) -> bool {
     let lower = text.to_ascii_lowercase();
     let tells = |secret: &&str| !secret.is_empty() && lower.contains(&secret.to_ascii_lowercase());
     secrets.iter().any(tells) || text.contains("://") || address(text) || markup(text)
 }
 
-/// Whether an IP address stands in a text, with a port or without.
+/// Whether a text contains an IP address, with a port or without.
 fn address(text: &str) -> bool {
     let four = |word: &str| word.trim_matches('.').parse::<Ipv4Addr>().is_ok();
-    // An address may end with two colons; what else follows it is the sentence's. Without a digit it may be a name of
-    // a program's, like `std::bad_alloc`.
+    // An address may end with two colons; other punctuation after it belongs to the sentence. Without a digit it may be
+    // a name in a program, like `std::bad_alloc`.
     let six = |word: &str| {
         let bare = word.trim_end_matches(PUNCTUATION);
         let whole = word.get(..bare.len() + 2).filter(|whole| whole.ends_with("::"));
@@ -197,7 +197,7 @@ fn address(text: &str) -> bool {
         || text.split(|c: char| !c.is_ascii_alphanumeric() && !PUNCTUATION.contains(&c)).any(six)
 }
 
-/// Whether something in a text begins like a tag.
+/// Whether something in a text looks like the beginning of a tag.
 fn markup(text: &str) -> bool {
     text.as_bytes()
         .windows(2)

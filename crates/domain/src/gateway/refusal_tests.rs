@@ -1,4 +1,4 @@
-//! Tests of what of an upstream's error is shown, and of what is not.
+//! Tests of what the gateway shows of an upstream's error, and of what it hides.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -21,7 +21,7 @@ fn made(message: &str, kind: &str, param: Option<&str>, code: Option<&str>) -> R
     }
 }
 
-/// Texts that tell too much.
+/// Texts that reveal too much.
 const TELLING: [&str; 22] = [
     "Cannot connect to host llm.internal",
     "LLM.Internal did not answer",
@@ -47,7 +47,7 @@ const TELLING: [&str; 22] = [
     "ip=192.168.1.20/24",
 ];
 
-/// Texts that tell nothing.
+/// Texts that reveal nothing.
 const SILENT: [&str; 10] = [
     "max_tokens must be at most 4096",
     "version 1.2.3 and 1.2.3.4.5 and 999.1.1.1 are no addresses",
@@ -243,7 +243,7 @@ proptest! {
         let text = envelope(&refusal);
         prop_assert!(!text.contains('\n'));
         prop_assert!(passes(text.as_bytes(), &SECRETS), "{}", text);
-        // What is clean stays what it is when it is read again.
+        // Reading a clean refusal again does not change it.
         prop_assert_eq!(read(status, text.as_bytes(), &SECRETS), refusal);
         if passes(body.as_bytes(), &SECRETS) {
             prop_assert!(!body.to_lowercase().contains("llm.internal") && !body.contains("://"));

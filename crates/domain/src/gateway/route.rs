@@ -1,13 +1,13 @@
 //! Which of several upstreams answers a request: a pure choice over a snapshot, with chance as an argument.
 //!
-//! Nothing is remembered from one request to the next, so there is nothing to grow, to lock or to go stale. An upstream
-//! is known by its place in the list. One that is down stays in its place and does not admit.
+//! The choice keeps no state between requests, so nothing can grow, need a lock or go stale. An upstream is known by
+//! its position in the list. One that is down keeps its position and does not admit.
 
 use std::cmp::Ordering;
 
 use crate::gateway::model::Strategy;
 
-/// What is known of an upstream at the moment of choice.
+/// The state of an upstream at the moment of choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
     /// Its share; 0 counts as 1.
@@ -16,9 +16,9 @@ pub struct Standing {
     pub busy: u32,
     /// Most requests at the same time; `None` is no limit.
     pub most: Option<u32>,
-    /// Whether it may be asked: its breaker and health let it, and it has an address.
+    /// Whether it may be asked: its breaker and its health allow it, and it has an address.
     pub admits: bool,
-    /// Whether it was tried for this request.
+    /// Whether this request has tried it.
     pub tried: bool,
     /// Peak EWMA of its answers in seconds; 0 is unknown.
     pub latency: f64,
@@ -37,24 +37,24 @@ impl Standing {
         u64::from(self.weight.max(1))
     }
 
-    /// Requests under way with one more.
+    /// Requests under way, plus one.
     fn next(&self) -> u64 {
         u64::from(self.busy) + 1
     }
 }
 
-/// Why a request takes no place.
+/// Why a request gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
     /// All that admit are full: waiting may help.
     Busy,
-    /// Something is free, but it is not the request's turn, or it was tried.
+    /// One has room, but it is not the request's turn, or the request has tried it.
     Spare,
     /// None admits the request.
     Down,
 }
 
-/// The upstream that answers; `None` where none both admits and has room. `chance` is 64 random bits, `key` the hash of
+/// The upstream that answers; `None` if none both admits and has room. `chance` is 64 random bits, `key` the hash of
 /// the conversation together with its project.
 pub fn choose(strategy: Strategy, standings: &[Standing], chance: u64, key: u64) -> Option<usize> {
     match strategy {
@@ -65,7 +65,7 @@ pub fn choose(strategy: Strategy, standings: &[Standing], chance: u64, key: u64)
     }
 }
 
-/// Why [`choose`] found none, or was not asked.
+/// Why [`choose`] found none, or why the caller did not ask it.
 pub fn lack(standings: &[Standing]) -> Lack {
     if !standings.iter().any(Standing::admits_this) {
         Lack::Down
@@ -77,7 +77,7 @@ pub fn lack(standings: &[Standing]) -> Lack {
 }
 
 /// Spreads a number over 64 bits: one step of splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-/// Generators", 2014). A counter through it passes for chance.
+/// Generators", 2014). Applied to a counter, it serves as random bits.
 pub const fn mix(x: u64) -> u64 {
     let z = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -85,12 +85,12 @@ pub const fn mix(x: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Those that may be chosen, with their places.
+/// The upstreams that may be chosen, with their positions.
 fn open(standings: &[Standing]) -> impl Iterator<Item = (usize, &Standing)> + Clone {
     standings.iter().enumerate().filter(|(_, standing)| standing.has_room() && !standing.tried)
 }
 
-/// A number below `end`, each for as many chances as any other, give or take one; 0 where `end` is 0.
+/// A number below `end`, each with equal probability up to one chance; 0 if `end` is 0.
 fn below(chance: u64, end: u64) -> u64 {
     let product = u128::from(chance) * u128::from(end);
     u64::try_from(product >> 64).unwrap_or_default()
@@ -108,8 +108,8 @@ fn weighted(standings: &[Standing], chance: u64) -> Option<usize> {
     hit.next().map(|(place, _)| place)
 }
 
-/// The fewest requests for its weight, with this one; equals by chance, so that gateways beside each other, which do
-/// not see each other's requests, do not all run to the first.
+/// The one with the fewest requests for its weight, this one included. Chance decides between equals, so that several
+/// gateways, which do not see each other's requests, do not all choose the first.
 fn least_busy(standings: &[Standing], chance: u64) -> Option<usize> {
     let (_, least) = open(standings).min_by(|(_, a), (_, b)| by_load(a, b))?;
     let tied = open(standings).filter(|(_, standing)| by_load(standing, least).is_eq());
@@ -121,8 +121,8 @@ fn by_load(a: &Standing, b: &Standing) -> Ordering {
     (a.next() * b.share()).cmp(&(b.next() * a.share()))
 }
 
-/// The faster of two chosen by chance. Two are enough to keep clear of the slow ones (Mitzenmacher, "The Power of Two
-/// Choices in Randomized Load Balancing", 2001), and chance keeps a crowd from running to the single fastest.
+/// The faster of two chosen by chance. Two are enough to avoid the slow ones (Mitzenmacher, "The Power of Two Choices
+/// in Randomized Load Balancing", 2001), and chance keeps a crowd from the single fastest one.
 fn fastest(standings: &[Standing], chance: u64) -> Option<usize> {
     let count = open(standings).count() as u64;
     let first = below(chance, count);
@@ -136,9 +136,9 @@ fn fastest(standings: &[Standing], chance: u64) -> Option<usize> {
     Some(if order.is_le() { one } else { two })
 }
 
-/// What an upstream's answer is expected to take, beside another's. One of unknown latency is fast while it is idle, so
-/// that it is tried. While it is being tried it is taken to be like the other, so that not everything goes there
-/// before it has answered for the first time.
+/// The expected time of an upstream's answer, beside another's. An idle upstream of unknown latency counts as fast, so
+/// that a request tries it. While that first request is under way it counts like the other, so that not everything goes
+/// there before it has answered once.
 fn cost(standing: &Standing, other: &Standing) -> f64 {
     let known = |standing: &Standing| if standing.latency > 0.0 { standing.latency } else { 0.0 };
     let own = known(standing);
@@ -146,13 +146,13 @@ fn cost(standing: &Standing, other: &Standing) -> f64 {
     latency * (f64::from(standing.busy) + 1.0)
 }
 
-/// The one this conversation belongs to, so that its prompt is found in that upstream's cache.
+/// The upstream to which this conversation belongs, so that its prompt is in that upstream's cache.
 ///
-/// Rendezvous hashing: every upstream draws a number for the key, and the best draw wins. Where one goes, only its own
-/// conversations move. The draws are exponential with the weights as rates, so that shares follow the weights
+/// Rendezvous hashing: every upstream draws a number for the key, and the best draw wins. If an upstream goes, only its
+/// own conversations move. The draws are exponential with the weights as rates, so that shares follow the weights
 /// (Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", 2005). A conversation moves on to its next best
-/// while its own has more than 5/4 of its share of the load (Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing
-/// with Bounded Loads", 2018; 5/4 is the least that HAProxy's manual advises), else to the best with room.
+/// upstream while its own has more than 5/4 of its share of the load (Mirrokni, Thorup and Zadimoghaddam, "Consistent
+/// Hashing with Bounded Loads", 2018; 5/4 is the least that HAProxy's manual advises), else to the best one with room.
 fn nearest(standings: &[Standing], key: u64) -> Option<usize> {
     let admitting = standings.iter().filter(|standing| standing.admits_this());
     let total = admitting.clone().map(|standing| u128::from(standing.busy)).sum::<u128>() + 1;
@@ -166,11 +166,11 @@ fn nearest(standings: &[Standing], key: u64) -> Option<usize> {
     bounded.or_else(|| open(standings).min_by(best)).map(|(place, _)| place)
 }
 
-/// An exponential draw for a key at a place: the lowest wins.
+/// An exponential draw of an upstream for a key: the lowest wins.
 fn draw(key: u64, (place, standing): (usize, &Standing)) -> f64 {
     let hash = mix(key ^ mix(place as u64));
     let high = u32::try_from(hash >> 32).unwrap_or(u32::MAX);
-    // Between 0 and 1, without both.
+    // Between 0 and 1, both excluded.
     let uniform = (f64::from(high) + 0.5) / (f64::from(u32::MAX) + 1.0);
     -uniform.ln() / f64::from(standing.weight.max(1))
 }
@@ -238,13 +238,13 @@ mod tests {
     #[test]
     fn the_faster_of_two() {
         let slow = |latency, busy| Standing { latency, ..standing(1, busy) };
-        // The slowest of all never wins, and the fastest wins every pair it is in: two of three.
+        // The slowest of all never wins, and the fastest wins in every pair with it: two of three.
         let counts = count(Strategy::Latency, &[slow(3.0, 0), slow(1.0, 0), slow(2.0, 0)], 3000);
         assert_eq!(counts[0], 0);
         assert!((1900..2100).contains(&counts[1]), "{counts:?}");
         // A short queue at a slow one beats a long queue at a fast one.
         assert_eq!(count(Strategy::Latency, &[slow(1.0, 5), slow(2.0, 1)], 100), [0, 100]);
-        // Unknown: tried at once, and not by everybody at the same time.
+        // An unknown one is tried at once, but not by every request at the same time.
         assert_eq!(count(Strategy::Latency, &[slow(0.1, 0), slow(0.0, 0)], 100), [0, 100]);
         assert_eq!(count(Strategy::Latency, &[slow(0.1, 0), slow(0.0, 1)], 100), [100, 0]);
         assert_eq!(count(Strategy::Latency, &[slow(f64::NAN, 3), slow(0.0, 2)], 100), [0, 100]);
@@ -294,7 +294,7 @@ mod tests {
             standings[gap].admits = standings.len() == 1;
             let total: u64 = standings.iter().filter(|s| s.admits).map(|s| u64::from(s.weight)).sum();
             let mut counts = vec![0; standings.len()];
-            // The first and the last chance of every part of the range.
+            // The lowest and the highest chance of every part of the range.
             for part in 0..total {
                 let edge = |part: u64| (u128::from(part) << 64).div_ceil(u128::from(total));
                 for chance in [edge(part), edge(part + 1) - 1] {

@@ -61,12 +61,12 @@ impl Format {
     }
 }
 
-/// What is to be said, and how.
+/// The text to speak, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Speech {
     /// The model as the client wrote it.
     pub model: String,
-    /// The text: 1 to 4,096 characters, at least one of which can be said.
+    /// The text: 1 to 4,096 characters, at least one of them speakable.
     pub input: String,
     /// The voice as the client wrote it.
     pub voice: String,
@@ -79,7 +79,7 @@ pub struct Speech {
 }
 
 impl Speech {
-    /// Reads a request's body. The error names every mistake; what else stands there is passed over, as by OpenAI.
+    /// Reads a request's body. The error names every mistake; other fields are ignored, as OpenAI does.
     pub fn read(body: &Value) -> Result<Self> {
         let mut f = Fields::among_others(body);
         let model = f.required("model", sized(1, 200));
@@ -94,7 +94,7 @@ impl Speech {
     }
 }
 
-/// Rule: a text that can be said.
+/// Rule: a text that can be spoken.
 fn input(value: &Value) -> Parsed<String> {
     let input = sized(1, LONGEST)(value)?;
     if input.chars().all(|c| c.is_whitespace() || c.is_control()) {

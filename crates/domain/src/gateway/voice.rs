@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::fields::{Fields, Parsed, sized, text};
 use crate::gateway::model::{Access, access, base_url};
 
-/// Who speaks.
+/// What speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A voice of espeak-ng, like `en-us+f3`.
@@ -29,7 +29,7 @@ pub enum Source {
 pub struct Voice {
     /// Its name.
     pub id: String,
-    /// Who speaks.
+    /// What speaks.
     pub source: Source,
 }
 
@@ -148,7 +148,7 @@ impl TryFrom<&Value> for Voice {
     }
 }
 
-/// Rule: a voice as espeak-ng names it. It becomes an argument of a program and never begins like an option.
+/// Rule: a voice as espeak-ng names it. It becomes an argument of a program, so it never begins like an option.
 fn espeak_voice(value: &Value) -> Parsed<String> {
     let name = text(value)?;
     let good = |b: u8| b.is_ascii_alphanumeric() || b"-+_./".contains(&b);

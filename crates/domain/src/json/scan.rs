@@ -1,12 +1,11 @@
-//! One pass over a text of JSON, for a reader that wants to know where a few values stand.
+//! One pass over a JSON text, for a reader that needs the positions of a few values.
 //!
-//! [`Scan`] takes exactly what [`parse`](super::parse) takes, keys that stand twice included, and builds nothing. The
-//! reader pulls: it asks for the members of an object, for the items of a list, or for a value of any kind, which is
-//! checked to its depths and tells where it stands. So the reader's own control flow is the path to what it wants, and
-//! nobody is called for what lies elsewhere. A visitor would be told of everything, and would have to keep count of
-//! where it is.
+//! [`Scan`] accepts exactly what [`parse`](super::parse) accepts, and so refuses duplicate keys, too; it builds
+//! nothing. The reader pulls: it asks for the members of an object, for the items of a list, or for a value of any
+//! kind, which the scan checks to its depths and locates. So the reader's own control flow is the path to what it
+//! wants, and no callback runs for the rest. A visitor would get everything, and would have to track where it is.
 //!
-//! Nothing is said about what is wrong. Who wants to know asks the parser, which has the words.
+//! The scan does not say what is wrong. A caller that needs to know asks the parser.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,35 +13,35 @@ use std::ops::Range;
 
 /// Keys of an object that are compared one by one; every further batch of as many goes to a set.
 const FEW: usize = 32;
-/// Most lists and objects in one another, as serde_json has it.
+/// Deepest nesting of lists and objects, as in serde_json.
 const LEVELS: usize = 127;
-/// Digits that make a finite float, whatever they are, without an exponent: the largest float is 1.8e308.
+/// Number of digits that, without an exponent, always make a finite float: the largest float is 1.8e308.
 const FINITE: usize = 308;
-/// Bytes of a string that are looked at in one number.
+/// Bytes of a string that are examined as one number.
 const WORD: usize = 8;
-/// Bytes of a string that are looked at in one step, where many are plain.
+/// Bytes of a string that are examined in one step, where many are plain.
 const BLOCK: usize = 32;
 
-/// Reads `text` as one value with nothing behind it. `read` asks the scan for that value, in any of its ways. `None`
-/// where [`parse`](super::parse) refuses the text, and where `read` says so.
+/// Reads `text` as one value with nothing after it. `read` takes that value from the scan, in any of its ways. `None`
+/// where [`parse`](super::parse) refuses the text, or where `read` returns it.
 pub fn whole<'a, T>(text: &'a str, read: impl FnOnce(&mut Scan<'a>) -> Option<T>) -> Option<T> {
     let mut scan = Scan { text, at: 0, levels: 0, keys: Vec::with_capacity(FEW) };
     let found = read(&mut scan)?;
     scan.peek().is_none().then_some(found)
 }
 
-/// A place in a text, before a value. Of no use after a `None`.
+/// A position in a text, before a value. Useless after a `None`.
 pub struct Scan<'a> {
     text: &'a str,
     at: usize,
     /// How many lists and objects are open.
     levels: usize,
-    /// The keys of all open objects. Each object has the end to itself.
+    /// The keys of all open objects; those of the innermost one are at the end.
     keys: Vec<Cow<'a, str>>,
 }
 
 impl<'a> Scan<'a> {
-    /// The first byte of what comes next, behind white space; `None` at the end of the text.
+    /// The first byte of the next token, after white space; `None` at the end of the text.
     pub fn peek(&mut self) -> Option<u8> {
         loop {
             match *self.text.as_bytes().get(self.at)? {
@@ -52,7 +51,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Goes behind a value of any kind. Where it stands in the text, in bytes; `None` if it is none.
+    /// Skips a value of any kind. Returns its position in the text, in bytes; `None` if it is malformed.
     pub fn value(&mut self) -> Option<Range<usize>> {
         let first = self.peek()?;
         let start = self.at;
@@ -68,8 +67,8 @@ impl<'a> Scan<'a> {
         Some(start..self.at)
     }
 
-    /// Goes behind an object. `member` gets every key as it reads without escapes, and must go behind its value.
-    /// Where the object stands in the text, in bytes; `None` if it is none.
+    /// Skips an object. `member` gets every key with its escapes decoded, and must skip its value. Returns the object's
+    /// position in the text, in bytes; `None` if it is none.
     pub fn object(&mut self, mut member: impl FnMut(&mut Self, &str) -> Option<()>) -> Option<Range<usize>> {
         let start = self.open(b'{')?;
         let (first, mut many) = (self.keys.len(), None);
@@ -86,8 +85,8 @@ impl<'a> Scan<'a> {
         Some(start..self.at)
     }
 
-    /// Goes behind a list. `item` is called before each of its items, and must go behind it. Where the list stands in
-    /// the text, in bytes; `None` if it is none.
+    /// Skips a list. `item` is called before each of its items, and must skip it. Returns the list's position in the
+    /// text, in bytes; `None` if it is none.
     pub fn list(&mut self, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<Range<usize>> {
         let start = self.open(b'[')?;
         let mut ended = self.skip(b']')?;
@@ -99,7 +98,7 @@ impl<'a> Scan<'a> {
         Some(start..self.at)
     }
 
-    /// Goes behind an opening bracket and a level deeper. Where it stands.
+    /// Skips an opening bracket and goes a level deeper. Returns its position.
     fn open(&mut self, bracket: u8) -> Option<usize> {
         if self.peek()? != bracket || self.levels == LEVELS {
             return None;
@@ -110,7 +109,7 @@ impl<'a> Scan<'a> {
         Some(start)
     }
 
-    /// Goes behind a comma or a closing bracket. Whether it is the bracket.
+    /// Skips a comma or a closing bracket. Returns whether it was the bracket.
     fn ended(&mut self, bracket: u8) -> Option<bool> {
         if self.skip(b',')? {
             return Some(false);
@@ -118,14 +117,14 @@ impl<'a> Scan<'a> {
         self.skip(bracket)?.then_some(true)
     }
 
-    /// Goes behind the next byte if it is this one. Whether it is; `None` at the end of the text.
+    /// Skips the next byte if it is this one. Returns whether it was; `None` at the end of the text.
     fn skip(&mut self, byte: u8) -> Option<bool> {
         let found = self.peek()? == byte;
         self.at += usize::from(found);
         Some(found)
     }
 
-    /// Goes behind a key; what it says, borrowed unless it has escapes.
+    /// Skips a key and returns it decoded, borrowed unless it has escapes.
     fn key(&mut self) -> Option<Cow<'a, str>> {
         if self.peek()? != b'"' {
             return None;
@@ -139,7 +138,7 @@ impl<'a> Scan<'a> {
         self.text.get(start + 1..self.at - 1).map(Cow::Borrowed)
     }
 
-    /// Remembers a key of the object whose keys begin at `first`; `None` if it stands twice.
+    /// Remembers a key of the object whose keys begin at `first`; `None` if it is a duplicate.
     fn note(&mut self, key: Cow<'a, str>, first: usize, many: &mut Option<HashSet<Cow<'a, str>>>) -> Option<()> {
         let among_many = many.as_ref().is_some_and(|many| many.contains(&key));
         if among_many || self.keys.get(first..)?.contains(&key) {
@@ -152,7 +151,7 @@ impl<'a> Scan<'a> {
         Some(())
     }
 
-    /// Goes behind a string that begins here. Whether it has escapes.
+    /// Skips a string that begins here. Returns whether it has escapes.
     fn string(&mut self) -> Option<bool> {
         self.at += 1;
         let mut escaped = false;
@@ -172,7 +171,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Goes behind an escape that begins here.
+    /// Skips an escape that begins here.
     fn escape(&mut self) -> Option<()> {
         match *self.rest().get(1)? {
             b'u' => self.character(),
@@ -184,7 +183,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Goes behind a character in hexadecimal digits; beyond the first 65,536 of them it takes two surrogates.
+    /// Skips a character in hexadecimal digits; one beyond the first 65,536 takes two surrogates.
     fn character(&mut self) -> Option<()> {
         match self.unit()? {
             0xD800..0xDC00 => matches!(self.unit()?, 0xDC00..0xE000).then_some(()),
@@ -193,7 +192,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Goes behind `\u` and four hexadecimal digits; their number.
+    /// Skips `\u` and four hexadecimal digits, and returns their number.
     fn unit(&mut self) -> Option<u32> {
         let digits: &[u8; 4] = self.rest().strip_prefix(br"\u")?.first_chunk()?;
         let mut unit = 0;
@@ -204,14 +203,14 @@ impl<'a> Scan<'a> {
         Some(unit)
     }
 
-    /// Goes behind a word.
+    /// Skips a word.
     fn word(&mut self, word: &[u8]) -> Option<()> {
         let found = self.rest().starts_with(word);
         self.at += word.len();
         found.then_some(())
     }
 
-    /// Goes behind a number. One that no float can hold is none; serde_json tells where digits alone do not.
+    /// Skips a number. Refuses one that no float can hold; where the number of digits does not decide, asks serde_json.
     fn number(&mut self) -> Option<()> {
         let start = self.at;
         self.take(b"-");
@@ -234,30 +233,30 @@ impl<'a> Scan<'a> {
         Some(())
     }
 
-    /// Goes behind digits; how many there are, at least one.
+    /// Skips digits, and returns how many; there must be at least one.
     fn digits(&mut self) -> Option<usize> {
         let count = self.rest().iter().take_while(|byte| byte.is_ascii_digit()).count();
         self.at += count;
         (count > 0).then_some(count)
     }
 
-    /// Goes behind the byte that begins here if it is one of these. Whether it is.
+    /// Skips the next byte if it is one of these. Returns whether it was.
     fn take(&mut self, bytes: &[u8]) -> bool {
         let found = self.rest().first().is_some_and(|byte| bytes.contains(byte));
         self.at += usize::from(found);
         found
     }
 
-    /// What comes next, white space included.
+    /// The rest of the text, white space included.
     fn rest(&self) -> &'a [u8] {
         self.text.as_bytes().get(self.at..).unwrap_or_default()
     }
 }
 
-/// How many bytes there are before the first that ends a string, begins an escape or must not stand in a string.
+/// The number of bytes before the first that ends a string, begins an escape or must not be in a string.
 ///
-/// Most strings are short, so that the first word decides. Behind it come blocks, and words again where a block is
-/// not plain.
+/// Most strings are short, so that the first word decides. After it, whole blocks are examined, and words again in a
+/// block that is not plain.
 fn plain(bytes: &[u8]) -> usize {
     let mut at = plain_of_word(bytes);
     if at < WORD {
@@ -274,10 +273,10 @@ fn plain(bytes: &[u8]) -> usize {
     }
 }
 
-/// The same, for the first word: a full one is plain.
+/// The same for the first word; returns its size if it is plain.
 ///
-/// A byte below 0x20 borrows from its highest bit when 0x20 is taken from it, and 0 when 1 is taken. The borrow may
-/// reach the bytes above it, but never those below, so that the lowest one found is right.
+/// A byte below 0x20 borrows from its highest bit when 0x20 is subtracted, and a 0 when 1 is. The borrow may reach
+/// higher bytes, but never lower ones, so the lowest byte found is right.
 fn plain_of_word(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 0xFF;
     const HIGHEST: u64 = ONES << 7;
@@ -294,7 +293,7 @@ fn plain_of_word(bytes: &[u8]) -> usize {
     found.trailing_zeros() as usize / 8
 }
 
-/// Whether all of a block is plain. No branch depends on a byte, so that many are compared at once.
+/// Whether a whole block is plain. No branch depends on a byte, so that the compiler can compare many at once.
 fn is_plain(block: &[u8; BLOCK]) -> bool {
     let special = |byte: u8| u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < 0x20);
     block.iter().fold(0, |found, byte| found | special(*byte)) == 0

@@ -1,4 +1,4 @@
-//! Tests of the scan: it takes what the parser takes, and tells where things stand.
+//! Tests of the scan: it accepts what the parser accepts, and locates values.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const CHAT: &str = r#" {"model":"acme/tiny","messages":[{"role":"system","conten
     {"role":"user","content":[{"type":"text","text":"hello, ä and 😀"}]}],"temperature":-0.7e0,"max_tokens":1200,
     "stream":true,"stop":null,"x":{"a":{"b":[1,[],{}]},"c":false},"mod\u0065ls":[1.25,0]} "#;
 
-/// Whether the text is taken: by the scan as by the parser.
+/// Whether the text is accepted; the scan and the parser must agree.
 fn taken(bytes: &[u8]) -> bool {
     let parsed = parse(bytes).is_ok();
     let scanned = std::str::from_utf8(bytes).is_ok_and(|text| whole(text, Scan::value).is_some());
@@ -22,7 +22,7 @@ fn taken(bytes: &[u8]) -> bool {
     parsed
 }
 
-/// The same, with the text in an object and in a list, too.
+/// The same, also with the text in an object and in a list.
 fn taken_anywhere(text: &str) -> bool {
     let alone = taken(text.as_bytes());
     for inside in [format!("[{text}]"), format!(" [ {text} , {text} ] "), format!("{{\"a\":{text},\"b\": {text} }}")] {
@@ -48,7 +48,7 @@ fn object(keys: impl IntoIterator<Item = String>) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-/// Every text of up to so many of these letters.
+/// Every text of at most so many of these letters.
 fn every(letters: &[u8], most: u32) -> impl Iterator<Item = Vec<u8>> {
     (0..=most).flat_map(move |length| {
         let texts = 0..letters.len().pow(length);
@@ -106,7 +106,7 @@ fn levels_on_both_sides() {
     for deep in [lists(128), objects(128), lists(100_000), vec![b'['; 100_000]] {
         assert!(!taken(&deep));
     }
-    // Brothers are not deeper.
+    // Siblings are not deeper.
     assert!(taken(format!("[{}[]]", "[{\"a\":[]}],".repeat(200)).as_bytes()));
 }
 
@@ -123,7 +123,7 @@ fn keys_that_stand_twice_are_found_wherever_they_stand() {
             assert!(taken(format!("{begun},\"k\\u0065ys {again}\":1}}").as_bytes()));
         }
     }
-    // A key is what it says, however it is written; brothers and parents do not count.
+    // A key counts after decoding its escapes; siblings and parents do not count.
     assert!(!taken(br#"{"model":1,"mod\u0065l":2}"#));
     assert!(!taken(br#"[{"a":{"b":1,"b":2}}]"#));
     assert!(taken(br#"[{"a":{"a":{"a":1},"b":1},"b":{"a":1}},{"a":1}]"#));
@@ -155,7 +155,7 @@ fn numbers_on_both_sides() {
     for number in bad.into_iter().chain(beyond) {
         assert!(!taken_anywhere(number), "{number}");
     }
-    // Figures that no rule of thumb decides.
+    // Numbers that only a full conversion decides.
     for length in 300..330 {
         for first in ["1", "17", "18", "99"] {
             let digits = format!("{first}{}", "0".repeat(length));
@@ -230,7 +230,7 @@ fn soup() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(pieces.to_vec()), 0..16).prop_map(|pieces| pieces.concat())
 }
 
-/// Objects in objects whose keys are few, so that some stand twice.
+/// Nested objects with few keys, so that some are duplicates.
 fn crowded() -> impl Strategy<Value = String> {
     let key = prop::sample::select(vec!["a", "b", "c", "\\u0061", "d", "e", "f"]);
     Just("0".to_owned()).prop_recursive(4, 40, 5, move |inner| {

@@ -1,15 +1,15 @@
-//! Dockerfiles: what they say, and the steps that come of it.
+//! Dockerfiles: what they say, and the steps that follow from it.
 //!
 //! ```text
 //!   text ─ lines ─► logical lines ─ instruction ─► Dockerfile ─ plan(arguments, bases) ─► Plan
 //! ```
 //!
-//! Parsing needs nothing but the text and finds every mistake that the text alone has. Planning needs to know what
-//! the bases bring (their environment, user, working directory), because `ENV PATH=/opt/bin:$PATH` does; it gives
-//! steps in which nothing is left to look up. Neither runs anything.
+//! Parsing needs only the text, and finds every mistake that the text alone shows. Planning also needs the
+//! configuration of the bases (their environment, user, working directory), because `ENV PATH=/opt/bin:$PATH` does; it
+//! gives steps with everything resolved. Neither runs anything.
 //!
-//! Understood is what people use daily. What cannot be done here is refused with what to write instead, and what
-//! means nothing for a sandbox is passed over with a [`Note`].
+//! The parser understands what people use daily. It refuses what a build cannot do, and says what to write instead; it
+//! skips what means nothing for a sandbox, with a [`Note`].
 
 pub mod config;
 mod copy;
@@ -32,12 +32,12 @@ pub use plan::{Action, Base, Plan, Stage, Step};
 pub const MAX_TEXT: usize = 64 * 1024;
 /// Most instructions of a Dockerfile.
 pub const MAX_INSTRUCTIONS: usize = 200;
-/// Most stages of a Dockerfile: each is a machine of its own while it is built.
+/// Most stages of a Dockerfile: each has a machine of its own during the build.
 pub const MAX_STAGES: usize = 16;
-/// Mistakes that are told at once.
+/// Mistakes that one answer reports.
 const MAX_MISTAKES: usize = 20;
 
-/// An instruction and where it stands.
+/// An instruction and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
     /// The line it begins at, from 1.
@@ -48,22 +48,22 @@ pub struct Located {
     pub instruction: Instruction,
 }
 
-/// A Dockerfile that was understood.
+/// A parsed Dockerfile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dockerfile {
     /// The character that continues lines and escapes.
     pub escape: char,
     /// Its instructions, the first of them `ARG` or `FROM`.
     pub instructions: Vec<Located>,
-    /// What will have no effect.
+    /// Instructions without an effect.
     pub notes: Vec<Note>,
 }
 
 impl Dockerfile {
-    /// Reads a Dockerfile.
+    /// Parses a Dockerfile.
     ///
     /// # Errors
-    /// Every mistake that the text alone has.
+    /// Every mistake that the text alone shows.
     pub fn parse(text: &str) -> Result<Self, Mistakes> {
         if text.len() > MAX_TEXT {
             let message = format!("the Dockerfile has {} bytes; it may have {MAX_TEXT} at most", text.len());
@@ -94,7 +94,7 @@ impl Dockerfile {
         }
     }
 
-    /// Most machines that its build can have at a time: one for each stage, and for whatever else is copied from.
+    /// Most machines that its build can have at a time: one for each stage, and for each other source of a copy.
     pub fn machines(&self) -> usize {
         let works = |located: &&Located| match &located.instruction {
             Instruction::From { .. } => true,
@@ -105,7 +105,7 @@ impl Dockerfile {
     }
 }
 
-/// What is wrong about the order of instructions.
+/// A mistake in the order of instructions.
 fn order(instructions: &[Located]) -> Option<Mistake> {
     let mistake = |line, message: String| Some(Mistake { line, message });
     let is_from = |located: &&Located| matches!(located.instruction, Instruction::From { .. });

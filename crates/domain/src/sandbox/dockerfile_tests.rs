@@ -19,7 +19,7 @@ fn wrong(text: &str) -> String {
     }
 }
 
-/// What the bases of these tests say.
+/// The configuration of these tests' bases.
 #[expect(clippy::unnecessary_wraps, reason = "a plan asks whether a base is known")]
 fn debian(_: &str) -> Option<ImageConfig> {
     let mut config = ImageConfig { cmd: Some(vec!["bash".into()]), ..ImageConfig::default() };
@@ -248,7 +248,7 @@ fn limits_have_two_sides() {
 #[test]
 fn variables_are_counted() {
     let most = scope::MAX_VARIABLES;
-    // The first is named twice.
+    // Names the first one twice.
     let names = |n: usize| (0..n).map(|n| format!(" A{n}=")).collect::<String>();
     for (begins, own) in
         [("FROM scratch\nENV", most), ("FROM a\nENV", most - 1), ("ARG G=\nFROM scratch\nARG", most - 1)]
@@ -297,7 +297,7 @@ fn what_a_base_may_set_is_no_mistake_before_it_is_there() {
         let found = parse(text).plan(&Given::new(), None, &lambda).unwrap_err().to_string();
         assert!(found.starts_with(line), "{text}: {found}");
     }
-    // What has nothing to do with the base is a mistake now.
+    // Mistakes that do not depend on the base are reported now.
     for text in ["FROM a\nARG X=\nWORKDIR $X", "FROM scratch\nWORKDIR $X", "FROM a\nENV Y=$X\nCOPY b c d"] {
         assert!(none(text).is_err(), "{text}");
     }

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What `PATH` is where nothing says otherwise.
+/// The default value of `PATH`.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// What runs shell forms where no `SHELL` says otherwise.
+/// The default shell of shell forms.
 pub const DEFAULT_SHELL: [&str; 2] = ["/bin/sh", "-c"];
 
 /// What an image says about the programs in it.
@@ -13,19 +13,19 @@ pub struct ImageConfig {
     /// Its environment, in order, each name once.
     #[serde(default)]
     pub env: Vec<(String, String)>,
-    /// As whom programs run, `name[:group]` or numbers; root without.
+    /// The user of programs, `name[:group]` or numbers; by default root.
     #[serde(default)]
     pub user: Option<String>,
-    /// Where programs run, an absolute path; `/` without.
+    /// The working directory of programs, an absolute path; by default `/`.
     #[serde(default)]
     pub workdir: Option<String>,
-    /// What is always run.
+    /// The program that always runs.
     #[serde(default)]
     pub entrypoint: Option<Vec<String>>,
-    /// What is run, or the arguments of the entry point.
+    /// The program to run, or the arguments of the entry point.
     #[serde(default)]
     pub cmd: Option<Vec<String>>,
-    /// What runs shell forms.
+    /// The shell of shell forms.
     #[serde(default)]
     pub shell: Option<Vec<String>>,
 }
@@ -44,17 +44,17 @@ impl ImageConfig {
         }
     }
 
-    /// Where programs run.
+    /// The working directory of programs.
     pub fn directory(&self) -> &str {
         self.workdir.as_deref().unwrap_or("/")
     }
 
-    /// What runs shell forms.
+    /// The shell of shell forms.
     pub fn shell(&self) -> Vec<String> {
         self.shell.clone().unwrap_or_else(|| DEFAULT_SHELL.map(ToOwned::to_owned).into())
     }
 
-    /// What a container of the image would run, as text for a shell; none if the image says nothing.
+    /// The command that a container of the image would run, as text for a shell; none if the image has none.
     pub fn start_command(&self) -> Option<String> {
         let argv = [&self.entrypoint, &self.cmd].into_iter().flatten().flatten().collect::<Vec<_>>();
         match argv.as_slice() {
@@ -65,7 +65,7 @@ impl ImageConfig {
     }
 }
 
-/// A word as a shell reads it back.
+/// Quotes a word so that a shell reads it back.
 pub fn quote(word: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-./:=,@%+".contains(&b);
     if !word.is_empty() && word.bytes().all(plain) {

@@ -1,4 +1,4 @@
-//! What `COPY` and `ADD` come to: patterns, a destination, and whose the copies are.
+//! What `COPY` and `ADD` result in: patterns, a destination, and the owner of the copies.
 
 use super::instruction::Transfer;
 use super::pattern::Pattern;
@@ -42,13 +42,13 @@ pub fn resolve(transfer: &Transfer, origin: Origin, scope: &mut Scope<'_>) -> Re
     Ok(Copy { origin, sources, inline, to, into, owner, mode, extract: transfer.add })
 }
 
-/// A literal path as a pattern that means it.
+/// A pattern that matches exactly this path.
 fn escape(path: &str) -> String {
     let special = |c| matches!(c, '*' | '?' | '[' | '\\');
     path.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
-/// A path seen from a directory, without `.`, `..` and empty parts.
+/// An absolute path, taken relative to a directory, without `.`, `..` and empty parts.
 pub fn absolute(path: &str, from: &str) -> Result<String, String> {
     if path.contains('\0') {
         return Err("a path cannot contain the character NUL".to_owned());

@@ -1,10 +1,10 @@
-//! Words: where they end, and what their variables, quotes and escapes stand for.
+//! Words: where they end, and what their variables, quotes and escapes become.
 
 use std::ops::Range;
 
-/// Most bytes that a word may become. Without it a few lines of `ENV A=$A$A` would fill the memory.
+/// Most bytes of an expanded word. Without this limit a few lines of `ENV A=$A$A` would fill the memory.
 pub const MAX_WORD: usize = 32 * 1024;
-/// How deep `${a:-${b:-…}}` may go.
+/// How deep `${a:-${b:-…}}` may nest.
 const MAX_DEPTH: usize = 16;
 
 /// The value of a variable, if it has one.
@@ -34,7 +34,7 @@ pub fn split(text: &str, escape: char) -> Vec<Range<usize>> {
     words
 }
 
-/// Replaces variables and takes quotes and escapes away.
+/// Replaces variables, and removes quotes and escapes.
 pub fn word(text: &str, escape: char, lookup: Lookup<'_>) -> Result<String, String> {
     let mut expander = Expander { text, rest: text, escape, lookup, depth: 0 };
     expander.plain(None)
@@ -126,7 +126,7 @@ impl Expander<'_> {
         format!("{what} is opened and never closed in {:?}; close it, or escape it with {}", self.text, self.escape)
     }
 
-    /// What follows a `$`.
+    /// The variable after a `$`.
     fn variable(&mut self) -> Result<String, String> {
         if !self.eat('{') {
             let name = self.name();
@@ -147,7 +147,7 @@ impl Expander<'_> {
         self.depth += 1;
         let other = self.plain(Some('}'))?;
         self.depth -= 1;
-        // With a colon, an empty value counts as none.
+        // With a colon, an empty value counts as unset.
         let value = (self.lookup)(&name).filter(|value| !colon || !value.is_empty());
         match (kind, value) {
             ('-', value) => Ok(value.unwrap_or(other)),

@@ -1,4 +1,4 @@
-//! One instruction: what its line says, with variables still in it.
+//! One instruction: its parsed line, with variables still in it.
 
 use super::expand::split;
 use super::lines::{Heredoc, Line};
@@ -9,16 +9,16 @@ use super::mistake::Note;
 pub enum Instruction {
     /// `FROM [--platform=…] base [AS name]`.
     From {
-        /// The platform asked for.
+        /// The requested platform.
         platform: Option<String>,
-        /// What it begins with.
+        /// The base.
         base: String,
         /// The stage's name, in lower case.
         name: Option<String>,
     },
     /// `RUN`.
     Run {
-        /// What is run.
+        /// The command.
         command: Command,
         /// Whether it has a network.
         network: bool,
@@ -39,41 +39,41 @@ pub enum Instruction {
     Entrypoint(Command),
     /// `SHELL`; its words as they are.
     Shell(Vec<String>),
-    /// Something that means nothing here: `LABEL`, `EXPOSE`, `VOLUME`, `HEALTHCHECK`, `STOPSIGNAL`, `MAINTAINER`.
+    /// An instruction without a meaning here: `LABEL`, `EXPOSE`, `VOLUME`, `HEALTHCHECK`, `STOPSIGNAL`, `MAINTAINER`.
     Nothing,
 }
 
-/// What is run, as it stands: a builder replaces no variables in it.
+/// A command in its own words: a builder replaces no variables in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Text for the shell.
     Shell(String),
     /// A program and its arguments.
     Exec(Vec<String>),
-    /// A heredoc alone: a script, for the shell or for what its first line names.
+    /// A heredoc alone: a script, for the shell or for the program that its first line names.
     Script(String),
 }
 
-/// What `COPY` and `ADD` say.
+/// The arguments of `COPY` and `ADD`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// Whether it is `ADD`, which unpacks archives.
     pub add: bool,
     /// The stage or image it copies from.
     pub from: Option<String>,
-    /// Whom the copies belong to.
+    /// The owner of the copies.
     pub chown: Option<String>,
     /// Their permissions.
     pub chmod: Option<String>,
-    /// What is copied; exec forms come here quoted.
+    /// The sources; those of an exec form are quoted here.
     pub sources: Vec<String>,
-    /// Files that stand in the Dockerfile itself.
+    /// Files whose content is in the Dockerfile itself.
     pub inline: Vec<Heredoc>,
-    /// Where to.
+    /// The destination.
     pub to: String,
 }
 
-/// Reads an instruction. Its errors are sentences without an end, for a line's number to go before.
+/// Parses an instruction. Its errors are clauses to which the caller adds the line's number.
 pub fn parse(line: &Line, escape: char, notes: &mut Vec<Note>) -> Result<Instruction, String> {
     let (name, rest) = line.text.split_once(|c: char| c.is_whitespace()).unwrap_or((&line.text, ""));
     let name = name.to_ascii_uppercase();
@@ -142,7 +142,7 @@ const KNOWN: [&str; 17] = [
     "MAINTAINER",
 ];
 
-/// What may have been meant.
+/// The instruction that the author may have meant.
 fn nearest(name: &str) -> String {
     let shared = |known: &&&str| known.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
     match KNOWN.iter().max_by_key(shared).filter(|known| shared(known) >= 2) {
@@ -156,13 +156,13 @@ fn exec(text: &str) -> Option<Vec<String>> {
     text.starts_with('[').then(|| serde_json::from_str(text).ok()).flatten()
 }
 
-/// A flag that stands before an instruction's arguments.
+/// A flag before an instruction's arguments.
 struct Flag {
     name: String,
     value: Option<String>,
 }
 
-/// What follows an instruction's name.
+/// The text after an instruction's name.
 struct Rest<'a> {
     line: &'a Line,
     name: &'a str,
@@ -244,7 +244,7 @@ impl<'a> Rest<'a> {
 
     fn command(&self, note: &mut dyn FnMut(String)) -> Result<Command, String> {
         if let Some(words) = exec(self.text) {
-            // An empty CMD takes back what the base says.
+            // An empty CMD removes the base's.
             let empty = words.is_empty() && self.name == "RUN" || words.first().is_some_and(String::is_empty);
             return if empty { Err(format!("{} names no program", self.name)) } else { Ok(Command::Exec(words)) };
         }
@@ -343,7 +343,7 @@ fn unquoted(text: &str) -> String {
     inner('"').or_else(|| inner('\'')).unwrap_or(text).to_owned()
 }
 
-/// A word of an exec form as it would stand in a shell form: variables in it are replaced, quotes are not taken away.
+/// Quotes a word of an exec form for a shell form: variables in it are replaced, quotes stay.
 fn quoted(word: &str, escape: char) -> String {
     let mut out = String::from('"');
     for c in word.chars() {

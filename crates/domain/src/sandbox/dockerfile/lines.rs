@@ -21,16 +21,16 @@ pub struct Line {
     pub heredocs: Vec<Heredoc>,
 }
 
-/// A text that stands below its instruction.
+/// A text below its instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heredoc {
-    /// Its name, which ended it.
+    /// Its name, which also ends it.
     pub name: String,
     /// Its lines, each with its newline.
     pub content: String,
-    /// Whether variables in it are replaced: its name was not quoted.
+    /// Whether variables in it are replaced, because its name was not quoted.
     pub expand: bool,
-    /// Whether tabs that begin its lines were taken away.
+    /// Whether tabs at the beginning of its lines were removed.
     pub chomp: bool,
     /// The bytes of the line's text that name it, such as `<<EOF`.
     pub word: std::ops::Range<usize>,
@@ -70,7 +70,7 @@ fn is_idle(line: &str) -> bool {
     line.is_empty() || line.starts_with('#')
 }
 
-/// Reads `# name=value` at the top, of which only `escape` means something here.
+/// Reads `# name=value` at the top; only `escape` has a meaning here.
 fn directives(lines: &[&str]) -> Result<char, Mistakes> {
     let mut escape = '\\';
     for (index, line) in lines.iter().enumerate() {
@@ -93,7 +93,7 @@ fn directives(lines: &[&str]) -> Result<char, Mistakes> {
     Ok(escape)
 }
 
-/// Joins a line with those that continue it.
+/// Joins a line with its continuations.
 fn join(lines: &[&str], at: &mut usize, escape: char) -> String {
     let mut text = String::new();
     let mut first = true;
@@ -113,7 +113,7 @@ fn join(lines: &[&str], at: &mut usize, escape: char) -> String {
     text.trim_end().to_owned()
 }
 
-/// The line without its last escape character, if that continues it. Two of them do not.
+/// The line without its last escape character, if that continues the line. Two of them do not.
 fn continued(line: &str, escape: char) -> Option<&str> {
     let rest = line.trim_end_matches([' ', '\t']).strip_suffix(escape)?;
     (!rest.ends_with(escape)).then_some(rest)

@@ -1,10 +1,10 @@
-//! What is wrong with a Dockerfile, and what of it has no effect.
+//! Mistakes in a Dockerfile, and instructions without an effect.
 
 use std::fmt;
 
 use crate::error::Error;
 
-/// What is wrong in one place of a Dockerfile.
+/// A mistake at one place of a Dockerfile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// The line its instruction begins at, from 1.
@@ -22,12 +22,12 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Everything that was found wrong; never empty.
+/// All mistakes found; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistakes(pub Vec<Mistake>);
 
 impl Mistakes {
-    /// The only one, at a line.
+    /// A single mistake, at a line.
     pub(super) fn one(line: usize, message: impl Into<String>) -> Self {
         Self(vec![Mistake { line, message: message.into() }])
     }

@@ -1,7 +1,7 @@
 //! Patterns of paths, as `COPY` and `.dockerignore` have them.
 //!
-//! `*` and `?` stand for characters other than `/`, `[a-z]` and `[^a-z]` for one of a class, `\` takes the meaning of
-//! what follows it away, and a part `**` stands for any number of directories.
+//! `*` and `?` match characters other than `/`, `[a-z]` and `[^a-z]` one character of a class, `\` makes the next
+//! character literal, and a part `**` matches any number of directories.
 
 /// Most bytes of a pattern.
 pub const MAX_PATTERN: usize = 4096;
@@ -28,10 +28,10 @@ enum Item {
 }
 
 impl Pattern {
-    /// Reads a pattern. Its `.` and empty parts fall away, and `..` takes a part back.
+    /// Parses a pattern. Drops `.` and empty parts; `..` removes the part before it.
     ///
     /// # Errors
-    /// A sentence, where a class is not closed, the pattern is too long, or `..` leads out.
+    /// A sentence, if a class is not closed, the pattern is too long, or `..` leads out.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.len() > MAX_PATTERN {
             return Err(format!("a pattern may have {MAX_PATTERN} bytes at most"));
@@ -48,12 +48,12 @@ impl Pattern {
         Ok(Self(parts))
     }
 
-    /// Whether it names the root itself.
+    /// Whether it matches only the root.
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Its path, if it names exactly one.
+    /// Its path, if it matches exactly one.
     pub fn literal(&self) -> Option<String> {
         let name = |part: &Part| match part {
             Part::Any => None,
@@ -64,7 +64,7 @@ impl Pattern {
         Some(self.0.iter().map(name).collect::<Option<Vec<String>>>()?.join("/"))
     }
 
-    /// The directory that everything it stands for lies in, and how deep below at most; any depth with `**`.
+    /// The directory that contains everything it matches, and how deep below at most; any depth with `**`.
     pub fn within(&self) -> (String, Option<usize>) {
         let plain =
             |part: &&Part| matches!(part, Part::Name(items) if items.iter().all(|i| matches!(i, Item::Char(_))));
@@ -74,7 +74,7 @@ impl Pattern {
         (above, depth)
     }
 
-    /// Whether it may stand for something below a directory, and not for all of the directory.
+    /// Whether it may match something below a directory without matching the whole directory.
     fn reaches_below(&self, directory: &str) -> bool {
         let parts = |path: &str| path.split('/').filter(|part| !part.is_empty()).map(ToOwned::to_owned).collect();
         let (above, depth) = self.within();
@@ -83,17 +83,17 @@ impl Pattern {
         is_on_the_way && depth.is_none_or(|depth| above.len() + depth > directory.len())
     }
 
-    /// Whether a path, relative and without `.` or empty parts, is what the pattern stands for.
+    /// Whether it matches a path, which is relative and without `.` or empty parts.
     pub fn matches(&self, path: &str) -> bool {
         self.walk(path).last() == Some(&true)
     }
 
-    /// Whether it stands for a path or for a directory above it.
+    /// Whether it matches a path or a directory above it.
     pub fn covers(&self, path: &str) -> bool {
         self.walk(path).contains(&true)
     }
 
-    /// For each leading part of a path, whether the whole pattern stands for it.
+    /// For each leading part of a path, whether the whole pattern matches it.
     fn walk(&self, path: &str) -> Vec<bool> {
         let mut states = self.closure(vec![true]);
         let mut found = Vec::new();
@@ -115,7 +115,7 @@ impl Pattern {
         found
     }
 
-    /// Where the pattern may stand as well, since `**` may stand for nothing.
+    /// Adds the states after a `**`, since that may match nothing.
     fn closure(&self, mut states: Vec<bool>) -> Vec<bool> {
         states.resize(self.0.len() + 1, false);
         for (at, part) in self.0.iter().enumerate() {
@@ -169,7 +169,7 @@ fn class(chars: &mut std::str::Chars<'_>) -> Option<Item> {
     }
 }
 
-/// Whether a name is what the items stand for: greedy, with one place to come back to.
+/// Whether the items match a name: greedy, with one place to backtrack to.
 fn fits(items: &[Item], name: &str) -> bool {
     let name = name.chars().collect::<Vec<_>>();
     let (mut item, mut at) = (0, 0);
@@ -206,12 +206,12 @@ impl Item {
     }
 }
 
-/// What a `.dockerignore` leaves out.
+/// What a `.dockerignore` excludes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ignore(Vec<(bool, Pattern)>);
 
 impl Ignore {
-    /// Reads a `.dockerignore`; a line that begins with `!` takes back what one before it left out.
+    /// Parses a `.dockerignore`; a line that begins with `!` includes again what an earlier one excluded.
     ///
     /// # Errors
     /// A sentence with the number of the line.
@@ -235,12 +235,12 @@ impl Ignore {
         Ok(Self(patterns))
     }
 
-    /// Whether a path is left out.
+    /// Whether it excludes a path.
     pub fn leaves_out(&self, path: &str) -> bool {
         self.0.iter().rev().find(|(_, pattern)| pattern.covers(path)).is_some_and(|(back, _)| !back)
     }
 
-    /// Whether something below a directory that is left out may be taken back. Where not, nobody need look there.
+    /// Whether it may include something below an excluded directory again. If not, the build need not look there.
     pub fn takes_back_below(&self, directory: &str) -> bool {
         self.0.iter().any(|(back, pattern)| *back && pattern.reaches_below(directory))
     }

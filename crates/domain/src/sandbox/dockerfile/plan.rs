@@ -1,4 +1,4 @@
-//! From a Dockerfile to steps in which nothing is left to look up.
+//! From a Dockerfile to steps with everything resolved.
 
 use super::config::ImageConfig;
 use super::instruction::{Command, Instruction};
@@ -7,17 +7,17 @@ use super::stages::{self, Draft, Given};
 pub use super::step::{Action, Base, Copy, Inline, Origin, Run, Step};
 use super::{Dockerfile, Located, MAX_MISTAKES, Mistake, Mistakes, Note, copy};
 
-/// What a build does.
+/// The steps of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The stages that are needed, in order; the last is what is built.
+    /// The needed stages, in order; the last one is the result.
     pub stages: Vec<Stage>,
-    /// What has no effect.
+    /// Instructions without an effect.
     pub notes: Vec<Note>,
 }
 
 impl Plan {
-    /// What is known of the programs in what is built.
+    /// The configuration of the result.
     pub fn config(&self) -> ImageConfig {
         self.stages.last().map(|stage| stage.config.clone()).unwrap_or_default()
     }
@@ -30,20 +30,20 @@ pub struct Stage {
     pub line: usize,
     /// Its name.
     pub name: Option<String>,
-    /// What it begins with.
+    /// Its base.
     pub base: Base,
-    /// What is done to it.
+    /// Its steps.
     pub steps: Vec<Step>,
-    /// What is known of the programs in it at its end.
+    /// Its configuration at its end.
     pub config: ImageConfig,
 }
 
 impl Dockerfile {
-    /// The images that a build needs, in the order they are named, each once: those that stages begin with, whose
-    /// configuration [`Self::plan`] asks for, and those that are only copied from.
+    /// The images that a build needs, in the order of their names in the file, each once: the bases of stages, whose
+    /// configuration [`Self::plan`] asks for, and images that are only sources of copies.
     ///
     /// # Errors
-    /// What is wrong with a `FROM` or a `COPY --from`.
+    /// Mistakes of a `FROM` or a `COPY --from`.
     pub fn images(&self, given: &Given, target: Option<&str>) -> Result<Vec<String>, Mistakes> {
         let mut scope = Scope::new(self.escape, given);
         let drafts = stages::read(self, &mut scope)?;
@@ -62,13 +62,13 @@ impl Dockerfile {
 
     /// The steps of a build.
     ///
-    /// `given` are the build's arguments, `target` the stage to build (the last without), and `config` what an image
-    /// says about its programs: none where the image is not known yet. In a stage that begins with such a one, a
-    /// step is left out that is wrong and names a variable that nobody set, because the image may set it. So a plan
-    /// without images checks what can be checked before any is there.
+    /// `given` are the build's arguments, `target` the stage to build (by default the last), and `config` returns the
+    /// configuration of an image, or none if the image is not known yet. In a stage on such an image, the plan leaves
+    /// out a wrong step that names an unset variable, because the image may set it. So planning without images checks
+    /// everything that can be checked before.
     ///
     /// # Errors
-    /// Every mistake that was found.
+    /// All mistakes.
     pub fn plan(
         &self,
         given: &Given,
@@ -116,13 +116,13 @@ struct Planner<'a> {
     drafts: &'a [Draft<'a>],
     needed: &'a [usize],
     scope: Scope<'a>,
-    /// Whether it is known what the stage begins with.
+    /// Whether the stage's base is known.
     is_known: bool,
     mistakes: Vec<Mistake>,
 }
 
 impl Planner<'_> {
-    /// A base by its place in the plan, from which stages that are not needed are gone.
+    /// Translates a base into its number in the plan, which leaves out unneeded stages.
     fn renumbered(&self, base: Base) -> Base {
         match base {
             Base::Stage(stage) => Base::Stage(self.needed.binary_search(&stage).unwrap_or_default()),
@@ -212,11 +212,11 @@ impl Planner<'_> {
     }
 }
 
-/// Writes a script to a place that is no part of any disk, runs it, and removes it.
+/// Writes a script to a place outside of every disk, runs it, and removes it.
 const RUN_SCRIPT: &str = "f=$(mktemp /dev/shm/run.XXXXXX) && printf %s \"$1\" >\"$f\" && chmod 700 \"$f\" || exit 125; \
                           \"$f\"; s=$?; rm -f \"$f\"; exit $s";
 
-/// A script runs in the shell, or in what its first line names.
+/// A script runs in the shell, or in the program that its first line names.
 fn script(text: &str, shell: Vec<String>) -> Vec<String> {
     if text.starts_with("#!") {
         return ["/bin/sh", "-c", RUN_SCRIPT, "run", text].map(ToOwned::to_owned).into();

@@ -14,7 +14,7 @@ pub const MAX_HELD: usize = 128 * 1024;
 /// Most bytes that the expanded words of a whole Dockerfile may have.
 const MAX_EXPANDED: usize = 4 * 1024 * 1024;
 
-/// What the builder itself says about the platform, to those who ask by `ARG`.
+/// What the builder itself provides about the platform, for an `ARG` that names it.
 const PLATFORM: [(&str, &str); 8] = [
     ("TARGETPLATFORM", "linux/amd64"),
     ("TARGETOS", "linux"),
@@ -26,7 +26,7 @@ const PLATFORM: [(&str, &str); 8] = [
     ("BUILDVARIANT", ""),
 ];
 
-/// The arguments a build was given, and what has been read of its Dockerfile.
+/// The arguments of a build, and the state of reading its Dockerfile.
 pub struct Scope<'a> {
     escape: char,
     given: &'a BTreeMap<String, String>,
@@ -35,9 +35,9 @@ pub struct Scope<'a> {
     arguments: BTreeMap<String, String>,
     /// The stage's image.
     pub config: ImageConfig,
-    /// What [`Self::environment`] gave, as long as no variable changed.
+    /// The last result of [`Self::environment`], while no variable has changed.
     environment: Option<Arc<BTreeMap<String, String>>>,
-    /// Whether a name was looked up, in the words of this step, that nobody set.
+    /// Whether a word of this step named an unset variable.
     missing: bool,
     expanded: usize,
 }
@@ -57,7 +57,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Begins a stage. Its base may have more variables than there may be.
+    /// Begins a stage. Fails if its base has more variables than allowed.
     pub fn begin(&mut self, config: ImageConfig) -> Result<(), String> {
         self.arguments.clear();
         self.environment = None;
@@ -73,13 +73,12 @@ impl<'a> Scope<'a> {
         self.missing = false;
     }
 
-    /// Whether a name was looked up since the step began that nobody set.
+    /// Whether the step named an unset variable.
     pub fn is_missing(&self) -> bool {
         self.missing
     }
 
-    /// The environment of a `RUN`: arguments, and variables before them. Those between which no variable changes
-    /// share one.
+    /// The environment of a `RUN`; variables win over arguments. Steps between which no variable changes share one.
     pub fn environment(&mut self) -> Arc<BTreeMap<String, String>> {
         let made = || {
             let mut env = self.arguments.clone();
@@ -152,7 +151,7 @@ impl<'a> Scope<'a> {
         Ok(())
     }
 
-    /// An `ENV`. Every value is read before any is set.
+    /// An `ENV`. Expands every value before it sets any.
     pub fn set(&mut self, pairs: &[(String, String)]) -> Result<(), String> {
         let mut read = Vec::with_capacity(pairs.len());
         for (name, value) in pairs {
@@ -169,7 +168,7 @@ impl<'a> Scope<'a> {
         Ok(())
     }
 
-    /// That there is room for a variable, in the place of what it is now.
+    /// Checks that there is room for a variable in place of its present value.
     fn admit(&self, name: &str, value: &str, now: Option<&str>) -> Result<(), String> {
         let own = self.config.env.iter().map(|(name, value)| (name, value));
         let all = own.chain(&self.global).chain(&self.arguments);

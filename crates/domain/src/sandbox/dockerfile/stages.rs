@@ -1,4 +1,4 @@
-//! Which stages there are, what each begins with, and which of them the last one needs.
+//! The stages, their bases, and which of them the last one needs.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use super::scope::Scope;
 use super::step::Base;
 use super::{Dockerfile, Located, Mistake, Mistakes};
 
-/// A stage as it stands in the Dockerfile.
+/// A stage as written in the Dockerfile.
 pub struct Draft<'a> {
     pub line: usize,
     pub name: Option<String>,
     pub base: Base,
-    /// What follows its `FROM`.
+    /// The instructions after its `FROM`.
     pub body: &'a [Located],
 }
 
-/// Reads `ARG`s before the first `FROM`, and every `FROM`.
+/// Parses `ARG`s before the first `FROM`, and every `FROM`.
 pub fn read<'a>(dockerfile: &'a Dockerfile, scope: &mut Scope<'_>) -> Result<Vec<Draft<'a>>, Mistakes> {
     let mut drafts: Vec<Draft<'a>> = Vec::new();
     let instructions = &dockerfile.instructions;
@@ -97,7 +97,7 @@ pub fn source(text: &str, before: &[Draft<'_>]) -> Result<Base, String> {
 pub fn needed(drafts: &[Draft<'_>], target: usize) -> Result<Vec<usize>, Mistakes> {
     let mut needed = vec![false; drafts.len()];
     needed[target] = true;
-    // A stage names only those before it.
+    // A stage names only earlier ones.
     for index in (0..drafts.len()).rev().filter(|index| *index <= target) {
         if !needed[index] {
             continue;
@@ -111,7 +111,7 @@ pub fn needed(drafts: &[Draft<'_>], target: usize) -> Result<Vec<usize>, Mistake
     Ok((0..drafts.len()).filter(|index| needed[*index]).collect())
 }
 
-/// What a stage begins with and copies from.
+/// The bases and sources of a stage.
 pub fn bases(drafts: &[Draft<'_>], index: usize) -> Result<Vec<Base>, Mistakes> {
     let mut bases = vec![drafts[index].base.clone()];
     for located in drafts[index].body {
@@ -133,7 +133,7 @@ pub fn target(drafts: &[Draft<'_>], name: Option<&str>) -> Result<usize, Mistake
     })
 }
 
-/// Where arguments may come from that no `ARG` names.
+/// Whether an `ARG` of the file names this argument.
 pub fn declares(dockerfile: &Dockerfile, name: &str) -> bool {
     dockerfile.instructions.iter().any(|located| match &located.instruction {
         Instruction::Arg(arguments) => arguments.iter().any(|(known, _)| known == name),
@@ -141,5 +141,5 @@ pub fn declares(dockerfile: &Dockerfile, name: &str) -> bool {
     })
 }
 
-/// Arguments a build was given, by name.
+/// The arguments of a build, by name.
 pub type Given = BTreeMap<String, String>;

@@ -1,9 +1,9 @@
-//! Steps of a build, in which nothing is left to look up.
+//! Steps of a build, with everything resolved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a stage begins with.
+/// The base of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Base {
     /// Nothing.
@@ -21,7 +21,7 @@ pub struct Step {
     pub line: usize,
     /// Its text, for the log.
     pub text: String,
-    /// What it is.
+    /// Its action.
     pub action: Action,
 }
 
@@ -32,61 +32,62 @@ pub enum Action {
     Run(Run),
     /// Copies files.
     Copy(Copy),
-    /// Makes a directory, and those above it, unless it is there.
+    /// Makes a directory and its missing parents.
     MakeDirectory(String),
 }
 
-/// A program that is run.
+/// A program to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// It and its arguments.
+    /// The program and its arguments.
     pub argv: Vec<String>,
-    /// Its environment, besides `PATH` and `HOME` where they are not in it. Programs share it as long as nothing
+    /// Its environment; the agent adds `PATH` and `HOME` if they are not in it. Programs share it while no instruction
     /// changes it.
     pub env: Arc<BTreeMap<String, String>>,
-    /// Where it runs, an absolute path.
+    /// Its working directory, an absolute path.
     pub cwd: String,
-    /// As whom, `name[:group]` or numbers; root without.
+    /// Its user, `name[:group]` or numbers; by default root.
     pub user: Option<String>,
     /// Whether it has a network.
     pub network: bool,
 }
 
-/// Files that are copied.
+/// Files to copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copy {
-    /// Where from.
+    /// Their source.
     pub origin: Origin,
-    /// Patterns of what is copied, relative to the origin's root.
+    /// Patterns of the files, relative to the origin's root.
     pub sources: Vec<String>,
-    /// Files that stand in the Dockerfile itself.
+    /// Files whose content is in the Dockerfile itself.
     pub inline: Vec<Inline>,
-    /// Where to, an absolute path.
+    /// The destination, an absolute path.
     pub to: String,
-    /// Whether that is a directory, also if nothing is there.
+    /// Whether the destination is a directory, even if nothing is there.
     pub into: bool,
-    /// Whose the copies are, `name[:group]` or numbers. Without, those of a context are root's and others stay.
+    /// The owner of the copies, `name[:group]` or numbers. By default files of a context are root's, and others keep
+    /// theirs.
     pub owner: Option<String>,
-    /// Their permissions, if not those of the origin.
+    /// Their permissions; by default those of the origin.
     pub mode: Option<u32>,
-    /// Whether archives of a context are unpacked.
+    /// Whether to unpack archives of a context.
     pub extract: bool,
 }
 
-/// Where files are copied from.
+/// The source of copied files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The files that were sent with the Dockerfile.
+    /// The files sent with the Dockerfile.
     Context,
     /// A stage or an image.
     Base(Base),
 }
 
-/// A file that stands in the Dockerfile itself.
+/// A file whose content is in the Dockerfile itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inline {
     /// Its name.
     pub name: String,
-    /// What it holds.
+    /// Its content.
     pub content: String,
 }
