@@ -1,4 +1,4 @@
-//! What the host alone may ask, below `/control`. Bodies are JSON; an answer without a body is 204.
+//! What only the host may ask of the agent, below `/control`. Bodies are JSON; an answer without a body is 204.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use serde_json::Value;
 
 use crate::fields::{Parsed, text};
 
-/// `POST /control/boot`: take this file system as the root. Answers [`Booted`]; once more changes nothing.
+/// `POST /control/boot`: take this file system as the root. The agent answers [`Booted`]; asking again changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Boot {
     /// Its block device, such as `/dev/vda`; ext4.
     pub root: String,
-    /// Who commands and files belong to, `user` unless said otherwise; made if the image has no such account.
+    /// The account that owns commands and files, `user` by default; the agent makes it if the image lacks it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The workspace, an absolute path, the user's home unless said otherwise; made if it is not there.
+    /// The workspace, an absolute path, by default the user's home; the agent makes it if it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
-    /// Whether the file system is one that is being built: no account and no workspace is made in it.
+    /// Whether a build is making the file system: then the agent makes no account and no workspace in it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
 }
@@ -46,18 +46,18 @@ pub fn absolute(value: &Value) -> Parsed<String> {
 pub struct Booted {
     /// The account's name.
     pub user: String,
-    /// Its number.
+    /// Its user id.
     pub uid: u32,
     /// The workspace, an absolute path.
     pub workspace: String,
 }
 
-/// `PUT /control/identity`: become this sandbox. May come again, and must after a restore.
+/// `PUT /control/identity`: become this sandbox. The host may send it again, and must after a restore.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Identity {
     /// The sandbox's id.
     pub sandbox_id: String,
-    /// What every runtime and tunnel request must bear from now on. Not empty.
+    /// The token that every runtime and tunnel request must bear from now on. Not empty.
     pub token: String,
     /// The host's name.
     pub hostname: String,
@@ -70,10 +70,10 @@ pub struct Identity {
     /// Environment of every command.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// How the network is set up; none leaves only the loopback.
+    /// The network; without it there is only the loopback.
     #[serde(default)]
     pub network: Option<Network>,
-    /// Whether user processes and the file system are let go at the end.
+    /// Whether to thaw user processes and the file system at the end.
     #[serde(default)]
     pub thaw: bool,
 }
@@ -87,14 +87,14 @@ impl std::fmt::Debug for Identity {
 /// The first network interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
-    /// Its hardware address, such as `52:54:00:12:34:56`; kept as it is without.
+    /// Its hardware address, such as `52:54:00:12:34:56`; unchanged if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// Its IPv4 address, such as `10.0.2.15`.
     pub address: String,
-    /// Bits of the network, 1 to 32.
+    /// Length of the network's prefix in bits, 1 to 32.
     pub prefix: u8,
-    /// Where the default route leads.
+    /// The router of the default route.
     pub gateway: String,
     /// The resolver.
     pub dns: String,
@@ -103,17 +103,17 @@ pub struct Network {
 /// `POST /control/freeze`. Answers [`Frozen`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freeze {
-    /// Whether user processes stop, too.
+    /// Whether to stop user processes, too.
     #[serde(default)]
     pub processes: bool,
 }
 
-/// What a freeze came to.
+/// The result of a freeze.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frozen {
-    /// Every user process stands still.
+    /// Whether every user process is stopped.
     pub processes: bool,
-    /// How the root file system was made consistent.
+    /// How the agent made the root file system consistent.
     pub file_system: Stillness,
 }
 
@@ -121,56 +121,56 @@ pub struct Frozen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stillness {
-    /// The kernel lets nobody write to it.
+    /// The kernel lets no process write to it.
     Frozen,
-    /// Everything is on the disk, and who could write stands still.
+    /// Everything is on the disk, and every process that could write is stopped.
     Still,
-    /// Everything written so far is on the disk; later writes are recovered by the journal.
+    /// Everything written so far is on the disk; the journal recovers later writes.
     Synced,
 }
 
 /// The answer to `POST /control/unpack?path=/&keep&owner=app:app&mode=0755`, whose body is a tar archive.
 ///
-/// It is unpacked as root beneath `path`, every link being resolved as if `/` were all there is, and with owners,
-/// permissions, times, and the extended attributes `user.*` and `security.capability`. What would lie on another file
-/// system, such as `/proc`, and devices and pipes are passed over.
+/// The agent unpacks the archive as root beneath `path`. It resolves every link as if `/` were all there is, and sets
+/// owners, permissions, times, and the extended attributes `user.*` and `security.capability`. It skips devices and
+/// pipes, and entries that would lie on another file system, such as `/proc`.
 ///
-/// Without `keep` it is a layer of an image: it takes the place of what is there, and `.wh.NAME` and `.wh..wh..opq`
-/// take away. With `keep` it is a copy: directories that are there stay as they are, and are not replaced. `owner`
-/// (`name[:group]` or numbers) and `mode` hold for everything, instead of what the archive says.
+/// Without `keep` the archive is a layer of an image: it replaces what is there, and `.wh.NAME` and `.wh..wh..opq`
+/// remove. With `keep` it is a copy: existing directories stay as they are, and are not replaced. `owner`
+/// (`name[:group]` or numbers) and `mode` apply to every entry, instead of the archive's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unpacked {
     /// How many entries were unpacked.
     pub entries: u64,
-    /// How many were passed over.
+    /// How many were skipped.
     pub skipped: u64,
 }
 
-/// `POST /control/pack`: answers a tar archive of what a copy takes. Its members are named after where they go,
-/// relative to `/`, and keep owners, permissions, times, the extended attributes that [`Unpacked`] tells of, and that
-/// several names are one file.
+/// `POST /control/pack`: answers a tar archive of the files that a copy takes. Its members have their destination as
+/// their name, relative to `/`. They keep owners, permissions, times, the extended attributes named at [`Unpacked`],
+/// and hard links.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pack {
-    /// Patterns of what is taken, from `/`. Of a directory it is the content.
+    /// Patterns of the files to take, from `/`. Of a directory, the copy takes the content.
     pub sources: Vec<String>,
-    /// Where it goes, an absolute path.
+    /// The destination, an absolute path.
     pub to: String,
-    /// Whether that is a directory. A file goes there with its own name then, and else with that of `to`.
+    /// Whether the destination is a directory. A file keeps its own name there, and else gets that of `to`.
     pub into: bool,
 }
 
-/// `POST /control/run`: runs a program on a disk that is being built. Answers the events of a command; a client that
-/// leaves ends it.
+/// `POST /control/run`: runs a program on a disk that a build is making. The answer is the events of a command; a
+/// client that leaves ends the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// Its whole environment, but for `PATH` and `HOME` where they are not in it.
+    /// Its whole environment; the agent adds `PATH` and `HOME` if they are not in it.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Where it runs, an absolute path; made if it is not there.
+    /// Its working directory, an absolute path; the agent makes it if it is missing.
     pub cwd: String,
-    /// As whom, `name[:group]` or numbers; root without.
+    /// Its user, `name[:group]` or numbers; by default root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Whether it has a network.
@@ -179,10 +179,10 @@ pub struct Run {
     pub timeout_seconds: u64,
 }
 
-/// The answer to `GET /control/stat?path=/app`, links followed.
+/// The answer to `GET /control/stat?path=/app`, which follows links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// Whether a directory is there, and not something else.
+    /// Whether it is a directory.
     pub directory: bool,
 }
 

@@ -9,7 +9,7 @@ pub struct ErrorBody {
     pub code: String,
     /// What to do about it.
     pub message: String,
-    /// Every field that is wrong, where fields are.
+    /// Every wrong field, if fields are wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<FieldError>,
 }
@@ -41,21 +41,21 @@ pub mod code {
     pub const INVALID_ARCHIVE: &str = "invalid_archive";
     /// 401: the bearer token is missing or not this sandbox's.
     pub const WRONG_TOKEN: &str = "wrong_token";
-    /// 403: the file system says no.
+    /// 403: the file system refuses.
     pub const PERMISSION_DENIED: &str = "permission_denied";
     /// 404: no such route, file, process or terminal.
     pub const NOT_FOUND: &str = "not_found";
     /// 405: the route has other methods; `Allow` names them.
     pub const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
-    /// 409: something of that name is there.
+    /// 409: something of that name exists.
     pub const ALREADY_EXISTS: &str = "already_exists";
-    /// 409: a directory holds something.
+    /// 409: the directory is not empty.
     pub const NOT_EMPTY: &str = "not_empty";
     /// 409: the process has ended, or its input is closed.
     pub const PROCESS_ENDED: &str = "process_ended";
-    /// 409: the machine has not been told to boot its root file system.
+    /// 409: the host has not told the machine to boot its root file system.
     pub const NOT_BOOTED: &str = "not_booted";
-    /// 409: the file is busy or of a kind that this cannot be done to.
+    /// 409: the file is busy, or of a kind on which this is not possible.
     pub const CONFLICT: &str = "conflict";
     /// 413: the body is too large.
     pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
@@ -63,7 +63,7 @@ pub mod code {
     pub const UNSUPPORTED_MEDIA_TYPE: &str = "unsupported_media_type";
     /// 416: the range begins behind the end; `Content-Range` tells the size.
     pub const RANGE_NOT_SATISFIABLE: &str = "range_not_satisfiable";
-    /// 429: as many as there may be at once.
+    /// 429: the limit of these at one time is reached.
     pub const TOO_MANY: &str = "too_many";
     /// 500: a fault of the agent or its machine.
     pub const INTERNAL_ERROR: &str = "internal_error";

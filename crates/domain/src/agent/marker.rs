@@ -1,22 +1,22 @@
 //! Where a session begins on a stream that may hold anything.
 //!
-//! A port keeps what nobody read, a restored machine is in the middle of a frame, and neither side learns that the
-//! other one was replaced. So the host sends [`MAGIC`] and a nonce of its choice, again and again, until the agent
-//! answers with the same bytes; both throw away what comes before. To leave a frame that was cut in half, the host
-//! sends filler of at least [`crate::agent::MAX_FRAME`] bytes before it.
+//! A port keeps bytes that nobody read, a restored machine is in the middle of a frame, and neither side learns that
+//! the other one was replaced. So the host sends [`MAGIC`] and a nonce of its choice, again and again, until the agent
+//! answers with the same bytes; both discard what comes before. In case a frame was cut in half, the host first sends
+//! filler of at least [`crate::agent::MAX_FRAME`] bytes, which ends it.
 //!
-//! The agent answers each nonce once, and takes the session to begin at HTTP/2's preface. Markers between its
-//! answer and the preface are repetitions that were under way.
+//! The agent answers each nonce once, and the session begins at HTTP/2's preface. Markers between the agent's answer
+//! and the preface are repetitions that were already on their way.
 
-/// What a marker begins with.
+/// The beginning of a marker.
 pub const MAGIC: [u8; 16] =
     [0xd3, 0x52, 0x1e, 0x70, 0x1d, 0xdd, 0x0a, 0x74, 0xe1, 0x53, 0x4c, 0x58, 0xbe, 0xed, 0x48, 0x3b];
-/// What a client of HTTP/2 sends first (RFC 9113, section 3.4).
+/// The first bytes that an HTTP/2 client sends (RFC 9113, section 3.4).
 pub const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of a whole marker.
 pub const MARKER_LEN: usize = 32;
 
-/// What makes a marker the answer to another one.
+/// Ties an answer to its marker.
 pub type Nonce = [u8; 16];
 
 /// The bytes of the marker with a nonce.
@@ -27,16 +27,16 @@ pub fn marker(nonce: Nonce) -> [u8; MARKER_LEN] {
     bytes
 }
 
-/// What a [`Scanner`] came upon.
+/// What a [`Scanner`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A marker with a nonce that has not been answered yet: answer with [`marker`] of it.
+    /// A marker with a nonce that is not answered yet: answer with [`marker`] of it.
     Marker(Nonce),
-    /// The preface: a session begins with these bytes, the preface being the first of them.
+    /// The preface: a session begins with these bytes, which include the preface.
     Session(Vec<u8>),
 }
 
-/// The agent's side: looks for markers, and once it saw one, for the session.
+/// The agent's side: looks for markers, and after the first one for the session.
 #[derive(Debug, Default)]
 pub struct Scanner {
     pending: Vec<u8>,
@@ -49,8 +49,8 @@ impl Scanner {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// What comes next, or nothing until more bytes are fed. What cannot belong to it is thrown away: between calls
-    /// fewer than [`MARKER_LEN`] bytes are kept.
+    /// The next finding, or nothing until more bytes are fed. It discards what cannot belong to one: between calls it
+    /// keeps fewer than [`MARKER_LEN`] bytes.
     #[expect(clippy::should_implement_trait, reason = "more bytes may follow a None")]
     pub fn next(&mut self) -> Option<Found> {
         loop {
@@ -90,7 +90,7 @@ impl Answer {
         Self { marker: marker(nonce), pending: Vec::new() }
     }
 
-    /// Takes bytes from the stream. Once the answer is among them, gives what follows it: the session's first bytes.
+    /// Takes bytes from the stream. Once they contain the answer, returns what follows it: the session's first bytes.
     pub fn feed(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         self.pending.extend_from_slice(bytes);
         if let Some(at) = self.pending.windows(MARKER_LEN).position(|window| window == self.marker) {

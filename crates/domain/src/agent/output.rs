@@ -1,12 +1,12 @@
-//! What a program writes, as frames: `[type u8][length u32][offset u64][payload]`, numbers big-endian.
+//! The output of a program as frames: `[type u8][length u32][offset u64][payload]`, numbers big-endian.
 //!
-//! Events of text cost a reader, and more so an emulated guest, a hundred times what their bytes do. Who asks for
-//! [`CONTENT_TYPE`] gets the bytes as they came, lines and parts of lines, as many in a frame as came together. The
-//! last frame is an event that nothing follows; a stream without one broke off.
+//! Text events cost a reader, and even more an emulated guest, a hundred times what their bytes cost. A client that
+//! asks for [`CONTENT_TYPE`] gets the bytes as they came, lines and parts of lines, as many in a frame as came
+//! together. The last frame is a final event; a stream without one broke off.
 
 use super::runtime::OutputEvent;
 
-/// What is asked for in `Accept`, and answered as `Content-Type`.
+/// The `Accept` of the request, and the `Content-Type` of the answer.
 pub const CONTENT_TYPE: &str = "application/vnd.berth.output";
 /// The largest payload, in bytes.
 pub const MAX_PAYLOAD: usize = 256 * 1024;
@@ -17,11 +17,11 @@ pub const HEADER_LEN: usize = 13;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Nothing: the stream is alive. No payload.
+    /// No content: shows that the stream is alive. No payload.
     Nothing = 0,
-    /// Bytes of the output, the first of them at the offset.
+    /// Bytes of the output; the offset is that of the first.
     Stdout = 1,
-    /// Bytes of the error output, the first of them at the offset.
+    /// Bytes of the error output; the offset is that of the first.
     Stderr = 2,
     /// An [`OutputEvent`]: its name, a newline, its data.
     Event = 3,
@@ -34,18 +34,18 @@ pub struct Header {
     pub kind: Kind,
     /// Bytes of the payload.
     pub length: usize,
-    /// Where the payload stands in the process' output, counted in bytes since its start.
+    /// Position of the payload in the process' output, in bytes since its start.
     pub offset: u64,
 }
 
-/// Why bytes are no frames. The stream cannot be read any further.
+/// Why bytes are not frames. The stream cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
     /// An unknown type.
     UnknownType(u8),
     /// The payload is longer than [`MAX_PAYLOAD`].
     TooLong(u32),
-    /// An event that is none.
+    /// A malformed event.
     NoEvent,
 }
 
@@ -71,10 +71,10 @@ impl Header {
         bytes
     }
 
-    /// Reads what a stream begins with; nothing where there are too few bytes.
+    /// Reads the header at the beginning of a stream; nothing where there are too few bytes.
     ///
     /// # Errors
-    /// They are no header.
+    /// The bytes are no header.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, FrameError> {
         let Some([kind, a, b, c, d, offset @ ..]) = bytes.first_chunk::<HEADER_LEN>() else { return Ok(None) };
         let length = u32::from_be_bytes([*a, *b, *c, *d]);
@@ -106,10 +106,10 @@ pub fn write_event(out: &mut Vec<u8>, event: &OutputEvent) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The event in a payload; nothing if it is one of a later version.
+/// The event in a payload; nothing if a later version added it.
 ///
 /// # Errors
-/// It makes no sense.
+/// The payload is malformed.
 pub fn event(payload: &[u8]) -> Result<Option<OutputEvent>, FrameError> {
     let text = std::str::from_utf8(payload).map_err(|_| FrameError::NoEvent)?;
     let (name, data) = text.split_once('\n').ok_or(FrameError::NoEvent)?;

@@ -18,7 +18,7 @@ pub enum Frame {
     Text(String),
 }
 
-/// Why bytes are no frames. The stream cannot be read any further.
+/// Why bytes are not frames. The stream cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
     /// The type is neither 0 nor 1.
@@ -56,7 +56,7 @@ pub fn encode(frame: &Frame) -> Vec<u8> {
     [&header(text, payload.len()), payload].concat()
 }
 
-/// Takes bytes and gives frames.
+/// Turns bytes into frames.
 #[derive(Debug, Default)]
 pub struct Decoder {
     pending: Vec<u8>,
@@ -92,25 +92,25 @@ impl Decoder {
     }
 }
 
-/// What the agent says in text.
+/// What the agent says in text frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FromServer {
     /// The first frame: the terminal is there.
     Ready {
-        /// What to attach to it with again.
+        /// The id with which a client attaches to it again.
         id: String,
         /// Its first process.
         pid: i32,
     },
     /// The last frame: its first process ended.
     Exit {
-        /// What it returned, if it did.
+        /// Its exit code, if it returned.
         code: Option<i32>,
         /// The signal that ended it, such as `SIGKILL`.
         signal: Option<String>,
     },
-    /// Something the client sent was refused; the terminal goes on.
+    /// The agent refused something that the client sent; the terminal goes on.
     Error {
         /// One of [`crate::agent::error::code`].
         code: String,
@@ -119,7 +119,7 @@ pub enum FromServer {
     },
 }
 
-/// What the client says in text.
+/// What the client says in text frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FromClient {
@@ -130,7 +130,7 @@ pub enum FromClient {
         /// Rows, 1 to 10,000.
         rows: u16,
     },
-    /// Send a signal to what runs in the foreground.
+    /// Send a signal to the process in the foreground.
     Signal {
         /// Its name, such as `SIGINT`.
         signal: String,
