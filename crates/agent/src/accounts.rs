@@ -1,7 +1,7 @@
 //! Accounts, read from `/etc/passwd` and `/etc/group`: a static binary cannot ask libc.
 //!
-//! Whoever is root in the sandbox may put anything in their place, and the agent reads them amid its other work: so it
-//! reads regular files alone, no more than a bound of them, and does not wait.
+//! Root in the sandbox may put anything in place of these files, and the agent reads them in the middle of other work.
+//! So it reads only regular files, no more of them than a bound, and never waits.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,12 +18,12 @@ use crate::lock::lock;
 
 /// The two files.
 const FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
-/// The most bytes of a file of accounts that are read.
+/// The most bytes of a file of accounts that the agent reads.
 const MAX_BYTES: u64 = 1024 * 1024;
-/// How a file of accounts is opened: without waiting for the other end of a pipe, nor for what it says.
+/// How to open a file of accounts: without waiting for the other end of a pipe, or for its content.
 pub const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// Accounts that were looked up, for as long as the files that tell of them stay as they are: every command asks.
+/// Cache of accounts, valid while the two files stay unchanged: every command needs one.
 #[derive(Default)]
 pub struct Accounts(Mutex<Known>);
 
@@ -33,7 +33,7 @@ struct Known {
     by_name: BTreeMap<String, Account>,
 }
 
-/// What changes when a file does: its device, number, size and the time of its last change.
+/// Changes when a file does: its device, inode, size and the time of its last change.
 type Stamp = (u64, u64, u64, i64, i64);
 
 fn stamp(file: &str) -> Option<Stamp> {
@@ -41,12 +41,12 @@ fn stamp(file: &str) -> Option<Stamp> {
     Some((meta.dev(), meta.ino(), meta.size(), meta.ctime(), meta.ctime_nsec()))
 }
 
-/// The text of a file of accounts; none where there is no regular file.
+/// The text of a file of accounts; none if it is no regular file.
 pub fn read(path: &Path) -> Option<String> {
     read_open(rustix::fs::open(path, FLAGS, Mode::empty()).ok()?)
 }
 
-/// The text of one that was opened with [`FLAGS`]; none of what is no regular file, and may never end.
+/// The text of a file that was opened with [`FLAGS`]; none if it is no regular file, since that may never end.
 pub fn read_open(file: OwnedFd) -> Option<String> {
     let stat = rustix::fs::fstat(&file).ok()?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -58,7 +58,7 @@ pub fn read_open(file: OwnedFd) -> Option<String> {
 }
 
 impl Accounts {
-    /// An account by its name, as it is now.
+    /// An account by its name, according to the present files.
     pub fn get(&self, name: &str) -> Option<Account> {
         let files = FILES.map(stamp);
         let mut known = lock(&self.0);
@@ -79,7 +79,7 @@ impl Accounts {
 pub struct Account {
     /// Its name.
     pub name: String,
-    /// Its number.
+    /// Its user id.
     pub uid: u32,
     /// Its own group.
     pub gid: u32,
@@ -115,8 +115,7 @@ impl Account {
         })
     }
 
-    /// Reads `name[:group]`, where both may be numbers. A number needs no account; a group that is named is the only
-    /// one.
+    /// Parses `name[:group]`, where both may be numbers. A number needs no account; a named group is the only one.
     pub fn resolve(passwd: &str, group: &str, text: &str) -> Result<Self, String> {
         let (name, wanted) = text.split_once(':').map_or((text, None), |(name, group)| (name, Some(group)));
         let number = name.parse::<u32>().ok();
@@ -142,31 +141,31 @@ impl Account {
         Ok(account)
     }
 
-    /// What is known of an account that no file tells of.
+    /// Defaults for an account that is in no file.
     fn nobody() -> Self {
         let (name, home, shell) = (String::new(), "/".to_owned(), "/bin/sh".to_owned());
         Self { name, uid: 0, gid: 0, groups: vec![0], home, shell }
     }
 
-    /// Looks an account up below a root, `/` for the own one.
+    /// Looks an account up below a root directory; `/` is the agent's own.
     pub fn lookup(root: &Path, name: &str) -> Option<Self> {
         let text = |file: &str| read(&root.join(file)).unwrap_or_default();
         Self::find(&text("etc/passwd"), &text("etc/group"), name)
     }
 
-    /// The account with a number.
+    /// The account with a user id.
     pub fn by_uid(uid: u32) -> Option<Self> {
         let passwd = read(Path::new("/etc/passwd"))?;
         let name = names(&passwd).find(|(_, number)| *number == uid)?.0.to_owned();
         Self::lookup(Path::new("/"), &name)
     }
 
-    /// The superuser where no file tells of it.
+    /// The superuser, where no file has one.
     pub fn root() -> Self {
         Self { name: "root".into(), home: "/root".into(), ..Self::nobody() }
     }
 
-    /// Its number as the kernel takes it.
+    /// Its user id as the kernel takes it.
     pub fn uid(&self) -> Uid {
         Uid::from_raw(self.uid)
     }
@@ -190,18 +189,18 @@ pub fn names(passwd: &str) -> impl Iterator<Item = (&str, u32)> {
     })
 }
 
-/// The lines that are appended to make an account.
+/// The lines to append for a new account.
 pub struct NewAccount {
     /// Its line of `passwd`.
     pub passwd: String,
     /// Its line of `group`.
     pub group: String,
-    /// Its line of `shadow`: no password opens it.
+    /// Its line of `shadow`: no password fits.
     pub shadow: String,
 }
 
 impl NewAccount {
-    /// Takes the first number from 1000 on that neither an account nor a group has.
+    /// Takes the first number from 1000 on that no account and no group has.
     pub fn plan(passwd: &str, group: &str, name: &str, shell: &str) -> Self {
         let taken = names(passwd).chain(names(group)).map(|(_, id)| id).collect::<std::collections::HashSet<_>>();
         let id = (1000..u32::MAX).find(|id| !taken.contains(id)).unwrap_or(1000);

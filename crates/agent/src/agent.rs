@@ -1,4 +1,4 @@
-//! What the agent knows: the one state that every request shares.
+//! The state of the agent, which every request shares.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -12,10 +12,10 @@ use crate::process::{Processes, Reaper};
 use crate::terminal::Terminals;
 use crate::watch::Watches;
 
-/// What the host made of this machine.
+/// The identity that the host gave this machine.
 #[derive(Default)]
 pub struct Identity {
-    /// What requests must bear; none before there is an identity.
+    /// The token that requests must bear; none before there is an identity.
     pub token: Option<String>,
     /// Environment of every command.
     pub env: BTreeMap<String, String>,
@@ -23,15 +23,15 @@ pub struct Identity {
 
 /// The agent.
 pub struct Agent {
-    /// Whether this is the machine's first process, and not a test on somebody's host.
+    /// Whether this is the machine's first process; in a test it is not.
     pub machine: bool,
     /// The place, once the root file system is there.
     pub place: OnceLock<Arc<Place>>,
-    /// Who commands run as.
+    /// The accounts that commands run as.
     pub accounts: Accounts,
     /// The identity.
     pub identity: Mutex<Identity>,
-    /// Collects what ended.
+    /// Collects processes that end.
     pub reaper: Arc<Reaper>,
     /// Commands and processes.
     pub processes: Arc<Processes>,
@@ -41,7 +41,7 @@ pub struct Agent {
     pub watches: Arc<Watches>,
     /// Threads that work on files as the user.
     pub pool: Arc<Pool>,
-    /// What stands still.
+    /// Freezes processes and the file system.
     pub freezer: Freezer,
 }
 

@@ -1,4 +1,4 @@
-//! Bodies, in and out.
+//! Bodies of requests and answers.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -23,9 +23,9 @@ pub type Chunks = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
 
 /// The body of an answer.
 pub enum Body {
-    /// Known from the start.
+    /// Complete from the start.
     Whole(Bytes),
-    /// As it comes.
+    /// Sent as it comes.
     Chunks(Chunks),
 }
 
@@ -56,7 +56,7 @@ impl HttpBody for Body {
 /// An answer.
 pub type Answer = Response<Body>;
 
-/// The answer to what made or replaced a file: 201 with its place, or 200.
+/// The answer after a file was made or replaced: 201 with its path, or 200.
 pub fn placed(made: bool, route: &str, entry: &Entry) -> Answer {
     let mut answer = reply(if made { StatusCode::CREATED } else { StatusCode::OK }, entry);
     let path: String = form_urlencoded::byte_serialize(entry.path.as_bytes()).collect();
@@ -84,7 +84,7 @@ pub fn events(chunks: impl Stream<Item = std::io::Result<Bytes>> + Send + 'stati
     stream("text/event-stream", chunks)
 }
 
-/// An answer that is told as it happens.
+/// An answer that is sent as things happen.
 pub fn stream(kind: &'static str, chunks: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static) -> Answer {
     let mut answer = typed(StatusCode::OK, kind, Body::Chunks(Box::pin(chunks)));
     answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -99,7 +99,7 @@ pub fn typed(status: StatusCode, kind: &'static str, body: Body) -> Answer {
     answer
 }
 
-/// What a refusal looks like.
+/// A refusal as an answer.
 pub fn refuse(refusal: Refusal) -> Answer {
     let mut answer = reply(refusal.status, &refusal.body());
     answer.headers_mut().extend(refusal.header.map(|header| *header));
@@ -111,7 +111,7 @@ pub async fn read_json(headers: &HeaderMap, body: Incoming) -> Result<Value> {
     read_json_up_to(LIMIT, headers, body).await
 }
 
-/// Reads a body of JSON that may have so many bytes.
+/// Reads a body of JSON of at most so many bytes.
 pub async fn read_json_up_to(most: usize, headers: &HeaderMap, body: Incoming) -> Result<Value> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();

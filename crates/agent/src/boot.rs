@@ -25,7 +25,7 @@ use crate::place::Place;
 
 /// How long the disk may take to appear.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Where the cgroup of everything users run is.
+/// The cgroup of everything that users run.
 const USER_CGROUP: &str = "/sys/fs/cgroup/user";
 
 /// `POST /control/boot`.
@@ -37,7 +37,7 @@ pub async fn boot(call: Call) -> Result<Answer> {
         let booting = agent.clone();
         let place = tokio::task::spawn_blocking(move || enter(&booting, &wanted)).await.map_err(Refusal::internal)?;
         let place = place.map_err(|error| Refusal::internal(format!("the root file system: {error}")))?;
-        // Two boots at once: the kernel let only one of them mount.
+        // After two boots at once: the kernel let only one of them mount.
         let _ = agent.place.set(Arc::new(place));
     }
     let place = agent.place()?;
@@ -63,7 +63,7 @@ fn parse(body: &Value) -> Result<Boot> {
     Ok(fields.finish(root.map(|root| Boot { root, user, workspace, bare }))?)
 }
 
-/// Mounts what the kernel offers; called first of all.
+/// Mounts the kernel's file systems; the agent calls this first of all.
 pub fn mount_kernel_file_systems() -> io::Result<()> {
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let systems = [
@@ -78,12 +78,12 @@ pub fn mount_kernel_file_systems() -> io::Result<()> {
             Some(c"mode=0620,gid=5,ptmxmode=0666"),
         ),
         ("tmpfs", "/dev/shm", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=1777")),
-        // Every command is moved into a group; without the option each move waits for all processors (cgroups(7)).
+        // Every command moves into a group; without the option each move waits for all processors (cgroups(7)).
         ("cgroup2", "/sys/fs/cgroup", "cgroup2", plain, Some(c"favordynmods")),
         ("tmpfs", "/run", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=0755")),
     ];
     for (source, target, kind, flags, options) in systems {
-        // Below sysfs the kernel made the directory.
+        // On sysfs the kernel has made the directory.
         let _ = std::fs::create_dir_all(target);
         match mount(source, target, kind, flags, options) {
             // The kernel may have mounted devtmpfs itself.
@@ -104,7 +104,7 @@ fn enter(agent: &Agent, wanted: &Boot) -> io::Result<Place> {
     wait_for(Path::new(&wanted.root))?;
     mount(wanted.root.as_str(), new, "ext4", MountFlags::NOATIME, Some(c"noinit_itable"))?;
     if let Err(error) = grow(Path::new(&wanted.root), new) {
-        // It is as large as it was, and fine otherwise.
+        // It keeps its size, and works otherwise.
         eprintln!("berth-agent: the root file system could not be grown: {error}");
     }
     for name in ["dev", "proc", "sys", "run"] {
@@ -121,11 +121,11 @@ fn enter(agent: &Agent, wanted: &Boot) -> io::Result<Place> {
     for (name, centiseconds) in [("dirty_writeback_centisecs", "100"), ("dirty_expire_centisecs", "100")] {
         std::fs::write(vm.join(name), centiseconds)?;
     }
-    // Memory need be neither counted nor compacted while nothing happens; a kernel that cannot, does not.
+    // An idle machine need neither count nor compact memory. A kernel without these settings refuses the write.
     for (name, value) in [("stat_interval", "60"), ("compaction_proactiveness", "0")] {
         let _ = std::fs::write(vm.join(name), value);
     }
-    // Without the count, metrics tell what the agent started itself.
+    // Without the kernel's count, metrics count only what the agent started itself.
     let _ = std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+pids");
     agent.freezer.set_up(Path::new(USER_CGROUP))?;
     if wanted.bare {
@@ -138,11 +138,11 @@ fn enter(agent: &Agent, wanted: &Boot) -> io::Result<Place> {
     place(account, workspace)
 }
 
-/// The place with a workspace that is there.
+/// Makes the place, whose workspace exists.
 pub fn place(account: Account, workspace: PathBuf) -> io::Result<Place> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(&workspace, flags, Mode::empty())?;
-    // What people write for a shell is mostly written for bash.
+    // People write most commands for bash.
     let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
     Ok(Place { root, workspace, account, shell })
 }
@@ -177,10 +177,10 @@ fn make_account(name: &str) -> io::Result<Account> {
 
 fn append(path: &str, before: &str, line: &str, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
-    // A pipe in its place has no other end, and is not waited for.
+    // With this flag, opening a pipe in its place does not wait for the other end.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let mut file = OpenOptions::new().append(true).create(true).mode(mode).custom_flags(flags).open(path)?;
-    // A last line without an end must not swallow ours.
+    // A last line without a newline must not swallow ours.
     let gap = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
     file.write_all(format!("{gap}{line}").as_bytes())
 }

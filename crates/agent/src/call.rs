@@ -1,4 +1,4 @@
-//! A request on its way to who answers it.
+//! A request on its way to its handler.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::agent::Agent;
 use crate::error::Result;
 use crate::query::Query;
 
-/// An admitted request: what its route needs of it, and the agent that it is for.
+/// An admitted request: what its handler needs of it, and the agent.
 pub struct Call {
     /// The agent.
     pub agent: Arc<Agent>,
-    /// Parameters of the address.
+    /// Parameters of the query.
     pub query: Query,
     /// Headers.
     pub headers: HeaderMap,

@@ -23,10 +23,10 @@ use crate::agent::Agent;
 use crate::port::Port;
 use crate::server;
 
-/// Bytes gathered into one write: each costs a notification of the host.
+/// Bytes gathered into one write: each write costs a notification of the host.
 const WRITE_BUFFER: usize = 32 * 1024;
 
-/// What leads to the host.
+/// The connection to the host.
 #[derive(Clone)]
 pub enum Wire {
     /// A virtio-serial port.
@@ -50,7 +50,7 @@ impl Wire {
     }
 }
 
-/// A wire, and what was read from it too early.
+/// A wire, with bytes that were read from it too early.
 struct Stream {
     wire: Wire,
     early: Vec<u8>,
@@ -97,10 +97,10 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Why a wire carries no further session.
+/// Why serving on a wire ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// Nobody is at the other end.
+    /// The other end is closed.
     Closed,
     /// The session ended; another one may follow.
     Session,
@@ -130,7 +130,7 @@ pub async fn serve(agent: &Arc<Agent>, wire: Wire) -> io::Result<End> {
         .max_header_list_size(MAX_HEADERS)
         .max_concurrent_streams(MAX_STREAMS)
         .serve_connection(io, handler);
-    // How it ended is of no use: the host knows, and the next one begins with a marker.
+    // The result does not matter: the host knows it, and the next session begins with a marker.
     let _ = session.await;
     Ok(End::Session)
 }

@@ -1,10 +1,10 @@
-//! Refusals, and what the kernel's errors mean to a user.
+//! Refusals, and how the kernel's errors become refusals.
 
 use berth_domain::agent::error::{ErrorBody, FieldError, code};
 use http::{HeaderName, HeaderValue, StatusCode};
 use rustix::io::Errno;
 
-/// The result of everything that can be refused.
+/// The result of everything that the agent can refuse.
 pub type Result<T, E = Refusal> = std::result::Result<T, E>;
 
 /// An answer of 4xx or 5xx.
@@ -28,7 +28,7 @@ impl Refusal {
         Self { status: status(code), code, message: message.into(), details: Vec::new(), header: None }
     }
 
-    /// One field that is wrong.
+    /// The refusal of one wrong field.
     pub fn field(field: &str, message: impl Into<String>) -> Self {
         berth_domain::Error::field(field, message).into()
     }
@@ -90,7 +90,7 @@ impl From<berth_domain::Error> for Refusal {
     }
 }
 
-/// What an error of the file system means for the path it was about.
+/// Translates an error of the file system about a path.
 impl From<Errno> for Refusal {
     fn from(errno: Errno) -> Self {
         let (code, message) = match errno {

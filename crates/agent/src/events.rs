@@ -1,4 +1,4 @@
-//! Streams of a body, and the comments that keep an idle one alive.
+//! Streamed bodies, and the comments that keep an idle one alive.
 
 use std::future::Future;
 use std::io;
@@ -10,20 +10,21 @@ use berth_domain::sse;
 use bytes::Bytes;
 use futures_core::Stream;
 
-/// How long a stream of events is silent at most.
+/// Longest silence of a stream of events.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Where bytes of a body come from, one chunk after the other.
+/// A source of a body's bytes, one chunk after the other.
 pub trait Feed: Send + 'static {
     /// The next chunk; nothing at the end.
     fn next(&mut self) -> impl Future<Output = Option<io::Result<Bytes>>> + Send;
 
-    /// What is sent to say that the stream is alive.
+    /// The bytes that show that the stream is alive.
     fn keep_alive(&self) -> Bytes {
         Bytes::from_static(sse::KEEP_ALIVE)
     }
 
-    /// After what silence a comment is sent, if [`Self::next`] may be dropped and asked again; never without.
+    /// The silence after which such bytes are sent; only for feeds whose [`Self::next`] may be dropped and called
+    /// again.
     const KEEP_ALIVE: Option<Duration>;
 }
 

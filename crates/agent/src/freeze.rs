@@ -1,8 +1,8 @@
-//! Standing still for the moment of a cut.
+//! Stops all writes while the host takes a snapshot.
 //!
-//! User processes stand still by their cgroup, the agent's own file work by its gate. If both do, everything written is
-//! on the disk after a sync and nobody writes any more. Otherwise the kernel is asked to keep writers off the file
-//! system; where it does not, that is synced only, and the answer says so.
+//! The cgroup stops user processes, and a gate stops the agent's own file work. If both succeed, a sync brings
+//! everything to the disk, and nothing writes any more. Otherwise the agent asks the kernel to freeze the file system;
+//! if that fails, the file system is only synced, and the answer says so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::body::{Answer, nothing, reply};
 use crate::call::Call;
 use crate::error::{Refusal, Result};
 
-/// How long user processes, and file work, may take to stand still.
+/// How long user processes, and file work, may take to stop.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `POST /control/freeze`.
@@ -48,7 +48,7 @@ async fn stop(agent: &Arc<Agent>, wanted: Freeze) -> Result<Frozen> {
     let place = agent.place()?.clone();
     let sync = move || {
         let still = pool.hold(PATIENCE);
-        // A handle that only names the directory cannot be synced.
+        // This handle was opened only as a path, which cannot be synced.
         let root = rustix::fs::open(&place.workspace, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         rustix::fs::syncfs(&root).map(|()| still)
     };
@@ -64,12 +64,12 @@ async fn stop(agent: &Arc<Agent>, wanted: Freeze) -> Result<Frozen> {
     Ok(Frozen { processes, file_system })
 }
 
-/// Lets the file system be written to again.
+/// Allows writes to the file system again.
 pub async fn let_file_system_go(agent: &Arc<Agent>) -> Result<()> {
     let mut frozen = agent.freezer.file_system.lock().await;
     if *frozen {
         if !freeze_root(false) {
-            // The kernel's own way out, for every file system at once.
+            // The kernel's own way to thaw every file system at once.
             std::fs::write("/proc/sysrq-trigger", "j").map_err(Refusal::internal)?;
         }
         *frozen = false;
@@ -78,13 +78,13 @@ pub async fn let_file_system_go(agent: &Arc<Agent>) -> Result<()> {
     Ok(())
 }
 
-/// Lets everything go on.
+/// Lets processes and writes go on.
 pub async fn let_go(agent: &Arc<Agent>) -> Result<()> {
     let_file_system_go(agent).await?;
     agent.freezer.let_processes_go()
 }
 
-/// Stops or lets go of every write to the root file system; whether the kernel did (fsfreeze(8), without a program).
+/// Freezes or thaws the root file system; returns whether the kernel did (fsfreeze(8), without a program).
 fn freeze_root(stop: bool) -> bool {
     const FREEZE: Opcode = opcode::read_write::<i32>(b'X', 119);
     const THAW: Opcode = opcode::read_write::<i32>(b'X', 120);

@@ -1,4 +1,4 @@
-//! What stands still for a cut: the cgroup of users' processes, and the root file system.
+//! What the agent stops while the host takes a snapshot: the cgroup of users' processes, and the root file system.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -10,25 +10,25 @@ use tokio::time::{Instant, sleep};
 
 use crate::error::{Refusal, Result};
 
-/// How often the kernel is asked whether all processes stand still.
+/// Time between two checks whether all processes are stopped.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The cgroup of everything users run.
+/// The cgroup of everything that users run.
 struct Group {
     path: PathBuf,
     procs: Arc<OwnedFd>,
 }
 
-/// What stands still.
+/// What is stopped.
 #[derive(Default)]
 pub struct Freezer {
     group: OnceLock<Group>,
-    /// Whether the file system was frozen; held while anything changes.
+    /// Whether the file system is frozen; locked during changes.
     pub file_system: tokio::sync::Mutex<bool>,
 }
 
 impl Freezer {
-    /// Makes the cgroup, or takes the one that is there.
+    /// Makes the cgroup, or takes an existing one.
     pub fn set_up(&self, path: &Path) -> std::io::Result<()> {
         std::fs::create_dir_all(path)?;
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
@@ -37,7 +37,7 @@ impl Freezer {
         Ok(())
     }
 
-    /// What a command writes itself into.
+    /// The file through which a command joins the cgroup.
     pub fn cgroup(&self) -> Option<Arc<OwnedFd>> {
         self.group.get().map(|group| group.procs.clone())
     }
@@ -48,7 +48,7 @@ impl Freezer {
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
-    /// Has user processes stand still; whether all of them did within `patience`.
+    /// Stops user processes; returns whether all of them stopped within `patience`.
     pub async fn stop_processes(&self, patience: Duration) -> Result<bool> {
         let Some(group) = self.group.get() else { return Ok(false) };
         std::fs::write(group.path.join("cgroup.freeze"), "1").map_err(Refusal::internal)?;

@@ -1,8 +1,8 @@
-//! Becoming one particular sandbox.
+//! Makes this machine one particular sandbox.
 //!
-//! A restored machine is a copy of another moment, a fork a copy of another machine. Everything that must differ is set
-//! here, in an order that lets no user process see the old: the processes are let go last. Only what writes files needs
-//! the file system, so that is let go right before.
+//! A restored machine is a copy of another moment, a fork a copy of another machine. The agent sets here everything
+//! that must differ, in an order in which no user process sees the old: it lets the processes go on last. Only files
+//! need the file system, so it thaws that right before it writes them.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +26,7 @@ use crate::lock::lock;
 use crate::network;
 use crate::process::environment_rule;
 
-/// Random bytes that the host gives.
+/// Number of random bytes from the host.
 const ENTROPY: std::ops::RangeInclusive<usize> = 16..=2048;
 const BOOT_ID: &str = "/run/berth/boot_id";
 
@@ -41,7 +41,7 @@ pub async fn become_sandbox(call: Call) -> Result<Answer> {
         freeze::let_file_system_go(&agent).await?;
         let second = identity.clone();
         let had_keys = blocking(move || {
-            // The same machine goes on with what it has.
+            // The same machine keeps what it has.
             let known = std::fs::read_to_string("/etc/machine-id").is_ok_and(|id| id.trim_end() == second.machine_id);
             files(&second)?;
             network::set_up(second.network.as_ref())?;
@@ -138,7 +138,7 @@ fn machine_id(value: &Value) -> Parsed<String> {
     Err("must be 32 hexadecimal digits".to_owned())
 }
 
-/// Clock, random pool and name: nothing of it is on the disk, and nothing of it waits.
+/// Sets clock, random pool and name: none of it is on the disk, and none of it waits.
 fn before_files(identity: &Identity, entropy: &[u8]) -> std::io::Result<()> {
     clock::set(identity.unix_micros)?;
     let bits = u32::try_from(entropy.len() * 8).unwrap_or(0);
@@ -149,7 +149,7 @@ fn before_files(identity: &Identity, entropy: &[u8]) -> std::io::Result<()> {
 }
 
 fn files(identity: &Identity) -> std::io::Result<()> {
-    // A disk that is built from nothing has none yet.
+    // A disk that a build makes from nothing has none yet.
     std::fs::create_dir_all("/etc")?;
     replace("/etc/hostname", format!("{}\n", identity.hostname).as_bytes())?;
     let old = std::fs::read("/etc/hosts").unwrap_or_default();
@@ -166,7 +166,7 @@ fn files(identity: &Identity) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes the host keys that another machine has, too; whether there were any.
+/// Removes host keys, which another machine has, too; returns whether there were any.
 fn forget_host_keys() -> std::io::Result<bool> {
     let mut any = false;
     for found in std::fs::read_dir("/etc/ssh").into_iter().flatten().flatten() {
@@ -178,8 +178,8 @@ fn forget_host_keys() -> std::io::Result<bool> {
     Ok(any)
 }
 
-/// Gives a file its content. One that is there is written in place, since nobody reads it now and a new one would have
-/// to reach the disk before it takes the old one's name; a link, also to something that is not there, is replaced.
+/// Writes the content of a file. Writes an existing one in place, since nothing reads it now, and a new file would have
+/// to reach the disk before it takes the old one's name; replaces a link, even one to nothing.
 fn replace(path: &str, content: &[u8]) -> std::io::Result<()> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
         let mut file = std::fs::OpenOptions::new().write(true).open(path)?;
@@ -193,7 +193,7 @@ fn replace(path: &str, content: &[u8]) -> std::io::Result<()> {
     std::fs::rename(&temporary, path)
 }
 
-/// The old text with this machine's name, once.
+/// The old text with this machine's name in it once.
 fn hosts(old: &str, name: &str) -> String {
     let own = |line: &&str| line.split_ascii_whitespace().next() != Some("127.0.1.1");
     let mut lines = old.lines().filter(own).map(ToOwned::to_owned).collect::<Vec<_>>();
@@ -205,11 +205,11 @@ fn hosts(old: &str, name: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A new id for this life of the machine, where programs look for the kernel's.
+/// Puts a new id for this life of the machine where programs look for the kernel's.
 fn boot_id() -> std::io::Result<()> {
     let fresh = std::fs::read("/proc/sys/kernel/random/uuid")?;
     if Path::new(BOOT_ID).exists() {
-        // The file that is mounted over the kernel's: it must stay the same one.
+        // The file mounted over the kernel's; it must stay the same file.
         return std::fs::write(BOOT_ID, fresh);
     }
     std::fs::create_dir_all("/run/berth")?;
@@ -218,7 +218,7 @@ fn boot_id() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Making them takes an emulated machine half a minute of its processor: only where there were some.
+/// Makes new host keys in the background, only where there were some: it takes an emulated machine half a minute.
 fn make_host_keys(agent: &Arc<Agent>) {
     let Some(program) = ["/usr/bin/ssh-keygen", "/bin/ssh-keygen"].into_iter().find(|path| Path::new(path).exists())
     else {
@@ -226,7 +226,7 @@ fn make_host_keys(agent: &Arc<Agent>) {
     };
     let mut command = Command::new(program);
     command.arg("-A").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // Without keys a server says so itself.
+    // A server without keys reports that itself.
     let _ = agent.reaper.spawn(&mut command);
 }
 

@@ -1,17 +1,17 @@
-//! What the agent does to the kernel as the machine's first process.
+//! Calls to the kernel that the agent makes as the machine's first process.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Files that the agent, and each program it starts, may have open.
+/// Files that the agent, and each program that it starts, may have open.
 const FILES: u64 = 65_536;
 const MODULES: &str = "/lib/modules";
-/// `MODULE_INIT_COMPRESSED_FILE`: the kernel unpacks it.
+/// `MODULE_INIT_COMPRESSED_FILE`: the kernel decompresses it.
 const COMPRESSED: i32 = 4;
 
-/// Loads every module of the initramfs, in the order of names, and frees their memory.
+/// Loads every module of the initramfs, ordered by name, and frees their memory.
 pub fn load_modules() -> io::Result<()> {
     let Ok(found) = std::fs::read_dir(MODULES) else { return Ok(()) };
     let mut paths = found.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect::<Vec<_>>();
@@ -32,12 +32,12 @@ fn load(path: &PathBuf) -> io::Result<()> {
     }
 }
 
-/// Whether a word stands on the kernel's command line.
+/// Whether the kernel's command line has this word.
 pub fn has_word(word: &str) -> bool {
     std::fs::read_to_string("/proc/cmdline").is_ok_and(|line| line.split_ascii_whitespace().any(|w| w == word))
 }
 
-/// Switches the machine off; returns only if the kernel does not.
+/// Switches the machine off; returns only on failure.
 pub fn power_off() -> io::Result<()> {
     rustix::fs::sync();
     Ok(rustix::system::reboot(rustix::system::RebootCommand::PowerOff)?)
@@ -48,12 +48,12 @@ pub fn is_init() -> bool {
     rustix::process::getpid().as_raw_nonzero().get() == 1 && Path::new("/init").exists()
 }
 
-/// Lets the agent, and what it starts, open many files.
+/// Lets the agent, and the programs it starts, open many files.
 pub fn raise_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = |most: u64| Rlimit { current: Some(most), maximum: Some(most) };
     if setrlimit(Resource::Nofile, wanted(FILES)).is_err() {
-        // Only root may raise its own limit. Fewer files then.
+        // Only root may raise its limit. Without that, fewer files may be open.
         let most = getrlimit(Resource::Nofile).maximum.unwrap_or(FILES).min(FILES);
         let _ = setrlimit(Resource::Nofile, wanted(most));
     }

@@ -1,8 +1,8 @@
 //! Berth's agent: the first process of a sandbox, and its runtime.
 //!
-//! As the first process (`/init` of an initramfs) it mounts what the kernel offers, loads the modules beside it and
-//! serves the port `berth.agent`; the host then tells it which root file system to enter and who it is. For tests it
-//! serves a unix socket, in a directory of somebody's machine and as the account it runs as:
+//! As the first process (`/init` of an initramfs) it mounts the kernel's file systems, loads the modules beside it and
+//! serves the port `berth.agent`; the host then tells it which root file system to enter and which sandbox it is. For
+//! tests it serves a unix socket, in a directory of the developer's machine and as the account that started it:
 //!
 //! ```text
 //! berth-agent --socket PATH --root DIR --user NAME [--cgroup DIR]
@@ -56,7 +56,7 @@ use crate::port::Port;
 /// The port's name.
 const PORT: &str = "berth.agent";
 const PORT_PATIENCE: Duration = Duration::from_secs(10);
-/// Threads for what blocks and must be root: starting programs, syncing.
+/// Threads for work that blocks and must be root: starting programs, syncing.
 const BLOCKING_THREADS: usize = 16;
 const KEEP_THREADS: Duration = Duration::from_hours(24);
 
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("berth-agent: {error}");
             if kernel::is_init() {
-                // Without its first process the kernel panics; off is the clearer end.
+                // Without its first process the kernel panics; switching off is the clearer end.
                 let _ = kernel::power_off();
             }
             ExitCode::FAILURE
@@ -104,7 +104,7 @@ fn as_test() -> io::Result<()> {
         if let Some(cgroup) = &options.cgroup {
             agent.freezer.set_up(cgroup)?;
         }
-        // Orphans come to us, as they do to a first process.
+        // Orphans become children of this process, as they do of a first process.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         spawn_reaper(&agent)?;
         let served = serve_socket(&agent, &options.socket).await;
@@ -119,7 +119,7 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_stack_size(512 * 1024)
-        // A captured machine should have them at hand.
+        // A captured machine should have these threads ready.
         .thread_keep_alive(KEEP_THREADS)
         .build()
 }
@@ -140,7 +140,7 @@ async fn serve_port(agent: &Arc<Agent>) -> io::Result<()> {
     let device = port::find(PORT, PORT_PATIENCE).await?;
     loop {
         let port = Arc::new(Port::open(&device)?);
-        // A port that ends without a session has nobody at its other end, and needs no new start.
+        // A port that ends without a session has no host connected, and needs no new start.
         while let Ok(End::Closed) = serve(agent, Wire::Port(port.clone())).await {
             port.changed().await?;
         }

@@ -1,4 +1,4 @@
-//! What the machine uses: a few small files, no look at each process.
+//! What the machine uses, from a few small files and without a look at each process.
 
 use berth_domain::agent::control::Metrics;
 use http::StatusCode;
@@ -7,7 +7,7 @@ use crate::body::{Answer, reply};
 use crate::call::Call;
 use crate::error::{Refusal, Result};
 
-/// Ticks of the kernel's clock in a second, as it tells them to users.
+/// Ticks a second in which the kernel reports times.
 const TICKS: f64 = 100.0;
 
 /// `GET /control/metrics`.
@@ -31,7 +31,7 @@ pub fn metrics(call: &Call) -> Result<Answer> {
     Ok(reply(StatusCode::OK, &metrics))
 }
 
-/// Everything but idling and waiting for a disk, in the first line of `/proc/stat`.
+/// Ticks in which the processor was busy, from the first line of `/proc/stat`: all but idling and waiting for a disk.
 fn busy_ticks(stat: &str) -> f64 {
     let line = stat.lines().next().unwrap_or_default();
     // user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.

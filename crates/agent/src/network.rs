@@ -1,4 +1,4 @@
-//! The network, by messages to the kernel: no program of the image is needed.
+//! Sets the network up by messages to the kernel; needs no program of the image.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -19,9 +19,10 @@ use rustix::net::{AddressFamily as Family, RecvFlags, SendFlags, SocketFlags, So
 
 use crate::lock::lock;
 
-/// What was set up last: its address is taken away before another one comes.
+/// The last address that was set: removed before another one comes.
 static LAST: Mutex<Option<(u32, Ipv4Addr, u8)>> = Mutex::new(None);
-/// What was wanted last. A copied machine has it already, and asking the kernel for it costs an emulated one dearly.
+/// The last network that the host asked for. A copied machine has it already, and asking the kernel costs an emulated
+/// machine much time.
 static WANTED: Mutex<Option<Network>> = Mutex::new(None);
 const ANSWER: usize = 8192;
 
@@ -36,7 +37,7 @@ pub fn mac(text: &str) -> Option<[u8; 6]> {
     parts.next().is_none().then_some(bytes)
 }
 
-/// Sets the loopback up, and the first other interface as wanted; without wish it goes down.
+/// Brings the loopback up, and sets the first other interface up as wanted; without a wish that one goes down.
 pub fn set_up(wanted: Option<&Network>) -> io::Result<()> {
     let mut known = lock(&WANTED);
     if wanted.is_some() && known.as_ref() == wanted {
@@ -65,11 +66,11 @@ fn make(wanted: Option<&Network>) -> io::Result<()> {
     let now = (interface, own, network.prefix);
     let mut last = lock(&LAST);
     if let Some((interface, address, prefix)) = last.take_if(|last| *last != now) {
-        // Somebody inside may have taken it away already.
+        // A process inside may have removed it already.
         let _ = kernel.address(interface, address, prefix, false);
     }
     if let Some(mac) = network.mac.as_deref().and_then(mac) {
-        // Not every interface changes it while it is up.
+        // Some interfaces cannot change it while they are up.
         kernel.link(interface, false, None)?;
         kernel.link(interface, true, Some(mac))?;
     }
@@ -79,11 +80,12 @@ fn make(wanted: Option<&Network>) -> io::Result<()> {
     kernel.default_route(interface, gateway)
 }
 
-/// The way out is IPv4's alone: the kernel need not look for IPv6 neighbours there. The loopback keeps both.
+/// Switches IPv6 off on every interface but the loopback: the way out has only IPv4, so the kernel need not look for
+/// neighbours.
 fn only_ipv4() {
     for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten() {
         if !matches!(entry.file_name().to_str(), Some("all" | "lo")) {
-            // Without IPv6 in the kernel there is nothing to switch off.
+            // A kernel without IPv6 has no such file.
             let _ = std::fs::write(entry.path().join("disable_ipv6"), "1");
         }
     }
@@ -117,7 +119,7 @@ impl Kernel {
         Ok(Self { socket })
     }
 
-    /// Sends one message and waits for the kernel's word on it, which comes at once.
+    /// Sends one message and reads the kernel's answer, which comes at once.
     fn ask(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;

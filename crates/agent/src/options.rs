@@ -5,21 +5,21 @@ use std::path::PathBuf;
 
 const USAGE: &str = "usage: berth-agent --socket PATH --root DIR --user NAME [--cgroup DIR]";
 
-/// What it says.
+/// The options.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The socket that is made and served.
+    /// The socket to make and serve.
     pub socket: PathBuf,
     /// The workspace.
     pub root: PathBuf,
-    /// Who works there.
+    /// The account that works there.
     pub user: String,
     /// The cgroup of commands.
     pub cgroup: Option<PathBuf>,
 }
 
 impl Options {
-    /// Reads the words behind the program's name.
+    /// Parses the words after the program's name.
     pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
         let (mut socket, mut root, mut user, mut cgroup) = (None, None, None, None);
         let mut words = words.into_iter();

@@ -1,18 +1,18 @@
-//! The place that the host gave the machine: what requests about files and commands work on.
+//! The place that the host gave the machine: requests about files and commands work there.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use crate::accounts::Account;
 
-/// Where and as whom users work.
+/// Where users work, and as which account.
 pub struct Place {
-    /// The workspace, a handle that paths are resolved beneath.
+    /// The workspace: the handle beneath which paths are resolved.
     pub root: OwnedFd,
     /// The workspace's absolute path.
     pub workspace: PathBuf,
-    /// Whose it is.
+    /// Its owner.
     pub account: Account,
-    /// What runs `cmd`.
+    /// The shell that runs `cmd`.
     pub shell: &'static str,
 }

@@ -1,7 +1,8 @@
 //! The virtio-serial port that leads to the host.
 //!
-//! While no host is connected, reading gives nothing at once and polling says so for ever. An edge-triggered epoll
-//! tells only what changes, and is itself awaited by tokio: so the agent sleeps until the host comes.
+//! While no host is connected, a read returns nothing at once, and a poll reports the port as ready for ever. So the
+//! agent adds the port to an edge-triggered epoll, which reports only changes, and lets tokio wait for that: it sleeps
+//! until the host comes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +23,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens a port. What was on its way is thrown away by the kernel when it is closed.
+    /// Opens a port. When it is closed, the kernel discards what was on its way.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let device = rustix::fs::open(path, flags, Mode::empty())?;
@@ -52,7 +53,7 @@ impl Port {
         Ok(())
     }
 
-    /// Edges are taken before the attempt: one that comes after it wakes again.
+    /// Clears the edge before the attempt, so that a change after the attempt wakes the task again.
     fn poll(
         &self,
         context: &mut Context<'_>,
@@ -78,7 +79,7 @@ impl Port {
     }
 }
 
-/// The device of the port with a name, waited for until it is there.
+/// The device of the port with a name; waits until it exists.
 pub async fn find(name: &str, patience: Duration) -> io::Result<PathBuf> {
     let search = async {
         loop {

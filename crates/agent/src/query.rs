@@ -1,10 +1,10 @@
-//! Parameters of a request's address, each wrong one named.
+//! Parameters of a request's query; every wrong one is reported.
 
 use berth_domain::agent::error::FieldError;
 
 use crate::error::{Refusal, Result};
 
-/// Parameters being read, with the mistakes found so far.
+/// Parameters, with the mistakes found so far.
 pub struct Query {
     pairs: Vec<(String, String)>,
     errors: Vec<FieldError>,
@@ -17,7 +17,7 @@ impl Query {
         Self { pairs, errors: Vec::new() }
     }
 
-    /// A parameter as it stands, the first of that name.
+    /// A parameter as text, the first of that name.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }

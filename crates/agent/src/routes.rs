@@ -2,7 +2,7 @@
 
 use http::Method;
 
-/// What is asked.
+/// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     Boot,
@@ -38,7 +38,7 @@ pub enum Route {
 }
 
 impl Route {
-    /// Whether only the host asks it, also before there is an identity.
+    /// Whether only the host may ask for it, and does so before there is an identity.
     pub fn is_control(self) -> bool {
         matches!(
             self,
@@ -86,16 +86,16 @@ const TABLE: &[(&str, &[(Method, Route)])] = &[
     ("/control/stat", &[(Method::GET, Route::StatRoot)]),
 ];
 
-/// Why nothing is found.
+/// Why no route was found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Missing {
     /// No such path.
     Path,
-    /// The path has these methods only, as in `Allow`.
+    /// The path has only these methods, in the form of `Allow`.
     Method(String),
 }
 
-/// The route of a request, and what stands for `{}`.
+/// The route of a request, and the part of the path at `{}`.
 pub fn find<'a>(method: &Method, path: &'a str) -> Result<(Route, &'a str), Missing> {
     let matching = TABLE.iter().find_map(|(pattern, methods)| Some((matches(pattern, path)?, methods)));
     let (parameter, methods) = matching.ok_or(Missing::Path)?;

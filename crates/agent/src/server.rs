@@ -1,4 +1,4 @@
-//! One request: its route, whether it may, and who answers it.
+//! Handles one request: finds its route, checks that it is allowed, and calls its handler.
 
 use std::convert::Infallible;
 use std::sync::Arc;

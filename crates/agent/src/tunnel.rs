@@ -1,4 +1,4 @@
-//! A connection to a server inside: bytes in both directions, each ending by itself.
+//! A connection to a server inside the sandbox: bytes in both directions, each of which ends by itself.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -48,12 +48,12 @@ async fn connect(port: u16) -> Result<TcpStream> {
         let message = format!("Nothing listens on port {port} of the sandbox; start a server there.");
         Refusal::new(code::PORT_REFUSED, message)
     })?;
-    // Small pieces are worth more early than few.
+    // Sending small pieces early matters more than sending few.
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }
 
-/// Carries what the client sends, and its end.
+/// Carries what the client sends, until it ends.
 async fn send(mut body: Incoming, mut writer: OwnedWriteHalf) {
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(bytes) = frame.into_data() else { continue };
@@ -67,11 +67,11 @@ async fn send(mut body: Incoming, mut writer: OwnedWriteHalf) {
 struct Receiving {
     reader: OwnedReadHalf,
     sending: JoinHandle<()>,
-    /// The server said everything; the client may go on.
+    /// The server has sent everything; the client may still send.
     done: bool,
 }
 
-/// A client that left before the server's end hears nothing, and says nothing either.
+/// If the client leaves before the server's end, the other direction ends, too.
 impl Drop for Receiving {
     fn drop(&mut self) {
         if !self.done {

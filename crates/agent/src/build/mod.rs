@@ -1,8 +1,8 @@
-//! A disk that is being built: layers and copies unpacked onto it, programs run on it, and what others copy from it.
+//! A disk that a build is making: layers and copies unpacked onto it, programs run on it, and archives of what other
+//! stages copy from it.
 //!
-//! All of it is the host's to ask and root's to do. The disk belongs to somebody who may put any link anywhere, so
-//! every path is resolved by the kernel as if the disk were all there is ([`root`]), and nothing reaches what is
-//! mounted over it.
+//! Only the host asks for this, and root does it. The disk's author may put any link anywhere, so the kernel resolves
+//! every path as if the disk were all there is ([`root`]), and nothing reaches file systems that are mounted over it.
 
 pub mod pack;
 mod remove;

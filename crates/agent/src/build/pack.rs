@@ -1,7 +1,7 @@
-//! What a copy takes from the disk, as an archive.
+//! Archives of files that a copy takes from the disk.
 //!
-//! An answer that breaks off says nothing of why, so whatever can be refused is refused before it begins: what is taken
-//! is found and looked at first, and opened again when it is written.
+//! An answer that breaks off gives no reason. So the agent first finds and examines everything that it will pack, and
+//! can still refuse; it opens the files again when it writes them.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -30,13 +30,13 @@ use crate::files::extended::{ATTRIBUTE, MAX_ATTRIBUTES, MAX_HEADER, is_attribute
 /// How deep a tree may be.
 const MAX_DEPTH: usize = 256;
 const MAX_SOURCES: usize = 1000;
-/// Paths that are taken, patterns being replaced by what they stand for.
+/// The most paths that a copy may take, after expanding its patterns.
 const MAX_FOUND: usize = 100_000;
-/// Files with several names whose first one is remembered; of more, each name becomes a file.
+/// The most files with several names that are written as links; beyond that, each name becomes a file of its own.
 const MAX_LINKS: usize = 100_000;
 /// The most bytes of an attribute's record besides its key and value: the length, a space, `=` and a newline.
 const RECORD: usize = 8;
-/// How what is taken is opened: without waiting for the other end of a pipe.
+/// How to open files to pack: without waiting for the other end of a pipe.
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// `POST /control/pack`.
@@ -67,13 +67,13 @@ fn parse(body: &Value) -> Result<Pack> {
     Ok(fields.finish(to.map(|to| Pack { sources, to, into }))?)
 }
 
-/// Something that is taken, and where it goes.
+/// Something to pack, and its destination.
 struct Taken {
     from: String,
     to: PathBuf,
 }
 
-/// What is taken, of which there may be so much.
+/// Finds everything to pack, up to a limit.
 fn find(root: &Root, wanted: &Pack, most: usize) -> Result<Vec<Taken>> {
     let to = Path::new(wanted.to.trim_matches('/'));
     let into = wanted.into || to.as_os_str().is_empty();
@@ -106,7 +106,7 @@ fn missing(source: &str) -> Refusal {
     Refusal::not_found(format!("There is no '{source}' to copy from; check its path."))
 }
 
-/// Whether what is taken is a directory. Refuses what is not there, and a tree that is too deep.
+/// Whether the source is a directory. Refuses what is not there, and a tree that is too deep.
 fn look(root: &Root, from: &str, source: &str) -> Result<bool> {
     let handle = match root.open(from.as_bytes(), FLAGS) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(missing(source)),
@@ -125,13 +125,13 @@ fn look(root: &Root, from: &str, source: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// The paths that a pattern stands for, in the order of their names.
+/// The paths that match a pattern, ordered by name.
 fn matching(root: &Root, pattern: &Pattern, most: usize) -> Result<Vec<String>> {
     let (start, deepest) = pattern.within();
     let Ok(top) = root.open(start.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     walk(top, Path::new(&start), |above, entry, path, depth| {
-        // Patterns are text, and stand for names that are.
+        // Patterns are text, and match only names that are text.
         let Some(path) = path.to_str() else { return Ok(None) };
         if pattern.matches(path) {
             if found.len() == most {
@@ -140,14 +140,14 @@ fn matching(root: &Root, pattern: &Pattern, most: usize) -> Result<Vec<String>> 
             }
             found.push(path.to_owned());
         }
-        // What cannot be opened holds nothing that is found.
+        // A directory that cannot be opened has no matches.
         Ok(if depth < deepest.unwrap_or(MAX_DEPTH) { directory(above, entry).unwrap_or_default() } else { None })
     })?;
     found.sort();
     Ok(found)
 }
 
-/// Who writes an archive of what is taken.
+/// Writes an archive of everything found.
 struct Writing<'a> {
     out: &'a mut Builder<Out>,
     links: Links,
@@ -171,7 +171,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Writes what a directory holds; gives it, if it is a directory itself.
+    /// Writes an entry of a directory; returns its handle if it is a directory itself.
     fn entry(&mut self, above: BorrowedFd<'_>, name: &[u8], to: &Path, depth: usize) -> io::Result<Option<OwnedFd>> {
         let stat = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let flags = match FileType::from_raw_mode(stat.st_mode) {
@@ -187,7 +187,7 @@ impl Writing<'_> {
             _ => return Ok(None),
         };
         let handle = match enter(above, name, flags) {
-            // What is mounted there is no part of the disk.
+            // A file system mounted there is no part of the disk.
             Err(Errno::XDEV) => return Ok(None),
             other => other?,
         };
@@ -222,10 +222,10 @@ impl Writing<'_> {
     }
 }
 
-/// The attributes that unpacking takes, as one header can carry them.
+/// The attributes that unpacking accepts, as far as one header can carry them.
 fn attributes(handle: &OwnedFd) -> rustix::io::Result<Vec<(String, Vec<u8>)>> {
     let mut names = match rustix::fs::flistxattr_query(handle) {
-        // Not every file system has them.
+        // Some file systems have no attributes.
         Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         length => vec![0_u8; length?],
     };
@@ -233,7 +233,7 @@ fn attributes(handle: &OwnedFd) -> rustix::io::Result<Vec<(String, Vec<u8>)>> {
     names.truncate(length);
     let (mut found, mut size) = (Vec::new(), 0);
     for name in names.split(|byte| *byte == 0).filter(|name| is_attribute(name)).take(MAX_ATTRIBUTES) {
-        // A key is text, and ends at the first `=`.
+        // A key is text without `=`, which ends it.
         let Some(name) = std::str::from_utf8(name).ok().filter(|name| !name.contains('=')) else { continue };
         let mut value = vec![0_u8; rustix::fs::fgetxattr_query(handle, name)?];
         let length = rustix::fs::fgetxattr(handle, name, &mut value)?;
@@ -248,7 +248,7 @@ fn attributes(handle: &OwnedFd) -> rustix::io::Result<Vec<(String, Vec<u8>)>> {
     Ok(found)
 }
 
-/// Files with several names that were written, each by the first of them.
+/// Files with several names that were written already, with the first name of each.
 #[derive(Default)]
 struct Links {
     names: HashMap<(u64, u64), PathBuf>,
@@ -256,7 +256,7 @@ struct Links {
 }
 
 impl Links {
-    /// The name that a file was written under before, and that still stands for it. Without one, this is the first.
+    /// The name under which the file was written before and which still belongs to it. Without one, this is the first.
     fn first(&mut self, stat: &Stat, to: &Path) -> Option<PathBuf> {
         self.forget(to);
         let file = (stat.st_dev, stat.st_ino);
@@ -268,7 +268,7 @@ impl Links {
         first
     }
 
-    /// Notes that a name is taken by something else.
+    /// Forgets a name that something else has taken.
     fn forget(&mut self, to: &Path) {
         if let Some(file) = self.files.remove(to) {
             self.names.remove(&file);

@@ -1,4 +1,4 @@
-//! Removing a tree, and all but what is to be kept of it.
+//! Removes a tree, or everything in it except paths to keep.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,23 +8,23 @@ use rustix::io::Errno;
 
 use crate::error::{Refusal, Result};
 
-/// How deep a tree may be that is removed.
+/// How deep a tree to remove may be.
 const MAX_DEPTH: usize = 256;
 
-/// Says of a path whether it is kept.
+/// Whether to keep a path.
 pub type Kept<'a> = &'a dyn Fn(&[u8]) -> bool;
 
-/// Removes what has a name in a directory, with everything in it. What is mounted there stays.
+/// Removes an entry of a directory, with everything in it. A file system mounted there stays.
 pub fn remove(above: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     remove_but(above, name, &[], &|_| false, 0).map(drop)
 }
 
-/// Removes everything in a directory but what is kept; `path` is its path, for [`Kept`].
+/// Removes everything in a directory except paths to keep; `path` is the directory's own path, for [`Kept`].
 pub fn clear(directory: &OwnedFd, path: &[u8], kept: Kept<'_>) -> Result<()> {
     children(directory, path, kept, 0).map(drop)
 }
 
-/// Whether nothing is left of it.
+/// Removes an entry; returns whether nothing of it is left.
 fn remove_but(above: BorrowedFd<'_>, name: &[u8], path: &[u8], kept: Kept<'_>, depth: usize) -> Result<bool> {
     if depth == MAX_DEPTH {
         let message = format!("A tree that is replaced is more than {MAX_DEPTH} directories deep; remove it first.");
@@ -41,7 +41,7 @@ fn remove_but(above: BorrowedFd<'_>, name: &[u8], path: &[u8], kept: Kept<'_>, d
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
     let directory = match rustix::fs::openat2(above, name, flags, Mode::empty(), resolve) {
         Ok(directory) => directory,
-        // Mounted over, such as /proc.
+        // A file system is mounted there, such as /proc.
         Err(Errno::XDEV) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
@@ -55,7 +55,7 @@ fn remove_but(above: BorrowedFd<'_>, name: &[u8], path: &[u8], kept: Kept<'_>, d
 
 fn children(directory: &OwnedFd, path: &[u8], kept: Kept<'_>, depth: usize) -> Result<bool> {
     let mut empty = true;
-    // All names first: what is removed while a directory is read may hide others.
+    // Reads all names first: removing entries while reading a directory may hide others.
     let mut names = Vec::new();
     for found in Dir::read_from(directory)? {
         let found = found?;

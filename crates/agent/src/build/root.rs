@@ -1,4 +1,4 @@
-//! Paths on the disk, resolved as if it were all there is.
+//! Paths on the disk, resolved as if the disk were all there is.
 
 use std::os::fd::OwnedFd;
 
@@ -9,14 +9,14 @@ use crate::accounts::{self, Account};
 use crate::agent::Agent;
 use crate::error::{Refusal, Result};
 
-/// How often a path is tried again that was changed while it was resolved.
+/// How often to try a path again that changed while the kernel resolved it.
 const TRIES: usize = 64;
 
 /// The disk's root directory.
 pub struct Root(OwnedFd);
 
 impl Root {
-    /// The disk of a machine; of a test, the workspace.
+    /// The disk of a machine; in a test, the workspace.
     pub fn of(agent: &Agent) -> Result<Self> {
         let place = agent.place()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -28,7 +28,7 @@ impl Root {
         Ok(Self(root))
     }
 
-    /// Opens a path; links lead to places on the disk, and not onto another file system.
+    /// Opens a path; its links lead to places on the disk, and never onto another file system.
     pub fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
         let path = if path.is_empty() { b"." } else { path };
@@ -41,7 +41,7 @@ impl Root {
         Err(Errno::AGAIN)
     }
 
-    /// Opens a directory, and makes it and those above it where they are missing; each that is made is shown.
+    /// Opens a directory, and makes it and its parents where they are missing; calls `made` for each new one.
     pub fn make(&self, path: &[u8], made: &mut dyn FnMut(&OwnedFd) -> Result<()>) -> Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         match self.open(path, flags) {
@@ -65,7 +65,7 @@ impl Root {
         Ok(self.open(path, flags)?)
     }
 
-    /// An account of the disk: `name[:group]` or numbers.
+    /// Looks up an account of the disk: `name[:group]` or numbers.
     pub fn account(&self, text: &str) -> Result<Account> {
         let (passwd, group) = (self.text(b"etc/passwd"), self.text(b"etc/group"));
         Account::resolve(&passwd, &group, text).map_err(|message| Refusal::field("user", message))
@@ -76,7 +76,7 @@ impl Root {
     }
 }
 
-/// The parts of a path that say something.
+/// The parts of a path, without empty ones and `.`.
 pub fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."))
 }

@@ -1,4 +1,4 @@
-//! Running a program on the disk, as an account of the disk.
+//! Runs a program on the disk, as an account of the disk.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const MAX_TIMEOUT: i64 = 24 * 3600;
 pub async fn run(call: Call) -> Result<Answer> {
     let agent = call.agent.clone();
     let wanted = parse(&read_json_up_to(MAX_RUN, &call.headers, call.body).await?)?;
-    // A task of its own: a client that leaves meanwhile drops what it returns, and that ends the program.
+    // In a task of its own: if the client leaves meanwhile, the result is dropped, and that ends the program.
     let started = tokio::spawn(async move {
         let how = How { stdin: false, timeout: Some(wanted.timeout_seconds), held: true };
         let process = begin(&agent, prepare(&agent, wanted), how).await?;

@@ -1,4 +1,4 @@
-//! Unpacking a layer or a copy onto the disk.
+//! Unpacks a layer or a copy onto the disk.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -24,11 +24,11 @@ use crate::files::extended::Extended;
 use crate::files::extract::{create, fill, make_room};
 use crate::files::incoming::{AHEAD, In, broken, feed};
 
-/// Directories whose times are set at the end.
+/// The most directories whose times are set at the end.
 const MAX_TIMES: usize = 100_000;
-/// What begins the name of something that takes away.
+/// Prefix of a whiteout: an entry that removes another.
 const WHITEOUT: &[u8] = b".wh.";
-/// What takes away everything that a directory had before.
+/// Removes everything that earlier layers put into the directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
 /// `POST /control/unpack`.
@@ -50,7 +50,7 @@ pub async fn unpack(mut call: Call) -> Result<Answer> {
     Ok(reply(StatusCode::OK, &worker.await.map_err(Refusal::internal)??))
 }
 
-/// What an entry is to be like.
+/// The properties to give an entry.
 struct Looks {
     uid: u32,
     gid: u32,
@@ -66,9 +66,9 @@ struct Unpacking {
     keep: bool,
     owner: Option<(u32, u32)>,
     mode: Option<u32>,
-    /// Whether owners can be given away.
+    /// Whether the agent may change owners.
     privileged: bool,
-    /// Digests of the paths of this layer, which its own whiteouts leave alone.
+    /// Hashes of the paths of this layer: its own whiteouts do not remove them.
     own: HashSet<u64>,
     hasher: RandomState,
     times: Vec<(Vec<u8>, i64)>,
@@ -121,14 +121,14 @@ impl Unpacking {
         let extended = std::mem::take(&mut self.extended);
         match self.place(extended, &mut entry) {
             Ok(true) => self.done.entries += 1,
-            // What is mounted somewhere is no part of the disk.
+            // A file system mounted there is no part of the disk.
             Ok(false) | Err(Failure::Elsewhere) => self.done.skipped += 1,
             Err(Failure::Refused(refusal)) => return Err(refusal),
         }
         Ok(())
     }
 
-    /// Puts an entry where it belongs; says whether it did.
+    /// Puts an entry in its place; returns whether it did, or skipped it.
     fn place(&mut self, extended: Extended, entry: &mut Entry<'_, In>) -> Result<bool, Failure> {
         let named = extended.path.clone().unwrap_or_else(|| entry.path_bytes().into_owned());
         let path = self.path(&named)?;
@@ -159,7 +159,7 @@ impl Unpacking {
         Ok(true)
     }
 
-    /// The path of a name, from the root; `..` is nobody's honest name.
+    /// The path of a name, from the root; no honest archive has a `..` in a name.
     fn path(&self, name: &[u8]) -> Result<Vec<u8>> {
         if parts(name).any(|part| part == b"..") || name.contains(&0) {
             let name = String::from_utf8_lossy(name);
@@ -182,7 +182,7 @@ impl Unpacking {
         Looks { uid, gid, mode, mtime, attributes: extended.attributes.clone() }
     }
 
-    /// Opens a directory, made where it is missing.
+    /// Opens a directory, and makes it if it is missing.
     fn parent(&self, path: &[u8]) -> Result<OwnedFd, Failure> {
         let own = |made: &OwnedFd| match self.owner {
             Some((uid, gid)) if self.privileged => Ok(chown(made, b"", uid, gid)?),
@@ -203,7 +203,7 @@ impl Unpacking {
         self.hasher.hash_one(path)
     }
 
-    /// Notes a path and those above it as this layer's.
+    /// Notes that a path and its parents belong to this layer.
     fn remember(&mut self, path: &[u8]) {
         if self.keep {
             return;
@@ -223,7 +223,7 @@ impl Unpacking {
             return clear(&directory, path, &|below| self.own.contains(&self.digest(below)));
         }
         let name = &name[WHITEOUT.len()..];
-        // Other names of this form are notes of file systems to themselves.
+        // Other names of this form are internal notes of overlay file systems.
         if name.is_empty() || name.starts_with(WHITEOUT) || matches!(name, b"." | b"..") {
             return Ok(());
         }
@@ -234,7 +234,7 @@ impl Unpacking {
         remove(above.as_fd(), name)
     }
 
-    /// Makes room for what is no directory.
+    /// Removes what is in the way of an entry that is no directory.
     fn make_room(&self, above: &OwnedFd, name: &[u8]) -> Result<()> {
         if self.keep { make_room(above, name) } else { remove(above.as_fd(), name) }
     }
@@ -251,7 +251,7 @@ impl Unpacking {
         })
     }
 
-    /// Owner first: giving a file away takes its special permissions and attributes.
+    /// Sets the owner first: changing it removes special permissions and attributes.
     fn settle(&self, file: &OwnedFd, looks: &Looks) -> Result<()> {
         if self.privileged {
             rustix::fs::fchown(file, Some(Uid::from_raw(looks.uid)), Some(Gid::from_raw(looks.gid)))?;
@@ -259,7 +259,7 @@ impl Unpacking {
         rustix::fs::fchmod(file, Mode::from_raw_mode(looks.mode))?;
         for (name, value) in &looks.attributes {
             match rustix::fs::fsetxattr(file, name.as_slice(), value, XattrFlags::empty()) {
-                // Not every file system has them, and not every account may set them.
+                // Some file systems have no attributes, and some accounts may not set them.
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::PERM) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -274,7 +274,7 @@ impl Unpacking {
         match kind {
             Some(FileType::Directory) if self.keep => return Ok(()),
             Some(FileType::Directory) => {}
-            // A copy goes on through a link to a directory.
+            // A copy follows a link to a directory.
             Some(FileType::Symlink) if self.keep && led_to().is_ok() => return Ok(()),
             Some(_) if self.keep => return Err(Refusal::from(Errno::NOTDIR).into()),
             Some(_) => {
@@ -316,7 +316,7 @@ impl Unpacking {
     }
 }
 
-/// Whether two names are the same file already, as where `bin` leads to `usr/bin`.
+/// Whether two names are already the same file, as where `bin` leads to `usr/bin`.
 fn is_same(one: (&OwnedFd, &[u8]), other: (&OwnedFd, &[u8])) -> bool {
     let file = |(above, name): (&OwnedFd, &[u8])| {
         let found = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -325,7 +325,7 @@ fn is_same(one: (&OwnedFd, &[u8]), other: (&OwnedFd, &[u8])) -> bool {
     file(one).is_some_and(|found| file(other) == Some(found))
 }
 
-/// Why an entry was not put where it belongs.
+/// Why an entry was not put in its place.
 enum Failure {
     /// It belongs on another file system.
     Elsewhere,

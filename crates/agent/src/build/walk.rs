@@ -1,4 +1,4 @@
-//! A walk through a tree of the disk, which follows no link and stays on its file system.
+//! Walks through a tree of the disk without following links or leaving its file system.
 
 use std::ffi::OsStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -8,8 +8,8 @@ use std::path::Path;
 use rustix::fs::{Dir, DirEntry, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// Visits everything in a directory that has a path: shows the directory above it, its entry there, its path, and how
-/// many directories it lies in, from 1. The directory that a visit opens is walked through next.
+/// Visits everything in a directory that has a path. The visitor gets the parent directory, the entry in it, its path,
+/// and its depth, from 1. If the visitor opens and returns a directory, the walk goes on in it.
 pub fn walk<E: From<Errno>>(
     top: OwnedFd,
     path: &Path,
@@ -35,16 +35,16 @@ pub fn walk<E: From<Errno>>(
     }
 }
 
-/// Opens what a directory holds, unless it is a link or on another file system.
+/// Opens an entry of a directory, unless it is a link or on another file system.
 pub fn enter(above: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     rustix::fs::openat2(above, name, flags, Mode::empty(), resolve)
 }
 
-/// Opens an entry that is a directory of the same file system.
+/// Opens an entry if it is a directory of the same file system.
 pub fn directory(above: BorrowedFd<'_>, entry: &DirEntry) -> rustix::io::Result<Option<OwnedFd>> {
-    // Not every file system says what an entry is.
+    // Some file systems do not tell the type of an entry.
     if !matches!(entry.file_type(), FileType::Directory | FileType::Unknown) {
         return Ok(None);
     }

@@ -43,23 +43,23 @@ pub async fn archive(call: Call) -> Result<Answer> {
     Ok(answer)
 }
 
-/// Who writes an archive, and the answer that carries it.
+/// The writer of an archive, and the answer that carries it.
 pub fn packing() -> (Packing, Answer) {
     let (chunks, receiver) = mpsc::channel(AHEAD);
     let body = Body::Chunks(Box::pin(Received(receiver)));
     (Packing(chunks), typed(StatusCode::OK, "application/x-tar", body))
 }
 
-/// Who writes an archive.
+/// Writes an archive.
 pub struct Packing(mpsc::Sender<io::Result<Bytes>>);
 
 impl Packing {
-    /// Writes it. Blocks while nobody reads.
+    /// Writes the archive. Blocks while the client does not read.
     pub fn run(self, write: impl FnOnce(&mut Builder<Out>) -> io::Result<()>) {
         let mut builder = Builder::new(Out { chunks: self.0.clone(), pending: Vec::new() });
         let written = write(&mut builder).and_then(|()| builder.into_inner()?.flush());
         if let Err(error) = written {
-            // A client that reads on learns that the archive is not whole.
+            // If the client reads on, it learns that the archive is incomplete.
             let _ = self.0.blocking_send(Err(error));
         }
     }
@@ -75,7 +75,7 @@ impl Stream for Received {
     }
 }
 
-/// What is packed.
+/// The root of what is packed.
 struct Top {
     file: OwnedFd,
     stat: Stat,
@@ -102,7 +102,7 @@ impl Top {
     }
 }
 
-/// Gathers bytes into chunks; an error once nobody wants them.
+/// Gathers bytes into chunks; fails once the client is gone.
 pub struct Out {
     chunks: mpsc::Sender<io::Result<Bytes>>,
     pending: Vec<u8>,
@@ -145,7 +145,7 @@ fn directory(builder: &mut Builder<Out>, handle: &OwnedFd, path: &Path, depth: u
 
 fn entry(builder: &mut Builder<Out>, above: BorrowedFd<'_>, name: &[u8], path: &Path, depth: usize) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt;
-    // What went away meanwhile is not packed.
+    // An entry that vanished meanwhile is not packed.
     let Ok(stat) = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
     let enter = |flags: OFlags| {
         let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -176,12 +176,12 @@ fn entry(builder: &mut Builder<Out>, above: BorrowedFd<'_>, name: &[u8], path: &
 pub fn file(builder: &mut Builder<Out>, handle: OwnedFd, stat: &Stat, path: &Path) -> io::Result<()> {
     let size = stat.st_size.unsigned_abs();
     let mut header = header(stat, EntryType::Regular, size);
-    // The header told the size: what grows is cut, what shrinks is filled up.
+    // The header has told the size: a file that grows is cut, one that shrinks is padded.
     let content = std::fs::File::from(handle).chain(io::repeat(0)).take(size);
     builder.append_data(&mut header, path, content)
 }
 
-/// The header of what has such properties.
+/// The header of an entry with such properties.
 pub fn header(stat: &Stat, kind: EntryType, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);

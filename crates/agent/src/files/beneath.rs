@@ -1,4 +1,4 @@
-//! Paths, resolved beneath the workspace.
+//! Paths, which the kernel resolves beneath the workspace.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -8,17 +8,17 @@ use rustix::io::Errno;
 use crate::error::{Refusal, Result};
 use crate::place::Place;
 
-/// How often a path is tried again that was changed while it was resolved.
+/// How often to try a path again that changed while the kernel resolved it.
 const TRIES: usize = 64;
-/// The kernel's limit of a path, in bytes, with its end.
+/// The kernel's limit for a path, in bytes, with the NUL at its end.
 const MAX_PATH: usize = 4096;
 
-/// A path that may be tried: not absolute, without NUL, and not leading out by its own words.
+/// A path that looks safe: not absolute, without NUL, and not leading out by its text. The kernel checks the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relative(String);
 
 impl Relative {
-    /// Reads a path; `.` and nothing stand for the workspace.
+    /// Parses a path; `.` and the empty text mean the workspace.
     pub fn parse(text: &str) -> Result<Self> {
         if text.starts_with('/') {
             return Err(Refusal::path("Paths are relative to the workspace; leave the first '/' out."));
@@ -40,7 +40,7 @@ impl Relative {
         Ok(Self(if text.is_empty() { ".".to_owned() } else { text.to_owned() }))
     }
 
-    /// Reads a path that must name something within the workspace.
+    /// Parses a path that must name something within the workspace.
     pub fn parse_required(text: &str) -> Result<Self> {
         if text.is_empty() {
             return Err(Refusal::path("A path must not be empty."));
@@ -63,7 +63,7 @@ impl Relative {
         Ok((Self(if parent.is_empty() { ".".to_owned() } else { parent.to_owned() }), name))
     }
 
-    /// Its text without empty parts and `.`, as it is shown; `.` for the workspace.
+    /// Its text without empty parts and `.`, as users see it; `.` for the workspace.
     pub fn shown(&self) -> String {
         let parts = self.0.split('/').filter(|part| !matches!(*part, "" | ".")).collect::<Vec<_>>();
         if parts.is_empty() { ".".to_owned() } else { parts.join("/") }
@@ -82,20 +82,20 @@ pub fn open(root: BorrowedFd<'_>, path: &str, flags: OFlags, mode: u32) -> rusti
     Err(Errno::AGAIN)
 }
 
-/// Opens a directory as a place to start from.
+/// Opens a directory as a base for other paths.
 pub fn open_directory(place: &Place, path: &str) -> Result<OwnedFd> {
     use std::os::fd::AsFd;
     let path = Relative::parse(path)?;
     Ok(open(place.root.as_fd(), path.as_str(), OFlags::PATH | OFlags::DIRECTORY, 0)?)
 }
 
-/// Opens the directory of a path, and gives the name in it.
+/// Opens the parent directory of a path, and returns the name in it.
 pub fn parent<'a>(root: BorrowedFd<'_>, path: &'a Relative) -> Result<(OwnedFd, &'a str)> {
     let (parent, name) = path.split()?;
     Ok((open(root, parent.as_str(), OFlags::PATH | OFlags::DIRECTORY, 0)?, name))
 }
 
-/// Makes every directory of a path that is missing, and opens the last.
+/// Makes every missing directory of a path, and opens the last.
 pub fn make_parents(root: BorrowedFd<'_>, path: &Relative) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     match open(root, path.as_str(), flags, 0) {

@@ -1,4 +1,4 @@
-//! Making, removing and moving.
+//! Makes, removes and moves files.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -16,10 +16,10 @@ use crate::files::beneath::{Relative, make_parents, open, parent};
 use crate::files::list::entry_at;
 use crate::place::Place;
 
-/// How deep a tree may be that is removed.
+/// How deep a tree to remove may be.
 const MAX_DEPTH: usize = 2048;
 
-/// Rule of a field: a string. What is wrong with a path has a code of its own.
+/// Rule of a field: a string. A bad path has an error code of its own.
 pub fn path(value: &Value) -> Parsed<String> {
     value.as_str().map(ToOwned::to_owned).ok_or_else(|| "must be a string".to_owned())
 }
@@ -43,7 +43,7 @@ fn make(place: &Place, wanted: &Mkdir) -> Result<(bool, Entry)> {
         return Ok((false, entry_at(place, &path)?));
     }
     let (above, name) = match path.split() {
-        // The workspace itself is there.
+        // The workspace itself exists.
         Err(_) if path.shown() == "." => return Err(Errno::EXIST.into()),
         Err(refusal) => return Err(refusal),
         Ok((above, name)) if wanted.parents => (make_parents(root, &above)?, name),
@@ -53,7 +53,7 @@ fn make(place: &Place, wanted: &Mkdir) -> Result<(bool, Entry)> {
     Ok((true, entry_at(place, &path)?))
 }
 
-/// `POST files/remove`: a link itself, never where it leads.
+/// `POST files/remove`: removes a link itself, never its target.
 pub async fn remove(call: Call) -> Result<Answer> {
     let agent = call.agent.clone();
     let body = call.json().await?;
@@ -70,7 +70,7 @@ pub async fn remove(call: Call) -> Result<Answer> {
     Ok(nothing())
 }
 
-/// Removes what has a name in a directory.
+/// Removes an entry of a directory.
 pub fn remove_at(above: BorrowedFd<'_>, name: &[u8], recursive: bool) -> Result<()> {
     match rustix::fs::unlinkat(above, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => {}
@@ -82,7 +82,7 @@ pub fn remove_at(above: BorrowedFd<'_>, name: &[u8], recursive: bool) -> Result<
     }
 }
 
-/// Removes a full directory: by handles, so that nothing swapped in meanwhile leads elsewhere.
+/// Removes a directory that is not empty: by handles, so that nothing swapped in meanwhile leads elsewhere.
 fn remove_tree(above: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     let enter = |above: BorrowedFd<'_>, name: &[u8]| {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -95,7 +95,7 @@ fn remove_tree(above: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
                 let entered = enter(directory.as_fd(), &below);
                 match entered {
                     Ok(handle) => stack.push((handle, below)),
-                    // Gone, or no directory any more: the next look tells.
+                    // It is gone, or no directory any more: the next round shows which.
                     Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -114,7 +114,7 @@ fn remove_tree(above: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Removes everything from a directory but full directories, of which it names the first.
+/// Removes everything from a directory except directories that are not empty; returns the first of those.
 fn clear(directory: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
     for found in Dir::read_from(directory)? {
         let found = found?;
@@ -155,7 +155,7 @@ fn move_entry(place: &Place, wanted: &Move) -> Result<Entry> {
         return entry_at(place, &to);
     }
     match rename(RenameFlags::empty()) {
-        // What cannot be replaced directly changes places with it, and is removed then.
+        // What cannot be replaced directly swaps places with the source, and is then removed.
         Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR | Errno::NOTDIR) => {
             rename(RenameFlags::EXCHANGE)?;
             remove_at(from_above.as_fd(), from_name.as_bytes(), true)?;

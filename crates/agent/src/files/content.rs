@@ -25,7 +25,7 @@ use crate::place::Place;
 
 /// Bytes of one read and one write.
 const CHUNK: usize = 256 * 1024;
-/// Links that may follow each other at the end of a path that is written.
+/// Links that may follow each other at the end of a path to write.
 const MAX_LINKS: usize = 40;
 
 /// `GET files/content`.
@@ -46,10 +46,10 @@ pub async fn read(mut call: Call) -> Result<Answer> {
     Ok(answer)
 }
 
-/// A file that is read: its size, the range that is sent, and the first chunk of it.
+/// A file being read: its size, the range to send, and the first chunk of it.
 ///
-/// The chunk is read before the size is told: a small file that a writer truncates meanwhile is as long as what was
-/// read of it. Only a larger one breaks off where it becomes shorter.
+/// The agent reads the first chunk before it tells the size: a small file that a writer truncates meanwhile is then as
+/// long as what was read of it. Only a larger file breaks off where it became shorter.
 struct Begun {
     file: OwnedFd,
     size: u64,
@@ -76,7 +76,7 @@ fn out_of_range(size: u64) -> Refusal {
     Refusal::new(code::RANGE_NOT_SATISFIABLE, message).with(header::CONTENT_RANGE, format!("bytes */{size}"))
 }
 
-/// The bytes from `start` up to `end`, a chunk at most, and less only where the file ends before.
+/// The bytes from `start` to `end`, at most a chunk; less only where the file ends before.
 fn read_chunk(file: &OwnedFd, start: u64, end: u64) -> io::Result<Bytes> {
     let wanted = usize::try_from(end.saturating_sub(start)).unwrap_or(CHUNK).min(CHUNK);
     let mut buffer = vec![0; wanted];
@@ -94,7 +94,7 @@ fn read_chunk(file: &OwnedFd, start: u64, end: u64) -> io::Result<Bytes> {
 }
 
 fn open_file(place: &Place, path: &Relative) -> Result<OwnedFd> {
-    // Not to wait for the other end of a pipe.
+    // So as not to wait for the other end of a pipe.
     let file = open(place.root.as_fd(), path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0)?;
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
         FileType::RegularFile => Ok(file),
@@ -106,7 +106,7 @@ fn open_file(place: &Place, path: &Relative) -> Result<OwnedFd> {
 struct Reading {
     agent: Arc<Agent>,
     file: Arc<OwnedFd>,
-    /// What was read before the answer began.
+    /// The chunk that was read before the answer began.
     first: Bytes,
     next: u64,
     end: u64,
@@ -169,7 +169,7 @@ pub async fn write(mut call: Call) -> Result<Answer> {
     Ok(placed(new, "files/content", &entry))
 }
 
-/// A file that has no name until it is whole.
+/// A file that has no name until it is complete.
 struct Upload {
     file: OwnedFd,
     above: OwnedFd,
@@ -191,7 +191,7 @@ impl Upload {
         Ok(self)
     }
 
-    /// Gives it its name, once it is on the disk: whoever looks sees the old file or the new one, also after a crash.
+    /// Names the file, once it is on the disk: a reader sees the old file or the new one, also after a crash.
     fn finish(self, place: &Place) -> Result<(bool, Entry)> {
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(self.mode))?;
         rustix::fs::fsync(&self.file)?;
@@ -201,14 +201,14 @@ impl Upload {
             other => other?,
         }
         let directory = open(self.above.as_fd(), ".", OFlags::RDONLY | OFlags::DIRECTORY, 0);
-        // A directory that may be written and not read cannot be synced; the file is.
+        // A directory that the user may write but not read cannot be synced; the file is synced.
         if let Ok(directory) = directory {
             rustix::fs::fsync(&directory)?;
         }
         Ok((self.new, entry_at(place, &self.path)?))
     }
 
-    /// Takes the place of what has the name.
+    /// Replaces the file of this name.
     fn replace(&self, name: &str) -> Result<()> {
         let temporary = loop {
             let mut random = [0; 8];
@@ -239,7 +239,7 @@ pub fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Where a write goes: the path behind all links, its directory, and the permissions of the file that is there.
+/// Where a write goes: the path behind all links, its directory, and the permissions of an existing file.
 fn destination(place: &Place, mut path: Relative) -> Result<(Relative, OwnedFd, Option<u32>)> {
     for _ in 0..MAX_LINKS {
         if path.as_str().ends_with('/') {
@@ -271,7 +271,7 @@ fn destination(place: &Place, mut path: Relative) -> Result<(Relative, OwnedFd, 
     Err(Errno::LOOP.into())
 }
 
-/// Gives a file without a name one that nobody has.
+/// Gives a file without a name an unused one.
 fn link(file: &OwnedFd, above: &OwnedFd, name: &str) -> rustix::io::Result<()> {
     let source = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::linkat(CWD, &source, above, name, AtFlags::SYMLINK_FOLLOW)

@@ -1,4 +1,4 @@
-//! Headers of an archive that tell of the entry behind them: GNU's long names, and records as pax has them (pax(1)).
+//! Headers of an archive that describe the entry after them: GNU's long names, and pax records (pax(1)).
 
 use std::io::Read;
 
@@ -9,9 +9,9 @@ use crate::files::incoming::{In, broken};
 
 /// The most bytes of a name or of an extended header.
 pub const MAX_HEADER: usize = 64 * 1024;
-/// Attributes of one entry that are taken.
+/// The most attributes of one entry that are kept.
 pub const MAX_ATTRIBUTES: usize = 64;
-/// What the key of an attribute begins with.
+/// The prefix of an attribute's key.
 pub const ATTRIBUTE: &str = "SCHILY.xattr.";
 
 /// Whether an attribute means something on another machine.
@@ -19,16 +19,16 @@ pub fn is_attribute(name: &[u8]) -> bool {
     name == b"security.capability" || name.starts_with(b"user.")
 }
 
-/// What extended headers say of the entry that follows them.
+/// What extended headers say of the entry after them.
 #[derive(Default)]
 pub struct Extended {
     /// Its name.
     pub path: Option<Vec<u8>>,
     /// What it links to.
     pub link: Option<Vec<u8>>,
-    /// The number of its owner.
+    /// The user id of its owner.
     pub uid: Option<u32>,
-    /// The number of its group.
+    /// Its group id.
     pub gid: Option<u32>,
     /// When it was changed, in seconds since 1970.
     pub mtime: Option<i64>,
@@ -37,7 +37,7 @@ pub struct Extended {
 }
 
 impl Extended {
-    /// Takes an entry that is a header of another one; says whether it was.
+    /// Takes an entry if it is a header of another one; returns whether it was.
     pub fn take(&mut self, entry: &mut Entry<'_, In>) -> Result<bool> {
         match entry.header().entry_type() {
             EntryType::GNULongName => self.path = Some(until_nul(bounded(entry)?)),
@@ -79,7 +79,7 @@ impl Extended {
     }
 }
 
-/// A record of an extended header, and what stands behind it.
+/// A record of an extended header, and the bytes after it.
 struct Record<'a> {
     key: &'a [u8],
     value: &'a [u8],
@@ -96,7 +96,7 @@ fn record(bytes: &[u8]) -> Option<Record<'_>> {
     Some(Record { key: &text[..equals], value: &text[equals + 1..], rest })
 }
 
-/// The content of an entry that is about another one.
+/// The bounded content of a header entry.
 fn bounded(entry: &mut Entry<'_, In>) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     entry.take(MAX_HEADER as u64 + 1).read_to_end(&mut bytes).map_err(broken)?;
@@ -106,7 +106,7 @@ fn bounded(entry: &mut Entry<'_, In>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What stands before the first NUL.
+/// The bytes before the first NUL.
 fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(memchr::memchr(0, &bytes).unwrap_or(bytes.len()));
     bytes
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A header as archives have it.
+    /// A header in the form that archives have.
     fn header(records: &[(&str, &[u8])]) -> Vec<u8> {
         let mut builder = tar::Builder::new(Vec::new());
         builder.append_pax_extensions(records.iter().copied()).unwrap();

@@ -1,7 +1,7 @@
 //! Unpacks a tar stream beneath a directory.
 //!
-//! The `tar` crate reads headers; every path, and every link that an earlier entry left, is resolved by the kernel
-//! beneath the directory, like any other path. Names and headers are bounded, whatever their sizes claim.
+//! The `tar` crate reads headers. The kernel resolves every path beneath the directory, including links that earlier
+//! entries made, like any other path. Names and headers are bounded, whatever sizes they claim.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +24,7 @@ use crate::files::extended::Extended;
 use crate::files::incoming::{AHEAD, In, broken, feed};
 use crate::place::Place;
 
-/// Directories whose permissions are set at the end.
+/// The most directories whose permissions are set at the end.
 const MAX_MODES: usize = 100_000;
 
 /// `POST files/extract`.
@@ -48,7 +48,7 @@ pub async fn extract(call: Call) -> Result<Answer> {
 struct Extraction<'a> {
     root: OwnedFd,
     pool: &'a Pool,
-    /// Permissions of directories, set when nothing more goes into them.
+    /// Permissions of directories, set once nothing more goes into them.
     modes: Vec<(Relative, u32)>,
     extended: Extended,
 }
@@ -67,14 +67,14 @@ impl Extraction<'_> {
         Ok(count)
     }
 
-    /// Unpacks an entry; says whether it was one, and not a header of another one.
+    /// Unpacks an entry; returns false if it was only a header of another one.
     fn entry(&mut self, mut entry: Entry<'_, In>) -> Result<bool> {
         if self.extended.take(&mut entry)? {
             return Ok(false);
         }
         let extended = std::mem::take(&mut self.extended);
         let path = relative(&extended.path.unwrap_or_else(|| entry.path_bytes().into_owned()))?;
-        // The directory that is unpacked into is there.
+        // The target directory itself exists.
         if path.shown() != "." {
             let link = extended.link.or_else(|| entry.link_name_bytes().map(std::borrow::Cow::into_owned));
             self.place(&path, link, &mut entry)?;
@@ -141,7 +141,7 @@ impl Extraction<'_> {
     }
 }
 
-/// Removes what a file or a link takes the place of; a directory stays, and is in the way.
+/// Removes what a file or a link replaces; a directory stays, and is in the way.
 pub fn make_room(above: &OwnedFd, name: &[u8]) -> Result<()> {
     match rustix::fs::unlinkat(above, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -149,7 +149,7 @@ pub fn make_room(above: &OwnedFd, name: &[u8]) -> Result<()> {
     }
 }
 
-/// Makes a file where nothing is, which is its owner's alone for now.
+/// Makes a file where nothing is, for now readable by its owner alone.
 pub fn create(above: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(above, name, flags, Mode::from_raw_mode(0o600))?)

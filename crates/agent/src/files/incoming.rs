@@ -1,4 +1,4 @@
-//! An archive as it comes: the body of a request, handed in chunks to the thread that reads it.
+//! An archive as it arrives: passes the body of a request in chunks to the thread that reads it.
 
 use std::io::{self, Read};
 
@@ -13,7 +13,7 @@ use crate::error::Refusal;
 /// Chunks of the body that wait for the disk.
 pub const AHEAD: usize = 4;
 
-/// Hands the body over until it ends, or nobody wants the rest.
+/// Passes the body on until it ends or the reader is gone.
 pub async fn feed(mut body: Incoming, chunks: mpsc::Sender<io::Result<Bytes>>) {
     while let Some(frame) = body.frame().await {
         let chunk = frame.map(|frame| frame.into_data().unwrap_or_default());
@@ -24,11 +24,11 @@ pub async fn feed(mut body: Incoming, chunks: mpsc::Sender<io::Result<Bytes>>) {
     }
 }
 
-/// A body that is read in a thread.
+/// A body that a thread reads.
 pub struct In {
     /// Chunks as they come.
     pub chunks: mpsc::Receiver<io::Result<Bytes>>,
-    /// What is left of the last one.
+    /// The rest of the last one.
     pub current: Bytes,
 }
 
@@ -46,7 +46,7 @@ impl Read for In {
     }
 }
 
-/// That an archive cannot be unpacked.
+/// The refusal of an archive that cannot be unpacked.
 pub fn broken(what: impl std::fmt::Display) -> Refusal {
     Refusal::new(code::INVALID_ARCHIVE, format!("The body is not a tar archive that can be unpacked: {what}."))
 }

@@ -1,4 +1,4 @@
-//! What is there: one entry, or a directory's.
+//! Describes entries: a single one, or those of a directory.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,14 +22,14 @@ use crate::place::Place;
 const MAX_ENTRIES: u64 = 100_000;
 const MAX_DEPTH: u64 = 64;
 
-/// Names of owners, read once for an answer.
+/// Names of owners, read once per answer.
 pub struct Owners(HashMap<u32, String>);
 
 impl Owners {
     /// Reads them.
     pub fn read() -> Self {
         let passwd = accounts::read(Path::new("/etc/passwd")).unwrap_or_default();
-        // Where several names have one number, the first counts.
+        // If several names have one number, the first counts.
         let mut owners = HashMap::new();
         for (name, uid) in accounts::names(&passwd) {
             owners.entry(uid).or_insert_with(|| name.to_owned());
@@ -53,7 +53,7 @@ pub async fn list(mut call: Call) -> Result<Answer> {
     Ok(reply(StatusCode::OK, &listing))
 }
 
-/// `GET files/stat`: of a link itself, not of where it leads.
+/// `GET files/stat`: describes a link itself, not its target.
 pub async fn stat(mut call: Call) -> Result<Answer> {
     let path = call.query.required("path");
     call.query.finish()?;
@@ -62,7 +62,7 @@ pub async fn stat(mut call: Call) -> Result<Answer> {
     Ok(reply(StatusCode::OK, &entry))
 }
 
-/// `GET files/exists`: also true of a link that leads nowhere.
+/// `GET files/exists`: true also for a link that leads nowhere.
 pub async fn exists(mut call: Call) -> Result<Answer> {
     let path = call.query.required("path");
     call.query.finish()?;
@@ -78,7 +78,7 @@ pub async fn exists(mut call: Call) -> Result<Answer> {
     Ok(reply(StatusCode::OK, &Exists { exists }))
 }
 
-/// The entry at a path, not following a link at its end.
+/// The entry at a path; does not follow a link at its end.
 pub fn entry_at(place: &Place, path: &Relative) -> Result<Entry> {
     let file = open(place.root.as_fd(), path.as_str(), OFlags::PATH | OFlags::NOFOLLOW, 0)?;
     let stat = rustix::fs::fstat(&file)?;
@@ -109,7 +109,7 @@ fn entry(path: String, stat: &Stat, target: Option<String>, owners: &Owners) -> 
     }
 }
 
-/// A walk through a directory. It never follows a link, and goes down by handles of directories.
+/// A walk through a directory. It never follows a link, and descends by handles of directories.
 struct Walk {
     owners: Owners,
     data: Vec<Entry>,
@@ -133,7 +133,7 @@ impl Walk {
                 self.truncated = true;
                 return Ok(());
             }
-            // What went away meanwhile is not there.
+            // An entry that vanished meanwhile is left out.
             let Ok(stat) = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
             let kind = FileType::from_raw_mode(stat.st_mode);
             let target = match kind {
@@ -146,7 +146,7 @@ impl Walk {
             self.data.push(entry(shown.clone(), &stat, target, &self.owners));
             if kind == FileType::Directory && depth > 1 {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-                // A directory that may not be read is listed, and is all there is to see.
+                // A directory that the user may not read is listed without its content.
                 if let Ok(below) = open(directory.as_fd(), &name_text(&name), flags, 0) {
                     self.directory(below, &shown, depth - 1)?;
                 }
@@ -155,7 +155,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Names in a directory, sorted; no more than could be needed.
+    /// Sorted names in a directory, no more than could be needed.
     fn names(&mut self, directory: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         for found in Dir::read_from(directory)? {
@@ -174,7 +174,7 @@ impl Walk {
     }
 }
 
-/// A name as text; one that is not UTF-8 names nothing then.
+/// A name as text; one that is not UTF-8 then names no file.
 fn name_text(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }

@@ -1,8 +1,8 @@
 //! Files of the workspace.
 //!
-//! Paths are resolved by the kernel beneath a handle of the workspace, never by comparing text, and by threads that
-//! have the user's identity for files: so neither `..`, nor a link, nor a race leads out, and permissions are the
-//! kernel's to check.
+//! The kernel resolves paths beneath a handle of the workspace; the agent never compares text for that. Threads with
+//! the user's identity for files do the work: so neither `..`, nor a link, nor a race leads out, and the kernel checks
+//! permissions.
 
 pub mod archive;
 mod beneath;

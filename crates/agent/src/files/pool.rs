@@ -1,7 +1,7 @@
-//! Threads that are the user towards the file system.
+//! Threads that act as the user towards the file system.
 //!
-//! Each sets the identity that the kernel checks for files, which belongs to a thread and not to the process, and
-//! drops every capability. Its other identities stay root's, so that the user's processes cannot signal it.
+//! Each sets the identity with which the kernel checks file accesses, which belongs to a thread and not to the process,
+//! and drops every capability. Its other identities stay root's, so that the user's processes cannot signal it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -20,7 +20,7 @@ use crate::place::Place;
 const WORKERS: usize = 4;
 /// Threads for work that lasts as long as its client.
 const MAX_LONG: usize = 8;
-/// Work that waits for a thread.
+/// The most jobs that wait for a thread.
 const MAX_WAITING: usize = 1024;
 const STACK: usize = 512 * 1024;
 
@@ -32,7 +32,7 @@ struct State {
     workers: usize,
     idle: usize,
     long: usize,
-    /// Work under way that may change files.
+    /// Jobs under way that may change files.
     inside: usize,
     held: bool,
 }
@@ -58,7 +58,7 @@ impl Pool {
         told.await.unwrap_or_else(|_| Err(Refusal::internal("a worker ended")))
     }
 
-    /// Runs work that lasts, as the user, in a thread of its own. It must pass [`Self::pass`] before each change.
+    /// Runs work that lasts, as the user, in a thread of its own. It must do each change within [`Self::pass`].
     pub fn run_long(
         self: &Arc<Self>,
         place: &Arc<Place>,
@@ -85,7 +85,7 @@ impl Pool {
         })
     }
 
-    /// Does something that changes files, unless they stand still: then waits until they do not.
+    /// Does something that changes files; while changes are held, waits first.
     pub fn pass<T>(&self, work: impl FnOnce() -> T) -> T {
         let mut state = lock(&self.state);
         while state.held {
@@ -99,7 +99,7 @@ impl Pool {
         result
     }
 
-    /// Keeps everything from changing files; says whether nothing does any more. Blocks for a while.
+    /// Holds all changes of files; returns whether none is under way any more. Blocks for up to `patience`.
     pub fn hold(&self, patience: Duration) -> bool {
         let mut state = lock(&self.state);
         state.held = true;
@@ -107,7 +107,7 @@ impl Pool {
         waited.unwrap_or_else(PoisonError::into_inner).0.inside == 0
     }
 
-    /// Lets it go on.
+    /// Allows changes again.
     pub fn release(&self) {
         lock(&self.state).held = false;
         self.gate.notify_all();
@@ -149,7 +149,7 @@ impl Pool {
                 state.idle -= 1;
             };
             drop(state);
-            // A job that is dropped answers that its worker ended.
+            // Dropping a job reports to its caller that the worker ended.
             if able {
                 self.pass(|| job(place));
             }
@@ -157,7 +157,7 @@ impl Pool {
     }
 }
 
-/// Takes the user's identity for this thread's file work. Says whether it holds.
+/// Takes the user's identity for this thread's file work. Returns whether it is in effect.
 fn become_user(place: &Place) -> bool {
     if !rustix::process::geteuid().is_root() {
         return true;
@@ -169,7 +169,7 @@ fn become_user(place: &Place) -> bool {
     }
     setfsgid(gid);
     setfsuid(uid);
-    // Neither call tells whether it worked: asked once more, they answer what they found.
+    // Neither call reports success, but each returns the former value: a second call shows what the first one set.
     let holds = setfsgid(gid) == gid && setfsuid(uid) == uid;
     let none = CapabilitySet::empty();
     let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };

@@ -3,34 +3,34 @@
 /// What a `Range` header asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Everything: there is no header, or it counts in another unit.
+    /// Everything: there is no header, or it has another unit.
     All,
     /// From a byte, to a byte or the end.
     From(u64, Option<u64>),
     /// The last bytes.
     Last(u64),
-    /// Not one range.
+    /// Not a single valid range.
     Nonsense,
 }
 
-/// The bytes that are sent.
+/// The bytes to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// The first.
     pub start: u64,
     /// The one behind the last.
     pub end: u64,
-    /// Whether a range was asked for.
+    /// Whether the client asked for a range.
     pub partial: bool,
 }
 
 impl Wanted {
-    /// Reads a header.
+    /// Parses a header.
     pub fn parse(header: Option<&str>) -> Self {
         let Some(range) = header.and_then(|text| text.trim().strip_prefix("bytes=")) else { return Self::All };
         let number = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            // More than any file has is as good as the most.
+            // A number beyond any file's size counts as the largest.
             digits.then(|| text.parse().unwrap_or(u64::MAX))
         };
         match range.trim().split_once('-') {
@@ -44,7 +44,7 @@ impl Wanted {
         }
     }
 
-    /// What that is of a file; nothing if it has no such bytes.
+    /// The range in a file of this size; none if it has no such bytes.
     pub fn within(self, size: u64) -> Option<Range> {
         let (start, end) = match self {
             Self::All => return Some(Range { start: 0, end: size, partial: false }),
@@ -57,7 +57,7 @@ impl Wanted {
 }
 
 impl Range {
-    /// The header that tells what is sent.
+    /// The header that says which bytes are sent.
     pub fn content_range(self, size: u64) -> Option<String> {
         self.partial.then(|| format!("bytes {}-{}/{size}", self.start, self.end - 1))
     }

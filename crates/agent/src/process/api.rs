@@ -34,10 +34,10 @@ use crate::process::hold::Hold;
 use crate::process::pump::{Pump, Source};
 use crate::process::{Launch, Process, base_env, launch, request, signal_by_name};
 
-/// What a command says that ends within this time goes out together. A message of its own for the start took an emulated
-/// machine 1.5 ms.
+/// Output of a command that ends within this time goes out in one message. A separate message for the start took an
+/// emulated machine 1.5 ms.
 const TOGETHER: Duration = Duration::from_millis(10);
-/// How long `DELETE` waits for the end: TERM, 5 s, KILL and a little.
+/// How long `DELETE` waits for the end: TERM, 5 s, KILL and a margin.
 const END: Duration = Duration::from_secs(8);
 
 /// `POST commands`.
@@ -45,7 +45,7 @@ pub async fn command(call: Call) -> Result<Answer> {
     let (agent, headers) = (call.agent.clone(), call.headers.clone());
     let wanted = request::parse(&call.json().await?)?;
     let (detach, form) = (wanted.detach, Form::of(&headers));
-    // A task of its own: a client that leaves meanwhile drops what it returns, and that ends the command.
+    // In a task of its own: if the client leaves meanwhile, the result is dropped, and that ends the command.
     let started = tokio::spawn(async move {
         let held = wanted.hold || !detach;
         let process = run(&agent, wanted, false, held).await?;
@@ -84,7 +84,7 @@ pub fn show(call: Call) -> Result<Answer> {
     Ok(reply(StatusCode::OK, &call.agent.processes.get(&call.parameter)?.view()))
 }
 
-/// `DELETE processes/{pid}`: ends it, or forgets one that ended.
+/// `DELETE processes/{pid}`: ends a process, or forgets one that has ended.
 pub async fn end(call: Call) -> Result<Answer> {
     let process = call.agent.processes.get(&call.parameter)?;
     if !process.runs() {
@@ -92,7 +92,7 @@ pub async fn end(call: Call) -> Result<Answer> {
         return Ok(nothing());
     }
     process.end.notify_one();
-    // What does not even end by KILL hangs in the kernel, and stays listed.
+    // A process that survives KILL hangs in the kernel, and stays in the list.
     let _ = timeout(END, process.ended()).await;
     Ok(nothing())
 }
@@ -117,7 +117,7 @@ pub fn logs(mut call: Call) -> Result<Answer> {
     Ok(told(if hold { reader.holding() } else { reader }))
 }
 
-/// The answer with what a reader gets.
+/// The answer with a reader's stream.
 fn told(reader: Follow) -> Answer {
     let kind = reader.content_type();
     stream(kind, Feeding::new(reader))
@@ -180,7 +180,7 @@ async fn run(agent: &Arc<Agent>, wanted: CommandRequest, keep_stdin: bool, held:
         tokio::spawn(async move {
             let mut stdin = process.stdin.lock().await;
             let Some(pipe) = stdin.as_mut() else { return };
-            // A program that does not read to the end, or ends, does not want the rest.
+            // A program that ends, or stops reading, does not want the rest.
             tokio::select! {
                 _ = pipe.write_all(text.as_bytes()) => {}
                 () = process.ended() => {}
@@ -193,18 +193,18 @@ async fn run(agent: &Arc<Agent>, wanted: CommandRequest, keep_stdin: bool, held:
     Ok(process)
 }
 
-/// What goes with a process that is started.
+/// Options of a process to start.
 #[derive(Clone, Copy, Debug)]
 pub struct How {
     /// Whether it has an input.
     pub stdin: bool,
-    /// When its time is up, in seconds.
+    /// Its time limit, in seconds.
     pub timeout: Option<u64>,
-    /// Whether it waits for who reads what it says.
+    /// Whether it waits for the reader of its output.
     pub held: bool,
 }
 
-/// Starts what is prepared, and counts it as running.
+/// Starts a prepared program, and counts it as running.
 pub async fn begin(
     agent: &Arc<Agent>,
     prepared: impl Future<Output = Result<(String, Launch)>>,
@@ -279,21 +279,21 @@ async fn prepare(agent: &Arc<Agent>, wanted: &CommandRequest) -> Result<(String,
     Ok((cmd, launch))
 }
 
-/// The account a command runs as, and the directory it runs in.
+/// The account and the directory in which a command runs.
 pub async fn settle(agent: &Arc<Agent>, user: Option<&str>, cwd: Option<&str>) -> Result<(Account, OwnedFd)> {
     let place = agent.place()?;
     let as_root = user == Some("root");
     if as_root && !rustix::process::geteuid().is_root() {
         return Err(Refusal::new(code::PERMISSION_DENIED, "This sandbox has no root user; leave 'user' out."));
     }
-    // Groups may have changed since the boot.
+    // The account's groups may have changed since the boot.
     let account = if as_root {
         agent.accounts.get("root").unwrap_or_else(Account::root)
     } else {
         agent.accounts.get(&place.account.name).unwrap_or_else(|| place.account.clone())
     };
     let cwd = match cwd {
-        // Whether the account may be there is found out when it goes there.
+        // The child finds out whether its account may enter the directory.
         None => place.root.try_clone().map_err(Refusal::internal)?,
         Some(path) => {
             let path = path.to_owned();

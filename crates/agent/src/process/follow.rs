@@ -1,8 +1,8 @@
 //! A process's log at the reader's pace: as server-sent events of a line each, or as frames of bytes.
 //!
-//! A line is one event, however long its program pauses in it: who wants to see a prompt reads bytes. It is cut where it
-//! is longer than 64 KiB, where the other stream has its turn in it (since the bytes of an event are contiguous), and
-//! where the process ended.
+//! A line is one event, however long its program pauses in it; a client that wants to see a prompt reads bytes. The
+//! reader cuts a line if it is longer than 64 KiB, if the other stream writes in the middle of it (since the bytes of
+//! an event are contiguous), or if the process ends.
 
 use std::io;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use crate::process::log::Log;
 
 /// Bytes of events gathered for one frame of HTTP.
 const BATCH: usize = 64 * 1024;
-/// Bytes that are cut into lines at a time: each may be an event.
+/// Bytes that are cut into lines at a time; every byte may be an event.
 const PIECE: usize = 4 * 1024;
 
-/// Which of the streams is read.
+/// Which streams a reader wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// Both.
@@ -45,7 +45,7 @@ impl Which {
     }
 }
 
-/// What a reader gets.
+/// The form in which a reader gets output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Server-sent events, one for each line.
@@ -55,7 +55,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// What a request asks for.
+    /// The form that a request asks for.
     pub fn of(headers: &HeaderMap) -> Self {
         match headers.get(header::ACCEPT) {
             Some(accept) if accept == output::CONTENT_TYPE => Self::Frames,
@@ -63,7 +63,7 @@ impl Form {
         }
     }
 
-    /// What an answer is declared as.
+    /// The content type of an answer.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Lines => "text/event-stream",
@@ -89,7 +89,7 @@ struct Line {
 }
 
 impl Line {
-    /// Takes what came next; writes every line that ended.
+    /// Adds the next bytes; writes every complete line.
     fn feed(&mut self, out: &mut Vec<u8>, offset: u64, stderr: bool, bytes: &[u8]) {
         if self.lines.pending() > 0 && (self.stderr != stderr || self.end() != offset) {
             self.finish(out);
@@ -106,7 +106,7 @@ impl Line {
         self.offset + self.lines.pending() as u64
     }
 
-    /// Writes what there is of it.
+    /// Writes the unfinished line.
     fn finish(&mut self, out: &mut Vec<u8>) {
         let (stderr, at) = (self.stderr, &mut self.offset);
         self.lines.finish(|piece, newline| write_piece(out, stderr, at, piece, newline));
@@ -123,7 +123,7 @@ fn write_piece(out: &mut Vec<u8>, stderr: bool, at: &mut u64, piece: &[u8], newl
     *at += piece.len() as u64 + u64::from(newline);
 }
 
-/// Ends a command when its reader goes away before its end.
+/// Ends a command if its reader leaves before the command's end.
 pub struct Leash(pub Arc<Process>);
 
 impl Drop for Leash {
@@ -133,7 +133,7 @@ impl Drop for Leash {
     }
 }
 
-/// A place among those whom a process waits for.
+/// A reader's registration with a process that waits for readers.
 struct Seat {
     process: Arc<Process>,
     number: u64,
@@ -165,24 +165,24 @@ impl Drop for Seat {
 pub struct Follow {
     process: Arc<Process>,
     changes: watch::Receiver<()>,
-    /// What is read next.
+    /// The next offset to read.
     offset: u64,
     line: Line,
     which: Which,
     form: Form,
-    /// Whether it waits for what is to come.
+    /// Whether it waits for further output.
     waits: bool,
-    /// Whether its first event tells the process.
+    /// Whether its first event names the process.
     introduce: bool,
-    /// Where it is waited for.
+    /// Its registration, if the process waits for it.
     seat: Option<Seat>,
-    /// Held, not read: dropping it is what counts.
+    /// Never read: dropping it ends the command.
     _leash: Option<Leash>,
     done: bool,
 }
 
 impl Follow {
-    /// Reads from an offset; with `follow` to the end of the process.
+    /// Reads from an offset; with `follow` until the end of the process.
     pub fn new(process: Arc<Process>, offset: u64, which: Which, follow: bool, form: Form) -> Self {
         let changes = process.changed.subscribe();
         let (waits, introduce, done) = (follow, false, false);
@@ -190,35 +190,35 @@ impl Follow {
         Self { process, changes, offset, line, which, form, waits, introduce, seat: None, _leash: None, done }
     }
 
-    /// Becomes the reader whom the process waits for, if it was started to wait for one.
+    /// Becomes the reader for which the process waits, if it was started to wait for one.
     pub fn holding(mut self) -> Self {
-        // The one before it leaves only then.
+        // The former reader leaves only after this.
         self.seat = Some(Seat::take(&self.process, self.offset));
         self
     }
 
-    /// The reader who started a command: from the beginning, with a `start`.
+    /// The reader that started a command: from the beginning, with a `start`.
     pub fn command(process: Arc<Process>, leash: Option<Leash>, form: Form) -> Self {
         Self { _leash: leash, introduce: true, ..Self::new(process, 0, Which::Both, true, form).holding() }
     }
 
-    /// What its answer is declared as.
+    /// The content type of its answer.
     pub fn content_type(&self) -> &'static str {
         self.form.content_type()
     }
 
-    /// Whose log it is.
+    /// The process that it reads.
     pub fn process(&self) -> &Process {
         &self.process
     }
 
-    /// What there is to tell now.
+    /// What can be sent now.
     fn batch(&mut self) -> Vec<u8> {
         let (process, mut out) = (self.process.clone(), Vec::new());
         if std::mem::take(&mut self.introduce) {
             self.form.event(&mut out, &OutputEvent::Start { pid: process.pid });
         }
-        // The order matters: who sees the exit then sees the whole log.
+        // The exit is read before the log: a reader that sees the exit then sees the whole log.
         let exit = lock(&process.exit).clone();
         let log = lock(&process.log);
         if self.offset < log.start() {
@@ -242,7 +242,7 @@ impl Follow {
         out
     }
 
-    /// Tells what comes next in the log, if there is anything.
+    /// Writes the next part of the log, if there is one.
     fn read(&mut self, log: &Log, out: &mut Vec<u8>) -> bool {
         let most = if self.form == Form::Lines { PIECE } else { BATCH };
         let Some(run) = log.read(self.offset, most) else { return false };

@@ -1,13 +1,13 @@
-//! Whom a process waits for. Pure.
+//! The reader for which a process waits. Pure.
 //!
-//! A process whose output is held goes on writing while its reader is less than [`AHEAD`] behind, and then waits for him
-//! as it would for the other end of a pipe. A reader that comes takes over from the one before: that may be what is left
-//! of a connection that broke off.
+//! A process whose output is held goes on writing while its reader is less than [`AHEAD`] behind, and then waits for
+//! the reader as it would for the other end of a pipe. A new reader takes over from the former one, which may be the
+//! rest of a broken connection.
 
-/// How far the reader may be behind before a process waits, in bytes. With the header of every line it is far less than
-/// what a log keeps, so what the reader has not seen is there.
+/// How far the reader may be behind before the process waits, in bytes. With the header of every line it is far less
+/// than a log keeps, so that the log still has what the reader has not seen.
 pub const AHEAD: u64 = 1024 * 1024;
-/// How far he may be behind when the process has ended: what its pipes hold has to fit.
+/// How far the reader may be behind once the process has ended: the content of its pipes has to fit.
 pub const LAST: u64 = 3 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ struct Held {
     offset: u64,
 }
 
-/// What holds a process back.
+/// What makes a process wait.
 #[derive(Debug, Default)]
 pub struct Hold {
     held: Option<Held>,
@@ -24,12 +24,13 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Of a process that waits for a reader from its start, who may not be there yet.
+    /// For a process that waits for a reader from its start, even before one comes.
     pub fn from_start() -> Self {
         Self { held: Some(Held { reader: None, offset: 0 }), next: 0 }
     }
 
-    /// Makes a reader at an offset the one who is waited for, if one is; gives his number.
+    /// Registers a reader at an offset; returns its number. If the process waits for readers, it now waits for this
+    /// one.
     pub fn attach(&mut self, offset: u64) -> u64 {
         self.next += 1;
         if let Some(held) = &mut self.held {
@@ -38,7 +39,7 @@ impl Hold {
         self.next
     }
 
-    /// Notes how far a reader is; says whether that lets the process go on.
+    /// Notes how far a reader is; returns whether the process may go on because of it.
     pub fn moved(&mut self, reader: u64, offset: u64, end: u64) -> bool {
         let behind = self.is_behind(end, AHEAD);
         if let Some(held) = self.held.as_mut().filter(|held| held.reader == Some(reader)) {
@@ -54,12 +55,12 @@ impl Hold {
         }
     }
 
-    /// Waits for nobody any more.
+    /// Stops waiting for readers.
     pub fn release(&mut self) {
         self.held = None;
     }
 
-    /// Whether a reader is waited for who is not there.
+    /// Whether the process waits for a reader that is not there.
     pub fn is_away(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.reader.is_none())
     }

@@ -16,29 +16,29 @@ use crate::error::{Refusal, Result};
 use crate::process::reaper::{Ending, Reaper};
 use crate::process::vfork::Program;
 
-/// What is started, and how.
+/// A program to start, and its settings.
 pub struct Launch {
     /// The program; looked up in `PATH` where it has no slash.
     pub program: OsString,
-    /// The name it is told, if another one.
+    /// The name that it gets as its first argument, if another one.
     pub name: Option<OsString>,
     /// Its arguments.
     pub arguments: Vec<OsString>,
     /// Its whole environment.
     pub env: BTreeMap<String, String>,
-    /// Where it runs.
+    /// Its working directory.
     pub cwd: OwnedFd,
-    /// As whom.
+    /// Its account.
     pub account: Account,
-    /// The `cgroup.procs` it belongs in.
+    /// The `cgroup.procs` of its cgroup.
     pub cgroup: Option<Arc<OwnedFd>>,
-    /// Whether its input is a terminal that it shall control.
+    /// Whether its input is a terminal that it is to control.
     pub terminal: bool,
-    /// Whether it has no network, not even the machine's own.
+    /// Whether it has no network, not even the loopback.
     pub isolated: bool,
 }
 
-/// The environment every command of an account begins with.
+/// The environment with which every command of an account begins.
 pub fn base_env(account: &Account) -> BTreeMap<String, String> {
     let pairs = [
         ("PATH", DEFAULT_PATH),
@@ -51,7 +51,7 @@ pub fn base_env(account: &Account) -> BTreeMap<String, String> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// What a child does between fork and exec: system calls on what was prepared before, and nothing else.
+/// What a child does between fork and exec: only system calls, on data prepared before.
 struct Settle {
     cwd: OwnedFd,
     cgroup: Option<Arc<OwnedFd>>,
@@ -88,7 +88,7 @@ impl Settle {
     }
 }
 
-/// Starts it. Blocks until it runs.
+/// Starts the program. Blocks until it runs.
 pub fn launch(reaper: &Reaper, launch: Launch, streams: [OwnedFd; 3]) -> Result<(Pid, Ending)> {
     let name = launch.name.as_ref().unwrap_or(&launch.program);
     let arguments = std::iter::once(name).chain(&launch.arguments).map(OsString::as_os_str);

@@ -3,14 +3,14 @@
 /// The most bytes of one piece: longer lines come in several.
 pub const MAX_PIECE: usize = 64 * 1024;
 
-/// Bytes that have no newline yet.
+/// Bytes without a newline yet.
 #[derive(Debug, Default)]
 pub struct Lines {
     pending: Vec<u8>,
 }
 
 impl Lines {
-    /// Takes bytes and emits each line that is whole, without its newline; `true` says that it had one.
+    /// Adds bytes and emits each complete line without its newline; `true` says that it had one.
     pub fn feed(&mut self, mut bytes: &[u8], mut emit: impl FnMut(&[u8], bool)) {
         while let Some(at) = memchr::memchr(b'\n', bytes) {
             let (line, rest) = (&bytes[..at], &bytes[at + 1..]);
@@ -28,7 +28,7 @@ impl Lines {
         self.cut_long(&mut emit);
     }
 
-    /// Emits everything that is left: the stream ended, or another one has its turn.
+    /// Emits the rest: the stream ended, or the other stream writes next.
     pub fn finish(&mut self, mut emit: impl FnMut(&[u8], bool)) {
         if !self.pending.is_empty() {
             emit(&self.pending, false);
@@ -52,7 +52,7 @@ impl Lines {
     }
 }
 
-/// How many of these bytes come before a character of UTF-8 that began but is not whole.
+/// How many of these bytes come before an incomplete UTF-8 character at the end.
 pub fn whole_characters(bytes: &[u8]) -> usize {
     let tail = bytes.len().saturating_sub(3);
     for at in (tail..bytes.len()).rev() {

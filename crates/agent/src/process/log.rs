@@ -1,13 +1,13 @@
-//! The bounded log of a process: what both of its streams said, in the order it came. Pure.
+//! The bounded log of a process: the output of both of its streams, in the order in which it came. Pure.
 //!
-//! It is a list of chunks; a chunk is bytes and where in them the streams take turns. Whole chunks are dropped from the
-//! front. Nobody looks for lines while a program writes: who reads them cuts them. Offsets count bytes.
+//! It is a list of chunks; a chunk holds bytes, and the places where the streams take turns. The log drops whole chunks
+//! from the front. It does not look for lines while a program writes: readers cut the lines. Offsets count bytes.
 
 use std::collections::VecDeque;
 
-/// The bytes that are kept at least, once there were so many.
+/// Least number of bytes kept, once there were so many.
 pub const KEPT: usize = 8 * 1024 * 1024;
-/// The bytes of memory that a log of streams that take turns may take.
+/// Most bytes of memory for a log whose streams take turns.
 const MEMORY: usize = 2 * KEPT;
 const CHUNK: usize = 64 * 1024;
 /// Bytes of memory for each turn of a stream.
@@ -16,7 +16,7 @@ const TURN: usize = size_of::<(usize, bool)>();
 /// Bytes of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run<'a> {
-    /// Where the first byte stands.
+    /// The offset of the first byte.
     pub offset: u64,
     /// Whether it is of the error stream.
     pub stderr: bool,
@@ -28,7 +28,7 @@ pub struct Run<'a> {
 struct Chunk {
     start: u64,
     data: Vec<u8>,
-    /// Where each turn ends in the data, and whether it is of the error stream.
+    /// Where each turn ends in the data, and whether it was the error stream's.
     turns: Vec<(usize, bool)>,
 }
 
@@ -49,7 +49,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Appends what a stream said.
+    /// Appends output of a stream.
     pub fn append(&mut self, stderr: bool, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -93,8 +93,8 @@ impl Log {
         self.memory = 0;
     }
 
-    /// What one stream said from an offset on, at most so many bytes; nothing at the end. An offset before what is kept
-    /// is [`Self::start`]'s.
+    /// Output of one stream from an offset on, at most so many bytes; nothing at the end. An offset before the kept
+    /// part counts as [`Self::start`].
     pub fn read(&self, offset: u64, most: usize) -> Option<Run<'_>> {
         let offset = offset.max(self.start());
         let index = self.chunks.partition_point(|chunk| chunk.start <= offset).checked_sub(1)?;

@@ -1,8 +1,8 @@
 //! Commands and processes.
 //!
 //! Both are the same thing: a program in a session, a group and the user's cgroup, whose output goes into a bounded
-//! log. A command is a process whose first reader is who started it, and which ends when that reader leaves. It waits
-//! for that reader, as does a process that was started to be held; no other reader holds a process up.
+//! log. A command is a process whose first reader is the client that started it, and which ends when that reader
+//! leaves. It waits for that reader, as a process that was started with `hold` does; no other reader delays a process.
 //!
 //! ```text
 //!  launch ──► running ──────────────────────────────► exited (kept with its log, the last 256)
@@ -45,37 +45,37 @@ pub use signals::{by_name as signal_by_name, name as signal_name};
 
 /// Commands and processes that run at once.
 const MAX_RUNNING: usize = 1024;
-/// Ended ones that are kept.
+/// Ended processes that are kept.
 const MAX_ENDED: usize = 256;
-/// Memory that logs of ended ones take together, in bytes, besides those that somebody still reads.
+/// Memory that the logs of ended processes take together, in bytes, without those that a client still reads.
 const MAX_ENDED_LOGS: usize = 64 * 1024 * 1024;
 
 /// A process, running or not.
 pub struct Process {
-    /// Its number, and its group's.
+    /// Its number, and that of its group.
     pub pid: i32,
-    /// What it runs.
+    /// The program or command line.
     pub cmd: String,
     /// When it was started.
     pub started_at: Timestamp,
-    /// What it said.
+    /// Its output.
     pub log: Mutex<Log>,
-    /// Whom it waits for.
+    /// The reader for which it waits.
     pub hold: Mutex<Hold>,
-    /// Told when it need not wait any more, or who it waits for changed.
+    /// Notified when it need not wait any more, or when its reader changed.
     pub progress: Notify,
     /// How it ended.
     pub exit: Mutex<Option<Exit>>,
-    /// Told whenever the log or the exit changes.
+    /// Notified at every change of the log or the exit.
     pub changed: watch::Sender<()>,
-    /// Told when it shall end.
+    /// Notified when it is to end.
     pub end: Notify,
     /// Its input, while it is open.
     pub stdin: tokio::sync::Mutex<Option<pipe::Sender>>,
 }
 
 impl Process {
-    /// What is shown of it.
+    /// Its public view.
     pub fn view(&self) -> View {
         let exit = lock(&self.exit).clone();
         View {
@@ -98,18 +98,18 @@ impl Process {
         lock(&self.hold).is_behind(end, ahead)
     }
 
-    /// Whether the reader it waits for is there, and has not seen everything.
+    /// Whether the reader for which it waits is there, and has not seen everything.
     pub fn is_read(&self) -> bool {
         self.waits(0) && !lock(&self.hold).is_away()
     }
 
-    /// Makes it wait for nobody.
+    /// Stops waiting for readers.
     pub fn release(&self) {
         lock(&self.hold).release();
         self.progress.notify_one();
     }
 
-    /// Waits until it ended.
+    /// Waits until it has ended.
     pub async fn ended(&self) {
         let mut changes = self.changed.subscribe();
         while self.runs() && changes.changed().await.is_ok() {}
@@ -138,7 +138,7 @@ impl Process {
 #[derive(Default)]
 struct Table {
     by_pid: BTreeMap<i32, Arc<Process>>,
-    /// Those that ended, the oldest first.
+    /// Ended processes, the oldest first.
     ended: VecDeque<Arc<Process>>,
     running: usize,
 }
@@ -150,7 +150,7 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Takes a place for one more, or refuses. [`Self::add`] or [`Self::give_back`] must follow.
+    /// Reserves a place for one more, or refuses. [`Self::add`] or [`Self::give_back`] must follow.
     pub fn reserve(&self) -> Result<()> {
         let mut table = lock(&self.table);
         if table.running >= MAX_RUNNING {
@@ -161,12 +161,12 @@ impl Processes {
         Ok(())
     }
 
-    /// Gives a place back that was not needed.
+    /// Gives a reserved place back.
     pub fn give_back(&self) {
         lock(&self.table).running -= 1;
     }
 
-    /// Adds a process in its place. One that ended and had the same number is forgotten.
+    /// Adds a process in a reserved place. Forgets an ended one with the same number.
     pub fn add(&self, process: Arc<Process>) {
         let mut table = lock(&self.table);
         if let Some(old) = table.by_pid.insert(process.pid, process) {
@@ -174,7 +174,7 @@ impl Processes {
         }
     }
 
-    /// Notes that a process ended, and forgets the oldest where there are too many.
+    /// Notes that a process ended, and forgets the oldest if there are too many.
     pub fn ended(&self, process: &Arc<Process>) {
         let mut table = lock(&self.table);
         table.running -= 1;
@@ -205,7 +205,7 @@ impl Processes {
         }
     }
 
-    /// The process with a number, as it stands in a path.
+    /// The process with the number in a path.
     pub fn get(&self, pid: &str) -> Result<Arc<Process>> {
         let found = pid.parse().ok().and_then(|pid: i32| lock(&self.table).by_pid.get(&pid).cloned());
         found.ok_or_else(|| Refusal::not_found("There is no such process; 'GET processes' lists those there are."))
@@ -228,7 +228,7 @@ impl Processes {
 mod tests {
     use super::*;
 
-    /// A process that ended, of whose log the limit has room for seven.
+    /// A process that ended; the limit has room for the logs of seven such.
     fn end(processes: &Processes, pid: i32, hold: Hold) -> Arc<Process> {
         let mut log = Log::default();
         for _ in 0..log::KEPT / 4096 {

@@ -1,4 +1,4 @@
-//! Carries a process from its start to its end: its output into the log, its time limit, its end.
+//! Accompanies a process from its start to its end: its output into the log, its time limit, its exit.
 
 use std::cell::RefCell;
 use std::future::pending;
@@ -16,17 +16,17 @@ use crate::process::hold::{AHEAD, LAST};
 use crate::process::reaper::{Ended, Ending, Reaper};
 use crate::process::{Process, Processes, signal_name};
 
-/// How long output is waited for once the process ended, while others hold its streams.
+/// How long to wait for output after the process ended, if other processes hold its streams.
 const GRACE: Duration = Duration::from_millis(100);
-/// What a process gets between TERM and KILL.
+/// Time between TERM and KILL.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a process waits for a reader who left, or has not come yet.
+/// How long a process waits for a reader that left, or has not come yet.
 const AWAY: Duration = Duration::from_mins(1);
-/// Reads from one stream before the other one and the clock get their turn.
+/// Reads from one stream before the other one and the timers get their turn.
 const TURN: usize = 16;
 
 thread_local! {
-    /// What reads go into; nothing is kept in it between two.
+    /// The buffer for reads; nothing stays in it between two.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; 64 * 1024]);
 }
 
@@ -37,20 +37,21 @@ pub struct Source {
 }
 
 impl Source {
-    /// The stream behind a pipe.
+    /// The stream of a pipe.
     pub fn new(pipe: Receiver, stderr: bool) -> Self {
         Self { pipe: Some(pipe), stderr }
     }
 
     async fn readable(&self) {
         match &self.pipe {
-            // An error shows when it is read.
+            // An error shows at the next read.
             Some(pipe) => drop(pipe.readable().await),
             None => pending().await,
         }
     }
 
-    /// Reads what is there into the log, until the reader is more than so many bytes behind. Says whether anything was.
+    /// Reads available output into the log, until the reader is more than so many bytes behind. Returns whether there
+    /// was any.
     fn take(&mut self, process: &Process, ahead: u64) -> bool {
         let mut any = false;
         for _ in 0..TURN {
@@ -73,23 +74,23 @@ impl Source {
     }
 }
 
-/// What is still to come for a process that runs.
+/// What remains to do for a running process.
 pub struct Pump {
     /// The process.
     pub process: Arc<Process>,
-    /// Where it is listed.
+    /// The list of processes that has it.
     pub processes: Arc<Processes>,
-    /// Who can signal it.
+    /// Signals it.
     pub reaper: Arc<Reaper>,
     /// Its output and its errors.
     pub sources: [Source; 2],
-    /// Tells when it ended.
+    /// Receives its end.
     pub ending: Ending,
-    /// When its time is up.
+    /// Its time limit.
     pub deadline: Option<Instant>,
 }
 
-/// When something is due.
+/// Times at which something is due.
 #[derive(Default)]
 struct Timers {
     timeout: Option<Instant>,
@@ -104,7 +105,7 @@ impl Timers {
 }
 
 impl Pump {
-    /// Runs until the process ended, and its streams are closed.
+    /// Runs until the process has ended and its streams are closed.
     pub async fn run(mut self) {
         let (ended, timed_out) = self.until_end().await;
         self.drain(Instant::now() + GRACE).await;
@@ -152,7 +153,7 @@ impl Pump {
         }
     }
 
-    /// Does what is due, and says whether the time was up.
+    /// Does what is due; returns whether the time limit has passed.
     fn due(&mut self, timers: &mut Timers) -> bool {
         let now = Instant::now();
         let is_due = |timer: &mut Option<Instant>| timer.take_if(|at| *at <= now).is_some();
@@ -169,8 +170,8 @@ impl Pump {
         timed_out
     }
 
-    /// Takes what was said before the end. Whoever else holds the streams may go on saying something for a moment, and no
-    /// more than a reader who is waited for can still read.
+    /// Reads the output from before the end. Another process that holds the streams may write on for a moment, but no
+    /// more than the reader for which the process waits can still read.
     async fn drain(&mut self, deadline: Instant) {
         let open = |sources: &[Source]| sources.iter().any(|source| source.pipe.is_some());
         loop {
@@ -181,7 +182,7 @@ impl Pump {
             if any {
                 self.process.changed.send_replace(());
             }
-            // Looked at behind the first read: what is there is taken, however late this comes.
+            // Checked after the first read, so that existing output is read however late this task runs.
             if !open(&self.sources) || self.process.waits(LAST) || Instant::now() >= deadline {
                 return;
             }
@@ -198,7 +199,8 @@ impl Pump {
         }
     }
 
-    /// Lets those who inherited the streams go on: what they say is thrown away, and does not end them.
+    /// Reads and discards what processes write that inherited the streams, so that they are not killed by a closed
+    /// pipe.
     fn discard(self) {
         for Source { pipe, .. } in self.sources {
             let Some(pipe) = pipe else { continue };
@@ -234,7 +236,7 @@ mod tests {
     use crate::process::Log;
     use crate::process::hold::Hold;
 
-    /// A process that ended, and its output, which somebody inherited.
+    /// A process that ended, and its output, which another process inherited.
     fn ended() -> (Pump, OwnedFd) {
         let (ours, inherited) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let output = Source::new(Receiver::from_owned_fd(ours).unwrap(), false);
@@ -256,7 +258,7 @@ mod tests {
     #[tokio::test]
     async fn what_an_inherited_stream_says_at_once_is_not_lost() {
         let (mut pump, inherited) = ended();
-        // It is said when the first look found nothing, and then nobody has the stream any more.
+        // The writer writes after the first read found nothing; then no one holds the stream any more.
         let says = async move { rustix::io::write(&inherited, b"through").unwrap() };
         tokio::join!(biased; pump.drain(Instant::now() + AWAY), says);
         assert_eq!(said(&pump), b"through");

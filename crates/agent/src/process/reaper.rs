@@ -1,7 +1,8 @@
-//! Collects every process that ends: children with somebody waiting, and orphans, which are ours as the first process.
+//! Collects every process that ends: children for which a task waits, and orphans, which the first process inherits.
 //!
-//! There is one place that waits, and it hands codes to who asked. Only while a program is being started it looks at
-//! children it knows, one by one: the standard library waits for a child whose program could not be run.
+//! Only this place waits for processes, and it hands each exit to the task that asked. While a program is being
+//! started, it checks only known children, one by one, because the standard library itself waits for a child whose
+//! program could not be run.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,10 +14,10 @@ use tokio::sync::oneshot;
 
 use crate::lock::lock;
 
-/// How a process ended: exactly one is there.
+/// How a process ended: exactly one of the two is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// What it returned.
+    /// Its exit code.
     pub code: Option<i32>,
     /// The number of the signal that ended it.
     pub signal: Option<i32>,
@@ -28,12 +29,12 @@ impl From<WaitStatus> for Ended {
     }
 }
 
-/// Told once when the process ended.
+/// Receives the end of a process, once.
 pub type Ending = oneshot::Receiver<Ended>;
 
 struct Known {
     tell: oneshot::Sender<Ended>,
-    /// Whether its group is to go with it.
+    /// Whether to kill its group when it ends.
     whole_group: bool,
 }
 
@@ -43,7 +44,7 @@ struct State {
     starting: usize,
 }
 
-/// The one who waits.
+/// Waits for processes.
 #[derive(Default)]
 pub struct Reaper {
     state: Mutex<State>,
@@ -58,7 +59,7 @@ impl Reaper {
         })
     }
 
-    /// Knows a child from its birth. What fails to be one has been waited for.
+    /// Registers a child from its birth. A child that fails to start has been waited for.
     pub fn start(&self, start: impl FnOnce() -> io::Result<Pid>) -> io::Result<(Pid, Ending)> {
         lock(&self.state).starting += 1;
         let started = start();
@@ -73,18 +74,18 @@ impl Reaper {
         result
     }
 
-    /// Collects whatever ended. To be called at every SIGCHLD.
+    /// Collects every ended process. The agent calls this at every SIGCHLD.
     pub fn collect(&self) {
         collect(&mut lock(&self.state));
     }
 
-    /// Sends a signal to the group of a child that was not collected yet; says whether it was there.
+    /// Sends a signal to the group of a child that is not collected yet; returns whether it was.
     pub fn signal_group(&self, pid: i32, signal: Signal) -> bool {
         let state = lock(&self.state);
         state.children.contains_key(&pid) && kill_group(pid, signal)
     }
 
-    /// Asks a child's group to end. What is left of it when the child ends is killed.
+    /// Signals a child's group to end. When the child ends, the rest of the group is killed.
     pub fn end_group(&self, pid: i32, signal: Signal) {
         let mut state = lock(&self.state);
         if let Some(known) = state.children.get_mut(&pid) {
@@ -93,12 +94,12 @@ impl Reaper {
         }
     }
 
-    /// How many children live.
+    /// How many children are alive.
     pub fn living(&self) -> usize {
         lock(&self.state).children.len()
     }
 
-    /// Kills every child's group: the agent of a test ends.
+    /// Kills every child's group, when the agent of a test ends.
     pub fn kill_all(&self) {
         for pid in lock(&self.state).children.keys() {
             kill_group(*pid, Signal::KILL);
@@ -130,6 +131,6 @@ fn deliver(state: &mut State, pid: i32, status: WaitStatus) {
     if known.whole_group {
         kill_group(pid, Signal::KILL);
     }
-    // Who no longer waits does not want to know.
+    // The receiver may have stopped waiting.
     let _ = known.tell.send(status.into());
 }

@@ -1,4 +1,4 @@
-//! What may be asked of a command: every field has its rule. Pure.
+//! Requests for commands: every field has its rule. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::error::Result;
 
-/// The most a command may wait for its end, in seconds.
+/// The longest time limit of a command, in seconds.
 const MAX_TIMEOUT: i64 = 30 * 24 * 3600;
 const MAX_ARGUMENTS: usize = 4096;
 
@@ -60,7 +60,7 @@ fn user(value: &Value) -> Parsed<String> {
     }
 }
 
-/// Rule: an object of strings whose names the kernel takes.
+/// Rule: an object of strings whose names the kernel accepts.
 pub fn environment(value: &Value) -> Parsed<BTreeMap<String, String>> {
     let object = value.as_object().ok_or("must be an object of strings")?;
     let pair = |(name, value): (&String, &Value)| {
@@ -73,7 +73,7 @@ pub fn environment(value: &Value) -> Parsed<BTreeMap<String, String>> {
     object.iter().map(pair).collect()
 }
 
-/// A command line that a shell would split into these arguments: only shown.
+/// A command line that a shell would split into these arguments; only for display.
 pub fn quoted(argv: &[String]) -> String {
     argv.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
 }

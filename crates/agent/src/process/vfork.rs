@@ -1,10 +1,11 @@
 //! Starts a program without copying the agent first.
 //!
-//! A fork copies every page table of its process and has both sides fault on what they write next; an emulated
-//! machine pays 3 ms for that, as much as for the program itself. Here the child borrows the agent's memory until it
-//! has its program, and the thread that started it stands still so long (vfork(2), as posix_spawn(3) does it).
+//! A fork copies every page table of its process, and then both sides fault on their next writes; an emulated machine
+//! pays 3 ms for that, as much as for the program itself. Here the child borrows the agent's memory until it has its
+//! program, and the thread that started it stands still for that time (vfork(2), as posix_spawn(3) does it).
 //!
-//! So the child writes to nothing that anybody else reads, and allocates nothing: all it needs is laid out before.
+//! So the child writes to nothing that another thread reads, and allocates nothing: everything it needs is laid out
+//! before.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -18,16 +19,16 @@ use nix::sched::{CloneFlags, clone};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal};
 use rustix::process::{Pid, WaitOptions};
 
-/// What a child needs of stack: its calls are few and shallow.
+/// The child's stack: its calls are few and shallow.
 const STACK: usize = 64 << 10;
-/// Where programs are looked for when the environment does not say.
+/// The `PATH` for an environment without one.
 const FALLBACK: &str = "/bin:/usr/bin";
-/// Reads a program that names no interpreter, as execvp(3) has it.
+/// Runs a script without an interpreter line, as execvp(3) does.
 const SHELL: &CStr = c"/bin/sh";
 
 /// A program to start.
 pub struct Program {
-    /// Where it may be, best first.
+    /// Its possible paths, best first.
     places: Vec<CString>,
     arguments: Vec<CString>,
     env: Vec<CString>,
@@ -35,7 +36,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Lays a program out. One without a slash in its name is looked for in the `PATH` of its environment.
+    /// Lays a program out. A name without a slash is looked up in the `PATH` of its environment.
     pub fn new<'a>(
         program: &OsStr,
         arguments: impl Iterator<Item = &'a OsStr>,
@@ -58,15 +59,15 @@ impl Program {
         Ok(Self { places, arguments, env: env.collect::<io::Result<_>>()?, streams })
     }
 
-    /// Starts it. `settle` runs in the child, between its birth and its program: it makes system calls on what is
-    /// there already, and allocates nothing.
+    /// Starts it. `settle` runs in the child, between its birth and its program: it makes only system calls on existing
+    /// data, and allocates nothing.
     pub fn start(&self, settle: impl Fn() -> io::Result<()>) -> io::Result<Pid> {
         let (arguments, env) = (pointers(None, &self.arguments), pointers(None, &self.env));
-        // What a shell is told: its own name, the script's, and the script's arguments.
+        // The shell's arguments: its own name, the script's, and the script's arguments.
         let mut script = pointers(Some(SHELL), &self.arguments);
         let mut stack = vec![0; STACK];
         let mut failure = Errno::UnknownErrno;
-        // A handler that ran in the child would run in the agent's memory.
+        // A signal handler in the child would run in the agent's memory.
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
         let child = Box::new(|| {
             failure = match self.prepare(&settle) {
@@ -80,9 +81,9 @@ impl Program {
             unsafe_code,
             reason = "no library starts a program so in a group, a session and an account of its own"
         )]
-        // SAFETY: this thread goes on when the child has its program or has ended, so that nothing borrowed goes away
-        // and nothing is read while it is written. The child has a stack of its own, takes no lock, allocates
-        // nothing, and has no handlers to run; its descriptors, credentials and handlers are copies.
+        // SAFETY: this thread goes on only when the child has its program or has ended, so that nothing borrowed goes
+        // away and nothing is read while it is written. The child has a stack of its own, takes no lock, allocates
+        // nothing, and runs no handlers; its descriptors, credentials and handlers are copies.
         let started = unsafe { clone(child, &mut stack, flags, Some(Signal::SIGCHLD as i32)) };
         mask.thread_set_mask()?;
         let pid = Pid::from_raw(started?.as_raw()).ok_or(io::ErrorKind::Other)?;
@@ -101,14 +102,14 @@ impl Program {
         rustix::stdio::dup2_stderr(stderr).map_err(|error| code(error.into()))?;
         settle().map_err(code)?;
         #[expect(unsafe_code, reason = "the agent ignores broken pipes, and programs expect to be ended by them")]
-        // SAFETY: the child has a table of handlers of its own, and the default is no handler.
+        // SAFETY: the child has its own table of handlers, and the default is no handler.
         unsafe {
             signal(Signal::SIGPIPE, SigHandler::SigDfl)?;
         }
         SigSet::empty().thread_set_mask()
     }
 
-    /// Becomes the program; returns only if that failed, and why.
+    /// Becomes the program; returns only on failure, with the reason.
     fn execute(&self, arguments: &[*const c_char], script: &mut [*const c_char], env: &[*const c_char]) -> Errno {
         let mut refused = Errno::ENOENT;
         for place in &self.places {
@@ -128,7 +129,7 @@ impl Program {
 
 fn become_program(path: &CStr, arguments: &[*const c_char], env: &[*const c_char]) -> Errno {
     #[expect(unsafe_code, reason = "the safe call allocates")]
-    // SAFETY: both lists are of texts that end with NUL and live longer than this call, and end with a null.
+    // SAFETY: both lists end with a null, and their texts end with NUL and live longer than this call.
     unsafe {
         libc::execve(path.as_ptr(), arguments.as_ptr(), env.as_ptr());
     }

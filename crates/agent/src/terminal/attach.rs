@@ -26,9 +26,9 @@ use crate::terminal::{Terminal, Terminals};
 const SIZES: std::ops::RangeInclusive<u64> = 1..=10_000;
 /// The most bytes of one frame of output.
 const CHUNK: usize = 64 * 1024;
-/// How long what was typed before a connection ended may take to be read by its program.
+/// How long the program may take to read what was typed before a connection ended.
 const LAST_WORDS: Duration = Duration::from_mins(1);
-/// Refusals that wait for the client to read them.
+/// The most refusals that wait for the client to read them.
 const REFUSALS: usize = 8;
 
 /// `POST terminal`.
@@ -40,20 +40,20 @@ pub async fn terminal(mut call: Call) -> Result<Answer> {
     let terminal = if let Some(id) = id {
         let terminal = agent.terminals.get(&id)?;
         if sized {
-            // One that ended has no size any more.
+            // A terminal that has ended has no size any more.
             let _ = terminal.resize(wanted.size);
         }
         terminal
     } else {
         let opener = agent.clone();
-        // A task of its own: a client that leaves meanwhile must not leave it half made.
+        // In a task of its own: a client that leaves meanwhile must not leave the terminal half made.
         let opening = tokio::spawn(async move { open(&opener, wanted).await });
         opening.await.map_err(crate::error::Refusal::internal)??
     };
     let (refusals, refused) = mpsc::channel(REFUSALS);
     let (typed_into, gone) = (terminal.clone(), refusals.clone());
     tokio::spawn(async move {
-        // What was typed before the connection dropped may still be in it: a reset comes right behind.
+        // What was typed before the connection dropped may still be in the stream: a reset comes right behind it.
         let late = async {
             gone.closed().await;
             tokio::time::sleep(LAST_WORDS).await;
@@ -87,11 +87,11 @@ fn parse(query: &mut Query) -> (Option<String>, Wanted) {
     (id, Wanted { size, cmd, cwd, user })
 }
 
-/// Takes the client's frames until it ends, or sends what are none.
+/// Takes the client's frames until they end or are malformed.
 async fn listen(terminal: Arc<Terminal>, mut body: Incoming, refusals: mpsc::Sender<FromServer>) {
     let refuse = async |message: String| {
         let refusal = FromServer::Error { code: code::INVALID_REQUEST.to_owned(), message };
-        // Without a reader there is nobody to tell.
+        // Without a reader, the refusal is lost.
         let _ = refusals.send(refusal).await;
     };
     let mut decoder = Decoder::default();
@@ -152,13 +152,13 @@ impl Drop for Attachment {
 }
 
 impl Attachment {
-    /// What there is to tell now.
+    /// What can be sent now.
     fn batch(&mut self) -> Vec<u8> {
         if !self.greeted {
             self.greeted = true;
             return text(&FromServer::Ready { id: self.terminal.id.clone(), pid: self.terminal.pid });
         }
-        // The order matters: who sees the exit then sees all that was said.
+        // The exit is read before the screen: a reader that sees the exit then sees all output.
         let exit = *lock(&self.terminal.exit);
         let (bytes, end) = {
             let screen = lock(&self.terminal.screen);

@@ -1,7 +1,7 @@
-//! Terminals: a shell that outlives the connection it is seen through.
+//! Terminals: a shell that outlives its client's connection.
 //!
-//! A terminal keeps its last 256 KiB, which every attachment sees first. When its first process ended, it is kept for a
-//! minute, so that a client that was away learns of it.
+//! A terminal keeps its last 256 KiB of output, which every attachment sees first. After its first process ended, the
+//! agent keeps it for a minute, so that a client that was away can learn of the end.
 
 mod attach;
 mod pty;
@@ -25,24 +25,24 @@ pub use attach::terminal;
 use readers::Readers;
 use screen::Screen;
 
-/// Terminals at once.
+/// The most terminals at once.
 const MAX_TERMINALS: usize = 64;
-/// How long one that ended is kept.
+/// How long an ended terminal is kept.
 const KEPT: Duration = Duration::from_mins(1);
 
 /// A terminal.
 pub struct Terminal {
     id: String,
     pid: i32,
-    /// Its other end is the program's.
+    /// The agent's end; the program has the other.
     device: AsyncFd<OwnedFd>,
     screen: Mutex<Screen>,
     readers: Mutex<Readers>,
-    /// Told when a reader moved on.
+    /// Notified when a reader moved on.
     progress: Notify,
     exit: Mutex<Option<Ended>>,
     changed: watch::Sender<()>,
-    /// Held while bytes are typed in, so that those of two clients do not mix.
+    /// Held while a client types, so that the bytes of two clients do not mix.
     typing: tokio::sync::Mutex<()>,
 }
 
@@ -63,7 +63,7 @@ impl Terminals {
         found.ok_or_else(|| Refusal::not_found("There is no such terminal; leave 'id' out to open a new one."))
     }
 
-    /// Whether there is room for one more; those that ended make it.
+    /// Whether there is room for one more; ended terminals make room.
     fn make_room(&self) -> Result<()> {
         let mut by_id = lock(&self.by_id);
         if by_id.len() >= MAX_TERMINALS {
@@ -84,7 +84,7 @@ impl Terminals {
         lock(&self.by_id).remove(id);
     }
 
-    /// Notes that one ended, and forgets it after a while.
+    /// Notes that a terminal ended, and forgets it after a while.
     fn ended(self: &Arc<Self>, id: String) {
         let terminals = self.clone();
         tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Opens a terminal, and carries what its program says.
+//! Opens a terminal, and carries its program's output.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,29 +21,29 @@ use crate::process::api::{environment, settle};
 use crate::process::{Ended, Ending, Launch, launch};
 use crate::terminal::Terminal;
 
-/// How long output is waited for once the program ended.
+/// How long to wait for output once the program ended.
 const GRACE: Duration = Duration::from_millis(100);
-/// The most bytes that a terminal holds when its program ends, and some more (Linux: 8 KiB in `drivers/tty/pty.c`, 4 KiB in
-/// `n_tty.c`). What is read after the grace is no more than that: somebody else may go on writing.
+/// A little more than a terminal holds when its program ends (Linux: 8 KiB in `drivers/tty/pty.c`, 4 KiB in `n_tty.c`).
+/// After the grace no more than that is read: another process may go on writing.
 const HELD: usize = 64 * 1024;
-/// Between two tries at a terminal whose other end was shut once: it may be opened again, and tokio takes it for ready for
-/// ever.
+/// Pause between two tries to read a terminal whose other end was closed once: a process may open it again, and tokio
+/// takes it for ready for ever.
 const SHUT: Duration = Duration::from_millis(20);
-/// How long a reader who is far behind is waited for.
+/// How long to wait for a reader that is far behind.
 const READING: Duration = Duration::from_secs(1);
 const CHUNK: usize = 16 * 1024;
-/// What a terminal is taken to be, unless the sandbox says otherwise.
+/// The value of `TERM`, unless the sandbox sets one.
 const TERM: &str = "xterm-256color";
 
-/// What a new terminal is to be.
+/// A terminal to open.
 pub struct Wanted {
     /// Its size.
     pub size: Winsize,
-    /// What it runs; the login shell without.
+    /// The program that runs; the login shell by default.
     pub cmd: Option<String>,
-    /// Where, from the workspace's root.
+    /// Its working directory, from the workspace's root.
     pub cwd: Option<String>,
-    /// As whom: `user` or `root`.
+    /// Its account: `user` or `root`.
     pub user: Option<String>,
 }
 
@@ -79,14 +79,15 @@ pub async fn open(agent: &Arc<Agent>, wanted: Wanted) -> Result<Arc<Terminal>> {
     Ok(terminal)
 }
 
-/// What runs, the name it is told, and its arguments.
+/// The program, the name that it gets, and its arguments.
 type Program = (OsString, Option<OsString>, Vec<OsString>);
 
 fn program(runner: &str, shell: &str, cmd: Option<String>, has_path: bool) -> Program {
     if let Some(cmd) = cmd {
         return (runner.into(), None, vec!["-c".into(), cmd.into()]);
     }
-    // A shell whose name begins so is a login shell, whose profile sets `PATH`: not where the sandbox has one of its own.
+    // A shell with a name that begins so is a login shell, whose profile sets `PATH`: not if the sandbox has one of its
+    // own.
     let name = (!has_path).then(|| format!("-{}", shell.rsplit('/').next().unwrap_or(shell)).into());
     (shell.into(), name, Vec::new())
 }
@@ -107,14 +108,14 @@ fn new_id() -> Result<String> {
     Ok(format!("{:032x}", u128::from_ne_bytes(random)))
 }
 
-/// Carries output until the program ended.
+/// Carries output until the program has ended.
 async fn carry(agent: Arc<Agent>, terminal: Arc<Terminal>, mut ending: Ending) {
     let mut buffer = vec![0; CHUNK];
     let ended = loop {
         tokio::select! {
             ended = &mut ending => break ended.ok(),
             taken = take(&terminal, &mut buffer) => if taken == 0 {
-                // Nobody has the other end any more; the program itself may go on.
+                // No process has the other end open any more; the program itself may go on.
                 break (&mut ending).await.ok();
             }
         }
@@ -125,8 +126,8 @@ async fn carry(agent: Arc<Agent>, terminal: Arc<Terminal>, mut ending: Ending) {
     agent.terminals.ended(terminal.id.clone());
 }
 
-/// Takes what a program that ended left. Only the terminal is waited for no longer than the grace: those who read may take
-/// their time, in which nothing is lost.
+/// Reads what an ended program left. The grace bounds only the wait for the terminal; readers may take their time, in
+/// which nothing is lost.
 async fn take_the_rest(terminal: &Terminal, buffer: &mut [u8]) {
     let (deadline, mut left) = (Instant::now() + GRACE, HELD);
     while left > 0 {
@@ -139,7 +140,7 @@ async fn take_the_rest(terminal: &Terminal, buffer: &mut [u8]) {
     }
 }
 
-/// Waits for those who read, but not long for one who does not.
+/// Waits for readers that are behind, but not long for one that does not read.
 async fn room(terminal: &Terminal) {
     loop {
         let end = lock(&terminal.screen).end();
@@ -152,7 +153,7 @@ async fn room(terminal: &Terminal) {
     }
 }
 
-/// Takes what the program said, once those who read are near; says how much. Nothing comes after 0 bytes.
+/// Reads output once the readers are near; returns the number of bytes. After 0 bytes nothing comes.
 async fn take(terminal: &Terminal, buffer: &mut [u8]) -> usize {
     room(terminal).await;
     read(terminal, buffer).await
@@ -161,7 +162,7 @@ async fn take(terminal: &Terminal, buffer: &mut [u8]) -> usize {
 async fn read(terminal: &Terminal, buffer: &mut [u8]) -> usize {
     loop {
         let Ok(mut ready) = terminal.device.readable().await else { return 0 };
-        // A try that finds nothing forgets it.
+        // A try that finds nothing clears this.
         let is_shut = ready.ready().is_read_closed();
         let read = ready.try_io(|device| Ok(rustix::io::read(device.get_ref(), &mut *buffer)?));
         match read {
@@ -178,7 +179,7 @@ async fn read(terminal: &Terminal, buffer: &mut [u8]) -> usize {
 }
 
 impl Terminal {
-    /// The terminal of a process, of which this is our end.
+    /// The terminal of a process; `ours` is the agent's end.
     fn of(id: String, pid: i32, ours: OwnedFd) -> io::Result<Self> {
         #[expect(deprecated, reason = "an owned descriptor stays the same and open, which is all its successor asks")]
         let device = AsyncFd::new(ours)?;
@@ -204,7 +205,7 @@ impl Terminal {
             match ready.try_io(|device| Ok(rustix::io::write(device.get_ref(), bytes)?)) {
                 Ok(written) => bytes = &bytes[written?..],
                 Err(_would_block) if !is_shut => {}
-                // Nobody reads it any more.
+                // No program reads it any more.
                 Err(_would_block) if lock(&self.exit).is_some() => return Ok(()),
                 Err(_would_block) => sleep(SHUT).await,
             }
@@ -212,12 +213,12 @@ impl Terminal {
         Ok(())
     }
 
-    /// Gives its window another size; the program is told.
+    /// Sets the window's size; the kernel signals the program.
     pub fn resize(&self, size: Winsize) -> io::Result<()> {
         Ok(rustix::termios::tcsetwinsize(self.device.get_ref(), size)?)
     }
 
-    /// Sends a signal to what runs in the foreground.
+    /// Sends a signal to the process in the foreground.
     pub fn signal(&self, signal: rustix::process::Signal) -> io::Result<()> {
         let group = rustix::termios::tcgetpgrp(self.device.get_ref())?;
         Ok(rustix::process::kill_process_group(group, signal)?)
@@ -228,7 +229,7 @@ impl Terminal {
 mod tests {
     use super::*;
 
-    /// What a terminal shows of a program that ended and left this in it, to a reader who is behind and does not read.
+    /// What a terminal shows of an ended program that left this in it, to a reader that is behind and does not read.
     async fn shown_to_who_is_behind(left: &[u8]) -> Vec<u8> {
         const BEHIND: usize = 200 * 1024;
         let (ours, theirs) = pair(size(80, 24)).unwrap();

@@ -1,11 +1,11 @@
-//! Who reads a terminal, and how far they are. Pure.
+//! The readers of a terminal, and how far they are. Pure.
 //!
-//! A program that says much waits a moment for those who read it, as it would for a real terminal; one who does not read
-//! at all is given up, and sees what is left when he reads again.
+//! A program with much output waits a moment for its readers, as it would for a real terminal. A reader that does not
+//! read at all is given up, and sees what is left when it reads again.
 
 use std::collections::HashMap;
 
-/// How far a reader may be behind before he is waited for, in bytes. Less than what is kept.
+/// How far a reader may be behind before the program waits, in bytes. Less than what the terminal keeps.
 const BEHIND: u64 = 128 * 1024;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// Adds a reader at an offset; gives his number.
+    /// Adds a reader at an offset; returns its number.
     pub fn add(&mut self, offset: u64) -> u64 {
         self.next += 1;
         self.by_number.insert(self.next, Reader { offset, given_up: false });
@@ -42,12 +42,12 @@ impl Readers {
         }
     }
 
-    /// Whether somebody is waited for.
+    /// Whether the program has to wait for a reader.
     pub fn are_behind(&self, end: u64) -> bool {
         self.by_number.values().any(|reader| !reader.given_up && end.saturating_sub(reader.offset) > BEHIND)
     }
 
-    /// Waits no more for those who are behind, until they have read everything.
+    /// Stops waiting for readers that are behind, until they have read everything.
     pub fn give_up(&mut self, end: u64) {
         for reader in self.by_number.values_mut() {
             reader.given_up |= end.saturating_sub(reader.offset) > BEHIND;

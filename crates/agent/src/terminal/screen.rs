@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// The bytes that are kept.
 pub const KEPT: usize = 256 * 1024;
 
-/// The last bytes, and where they stand since the terminal was opened.
+/// The last bytes, and their offset since the terminal was opened.
 #[derive(Debug, Default)]
 pub struct Screen {
     bytes: VecDeque<u8>,
@@ -13,7 +13,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Appends what the program said.
+    /// Appends output.
     pub fn append(&mut self, bytes: &[u8]) {
         self.end += bytes.len() as u64;
         let bytes = &bytes[bytes.len().saturating_sub(KEPT)..];
@@ -27,7 +27,7 @@ impl Screen {
         self.end
     }
 
-    /// At most `limit` bytes from where a reader is, who moves on. One who fell behind sees what is left.
+    /// At most `limit` bytes from a reader's offset, which moves on. A reader that fell behind sees what is left.
     pub fn read(&self, offset: &mut u64, limit: usize) -> Vec<u8> {
         let start = self.end - self.bytes.len() as u64;
         *offset = (*offset).clamp(start, self.end);

@@ -1,4 +1,4 @@
-//! The route of watches: each reader follows one, and comes back to it where it left off.
+//! The route of watches: each reader follows one, and can come back to where it left off.
 
 use std::io;
 use std::sync::Arc;
@@ -32,11 +32,11 @@ pub async fn watch(mut call: Call) -> Result<Answer> {
     let (watch, next) = match last.as_deref().map(|last| watches.resume(last, &subject)) {
         Some(Some(resumed)) => resumed,
         known => {
-            // A task of its own: a client that leaves meanwhile must not leave it half made.
+            // In a task of its own: a client that leaves meanwhile must not leave the watch half made.
             let agent = call.agent.clone();
             let opened = tokio::spawn(async move { inotify::open(&agent, subject).await });
             let watch = opened.await.map_err(Refusal::internal)??;
-            // Whoever names an event of a watch that is gone may have missed something.
+            // A reader that names an event of a forgotten watch may have missed something.
             if known.is_some() {
                 lock(&watch.ring).overflow();
             }
@@ -47,7 +47,7 @@ pub async fn watch(mut call: Call) -> Result<Answer> {
     Ok(events(Feeding::new(Reader { _presence: Presence::new(watch.clone(), watches), watch, changes, next })))
 }
 
-/// That somebody reads a watch.
+/// The presence of a reader at a watch.
 struct Presence {
     watch: Arc<Watch>,
     watches: Arc<Watches>,
@@ -72,7 +72,7 @@ impl Drop for Presence {
         }
         let (ever, watch, watches) = (readers.ever, self.watch.clone(), self.watches.clone());
         drop(readers);
-        // At the agent's own end nothing is kept.
+        // When the agent itself ends, nothing is kept.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             tokio::time::sleep(KEPT).await;

@@ -1,4 +1,4 @@
-//! Asks the kernel for changes, as the user: what may not be read is not watched.
+//! Gets changes from the kernel, as the user: files that the user may not read are not watched.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -21,18 +21,18 @@ use crate::watch::ring::Ring;
 use crate::watch::tree::{Effect, Raw, Tree};
 use crate::watch::{Readers, Subject, Watch};
 
-/// Directories of one watch.
+/// The most directories of one watch.
 const MAX_DIRECTORIES: usize = 8192;
-/// Events that are read before they are worked on.
+/// The most events that are read before they are handled.
 const MAX_EVENTS: usize = 1024;
 /// How long the second half of a move may take.
 const MOVE: Duration = Duration::from_millis(50);
 
-/// A directory that is watched now.
+/// A directory that is now watched.
 struct Entered {
     descriptor: i32,
     path: String,
-    /// What was in it: names, and whether each is a directory.
+    /// What it contained: names, and whether each is a directory.
     held: Vec<(String, bool)>,
 }
 
@@ -72,7 +72,7 @@ impl Watching {
             let mut next = 0;
             while recursive && next < all.len() && all.len() < MAX_DIRECTORIES {
                 for below in directories(&all[next]) {
-                    // What went away meanwhile, or may not be read, is not watched.
+                    // A directory that vanished meanwhile, or that the user may not read, is not watched.
                     all.extend(self::add(place, &device, below, true).ok());
                 }
                 next += 1;
@@ -140,14 +140,14 @@ impl Watching {
         self.agent.pool.run(place, look).await.is_ok()
     }
 
-    /// Watches a new directory, tells what it held already, and gives the directories among that.
+    /// Watches a new directory, reports what it already contains, and returns the directories among that.
     async fn enter(&mut self, path: String) -> Vec<Effect> {
         if self.tree.len() >= MAX_DIRECTORIES {
             return vec![Effect::Overflow];
         }
         let device = self.device.clone();
         let Some(place) = self.agent.place.get() else { return Vec::new() };
-        // What went away meanwhile, or may not be read, is not watched.
+        // A directory that vanished meanwhile, or that the user may not read, is not watched.
         let added = self.agent.pool.run(place, move |place| add(place, &device, path, true)).await;
         let Ok(Entered { descriptor, path, held }) = added else { return Vec::new() };
         self.tree.watched(descriptor, path.clone());
@@ -170,7 +170,7 @@ fn directories(entered: &Entered) -> Vec<String> {
     entered.held.iter().filter(|(_, directory)| *directory).map(|(name, _)| join(name)).collect()
 }
 
-/// Watches a path, and reads what it holds: in this order, so that nothing falls between.
+/// Watches a path, then reads its content: in this order, so that no change is missed in between.
 fn add(place: &Place, device: &OwnedFd, path: String, directory: bool) -> Result<Entered> {
     let kind = if directory { OFlags::DIRECTORY | OFlags::NOFOLLOW } else { OFlags::empty() };
     let handle = open_beneath(place.root.as_fd(), &path, OFlags::PATH | kind, 0)?;
@@ -181,9 +181,9 @@ fn add(place: &Place, device: &OwnedFd, path: String, directory: bool) -> Result
         | WatchFlags::MOVE
         | WatchFlags::DELETE_SELF
         | WatchFlags::MOVE_SELF;
-    // Only the first thing's own end is news: that of the others is told by where they are.
+    // Only the end of the first thing itself is news; the parents of the others report their ends.
     let flags = if directory { flags - WatchFlags::DELETE_SELF - WatchFlags::MOVE_SELF } else { flags };
-    // The kernel takes a path: that of the handle, so that nothing can be swapped in between.
+    // The kernel takes a path: this is the handle's own, so that nothing can be swapped in between.
     let named = format!("/proc/self/fd/{}", handle.as_raw_fd());
     let descriptor = inotify::add_watch(device, named, flags)?;
     let mut held = Vec::new();
@@ -198,7 +198,7 @@ fn add(place: &Place, device: &OwnedFd, path: String, directory: bool) -> Result
     Ok(Entered { descriptor, path, held })
 }
 
-/// What the kernel has to tell now, and whether that is all.
+/// Reads the kernel's events, and whether these are all.
 fn read(device: &OwnedFd) -> (Vec<Raw>, bool) {
     let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
     let mut reader = inotify::Reader::new(device, &mut buffer);

@@ -1,7 +1,7 @@
 //! Watches of files, as server-sent events.
 //!
-//! A watch outlives its readers by a minute: who comes back with the id of the last event he saw goes on behind it.
-//! What a reader cannot be told, because the kernel or the ring dropped it, is an event `overflow`: look again.
+//! A watch outlives its readers by a minute: a reader that comes back with the id of its last event goes on after it.
+//! If the kernel or the ring dropped events, the reader gets an event `overflow`, which means: look again.
 
 pub mod api;
 mod inotify;
@@ -19,15 +19,15 @@ use crate::error::{Refusal, Result};
 use crate::lock::lock;
 use ring::Ring;
 
-/// Watches at once.
+/// The most watches at once.
 const MAX_WATCHES: usize = 64;
 
-/// What is watched.
+/// What to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// A path of the workspace.
     pub path: String,
-    /// Whether everything below it is watched, too.
+    /// Whether to watch everything below it, too.
     pub recursive: bool,
 }
 
@@ -43,9 +43,9 @@ pub struct Watch {
 #[derive(Default)]
 struct Readers {
     now: usize,
-    /// How many there were ever: tells whether somebody came meanwhile.
+    /// How many readers there ever were: shows whether one came meanwhile.
     ever: u64,
-    /// Ends the task that asks the kernel.
+    /// Ends the task that reads the kernel's events.
     task: Option<AbortHandle>,
 }
 
@@ -56,7 +56,7 @@ pub struct Watches {
 }
 
 impl Watches {
-    /// The watch that an event's id belongs to, and what follows the event.
+    /// The watch to which an event's id belongs, and the number after the event.
     fn resume(&self, last: &str, subject: &Subject) -> Option<(Arc<Watch>, u64)> {
         let (watch, event) = last.split_once('-')?;
         let watch = lock(&self.by_id).get(&u64::from_str_radix(watch, 16).ok()?)?.clone();
@@ -64,7 +64,7 @@ impl Watches {
         (watch.subject == *subject).then_some((watch, next))
     }
 
-    /// Whether there is room for one more; those without readers make it.
+    /// Whether there is room for one more; watches without readers make room.
     fn make_room(&self) -> Result<()> {
         let mut by_id = lock(&self.by_id);
         if by_id.len() >= MAX_WATCHES {
@@ -85,7 +85,7 @@ impl Watches {
 }
 
 impl Watch {
-    /// Ends the task that asks the kernel.
+    /// Ends the task that reads the kernel's events.
     fn end(&self) {
         if let Some(task) = lock(&self.readers).task.take() {
             task.abort();

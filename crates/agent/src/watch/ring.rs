@@ -15,13 +15,13 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Appends a change. That a program writes in many pieces, the kernel tells once for each time it is asked.
+    /// Appends a change. When a program writes in many pieces, the kernel reports that once for each time it is asked.
     pub fn change(&mut self, change: &Change) {
         let data = serde_json::to_string(change).unwrap_or_default();
         self.push("change", data);
     }
 
-    /// Appends that something was missed.
+    /// Appends that events are missing.
     pub fn overflow(&mut self) {
         self.push("overflow", "{}".to_owned());
     }

@@ -1,46 +1,46 @@
-//! What the kernel's events mean: which path changed how, and which directories are to be watched next. Pure.
+//! The meaning of the kernel's events: which path changed how, and which directories to watch next. Pure.
 
 use std::collections::{HashMap, HashSet};
 
 use berth_domain::agent::runtime::{Change, ChangeKind};
 use rustix::fs::inotify::ReadFlags;
 
-/// An event as the kernel tells it.
+/// An event of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Raw {
     /// The watched thing.
     pub descriptor: i32,
     /// What happened.
     pub flags: ReadFlags,
-    /// What the two halves of a move have in common.
+    /// The number that the two halves of a move share.
     pub cookie: u32,
     /// The name within a directory.
     pub name: Option<String>,
 }
 
-/// What follows from an event.
+/// The consequence of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Readers are told.
+    /// Tell the readers.
     Tell(Change),
-    /// Readers are told, if there is such a path.
+    /// Tell the readers, if there is such a path.
     TellIfThere(Change),
-    /// Readers are told that something was missed.
+    /// Tell the readers that events are missing.
     Overflow,
-    /// This directory is to be watched; what is in it already is told by [`Tree::found`].
+    /// Watch this directory; [`Tree::found`] reports what it already contains.
     Enter(String),
-    /// This is not to be watched any more.
+    /// Stop watching this.
     Leave(i32),
 }
 
-/// What is watched.
+/// The watched paths.
 #[derive(Debug, Default)]
 pub struct Tree {
     recursive: bool,
     paths: HashMap<i32, String>,
-    /// What was told when a new directory was looked at, and the kernel may tell once more.
+    /// Entries that were reported when a new directory was read, and that the kernel may report once more.
     told: HashSet<(i32, String)>,
-    /// The first half of a move: its cookie, its path, whether it is a directory.
+    /// The first half of a move: its cookie, its path, and whether it is a directory.
     moving: Option<(u32, String, bool)>,
 }
 
@@ -55,24 +55,24 @@ impl Tree {
         self.paths.len()
     }
 
-    /// Notes that a path is watched now.
+    /// Notes that a path is now watched.
     pub fn watched(&mut self, descriptor: i32, path: String) {
         self.paths.insert(descriptor, path);
     }
 
-    /// Notes what a new directory holds already.
+    /// Notes an entry that a new directory already contains.
     pub fn found(&mut self, descriptor: i32, name: &str) -> Option<Change> {
         let path = join(self.paths.get(&descriptor)?, name);
         let new = self.told.insert((descriptor, name.to_owned()));
         new.then(|| change(ChangeKind::Created, path))
     }
 
-    /// Whether the second half of a move is waited for.
+    /// Whether the second half of a move is still to come.
     pub fn is_moving(&self) -> bool {
         self.moving.is_some()
     }
 
-    /// The second half did not come: it went out of what is watched.
+    /// The second half did not come: the thing moved out of the watched tree.
     pub fn settle(&mut self) -> Vec<Effect> {
         let Some((_, path, directory)) = self.moving.take() else { return Vec::new() };
         let mut effects = if directory { self.leave(&path) } else { Vec::new() };
@@ -82,7 +82,7 @@ impl Tree {
         effects
     }
 
-    /// What follows from an event.
+    /// The consequences of an event.
     pub fn event(&mut self, raw: Raw) -> Vec<Effect> {
         if raw.flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             self.told.clear();
@@ -112,7 +112,7 @@ impl Tree {
         } else if raw.flags.contains(ReadFlags::MOVED_TO) {
             self.moved_to(path, directory, effects);
         } else if is_temporary(&path) {
-            // What is being written has no name yet.
+            // A file that is still being written has no name yet.
         } else if raw.flags.contains(ReadFlags::CREATE) {
             if !self.told.remove(&told()) {
                 effects.push(Effect::Tell(change(ChangeKind::Created, path.clone())));
@@ -130,7 +130,7 @@ impl Tree {
 
     fn moved_to(&mut self, to: String, directory: bool, effects: &mut Vec<Effect>) {
         match self.moving.take() {
-            // The last step of writing a file anew.
+            // The last step of replacing a file.
             Some((_, from, _)) if is_temporary(&from) => effects.push(Effect::Tell(change(ChangeKind::Modified, to))),
             Some((_, from, directory)) => {
                 if directory {
@@ -166,7 +166,7 @@ impl Tree {
     }
 }
 
-/// What happened to the watched thing itself. Of a directory only its end counts; its entries tell the rest.
+/// What happened to the watched thing itself. For a directory only its end counts; its entries report the rest.
 fn own(flags: ReadFlags, path: String, effects: &mut Vec<Effect>) {
     if flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
         effects.push(Effect::Tell(change(ChangeKind::Removed, path)));
@@ -183,17 +183,17 @@ fn join(parent: &str, name: &str) -> String {
     if parent == "." { name.to_owned() } else { format!("{parent}/{name}") }
 }
 
-/// What follows `from` in a path that is it or is below it.
+/// The rest of a path after `from`, if it is `from` or below it.
 fn below<'a>(path: &'a str, from: &str) -> Option<&'a str> {
     path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether a name may be the kernel's for a file that has none: its number.
+/// Whether a name may be the kernel's for a file without a name: its number.
 fn is_nameless(name: &str) -> bool {
     name.strip_prefix('#').is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Whether a path is that of a file on its way to replace another one.
+/// Whether a path belongs to a file that is about to replace another one.
 fn is_temporary(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     name.strip_prefix(".berth-").is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_hexdigit()))

@@ -1,4 +1,4 @@
-//! Archives: there and back, and evil ones.
+//! Archives: packing, unpacking, and malicious ones.
 
 use http::{Method, StatusCode};
 use serde_json::json;
@@ -22,7 +22,7 @@ fn header(kind: EntryType, size: u64) -> Header {
 /// An archive with one entry, whatever its name.
 fn one(kind: EntryType, name: &str, link: Option<&str>, content: &[u8]) -> Vec<u8> {
     let mut header = header(kind, content.len() as u64);
-    // The crate's own setters refuse what is evil.
+    // The crate's own setters refuse malicious names.
     header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
     if let Some(link) = link {
         header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
@@ -33,7 +33,7 @@ fn one(kind: EntryType, name: &str, link: Option<&str>, content: &[u8]) -> Vec<u
     builder.into_inner().unwrap()
 }
 
-/// Archives one after the other, as one.
+/// Several archives, one after the other, as one.
 fn joined(archives: &[Vec<u8>]) -> Vec<u8> {
     let mut all = archives.iter().flat_map(|archive| &archive[..archive.len() - 1024]).copied().collect::<Vec<_>>();
     all.extend([0; 1024]);

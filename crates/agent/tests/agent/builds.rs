@@ -1,4 +1,4 @@
-//! A disk that is built: layers, copies and programs. The workspace stands for the disk.
+//! A disk that a build makes: layers, copies and programs. The workspace stands for the disk.
 
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
@@ -55,7 +55,7 @@ pub async fn bare() -> (Agent, Client) {
     (agent, client)
 }
 
-/// Whether this test may give files away.
+/// Whether this test may change owners.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -251,7 +251,7 @@ async fn attributes_and_long_names_arrive() {
     let mut value = [0; 16];
     match rustix::fs::getxattr(&path, c"user.berth", &mut value) {
         Ok(length) => assert_eq!(&value[..length], b"value"),
-        // Not every file system of a host has them.
+        // Some file systems of hosts have no attributes.
         Err(error) => assert_eq!(error, rustix::io::Errno::OPNOTSUPP),
     }
     unpack(&client, "", b"no archive".repeat(100)).await.refused(400, "invalid_archive");
@@ -275,7 +275,7 @@ async fn what_is_at_a_path_is_told() {
     client.get("/control/stat").await.names(&["path"]);
 }
 
-/// Runs a program, and gives what it said and how it ended.
+/// Runs a program; returns its output and how it ended.
 async fn run(client: &Client, other: Value) -> (Vec<String>, OutputEvent) {
     let mut body = json!({"argv": ["sh", "-c", "true"], "cwd": "/", "network": true, "timeout_seconds": 60});
     if !is_root() {

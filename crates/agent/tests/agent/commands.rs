@@ -66,7 +66,7 @@ async fn lines_come_when_they_are_said_and_whole() {
         other => panic!("{other:?}"),
     };
     assert_eq!(next().await, Output { line: Some("first".into()), offset: 0, ..Output::default() });
-    // Longer than any wait after which half a line might come.
+    // Longer than any pause after which half a line might be sent.
     tokio::time::sleep(Duration::from_millis(300)).await;
     agent.write("go", b"");
     assert_eq!(next().await, Output { line: Some("name? last".into()), offset: 6, ..Output::default() });
@@ -243,7 +243,7 @@ async fn time_is_up_gently() {
     let (_agent, client) = Agent::start().await;
     let body = json!({"cmd": "trap 'echo asked; exit 3' TERM; while :; do sleep 0.05; done", "timeout_seconds": 1});
     let events = client.command(body).await.all().await;
-    // A shell may tell that its child was asked, too.
+    // The shell may report the child's signal, too.
     assert_eq!(lines(&events, false).last().map(|(_, line, _)| line.as_str()), Some("asked"));
     assert_eq!(*exit(&events), Exit { code: Some(3), signal: None, timed_out: true });
 }
@@ -261,7 +261,7 @@ async fn who_ignores_that_time_is_up_is_killed_with_all_its_group() {
     until("the child's end", || !alive(&child)).await;
 }
 
-/// Runs a command, learns its number, and goes away.
+/// Runs a command, learns its number, and leaves.
 async fn leave(agent: &Agent, body: Value) -> String {
     let client = agent.client().await;
     let mut events = client.events(posting("/runtime/commands", &body)).await;

@@ -1,4 +1,4 @@
-//! What the host asks: identity, standing still, metrics; and who may ask what.
+//! What the host asks for: identity, freezing, metrics; and who may ask for what.
 
 use std::path::PathBuf;
 
@@ -85,7 +85,7 @@ async fn metrics_count_what_runs() {
     assert_eq!(client.get("/control/metrics").await.ok().json()["running"], 1);
 }
 
-/// A cgroup of the test's own, where it may have one.
+/// A cgroup for the test, if it may make one.
 struct Group(PathBuf);
 
 impl Group {

@@ -1,4 +1,4 @@
-//! What others take from a disk, and what arrives of it.
+//! What a copy takes from a disk, and what arrives.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -12,7 +12,7 @@ use tar::{Archive, EntryType};
 use crate::builds::{DIRECTORY, FILE, bare, file, is_root, layer, read, unpack};
 use crate::harness::Client;
 
-/// Packs what sources stand for.
+/// Packs the files that match the sources.
 async fn pack(client: &Client, sources: &[&str], to: &str, into: bool) -> Vec<u8> {
     let body = json!({"sources": sources, "to": to, "into": into});
     let reply = client.post("/control/pack", body).await.ok();
@@ -72,7 +72,7 @@ async fn another_disk_takes_what_it_copies() {
         .await
         .names(&["to"]);
     client.post("/control/pack", json!({"sources": ["[", "a"], "to": "x"})).await.names(&["to", "into"]);
-    // What is packed here unpacks elsewhere as it was.
+    // What is packed here unpacks unchanged elsewhere.
     unpack(&client, "?keep", pack(&client, &["out"], "/copy", false).await).await.ok();
     assert_eq!(std::fs::metadata(agent.path("copy/app")).unwrap().permissions().mode() & 0o7777, 0o755);
     assert_eq!(std::fs::read_link(agent.path("copy/l")).unwrap(), Path::new("app"));
@@ -84,7 +84,7 @@ async fn names_of_one_file_and_attributes_arrive() {
     layer(&client, &[file("out/a", "1"), (EntryType::Link, "out/sub/b", "out/a", 0o644, 0), file("out/c", "2")]).await;
     let value = b"a\nb=c";
     let set = |path: &str| setxattr(agent.path(path), "user.berth", value, XattrFlags::empty());
-    // Not every file system of a host has them.
+    // Some file systems of hosts have no attributes.
     let has = set("out/a").map_or_else(
         |error| {
             assert_eq!(error, Errno::OPNOTSUPP);

@@ -100,7 +100,7 @@ async fn a_file_that_is_written_anew_meanwhile_is_read() {
     agent.write("tick", b"0123456789");
     let over = Arc::new(AtomicBool::new(false));
     let (stop, path) = (over.clone(), agent.workspace().join("tick"));
-    // What a shell does that writes `>tick` again and again.
+    // What a shell does for `>tick`, again and again.
     let writer = std::thread::spawn(move || {
         while !stop.load(Ordering::Relaxed) {
             std::fs::write(&path, b"0123456789").unwrap();
@@ -284,7 +284,7 @@ async fn a_full_disk_is_told_and_the_old_file_stays() {
         let options = c"size=64k,mode=0777";
         rustix::mount::mount("tmpfs", &mounted, "tmpfs", rustix::mount::MountFlags::NODEV, Some(options)).unwrap();
         let path = "/runtime/files/content?path=small/a";
-        // A mount below the workspace is a part of it.
+        // A mount below the workspace is part of it.
         client.put(path, "old").await.ok();
         let full = client.put(path, vec![0; 1_000_000]).await;
         let kept = client.get(path).await;
@@ -292,7 +292,7 @@ async fn a_full_disk_is_told_and_the_old_file_stays() {
         full.refused(507, "no_space");
         assert_eq!(kept.bytes, "old");
     } else {
-        // Nobody else can make a small disk; what the kernel's error becomes, a test beside the code tells.
+        // Only root can make a small disk; a unit test checks the translation of the kernel's error.
         let refused = rustix::mount::mount("tmpfs", agent.path("."), "tmpfs", rustix::mount::MountFlags::NODEV, None);
         assert_eq!(refused, Err(rustix::io::Errno::PERM));
     }

@@ -20,12 +20,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-/// How long anything may take that happens at all.
+/// How long to wait for anything that happens at all.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 pub const TOKEN: &str = "a-token";
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
-/// The body of a request: everything at once, or as a channel gives it.
+/// The body of a request: complete, or through a channel.
 pub type Upload = http_body_util::combinators::UnsyncBoxBody<Bytes, Error>;
 
 pub fn whole(bytes: impl Into<Bytes>) -> Upload {
@@ -64,7 +64,7 @@ impl Reply {
         serde_json::from_slice(&self.bytes).unwrap_or_else(|_| panic!("{} {:?}", self.status, self.bytes))
     }
 
-    /// That it was refused with a status and a code.
+    /// Asserts a refusal with a status and a code.
     #[track_caller]
     pub fn refused(&self, status: u16, code: &str) {
         let body: ErrorBody = serde_json::from_slice(&self.bytes).expect("a refusal");
@@ -72,7 +72,7 @@ impl Reply {
         assert!(!body.message.is_empty());
     }
 
-    /// That it was refused for these fields.
+    /// Asserts a refusal of these fields.
     #[track_caller]
     pub fn names(&self, fields: &[&str]) {
         self.refused(400, "invalid_request");
@@ -135,7 +135,7 @@ impl Events {
         Some(OutputEvent::parse(&event.name, &event.data).unwrap_or_else(|e| panic!("{event:?} {e}")))
     }
 
-    /// Everything to the end; there is one last event, and it is the last.
+    /// Everything to the end; exactly one event is a last one, and it comes last.
     pub async fn all(mut self) -> Vec<OutputEvent> {
         let mut all = Vec::new();
         while let Some(event) = self.output().await {
@@ -147,7 +147,7 @@ impl Events {
     }
 }
 
-/// What a frame of output tells.
+/// The content of a frame of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     Output { stderr: bool, offset: u64, bytes: Vec<u8> },
@@ -162,7 +162,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// The next frame that tells something.
+    /// The next frame with content.
     pub async fn next(&mut self) -> Told {
         tokio::time::timeout(PATIENCE, self.wait()).await.expect("a frame in time")
     }
@@ -209,7 +209,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Begins a session on a stream, after a marker.
+    /// Sends a marker and begins a session on a stream.
     pub async fn greet(mut stream: UnixStream, nonce: [u8; 16]) -> Self {
         stream.write_all(&marker(nonce)).await.unwrap();
         let mut answer = Answer::to(nonce);
@@ -271,7 +271,7 @@ impl Client {
         self.call(posting(path, &body)).await
     }
 
-    /// Events of a request that is granted.
+    /// Events of a request that the agent accepts.
     pub async fn events(&self, request: Request<Upload>) -> Events {
         let response = self.send(request).await;
         assert_eq!(
@@ -281,7 +281,7 @@ impl Client {
         Events::new(response.into_body())
     }
 
-    /// Runs a command and gives what it writes as frames.
+    /// Runs a command and returns its output as frames.
     pub async fn frames(&self, body: Value) -> Frames {
         let mut request = posting("/runtime/commands", &body);
         request.headers_mut().insert("accept", output::CONTENT_TYPE.parse().unwrap());
@@ -296,17 +296,17 @@ impl Client {
         frames
     }
 
-    /// Runs a command and gives its events.
+    /// Runs a command and returns its events.
     pub async fn command(&self, body: Value) -> Events {
         self.events(posting("/runtime/commands", &body)).await
     }
 
-    /// Runs a command to its end and gives everything.
+    /// Runs a command to its end and returns all events.
     pub async fn run(&self, cmd: &str) -> Vec<OutputEvent> {
         self.command(json!({ "cmd": cmd })).await.all().await
     }
 
-    /// Starts a process and gives its number.
+    /// Starts a process and returns its number.
     pub async fn start(&self, body: Value) -> i64 {
         let reply = self.post("/runtime/processes", body).await.ok();
         assert_eq!(reply.status, StatusCode::CREATED);
@@ -332,7 +332,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// The account of a test: somebody else where the test may be, so that permissions count.
+    /// The account of a test: another one than its own if the test may, so that permissions count.
     fn account() -> (String, u32) {
         let own = rustix::process::geteuid();
         let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
@@ -354,7 +354,7 @@ impl Agent {
         let workspace = folder.path().join("work");
         std::fs::create_dir(&workspace).unwrap();
         std::os::unix::fs::chown(&workspace, Some(uid), None).unwrap();
-        // Whoever runs the tests may ignore signals, as nohup does.
+        // The developer's shell may ignore signals, as nohup does.
         let process = Command::new("env")
             .arg("--default-signal")
             .arg(env!("CARGO_BIN_EXE_berth-agent"))
@@ -388,7 +388,7 @@ impl Agent {
         self.process.id()
     }
 
-    /// Writes a file as the user would.
+    /// Writes a file, owned by the user.
     pub fn write(&self, path: &str, content: &[u8]) {
         let path = self.path(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -396,7 +396,7 @@ impl Agent {
         self.give(&path);
     }
 
-    /// Gives everything on the way to a path to the user.
+    /// Makes the user the owner of every part of a path.
     pub fn give(&self, path: &Path) {
         let (_, uid) = Self::account();
         for path in path.ancestors().take_while(|path| *path != self.workspace()) {
@@ -422,7 +422,7 @@ impl Agent {
 }
 
 impl Client {
-    /// Gives an identity, with other fields than usual.
+    /// Gives the agent an identity, with other fields than usual.
     pub async fn identify(&self, other: Value) -> Reply {
         let mut body = json!({"sandbox_id": "s", "token": TOKEN, "hostname": "box", "machine_id": "0".repeat(32),
             "entropy": "AAAAAAAAAAAAAAAAAAAAAA==", "unix_micros": 1_790_000_000_000_000_i64});
@@ -435,19 +435,19 @@ impl Client {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // It takes what it started with it.
+        // The agent ends what it started.
         let pid = rustix::process::Pid::from_child(&self.process);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         let _ = self.process.wait();
     }
 }
 
-/// Waits until something holds that nobody announces.
+/// Polls until a condition holds for which there is no notification.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     until_async(what, async || holds()).await;
 }
 
-/// The same, where it has to be asked for.
+/// The same for an async condition.
 pub async fn until_async(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !holds().await {

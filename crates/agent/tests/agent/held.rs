@@ -1,4 +1,4 @@
-//! Output that comes faster than it is read: who waits for whom, and what ends that.
+//! Output that comes faster than a client reads it: who waits for whom, and what ends that.
 
 use berth_domain::agent::STREAM_WINDOW;
 use berth_domain::agent::runtime::{Exit, OutputEvent};
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::harness::{Agent, Client, Events, posting, request, until, until_async, whole};
 
 const MIB: u64 = 1024 * 1024;
-/// What a reader may be behind, what is under way to him, pipes, and what a program writes between two notes.
+/// How far a reader may be behind, plus what is on its way, in pipes, and between two notes of the program.
 const UNDER_WAY: u64 = MIB + STREAM_WINDOW as u64 + 2 * MIB;
 
-/// The text of an event, which must follow what came before.
+/// The text of an event, which must continue the earlier ones.
 fn follows(event: &OutputEvent, offset: &mut u64) -> Option<String> {
     let OutputEvent::Output { output, .. } = event else {
         assert!(!matches!(event, OutputEvent::Truncated { .. }), "{event:?}");
@@ -23,7 +23,7 @@ fn follows(event: &OutputEvent, offset: &mut u64) -> Option<String> {
     Some(text)
 }
 
-/// Everything to the end, with nothing missing: its bytes, and the end.
+/// Everything to the end without gaps: its bytes, and the exit.
 async fn rest(mut events: Events, mut offset: u64) -> (u64, Exit) {
     loop {
         match events.output().await.expect("an exit") {
@@ -33,7 +33,7 @@ async fn rest(mut events: Events, mut offset: u64) -> (u64, Exit) {
     }
 }
 
-/// Starts what writes for ever, and gives its number.
+/// Starts a program that writes for ever; returns its number.
 async fn flood(client: &Client, mut body: Value) -> (Events, i32) {
     body["cmd"] = json!("yes 0123456789012345678901234567890123456789012345678901234567890");
     let mut events = client.command(body).await;
@@ -52,7 +52,7 @@ async fn written(client: &Client, pid: i32) -> u64 {
     last.unwrap_or(0)
 }
 
-/// Waits until a process has written as much as it may while nobody reads.
+/// Waits until a process has written as much as it may without a reader.
 async fn held(client: &Client, pid: i32) {
     let full = u64::from(STREAM_WINDOW) / 2 + MIB;
     until_async("as much output as may be", async || written(client, pid).await > full).await;
@@ -191,7 +191,7 @@ async fn a_held_command_waits_for_a_reader_who_comes_back() {
     for _ in 0..2000 {
         follows(&events.output().await.unwrap(), &mut offset);
     }
-    // Who comes while the old one is still there takes over, and who only looks holds nobody.
+    // A reader that comes while the old one is there takes over; one that only looks delays nobody.
     let second = agent.client().await;
     let mut next = holding(&second, pid, offset).await;
     for _ in 0..2000 {

@@ -1,4 +1,4 @@
-//! Paths that lead out of the workspace, by their words, by links, and by races.
+//! Paths that lead out of the workspace, by their text, by links, and by races.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +43,7 @@ async fn prepared() -> (Agent, Client) {
     let outside = agent.folder.path().join("out");
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("file"), SECRET).unwrap();
-    // Whoever reached it could change it.
+    // So that whoever reached it could change it.
     std::fs::set_permissions(&outside, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     std::fs::set_permissions(outside.join("file"), std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
     agent.write("own", b"own");
@@ -60,7 +60,7 @@ async fn words_do_not_lead_out() {
         for (route, reply) in every(&client, path).await {
             assert_eq!(reply.status, 400, "{route} {path:?}");
             let code = reply.json()["code"].clone();
-            // A NUL in a query is text like any other; in a field it breaks the field's rule.
+            // In a query a NUL is ordinary text; in a field it breaks the field's rule.
             assert!(
                 code == "invalid_path" || (path.contains('\0') && code == "invalid_request"),
                 "{route} {path:?} {code}"
@@ -111,7 +111,7 @@ async fn links_within_are_followed() {
     client.put("/runtime/files/content?path=loop", "x").await.refused(400, "invalid_path");
 }
 
-/// Swaps a directory and a link that leads out, until it is told to stop.
+/// Swaps a directory and a link that leads out, until told to stop.
 fn swapping(agent: &Agent, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     let (dir, link) = (agent.path("here"), agent.path("there"));
     std::fs::create_dir(&dir).unwrap();

@@ -157,7 +157,7 @@ async fn signals_reach_the_group() {
     client.post(&path, json!({})).await.names(&["signal"]);
     assert_eq!(client.post(&path, json!({"signal": "SIGUSR1"})).await.status, StatusCode::NO_CONTENT);
     let rest = events.all().await;
-    // A shell may tell that its child got it, too.
+    // The shell may report that its child got the signal, too.
     assert!(text(&rest).iter().any(|(_, line)| line == "caught"), "{rest:?}");
     assert!(matches!(rest.last(), Some(OutputEvent::Exit(Exit { code: Some(5), .. }))));
     client.post(&path, json!({"signal": "SIGINT"})).await.refused(409, "process_ended");

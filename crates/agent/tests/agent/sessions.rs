@@ -1,4 +1,4 @@
-//! Where sessions begin, on a stream that holds anything.
+//! Where sessions begin, on a stream with arbitrary bytes.
 
 use berth_domain::agent::MAX_FRAME;
 use berth_domain::agent::marker::{Answer, PREFACE, marker};
@@ -68,7 +68,7 @@ async fn another_session_begins_amid_a_broken_one() {
     for round in 0..3_u8 {
         stream.write_all(&marker([round; 16])).await.unwrap();
         answered(&mut stream, [round; 16]).await;
-        // The session of a host that was replaced in the middle of a frame: 100 bytes of data are announced.
+        // The session of a host that was replaced in the middle of a frame, which announces 100 bytes of data.
         let half = [&PREFACE[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0], &[0, 0, 100, 0, 0, 0, 0, 0, 1], &[7; 10]].concat();
         stream.write_all(&half).await.unwrap();
         let filler = vec![0xff; MAX_FRAME as usize];

@@ -52,7 +52,7 @@ impl Seat {
         }
     }
 
-    /// Reads until something was shown.
+    /// Reads until the terminal has shown a text.
     async fn shows(&mut self, text: &str) {
         while !String::from_utf8_lossy(&self.seen).contains(text) {
             match self.frame().await {
@@ -86,7 +86,7 @@ async fn what_was_typed_right_before_a_connection_dropped_is_executed() {
     for number in 0..20 {
         let seat = Seat::take(&client, "?cmd=exec+sh").await;
         seat.types(&format!("touch typed{number}; exit\n")).await;
-        // The frame is under way, and the reset is right behind it.
+        // The frame is on its way, and the reset right behind it.
         tokio::task::yield_now().await;
         drop(seat);
         until("what was typed", || agent.path(&format!("typed{number}")).exists()).await;
@@ -200,7 +200,7 @@ async fn signals_reach_what_runs_in_the_foreground() {
     seat.tells(json!({"what": 1})).await;
     assert!(matches!(seat.says().await, Some(FromServer::Error { .. })));
     seat.tells(json!({"type": "signal", "signal": "SIGHUP"})).await;
-    // The shell may not have handed the foreground over yet; then it is the one who ends.
+    // The shell may not have given the foreground away yet; then the signal ends the shell.
     loop {
         match seat.frame().await {
             Some(Frame::Bytes(bytes)) => seat.seen.extend(bytes),
@@ -273,7 +273,7 @@ async fn one_that_ended_is_told_of_once_more() {
     let seat = Seat::take(&dropped, "?cmd=while+%5B+!+-e+go+%5D%3B+do+sleep+0.01%3B+done%3B+echo+last%3B+exit+9").await;
     let id = seat.id.clone();
     drop((seat, dropped));
-    // The attachment is gone once a later request of another session is answered after the agent saw it go.
+    // Once the agent has answered a later request of another session, it has seen the attachment go.
     agent.write("go", b"");
     let mut late = Seat::take(&client, &format!("?id={id}")).await;
     late.shows("last").await;

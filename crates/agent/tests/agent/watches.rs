@@ -1,4 +1,4 @@
-//! Watches: what changes, deeper down, and across a dropped connection.
+//! Watches: changes, deeper ones too, and across a dropped connection.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn change(event: &Event) -> Change {
     serde_json::from_str(&event.data).unwrap()
 }
 
-/// Reads until a change came.
+/// Reads until a change comes.
 async fn sees(events: &mut Events, kind: ChangeKind, path: &str, to: Option<&str>) -> Event {
     let wanted = Change { kind, path: path.into(), to: to.map(Into::into) };
     loop {

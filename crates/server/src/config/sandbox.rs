@@ -15,7 +15,7 @@ pub struct Sandbox {
     pub resuming_seconds: i64,
     /// Deadline of `Restoring`.
     pub restoring_seconds: i64,
-    /// Deadline of a snapshot, from its checkpoint on.
+    /// Deadline of a snapshot, counted from its cut.
     pub snapshot_seconds: i64,
     /// Deadline of a template: its build and its first boot.
     pub template_seconds: i64,
