@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line: every command and its options.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ pub enum Command {
         /// Take the database from the data folder that keeps it: that folder is gone, or its database was moved here
         #[arg(long)]
         take_over: bool,
-        /// Begin with another key of secrets, because the old one is lost: everybody's access token ends
+        /// Begin with another key of secrets, because the old one is lost: all access tokens become invalid
         #[arg(long)]
         new_secrets_key: bool,
     },
@@ -43,13 +43,13 @@ pub enum Command {
         /// The new file
         file: PathBuf,
     },
-    /// Tell what this machine can do and what is missing
+    /// Show what this machine can do and what is missing
     Doctor(ServiceArgs),
     /// Sign in
     Login(session::LoginArgs),
     /// Make an account and sign in
     Signup(session::SignupArgs),
-    /// Sign-ins that are kept here: which there are, and which one commands use
+    /// Sign-ins that are kept on this machine: list them, and choose the one that commands use
     #[command(subcommand)]
     Context(context::ContextCommand),
     /// Sign out
@@ -82,7 +82,7 @@ pub enum Command {
     Key(key::KeyCommand),
     /// What was done in the organization, by whom
     Audit(audit::AuditArgs),
-    /// Your referral code, and whom you brought
+    /// Your referral code, and the people who signed up with it
     Referral {
         #[command(subcommand)]
         command: Option<referral::ReferralCommand>,
@@ -110,7 +110,7 @@ pub enum Command {
     Model(model::ModelCommand),
     /// Talk to a model
     Chat(chat::ChatArgs),
-    /// Speak a text, into a file or to whoever reads
+    /// Speak a text, into a file or to standard output
     Speak(speak::SpeakArgs),
     /// What the project's requests to models took: tokens of prompts and answers, and cost
     Usage(usage::UsageArgs),
@@ -121,14 +121,14 @@ pub enum Command {
         #[command(subcommand)]
         command: Option<quota::QuotaCommand>,
     },
-    /// Print what a shell reads to complete commands and names: source <(berth completions bash)
+    /// Print a script with which a shell completes commands and names: source <(berth completions bash)
     Completions {
-        /// Which shell
+        /// The shell
         shell: Shell,
     },
 }
 
-/// What a service is told; it wins over the environment, which wins over the file.
+/// The settings of a service; they win over the environment, which wins over the file.
 #[derive(Args)]
 pub struct ServiceArgs {
     /// Configuration file
@@ -140,10 +140,10 @@ pub struct ServiceArgs {
     /// Folder of everything the service keeps [env: BERTH_DATA_DIR]
     #[arg(long, value_name = "FOLDER")]
     pub data_dir: Option<PathBuf>,
-    /// Address people reach the service at, like https://berth.example.com [env: BERTH_BASE_URL]
+    /// Address at which people reach the service, like https://berth.example.com [env: BERTH_BASE_URL]
     #[arg(long, value_name = "URL")]
     pub base_url: Option<String>,
-    /// What is logged, like info or berth_server=debug,info [env: BERTH_LOG]
+    /// What to log, like info or berth_server=debug,info [env: BERTH_LOG]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
     /// How log lines look: auto, json or text [env: BERTH_LOG_FORMAT]

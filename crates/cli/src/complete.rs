@@ -1,7 +1,7 @@
-//! What a shell offers for a word that was begun: names of what there is.
+//! Completes words for a shell: with the names of existing things.
 //!
-//! The shell calls `berth` at every press of its key. Whatever goes wrong then, nothing is said and nothing is offered,
-//! and a service that does not answer at once is not waited for.
+//! The shell calls `berth` at every press of its key. Whatever goes wrong then, `berth` prints nothing and offers
+//! nothing, and it does not wait for a slow service.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -18,12 +18,12 @@ use crate::context::Context;
 use crate::credentials::Store;
 use crate::global::Global;
 
-/// How long the service is waited for.
+/// How long to wait for the service.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The variable by which a shell says that it asks.
+/// The variable with which a shell asks for completions.
 const ASKS: &str = "BERTH_COMPLETE";
 
-/// What an argument names.
+/// The kind of thing that an argument names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Vm,
@@ -41,18 +41,18 @@ enum Kind {
     Context,
 }
 
-/// Makes the whole command line, which makes what a shell is offered.
+/// Builds the whole command line, which in turn determines what to offer a shell.
 pub type Grammar = fn() -> Command;
 
-/// Answers a shell, if one asks, and ends the program then.
+/// If a shell asks, answers it and ends the program.
 pub fn answer(grammar: Grammar) {
     CompleteEnv::with_factory(grammar).var(ASKS).complete();
 }
 
-/// Prints what a shell reads to ask this program from now on.
+/// Prints the script with which a shell asks this program.
 pub fn register(shell: Shell) -> Result<()> {
     let typed = std::env::args_os().next().unwrap_or_else(|| "berth".into());
-    // A program that was typed with its folder need not be in the search path.
+    // A program typed with its folder need not be in the search path.
     let has_folder = Path::new(&typed).components().count() > 1;
     let program = if has_folder { std::env::current_exe()? } else { typed.into() };
     let program = program.to_string_lossy();
@@ -62,8 +62,8 @@ pub fn register(shell: Shell) -> Result<()> {
     Ok(())
 }
 
-/// Lets an argument of a command, which stands at this path, be completed by names, if it names something. A line that
-/// is not whole is read with `grammar`.
+/// Lets a shell complete an argument of the command at this path with names, if the argument names something. `grammar`
+/// parses the unfinished line.
 pub fn completed(arg: Arg, path: &[&str], grammar: Grammar) -> Arg {
     match kind(arg.get_id().as_str(), arg.is_positional(), path) {
         Some(kind) => arg.add(ArgValueCompleter::new(move |begun: &OsStr| candidates(kind, begun, grammar))),
@@ -71,10 +71,10 @@ pub fn completed(arg: Arg, path: &[&str], grammar: Grammar) -> Arg {
     }
 }
 
-/// What an argument names, by its name and its command's place.
+/// The kind of thing that an argument names, from its own name and its command's path.
 fn kind(id: &str, positional: bool, path: &[&str]) -> Option<Kind> {
     Some(match (id, path.first().copied().unwrap_or_default()) {
-        // Administrators name what is not their own.
+        // Administrators name things that are not their own.
         (_, "admin") => return None,
         ("vm" | "vms", _) => Kind::Vm,
         ("sandbox" | "sandboxes", _) => Kind::Sandbox,
@@ -110,12 +110,12 @@ fn found(kind: Kind, grammar: Grammar) -> Result<Vec<String>> {
     let global = line(std::env::args_os().skip_while(|word| word != "--").skip(1), grammar)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found = runtime.block_on(async { tokio::time::timeout(PATIENCE, ask(&global, kind)).await });
-    // What still goes on, like a name that is looked up, is not waited for.
+    // Does not wait for unfinished work, such as looking up a name.
     runtime.shutdown_background();
     found?
 }
 
-/// The global options of a line that is not whole.
+/// The global options of an unfinished line.
 fn line(words: impl IntoIterator<Item = OsString>, grammar: Grammar) -> Result<Global> {
     let command = grammar().ignore_errors(true);
     Ok(Global::from_arg_matches(&command.try_get_matches_from(words)?)?)

@@ -1,4 +1,4 @@
-//! Who calls which service, about which project: the command line over what was kept at sign-in.
+//! Who calls which service, about which project: from the command line and the kept sign-in.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,12 +10,12 @@ use crate::failure::Failure;
 use crate::global::Global;
 use crate::output::Look;
 
-/// Where a service listens by default.
+/// The default address of a service.
 pub const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 /// The variable of a project's API key; it wins over every sign-in.
 pub const API_KEY: &str = "BERTH_API_KEY";
 
-/// The API key that commands call with, if there is one.
+/// The API key for commands, if there is one.
 pub fn api_key() -> Option<String> {
     std::env::var(API_KEY).ok().filter(|key| !key.is_empty())
 }
@@ -24,7 +24,7 @@ pub fn api_key() -> Option<String> {
 pub struct Context {
     /// The service, with a credential.
     pub client: Client,
-    /// How to print what is asked for.
+    /// How to print results.
     pub look: Look,
     kept_as: Option<String>,
     org: Option<String>,
@@ -37,7 +37,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The context of whoever calls: a program with `BERTH_API_KEY`, or a person.
+    /// The context of the caller: a program with `BERTH_API_KEY`, or a person.
     pub async fn any(global: &Global) -> Result<Self> {
         match api_key() {
             Some(key) => Self::with_api_key(global, key).await,
@@ -45,7 +45,7 @@ impl Context {
         }
     }
 
-    /// The context of a person, for what no API key may do.
+    /// The context of a person, for what an API key may not do.
     pub fn person(global: &Global) -> Result<Self> {
         match api_key() {
             Some(_) => Err(Failure::not_allowed(format!(
@@ -55,8 +55,8 @@ impl Context {
         }
     }
 
-    /// A key belongs to one project, so that what was kept of a person's sign-in says nothing about it: where none is
-    /// named, the key tells which.
+    /// A key belongs to one project, so a person's kept sign-in says nothing about it: if the caller names no project,
+    /// the service says which project is the key's.
     async fn with_api_key(global: &Global, key: String) -> Result<Self> {
         let client = Client::new(&address(global, None)?)?.with_api_key(key);
         let mut context = Self::new(global, client, None);
@@ -66,7 +66,7 @@ impl Context {
                     context.org.get_or_insert(own.organization.slug);
                     context.project.get_or_insert(own.project.slug);
                 }
-                // A service of an older version does not tell.
+                // An older service does not say.
                 Err(error) if error.status() == Some(404) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -74,8 +74,8 @@ impl Context {
         Ok(context)
     }
 
-    /// The context of a signed-in person; `BERTH_TOKEN` is a token for programs that keep none. It may be another
-    /// person's than the sign-in that is kept, so that nothing is changed of that.
+    /// The context of a signed-in person; `BERTH_TOKEN` is a token for programs that keep none. It may belong to
+    /// another person than the kept sign-in, so nothing of that is changed.
     fn signed_in(global: &Global) -> Result<Self> {
         let (url, kept) = kept(global)?;
         match (std::env::var("BERTH_TOKEN"), kept) {
@@ -97,7 +97,7 @@ impl Context {
         let kept_as = kept.as_ref().map(|kept| kept.name.clone());
         let (kept_org, kept_project) = kept.map(|k| (k.org, k.project)).unzip();
         let named = |given: Option<String>, kept: Option<String>| given.or(kept).filter(|n| !n.is_empty());
-        // An option hides what the environment says.
+        // A typed option hides the environment.
         let unless_typed = |given: &Option<String>, typed: bool, variable: &str| {
             if typed { std::env::var(variable).ok().filter(|value| !value.is_empty()) } else { given.clone() }
         };
@@ -117,24 +117,24 @@ impl Context {
         }
     }
 
-    /// Whether nothing is shown of what is going on: no person reads.
+    /// Whether to show no progress, because no person reads it.
     pub const fn is_quiet(&self) -> bool {
         !self.look.is_for_people()
     }
 
-    /// The organization that commands mean.
+    /// The organization that commands use.
     pub fn org(&self) -> Result<&str> {
         self.org.as_deref().ok_or_else(|| Failure::usage("Name the organization: --org ORG, or BERTH_ORG"))
     }
 
-    /// The project that commands mean.
+    /// The project that commands use.
     pub fn project(&self) -> Result<ProjectClient> {
         let (org, project) = (self.org()?, self.project_name());
         let project = project.ok_or_else(|| Failure::usage("Name the project: --project PROJECT, or BERTH_PROJECT"))?;
         Ok(self.client.project(org, project))
     }
 
-    /// The models of that project. An API key tells its project by itself; a person's requests name it.
+    /// The models of that project. A person's requests name it; an API key implies it.
     pub async fn inference(&self) -> Result<Inference> {
         if api_key().is_some() {
             return Ok(self.client.inference(None));
@@ -148,13 +148,13 @@ impl Context {
         self.project.as_deref()
     }
 
-    /// Whether commands mean this project of this organization where neither is typed; both by their slugs.
+    /// Whether commands use this project of this organization by default; both are given as slugs.
     pub fn usually_means(&self, org: &str, project: &str) -> bool {
         let (usual_org, usual_project) = &self.usual;
         usual_org.as_deref() == Some(org) && usual_project.as_deref() == Some(project)
     }
 
-    /// The project, only if it was typed: what is about the organization without it, is about the project with it.
+    /// The project, only if it was typed: without it some commands concern the organization, with it the project.
     pub fn typed_project(&self) -> Option<&str> {
         self.typed_project.as_deref()
     }
@@ -164,17 +164,17 @@ impl Context {
         self.typed_org.as_deref()
     }
 
-    /// The project, only if it was named: by `--project` or `BERTH_PROJECT`.
+    /// The project, only if named by `--project` or `BERTH_PROJECT`.
     pub fn named_project(&self) -> Option<&str> {
         self.named_project.as_deref()
     }
 
-    /// The organization, only if it was named: by `--org` or `BERTH_ORG`.
+    /// The organization, only if named by `--org` or `BERTH_ORG`.
     pub fn named_org(&self) -> Option<&str> {
         self.named_org.as_deref()
     }
 
-    /// Makes commands mean another project by default.
+    /// Makes commands use another project by default.
     pub fn choose(&self, org: &str, project: &str) -> Result<()> {
         let kept = self.keep(|kept| (kept.org, kept.project) = (org.to_owned(), project.to_owned()))?;
         if kept {
@@ -184,19 +184,19 @@ impl Context {
         }
     }
 
-    /// Changes the sign-in that was kept, if there is one. Another command may have renewed its tokens since it was
-    /// read, and those that this one renewed are kept by then.
+    /// Changes the kept sign-in, if there is one. It reads it again, since another command may have renewed its tokens
+    /// meanwhile; tokens that this command renewed are kept already.
     pub fn keep(&self, change: impl FnOnce(&mut Credentials)) -> Result<bool> {
         let Some(name) = &self.kept_as else { return Ok(false) };
         Store::change(|store| Ok(store.named_mut(name).map(change).is_some()))
     }
 
-    /// The name of the sign-in that was kept, if there is one.
+    /// The name of the kept sign-in, if there is one.
     pub fn kept_as(&self) -> Option<&str> {
         self.kept_as.as_deref()
     }
 
-    /// Forgets the sign-in that was kept; the names of those that are left.
+    /// Forgets the kept sign-in; returns the names of the remaining ones.
     pub fn forget(&self) -> Result<Vec<String>> {
         Store::change(|store| {
             if let Some(name) = &self.kept_as {
@@ -207,8 +207,8 @@ impl Context {
     }
 }
 
-/// The service that is called, and the sign-in that is good for it: the one that `--context` names, or one at the address
-/// that was given, or the one that commands use.
+/// The address of the service, and the sign-in for it: the one that `--context` names, or one at the given address, or
+/// the current one.
 fn kept(global: &Global) -> Result<(String, Option<Credentials>)> {
     let store = Store::load()?;
     let url = address_of(&store, global, None)?;
@@ -226,13 +226,13 @@ fn kept(global: &Global) -> Result<(String, Option<Credentials>)> {
     Ok((url, kept.cloned()))
 }
 
-/// The address of the service, where what is kept does not count if it cannot be read.
+/// The address of the service; ignores kept sign-ins that cannot be read.
 pub fn address(global: &Global, typed: Option<&str>) -> Result<String> {
     address_of(&Store::load().unwrap_or_default(), global, typed)
 }
 
-/// The address of the service: as typed, of the context that was named, from `BERTH_URL`, of the sign-in that commands use,
-/// or the default.
+/// The address of the service: as typed, of the named context, from `BERTH_URL`, of the current sign-in, or the
+/// default.
 pub fn address_of(store: &Store, global: &Global, typed: Option<&str>) -> Result<String> {
     let of_context = || global.context.as_ref().and_then(|name| store.named(name)).map(|kept| kept.url.as_str());
     let url = typed
@@ -245,7 +245,7 @@ pub fn address_of(store: &Store, global: &Global, typed: Option<&str>) -> Result
         .ok_or_else(|| Failure::usage(format!("'{url}' is no address of a service; it looks like {DEFAULT_URL}")))
 }
 
-/// An address with its scheme. Where none was typed, this host is asked in clear and any other one is not.
+/// An address with its scheme. Without a typed scheme, this host gets http and any other https.
 fn with_scheme(text: &str) -> Option<String> {
     let scheme = text.split_once("://").map(|(scheme, host)| (scheme, host.trim_end_matches('/')));
     let text = text.trim_end_matches('/');
@@ -258,7 +258,7 @@ fn with_scheme(text: &str) -> Option<String> {
     }
 }
 
-/// Whether an address without its scheme, with or without a port, is one of this host.
+/// Whether an address without its scheme, with or without a port, is this host's.
 fn is_loopback(text: &str) -> bool {
     let authority = text.split('/').next().unwrap_or(text);
     let host = match authority.strip_prefix('[') {
@@ -268,15 +268,17 @@ fn is_loopback(text: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
-/// Warns before a password goes over a network where everybody on the way reads it.
+/// Warns before a password goes over a network in clear, where others can read it.
 pub fn warn_in_clear(url: &str) {
     if url.strip_prefix("http://").is_some_and(|host| !is_loopback(host)) {
-        eprintln!("berth: {url} is not encrypted: who is on the way reads the password. Use https:// if you can.");
+        eprintln!(
+            "berth: {url} is not encrypted: others on the network can read the password. Use https:// if you can."
+        );
     }
 }
 
-/// Keeps renewed tokens in the place of those that were spent for them, unless that sign-in is forgotten by now. Its name
-/// may be another one's by then, and its account may have another sign-in here.
+/// Keeps renewed tokens in place of the spent ones, unless that sign-in was forgotten. Finds it by its tokens: its name
+/// may belong to another one by then, and its account may have another sign-in.
 fn keeper(url: String, spent: String) -> impl Fn(&Tokens) + Send + Sync {
     let spent = Mutex::new(spent);
     move |tokens| {

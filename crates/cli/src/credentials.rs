@@ -1,8 +1,8 @@
-//! Where sign-ins are kept: `credentials.json` in the folder of settings, for its owner's eyes only.
+//! Where sign-ins are kept: `credentials.json` in the folder of settings, which only its owner can read.
 //!
-//! Each sign-in is a context with a name, and one of them is the one that commands use. Commands that run at the same
-//! time change their own context each, so that a change reads, changes and writes under a lock; whoever reads meanwhile
-//! sees the file before or after it.
+//! Each sign-in is a context with a name, and one of them is the current one. Commands that run at the same time each
+//! change their own context, so a change reads, changes and writes under a lock; a reader sees the file from before or
+//! after it.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -15,15 +15,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
-/// A sign-in, and what commands mean by default.
+/// A sign-in, with its default organization and project.
 #[derive(Clone, Deserialize, Serialize)]
 pub struct Credentials {
-    /// What the context is called.
+    /// The name of the context.
     #[serde(default)]
     pub name: String,
     /// Address of the service.
     pub url: String,
-    /// Who is signed in.
+    /// The address of the person.
     pub email: String,
     /// Organization by default.
     pub org: String,
@@ -33,16 +33,16 @@ pub struct Credentials {
     pub tokens: Tokens,
 }
 
-/// All sign-ins that are kept.
+/// All kept sign-ins.
 #[derive(Clone, Default, Deserialize, Serialize)]
 pub struct Store {
-    /// Name of the one that commands use; empty where none is.
+    /// Name of the current one; empty if there is none.
     pub current: String,
     /// Each of them, by the time of its first sign-in.
     pub contexts: Vec<Credentials>,
 }
 
-/// What a file holds: all sign-ins, or the only one that an older version kept.
+/// The content of the file: all sign-ins, or the single one that an older version kept.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Kept {
@@ -50,14 +50,14 @@ enum Kept {
     One(Credentials),
 }
 
-/// The failure that nobody is signed in.
+/// The failure that no one is signed in.
 pub fn signed_out() -> anyhow::Error {
     let others = Store::load().is_ok_and(|store| !store.contexts.is_empty());
     let other = if others { "; or use another sign-in: berth context list" } else { "" };
     Failure::of(3, format!("You are not signed in. Type: berth login URL{other}"))
 }
 
-/// `$XDG_CONFIG_HOME/berth`, or `~/.config/berth`; made if need be.
+/// `$XDG_CONFIG_HOME/berth`, or `~/.config/berth`; made if it is missing.
 pub fn folder() -> Result<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let base = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));
@@ -71,14 +71,14 @@ fn file() -> Result<PathBuf> {
     Ok(folder()?.join("credentials.json"))
 }
 
-/// What a service is called where nobody says another name: its host and port.
+/// The default name of a service: its host and port.
 fn host(url: &str) -> &str {
     let host = url.split_once("://").map_or(url, |(_, host)| host);
     host.trim_end_matches('/')
 }
 
 impl Store {
-    /// The sign-ins that are kept.
+    /// The kept sign-ins.
     pub fn load() -> Result<Self> {
         let path = file()?;
         match std::fs::read(&path) {
@@ -99,7 +99,7 @@ impl Store {
         })
     }
 
-    /// Changes the sign-ins that are kept, as they are by then. A change that fails changes nothing.
+    /// Changes the kept sign-ins, in their latest state. A change that fails changes nothing.
     pub fn change<T>(change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let _locked = lock()?;
         let mut store = Self::load()?;
@@ -108,8 +108,8 @@ impl Store {
         Ok(done)
     }
 
-    /// Keeps a new sign-in, which commands use from now on; one without a name gets a free one. A file that cannot be
-    /// read is given up for it. All that is kept then.
+    /// Keeps a new sign-in and makes it the current one; one without a name gets a free one. Replaces a file that
+    /// cannot be read. Returns all sign-ins.
     pub fn put(mut credentials: Credentials) -> Result<Self> {
         let _locked = lock()?;
         let mut store = Self::load().unwrap_or_default();
@@ -126,17 +126,17 @@ impl Store {
         Ok(store)
     }
 
-    /// The one that commands use.
+    /// The current sign-in.
     pub fn current(&self) -> Option<&Credentials> {
         self.named(&self.current)
     }
 
-    /// The one of a name.
+    /// The sign-in with a name.
     pub fn named(&self, name: &str) -> Option<&Credentials> {
         self.contexts.iter().find(|kept| kept.name == name)
     }
 
-    /// The one of a name that somebody typed.
+    /// The sign-in with a typed name.
     pub fn find(&self, name: &str) -> Result<&Credentials> {
         self.named(name).ok_or_else(|| match name {
             "" => signed_out(),
@@ -144,22 +144,22 @@ impl Store {
         })
     }
 
-    /// The one of a name, to be changed.
+    /// The sign-in with a name, to change it.
     pub fn named_mut(&mut self, name: &str) -> Option<&mut Credentials> {
         self.contexts.iter_mut().find(|kept| kept.name == name)
     }
 
-    /// One at a service: the one that commands use, or else the first.
+    /// A sign-in at a service: the current one, or else the first.
     pub fn at(&self, url: &str) -> Option<&Credentials> {
         self.current().filter(|kept| kept.url == url).or_else(|| self.contexts.iter().find(|kept| kept.url == url))
     }
 
-    /// Somebody's at a service.
+    /// A person's sign-in at a service.
     pub fn of(&self, url: &str, email: &str) -> Option<&Credentials> {
         self.contexts.iter().find(|kept| kept.url == url && kept.email == email)
     }
 
-    /// Puts tokens of a service in the place of those that were spent for them, if they are kept.
+    /// Replaces spent tokens of a service by new ones, if they are kept.
     pub fn renew(&mut self, url: &str, spent: &str, tokens: &Tokens) {
         let mut all = self.contexts.iter_mut();
         if let Some(kept) = all.find(|kept| kept.url == url && kept.tokens.refresh_token == spent) {
@@ -167,7 +167,7 @@ impl Store {
         }
     }
 
-    /// Refuses a name that another service's or account's sign-in has.
+    /// Refuses a name that belongs to a sign-in at another service or of another account.
     pub fn require_free(&self, name: &str, url: &str, email: &str) -> Result<()> {
         match self.named(name) {
             Some(kept) if (kept.url.as_str(), kept.email.as_str()) != (url, email) => Err(Failure::usage(format!(
@@ -179,7 +179,7 @@ impl Store {
         }
     }
 
-    /// Calls one otherwise, by a name that is free.
+    /// Renames a sign-in; the new name must be free.
     pub fn rename(&mut self, name: &str, new_name: &str) -> Result<()> {
         self.find(name)?;
         if new_name.is_empty() || (new_name != name && self.named(new_name).is_some()) {
@@ -194,8 +194,8 @@ impl Store {
         Ok(())
     }
 
-    /// What a sign-in is called where nobody says: as before, by its service, or by its service and account where
-    /// another account has that name.
+    /// The default name of a sign-in: its former one, or that of its service, or of service and account if another
+    /// account has that name.
     fn name_for(&self, url: &str, email: &str) -> String {
         match self.of(url, email) {
             Some(kept) => kept.name.clone(),
@@ -204,7 +204,7 @@ impl Store {
         }
     }
 
-    /// Forgets one.
+    /// Forgets a sign-in.
     pub fn forget(&mut self, name: &str) {
         self.contexts.retain(|kept| kept.name != name);
         if self.current == name {
@@ -220,9 +220,9 @@ impl Store {
     }
 }
 
-/// Writes a file that only its owner reads, and puts it in the place of the one before.
+/// Writes a file that only its owner can read, and puts it in place of the former one.
 fn write(tmp: &Path, path: &Path, content: &[u8]) -> std::io::Result<()> {
-    // One that a process of this number left is not written into: it may be open to others.
+    // Never writes into an existing file: an earlier process with this number may have left it, open to others.
     match std::fs::remove_file(tmp) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -233,7 +233,7 @@ fn write(tmp: &Path, path: &Path, content: &[u8]) -> std::io::Result<()> {
     std::fs::rename(tmp, path)
 }
 
-/// Holds every other change off for as long as the file is open.
+/// Excludes every other change while the file is open.
 fn lock() -> Result<File> {
     let path = folder()?.join("credentials.lock");
     let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -311,7 +311,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let (tmp, path) = (dir.path().join("tmp"), dir.path().join("file"));
-        // Left by somebody, and open to everybody.
+        // Left by another process, and open to everybody.
         std::fs::write(&tmp, "left").unwrap();
         std::fs::set_permissions(&tmp, PermissionsExt::from_mode(0o666)).unwrap();
         write(&tmp, &path, b"secret").unwrap();

@@ -1,4 +1,4 @@
-//! Failures: what they say and which code the program ends with.
+//! Failures: their messages and exit codes.
 
 use berth_client::Error as ClientError;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ impl std::fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Failure {
-    /// With an exit code.
+    /// A failure with an exit code.
     pub fn of(code: u8, text: impl Into<String>) -> anyhow::Error {
         Self { code, text: text.into() }.into()
     }
@@ -31,7 +31,7 @@ impl Failure {
         Self { code: 2, text: text.into() }.into()
     }
 
-    /// The credential is not good for this.
+    /// The credential does not allow this.
     pub fn not_allowed(text: impl Into<String>) -> anyhow::Error {
         Self { code: 3, text: text.into() }.into()
     }
@@ -41,14 +41,14 @@ impl Failure {
         Self { code: 4, text: text.into() }.into()
     }
 
-    /// The time is over.
+    /// The time is up.
     pub fn late(text: impl Into<String>) -> anyhow::Error {
         Self { code: 6, text: text.into() }.into()
     }
 }
 
-/// The service's answer with its code and fields; what this side found, with a code of its own. The message says what to
-/// type either way.
+/// A failure as JSON: the service's answer with its code and fields, or this side's own with its code. Both messages
+/// say what to type.
 pub fn for_programs(error: &anyhow::Error) -> Value {
     if let Some(ClientError::Api { code, message, details, request_id, .. }) = error.downcast_ref() {
         let details: Vec<_> = details.iter().map(|d| json!({"field": d.field, "message": d.message})).collect();
@@ -66,7 +66,7 @@ pub fn for_programs(error: &anyhow::Error) -> Value {
     json!({"code": word, "message": typed::sentence(&format!("{error:#}"))})
 }
 
-/// The code that the program ends with.
+/// The exit code for a failure.
 pub fn code(error: &anyhow::Error) -> u8 {
     if let Some(failure) = error.downcast_ref::<Failure>() {
         return failure.code;

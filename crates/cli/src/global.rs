@@ -1,4 +1,4 @@
-//! Options that every command has: whom it calls, about which project, and how it prints.
+//! Options of every command: the service, the project, and the form of output.
 
 use clap::Args;
 
@@ -23,13 +23,13 @@ pub struct Global {
     /// Print JSON, as the API answers it: -o json
     #[arg(long, global = true)]
     pub json: bool,
-    /// How to print: a table, a wide one with whole ids, JSON, or names or ids alone
+    /// How to print: a table, a wide one with whole ids, JSON, or only names or ids
     #[arg(long, short, global = true, value_name = "FORMAT")]
     pub output: Option<Format>,
-    /// Print tables without the names of their columns
+    /// Print tables without column names
     #[arg(long, global = true)]
     pub no_headers: bool,
-    /// Print ids alone: -o id
+    /// Print only ids: -o id
     #[arg(long, short, global = true)]
     pub quiet: bool,
     /// Whether the project was typed, and does not come from the environment.
@@ -44,7 +44,7 @@ pub struct Global {
 }
 
 impl Global {
-    /// How to print what is asked for.
+    /// How to print results.
     pub fn look(&self) -> Look {
         let format = match (self.json, self.quiet) {
             (true, _) => Format::Json,

@@ -1,7 +1,7 @@
-//! What all commands have in common: which options they show, and which words they understand.
+//! What all commands share: the options that they show, and the words that they understand.
 //!
-//! Every command takes the global options. On a command like `berth serve`, where they mean nothing, they are hidden. On
-//! a command with an option of the same name, like `berth speak -o FILE`, the command's own option counts.
+//! Every command takes the global options. On a command like `berth serve`, where they have no meaning, they are
+//! hidden. On a command with an option of the same name, like `berth speak -o FILE`, the command's own option wins.
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
@@ -10,8 +10,8 @@ use crate::complete::completed;
 
 /// Commands that call no service.
 const LOCAL: [&str; 5] = ["serve", "shutdown", "backup", "doctor", "completions"];
-/// Commands with an option that has the name of a global one: the command, the global option, and the long name that the
-/// global option has there, where it is hidden.
+/// Commands with an option of a global one's name: the command, the global option, and that option's long name there,
+/// which is hidden.
 const OWN: [(&[&str], &str, &str); 2] =
     [(&["speak"], "output", "print-as"), (&["template", "create"], "context", "sign-in")];
 /// Nouns by their plurals.
@@ -49,7 +49,7 @@ pub fn command() -> Command {
     understanding(command, &[])
 }
 
-/// A global option for one command, which takes it and does not show it.
+/// A global option for one command, which accepts it but does not show it.
 fn hidden(arg: &Arg) -> Arg {
     arg.clone().global(false).hide(true)
 }
@@ -62,12 +62,12 @@ fn at(command: Command, path: &[&str], change: &dyn Fn(Command) -> Command) -> C
     }
 }
 
-/// A command that understands more words, and so do the commands below it:
+/// A command that understands more words, as do the commands below it:
 ///
 /// - `berth vms` is `berth vm`, and so for every noun.
-/// - `--timeout` is `--wait-timeout`, where the command has no other option of this name.
+/// - `--timeout` is `--wait-timeout`, unless the command has another option of this name.
 /// - `-1` after an option is its value, so that the error names the option.
-/// - A shell completes what names something by the names there are.
+/// - A shell completes the arguments that name existing things.
 fn understanding(command: Command, path: &[&str]) -> Command {
     let command = command.mut_args(|arg| match arg.get_action() {
         ArgAction::Set | ArgAction::Append if !arg.is_positional() => {
@@ -101,7 +101,7 @@ pub fn names(command: &Command) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    /// Every command that does something, by its path.
+    /// Every command without subcommands, by its path.
     fn leaves(command: &Command, path: &str) -> Vec<String> {
         if !command.has_subcommands() {
             return vec![path.to_owned()];

@@ -1,6 +1,6 @@
-//! Ids, as people type and read them: whole, or a part that tells one from the others.
+//! Ids as people type and read them: whole, or a part that distinguishes them.
 
-/// Fewest characters of an id that stand for it.
+/// Fewest characters of an id that may stand for it.
 const FEWEST: usize = 4;
 /// Where the part of an id begins that tables show.
 const SHORT: usize = 24;
@@ -25,7 +25,7 @@ pub fn belongs(id: &str, text: &str) -> bool {
     is_part(&text) && (id.starts_with(&text) || id.ends_with(&text))
 }
 
-/// What tables show of an id; any other text as it is.
+/// The part of an id that tables show; any other text unchanged.
 pub fn short(text: &str) -> &str {
     if is_id(text) { &text[SHORT..] } else { text }
 }

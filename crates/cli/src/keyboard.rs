@@ -1,9 +1,9 @@
-//! The keyboard of a terminal whose every key is somebody else's.
+//! Passes every key of the terminal on, for a remote program.
 
 use anyhow::Result;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// The terminal passes every key on for as long as this lives.
+/// While this lives, the terminal passes every key on.
 pub struct Raw(Termios);
 
 impl Raw {
@@ -12,7 +12,7 @@ impl Raw {
         let before = tcgetattr(rustix::stdio::stdin())?;
         let mut raw = before.clone();
         raw.make_raw();
-        // What was typed ahead is not lost.
+        // Keeps what was typed ahead.
         tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &raw)?;
         Ok(Self(before))
     }
@@ -32,7 +32,7 @@ pub fn window() -> (u16, u16) {
     of(tcgetwinsize(rustix::stdio::stdout())).or_else(|| of(tcgetwinsize(rustix::stdio::stdin()))).unwrap_or((80, 24))
 }
 
-/// Columns of the window that standard output is, if it is one.
+/// Columns of standard output's window, if it is a terminal.
 pub fn columns() -> Option<usize> {
     tcgetwinsize(rustix::stdio::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }

@@ -1,4 +1,4 @@
-//! Reads the line that was typed.
+//! Parses the typed line.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use clap::{ArgMatches, FromArgMatches};
 use crate::cli::Cli;
 use crate::{grammar, tips};
 
-/// What was typed; where it is not valid, what the program ends with, once that is said.
+/// The typed command; if it is not valid, reports that and returns the exit code.
 pub fn read() -> Result<Cli, ExitCode> {
     let matches = grammar::command().try_get_matches().map_err(tips::better);
     matches.and_then(|matches| of(&matches)).map_err(|error| refuse(&error))
@@ -20,14 +20,14 @@ fn of(matches: &ArgMatches) -> Result<Cli, clap::Error> {
     let typed = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
     let global = &mut cli.global;
     (global.project_typed, global.org_typed, global.url_typed) = (typed("project"), typed("org"), typed("url"));
-    // A shell says it has no value by an empty one.
+    // A shell gives an unset value as an empty one.
     for value in [&mut global.url, &mut global.context, &mut global.org, &mut global.project] {
         value.take_if(|value| value.is_empty());
     }
     Ok(cli)
 }
 
-/// Whether words that make no valid line ask for JSON all the same.
+/// Whether an invalid line asks for JSON.
 fn ask_for_json(words: impl Iterator<Item = OsString>) -> bool {
     let words: Vec<_> = words.take_while(|word| word != "--").collect();
     let is_one = |word: &OsString, all: &[&str]| all.iter().any(|one| word == one);
@@ -35,7 +35,7 @@ fn ask_for_json(words: impl Iterator<Item = OsString>) -> bool {
         || words.windows(2).any(|pair| is_one(&pair[0], &["--output", "-o"]) && pair[1] == "json")
 }
 
-/// Says what is wrong with what was typed, or what help there is, with the program's exit code; to a program as JSON.
+/// Reports what is wrong with the line, or prints the help; returns the exit code. A program gets it as JSON.
 fn refuse(error: &clap::Error) -> ExitCode {
     if error.use_stderr() && ask_for_json(std::env::args_os()) {
         let text = error.render().to_string();

@@ -1,9 +1,9 @@
 //! The `berth` binary: the service (`berth serve`) and every verb a person types.
 //!
-//! Exit codes: 0 done; 1 failed; 2 the command or the request is not valid; 3 not signed in or not
-//! allowed; 4 not found; 5 in conflict with how things stand; 6 the service cannot be reached, is not
-//! ready, or time was over; 7 another service took the database from this one; 130 interrupted. `berth sandbox exec`,
-//! `run` and `shell` end as what they ran did, and with 125 where Berth failed.
+//! Exit codes: 0 done; 1 failed; 2 the command or the request is not valid; 3 not signed in or not allowed; 4 not
+//! found; 5 in conflict with the present state; 6 the service cannot be reached, is not ready, or the time was up; 7
+//! another service took the database from this one; 130 interrupted. `berth sandbox exec`, `run` and `shell` end with
+//! the code of the program that they ran, and with 125 if Berth failed.
 
 mod cli;
 mod commands;
@@ -35,8 +35,8 @@ use std::process::ExitCode;
 
 use tikv_jemalloc_ctl::{Access, AsName, background_thread};
 
-/// Thousands of streams that come and go leave holes in the heap of glibc, which it keeps: after rounds of 4,000 that had
-/// left, the service held 400 MB. This one gives memory back.
+/// Thousands of streams that come and go leave holes in the heap of glibc, which keeps them: after rounds of 4,000
+/// streams, the service still held 400 MB. This allocator gives memory back.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         }
     };
     let outcome = runtime.block_on(commands::run(cli));
-    // A command that waits for a key press must not keep the program.
+    // A command that waits for a key press must not delay the program's end.
     runtime.shutdown_background();
     match outcome {
         Ok(code) => code,
@@ -69,8 +69,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Has a thread of the allocator free unused pages while nobody allocates, a second after they came free instead of ten: a
-/// service that had just begun held 15 MB of them. The setting is that of arenas to come; the first one is there already.
+/// Lets a thread of the allocator free unused pages in idle times, one second after they became unused instead of ten:
+/// a service that had just started held 15 MB of them. The setting applies to later arenas; the first one already
+/// exists.
 fn give_memory_back() {
     let after = |name: &'static [u8], milliseconds: isize| Access::write(name.name(), milliseconds);
     let done = after(b"arenas.dirty_decay_ms\0", 1_000)

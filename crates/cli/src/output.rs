@@ -1,8 +1,8 @@
-//! What is printed: tables for people, names and ids for shells, JSON for programs.
+//! Prints results: tables for people, names and ids for shells, JSON for programs.
 //!
-//! A table fits a window of 80 columns. Of an id it shows the end: ids are UUIDs of version 7, so that those which were
-//! made together begin alike, while their last twelve digits are of chance. Whatever takes an id takes its end as well
-//! (`pick`). `-o wide` shows ids in full and the columns that have no room otherwise.
+//! A table fits a window of 80 columns. It shows the end of an id: ids are UUIDs of version 7, so ids made at the same
+//! time begin alike, while their last twelve digits are random. Every argument that takes an id takes its end, too
+//! (`pick`). `-o wide` shows whole ids and the columns for which there is no room otherwise.
 
 use anyhow::Result;
 use berth_client::List;
@@ -15,7 +15,7 @@ use time::format_description::well_known::Rfc3339;
 use crate::id::short;
 use crate::keyboard;
 
-/// How things are printed.
+/// How to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     #[default]
@@ -26,7 +26,7 @@ pub enum Format {
     Id,
 }
 
-/// How things are printed, and whether a table has a header.
+/// How to print, and whether a table has a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// The format.
@@ -36,12 +36,12 @@ pub struct Look {
 }
 
 impl Look {
-    /// Whether a person reads it, who may be told what to type next.
+    /// Whether a person reads the output, who may get hints on what to type next.
     pub const fn is_for_people(self) -> bool {
         matches!(self.format, Format::Table | Format::Wide)
     }
 
-    /// Whether a program reads what the API answers.
+    /// Whether a program reads the API's answer.
     pub const fn is_json(self) -> bool {
         matches!(self.format, Format::Json)
     }
@@ -53,7 +53,7 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Prints one thing as JSON, by its name or its id, or as `people` shows it.
+/// Prints one thing as JSON, by its name or its id, or as `people` prints it.
 pub fn print<T: Serialize>(look: Look, value: &T, name: &str, id: &str, people: impl FnOnce(&T)) -> Result<()> {
     match look.format {
         Format::Json => return json(value),
@@ -64,7 +64,7 @@ pub fn print<T: Serialize>(look: Look, value: &T, name: &str, id: &str, people: 
     Ok(())
 }
 
-/// Says what was done to a thing of which nothing else is left to show; a shell gets its name or its id alone.
+/// Reports what was done to a thing that has nothing else to show; a shell gets only its name or its id.
 pub fn done(look: Look, name: &str, id: &str, sentence: &str) {
     match look.format {
         Format::Json => {}
@@ -74,14 +74,14 @@ pub fn done(look: Look, name: &str, id: &str, sentence: &str) {
     }
 }
 
-/// Says something to people, and nothing to shells and programs.
+/// Prints a sentence for people, and nothing for shells and programs.
 pub fn say(look: Look, sentence: &str) {
     if look.is_for_people() {
         println!("{sentence}");
     }
 }
 
-/// Prints a page of a list, and says if there are more.
+/// Prints a page of a list, and says whether there are more.
 pub fn list<T: Serialize>(look: Look, list: &List<T>, table: impl FnOnce(&[T]) -> Table) -> Result<()> {
     if look.is_json() {
         return json(list);
@@ -94,7 +94,7 @@ pub fn list<T: Serialize>(look: Look, list: &List<T>, table: impl FnOnce(&[T]) -
     Ok(())
 }
 
-/// Prints a value of which a table is made: one row of a list, or all of them.
+/// Prints a value as a table: one row of a list, or all of them.
 pub fn rows<T: Serialize>(look: Look, value: &T, table: impl FnOnce(&T) -> Table) -> Result<()> {
     if look.is_json() {
         return json(value);
@@ -103,7 +103,7 @@ pub fn rows<T: Serialize>(look: Look, value: &T, table: impl FnOnce(&T) -> Table
     Ok(())
 }
 
-/// Prints one thing by names and values. One of them is its `id`, and its `name` if it has one.
+/// Prints one thing as names and values. One of them is its `id`, and its `name` if it has one.
 pub fn record<T: Serialize>(
     look: Look,
     value: &T,
@@ -128,8 +128,8 @@ pub fn record<T: Serialize>(
 
 /// Rows below a header.
 ///
-/// A column whose name begins with `+` is shown in the wide form only. A cell that is an id is shown by its end
-/// elsewhere. The first column is what the thing is called, and the column `ID` or `+ID` its id.
+/// A column whose name begins with `+` is shown only in the wide form. Other forms show only the end of an id. The
+/// first column is the thing's name, and the column `ID` or `+ID` its id.
 pub struct Table {
     columns: Vec<&'static str>,
     rows: Vec<Vec<String>>,
@@ -138,7 +138,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Rows below a header; `empty` is what to type where there are none.
+    /// Rows below a header; `empty` says what to type if there are none.
     pub fn new<const N: usize>(
         columns: [&'static str; N],
         rows: impl IntoIterator<Item = [String; N]>,
@@ -148,7 +148,7 @@ impl Table {
         Self { columns: columns.into(), rows, empty: empty.into(), cut: false }
     }
 
-    /// The last column is a text of any length, of which a window shows what it has room for.
+    /// Cuts the last column, a text of any length, to the window's width.
     pub fn cut(self) -> Self {
         Self { cut: true, ..self }
     }
@@ -202,7 +202,7 @@ impl Table {
     }
 }
 
-/// A line that is at most so wide.
+/// A line cut to a width.
 fn fitted(line: &str, width: usize) -> String {
     if line.chars().count() <= width {
         return line.to_owned();
@@ -218,14 +218,14 @@ pub fn fields(pairs: &[(&str, String)]) {
     }
 }
 
-/// An amount of money: as many digits as matter.
+/// An amount of money, with as many digits as matter.
 pub fn money(amount: f64) -> String {
     let text = format!("{amount:.9}");
     let text = text.trim_end_matches('0');
     text.strip_suffix('.').unwrap_or(text).to_owned()
 }
 
-/// How long ago a time was, as `5m`.
+/// The time since a moment, as `5m`.
 pub fn age(at: &str) -> String {
     let Ok(at) = OffsetDateTime::parse(at, &Rfc3339) else { return at.to_owned() };
     let seconds = (OffsetDateTime::now_utc() - at).whole_seconds().max(0);

@@ -1,4 +1,4 @@
-//! Pages, as every command that lists something offers them.
+//! Options for pages, for every command that lists something.
 
 use berth_client::Page;
 use clap::Args;

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::failure::Failure;
 
-/// Pairs that are called `noun`.
+/// Parses pairs; errors call one a `noun`.
 pub fn pairs(texts: &[String], noun: &str) -> Result<BTreeMap<String, String>> {
     let pair = |text: &String| match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -15,7 +15,7 @@ pub fn pairs(texts: &[String], noun: &str) -> Result<BTreeMap<String, String>> {
     texts.iter().map(pair).collect()
 }
 
-/// Variables: `KEY=VALUE`, or `KEY` for the one of this environment, which `own` looks up.
+/// Parses variables: `KEY=VALUE`, or `KEY` for a variable of this environment, which `own` looks up.
 pub fn variables(texts: &[String], own: impl Fn(&str) -> Option<String>) -> Result<BTreeMap<String, String>> {
     let pair = |text: &String| {
         if text.contains('=') {

@@ -1,4 +1,4 @@
-//! Choosing one thing by what a person typed: its name, its id, or the beginning or the end of its id.
+//! Chooses one thing by what a person typed: its name, its id, or the beginning or the end of its id.
 
 use anyhow::Result;
 use berth_client::{List, Page};
@@ -7,20 +7,20 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::id::{belongs, is_id, is_part, short};
 
-/// Most candidates that an error names.
+/// Most candidates in an error.
 const NAMED: usize = 5;
 
-/// What is looked for.
+/// The kind of thing, for messages.
 #[derive(Clone, Copy)]
 pub struct Noun<'a> {
-    /// What one is called here.
+    /// The word for one of them.
     pub one: &'static str,
-    /// What to type to see all.
+    /// The command that lists them.
     pub list: &'a str,
 }
 
 impl Noun<'_> {
-    /// Tells people that several share a name, where a new one has it: they are allowed to, and only ids tell them apart.
+    /// Says that a new thing shares its name with others, if it does: that is allowed, and only ids distinguish them.
     pub async fn tell_shared(
         self,
         context: &Context,
@@ -36,7 +36,7 @@ impl Noun<'_> {
         }
     }
 
-    /// The only one of these that a text names: by its name, which wins, or by the beginning or the end of its id.
+    /// The single one that a text names: by its name, which wins, or by the beginning or the end of its id.
     pub fn of<T>(
         self,
         mut all: Vec<T>,
@@ -61,7 +61,7 @@ impl Noun<'_> {
     }
 }
 
-/// What a text may name: what is called so, or else everything, where it may be an id or a part of one.
+/// The candidates for a text: those with this name, or else all, if the text may be an id or a part of one.
 pub async fn candidates<T>(
     text: &str,
     named: Vec<T>,
@@ -70,13 +70,13 @@ pub async fn candidates<T>(
     if named.is_empty() && (is_part(text) || is_id(text)) { Page::all(all).await } else { Ok(named) }
 }
 
-/// The plural of what things are called here.
+/// The plural of a noun.
 fn plural(noun: &str) -> String {
     let end = if noun.ends_with('x') { "es" } else { "s" };
     format!("{noun}{end}")
 }
 
-/// The service that a mail's link leads to.
+/// The service to which a mail's link leads.
 pub fn service(link: &str) -> Option<&str> {
     let (scheme, rest) = link.trim().split_once("://")?;
     let end = rest.find("/account/").or_else(|| rest.find(['/', '?'])).unwrap_or(rest.len());
@@ -117,7 +117,7 @@ mod tests {
         "01939f2e-7c01-7abc-8def-0123456700cd",
     ];
 
-    /// The id that a text chooses of things that are called so.
+    /// The id that a text chooses among things with these names.
     fn chosen(names: [&str; 3], text: &str) -> Result<&'static str> {
         let all = IDS.into_iter().zip(names).collect::<Vec<_>>();
         Ok(SANDBOX.of(all, text, |(id, _)| id, |(_, name)| *name == text)?.0)

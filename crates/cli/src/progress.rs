@@ -9,10 +9,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::Failure;
 
-/// Between two looks at what is waited for.
+/// Pause between two looks.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Between two lines that say the same, where no line changes.
+/// Pause between two equal lines, where output cannot change a line.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// A progress line on standard error.
@@ -22,7 +22,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// An empty one; `quiet` never shows anything.
+    /// An empty progress line; `quiet` never shows anything.
     pub fn new(quiet: bool) -> Self {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new_spinner();
@@ -45,7 +45,7 @@ impl Progress {
         }
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub fn finish(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
@@ -53,7 +53,7 @@ impl Progress {
     }
 }
 
-/// What was told where no line changes: each step once, and every half minute that it goes on.
+/// What was printed where no line can change: each step once, and again every half minute while it lasts.
 struct Told {
     text: String,
     began: Instant,
@@ -77,17 +77,17 @@ impl Told {
     }
 }
 
-/// Waits until a VM has a status and shows the steps on the way.
+/// Waits until a VM has a status, and shows the steps until then.
 pub async fn wait(project: &ProjectClient, id: &str, status: &str, seconds: u64, quiet: bool) -> Result<Vm> {
     until(project, id, (status, false), seconds, quiet).await
 }
 
-/// Waits until a VM runs and its guest has booted, and shows the steps on the way.
+/// Waits until a VM runs and its guest has booted, and shows the steps until then.
 pub async fn wait_guest(project: &ProjectClient, id: &str, seconds: u64, quiet: bool) -> Result<Vm> {
     until(project, id, ("running", true), seconds, quiet).await
 }
 
-/// Waits until a VM has a status, and if that is wanted its guest has booted.
+/// Waits until a VM has a status and, if wanted, its guest has booted.
 async fn until(
     project: &ProjectClient,
     id: &str,
@@ -101,7 +101,7 @@ async fn until(
     };
     let stage = |vm: &Vm| {
         let there = vm.status == status && (vm.guest_ready || !guest);
-        // One that is off stays so until somebody asks for something else, so that there is nothing to wait for.
+        // A VM that is off stays off until a person asks for something else, so there is nothing to wait for.
         if there || ["stopped", "failed", "deleted"].contains(&vm.status.as_str()) {
             return Ok(Stage::Over);
         }
@@ -134,21 +134,21 @@ async fn until(
     }
 }
 
-/// How far a thing is that is waited for.
+/// The state of a thing to wait for.
 pub enum Stage {
     /// There is nothing more to wait for.
     Over,
     /// It is on its way.
     Underway {
-        /// What the progress line shows.
+        /// The text of the progress line.
         shown: String,
-        /// What is said of it once the time is over.
+        /// The message if the time is up.
         late: String,
     },
 }
 
-/// Looks at a thing again and again until it is over or the seconds are, and shows how far it is. Without `seconds` it is
-/// waited for as long as the service lets it go on.
+/// Looks at a thing repeatedly until it is over or the seconds are, and shows its state. Without `seconds` it waits as
+/// long as the service goes on.
 pub async fn watch<T>(
     mut progress: Progress,
     seconds: Option<u64>,
@@ -173,7 +173,7 @@ pub async fn watch<T>(
 }
 
 impl Stage {
-    /// Of what is being made: over once it is ready, and an error where it failed.
+    /// The stage of a thing in the making: over once it is ready, and an error if it failed.
     pub fn of_made(name: &str, status: &str, message: Option<&str>, seconds: u64) -> Result<Self> {
         match status {
             "ready" | "Ready" => Ok(Self::Over),
@@ -186,16 +186,16 @@ impl Stage {
     }
 }
 
-/// What is shown of a thing that is on its way.
+/// The text for a thing on its way.
 pub fn step(name: &str, status: &str, message: Option<&str>) -> String {
     let message = message.map(|message| format!(" ({message})")).unwrap_or_default();
     format!("{name}: {status}{message}")
 }
 
-/// How long one request waits for a sandbox, in seconds; then its step is shown again.
+/// Seconds that one request waits for a sandbox, before its step is shown again.
 const TURN: u64 = 2;
 
-/// Waits until a sandbox has a phase and shows the steps on the way.
+/// Waits until a sandbox has a phase, and shows the steps until then.
 pub async fn wait_sandbox(
     project: &ProjectClient,
     id: &str,
@@ -231,7 +231,7 @@ pub async fn wait_sandbox(
     }
 }
 
-/// Whether a sandbox of a phase never has the one that is waited for, unless somebody asks for something else.
+/// Whether a sandbox in a phase cannot reach the goal unless a person asks for something else.
 fn stays(phase: &str, goal: &str) -> bool {
     match phase {
         "Failed" | "Paused" | "Deleted" => true,
@@ -240,7 +240,7 @@ fn stays(phase: &str, goal: &str) -> bool {
     }
 }
 
-/// Waits until a thing is gone. `look` answers how it stands, and who finds none is answered 404.
+/// Waits until a thing is gone. `look` returns its state, and a 404 once it is gone.
 pub async fn wait_gone(
     name: &str,
     seconds: u64,
@@ -260,16 +260,16 @@ pub async fn wait_gone(
     watch(Progress::new(quiet), Some(seconds), look().await?, stage, look).await.map(drop)
 }
 
-/// What a sandbox is called: its name, or its id if it has none.
+/// A sandbox's name, or its id if it has none.
 pub fn called(sandbox: &Sandbox) -> &str {
     sandbox.name.as_deref().unwrap_or(&sandbox.id)
 }
 
-/// How many bytes went by: a line on a terminal, and nothing elsewhere.
+/// Shows how many bytes went by: on a terminal, and nowhere else.
 pub struct Meter(ProgressBar);
 
 impl Meter {
-    /// Of so many bytes, if that is known.
+    /// For so many bytes, if that is known.
     pub fn new(name: &str, bytes: Option<u64>) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
@@ -285,7 +285,7 @@ impl Meter {
         Self(bar)
     }
 
-    /// More went by.
+    /// Adds bytes that went by.
     pub fn add(&self, bytes: usize) {
         self.0.inc(bytes as u64);
     }

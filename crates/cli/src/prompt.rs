@@ -1,4 +1,4 @@
-//! Asking a person: addresses, and passwords without echo.
+//! Asks a person for addresses, and for passwords without echo.
 
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -18,7 +18,7 @@ pub fn line() -> std::io::Result<String> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// An answer, where there is a terminal to ask on.
+/// Asks a question, if there is a terminal.
 pub fn ask(question: &str) -> Result<Option<String>> {
     if !std::io::stdin().is_terminal() {
         return Ok(None);
@@ -28,7 +28,7 @@ pub fn ask(question: &str) -> Result<Option<String>> {
     Ok(Some(line()?))
 }
 
-/// A password: from a variable, or asked for.
+/// A password: from a variable, or from the person.
 pub fn password(variable: &str, question: &str) -> Result<String> {
     if let Some(password) = given(variable) {
         return Ok(password);
@@ -39,7 +39,7 @@ pub fn password(variable: &str, question: &str) -> Result<String> {
     rpassword::prompt_password(question).context("the password cannot be read")
 }
 
-/// A password to set: from its variable, or asked for twice.
+/// A password to set: from its variable, or typed twice.
 pub fn new_password() -> Result<String> {
     let first = password(NEW_PASSWORD, "New password (12 to 128 characters): ")?;
     if given(NEW_PASSWORD).is_none() && password(NEW_PASSWORD, "The same again: ")? != first {

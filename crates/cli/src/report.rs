@@ -1,4 +1,4 @@
-//! Says a failure: to people with what to type next, to programs as JSON.
+//! Reports a failure: to people with what to type next, to programs as JSON.
 
 use std::process::ExitCode;
 
@@ -7,14 +7,14 @@ use berth_client::Error as ClientError;
 use crate::context::{API_KEY, api_key};
 use crate::{failure, typed};
 
-/// Says what went wrong, and what to type where that is known; or the same for a program, as JSON: the service's code and
-/// fields, the message in the words of the command line.
+/// Reports what went wrong, and what to type if that is known; or as JSON the service's code and fields, with the
+/// message in the words of the command line.
 pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     if json {
         eprintln!("{}", failure::for_programs(error));
         return ExitCode::from(failure::code(error));
     }
-    // What goes on stands below what it began with.
+    // Further lines are indented below the first.
     eprintln!("berth: {}", typed::sentence(&format!("{error:#}")).replace('\n', "\n       "));
     if let Some(error) = error.downcast_ref::<ClientError>() {
         hint(error);
@@ -25,14 +25,14 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
 fn hint(error: &ClientError) {
     match error {
         ClientError::Api { status: 401, code, .. } if no_credential(code) && api_key().is_some() => eprintln!(
-            "The key in {API_KEY} ended, was revoked or is not for this. Whoever is signed in sees it: berth key list"
+            "The key in {API_KEY} expired, was revoked or does not allow this. Sign in to see it: berth key list"
         ),
         ClientError::Api { status: 401, code, .. } if no_credential(code) => eprintln!("Type: berth login"),
         ClientError::Api { code, .. } if code == "model_not_found" => {
             eprintln!("List them: berth model list; offer one: berth model serve FILE.gguf, or berth model add ID URL");
         }
         ClientError::Api { code, .. } if code == "model_exists" => {
-            eprintln!("Another in its place: berth model add ID URL --replace; or away with it: berth model remove ID");
+            eprintln!("Replace it: berth model add ID URL --replace; or remove it: berth model remove ID");
         }
         ClientError::Api { code, .. } if code == "sandbox_paused" => eprintln!("Type: berth sandbox resume SANDBOX"),
         ClientError::Api { code, .. } if code == "sandbox_failed" => {
@@ -54,7 +54,7 @@ fn hint(error: &ClientError) {
     }
 }
 
-/// Whether an error's code says that the credential does not hold; below `/v1` it has OpenAI's word.
+/// Whether an error's code says that the credential is not valid; below `/v1` that is OpenAI's code.
 fn no_credential(code: &str) -> bool {
     ["unauthorized", "invalid_api_key"].contains(&code)
 }

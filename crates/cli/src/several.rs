@@ -1,4 +1,4 @@
-//! One verb on several things: all are found before one is touched, and each is named in what comes of it.
+//! Applies one verb to several things: finds all before it touches one, and names each in the output.
 
 use anyhow::{Error, Result};
 
@@ -9,7 +9,7 @@ use crate::progress::wait_gone;
 use crate::typed;
 use crate::wait::WaitArgs;
 
-/// Finds everything that was named. Where one is missing, nothing is done, and each missing one is named.
+/// Finds everything that was named. If any is missing, fails without doing anything, and names every missing one.
 pub async fn find_all<T>(texts: &[String], find: impl AsyncFn(&str) -> Result<T>) -> Result<Vec<T>> {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for text in texts {
@@ -29,7 +29,7 @@ pub async fn find_all<T>(texts: &[String], find: impl AsyncFn(&str) -> Result<T>
     }
 }
 
-/// What is deleted.
+/// A thing to delete.
 pub struct Doomed {
     /// What it is called.
     pub name: String,
@@ -37,8 +37,8 @@ pub struct Doomed {
     pub id: String,
 }
 
-/// Deletes several things, each of which goes after the answer: all are asked for, then all are waited for where that was
-/// said, for so many seconds each where no other time was. `look` answers how one of an id stands.
+/// Deletes several things, which are gone only some time after the answer. Asks for all first, then waits for all if
+/// the person wants that, by default so many seconds for each. `look` returns the state of the thing with an id.
 pub async fn delete(
     context: &Context,
     all: Vec<Doomed>,
@@ -63,7 +63,7 @@ pub async fn delete(
     outcome.end()
 }
 
-/// What came of a verb on several things.
+/// The outcome of a verb on several things.
 pub struct Outcome {
     all: usize,
     look: Look,
@@ -71,12 +71,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of a verb on so many things.
+    /// For a verb on so many things.
     pub const fn of(all: usize, look: Look) -> Self {
         Self { all, look, failed: Vec::new() }
     }
 
-    /// What came of one. A failure is told with its name, and the others go on.
+    /// Adds the outcome for one. A failure is reported with its name, and the others go on.
     pub fn of_one<T>(&mut self, name: &str, outcome: Result<T>) -> Option<T> {
         let error = match outcome {
             Ok(done) => return Some(done),
@@ -93,7 +93,7 @@ impl Outcome {
         None
     }
 
-    /// What the program ends with.
+    /// The exit of the program.
     pub fn end(mut self) -> Result<()> {
         let count = self.failed.len();
         match self.failed.pop() {

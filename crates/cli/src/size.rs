@@ -10,7 +10,7 @@ pub fn mib(text: &str) -> Result<u64, String> {
     parse(text, 1 << 20, "512, 512M or 2G")
 }
 
-/// A number of `unit` bytes each; a size has to be a whole number of them.
+/// A number of `unit` bytes each; the size must be a multiple of the unit.
 fn parse(text: &str, unit: u64, like: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is no size; it looks like {like}");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

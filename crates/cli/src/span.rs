@@ -6,7 +6,7 @@ use time::{Duration, OffsetDateTime};
 
 use crate::failure::Failure;
 
-/// Spans beyond this one are a slip of the hand.
+/// A longer span must be a typing error.
 const LONGEST: u64 = 100 * 365 * 86_400;
 
 /// The seconds of a span, for the parser of the command line.
@@ -29,12 +29,12 @@ pub fn seconds(text: &str) -> Result<u64> {
     count.checked_mul(unit).filter(|seconds| *seconds <= LONGEST).ok_or_else(wrong)
 }
 
-/// A time to come, in RFC 3339: `30d` is thirty days from now.
+/// A time in the future, in RFC 3339: `30d` is thirty days from now.
 pub fn ahead(text: &str) -> Result<String> {
     point(text, 1)
 }
 
-/// A time gone by, in RFC 3339: `1h` is an hour ago.
+/// A time in the past, in RFC 3339: `1h` is an hour ago.
 pub fn ago(text: &str) -> Result<String> {
     point(text, -1)
 }

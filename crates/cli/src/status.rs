@@ -1,4 +1,4 @@
-//! Statuses and phases as people type them: in small letters or capitals, and only those that there are.
+//! Statuses and phases as people type them: in any case, and only existing ones.
 
 use berth_domain::sandbox::Phase;
 use berth_domain::vm::Status;
@@ -14,7 +14,7 @@ pub fn of_sandbox() -> impl TypedValueParser<Value = String> {
     one_of(Phase::WORDS)
 }
 
-/// Reads one of these words, as the API writes it.
+/// Parses one of these words into the API's spelling.
 fn one_of(words: &'static [&'static str]) -> impl TypedValueParser<Value = String> {
     let as_written = move |typed: String| {
         let word = words.iter().find(|word| word.eq_ignore_ascii_case(&typed));

@@ -1,17 +1,18 @@
-//! What to type instead of what is not understood.
+//! Suggests what to type instead of an unknown word.
 //!
-//! The parser compares a word with the words of its own place, tells every similar one, and thinks that a stranger may be
-//! a value. Here the most similar one is told alone, and a word that is at home elsewhere is told with its place.
+//! The parser compares a word with the words of its own place, names every similar one, and believes that an unknown
+//! word may be a value. Here only the most similar one is named, and a word that belongs to another command is shown
+//! with its place.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
 use crate::grammar::{self, names};
 
-/// Most places that are told.
+/// Most places to name.
 const MOST: usize = 3;
 
-/// The same error with a better tip.
+/// The same error with a better suggestion.
 pub fn better(mut error: Error) -> Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -44,13 +45,13 @@ fn word(error: &Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// Whether what was not understood looks like an option.
+/// Whether the unknown word looks like an option.
 fn is_option(error: &Error) -> bool {
     word(error, ContextKind::InvalidArg).is_some_and(|text| text.starts_with('-'))
 }
 
-/// Where a word is at home, as one types it: a verb or a noun of another noun. Verbs that nearly every noun has are told
-/// for none.
+/// The places of a word, as one types them: a verb or a noun of another noun. A verb that nearly every noun has gets
+/// none.
 fn homes(command: &Command, word: &str) -> Vec<String> {
     let mut found = Vec::new();
     for noun in command.get_subcommands() {

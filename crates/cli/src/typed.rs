@@ -1,15 +1,15 @@
-//! What the service refuses, in the words of what was typed.
+//! The service's refusals, in the words that the person typed.
 //!
-//! The API names its own fields and paths. A person typed options and knows commands, so that each command says which
-//! option became which field.
+//! The API names its own fields and paths. A person typed options and knows commands, so each command lists the option
+//! for each field.
 
 use berth_client::Error;
 
-/// An option or argument, and the field it became. `[]` stands for any number in brackets; a field below another one
-/// belongs to it unless it has a line of its own.
+/// An option or argument, and its field. `[]` stands for any number in brackets; a field below another one belongs to
+/// that one unless it has a line of its own.
 pub type Words = &'static [(&'static str, &'static str)];
 
-/// Where the API says which request helps: what to type instead.
+/// For requests that the API's messages suggest: what to type instead.
 const COMMANDS: [(&str, &str); 22] = [
     ("GET /api/v1/vm_configs lists", "berth catalog lists"),
     ("GET /api/v1/plans lists", "berth catalog lists"),
@@ -41,7 +41,7 @@ const COMMANDS: [(&str, &str); 22] = [
     ),
 ];
 
-/// What the service answered, with the options of a command in place of fields.
+/// The service's error, with the options of a command in place of fields.
 pub fn retold(error: Error, words: Words) -> Error {
     match error {
         Error::Api { status, code, details, retry_after, request_id, .. } if !details.is_empty() => {
@@ -52,11 +52,11 @@ pub fn retold(error: Error, words: Words) -> Error {
     }
 }
 
-/// What is wrong with fields, with options in their place.
+/// The messages about fields, with options in their place.
 pub fn lines<'a>(details: impl Iterator<Item = (&'a str, &'a str)>, words: Words) -> String {
     let mut lines = Vec::new();
     for line in details.map(|(field, message)| line(field, message, words)) {
-        // One option may have become several fields, as a machine's name is its root disk's, too.
+        // One option may set several fields, as a machine's name is also its root disk's.
         if !lines.contains(&line) {
             lines.push(line);
         }
@@ -83,7 +83,7 @@ fn option(field: &str, words: Words) -> Option<&'static str> {
     }
 }
 
-/// A field without the numbers in brackets: of `create_disks[0].name`, but not of `sha256`.
+/// A field without the numbers in brackets: for `create_disks[0].name`, but not for `sha256`.
 fn unnumbered(field: &str) -> String {
     let mut inside = false;
     let mut stays = |c: char| {
@@ -93,7 +93,7 @@ fn unnumbered(field: &str) -> String {
     field.chars().filter(|c| stays(*c)).collect()
 }
 
-/// A sentence of the service with what to type in place of what to send.
+/// A sentence of the service, with commands in place of requests.
 pub fn sentence(text: &str) -> String {
     COMMANDS.iter().fold(text.to_owned(), |text, (request, command)| text.replace(request, command))
 }
@@ -207,13 +207,13 @@ mod tests {
         }
     }
 
-    /// Requests that the service says to nobody who types commands, and why.
+    /// Requests that the service never names to a person at a command line, and why.
     const UNTYPED: [(&str, &str); 2] = [
         ("There is no such voice. GET /api/v1/admin/voices lists them.", "no command is about voices"),
         ("GET /health HTTP/1.1", "a model's server is asked this"),
     ];
 
-    /// What Rust files below a folder say, but for tests and comments.
+    /// The texts in Rust files below a folder, without tests and comments.
     fn sources(folder: &Path, all: &mut String) {
         for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
             match entry.path() {
@@ -229,17 +229,17 @@ mod tests {
         }
     }
 
-    /// All that the service says.
+    /// All texts of the service.
     fn said() -> String {
         let mut all = String::new();
         for of in ["server", "domain", "agent"] {
             sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of).join("src"), &mut all);
         }
-        // A sentence may go on in the next line.
+        // A sentence may continue on the next line.
         all.split("\\\n").map(str::trim_start).collect()
     }
 
-    /// Where a text names requests: methods with paths.
+    /// Positions where a text names requests: methods with paths.
     fn requests(text: &str) -> Vec<usize> {
         let methods = ["GET", "POST", "PUT", "PATCH", "DELETE"];
         let places = methods.iter().flat_map(|method| text.match_indices(method));

@@ -1,4 +1,4 @@
-//! Waiting, as every command offers it: whether, and how long at most.
+//! Options for waiting, for every command: whether to wait, and how long at most.
 
 use clap::Args;
 
@@ -19,12 +19,12 @@ pub struct WaitArgs {
 }
 
 impl WaitArgs {
-    /// Whether to wait, where the command does or does not by itself.
+    /// Whether to wait, given the command's default.
     pub const fn wanted(self, by_itself: bool) -> bool {
         self.wait || (by_itself && !self.no_wait)
     }
 
-    /// Seconds to wait at most, if that was said.
+    /// Seconds to wait at most, if typed.
     pub const fn most(self) -> Option<u64> {
         self.wait_timeout
     }

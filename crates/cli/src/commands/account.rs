@@ -15,7 +15,7 @@ use crate::pick::{self, Noun};
 use crate::prompt;
 use crate::typed::{Words, retold};
 
-/// Which option becomes which field.
+/// The option for each field.
 const WORDS: Words = &[
     ("name", "--name"),
     ("phone", "--phone"),
@@ -29,11 +29,11 @@ const SESSION: Noun = Noun { one: "session", list: "berth account sessions" };
 
 #[derive(Subcommand)]
 pub enum AccountCommand {
-    /// Change name, phone number or address; the address wants the password
+    /// Change name, phone number or address; a new address needs the password
     Update(UpdateArgs),
-    /// Delete the account, with the organizations that are nobody else's and empty; BERTH_PASSWORD answers for a program
+    /// Delete the account, with its empty organizations that have no other member; BERTH_PASSWORD answers for a program
     Delete {
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -90,7 +90,7 @@ pub struct VerifyArgs {
     phone: Option<String>,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(global: &Global, command: AccountCommand) -> Result<()> {
     let person = || Context::person(global);
     match command {
@@ -131,17 +131,17 @@ pub async fn run(global: &Global, command: AccountCommand) -> Result<()> {
     }
 }
 
-/// The service, for what needs no sign-in.
+/// The service, for calls without a sign-in.
 fn anybody(global: &Global) -> Result<Client> {
     Ok(Client::new(&address(global, None)?)?)
 }
 
-/// The service that a mail's link leads to, unless another one was named; or the one of a token alone.
+/// The service to which a mail's link leads, unless the caller named another one; or the usual one for a bare token.
 fn of_link(global: &Global, link: &str) -> Result<Client> {
     Ok(Client::new(&address(global, pick::service(link).filter(|_| !names_a_service(global)))?)?)
 }
 
-/// Whether it was said which service is meant.
+/// Whether the caller named a service.
 pub const fn names_a_service(global: &Global) -> bool {
     global.url.is_some() || global.context.is_some()
 }
@@ -217,7 +217,7 @@ async fn verify_phone(context: &Context, phone: &str, code: Option<&str>) -> Res
     Ok(())
 }
 
-/// The id of a session, by its id or a part of it.
+/// The id of a session, from its id or a part of it.
 async fn find_session(client: &Client, text: &str) -> Result<String> {
     if is_id(text) {
         return Ok(text.to_owned());

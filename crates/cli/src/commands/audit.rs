@@ -13,7 +13,7 @@ use crate::output::{self, Table};
 use crate::page::PageArgs;
 use crate::span;
 
-/// Pages of records in which an id is looked for whose end was typed.
+/// Most pages of records in which to look for an id of which only the end was typed.
 const PAGES: u32 = 20;
 
 #[derive(Args)]
@@ -24,7 +24,7 @@ pub struct AuditArgs {
     /// Only what this person did: address, name or id; or a key: id
     #[arg(long, value_name = "WHO")]
     actor: Option<String>,
-    /// Only what was done to this: id, or the end of one
+    /// Only what was done to this thing: its id, or the end of it
     #[arg(long, value_name = "ID")]
     subject: Option<String>,
     /// Not before: 1h ago, or a time like 2030-01-31T12:00:00Z
@@ -37,7 +37,7 @@ pub struct AuditArgs {
     page: PageArgs,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, args: AuditArgs) -> Result<()> {
     let actor = match &args.actor {
         Some(text) if !is_id(text) => Some(member::of_org(context, text).await?.user_id),
@@ -54,8 +54,7 @@ pub async fn run(context: &Context, args: AuditArgs) -> Result<()> {
     output::list(context.look, &records, |records| show(records, false))
 }
 
-/// What of the whole platform was typed, or of it what `--org` and `--project` name: as a table, or all of it as lines
-/// of JSON.
+/// Shows the log of the whole platform, limited by `--org` and `--project`: as a table, or in full as lines of JSON.
 pub async fn run_all(context: &Context, args: AuditArgs, export: bool) -> Result<()> {
     let actor = match &args.actor {
         Some(text) if !is_id(text) => Some(admin::find_user(context, text).await?),
@@ -83,8 +82,8 @@ pub async fn run_all(context: &Context, args: AuditArgs, export: bool) -> Result
     output::list(context.look, &records, |records| show(records, true))
 }
 
-/// A filter whose subject is an id in full, where the end of one was typed that was shown: what it is of stands in the
-/// records themselves.
+/// Completes the subject of a filter, if only the end of its id was typed, as tables show it: the records themselves
+/// have the whole id.
 async fn with_subject(
     filter: AuditFilter,
     list: impl AsyncFn(&AuditFilter) -> berth_client::Result<List<AuditRecord>>,
@@ -132,7 +131,6 @@ fn show(records: &[AuditRecord], whole_platform: bool) -> Table {
         };
         [output::time(&r.created_at), r.action.clone(), actor, place, subject, r.data.to_string(), r.id.clone()]
     });
-    let none =
-        "Nothing was done, or nothing of this kind. Actions are like vm.create; '--action vm' is everything of VMs.";
+    let none = "No such records. Actions are like vm.create; '--action vm' matches every action on VMs.";
     Table::new(["TIME", "ACTION", "WHO", "PROJECT", "WHAT", "+MORE", "+ID"], rows, none).cut()
 }

@@ -1,4 +1,4 @@
-//! Contexts: the sign-ins that are kept here, each with what commands mean by default. One is named by its name.
+//! Contexts: the sign-ins kept on this machine, each with its default organization and project. A context has a name.
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -10,7 +10,7 @@ use crate::several::find_all;
 
 #[derive(Subcommand)]
 pub enum ContextCommand {
-    /// List the sign-ins that are kept here
+    /// List the sign-ins kept on this machine
     #[command(visible_alias = "ls")]
     List,
     /// Show one sign-in
@@ -19,12 +19,12 @@ pub enum ContextCommand {
         /// Name; by default the one that commands use
         name: Option<String>,
     },
-    /// Make a sign-in the one that commands use
+    /// Choose the sign-in that commands use
     Use {
         /// Name
         name: String,
     },
-    /// Call a sign-in otherwise
+    /// Rename a sign-in
     Rename {
         /// Name
         name: String,
@@ -58,7 +58,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(look: Look, command: ContextCommand) -> Result<()> {
     match command {
         ContextCommand::List => {
@@ -105,7 +105,7 @@ async fn delete(look: Look, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// A context has no id but its name.
+/// Reports what was done; a context has only its name for an id.
 fn done(look: Look, name: &str, sentence: &str) {
     output::done(look, name, name, sentence);
 }

@@ -1,4 +1,4 @@
-//! Data disks and root disk volumes. A disk is named by its name or its id.
+//! Data disks and root disk volumes. A disk has a name and an id; commands take both.
 
 use std::collections::BTreeMap;
 
@@ -18,20 +18,20 @@ use crate::size;
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 
-/// Seconds that a disk is waited for.
+/// Seconds to wait for a disk.
 const LONGEST: u64 = 120;
 
-/// What VMs are called, by their ids.
+/// Names of VMs by their ids.
 type Names = BTreeMap<String, String>;
 
 const DISK: Noun = Noun { one: "disk", list: "berth disk list" };
 const ROOT_DISK: Noun = Noun { one: "root disk", list: "berth disk list --root" };
 
-/// Which option becomes which field.
+/// The option for each field.
 const WORDS: Words = &[("name", "NAME"), ("type", "--kind"), ("size_gb", "--size"), ("region_id", "--region")];
-/// Which argument of an attachment becomes which field.
+/// The argument for each field of an attachment.
 const ATTACHED: Words = &[("disk_id", "DISK"), ("vm_id", "VM")];
-/// The column of what is under way or failed; in a list only the wide form has room for it.
+/// The column with the step under way or the failure; lists show it only in the wide form.
 const MESSAGE: &str = "+MESSAGE";
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -67,7 +67,7 @@ pub enum DiskCommand {
         /// Size in GiB, or as 1T: 10 to 2048
         #[arg(long, alias = "disk", default_value = "10", value_name = "GIB", value_parser = size::gib)]
         size: u64,
-        /// What it is in the guest: a file system mounted at /mnt/NAME, or raw blocks
+        /// Its form in the guest: a file system mounted at /mnt/NAME, or raw blocks
         #[arg(long, value_enum, default_value_t = Kind::Filesystem)]
         kind: Kind,
         /// Region
@@ -102,7 +102,7 @@ pub enum DiskCommand {
     },
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
     let project = context.project()?;
     match command {
@@ -173,7 +173,7 @@ async fn ready(project: &ProjectClient, disk: DataDisk, seconds: u64, quiet: boo
     watch(Progress::new(quiet), Some(seconds), disk, stage, async || Ok(project.disk(&id).await?)).await
 }
 
-/// Tells that a new disk shares its name with others.
+/// Says that a new disk shares its name with others.
 async fn tell_shared(context: &Context, project: &ProjectClient, name: &str) {
     let count = async || {
         let all = Page::all(async |page| project.disks(page).await).await?;
@@ -182,7 +182,7 @@ async fn tell_shared(context: &Context, project: &ProjectClient, name: &str) {
     DISK.tell_shared(context, name, count).await;
 }
 
-/// The data disk of a name or an id.
+/// The data disk with a name or an id.
 pub async fn find_data(project: &ProjectClient, text: &str) -> Result<DataDisk> {
     if is_id(text) {
         return Ok(project.disk(text).await?);
@@ -191,7 +191,7 @@ pub async fn find_data(project: &ProjectClient, text: &str) -> Result<DataDisk> 
     DISK.of(all, text, |disk| &disk.id, |disk| disk.name == text)
 }
 
-/// The root disk volume of a name or an id.
+/// The root disk volume with a name or an id.
 pub async fn find_root(project: &ProjectClient, text: &str) -> Result<RootDisk> {
     if is_id(text) {
         return Ok(project.root_disk(text).await?);
@@ -200,7 +200,7 @@ pub async fn find_root(project: &ProjectClient, text: &str) -> Result<RootDisk> 
     ROOT_DISK.of(all, text, |disk| &disk.id, |disk| disk.name == text)
 }
 
-/// What VMs are called, for people, where a disk is one's.
+/// The names of VMs, for people, if a disk is attached to one.
 async fn vms(context: &Context, project: &ProjectClient, wanted: bool) -> Result<Names> {
     if !wanted || !context.look.is_for_people() {
         return Ok(Names::new());
@@ -216,12 +216,12 @@ async fn one(context: &Context, project: &ProjectClient, disk: DataDisk) -> Resu
     output::rows(context.look, &disk, |disk| show(std::slice::from_ref(disk), &vms, message))
 }
 
-/// The column of the message of one disk: whoever looks at one that failed is told why.
+/// The column for one disk's message: shown if the disk failed.
 fn column(status: &str) -> &'static str {
     if status == "failed" { MESSAGE.trim_start_matches('+') } else { MESSAGE }
 }
 
-/// What a disk's VM is called.
+/// The name of a disk's VM.
 fn vm(id: Option<&str>, vms: &Names) -> String {
     output::or_dash(id.map(|id| vms.get(id).map_or(id, String::as_str)))
 }

@@ -15,9 +15,9 @@ use crate::several::{self, Doomed, find_all};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 
-/// Seconds that the end of an image is waited for.
+/// Seconds to wait for an image's removal.
 const LONGEST: u64 = 120;
-/// Which option becomes which field; a file's id is named otherwise than a URL's.
+/// The option for each field; a file's id has another field than a URL's.
 const WORDS: Words = &[
     ("id", "--id"),
     ("image_id", "--id"),
@@ -41,7 +41,7 @@ pub enum ImageCommand {
     },
     /// Bring in an ordinary cloud image, qcow2 or raw, and wait until it is ready (administrators)
     Import(ImportArgs),
-    /// Remove images that no disk was cloned from (administrators)
+    /// Remove images that no disk is a clone of (administrators)
     #[command(visible_alias = "rm")]
     Delete {
         /// Ids
@@ -54,7 +54,7 @@ pub enum ImageCommand {
 
 #[derive(Args)]
 pub struct ImportArgs {
-    /// File of this machine, or URL that the service fetches
+    /// File on this machine, or URL for the service to download
     source: String,
     /// Id in requests; made from the source's name if absent
     #[arg(long)]
@@ -62,10 +62,10 @@ pub struct ImportArgs {
     /// Name for people
     #[arg(long)]
     name: Option<String>,
-    /// The user that keys are installed for
+    /// The user who gets the SSH keys
     #[arg(long)]
     login_user: Option<String>,
-    /// What its content must hash to
+    /// SHA-256 that the content must have
     #[arg(long, value_name = "HEX")]
     sha256: Option<String>,
     /// It boots by UEFI
@@ -75,7 +75,7 @@ pub struct ImportArgs {
     waiting: WaitArgs,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, command: ImageCommand) -> Result<()> {
     let client = &context.client;
     match command {
@@ -86,7 +86,7 @@ pub async fn run(context: &Context, command: ImageCommand) -> Result<()> {
     }
 }
 
-/// The image of an id, which is named where there is none.
+/// The image with an id; the error names a missing one.
 async fn find(client: &Client, id: &str) -> Result<Image> {
     match client.image(id).await {
         Err(error) if error.status() == Some(404) => {
@@ -110,7 +110,7 @@ async fn import(context: &Context, args: ImportArgs) -> Result<Image> {
     let source = if is_url {
         ImageSource::Url(args.source.clone())
     } else {
-        // Looked at before anything is sent, so that a slip is told as one.
+        // Opens the file before sending anything, so that a typing error is reported as one.
         let file = std::fs::File::open(&args.source);
         file.with_context(|| format!("the file {} cannot be read", args.source))?;
         ImageSource::File(PathBuf::from(&args.source))
@@ -132,8 +132,8 @@ async fn import(context: &Context, args: ImportArgs) -> Result<Image> {
     Ok(started)
 }
 
-/// The image once it is ready. Where no time was said it is waited for as long as the service lets it go on: how long a
-/// source takes nobody knows.
+/// Waits until the image is ready. Without a time it waits as long as the service goes on: nobody knows how long a
+/// source takes.
 async fn ready(client: &Client, image: Image, seconds: Option<u64>, progress: Progress) -> Result<Image> {
     let id = image.id.clone();
     let stage = |image: &Image| {

@@ -16,7 +16,7 @@ use crate::page::PageArgs;
 use crate::pick::{self, Noun, token};
 use crate::typed::{Words, retold};
 
-/// Which option becomes which field.
+/// The option for each field.
 const WORDS: Words = &[("email", "ADDRESS"), ("role", "--role"), ("project_roles", "--project")];
 const INVITATION: Noun = Noun { one: "invitation", list: "berth invitation list" };
 
@@ -30,7 +30,7 @@ pub struct InviteArgs {
     #[arg(long)]
     role: Option<String>,
     /// Project that comes with it, or with a role of its own PROJECT:admin, editor or viewer; repeated
-    // In place of the option of this name that every other command has.
+    // Replaces the global option of this name.
     #[arg(long, short = 'P', value_name = "PROJECT[:ROLE]")]
     project: Vec<String>,
 }
@@ -57,9 +57,9 @@ pub enum InvitationCommand {
     },
 }
 
-/// Invites somebody.
+/// Invites a person.
 pub async fn invite(context: &Context, args: InviteArgs) -> Result<()> {
-    // A project of the environment is not one that was typed.
+    // A project from the environment does not count as typed.
     let projects = if context.typed_project().is_some() { args.project } else { Vec::new() };
     let (role, roles) = roles(args.role.as_deref(), &projects)?;
     let mut project_roles = Vec::new();
@@ -71,7 +71,7 @@ pub async fn invite(context: &Context, args: InviteArgs) -> Result<()> {
     one(context, context.client.invite(context.org()?, &request).await.map_err(|error| retold(error, WORDS))?)
 }
 
-/// The role in the organization, and those in projects. A role that is said beside a project alone is the role there.
+/// The roles in the organization and in projects. A role beside only a project is the role there.
 fn roles<'a>(said: Option<&str>, projects: &'a [String]) -> Result<(String, Vec<(&'a str, String)>)> {
     let in_project = |option: &str, role: &str| match role {
         "admin" | "editor" | "viewer" => Ok(role.to_owned()),
@@ -94,7 +94,7 @@ fn roles<'a>(said: Option<&str>, projects: &'a [String]) -> Result<(String, Vec<
     }
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(global: &Global, command: InvitationCommand) -> Result<()> {
     let context = &match &command {
         InvitationCommand::Accept { token } => at_service(global, token)?,
@@ -119,15 +119,15 @@ pub async fn run(global: &Global, command: InvitationCommand) -> Result<()> {
     }
 }
 
-/// Who is signed in at the service that an invitation's link leads to, unless another one was named. No other service
-/// sees the token, and that one sees no credential of another.
+/// The sign-in at the service to which an invitation's link leads, unless the caller named another service. No other
+/// service sees the token, and that service sees no credential of another.
 fn at_service(global: &Global, link: &str) -> Result<Context> {
     let Some(service) = pick::service(link).filter(|_| api_key().is_none() && !names_a_service(global)) else {
         return Context::person(global);
     };
     let has_token = std::env::var("BERTH_TOKEN").is_ok_and(|token| !token.is_empty());
     let kept = Store::load()?.at(service).map(|kept| kept.name.clone());
-    // It is good for another service alone, and would go before the sign-in.
+    // The variable's token belongs to another service, and would win over the sign-in.
     let first = if has_token { "unset BERTH_TOKEN; " } else { "" };
     match kept {
         _ if has_token && address(global, None)? == service => Context::person(global),
@@ -143,7 +143,7 @@ async fn accept(context: &Context, text: &str) -> Result<()> {
     let org = context.client.accept_invitation(token(text)).await?;
     let project = first_project(&context.client, &org.slug).await?.unwrap_or_default();
     let is_kept = context.keep(|kept| (kept.org, kept.project) = (org.slug.clone(), project.clone()))?;
-    // Who is signed in elsewhere, too, goes on there.
+    // A person with another current sign-in keeps it.
     let current = Store::load()?.current;
     let place = match context.kept_as().filter(|name| *name != current) {
         _ if project.is_empty() => "you see no project there yet".into(),
@@ -156,7 +156,7 @@ async fn accept(context: &Context, text: &str) -> Result<()> {
     })
 }
 
-/// The invitation of an address or an id: of several to one address, the one that is open.
+/// The invitation with an address or an id: of several to one address, the pending one.
 async fn find(context: &Context, text: &str) -> Result<Invitation> {
     let org = context.org()?;
     let all = Page::all(async |page| context.client.invitations(org, page).await).await?;

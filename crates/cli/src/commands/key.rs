@@ -1,4 +1,4 @@
-//! API keys of a project. One is named by its name, id or prefix.
+//! API keys of a project. A key has a name, an id and a prefix; commands take all three.
 
 use anyhow::Result;
 use berth_client::{ApiKey, ChangeApiKey, MadeApiKey, NewApiKey, Page, ProjectClient};
@@ -15,15 +15,15 @@ use crate::typed::{Words, retold};
 
 const KEY: Noun = Noun { one: "key", list: "berth key list" };
 
-/// Which option of a new key becomes which field.
+/// The option for each field of a new key.
 const NEW: Words =
     &[("name", "NAME"), ("scopes", "--scope"), ("expires_at", "--expires"), ("source_networks", "--from")];
-/// Which option of a change becomes which field.
+/// The option for each field of a change.
 const CHANGES: Words =
     &[("name", "--name"), ("scopes", "--scope"), ("expires_at", "--expires"), ("source_networks", "--from")];
-/// Which option of a rotation becomes which field.
+/// The option for each field of a rotation.
 const ROTATION: Words = &[("overlap_seconds", "--overlap")];
-/// What stands for every network.
+/// The word for every network.
 const ANYWHERE: &str = "anywhere";
 
 #[derive(Subcommand)]
@@ -31,7 +31,7 @@ pub enum KeyCommand {
     /// List the keys of the project
     #[command(visible_alias = "ls")]
     List(PageArgs),
-    /// Show one key; the secret is shown only when it is made
+    /// Show one key; its secret is only shown when it is made
     #[command(visible_alias = "show")]
     Get {
         /// Name, id or prefix
@@ -39,7 +39,7 @@ pub enum KeyCommand {
     },
     /// Make a key
     Create(CreateArgs),
-    /// Change name, scopes, networks or end of a key
+    /// Change name, scopes, networks or expiry of a key
     Update(UpdateArgs),
     /// Revoke keys, at once
     #[command(visible_alias = "rm")]
@@ -48,14 +48,14 @@ pub enum KeyCommand {
         #[arg(required = true)]
         keys: Vec<String>,
     },
-    /// Make a successor of a key
+    /// Replace a key by a new one
     Rotate {
         /// Name, id or prefix
         key: String,
-        /// How long the old one is good beside it, as 1h
+        /// How long the old key stays valid beside the new one, as 1h
         #[arg(long, default_value = "0s", value_name = "SPAN")]
         overlap: String,
-        /// Print the key alone
+        /// Print only the key
         #[arg(long, short)]
         quiet: bool,
     },
@@ -65,16 +65,16 @@ pub enum KeyCommand {
 pub struct CreateArgs {
     /// Name
     name: String,
-    /// What it is good for: vm, sandbox, inference; repeated
+    /// What it may be used for: vm, sandbox, inference; repeated
     #[arg(long = "scope", required = true, value_delimiter = ',', value_name = "SCOPE")]
     scopes: Vec<String>,
-    /// When it ends: 30d, or a time like 2030-01-31T12:00:00Z; by default never
+    /// When it expires: 30d, or a time like 2030-01-31T12:00:00Z; by default never
     #[arg(long, value_name = "WHEN")]
     expires: Option<String>,
     /// Network or address that it may be used from, as 198.51.100.0/24; repeated; by default everywhere
     #[arg(long = "from", value_delimiter = ',', value_name = "NETWORK")]
     networks: Vec<String>,
-    /// Print the key alone
+    /// Print only the key
     #[arg(long, short)]
     quiet: bool,
 }
@@ -86,18 +86,18 @@ pub struct UpdateArgs {
     /// New name
     #[arg(long, required_unless_present_any = ["scopes", "expires", "networks"])]
     name: Option<String>,
-    /// All that it is good for from now on; repeated
+    /// All that it may be used for from now on; repeated
     #[arg(long = "scope", value_delimiter = ',', value_name = "SCOPE")]
     scopes: Vec<String>,
-    /// When it ends: 30d, or a time like 2030-01-31T12:00:00Z
+    /// When it expires: 30d, or a time like 2030-01-31T12:00:00Z
     #[arg(long, value_name = "WHEN")]
     expires: Option<String>,
-    /// All networks and addresses that it may be used from; repeated; 'anywhere' lifts it
+    /// All networks and addresses from which it may be used; repeated; 'anywhere' allows all
     #[arg(long = "from", value_delimiter = ',', value_name = "NETWORK")]
     networks: Vec<String>,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, command: KeyCommand) -> Result<()> {
     let project = context.project()?;
     match command {
@@ -108,7 +108,7 @@ pub async fn run(context: &Context, command: KeyCommand) -> Result<()> {
             let request =
                 NewApiKey { name: args.name, scopes: args.scopes, expires_at, source_networks: args.networks };
             let key = project.create_api_key(&request).await.map_err(|error| retold(error, NEW))?;
-            // The key first: it is shown this once.
+            // Prints the key first: it is shown only this once.
             made(context, &key, args.quiet)?;
             tell_shared(context, &project, &request.name).await;
             Ok(())
@@ -145,7 +145,7 @@ async fn revoke(context: &Context, project: &ProjectClient, texts: &[String]) ->
     outcome.end()
 }
 
-/// Tells that a new key shares its name with others that are active.
+/// Says that a new key shares its name with other active ones.
 async fn tell_shared(context: &Context, project: &ProjectClient, name: &str) {
     let count = async || {
         let keys = Page::all(async |page| project.api_keys(page).await).await?;
@@ -154,7 +154,7 @@ async fn tell_shared(context: &Context, project: &ProjectClient, name: &str) {
     KEY.tell_shared(context, name, count).await;
 }
 
-/// The networks that were typed, if any were.
+/// The typed networks, if any.
 fn networks(typed: Vec<String>) -> Option<Vec<String>> {
     match typed.as_slice() {
         [] => None,
@@ -163,7 +163,7 @@ fn networks(typed: Vec<String>) -> Option<Vec<String>> {
     }
 }
 
-/// The key of a name, an id or a prefix: of several with one name, the one that is active.
+/// The key with a name, an id or a prefix: of several with one name, the active one.
 async fn find(project: &ProjectClient, text: &str) -> Result<ApiKey> {
     if is_id(text) {
         return Ok(project.api_key(text).await?);
@@ -176,7 +176,7 @@ async fn find(project: &ProjectClient, text: &str) -> Result<ApiKey> {
     KEY.of(keys, text, |key| &key.id, is_called)
 }
 
-/// Shows a key for the only time.
+/// Shows a new key, for the only time.
 fn made(context: &Context, made: &MadeApiKey, quiet: bool) -> Result<()> {
     if context.look.is_json() {
         return output::json(made);

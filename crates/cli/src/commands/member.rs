@@ -1,4 +1,4 @@
-//! Members: of the organization, or with `--project` of a project. One is named by address, name or id.
+//! Members of the organization, or with `--project` of a project. Commands take a member's address, name or id.
 
 use anyhow::Result;
 use berth_client::{List, Member, Page, ProjectClient};
@@ -40,7 +40,7 @@ pub enum MemberCommand {
     },
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, command: MemberCommand) -> Result<()> {
     match context.typed_project() {
         Some(_) => in_project(context, &context.project()?, command).await,
@@ -104,7 +104,7 @@ async fn add(context: &Context, text: &str, role: &str) -> Result<()> {
     one(context, added.map_err(|error| retold(error, &[("email", "MEMBER"), ("role", "--role")]))?)
 }
 
-/// The member of an address, a name or an id.
+/// The member with an address, a name or an id.
 async fn find(
     list: impl AsyncFn(Page) -> berth_client::Result<List<Member>>,
     text: &str,

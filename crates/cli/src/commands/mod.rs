@@ -1,4 +1,4 @@
-//! One module for each noun; here the way to them.
+//! One module for each noun, and the dispatch of commands to them.
 
 pub mod account;
 pub mod admin;
@@ -34,7 +34,7 @@ use crate::cli::{Cli, Command};
 use crate::complete;
 use crate::context::Context;
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(cli: Cli) -> Result<ExitCode> {
     let global = &cli.global;
     let (any, person) = (|| Context::any(global), || Context::person(global));

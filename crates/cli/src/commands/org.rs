@@ -1,4 +1,4 @@
-//! Organizations. One is named by its slug, id or name.
+//! Organizations. Commands take an organization's slug, id or name.
 
 use anyhow::Result;
 use berth_client::{ChangeOrganization, Organization, Page};
@@ -12,7 +12,7 @@ use crate::pick::Noun;
 use crate::span;
 use crate::typed::{Words, retold};
 
-/// Which option of a change becomes which field.
+/// The option for each field of a change.
 const CHANGES: Words = &[("name", "--name"), ("slug", "--slug"), ("max_key_seconds", "--max-key-life")];
 const ORG: Noun = Noun { one: "organization", list: "berth org list" };
 
@@ -24,7 +24,7 @@ pub enum OrgCommand {
     /// Show one organization
     #[command(visible_alias = "show")]
     Get {
-        /// Slug, id or name; by default the one that commands mean
+        /// Slug, id or name; by default the one that commands use
         org: Option<String>,
     },
     /// Make an organization
@@ -35,9 +35,9 @@ pub enum OrgCommand {
         #[arg(long)]
         slug: Option<String>,
     },
-    /// Change name, slug, or how long API keys live at most
+    /// Change name, slug, or the longest life of API keys
     Update {
-        /// Slug, id or name; by default the one that commands mean
+        /// Slug, id or name; by default the one that commands use
         org: Option<String>,
         /// New name
         #[arg(long, required_unless_present_any = ["slug", "max_key_life"])]
@@ -45,24 +45,24 @@ pub enum OrgCommand {
         /// New name in paths
         #[arg(long)]
         slug: Option<String>,
-        /// How long an API key may live that is made from now on, as 90d; 0s is without end
+        /// The longest life of API keys made from now on, as 90d; 0s means no limit
         #[arg(long, value_name = "SPAN")]
         max_key_life: Option<String>,
     },
-    /// Delete an organization that owns nothing any more
+    /// Delete an empty organization
     #[command(visible_alias = "rm")]
     Delete {
         /// Slug, id or name
         org: String,
     },
-    /// Make an organization the one that commands mean
+    /// Choose the organization that commands use
     Use {
         /// Slug, id or name
         org: String,
     },
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, command: OrgCommand) -> Result<()> {
     match command {
         OrgCommand::List(page) => {
@@ -90,7 +90,7 @@ pub async fn run(context: &Context, command: OrgCommand) -> Result<()> {
     }
 }
 
-/// The organization of a slug, an id or a name.
+/// The organization with a slug, an id or a name.
 pub async fn find(context: &Context, text: &str) -> Result<Organization> {
     match context.client.organization(text).await {
         Err(error) if error.status() == Some(404) => {}
@@ -135,7 +135,7 @@ async fn choose(context: &Context, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Replaces a name that was kept.
+/// Replaces a name in the kept sign-in.
 pub fn replace(kept: &mut String, before: &str, after: &str) {
     if kept == before {
         after.clone_into(kept);

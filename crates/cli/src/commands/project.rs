@@ -1,4 +1,4 @@
-//! Projects of an organization. One is named by its slug, id or name, or ORG/SLUG.
+//! Projects of an organization. Commands take a project's slug, id or name, or ORG/SLUG.
 
 use anyhow::Result;
 use berth_client::{Page, Project, Rename};
@@ -22,7 +22,7 @@ pub enum ProjectCommand {
     /// Show one project
     #[command(visible_alias = "show")]
     Get {
-        /// Slug, id or name, or ORG/SLUG; by default the one that commands mean
+        /// Slug, id or name, or ORG/SLUG; by default the one that commands use
         project: Option<String>,
     },
     /// Make a project
@@ -35,7 +35,7 @@ pub enum ProjectCommand {
     },
     /// Change name or slug
     Update {
-        /// Slug, id or name, or ORG/SLUG; by default the one that commands mean
+        /// Slug, id or name, or ORG/SLUG; by default the one that commands use
         project: Option<String>,
         /// New name
         #[arg(long, required_unless_present = "slug")]
@@ -44,20 +44,20 @@ pub enum ProjectCommand {
         #[arg(long)]
         slug: Option<String>,
     },
-    /// Delete a project that owns nothing any more
+    /// Delete an empty project
     #[command(visible_alias = "rm")]
     Delete {
         /// Slug, id or name, or ORG/SLUG
         project: String,
     },
-    /// Make a project the one that commands mean
+    /// Choose the project that commands use
     Use {
         /// PROJECT, or ORG/PROJECT
         project: String,
     },
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, command: ProjectCommand) -> Result<()> {
     let client = &context.client;
     match command {
@@ -93,7 +93,7 @@ pub async fn run(context: &Context, command: ProjectCommand) -> Result<()> {
     }
 }
 
-/// The organization and the project of a slug, an id or a name, or of ORG/SLUG.
+/// The organization and the project for a slug, an id or a name, or for ORG/SLUG.
 pub async fn find(context: &Context, text: &str) -> Result<(String, Project)> {
     let (org, name) = match text.split_once('/') {
         Some(pair) => pair,

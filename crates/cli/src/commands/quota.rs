@@ -11,7 +11,7 @@ use crate::id::is_id;
 use crate::output::{self, Table};
 use crate::typed::{Words, retold};
 
-/// Which option becomes which field.
+/// The option for each field.
 const WORDS: Words = &[
     ("vms", "--vms"),
     ("vcpu", "--vcpu"),
@@ -30,7 +30,7 @@ pub enum QuotaCommand {
     /// Show the limits of a project, or with --org of all projects of an organization together
     Get {
         /// Project: id, slug or ORG/SLUG
-        // Not the global option's id, whose value it would take.
+        // Not the global option's id, because the argument would then get that option's value.
         #[arg(id = "whose", value_name = "PROJECT")]
         project: Option<String>,
     },
@@ -76,7 +76,7 @@ pub struct SetArgs {
 }
 
 impl SetArgs {
-    /// The limits from now on: what was not typed stays.
+    /// The new limits: those that were not typed stay.
     fn over(&self, before: Limits) -> Result<Limits> {
         Ok(Limits {
             vms: limit("--vms", self.vms.as_deref(), before.vms)?,
@@ -101,7 +101,7 @@ impl SetArgs {
     }
 }
 
-/// Whose limits are meant: a project's or an organization's.
+/// The owner of the limits: a project or an organization.
 enum Whose {
     /// A project, by its id.
     Project(String),
@@ -126,7 +126,7 @@ impl Whose {
     }
 }
 
-/// What was named: what was typed comes before what the environment says, and a project before an organization.
+/// What the caller named. A typed option wins over the environment, and a project over an organization.
 enum Named<'a> {
     Project(&'a str),
     Org(&'a str),
@@ -140,7 +140,7 @@ fn named<'a>(context: &'a Context, project: Option<&'a str>) -> Result<Named<'a>
         .ok_or_else(|| Failure::usage("Name a project, or an organization: --org ORG"))
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, command: QuotaCommand) -> Result<()> {
     match command {
         QuotaCommand::Get { project } => get(context, project.as_deref()).await,
@@ -156,7 +156,8 @@ pub async fn run(context: &Context, command: QuotaCommand) -> Result<()> {
     }
 }
 
-/// Who belongs to a project, or owns an organization, sees what it uses, too; administrators of the platform see limits.
+/// Members of a project, and owners of an organization, see also what it uses; administrators of the platform see
+/// limits.
 async fn get(context: &Context, project: Option<&str>) -> Result<()> {
     let refusal = match own(context, project).await {
         Ok(quota) => return output::rows(context.look, &quota, show_quota),
@@ -164,7 +165,7 @@ async fn get(context: &Context, project: Option<&str>) -> Result<()> {
     };
     match async { whose(context, project).await?.limits(context).await }.await {
         Ok(limits) => output::rows(context.look, &limits, show_limits),
-        // Whoever is no administrator learns what is wrong with what they see.
+        // A caller who is no administrator gets the error about their own projects.
         Err(error) if admin::is_forbidden(&error) => Err(refusal),
         Err(error) => Err(error),
     }
@@ -181,7 +182,7 @@ async fn own(context: &Context, project: Option<&str>) -> Result<Quota> {
     }
 }
 
-/// Whose limits are meant.
+/// The owner of the limits.
 async fn whose(context: &Context, project: Option<&str>) -> Result<Whose> {
     match named(context, project)? {
         Named::Project(text) => Ok(Whose::Project(admin::project_id(context, text).await?)),

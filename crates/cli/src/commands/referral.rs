@@ -1,4 +1,4 @@
-//! Referrals: one's code, and whom one brought.
+//! Referrals: your code, and the people who signed up with it.
 
 use anyhow::Result;
 use berth_client::Referral;
@@ -10,14 +10,14 @@ use crate::page::PageArgs;
 
 #[derive(Subcommand)]
 pub enum ReferralCommand {
-    /// Show your code, and a link that signs up with it
+    /// Show your code, and a link for signing up with it
     Code,
-    /// List whom you brought
+    /// List the people who signed up with your code
     #[command(visible_alias = "ls")]
     List(PageArgs),
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, command: Option<ReferralCommand>) -> Result<()> {
     match command.unwrap_or(ReferralCommand::Code) {
         ReferralCommand::Code => {

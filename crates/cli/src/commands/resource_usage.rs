@@ -11,19 +11,19 @@ use crate::output::{self, Table, money};
 use crate::span;
 use crate::typed::{Words, retold};
 
-/// Which option becomes which field.
+/// The option for each field.
 const WORDS: Words = &[("from", "--from"), ("to", "--to"), ("by", "--by")];
 /// Seconds in an hour.
 const HOUR: f64 = 3600.0;
 
-/// What was typed.
+/// The typed options.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
     /// A time, or how long ago.
     pub from: Option<&'a str>,
     /// The same.
     pub to: Option<&'a str>,
-    /// What rows tell apart.
+    /// How to group the rows.
     pub by: &'a [Group],
 }
 
@@ -47,9 +47,9 @@ pub async fn run(context: &Context, asked: Asked<'_>) -> Result<()> {
     }
     let slugs = if of_org { slugs(context).await? } else { HashMap::new() };
     let (from, to) = (output::time(&usage.from), output::time(&usage.to));
-    let empty = format!("No machine, disk or snapshot was there from {from} to {to}.");
+    let empty = format!("There was no machine, disk or snapshot from {from} to {to}.");
     let told_apart = told_apart(asked.by);
-    // What a shell goes through has no sum.
+    // Output for a shell has no line with the sum.
     let sum = context.look.is_for_people().then_some(usage.cost);
     let rows = rows(&usage.data, &slugs, sum, told_apart);
     if told_apart {
@@ -68,12 +68,12 @@ async fn slugs(context: &Context) -> Result<HashMap<String, String>> {
     Ok(projects.into_iter().map(|project| (project.id, project.slug)).collect())
 }
 
-/// Whether the first column is needed: it says of which day and of which project a row is.
+/// Whether the first column is needed: it shows the day and the project of a row.
 fn told_apart(by: &[Group]) -> bool {
     by.contains(&Group::Day) || by.contains(&Group::Project)
 }
 
-/// A line for each row, and their cost together where there are several.
+/// A line for each row, and a sum of their cost if there are several.
 fn rows(
     data: &[ResourceUsageRow],
     slugs: &HashMap<String, String>,
@@ -103,7 +103,7 @@ fn rows(
     rows
 }
 
-/// How much it is, in hours.
+/// The quantity, in hours.
 fn quantity(row: &ResourceUsageRow) -> String {
     match row.unit.as_str() {
         "seconds" => format!("{:.2} h", row.quantity / HOUR),

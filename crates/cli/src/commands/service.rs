@@ -1,4 +1,4 @@
-//! The service itself.
+//! Commands of the service itself.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::output::{self, Look};
 
 impl ServiceArgs {
-    /// The configuration: what was typed, else what `env` answers, else what stands in the file.
+    /// The configuration: typed options win over the variables that `env` returns, and those over the file.
     pub fn read(&self, env: impl Fn(&str) -> Option<String>) -> Result<Config> {
         Config::from_sources(self.config.as_deref(), |name| self.typed(name).or_else(|| env(name)))
     }
@@ -20,7 +20,7 @@ impl ServiceArgs {
         self.read(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
-    /// What was typed in place of a variable.
+    /// A typed option in place of a variable.
     fn typed(&self, name: &str) -> Option<String> {
         match name {
             "BERTH_LISTEN" => self.listen.clone(),
@@ -41,7 +41,7 @@ pub async fn serve(args: &ServiceArgs, take_over: bool, new_secrets_key: bool) -
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the program end with a code of its own where another service took the database, so that nobody starts it again.
+/// Gives the program a code of its own if another service took the database, so that no supervisor starts it again.
 fn ended(error: anyhow::Error) -> anyhow::Error {
     if error.is::<app::TakenOver>() { Failure::of(7, error.to_string()) } else { error }
 }
@@ -61,7 +61,7 @@ pub async fn back_up(look: Look, args: &ServiceArgs, file: &Path) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells what this machine can do.
+/// Shows what this machine can do.
 pub async fn doctor(args: &ServiceArgs) -> Result<ExitCode> {
     let report = app::doctor(&args.load()?).await;
     println!("{report}");

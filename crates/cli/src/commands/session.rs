@@ -11,7 +11,7 @@ use crate::global::Global;
 use crate::typed::{Words, retold};
 use crate::{output, pick, prompt};
 
-/// Which option becomes which field.
+/// The option for each field.
 const WORDS: Words = &[
     ("email", "--email"),
     ("password", "the password"),
@@ -47,7 +47,7 @@ pub struct SignupArgs {
     /// Accept an invitation: the link of its mail, or the token in it
     #[arg(long, value_name = "TOKEN")]
     invitation: Option<String>,
-    /// Code of who recommended it to you
+    /// Referral code of the person who recommended Berth
     #[arg(long, value_name = "CODE")]
     referral: Option<String>,
 }
@@ -60,7 +60,7 @@ pub async fn login(global: &Global, args: LoginArgs) -> Result<()> {
     let name = global.context.as_deref().unwrap_or_default();
     store.require_free(name, client.base(), &email)?;
     client.login(&email, &password(&args, "Password: ")?).await.map_err(|error| retold(error, WORDS))?;
-    // Whoever signs in again means what they meant before.
+    // A person who signs in again keeps their organization and project.
     let place = match store.named(name).or_else(|| store.of(client.base(), &email)) {
         Some(kept) if client.get_project(&kept.org, &kept.project).await.is_ok() => {
             (kept.org.clone(), kept.project.clone())
@@ -71,7 +71,7 @@ pub async fn login(global: &Global, args: LoginArgs) -> Result<()> {
 }
 
 pub async fn sign_up(global: &Global, args: SignupArgs) -> Result<()> {
-    // A link leads to the service that it is of, unless another one was named.
+    // A link leads to its own service, unless the caller named another one.
     let link = args.invitation.as_deref().and_then(pick::service).filter(|_| global.url.is_none());
     let client = Client::new(&address(global, args.login.service.as_deref().or(link))?)?;
     warn_in_clear(client.base());
@@ -94,7 +94,7 @@ pub async fn sign_up(global: &Global, args: SignupArgs) -> Result<()> {
         return Ok(());
     }
     client.login(&email, &password).await?;
-    // Who was invited came for the others.
+    // An invited person came for the inviting organization, not for their own.
     let place = match request.invitation_token {
         Some(_) => place(&client, |org| org.id != made.organization.id).await?,
         None => (made.organization.slug, made.project.slug),
@@ -106,7 +106,7 @@ pub async fn sign_up(global: &Global, args: SignupArgs) -> Result<()> {
     Ok(())
 }
 
-/// The organization and the project that commands shall mean: the oldest that there are, those first that are wanted.
+/// The organization and the project for later commands: the oldest, and wanted ones before others.
 async fn place(client: &Client, wanted: impl Fn(&Organization) -> bool) -> Result<(String, String)> {
     let mut orgs = Page::all(async |page| client.organizations(page).await).await?;
     orgs.reverse();
@@ -125,7 +125,7 @@ pub async fn first_project(client: &Client, org: &str) -> Result<Option<String>>
     Ok(projects.into_iter().next_back().map(|project| project.slug))
 }
 
-/// Keeps the sign-in, and what commands mean from now on.
+/// Keeps the sign-in, with the organization and the project for later commands.
 fn keep(global: &Global, client: &Client, email: String, place: (String, String)) -> Result<()> {
     let tokens = client.tokens().ok_or_else(signed_out)?;
     let org = global.org.clone().unwrap_or(place.0);
@@ -146,7 +146,7 @@ pub async fn logout(context: &Context, all: bool) -> Result<()> {
     let outcome = context.client.logout(all).await;
     let others = context.forget()?;
     match outcome {
-        // The session is over already.
+        // The session has already ended.
         Err(error) if error.status() == Some(401) => {}
         other => other?,
     }
@@ -184,7 +184,7 @@ pub fn facts(user: &User) -> [(&'static str, String); 4] {
     ]
 }
 
-/// The organization and the project that commands mean, with the caller's roles; what is gone is only named.
+/// The organization and the project that commands use, with the caller's roles; deleted ones only with their names.
 async fn roles(context: &Context) -> (String, String) {
     let (org, project) = (context.org().unwrap_or_default(), context.project_name().unwrap_or_default());
     let with =

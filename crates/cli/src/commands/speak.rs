@@ -1,4 +1,4 @@
-//! `berth speak`: a text becomes sound.
+//! `berth speak`: turns a text into sound.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::typed::{Words, retold};
 
-/// Which option becomes which field.
+/// The option for each field.
 const WORDS: Words = &[
     ("model", "--model"),
     ("input", "TEXT"),
@@ -25,9 +25,9 @@ const WORDS: Words = &[
     ("response_format", "--format"),
     ("speed", "--speed"),
 ];
-/// The format where nothing says which.
+/// The default format.
 const FORMAT: &str = "mp3";
-/// Formats, and the ends of files' names that stand for them.
+/// Formats, with the file name extensions for them.
 const FORMATS: [(&str, &[&str]); 6] = [
     ("mp3", &["mp3"]),
     ("opus", &["opus", "ogg"]),
@@ -45,10 +45,10 @@ pub struct SpeakArgs {
     /// File to write; by default standard output, unless that is a terminal
     #[arg(id = "file", long = "output", short = 'o', value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Who speaks: alloy, echo, fable, onyx, nova, shimmer, or another voice of the service
+    /// Voice: alloy, echo, fable, onyx, nova, shimmer, or another voice of the service
     #[arg(long, default_value = "alloy")]
     voice: String,
-    /// mp3, opus, aac, flac, wav or pcm; by default as the file's name ends, or mp3
+    /// mp3, opus, aac, flac, wav or pcm; by default from the file's extension, or mp3
     #[arg(long)]
     format: Option<String>,
     /// How fast, 0.25 to 4
@@ -59,7 +59,7 @@ pub struct SpeakArgs {
     model: String,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, args: SpeakArgs) -> Result<()> {
     let file = args.output.as_deref().filter(|file| *file != Path::new("-"));
     if file.is_none() && std::io::stdout().is_terminal() {
@@ -89,7 +89,7 @@ fn text(words: &[String]) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
-/// The format that was typed, or the one that the file's name stands for.
+/// The typed format, or the one for the file's extension.
 fn format(typed: Option<&str>, file: Option<&Path>) -> Result<String> {
     if let Some(format) = typed {
         return Ok(format.to_owned());
@@ -103,13 +103,13 @@ fn format(typed: Option<&str>, file: Option<&Path>) -> Result<String> {
     })
 }
 
-/// Writes the sound to a file. One that was not there before is not there after a failure.
+/// Writes the sound to a file. If that fails, removes a file that did not exist before.
 async fn write(sound: BoxStream<'static, Answered<Bytes>>, path: &Path) -> Result<u64> {
     let is_new = path.symlink_metadata().is_err();
     let file = File::create(path).with_context(|| format!("{} cannot be written", path.display()))?;
     let written = copy(sound, file).await;
     if written.is_err() && is_new {
-        // What counts is why.
+        // Only the first failure matters.
         let _ = std::fs::remove_file(path);
     }
     written
@@ -140,7 +140,7 @@ mod tests {
             (None, Some("a.WAV"), "wav"),
             (None, Some("dir.x/a.ogg"), "opus"),
             (Some("flac"), Some("a.wav"), "flac"),
-            // The service says which there are.
+            // The service names the valid ones.
             (Some("mod"), None, "mod"),
         ] {
             assert_eq!(of(typed, file).unwrap(), expected, "{typed:?} {file:?}");

@@ -1,4 +1,4 @@
-//! Templates that sandboxes are made of. A template is named by its name or its id.
+//! Templates for sandboxes. Commands take a template's name or id.
 
 mod build;
 mod send;
@@ -22,7 +22,7 @@ use crate::several::{self, Doomed, find_all};
 use crate::wait::WaitArgs;
 use crate::{output, pairs, size};
 
-/// Seconds that a build is waited for.
+/// Seconds to wait for a build.
 const LONGEST: u64 = 1800;
 const TEMPLATE: Noun = Noun { one: "template", list: "berth template list" };
 
@@ -39,15 +39,15 @@ pub enum TemplateCommand {
         /// Name or id
         template: String,
     },
-    /// Show what the build of a template told
+    /// Show the log of a template's build
     Logs {
         /// Name or id
         template: String,
-        /// Wait for what comes, until it is built
+        /// Follow the log until the build has ended
         #[arg(long, short)]
         follow: bool,
     },
-    /// Delete templates; sandboxes that were made of them stay
+    /// Delete templates; sandboxes made of them stay
     #[command(visible_alias = "rm")]
     Delete {
         /// Names or ids
@@ -63,19 +63,19 @@ pub enum TemplateCommand {
 pub struct CreateArgs {
     /// Name: small letters, digits and hyphens, at most 63
     name: String,
-    /// Of a container image, as docker.io/library/python:3.13, or of another template
+    /// Make it of a container image, as docker.io/library/python:3.13, or of another template
     #[arg(long)]
     image: Option<String>,
-    /// Of a container image in a file, as docker save and skopeo copy write it
+    /// Make it of a container image in a file, as docker save and skopeo copy write it
     #[arg(long, value_name = "FILE")]
     image_file: Option<PathBuf>,
-    /// Of a Dockerfile
+    /// Make it of a Dockerfile
     #[arg(long, value_name = "FILE")]
     dockerfile: Option<PathBuf>,
     /// The directory that the Dockerfile copies from
     #[arg(id = "directory", long = "context", value_name = "DIR", requires = "dockerfile")]
     context: Option<PathBuf>,
-    /// Of a snapshot, by name or id; sizes are the snapshot's where they are not given
+    /// Make it of a snapshot, by name or id; sizes that are not given are the snapshot's
     #[arg(long, value_name = "SNAPSHOT")]
     from_snapshot: Option<String>,
     /// Virtual CPUs, 1 to 8; by default 1
@@ -90,20 +90,20 @@ pub struct CreateArgs {
     /// Variable of its sandboxes' commands: KEY=VALUE, or KEY for this environment's; repeated
     #[arg(long = "env", short, value_name = "KEY[=VALUE]")]
     env: Vec<String>,
-    /// What its sandboxes find running
+    /// Command that runs in its sandboxes from the start
     #[arg(long, value_name = "COMMAND")]
     start_command: Option<String>,
-    /// What succeeds once that is ready
+    /// Command that succeeds once the start command is ready
     #[arg(long, value_name = "COMMAND")]
     ready_command: Option<String>,
-    /// Delete the template that has this name in favour of this one, at once; sandboxes that were made of it stay
+    /// Replace the template that has this name; its sandboxes stay
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
     waiting: WaitArgs,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, command: TemplateCommand) -> Result<()> {
     let project = &context.project()?;
     match command {
@@ -173,7 +173,7 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<(CreateTem
     Ok((request, args.image_file.map(Local::Image).or(args.context.map(Local::Context))))
 }
 
-/// Waits until it is ready or failed, and shows what its build tells.
+/// Waits until it is ready or failed, and shows the log of its build.
 async fn over(
     context: &Context,
     project: &ProjectClient,
@@ -200,7 +200,7 @@ async fn over(
     watch(Progress::new(context.is_quiet()), Some(left), template, stage, look).await
 }
 
-/// The template of a name or an id.
+/// The template with a name or an id.
 async fn find(project: &ProjectClient, text: &str) -> Result<Template> {
     if is_id(text) {
         return Ok(project.template(text).await?);

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::output::{self, Table};
 use crate::typed::{Words, retold};
 
-/// Of models: which option becomes which field.
+/// For models: the option for each field.
 const WORDS: Words = &[("window", "--window"), ("resolution", "--resolution"), ("group_by", "--by")];
 
 #[derive(Args)]
@@ -33,13 +33,13 @@ pub struct UsageArgs {
     /// Of machines: until when, as 1d or 2030-01-31T00:00:00Z [default: now]
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
-    /// One line for each model or each API key; of machines for each day, resource or project (of the organization), or
-    /// for several of them with commas between
+    /// Group by model or key; for machines by day, resource or project (of the organization), several of them with
+    /// commas between
     #[arg(long, value_enum, value_delimiter = ',')]
     by: Vec<Group>,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, args: UsageArgs) -> Result<()> {
     if of_machines(&args)? {
         let asked = Asked { from: args.from.as_deref(), to: args.to.as_deref(), by: &args.by };
@@ -49,7 +49,7 @@ pub async fn run(context: &Context, args: UsageArgs) -> Result<()> {
     of_models(context, window, resolution, args.by.first().copied()).await
 }
 
-/// Whether machines are meant: they are named, or told apart by what only machines have.
+/// Whether machines are meant: by their option, or by a grouping that only they have.
 fn of_machines(args: &UsageArgs) -> Result<bool> {
     let machines = args.by.iter().filter(|by| by.is_of_machines()).count();
     let named = args.machines || args.from.is_some() || args.to.is_some();
@@ -75,7 +75,7 @@ async fn of_models(context: &Context, window: &str, resolution: &str, by: Option
     }
     let names = if by == Some(Group::Key) { names(&project).await } else { HashMap::new() };
     let group = by.map_or("OF", |by| if by == Group::Model { "MODEL" } else { "KEY" });
-    // Of prompts and answers, their tokens.
+    // The columns PROMPT and ANSWER count tokens.
     let header = ["TIME", "REQUESTS", "PROMPT", "ANSWER", "COST", "ESTIMATED", group];
     let empty =
         format!("No requests to models in the last {}. Machines and disks: berth usage --machines", usage.window);
@@ -84,7 +84,7 @@ async fn of_models(context: &Context, window: &str, resolution: &str, by: Option
     Ok(())
 }
 
-/// Names of the project's keys, by id, for those who see them.
+/// Names of the project's keys, by id, if the caller may see them.
 async fn names(project: &ProjectClient) -> HashMap<String, String> {
     if api_key().is_some() {
         return HashMap::new();
@@ -93,7 +93,7 @@ async fn names(project: &ProjectClient) -> HashMap<String, String> {
     keys.into_iter().map(|key| (key.id, key.name)).collect()
 }
 
-/// A row for each step and group with requests, and for people their sum where there are several.
+/// A row for each step and group with requests, and for people a sum if there are several.
 fn rows(data: &[UsageRow], names: &HashMap<String, String>, is_for_people: bool) -> Vec<[String; 7]> {
     let busy: Vec<_> = data.iter().filter(|row| row.requests > 0).collect();
     let group = |row: &UsageRow| match &row.group {

@@ -1,4 +1,4 @@
-//! What rows of usage tell apart, of models and of machines.
+//! How rows of usage are grouped, for models and for machines.
 
 use clap::ValueEnum;
 
@@ -23,7 +23,7 @@ impl Group {
         }
     }
 
-    /// Whether only usage of machines is told apart by it.
+    /// Whether only usage of machines can be grouped by it.
     pub const fn is_of_machines(self) -> bool {
         matches!(self, Self::Day | Self::Resource | Self::Project)
     }

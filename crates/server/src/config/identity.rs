@@ -58,8 +58,8 @@ impl SignUpMode {
     /// The mode and its meaning, for the operator.
     pub const fn describe(self) -> &'static str {
         match self {
-            Self::Open => "open: everybody who reaches the service may sign up",
-            Self::Invited => "invited: who holds an invitation may sign up",
+            Self::Open => "open: everybody who can reach the service may sign up",
+            Self::Invited => "invited: people with an invitation may sign up",
             Self::Closed => "closed: nobody may sign up; administrators make accounts",
         }
     }

@@ -1,4 +1,4 @@
-//! Finds what an administrator names, whoever it belongs to.
+//! Finds what an administrator names, whoever owns it.
 
 use anyhow::Result;
 use berth_client::{AdminProject, AdminUser, Owned, OwnedFilter, Page, Project, Sandbox, User, UserFilter, Vm};
@@ -19,10 +19,10 @@ pub async fn find_user(context: &Context, text: &str) -> Result<String> {
     if is_id(text) { Ok(text.to_owned()) } else { Ok(person(context, text).await?.id) }
 }
 
-/// The person of an address or an id.
+/// The person with an address or an id.
 pub async fn person(context: &Context, text: &str) -> Result<User> {
     let filter = UserFilter { email: Some(text.to_owned()), page: None, limit: Some(100) };
-    // The service answers every address that holds the text; one of them at most is the address itself.
+    // The service answers with every address that contains the text; at most one of them is equal to it.
     let found = context.client.all_users(&filter).await?.data;
     let page = |at: Page| UserFilter { email: None, page: Some(at.page), limit: Some(at.limit) };
     let found = candidates(text, found, async |at| context.client.all_users(&page(at)).await).await?;
@@ -30,8 +30,8 @@ pub async fn person(context: &Context, text: &str) -> Result<User> {
     Ok(USER.of(found, text, |found| &found.user.id, is_called)?.user)
 }
 
-/// The id of a project for an administrator, who need not be a member: an id is taken as it is, and a slug or ORG/SLUG is
-/// looked for among everybody's projects where it is none of their own.
+/// The id of a project for an administrator, who need not be a member. An id is taken as it is; a slug or ORG/SLUG is
+/// looked up among their own projects first, then among everybody's.
 pub async fn project_id(context: &Context, text: &str) -> Result<String> {
     if is_id(text) {
         return Ok(text.to_owned());
@@ -41,29 +41,29 @@ pub async fn project_id(context: &Context, text: &str) -> Result<String> {
         Err(error) => error,
     };
     let (org, slug) = in_org(text);
-    // Whoever is no administrator learns what is wrong with what they see.
+    // A caller who is no administrator gets the error about their own projects.
     match find_project(context, org.or(context.named_org()), slug).await {
         Err(error) if is_forbidden(&error) => Err(own),
         found => found,
     }
 }
 
-/// Whether somebody is no administrator, or may not do this for another reason.
+/// Whether the service refused because the caller is no administrator, or may not do this for another reason.
 pub fn is_forbidden(error: &anyhow::Error) -> bool {
     error.downcast_ref().and_then(berth_client::Error::status) == Some(403)
 }
 
-/// The id of anybody's project: by id, or by its slug in an organization that is named or not.
+/// The id of anybody's project: by its id, or by its slug, with or without its organization.
 pub async fn find_project(context: &Context, org: Option<&str>, text: &str) -> Result<String> {
     if is_id(text) { Ok(text.to_owned()) } else { Ok(any_project(context, org, text).await?.id) }
 }
 
-/// ORG/SLUG or a slug alone.
+/// Splits ORG/SLUG, or a slug alone.
 pub fn in_org(text: &str) -> (Option<&str>, &str) {
     text.split_once('/').map_or((None, text), |(org, slug)| (Some(org), slug))
 }
 
-/// Anybody's project, by id, slug or name, in an organization that is named or not.
+/// Anybody's project, by id, slug or name, with or without its organization.
 pub async fn any_project(context: &Context, org: Option<&str>, text: &str) -> Result<Project> {
     let of_org = || OwnedFilter { org: org.map(str::to_owned), ..OwnedFilter::default() };
     let filter = OwnedFilter { project: Some(text.to_owned()), ..of_org() };
@@ -77,12 +77,12 @@ pub async fn any_project(context: &Context, org: Option<&str>, text: &str) -> Re
     Ok(PROJECT.of(found, text, |found| &found.project.id, is_called)?.project)
 }
 
-/// A page of what a filter leaves.
+/// A page of the rows that match a filter.
 fn paged(filter: OwnedFilter, at: Page) -> OwnedFilter {
     OwnedFilter { page: Some(at.page), limit: Some(at.limit), ..filter }
 }
 
-/// Anybody's VM of a name or an id.
+/// Anybody's VM with a name or an id.
 pub async fn find_vm(context: &Context, text: &str) -> Result<Vm> {
     let found = context.client.all_vms(&narrowed(context, Some(text))).await?.data;
     let all = async |at| context.client.all_vms(&paged(narrowed(context, None), at)).await;
@@ -91,7 +91,7 @@ pub async fn find_vm(context: &Context, text: &str) -> Result<Vm> {
     Ok(VM.of(found, text, |vm| &vm.thing.id, is_called)?.thing)
 }
 
-/// Anybody's sandbox of a name or an id.
+/// Anybody's sandbox with a name or an id.
 pub async fn find_sandbox(context: &Context, text: &str) -> Result<Sandbox> {
     let found = context.client.all_sandboxes(&narrowed(context, Some(text))).await?.data;
     let all = async |at| context.client.all_sandboxes(&paged(narrowed(context, None), at)).await;
@@ -100,7 +100,7 @@ pub async fn find_sandbox(context: &Context, text: &str) -> Result<Sandbox> {
     Ok(SANDBOX.of(found, text, |sandbox| &sandbox.thing.id, is_called)?.thing)
 }
 
-/// What is called so, or everything, of the organization and project that were typed.
+/// A filter by name, if one is given, and by the typed organization and project.
 fn narrowed(context: &Context, name: Option<&str>) -> OwnedFilter {
     let typed = |text: Option<&str>| text.map(str::to_owned);
     OwnedFilter {
@@ -112,7 +112,7 @@ fn narrowed(context: &Context, name: Option<&str>) -> OwnedFilter {
     }
 }
 
-/// The id of an organization, by slug, name or id, whoever belongs to it.
+/// The id of an organization, by slug, name or id, whoever its members are.
 pub async fn find_org(context: &Context, text: &str) -> Result<String> {
     if is_id(text) {
         return Ok(text.to_owned());

@@ -19,14 +19,14 @@ use crate::{prompt, status};
 
 pub use find::{find_org, find_project, find_user, is_forbidden, project_id};
 
-/// Which option of a new person becomes which field.
+/// The option for each field of a new person.
 const WORDS: Words = &[("email", "EMAIL"), ("name", "--name"), ("password", "the password")];
 
 #[derive(Subcommand)]
 pub enum AdminCommand {
     /// List everybody
     Users {
-        /// Only addresses that hold this
+        /// Only addresses that contain this text
         #[arg(long)]
         email: Option<String>,
         #[command(flatten)]
@@ -34,9 +34,9 @@ pub enum AdminCommand {
     },
     /// List every organization
     Orgs(PageArgs),
-    /// List everybody's projects; --org narrows it
+    /// List everybody's projects; --org limits the list
     Projects(PageArgs),
-    /// List everybody's VMs; --org and --project narrow it
+    /// List everybody's VMs; --org and --project limit the list
     Vms {
         /// Only this status, like running
         #[arg(long, value_parser = status::of_vm(), ignore_case = true)]
@@ -44,7 +44,7 @@ pub enum AdminCommand {
         #[command(flatten)]
         page: PageArgs,
     },
-    /// List everybody's sandboxes; --org and --project narrow it
+    /// List everybody's sandboxes; --org and --project limit the list
     Sandboxes {
         /// Only this phase, like Ready
         #[arg(long, value_parser = status::of_sandbox(), ignore_case = true)]
@@ -52,11 +52,11 @@ pub enum AdminCommand {
         #[command(flatten)]
         page: PageArgs,
     },
-    /// What was done on the whole platform, by whom; --org and --project narrow it
+    /// What was done on the whole platform, by whom; --org and --project limit the list
     Audit {
         #[command(flatten)]
         args: AuditArgs,
-        /// All of it as lines of JSON, not only a page
+        /// All records as lines of JSON, instead of a page
         #[arg(long, conflicts_with_all = ["page", "limit"])]
         export: bool,
     },
@@ -82,13 +82,13 @@ pub enum AdminCommand {
     },
     /// End a suspension
     Unsuspend(Target),
-    /// Sign access tokens with a new key; those that are out stay good
+    /// Sign access tokens with a new key; existing tokens stay valid
     RotateSigningKey,
 }
 
 #[derive(Subcommand)]
 pub enum UserCommand {
-    /// Make a person; without a password a mail has a link that chooses one
+    /// Make a person; without a password they get a mail with a link to choose one
     Create {
         /// Address
         email: String,
@@ -107,12 +107,12 @@ pub enum UserCommand {
         /// Address or id
         user: String,
     },
-    /// Take that back
+    /// Take the administrator's role away
     Demote {
         /// Address or id
         user: String,
     },
-    /// Delete a person, with the organizations that are nobody else's and empty
+    /// Delete a person, with their empty organizations that have no other member
     Delete {
         /// Address or id
         user: String,
@@ -121,7 +121,7 @@ pub enum UserCommand {
 
 #[derive(Subcommand)]
 pub enum AnyProjectCommand {
-    /// Delete a project that holds nothing
+    /// Delete an empty project
     Delete {
         /// Id, slug or ORG/SLUG
         #[arg(id = "whose", value_name = "PROJECT")]
@@ -172,7 +172,7 @@ pub enum Kind {
     Org,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, command: AdminCommand) -> Result<()> {
     let client = &context.client;
     match command {
@@ -229,7 +229,7 @@ async fn target_id(context: &Context, target: &Target) -> Result<String> {
     }
 }
 
-/// Whose things are listed: everybody's, but for what was typed.
+/// The filter for a list: everybody's, limited by what was typed.
 fn whose(context: &Context, page: PageArgs) -> OwnedFilter {
     OwnedFilter {
         org: context.typed_org().map(str::to_owned),

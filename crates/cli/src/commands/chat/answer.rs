@@ -1,4 +1,4 @@
-//! An answer, shown as it comes.
+//! Shows an answer as it comes.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -10,7 +10,7 @@ use futures::{FutureExt, StreamExt};
 /// Where and how answers are shown.
 #[derive(Clone, Copy)]
 pub struct Screen {
-    /// Each piece as a line of JSON.
+    /// Show each piece as a line of JSON.
     json: bool,
     reasoning: bool,
     out_is_terminal: bool,
@@ -24,7 +24,7 @@ impl Screen {
         Self { json, reasoning, out_is_terminal, err_is_terminal }
     }
 
-    /// Says that an answer was ended in its middle.
+    /// Notes that the person interrupted an answer.
     pub fn interrupted(self) {
         let plain = if self.reasoning && self.err_is_terminal { "\x1b[0m" } else { "" };
         eprintln!("{plain}\nThe answer was ended.");
@@ -47,7 +47,7 @@ struct Answer<O, E> {
     screen: Screen,
     out: O,
     err: E,
-    /// Whether what was shown last is what the model thinks.
+    /// Whether the last piece shown was the model's reasoning.
     thinks: bool,
     finish: Option<String>,
 }
@@ -55,7 +55,7 @@ struct Answer<O, E> {
 impl<O: Write, E: Write> Answer<O, E> {
     async fn follow(&mut self, stream: &mut BoxStream<'static, Answered<ChatChunk>>, said: &mut String) -> Result<()> {
         loop {
-            // What is there is written at once, all of it.
+            // Writes everything that has arrived at once.
             let at_once = stream.next().now_or_never();
             let next = if let Some(next) = at_once {
                 next
@@ -103,7 +103,7 @@ impl<O: Write, E: Write> Answer<O, E> {
         Ok(())
     }
 
-    /// Ends the last line, and says where the answer is not all that the model had to say.
+    /// Ends the last line, and says so if the answer is incomplete.
     fn end(&mut self, said: &str) -> Result<()> {
         self.end_thought()?;
         if !self.screen.json && !said.is_empty() && !said.ends_with('\n') {
@@ -119,7 +119,7 @@ impl<O: Write, E: Write> Answer<O, E> {
     }
 }
 
-/// A text as a terminal may show it: a model must not move its cursor, or write to its clipboard.
+/// A text without control characters, for a terminal: a model must not move its cursor, or write to its clipboard.
 fn shown(text: &str, is_terminal: bool) -> String {
     let plain = |c: &char| !is_terminal || !c.is_control() || ['\n', '\t'].contains(c);
     text.chars().filter(plain).collect()
@@ -137,7 +137,7 @@ mod tests {
         Ok(ChatChunk(json!({"choices": [{"delta": delta, "finish_reason": finish}]})))
     }
 
-    /// What stands on the streams, and the text.
+    /// The content of both streams, and the text.
     async fn told(screen: Screen, pieces: Vec<Answered<ChatChunk>>) -> (Result<()>, String, String, String) {
         let mut answer = Answer { screen, out: Vec::new(), err: Vec::new(), thinks: false, finish: None };
         let mut said = String::new();

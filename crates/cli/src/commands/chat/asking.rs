@@ -1,24 +1,24 @@
-//! What the questions of a conversation have in common.
+//! What all questions of a conversation share.
 
 use berth_client::Inference;
 use serde_json::{Map, Value, json};
 
 use super::answer::Screen;
 
-/// What every question of a conversation has in common.
+/// What all questions of a conversation share.
 pub struct Asking {
     /// The models.
     pub inference: Inference,
-    /// Which model is asked.
+    /// The model to ask.
     pub model: String,
     /// Fields of every request.
     pub options: Map<String, Value>,
-    /// Where answers go.
+    /// Shows answers.
     pub screen: Screen,
 }
 
 impl Asking {
-    /// The request that goes on behind these messages.
+    /// The request that continues these messages.
     pub fn request(&self, messages: &[Value]) -> Value {
         let mut request = self.options.clone();
         request.insert("model".into(), self.model.as_str().into());
@@ -27,7 +27,7 @@ impl Asking {
     }
 }
 
-/// What somebody says, as a request has it.
+/// A message as a request has it.
 pub fn message(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
 }

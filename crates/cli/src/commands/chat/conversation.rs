@@ -1,4 +1,4 @@
-//! A conversation in the terminal: line by line, with all that was said before.
+//! A conversation in the terminal: line by line, with everything said before.
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -11,10 +11,10 @@ use super::answer;
 use super::asking::{Asking, message};
 use crate::report;
 
-/// What this program ends with when it was interrupted.
+/// The exit code of an interrupted program.
 const INTERRUPTED: u8 = 130;
 
-/// Talks until the person has had enough. Ctrl-C ends an answer, or the conversation where there is none.
+/// Talks until the person leaves. Ctrl-C ends an answer, or without one the conversation.
 pub async fn run(asking: &Asking, mut messages: Vec<Value>) -> Result<ExitCode> {
     eprintln!("Talking to {}. Ctrl-C ends an answer; /exit or Ctrl-D ends this.", asking.model);
     let mut interrupts = signal(SignalKind::interrupt())?;
@@ -34,7 +34,7 @@ pub async fn run(asking: &Asking, mut messages: Vec<Value>) -> Result<ExitCode> 
     }
 }
 
-/// What a line means.
+/// The meaning of a line.
 #[derive(Debug, PartialEq, Eq)]
 enum Said<'a> {
     Nothing,
@@ -50,7 +50,7 @@ fn said(line: Option<&str>) -> Said<'_> {
     }
 }
 
-/// A line of the terminal; `None` at its end.
+/// A line of the terminal; `None` at the end of input.
 fn line() -> std::io::Result<Option<String>> {
     eprint!("> ");
     std::io::stderr().flush()?;
@@ -62,8 +62,8 @@ fn line() -> std::io::Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Asks, and shows the answer. What was shown of one that was interrupted belongs to the conversation; a question
-/// that failed does not.
+/// Asks, and shows the answer. The shown part of an interrupted answer belongs to the conversation; a question that
+/// failed does not.
 async fn turn(asking: &Asking, messages: &mut Vec<Value>, text: &str, interrupts: &mut Signal) {
     messages.push(message("user", text));
     let request = asking.request(messages);
@@ -78,7 +78,7 @@ async fn turn(asking: &Asking, messages: &mut Vec<Value>, text: &str, interrupts
     };
     match outcome {
         Some(Err(error)) => {
-            // The conversation goes on.
+            // The conversation goes on after an error.
             let _ = report::report(&error, false);
             messages.pop();
         }

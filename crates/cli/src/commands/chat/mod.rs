@@ -20,25 +20,25 @@ use crate::failure::Failure;
 
 #[derive(Args)]
 pub struct ChatArgs {
-    /// Model; by default the first there is. A question in quotes may stand in its place
+    /// Model; by default the first one. A question in quotes may stand in its place
     model: Option<String>,
-    /// What to ask; without it there is a conversation, or standard input is the question
+    /// Question; without one, standard input is the question, or on a terminal a conversation begins
     prompt: Vec<String>,
-    /// What the model is told about its task
+    /// Instructions for the model
     #[arg(long, short, value_name = "TEXT")]
     system: Option<String>,
     /// Most tokens of an answer
     #[arg(long, value_name = "NUMBER")]
     max_tokens: Option<u64>,
-    /// How freely it answers: from 0, by default the model's own
+    /// How freely it answers: 0 or more; by default as the model has it
     #[arg(long, value_name = "NUMBER")]
     temperature: Option<f64>,
-    /// Show what the model thinks, too, on standard error
+    /// Show the model's reasoning, too, on standard error
     #[arg(long)]
     reasoning: bool,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, args: ChatArgs) -> Result<ExitCode> {
     let options = options(&args);
     let (model, prompt) = meant(args.model, args.prompt);
@@ -76,7 +76,7 @@ fn options(args: &ChatArgs) -> Map<String, Value> {
     most.into_iter().chain(temperature).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The model and the question that were typed: no model's name has white space.
+/// Splits the typed words into model and question: no model's name has white space.
 fn meant(model: Option<String>, words: Vec<String>) -> (Option<String>, Option<String>) {
     let is_question = model.as_ref().is_some_and(|text| text.is_empty() || text.contains(char::is_whitespace));
     let (model, words) = if is_question { (None, model.into_iter().chain(words).collect()) } else { (model, words) };
@@ -90,7 +90,7 @@ fn piped() -> Result<String> {
     Ok(text)
 }
 
-/// The first model that one can talk to: those that speak are not.
+/// The first model to talk to; models that speak are left out.
 fn first(models: Vec<Model>) -> Result<String> {
     let talks = |model: &Model| !model.id.starts_with("tts-");
     let found = models.into_iter().find(talks).map(|model| model.id);

@@ -1,4 +1,4 @@
-//! `berth model add`: a model of servers that are there.
+//! `berth model add`: offers a model of existing servers.
 
 use anyhow::Result;
 use berth_client::{ModelPrice, NewModel, NewModelUpstream};
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::typed::{Words, retold};
 
-/// Which option becomes which field.
+/// The option for each field.
 const WORDS: Words = &[
     ("id", "ID"),
     ("aliases", "--alias"),
@@ -36,17 +36,18 @@ const WORDS: Words = &[
 pub struct AddArgs {
     /// Its id, as clients send it: acme/tiny
     id: String,
-    /// Base URL of a server, like http://127.0.0.1:9101/v1; several are several upstreams. An upstream's option stands
-    /// once for all of them, or once for each, in order
+    /// Base URL of a server, like http://127.0.0.1:9101/v1; each one is an upstream. Give an upstream's option once for
+    /// all of them, or once for each, in order
     #[arg(value_name = "UPSTREAM")]
     urls: Vec<String>,
     /// Its name at the upstream; by default the id
     #[arg(long = "model", value_name = "NAME")]
     models: Vec<String>,
-    /// Variable of the service's environment that holds the upstream's key: BERTH_UPSTREAM_…, or what the service lets be named
+    /// Variable of the service's environment with the upstream's key: BERTH_UPSTREAM_…, or as key_env of the service
+    /// allows
     #[arg(long, value_name = "VARIABLE")]
     api_key_env: Vec<String>,
-    /// File that holds the upstream's key, in the service's folder of keys
+    /// File with the upstream's key, in the service's folder of keys
     #[arg(long, value_name = "FILE", conflicts_with = "api_key_env")]
     api_key_file: Vec<String>,
     /// Share of the upstream, 1 to 1000; by default 1
@@ -73,21 +74,21 @@ pub struct AddArgs {
     /// Most requests that wait while all upstreams are busy; by default 100
     #[arg(long, value_name = "NUMBER")]
     max_queue: Option<u32>,
-    /// Most tokens of one of its answers: what is set aside for one without a limit of its own
+    /// Most tokens of an answer; a request without a limit of its own sets this many aside
     #[arg(long, value_name = "TOKENS")]
     max_output_tokens: Option<u64>,
-    /// Field of a request that is refused, as `models` of a server that has others, too; repeated
+    /// Field that requests must not have, as `models` of a server with several models; repeated
     #[arg(long = "deny-field", value_name = "FIELD")]
     deny_fields: Vec<String>,
     /// Project that may use it, by slug, id or ORG/SLUG; repeated; by default every project. --project is one more
     #[arg(long = "for", value_name = "PROJECT")]
     projects: Vec<String>,
-    /// Put it in the place of the one with this id
+    /// Replace the model that has this id
     #[arg(long)]
     replace: bool,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, args: AddArgs) -> Result<()> {
     let replaces = args.replace;
     let mut model = model(args)?;
@@ -105,7 +106,7 @@ pub async fn run(context: &Context, args: AddArgs) -> Result<()> {
     Ok(())
 }
 
-/// The model that was typed, its projects as they were typed.
+/// The typed model, with its projects as typed.
 fn model(args: AddArgs) -> Result<NewModel> {
     let upstreams = upstreams(&args)?;
     let price = (args.input_price.is_some() || args.output_price.is_some()).then(|| ModelPrice {
@@ -129,7 +130,7 @@ fn model(args: AddArgs) -> Result<NewModel> {
 fn upstreams(args: &AddArgs) -> Result<Vec<NewModelUpstream>> {
     let count = args.urls.len();
     if count == 0 {
-        // `--url` is the service's address everywhere.
+        // `--url` is the service's address in every command.
         return Err(Failure::usage(format!("Name the server: berth model add {} http://127.0.0.1:9101/v1", args.id)));
     }
     let models = each(&args.models, count, "--model")?;
@@ -149,7 +150,7 @@ fn upstreams(args: &AddArgs) -> Result<Vec<NewModelUpstream>> {
     Ok(args.urls.iter().enumerate().map(upstream).collect())
 }
 
-/// An option's values for so many upstreams: none, the same for all, or one for each.
+/// The values of an option for so many upstreams: none, the same for all, or one for each.
 fn each<T: Clone>(values: &[T], count: usize, option: &str) -> Result<Vec<Option<T>>> {
     match values {
         [] => Ok(vec![None; count]),

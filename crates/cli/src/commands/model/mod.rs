@@ -1,4 +1,4 @@
-//! Models on offer. Who administers the platform sees how they stand, adds them and takes them away.
+//! Models on offer. Administrators of the platform see their state, and add and remove them.
 
 mod add;
 mod serve;
@@ -16,7 +16,7 @@ use crate::output;
 
 #[derive(Subcommand)]
 pub enum ModelCommand {
-    /// List models; for administrators with their upstreams and how they stand
+    /// List models; for administrators with their upstreams and state
     #[command(visible_alias = "ls")]
     List,
     /// Show one model
@@ -29,7 +29,7 @@ pub enum ModelCommand {
     Add(add::AddArgs),
     /// Offer the model of a file; the service runs a server for it (administrators)
     Serve(serve::ServeArgs),
-    /// Take a model away; answers under way come to their end (administrators)
+    /// Remove a model; answers under way go on to their end (administrators)
     #[command(visible_alias = "rm")]
     Remove {
         /// Its id
@@ -37,7 +37,7 @@ pub enum ModelCommand {
     },
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(global: &Global, command: ModelCommand) -> Result<()> {
     match command {
         ModelCommand::List => list(&Context::any(global).await?).await,
@@ -74,7 +74,7 @@ async fn get(context: &Context, id: &str) -> Result<()> {
     output::rows(context.look, &model, |model| show::users(std::slice::from_ref(model)))
 }
 
-/// What administrators are answered; `None` for everybody else.
+/// The answer for administrators; `None` for other callers.
 async fn as_administrator<T>(call: impl AsyncFnOnce() -> Result<T, Error>) -> Result<Option<T>> {
     if api_key().is_some() {
         return Ok(None);

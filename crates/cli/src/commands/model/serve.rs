@@ -1,4 +1,4 @@
-//! `berth model serve`: a model file becomes a model that answers.
+//! `berth model serve`: offers the model of a file.
 
 use std::path::Path;
 
@@ -14,9 +14,9 @@ use crate::progress::{Progress, Stage, watch};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 
-/// Seconds that it is waited for; the first time, the program that runs it is fetched, too.
+/// Seconds to wait for it; the first time, the service also downloads the program that runs it.
 const LONGEST: u64 = 600;
-/// Which option becomes which field.
+/// The option for each field.
 const WORDS: Words = &[("id", "--id"), ("upstreams", "FILE")];
 
 #[derive(Args)]
@@ -26,14 +26,14 @@ pub struct ServeArgs {
     /// Its id, as clients send it; by default made from the file's name
     #[arg(long)]
     id: Option<String>,
-    /// Put it in the place of the one with this id
+    /// Replace the model that has this id
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
     waiting: WaitArgs,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, args: ServeArgs) -> Result<()> {
     let client = &context.client;
     let upstream = NewModelUpstream { gguf: Some(absolute(&args.file)?), ..NewModelUpstream::default() };
@@ -68,7 +68,7 @@ async fn ready(client: &Client, model: AdminModel, seconds: u64, quiet: bool) ->
         let shown = format!("{id}: starting its server and loading the file");
         let late = format!(
             "{id} does not answer after {seconds} s; the service's log says why. Look again: berth model get {id}; or \
-             away with it: berth model remove {id}"
+             remove it: berth model remove {id}"
         );
         Ok(Stage::Underway { shown, late })
     };
@@ -76,7 +76,7 @@ async fn ready(client: &Client, model: AdminModel, seconds: u64, quiet: bool) ->
     watch(Progress::new(quiet), Some(seconds), model, stage, look).await
 }
 
-/// The whole path of a file: of one here as it is, of one elsewhere as it was typed.
+/// The absolute path of a file: resolved if it exists here, else as typed, since the service may run elsewhere.
 fn absolute(file: &str) -> Result<String> {
     let path = match std::fs::canonicalize(file) {
         Ok(path) => path,

@@ -1,18 +1,18 @@
-//! Models as people read them.
+//! Prints models for people.
 
 use berth_client::{AdminModel, Model, ModelUpstream};
 
 use crate::output::{self, Look, Table};
 
-/// What to type where no model is on offer.
+/// What to type if no model is on offer.
 pub const NONE: &str = "No models. Offer one: berth model serve FILE.gguf, or berth model add ID URL (administrators)";
 
-/// As those who use them see them.
+/// Models as users see them.
 pub fn users(models: &[Model]) -> Table {
     Table::new(["MODEL"], models.iter().map(|model| [model.id.clone()]), NONE)
 }
 
-/// As administrators see them: a line for each upstream, and for a shell one for each model.
+/// Models as administrators see them: a line for each upstream, and for a shell a line for each model.
 pub fn administrators(look: Look, models: &[AdminModel]) -> Table {
     if !look.is_for_people() {
         return Table::new(["MODEL"], models.iter().map(|model| [model.id.clone()]), NONE);
@@ -47,7 +47,7 @@ fn row(model: &AdminModel, upstream: &ModelUpstream) -> [String; 8] {
     ]
 }
 
-/// How an upstream stands, in a word.
+/// The state of an upstream, in a word.
 pub fn status(upstream: &ModelUpstream) -> &'static str {
     match (upstream.ready, upstream.breaker.as_str()) {
         (false, _) if upstream.gguf.is_some() => "starting",

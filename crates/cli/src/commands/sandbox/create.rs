@@ -1,4 +1,4 @@
-//! `berth sandbox create`, and what a new sandbox is like.
+//! `berth sandbox create`, and the options of a new sandbox.
 
 use anyhow::Result;
 use berth_client::{ChangeNetwork, CreateSandbox, Error, Network, ProjectClient, SandboxFilter};
@@ -13,10 +13,10 @@ use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 use crate::{pairs, span};
 
-/// Seconds that a new sandbox is waited for.
+/// Seconds to wait for a new sandbox.
 const LONGEST: u64 = 300;
 
-/// Which option becomes which field.
+/// The option for each field.
 pub const WORDS: Words = &[
     ("name", "--name"),
     ("template_id", "--template"),
@@ -38,20 +38,20 @@ pub struct CreateArgs {
     /// Variable of its commands: KEY=VALUE, or KEY for this environment's; repeated
     #[arg(long = "env", short, value_name = "KEY[=VALUE]")]
     env: Vec<String>,
-    /// How long it lives, not counting pauses, as 1h; 5s to 30d
+    /// How long it lives, without pauses, as 1h; 5s to 30d
     #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
     /// How long it may be idle, as 15m; 5s to 30d
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<String>,
-    /// What happens then: it is paused and keeps everything, or is deleted
+    /// What happens then: pause keeps everything, or delete
     #[arg(long, value_enum)]
     on_timeout: Option<OnTimeout>,
     #[command(flatten)]
     waiting: WaitArgs,
 }
 
-/// What a new sandbox is made of.
+/// What to make a new sandbox of.
 #[derive(Args)]
 pub struct Origin {
     /// Name: small letters, digits and hyphens, at most 63
@@ -60,10 +60,10 @@ pub struct Origin {
     /// Template, by name or id: berth template list; by default base
     #[arg(long, conflicts_with = "snapshot")]
     template: Option<String>,
-    /// Snapshot to begin from, by name or id: berth sandbox snapshot list
+    /// Snapshot to start from, by name or id: berth sandbox snapshot list
     #[arg(long)]
     snapshot: Option<String>,
-    /// Pair that it is found by: KEY=VALUE, repeated
+    /// Pair for finding it: KEY=VALUE, repeated
     #[arg(long = "metadata", value_name = "KEY=VALUE")]
     metadata: Vec<String>,
     #[command(flatten)]
@@ -77,7 +77,7 @@ pub enum OnTimeout {
 }
 
 impl OnTimeout {
-    /// The word of the API.
+    /// The word in the API.
     pub fn word(self) -> String {
         match self {
             Self::Pause => "pause".into(),
@@ -89,13 +89,14 @@ impl OnTimeout {
 /// What a sandbox may reach.
 #[derive(Args)]
 pub struct NetworkArgs {
-    /// Whether it may reach what is not named: the outside world, but neither the host nor private networks
+    /// Whether it may reach destinations that are not named: the outside world, but neither the host nor private
+    /// networks
     #[arg(long, value_enum)]
     egress: Option<Egress>,
-    /// What it may reach in any case: a name, *.example.org, an address or a range; repeated
+    /// What it may always reach: a name, *.example.org, an address or a range; repeated
     #[arg(long, value_name = "TARGET")]
     allow: Vec<String>,
-    /// What it may not, which wins; repeated
+    /// What it may never reach; wins over --allow; repeated
     #[arg(long, value_name = "TARGET")]
     deny: Vec<String>,
 }
@@ -107,7 +108,7 @@ enum Egress {
 }
 
 impl Egress {
-    /// The word of the API.
+    /// The word in the API.
     fn word(self) -> String {
         match self {
             Self::Allow => "allow".into(),
@@ -117,7 +118,7 @@ impl Egress {
 }
 
 impl NetworkArgs {
-    /// As the API takes it; nothing where nothing was said.
+    /// The rules for the API; nothing if none was typed.
     fn network(self) -> Option<Network> {
         let said = self.egress.is_some() || !self.allow.is_empty() || !self.deny.is_empty();
         let egress = self.egress.map(Egress::word);
@@ -125,28 +126,28 @@ impl NetworkArgs {
     }
 }
 
-/// What changes in what a sandbox may reach.
+/// A change of what a sandbox may reach.
 #[derive(Args)]
 pub struct ChangeNetworkArgs {
-    /// Whether it may reach what is not named, from now on
+    /// Whether it may reach destinations that are not named, from now on
     #[arg(long, value_enum)]
     egress: Option<Egress>,
-    /// All that it may reach in any case, from now on; repeated
+    /// All that it may always reach, from now on; repeated
     #[arg(long, value_name = "TARGET")]
     allow: Vec<String>,
-    /// Nothing in any case, from now on
+    /// Clear the list of --allow
     #[arg(long, conflicts_with = "allow")]
     no_allow: bool,
-    /// All that it may not, from now on; repeated
+    /// All that it may never reach, from now on; repeated
     #[arg(long, value_name = "TARGET")]
     deny: Vec<String>,
-    /// Nothing that it may not, from now on
+    /// Clear the list of --deny
     #[arg(long, conflicts_with = "deny")]
     no_deny: bool,
 }
 
 impl ChangeNetworkArgs {
-    /// As the API takes it; nothing where nothing was said.
+    /// The change for the API; nothing if none was typed.
     pub fn change(self) -> Option<ChangeNetwork> {
         let list = |list: Vec<String>, none: bool| (none || !list.is_empty()).then_some(list);
         let change = ChangeNetwork {
@@ -159,7 +160,7 @@ impl ChangeNetworkArgs {
 }
 
 impl Origin {
-    /// As the API takes it.
+    /// The request for the API.
     pub async fn request(self, project: &ProjectClient) -> Result<CreateSandbox> {
         let snapshot_id = match &self.snapshot {
             Some(text) => Some(snapshot::find(project, text, None).await?.id),
@@ -176,7 +177,7 @@ impl Origin {
     }
 }
 
-/// Why a sandbox is not made, with what to type. A service that was never set up has no template at all.
+/// Why the service made no sandbox, with what to type. A service that was never set up has no template at all.
 pub fn refused(error: Error, request: &CreateSandbox) -> anyhow::Error {
     let asked = request.template_id.is_some() || request.snapshot_id.is_some();
     match error.code() {
@@ -188,7 +189,7 @@ pub fn refused(error: Error, request: &CreateSandbox) -> anyhow::Error {
     }
 }
 
-/// Tells that a new sandbox shares its name with others.
+/// Says that a new sandbox shares its name with others.
 async fn tell_shared(context: &Context, project: &ProjectClient, name: Option<&str>) {
     let Some(name) = name else { return };
     let filter = SandboxFilter { name: Some(name.to_owned()), limit: Some(1), ..SandboxFilter::default() };

@@ -1,4 +1,4 @@
-//! `berth sandbox exec`: a program in a sandbox that behaves as one of this machine.
+//! `berth sandbox exec`: runs a program in a sandbox as if it ran on this machine.
 
 use std::io::IsTerminal;
 use std::pin::pin;
@@ -24,9 +24,9 @@ use crate::context::Context;
 use crate::typed::retold;
 use crate::{pairs, span};
 
-/// How long the start is waited for once this program was told to end: so that what was started is told, too.
+/// How long to wait for the program's start after a signal, so that the program gets the signal, too.
 const EARLY: Duration = Duration::from_secs(2);
-/// How long a program may go on whose output nobody reads.
+/// How long a program may go on once its output has no reader.
 const UNREAD: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
@@ -38,24 +38,24 @@ pub struct ExecArgs {
     /// Start it and print its pid: berth sandbox logs SANDBOX PID
     #[arg(long, short, conflicts_with_all = ["tty", "interactive"])]
     detach: bool,
-    /// Program and its arguments; a shell's words are sh -c '…'
+    /// Program and its arguments; for shell syntax use sh -c '…'
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }
 
-/// How a program is run.
+/// How to run a program.
 #[derive(Args)]
 pub struct How {
-    /// Send standard input on, even from a terminal
+    /// Forward standard input, even from a terminal
     #[arg(long, short)]
     interactive: bool,
-    /// Send no standard input on, even if it is no terminal
+    /// Do not forward standard input, even if it is no terminal
     #[arg(long, short, conflicts_with = "interactive")]
     no_stdin: bool,
-    /// Run it in a terminal of its own
+    /// Run it in its own terminal
     #[arg(long, short)]
     tty: bool,
-    /// Where it runs, from the workspace's root
+    /// Working directory, from the workspace's root
     #[arg(long, short = 'w', value_name = "DIR")]
     cwd: Option<String>,
     /// Variable: KEY=VALUE, or KEY for this environment's; repeated
@@ -64,7 +64,7 @@ pub struct How {
     /// user or root
     #[arg(long, short)]
     user: Option<String>,
-    /// End it after this time, as 90s or 5m; the exit code is 124 then
+    /// End it after this time, as 90s or 5m; the exit code is then 124
     #[arg(long, value_name = "TIME", conflicts_with = "tty")]
     timeout: Option<String>,
 }
@@ -94,7 +94,7 @@ impl How {
     }
 }
 
-/// What a shell reads as a program, its arguments and its variables.
+/// A line that a shell parses into the program, its arguments and its variables.
 fn shell_line(variables: Vec<String>, command: Vec<String>) -> Result<String> {
     let mut words = vec!["exec".to_owned()];
     if !variables.is_empty() {
@@ -105,7 +105,7 @@ fn shell_line(variables: Vec<String>, command: Vec<String>) -> Result<String> {
     Ok(shlex::try_join(words.iter().map(String::as_str))?)
 }
 
-/// Whether nothing ever comes of it: /dev/null.
+/// Whether input never has any bytes: /dev/null.
 fn is_null(stdin: &impl std::os::fd::AsFd) -> bool {
     rustix::fs::fstat(stdin).is_ok_and(|stat| {
         (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (1, 3)
@@ -158,7 +158,7 @@ async fn detached(context: &Context, runtime: &Runtime, request: CommandRequest)
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts a program. One that outlives its connection, so that a connection may break off.
+/// Starts a program. It outlives its connection, so that a broken connection can be replaced.
 async fn begun(runtime: &Runtime, mut request: CommandRequest, stdin: bool, form: Form) -> Result<(i32, Execution)> {
     if stdin {
         let process = runtime.start(&request).await.map_err(|error| retold(error, WORDS))?;
@@ -169,7 +169,7 @@ async fn begun(runtime: &Runtime, mut request: CommandRequest, stdin: bool, form
     match execution.next().await? {
         Some(OutputEvent::Start { pid }) => Ok((pid, execution)),
         Some(OutputEvent::Error { message, .. }) => bail!(message),
-        _ => bail!("the command was not said to be started"),
+        _ => bail!("the service did not say that the command was started"),
     }
 }
 
@@ -181,7 +181,7 @@ enum Started {
 struct Following {
     pid: i32,
     execution: Execution,
-    /// What came meanwhile.
+    /// The signal that came meanwhile.
     signal: Option<&'static str>,
 }
 
@@ -206,18 +206,18 @@ async fn started(
     Ok(Started::Follow(Following { pid: begun.0, execution: begun.1, signal }))
 }
 
-/// A program that runs.
+/// A running program.
 struct Run<'a> {
     runtime: &'a Runtime,
     pid: i32,
     sink: Sink,
     json: bool,
-    /// Some of its output is gone.
+    /// Whether some of its output is missing.
     lost: bool,
 }
 
 impl Run<'_> {
-    /// Follows the program to its end; ends it where that cannot be.
+    /// Follows the program to its end; ends the program if it cannot be followed.
     async fn follow(
         mut self,
         mut execution: Execution,
@@ -265,9 +265,9 @@ impl Run<'_> {
         }
     }
 
-    /// Shows what came. The last event says what to end with.
+    /// Shows a piece of output. The last event gives the exit code.
     fn tell(&mut self, piece: Option<Piece>) -> Result<Option<ExitCode>> {
-        match piece.ok_or_else(|| anyhow!("the output ended, and how the program did is not known"))? {
+        match piece.ok_or_else(|| anyhow!("the output ended, but the service did not say how the program ended"))? {
             Piece::Bytes { stderr, bytes, .. } => self.put(stderr, &bytes).map(|()| None),
             Piece::Event(event) => self.show(event),
         }
@@ -284,7 +284,8 @@ impl Run<'_> {
             OutputEvent::Output { .. } if self.json => {}
             OutputEvent::Output { stderr, output } => self.put(stderr, &output_bytes(&output)?)?,
             OutputEvent::Exit(exit) => {
-                let code = exit::code_of(&exit).ok_or_else(|| anyhow!("the program ended, and how is not known"))?;
+                let code = exit::code_of(&exit)
+                    .ok_or_else(|| anyhow!("the program ended, but the service did not say how"))?;
                 return Ok(Some(ExitCode::from(if self.lost { exit::FAILED } else { code })));
             }
             OutputEvent::Error { message, .. } => bail!(message),
@@ -318,11 +319,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Ends a program whose output nobody reads, as a pipe of this machine would.
+    /// Ends a program whose output has no reader, as a pipe of this machine would.
     fn reader_left(&self) {
         let (runtime, pid) = (self.runtime.clone(), self.pid);
         tokio::spawn(async move {
-            // It may have ended by itself.
+            // The program may have ended by itself.
             let _ = runtime.signal(pid, "SIGPIPE").await;
             tokio::time::sleep(UNREAD).await;
             let _ = runtime.end_process(pid).await;
@@ -334,7 +335,7 @@ impl Run<'_> {
         exit::told("SIGINT")
     }
 
-    /// Ends a program that cannot be followed, and says why.
+    /// Ends a program that cannot be followed, and returns why.
     async fn give_up(&self, error: anyhow::Error) -> anyhow::Error {
         let interrupted = matches!(timeout(EARLY, self.runtime.signal(self.pid, "SIGTERM")).await, Ok(Ok(())));
         if interrupted { error.context("the program was told to end") } else { error }

@@ -1,5 +1,6 @@
-//! What `exec`, `run` and `shell` end with: what the program in the sandbox did. As env(1) and timeout(1) have it, 124
-//! says that its time was up, 125 that Berth failed, 126 that it could not be run, 127 that it is not there.
+//! The exit codes of `exec`, `run` and `shell`: that of the program in the sandbox. Like env(1) and timeout(1), they
+//! use 124 for a program whose time was up, 125 for a failure of Berth, 126 for a program that cannot run, and 127 for
+//! a missing one.
 
 use std::process::ExitCode;
 
@@ -7,9 +8,9 @@ use berth_client::{Error, Exit};
 
 use crate::report;
 
-/// Its time was up.
+/// The time limit was exceeded.
 const TIMED_OUT: u8 = 124;
-/// Berth failed; nothing is said about the program.
+/// Berth failed; this says nothing about the program.
 pub const FAILED: u8 = 125;
 const NOT_RUNNABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -23,25 +24,25 @@ const SIGNALS: [&str; 31] = [
 /// The number of `SIGRTMIN`.
 const REAL_TIME: u8 = 34;
 
-/// The exit code of an end; nothing if it says neither how nor why.
+/// The exit code for an end; nothing if the end has neither code nor signal.
 pub fn code_of(exit: &Exit) -> Option<u8> {
     if exit.timed_out {
         return Some(TIMED_OUT);
     }
     match (&exit.signal, exit.code) {
         (Some(signal), _) => number(signal).map(after_signal),
-        // As the kernel keeps it: its lowest eight bits.
+        // The lowest eight bits, as the kernel keeps them.
         (None, Some(code)) => Some((code & 0xff).to_le_bytes()[0]),
         (None, None) => None,
     }
 }
 
-/// What a shell says of a program that a signal ended.
+/// The exit code with which a shell reports a program that a signal ended.
 fn after_signal(number: u8) -> u8 {
     128_u8.saturating_add(number)
 }
 
-/// What to end with once a signal ended this program.
+/// The exit code after a signal ended this program.
 pub fn told(signal: &str) -> ExitCode {
     ExitCode::from(number(signal).map_or(FAILED, after_signal))
 }
@@ -56,7 +57,7 @@ fn number(signal: &str) -> Option<u8> {
     u8::try_from(index + 1).ok()
 }
 
-/// Says what went wrong before the program ended, and ends with a code that is no program's.
+/// Reports a failure from before the program's end; returns a code that no program's exit has.
 pub fn failed(error: &anyhow::Error, json: bool) -> ExitCode {
     let _ = report::report(error, json);
     ExitCode::from(match error.downcast_ref::<Error>().and_then(Error::code) {

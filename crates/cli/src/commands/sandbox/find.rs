@@ -1,4 +1,4 @@
-//! Finds the sandbox that a name or an id means.
+//! Finds the sandbox with a name or an id.
 
 use anyhow::Result;
 use berth_client::{Page, ProjectClient, Sandbox, SandboxFilter};
@@ -6,10 +6,10 @@ use berth_client::{Page, ProjectClient, Sandbox, SandboxFilter};
 use crate::id::is_id;
 use crate::pick::{Noun, candidates};
 
-/// What is looked for.
+/// The noun, for messages.
 pub const SANDBOX: Noun = Noun { one: "sandbox", list: "berth sandbox list" };
 
-/// The sandbox of a name or an id.
+/// The sandbox with a name or an id.
 pub async fn find(project: &ProjectClient, text: &str) -> Result<Sandbox> {
     if is_id(text) {
         return Ok(project.sandbox(text).await?);

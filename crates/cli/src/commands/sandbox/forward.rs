@@ -1,4 +1,4 @@
-//! What goes into a sandbox while a program runs there: signals, and standard input.
+//! Forwards signals and standard input to a program in a sandbox.
 
 use anyhow::{Context as _, Result};
 use berth_client::{Error, Runtime};
@@ -9,14 +9,14 @@ use tokio::sync::mpsc;
 
 /// Most bytes of input under way at once.
 const PIECE: usize = 256 * 1024;
-/// Interrupts after which this side leaves, whatever the program does.
+/// Number of interrupts after which this program leaves, whatever the other one does.
 const PATIENCE: u32 = 3;
 
-/// Signals that this program gets, by name. From the first one on none of them ends it.
+/// Signals that this program gets, by name. Once this listens, none of them ends this program.
 pub struct Signals(mpsc::Receiver<&'static str>);
 
 impl Signals {
-    /// Those that are forwarded.
+    /// Listens to the signals that are forwarded.
     pub fn listen() -> Result<Self> {
         let (sender, receiver) = mpsc::channel(16);
         for (name, kind) in [
@@ -36,7 +36,7 @@ impl Signals {
     pub async fn next(&mut self) -> &'static str {
         match self.0.recv().await {
             Some(name) => name,
-            // Nobody tells any more.
+            // The senders are gone.
             None => std::future::pending().await,
         }
     }
@@ -50,13 +50,13 @@ async fn tell(name: &'static str, mut signals: Signal, to: mpsc::Sender<&'static
     }
 }
 
-/// Lets a write to a pipe that nobody reads fail, instead of ending this program.
+/// Makes a write to a closed pipe fail, instead of ending this program.
 pub fn outlive_broken_pipes() -> Result<()> {
-    // That somebody listens is what counts.
+    // Listening alone changes the signal's effect.
     signal(SignalKind::pipe()).map(drop).context("signals cannot be listened to")
 }
 
-/// Sends every signal on to a process. Returns when somebody has interrupted it again and again, in vain.
+/// Forwards every signal to a process. Returns after repeated interrupts without effect.
 pub async fn signals(runtime: &Runtime, pid: i32, mut signals: Signals, first: Option<&'static str>) {
     let mut interrupts = 0;
     let mut next = first;
@@ -69,7 +69,7 @@ pub async fn signals(runtime: &Runtime, pid: i32, mut signals: Signals, first: O
         if interrupts >= PATIENCE {
             return;
         }
-        // In a task of its own: one that is not answered must not keep the next one back.
+        // In a task of its own: a slow answer must not delay the next signal.
         let runtime = runtime.clone();
         tokio::spawn(async move {
             match runtime.signal(pid, name).await {
@@ -80,7 +80,7 @@ pub async fn signals(runtime: &Runtime, pid: i32, mut signals: Signals, first: O
     }
 }
 
-/// Sends standard input on to a process until either ends.
+/// Forwards standard input to a process until either ends.
 pub async fn stdin(runtime: &Runtime, pid: i32) -> Result<()> {
     let mut input = tokio::io::stdin();
     loop {
@@ -88,7 +88,9 @@ pub async fn stdin(runtime: &Runtime, pid: i32) -> Result<()> {
         let read = input.read_buf(&mut bytes).await.context("standard input cannot be read")?;
         match runtime.write_stdin(pid, bytes.freeze(), read == 0).await {
             Err(error) if has_ended(&error) => return Ok(()),
-            Err(error) => return Err(error).context("input could not be sent on, and how much arrived is not known"),
+            Err(error) => {
+                return Err(error).context("input could not be forwarded, and it is not known how much of it arrived");
+            }
             Ok(()) if read == 0 => return Ok(()),
             Ok(()) => {}
         }

@@ -1,4 +1,4 @@
-//! What happens to sandboxes: pause, resume, restore, fork, deletion.
+//! Changes in a sandbox's life: pause, resume, restore, fork, deletion.
 
 use anyhow::Result;
 use berth_client::{ForkSandbox, ProjectClient, Sandbox};
@@ -13,9 +13,9 @@ use crate::several::{self, Doomed, Outcome, find_all};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 
-/// Seconds that a verb is waited for.
+/// Seconds to wait for a verb.
 const LONGEST: u64 = 300;
-/// Which option of a fork becomes which field.
+/// The option for each field of a fork.
 const FORK: Words = &[("count", "--count"), ("name", "--name"), ("snapshot_id", "--snapshot")];
 
 #[derive(Args)]
@@ -44,10 +44,10 @@ pub struct ForkArgs {
     /// How many, 1 to 100
     #[arg(long, short = 'n', default_value_t = 1)]
     count: u32,
-    /// Their name; several get -1, -2, … behind it
+    /// Their name; several get -1, -2, … appended
     #[arg(long)]
     name: Option<String>,
-    /// Go on where the memory is, with what runs
+    /// Continue from the memory, with the running programs
     #[arg(long)]
     include_memory: bool,
     /// A snapshot instead of the live state, by name or id
@@ -57,7 +57,7 @@ pub struct ForkArgs {
     waiting: WaitArgs,
 }
 
-/// The sandbox once it has a phase; or at once, where that was said.
+/// The sandbox once it has a phase; or at once, if the caller does not want to wait.
 async fn until(
     context: &Context,
     project: &ProjectClient,
@@ -71,7 +71,7 @@ async fn until(
     wait_sandbox(project, id, phase, waiting.longest(LONGEST), context.is_quiet()).await
 }
 
-/// `pause` or `resume`, which leads to `goal`.
+/// Sends `pause` or `resume`, and waits for the phase `goal`.
 pub async fn verb(context: &Context, project: &ProjectClient, args: VerbArgs, verb: &str, goal: &str) -> Result<()> {
     let all = find_all(&args.sandboxes, async |text: &str| find(project, text).await).await?;
     let (mut outcome, mut asked) = (Outcome::of(all.len(), context.look), Vec::new());

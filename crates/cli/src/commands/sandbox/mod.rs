@@ -1,4 +1,4 @@
-//! Sandboxes. A sandbox is named by its name or its id everywhere.
+//! Sandboxes. All commands take a sandbox's name or id.
 
 pub mod copy;
 mod create;
@@ -50,7 +50,7 @@ pub enum SandboxCommand {
     Cp(copy::CopyArgs),
     /// Open a shell in a sandbox
     Shell(terminal::ShellArgs),
-    /// List the processes that were started in a sandbox
+    /// List the processes that clients started in a sandbox
     Ps {
         /// Name or id
         sandbox: String,
@@ -64,15 +64,15 @@ pub enum SandboxCommand {
     Snapshot(snapshot::SnapshotCommand),
     /// Take a sandbox back to a snapshot
     Restore(life::RestoreArgs),
-    /// Make sandboxes of a sandbox, which goes on
+    /// Copy a sandbox into new ones; it goes on itself
     Fork(life::ForkArgs),
-    /// Put sandboxes away; they keep everything
+    /// Pause sandboxes; they keep everything
     Pause(life::VerbArgs),
-    /// Go on with paused sandboxes
+    /// Resume paused sandboxes
     Resume(life::VerbArgs),
     /// Change timeouts, metadata or network
     Update(UpdateArgs),
-    /// Tell where a server inside is reached, or answer for it here
+    /// Show the URL of a server inside, or serve it at an address here
     Port(port::PortArgs),
     /// Show what a sandbox uses
     #[command(visible_alias = "metrics")]
@@ -127,7 +127,7 @@ pub struct UpdateArgs {
     /// How long it may be idle, as 15m
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<String>,
-    /// What happens then: it is paused and keeps everything, or is deleted
+    /// What happens then: pause keeps everything, or delete
     #[arg(long, value_enum)]
     on_timeout: Option<create::OnTimeout>,
     /// All its metadata from now on: KEY=VALUE, repeated
@@ -140,7 +140,7 @@ pub struct UpdateArgs {
     network: create::ChangeNetworkArgs,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, command: SandboxCommand) -> Result<ExitCode> {
     let project = &context.project()?;
     match command {
@@ -166,7 +166,7 @@ pub async fn run(context: &Context, command: SandboxCommand) -> Result<ExitCode>
             show::metrics(context, &project.sandbox_metrics(&sandbox.id, &window, &resolution).await?)?;
         }
         SandboxCommand::Wait { sandbox, phase, timeout } => {
-            // One that is gone is known by its id only, and is what is waited for.
+            // A deleted sandbox has only its id, and waiting for its deletion must still work.
             let id = if is_id(&sandbox) { sandbox } else { find(project, &sandbox).await?.id };
             let sandbox = wait_sandbox(project, &id, &phase, timeout, context.is_quiet()).await?;
             show::one(context, project, &sandbox).await?;
@@ -203,7 +203,7 @@ async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) ->
     show::one(context, project, &changed).await
 }
 
-/// The id of the snapshot of a name or an id.
+/// The id of the snapshot with a name or an id.
 pub async fn find_snapshot(project: &ProjectClient, text: &str) -> Result<String> {
     Ok(snapshot::find(project, text, None).await?.id)
 }

@@ -1,4 +1,4 @@
-//! `berth sandbox port`: servers inside, by HTTP.
+//! `berth sandbox port`: servers inside, over HTTP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::find::find;
 use crate::context::Context;
 use crate::output;
 
-/// Headers that concern the connection to the service, or say what its origin is; here is another one.
+/// Headers that concern the connection to the service, or name its origin; at the local address both differ.
 const NOT_TOLD: [HeaderName; 6] = [
     header::CONNECTION,
     header::CONTENT_SECURITY_POLICY,
@@ -32,10 +32,10 @@ const NOT_TOLD: [HeaderName; 6] = [
 pub struct PortArgs {
     /// Name or id
     sandbox: String,
-    /// Port that a server inside listens on
+    /// Port on which a server inside listens
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// Answer here with what it answers, as 127.0.0.1:8000, until Ctrl-C. HTTP only, WebSockets among it
+    /// Serve it here, at an address like 127.0.0.1:8000, until Ctrl-C; HTTP and WebSockets only
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
 }
@@ -93,7 +93,7 @@ fn told(answer: reqwest::Response, here: Option<hyper::upgrade::OnUpgrade>) -> R
     response
 }
 
-/// Carries both ways until one side ends, which the other one sees.
+/// Carries both directions until one side ends; the other side sees the end.
 async fn join(answer: reqwest::Response, here: hyper::upgrade::OnUpgrade) {
     if let (Ok(mut there), Ok(here)) = (answer.upgrade().await, here.await) {
         let _ = tokio::io::copy_bidirectional(&mut there, &mut TokioIo::new(here)).await;

@@ -1,4 +1,4 @@
-//! Processes of a sandbox: which there are, what they wrote, ending them.
+//! Processes of a sandbox: lists them, shows their output, ends them.
 
 use std::process::ExitCode;
 
@@ -19,10 +19,10 @@ pub struct LogsArgs {
     sandbox: String,
     /// Process: berth sandbox ps
     pid: i32,
-    /// Go on until the process ends
+    /// Continue until the process ends
     #[arg(long, short)]
     follow: bool,
-    /// Begin at this byte, counted since the process was started; the last 8 MiB are kept
+    /// Begin at this byte of the output since its start; the last 8 MiB are kept
     #[arg(long, default_value_t = 0)]
     offset: u64,
 }
@@ -33,7 +33,7 @@ pub struct KillArgs {
     sandbox: String,
     /// Process: berth sandbox ps
     pid: i32,
-    /// Send this signal, as SIGINT; without, SIGTERM, and SIGKILL after 5 s
+    /// Send this signal, as SIGINT; by default SIGTERM, and SIGKILL after 5 s
     #[arg(long, short)]
     signal: Option<String>,
 }
@@ -49,7 +49,7 @@ pub async fn list(context: &Context, project: &ProjectClient, sandbox: &str) -> 
     })
 }
 
-/// A command line for a person's terminal: without what the terminal would obey, and with quotes as they are.
+/// A command line for a person's terminal: without control characters, and with its quotes as they are.
 fn shown(cmd: &str) -> String {
     let mut text = String::new();
     for c in cmd.chars().take(100) {

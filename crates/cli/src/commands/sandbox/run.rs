@@ -1,4 +1,4 @@
-//! `berth sandbox run`: a sandbox for one program.
+//! `berth sandbox run`: makes a sandbox for one program.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::progress::{called, wait_sandbox};
 use crate::span;
 
-/// After so many idle seconds a sandbox goes by itself whose caller is not there to delete it.
+/// Idle seconds after which the service deletes a sandbox whose caller is gone.
 const FORGOTTEN: u64 = 300;
 
 #[derive(Args)]
@@ -29,7 +29,7 @@ pub struct RunArgs {
     /// How long to wait at most until it is Ready, as 90s or 5m
     #[arg(long, default_value = "5m", value_name = "SPAN", value_parser = span::parse)]
     wait_timeout: u64,
-    /// Program and its arguments; a shell's words are sh -c '…'
+    /// Program and its arguments; for shell syntax use sh -c '…'
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! How sandboxes and their snapshots look.
+//! Prints sandboxes and their snapshots.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub fn list(context: &Context, sandboxes: &List<Sandbox>, templates: &Names) -> 
 /// Names by ids.
 pub type Names = BTreeMap<String, String>;
 
-/// What templates are called, for people.
+/// The names of templates, for people.
 pub async fn templates(context: &Context, project: &ProjectClient) -> Result<Names> {
     if context.is_quiet() {
         return Ok(Names::new());
@@ -145,7 +145,7 @@ fn figures(metrics: &Value) -> Table {
     Table::new(header, rows, "No figures yet.")
 }
 
-/// What one may type next.
+/// Suggests what to type next.
 pub fn next(sandbox: &Sandbox) {
     let name = called(sandbox);
     eprintln!("\nRun something:  berth sandbox exec {name} -- python3 -c 'print(6 * 7)'");

@@ -1,11 +1,11 @@
-//! What a program writes, on this side's own streams.
+//! Writes a program's output to this program's own streams.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Bytes that are gathered before they are written.
+/// Bytes that are gathered before a write.
 const FULL: usize = 64 * 1024;
 
-/// Standard output and standard error, written in the order in which things were said.
+/// Standard output and standard error, written in the order in which the output came.
 pub struct Sink {
     out: Stream,
     err: Stream,
@@ -15,14 +15,14 @@ pub struct Sink {
 struct Stream {
     to: Box<dyn Write + Send>,
     pending: Vec<u8>,
-    /// Nobody reads it any more.
+    /// Whether its reader is gone.
     broken: bool,
 }
 
-/// Whether somebody reads on.
+/// Whether the reader is still there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// Or nothing was written to who does not.
+    /// It is, or nothing was written to a stream without one.
     There,
     /// One of the streams has just lost its reader.
     Left,
@@ -39,7 +39,7 @@ impl Sink {
         Self { out: stream(out), err: stream(err), last_is_err: false }
     }
 
-    /// Takes bytes of one of the streams.
+    /// Adds bytes for one of the streams.
     pub fn put(&mut self, stderr: bool, bytes: &[u8]) -> io::Result<Reader> {
         let mut reader = Reader::There;
         if stderr != self.last_is_err {
@@ -54,7 +54,7 @@ impl Sink {
         Ok(reader)
     }
 
-    /// Writes what was gathered.
+    /// Writes the gathered bytes.
     pub fn flush(&mut self) -> io::Result<Reader> {
         let mut reader = Reader::There;
         for stream in [&mut self.out, &mut self.err] {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// Keeps what is written, and who wrote it.
+    /// Keeps the writes, with their streams.
     #[derive(Clone)]
     struct Kept(Arc<Mutex<Written>>, char);
 

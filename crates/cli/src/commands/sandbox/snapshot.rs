@@ -1,4 +1,4 @@
-//! Snapshots of sandboxes. A snapshot is named by its name or its id.
+//! Snapshots of sandboxes. Commands take a snapshot's name or id.
 
 use anyhow::Result;
 use berth_client::{NewSnapshot, Page, ProjectClient, Snapshot};
@@ -16,13 +16,13 @@ use crate::several::{self, Doomed, find_all};
 use crate::typed::retold;
 use crate::wait::WaitArgs;
 
-/// Seconds that a snapshot is waited for.
+/// Seconds to wait for a snapshot.
 const LONGEST: u64 = 300;
 const SNAPSHOT: Noun = Noun { one: "snapshot", list: "berth sandbox snapshot list" };
 
 #[derive(Subcommand)]
 pub enum SnapshotCommand {
-    /// Keep the state of a sandbox, which goes on, and wait until it is kept
+    /// Take a snapshot of a sandbox, which goes on, and wait until it is ready
     Create(CreateArgs),
     /// List the snapshots of a sandbox, or of the project
     #[command(visible_alias = "ls")]
@@ -38,7 +38,7 @@ pub enum SnapshotCommand {
         /// Name or id
         snapshot: String,
     },
-    /// Delete snapshots; what was made of them stays
+    /// Delete snapshots; sandboxes and templates made of them stay
     #[command(visible_alias = "rm")]
     Delete {
         /// Names or ids
@@ -56,14 +56,14 @@ pub struct CreateArgs {
     /// Name
     #[arg(long)]
     name: Option<String>,
-    /// Keep the memory, too: what runs goes on where it is restored
+    /// Keep the memory, too: restoring it continues the running programs
     #[arg(long)]
     include_memory: bool,
     #[command(flatten)]
     waiting: WaitArgs,
 }
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, project: &ProjectClient, command: SnapshotCommand) -> Result<()> {
     match command {
         SnapshotCommand::Create(args) => create(context, project, args).await,
@@ -114,7 +114,7 @@ async fn ready(project: &ProjectClient, snapshot: Snapshot, seconds: u64, quiet:
     watch(Progress::new(quiet), Some(seconds), snapshot, stage, look).await
 }
 
-/// The snapshot of a name or an id; a sandbox's own wins over others of that name.
+/// The snapshot with a name or an id; one of the given sandbox wins over others with that name.
 pub async fn find(project: &ProjectClient, text: &str, sandbox: Option<&str>) -> Result<Snapshot> {
     if is_id(text) {
         return Ok(project.snapshot(text).await?);

@@ -1,4 +1,4 @@
-//! A terminal in a sandbox on this one: `berth sandbox shell`, and `exec --tty`.
+//! Shows a terminal of a sandbox in this one: `berth sandbox shell`, and `exec --tty`.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -20,11 +20,11 @@ use super::words::WORDS;
 use crate::keyboard::{Raw, window};
 use crate::typed::retold;
 
-/// Between two pings.
+/// Pause between two pings.
 const PING: Duration = Duration::from_secs(15);
-/// How long a connection that broke off is tried again.
+/// How long to reconnect after a connection broke off.
 const PATIENCE: Duration = Duration::from_mins(10);
-/// Between two tries: from, to.
+/// Shortest and longest pause between two tries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// Ctrl-C and Ctrl-D, as the keyboard sends them.
 const INTERRUPT: u8 = 3;
@@ -34,7 +34,7 @@ const END: u8 = 4;
 pub struct ShellArgs {
     /// Name or id
     sandbox: String,
-    /// Where it begins, from the workspace's root
+    /// Directory to start in, from the workspace's root
     #[arg(long, short = 'w', value_name = "DIR")]
     cwd: Option<String>,
     /// user or root
@@ -54,11 +54,11 @@ pub async fn shell(project: &ProjectClient, args: ShellArgs) -> ExitCode {
 
 /// How a connection to a terminal ended.
 enum End {
-    /// Its program did.
+    /// Its program ended.
     Exit(Exit),
-    /// It broke off.
+    /// The connection broke off.
     Gone(String),
-    /// This program was told to end.
+    /// A signal told this program to end.
     Told(&'static str),
 }
 
@@ -87,7 +87,8 @@ pub async fn run(runtime: &Runtime, open: OpenTerminal, mut signals: Signals) ->
     drop(here);
     match end {
         End::Exit(exit) => {
-            let code = exit::code_of(&exit).ok_or_else(|| anyhow!("the program ended, and how is not known"))?;
+            let code =
+                exit::code_of(&exit).ok_or_else(|| anyhow!("the program ended, but the service did not say how"))?;
             Ok(ExitCode::from(code))
         }
         End::Told(name) => Ok(exit::told(name)),
@@ -95,7 +96,7 @@ pub async fn run(runtime: &Runtime, open: OpenTerminal, mut signals: Signals) ->
     }
 }
 
-/// Shows what a terminal tells until the connection ends.
+/// Shows the terminal's output until the connection ends.
 async fn show(reader: &mut TerminalReader, id: &mut Option<String>) -> Result<End> {
     loop {
         match reader.next().await {
@@ -114,7 +115,7 @@ async fn show(reader: &mut TerminalReader, id: &mut Option<String>) -> Result<En
     }
 }
 
-/// This side: its keyboard, its window, its signals. The keyboard is given back when this is dropped.
+/// This side: its keyboard, its window, its signals. Dropping it restores the keyboard.
 struct Here {
     raw: Option<Raw>,
     keys: mpsc::Receiver<Vec<u8>>,
@@ -146,7 +147,7 @@ impl Here {
                     writer.resize(cols, rows).await
                 }
                 name = self.signals.next() => {
-                    // Nobody is there any more; what runs is told as a window that closes tells it.
+                    // No person is there any more; the program gets the signal that a closed window would send.
                     let _ = writer.signal(if name == "SIGINT" { name } else { "SIGHUP" }).await;
                     if name != "SIGINT" {
                         return End::Told(name);
@@ -161,7 +162,7 @@ impl Here {
         }
     }
 
-    /// Connects to a terminal again; nothing if somebody would rather leave.
+    /// Connects to a terminal again; nothing if the person would rather leave.
     async fn again(
         &mut self,
         runtime: &Runtime,
@@ -181,7 +182,7 @@ impl Here {
             };
             match tried {
                 Ok(another) => {
-                    // What it last showed comes again.
+                    // The terminal will send its last output again.
                     print!("\x1b[H\x1b[2J");
                     return Ok(Some(another));
                 }
@@ -195,7 +196,7 @@ impl Here {
         }
     }
 
-    /// Returns when somebody pressed Ctrl-C, or this program was told to end.
+    /// Returns when the person presses Ctrl-C, or a signal tells this program to end.
     async fn leaves(&mut self) {
         loop {
             tokio::select! {

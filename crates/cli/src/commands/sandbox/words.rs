@@ -1,8 +1,8 @@
-//! What fields of a program are called here: of a command, a process and a terminal.
+//! The options for the fields of a command, a process and a terminal.
 
 use crate::typed::Words;
 
-/// Which option of a program becomes which field.
+/// The option for each field of a program.
 pub const WORDS: Words = &[
     ("argv", "COMMAND"),
     ("cmd", "COMMAND"),

@@ -1,4 +1,4 @@
-//! What a build tells.
+//! Shows the log of a build.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use anyhow::{Result, bail};
 use berth_client::{BuildEvent, Error, ProjectClient, Template};
 use futures::StreamExt;
 
-/// Pause before a log that broke off is read on.
+/// Pause before a broken log is read on.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Times in a row that a log may break off before it is let be.
+/// How often in a row a log may break off before the command gives up.
 const MOST_BREAKS: u32 = 20;
 
-/// How far a log was read.
+/// How far the log was read.
 #[derive(Debug, PartialEq, Eq)]
 enum Read {
     /// To its end.
@@ -20,7 +20,7 @@ enum Read {
     Part(String),
 }
 
-/// Shows what the build of a template told; with `follow` as it comes, until it is over.
+/// Shows the log of a template's build; with `follow` as it comes, until the build has ended.
 pub async fn logs(project: &ProjectClient, template: &Template, follow: bool, json: bool) -> Result<()> {
     let mut tell = |event: &BuildEvent| -> Result<()> {
         match event {
@@ -36,7 +36,7 @@ pub async fn logs(project: &ProjectClient, template: &Template, follow: bool, js
     }
 }
 
-/// Shows what a build tells, as it comes, until it is over or the time is. Where its log breaks off it goes on.
+/// Shows a build's log as it comes, until the build or the time has ended. Reads on after the log breaks off.
 pub async fn show(project: &ProjectClient, template: &Template, until: Instant) -> Result<()> {
     let mut tell = |event: &BuildEvent| -> Result<()> {
         if let BuildEvent::Log { text, .. } = event {
@@ -45,7 +45,7 @@ pub async fn show(project: &ProjectClient, template: &Template, until: Instant) 
         Ok(())
     };
     let shown = read(project, &template.id, true, AGAIN, &mut tell);
-    // Whoever waits for the template says that it is late.
+    // The caller that waits for the template reports that it is late.
     tokio::time::timeout_at(until.into(), shown).await.map_or(Ok(()), |read| read.map(drop))
 }
 
@@ -89,7 +89,7 @@ async fn read(
     }
 }
 
-/// Whether a failure may be over soon: the service restarts.
+/// Whether a failure may be over soon, as when the service restarts.
 fn passes(error: &Error) -> bool {
     match error {
         Error::Api { status, .. } => *status >= 500,
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// A project of a service that is asked for logs: what it says, by the offset; and how often it was asked.
+    /// A project of a fake service with logs: `says` gives its answer for an offset; also counts the requests.
     async fn service(says: fn(&str) -> &'static str) -> (ProjectClient, Arc<AtomicU32>) {
         let asked = Arc::new(AtomicU32::new(0));
         let counted = asked.clone();
@@ -162,7 +162,7 @@ mod tests {
         let (read, text) = told(&project).await;
         assert_eq!(read.unwrap(), Read::Part("the log ended with 'later'".into()));
         assert_eq!(text.matches("event").count(), 1, "{text}");
-        // It broke off once with something new, and then as often as it may.
+        // It broke off once with something new, and then as often as allowed.
         assert_eq!(asked.load(Ordering::Relaxed), 1 + MOST_BREAKS);
     }
 }

@@ -1,4 +1,4 @@
-//! What a template is built of that lies on this machine.
+//! Sends the files on this machine of which a template is built.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::progress::Meter;
 use crate::typed::{Words, lines, retold};
 
-/// Which option becomes which field.
+/// The option for each field.
 const WORDS: Words = &[
     ("name", "NAME"),
     ("image", "--image"),
@@ -28,11 +28,11 @@ const WORDS: Words = &[
     ("ready_command", "--ready-command"),
     ("replace", "--replace"),
 ];
-/// The id of an upload that is still to be sent.
+/// Stands for the id of an upload that is not sent yet.
 const TO_BE_SENT: &str = "00000000-0000-0000-0000-000000000000";
 const IGNORE: &str = ".dockerignore";
 
-/// What is sent.
+/// The files to send.
 pub enum Local {
     /// An image as `docker save` writes it.
     Image(PathBuf),
@@ -40,8 +40,8 @@ pub enum Local {
     Context(PathBuf),
 }
 
-/// Begins to build a template; with the id of what was sent for it. Nothing is sent for a request that the service
-/// would refuse for what stands in it, and where it refuses all the same, nothing stays there.
+/// Starts to build a template; returns it with the id of its upload. Checks the request by the service's own rules
+/// first, and sends nothing for one that breaks them. If the service refuses it all the same, removes the upload.
 pub async fn begin(
     project: &ProjectClient,
     mut request: CreateTemplate,
@@ -62,11 +62,13 @@ pub async fn begin(
     Ok((made.map_err(|error| retold(error, WORDS))?, Some(upload.id)))
 }
 
-/// Removes what was sent, unless it is gone: the service removes a context that it has built of. Where that fails, it
-/// goes by itself after a day.
+/// Removes the upload, unless it is gone: the service itself removes a context after the build. If removing fails, the
+/// service removes the upload after a day.
 pub async fn remove(project: &ProjectClient, upload: &str) {
     match project.delete_upload(upload).await {
-        Err(error) if error.status() != Some(404) => eprintln!("berth: what was sent is kept for a day: {error}"),
+        Err(error) if error.status() != Some(404) => {
+            eprintln!("berth: the upload could not be removed; the service removes it after a day: {error}")
+        }
         _ => {}
     }
 }
@@ -81,7 +83,7 @@ fn check(request: &CreateTemplate) -> Result<()> {
 }
 
 impl Local {
-    /// Says in a request what it is called there.
+    /// Puts the upload's id into a request.
     fn name(&self, request: &mut CreateTemplate, id: &str) {
         match self {
             Self::Image(_) => request.image = Some(format!("{UPLOAD}{id}")),
@@ -112,14 +114,14 @@ async fn send_context(project: &ProjectClient, directory: PathBuf) -> Result<Upl
     let choice = Kept::of(&directory)?;
     let (body, packed) = packing(directory, "context", choice);
     let sent = project.upload(body).await;
-    // What went wrong on this side says more than a request that broke off.
+    // The failure on this side says more than the request that broke off because of it.
     match packed.await? {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(sent?),
     }
 }
 
-/// What the `.dockerignore` of a directory leaves of it.
+/// The files of a directory that its `.dockerignore` keeps.
 #[derive(Default)]
 struct Kept(Ignore);
 
@@ -136,7 +138,7 @@ impl Kept {
 
 impl Choice for Kept {
     fn wants(&self, path: &Path) -> bool {
-        // Names that are no text match no pattern, and the service reads the file itself.
+        // A name that is no text matches no pattern; the service also reads `.dockerignore` itself.
         path.to_str().is_none_or(|path| path == IGNORE || !self.0.leaves_out(path))
     }
 

@@ -17,7 +17,7 @@ const LEAVE: u8 = 0x1d;
 pub struct ConsoleArgs {
     /// Name or id
     vm: String,
-    /// Print what was written to it, and end
+    /// Print the console's log, and end
     #[arg(long)]
     log: bool,
     /// How much of the log

@@ -16,10 +16,10 @@ use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 use crate::{credentials, progress, size};
 
-/// Seconds that a new VM is waited for: an image may be cloned first.
+/// Seconds to wait for a new VM: an image may be cloned first.
 const LONGEST: u64 = 600;
 
-/// Which option becomes which field.
+/// The option for each field.
 pub const WORDS: Words = &[
     ("name", "NAME"),
     ("root_disk.create_disk_request.name", "NAME"),
@@ -67,7 +67,7 @@ pub struct CreateArgs {
     /// Attach a data disk, by name or id, repeated
     #[arg(long = "attach", value_name = "DISK")]
     attach: Vec<String>,
-    /// File of a public key for the login user, repeated; by default yours, or one made for you
+    /// File with a public key for the login user, repeated; by default yours, or one that berth makes for you
     #[arg(long = "ssh-key", value_name = "FILE")]
     ssh_keys: Vec<PathBuf>,
     /// No key: nobody can log in over SSH
@@ -76,13 +76,13 @@ pub struct CreateArgs {
     /// Port to open: PORT or PORT/udp, repeated
     #[arg(long = "port", value_name = "PORT[/udp]")]
     ports: Vec<String>,
-    /// File with what cloud-init gets
+    /// File with user data for cloud-init
     #[arg(long, value_name = "FILE")]
     user_data: Option<PathBuf>,
     /// Label: KEY=VALUE, repeated
     #[arg(long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
-    /// When the machine dies: never, on-failure or always
+    /// Whether to start the machine again when it dies: never, on-failure or always
     #[arg(long)]
     restart_policy: Option<String>,
     /// Region
@@ -160,7 +160,7 @@ fn data_disk(text: &str) -> Result<NewVmDisk> {
     Ok(NewVmDisk { name: name.into(), kind: kind.into(), size_gb })
 }
 
-/// Ports as typed.
+/// The typed ports.
 pub fn ports(texts: &[String]) -> Result<Vec<Port>> {
     let port = |text: &String| {
         let (number, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
@@ -177,7 +177,7 @@ fn read(file: &Path) -> Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
 }
 
-/// The keys of the files, or the person's own, or one that is made and kept beside the sign-in.
+/// The keys of the files, or the person's own; else makes one and keeps it beside the sign-in.
 fn keys(files: &[PathBuf]) -> Result<Vec<String>> {
     if !files.is_empty() {
         return files.iter().map(|file| Ok(read(file)?.trim().to_owned())).collect();
@@ -188,7 +188,7 @@ fn keys(files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(vec![read(&file)?.trim().to_owned()])
 }
 
-/// The private key that Berth made, if it did.
+/// The private key that Berth made, if any.
 pub fn private_key() -> Result<Option<PathBuf>> {
     Ok(Some(credentials::folder()?.join("id_ed25519")).filter(|file| file.is_file()))
 }

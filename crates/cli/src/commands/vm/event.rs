@@ -13,7 +13,7 @@ use crate::output;
 pub struct EventArgs {
     /// Only this VM, by name or id
     vm: Option<String>,
-    /// Begin after the event of this number; 0 begins with the oldest
+    /// Begin after the event with this number; 0 begins with the oldest
     #[arg(long, value_name = "NUMBER")]
     after: Option<i64>,
 }
@@ -26,7 +26,7 @@ pub async fn events(context: &Context, project: &ProjectClient, args: EventArgs)
     let mut events = std::pin::pin!(project.events(args.after).await?);
     while let Some(event) = events.next().await {
         let event = event?;
-        // Whoever looks at one VM has missed what everybody has.
+        // A gap concerns also those who watch a single VM.
         if event.kind == "truncated" || only.as_ref().is_none_or(|id| *id == event.subject) {
             show(context, &event)?;
         }
@@ -34,7 +34,7 @@ pub async fn events(context: &Context, project: &ProjectClient, args: EventArgs)
     Ok(())
 }
 
-/// One event on one line, so that programs can read them as they come.
+/// One event on one line, so that a program can read events as they come.
 fn show(context: &Context, event: &Event) -> Result<()> {
     if context.look.is_json() {
         println!("{}", serde_json::to_string(event)?);

@@ -1,4 +1,4 @@
-//! Finds the VM that a name or an id means.
+//! Finds the VM with a name or an id.
 
 use anyhow::Result;
 use berth_client::{Page, ProjectClient, Vm, VmFilter};
@@ -9,14 +9,14 @@ use crate::pick::{Noun, candidates};
 
 const VM: Noun = Noun { one: "VM", list: "berth vm list" };
 
-/// Tells that a new VM shares its name with others.
+/// Says that a new VM shares its name with others.
 pub async fn tell_shared(context: &Context, project: &ProjectClient, name: &str) {
     let filter = VmFilter { name: Some(name.to_owned()), limit: Some(1), ..VmFilter::default() };
     let count = async || Ok(project.vms(filter).await?.pagination.total_items);
     VM.tell_shared(context, name, count).await;
 }
 
-/// The VM of a name or an id.
+/// The VM with a name or an id.
 pub async fn find(project: &ProjectClient, text: &str) -> Result<Vm> {
     if is_id(text) {
         return Ok(project.vm(text).await?);

@@ -1,4 +1,4 @@
-//! Virtual machines. A VM is named by its name or its id everywhere.
+//! Virtual machines. All commands take a VM's name or id.
 
 mod console;
 mod create;
@@ -24,7 +24,7 @@ use crate::{output, progress, span, status};
 
 pub use find::find;
 
-/// Seconds that a verb is waited for.
+/// Seconds to wait for a verb.
 const LONGEST: u64 = 300;
 
 #[derive(Subcommand)]
@@ -71,7 +71,7 @@ pub enum VmCommand {
     },
     /// Show what happens in the project, as it happens
     Events(event::EventArgs),
-    /// Show what was asked of a VM
+    /// Show the operations on a VM
     Operations {
         /// Name or id
         vm: String,
@@ -142,11 +142,11 @@ pub struct UpdateArgs {
     restart_policy: Option<String>,
 }
 
-/// Which option of a change becomes which field.
+/// The option for each field of a change.
 const CHANGES: Words =
     &[("name", "--name"), ("labels", "--label"), ("exposed_ports", "--port"), ("restart_policy", "--restart-policy")];
 
-/// Does what was typed.
+/// Runs the typed command.
 pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
     let project = context.project()?;
     match command {
@@ -161,7 +161,7 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
         VmCommand::Ssh(args) => return ssh::ssh(&project, args).await,
         VmCommand::Console(args) => console::console(&project, args).await?,
         VmCommand::Wait { vm, status, ready, timeout } => {
-            // One that is gone is known by its id only, and is what is waited for.
+            // A deleted VM has only its id, and waiting for its deletion must still work.
             let id = if is_id(&vm) { vm } else { find(&project, &vm).await?.id };
             let vm = if ready {
                 progress::wait_guest(&project, &id, timeout, context.is_quiet()).await?

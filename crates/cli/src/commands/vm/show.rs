@@ -1,4 +1,4 @@
-//! How VMs look.
+//! Prints VMs.
 
 use anyhow::Result;
 use berth_client::{AttachedDisk, List, OpenPort, Operation, Vm};
@@ -67,7 +67,7 @@ fn ssh(vm: &Vm) -> String {
     )
 }
 
-/// Whether the guest has booted, of a VM that runs or is to run.
+/// Whether the guest has booted, for a VM that runs or is about to.
 fn guest(vm: &Vm) -> &'static str {
     match vm.status.as_str() {
         _ if vm.guest_ready => "yes",
@@ -76,7 +76,7 @@ fn guest(vm: &Vm) -> &'static str {
     }
 }
 
-/// A port with the address that it is reached at, as it is typed elsewhere.
+/// A port with the address for reaching it, in a form to type elsewhere.
 fn port(port: &OpenPort) -> String {
     let inside = format!("{}/{}", port.port, port.protocol);
     match (&port.host, port.public_port) {

@@ -18,10 +18,10 @@ use crate::failure::Failure;
 use crate::progress::{self, Progress};
 use crate::span;
 
-/// How long one try may take until the guest greets. It grows with the boot: a connection from before the
-/// guest listened is slow to be tried again by QEMU's network, and a slow guest is slow to greet.
+/// How long one try may wait for the guest's greeting. It grows with the boot: QEMU's network is slow to retry a
+/// connection from before the guest listened, and a slow guest is slow to greet.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(10));
-/// Between two tries.
+/// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Args)]
@@ -59,7 +59,7 @@ pub async fn ssh(project: &ProjectClient, args: SshArgs) -> Result<ExitCode> {
     Err(command.exec()).context("ssh cannot be started; install openssh-client")
 }
 
-/// Waits until the guest's SSH greets: the port is open before, as it belongs to the host.
+/// Waits for the greeting of the guest's SSH: the port is open before, because it is the host's.
 async fn greeted(vm: &Vm, ssh: &Ssh, left: Duration) -> Result<()> {
     let mut progress = Progress::new(false);
     let deadline = Instant::now() + left;
@@ -92,7 +92,7 @@ async fn greets(ssh: &Ssh, patience: Duration) -> bool {
     matches!(timeout(patience, greeting).await, Ok(Ok(bytes)) if &bytes == b"SSH-")
 }
 
-/// Addresses are used again, so a VM's host key is known by the VM's id.
+/// The ssh command. It stores a VM's host key under the VM's id, because addresses are reused.
 fn command(vm: &Vm, ssh: &Ssh, args: &SshArgs) -> Result<Command> {
     let known = credentials::folder()?.join("known_hosts");
     let mut command = Command::new("ssh");

@@ -1,4 +1,4 @@
-//! Out of a sandbox.
+//! Copies out of a sandbox.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -40,13 +40,13 @@ pub async fn download(runtime: &Runtime, from: &str, to: Place) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a copy goes: into a directory that is there or was said to be one.
+/// Where a copy goes: into a directory that exists or was typed as one.
 fn target(to: &Path, from: &str) -> Result<PathBuf> {
     if !to.is_dir() && !to.as_os_str().as_encoded_bytes().ends_with(b"/") {
         return Ok(to.to_owned());
     }
     std::fs::create_dir_all(to).with_context(|| format!("{} cannot be made", to.display()))?;
-    // The workspace itself has no name: what it holds goes into the directory.
+    // The workspace itself has no name: its content goes into the directory.
     Ok(last_part(from).map_or_else(|| to.to_owned(), |name| to.join(name)))
 }
 
@@ -67,7 +67,7 @@ async fn file(content: FileContent, meter: &Meter, to: &Path, mode: u32) -> Resu
         let mut open = std::fs::OpenOptions::new().write(true).open(to).with_context(cannot)?;
         return write(content, meter, &mut open).await;
     }
-    // A link stays, and leads to what is new.
+    // An existing link stays, and leads to the new file.
     let to = to.canonicalize().unwrap_or_else(|_| to.to_owned());
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mode = std::fs::Permissions::from_mode(mode);
@@ -91,7 +91,7 @@ async fn directory(mut content: FileContent, meter: Meter, to: PathBuf) -> Resul
             Ok(None) => break,
             Err(error) => (true, Err(io::Error::other(error.to_string()))),
         };
-        // Who has all they need leaves; who failed says why.
+        // The receiver leaves if it has everything; if it failed, its own error says why.
         if sender.send(piece).await.is_err() || over {
             break;
         }
@@ -109,7 +109,7 @@ async fn directory(mut content: FileContent, meter: Meter, to: PathBuf) -> Resul
     Ok(ExitCode::FAILURE)
 }
 
-/// Pieces as they come.
+/// Pieces of an archive as they come.
 struct In {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     current: Bytes,

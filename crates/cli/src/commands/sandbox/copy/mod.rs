@@ -22,16 +22,16 @@ use crate::failure::Failure;
 
 #[derive(Args)]
 pub struct CopyArgs {
-    /// What: a path, SANDBOX:PATH, or - for standard input
+    /// Source: a path, SANDBOX:PATH, or - for standard input
     from: String,
-    /// Where to: SANDBOX:PATH, a path, or - for standard output; into it, if it is a directory
+    /// Destination: SANDBOX:PATH, a path, or - for standard output; if it is a directory, the copy goes into it
     to: String,
 }
 
 pub async fn copy(project: &ProjectClient, args: CopyArgs) -> Result<ExitCode> {
     let interrupted = tokio::signal::ctrl_c();
     tokio::select! {
-        // What was written by half goes with it.
+        // Dropping the copy removes what it wrote by half.
         _ = interrupted => Ok(ExitCode::from(130)),
         done = between(project, Place::parse(&args.from), Place::parse(&args.to)) => done,
     }

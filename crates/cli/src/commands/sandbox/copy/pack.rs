@@ -1,4 +1,4 @@
-//! A directory of this machine as a tar stream.
+//! Packs a directory of this machine into a tar stream.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
@@ -13,16 +13,16 @@ use walkdir::{DirEntry, WalkDir};
 /// Bytes of one piece.
 const PIECE: usize = 128 * 1024;
 
-/// Which entries of a directory are packed, by their paths from there.
+/// Chooses which entries of a directory to pack, by their paths from there.
 pub trait Choice {
-    /// Whether it is.
+    /// Whether to pack an entry.
     fn wants(&self, path: &Path) -> bool;
 
-    /// Whether something below a directory may be that is not itself.
+    /// Whether to look below a directory that is not packed itself.
     fn wants_below(&self, directory: &Path) -> bool;
 }
 
-/// All of them.
+/// Chooses everything.
 pub struct All;
 
 impl Choice for All {
@@ -35,8 +35,8 @@ impl Choice for All {
     }
 }
 
-/// Packs what a directory holds, named from it. Links are packed as links; pipes, sockets and devices are left out, and
-/// so is what is not wanted.
+/// Packs the entries of a directory, with names relative to it. Links are packed as links; pipes, sockets and devices
+/// are skipped, and so are entries that are not chosen.
 pub fn pack(directory: &Path, choice: &impl Choice, pieces: Sender<io::Result<Bytes>>) -> io::Result<()> {
     let mut builder = Builder::new(Out { pieces: pieces.clone(), pending: Vec::new() });
     let packed = add_wanted(&mut builder, directory, choice);
@@ -57,7 +57,7 @@ fn add_wanted(builder: &mut Builder<Out>, directory: &Path, choice: &impl Choice
     for found in found {
         let found = match found {
             Ok(found) => found,
-            // What is not wanted need not be readable.
+            // An entry that is not chosen need not be readable.
             Err(error) if is_of_unwanted(&error, directory, choice) => continue,
             Err(error) => return Err(error.into()),
         };
@@ -72,7 +72,7 @@ fn add_wanted(builder: &mut Builder<Out>, directory: &Path, choice: &impl Choice
     Ok(())
 }
 
-/// The path from a directory of what was found in it.
+/// The path of an entry from the directory.
 fn name_from<'a>(directory: &Path, path: &'a Path) -> &'a Path {
     path.strip_prefix(directory).unwrap_or(path)
 }
@@ -109,7 +109,7 @@ fn header(metadata: &Metadata, kind: EntryType, size: u64) -> Header {
     header
 }
 
-/// As many bytes of a file as its header told.
+/// Exactly as many bytes of a file as its header said.
 struct Exactly {
     file: File,
     left: u64,
@@ -130,7 +130,7 @@ impl Read for Exactly {
     }
 }
 
-/// Gathers bytes into pieces; an error once nobody wants them.
+/// Gathers bytes into pieces; fails once the receiver is gone.
 struct Out {
     pieces: Sender<io::Result<Bytes>>,
     pending: Vec<u8>,
@@ -172,7 +172,7 @@ mod tests {
         (done, pieces)
     }
 
-    /// What an archive holds: kind, size and permissions by path.
+    /// The members of an archive: kind, size and permissions by path.
     fn members(pieces: Vec<io::Result<Bytes>>) -> BTreeMap<String, (EntryType, u64, u32)> {
         let bytes: Vec<u8> = pieces.into_iter().flat_map(|piece| piece.unwrap().to_vec()).collect();
         let mut archive = tar::Archive::new(bytes.as_slice());
@@ -204,7 +204,7 @@ mod tests {
         assert!(found.contains_key("a/empty"), "{found:?}");
     }
 
-    /// Wants some paths and looks below some directories. A directory `gone` in one of those is gone by then.
+    /// Chooses some paths and looks below some directories. Removes a directory `gone` in one of those.
     struct Picked {
         root: PathBuf,
         wanted: &'static [&'static str],
@@ -252,7 +252,7 @@ mod tests {
         done.unwrap();
         assert_eq!(found, ["kept"]);
         assert!(asked.iter().all(|path| !path.starts_with("left/")), "{asked:?}");
-        // Something below may be wanted all the same, and nothing else there need be readable.
+        // Something below may still be chosen; nothing else there need be readable.
         let (done, found, asked) = picked(dir.path(), &["kept", "left/back"], &["left", "left/gone"]);
         done.unwrap();
         assert_eq!(found, ["kept", "left/back"]);

@@ -1,4 +1,4 @@
-//! Where something is copied from or to, as a person types it.
+//! The source or destination of a copy, as a person types it.
 
 use std::path::PathBuf;
 
@@ -13,14 +13,14 @@ pub enum Place {
     Inside {
         /// Name or id.
         sandbox: String,
-        /// From the workspace's root; empty for the root itself.
+        /// The path from the workspace's root; empty for the root itself.
         path: String,
     },
 }
 
 impl Place {
-    /// Reads a place. What is before the first colon has to be able to be a sandbox's name or id, so that most paths
-    /// with colons are of this machine; `./` before a path makes it so in any case. A drive is no sandbox: `c:/x`.
+    /// Parses a place. The text before the first colon must have the form of a sandbox's name or id, so that most paths
+    /// with colons are of this machine; `./` before a path always makes it one. A drive letter is no sandbox: `c:/x`.
     pub fn parse(text: &str) -> Self {
         if text == "-" {
             return Self::Stream;
@@ -34,7 +34,7 @@ impl Place {
     }
 }
 
-/// A label of DNS (RFC 1123), as names and ids are.
+/// Whether it is a DNS label (RFC 1123), as names and ids are.
 fn is_name(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let edge = |b: Option<&u8>| b.copied().is_some_and(plain);
@@ -42,7 +42,7 @@ fn is_name(text: &str) -> bool {
     bytes.len() <= 63 && edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(|b| plain(*b) || *b == b'-')
 }
 
-/// Paths inside are never absolute and have no backslash at their head.
+/// Paths inside are never absolute and do not begin with a backslash.
 fn is_drive(letter: &str, path: &str) -> bool {
     letter.len() == 1 && letter.bytes().all(|b| b.is_ascii_alphabetic()) && path.starts_with(['/', '\\'])
 }
@@ -60,7 +60,7 @@ pub fn below(path: &str, name: &str) -> String {
     }
 }
 
-/// A path inside as the service takes it: the root is a dot.
+/// A path inside as the service takes it: a dot for the root.
 pub fn plain(path: &str) -> &str {
     match path {
         "" => ".",

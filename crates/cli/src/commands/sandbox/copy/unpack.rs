@@ -1,12 +1,12 @@
-//! A tar stream into a directory of this machine, and not beside it.
+//! Unpacks a tar stream into a directory of this machine, and never outside it.
 //!
-//! What comes out of a sandbox is somebody's, and may be hostile. The `tar` crate reads blocks. What long names and
-//! extended headers say is put together here, because it must be bounded whatever their sizes claim. A file with holes
-//! is refused: a few bytes of it could fill this disk. Where an entry goes is decided here, too. A path has ordinary
-//! parts only, and is walked from a handle on the directory with `RESOLVE_BENEATH` and without following links: neither
-//! an entry before it nor what lies there already leads it astray. A link may lead up only in its first parts, and no
-//! higher than the directory: its own place is made of directories, so counting is enough; what comes then are names,
-//! which lead to such links at the most.
+//! An archive out of a sandbox may be hostile. The `tar` crate reads blocks. This file puts long names and extended
+//! headers together itself, because they must be bounded, whatever their sizes claim. It refuses sparse files: a few
+//! bytes of one could fill this disk. It also decides where an entry goes. A path may have only ordinary parts; the
+//! walk along it starts from a handle on the directory, with `RESOLVE_BENEATH` and without following links, so that
+//! neither an earlier entry nor anything already there leads it astray. A link may lead up only in its first parts, and
+//! no higher than the directory: it lies in real directories, so counting is enough; all further parts are names, which
+//! at most lead to other such links.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,19 +25,19 @@ use tar::{Archive, Entry, EntryType, PaxExtensions};
 const DEEPEST: usize = 512;
 /// The most bytes of a name or of an extended header.
 const LONGEST: u64 = 64 << 10;
-/// Reasons that are kept for who wants to know.
+/// Number of reasons that are kept.
 const REASONS: usize = 20;
 
-/// What became of an archive.
+/// The result of unpacking.
 #[derive(Debug, Default)]
 pub struct Unpacked {
-    /// How many entries were left out.
+    /// How many entries were refused.
     pub refused: usize,
-    /// Why, of the first ones.
+    /// The reasons for the first of them.
     pub reasons: Vec<String>,
 }
 
-/// Unpacks a stream into a directory that is there.
+/// Unpacks a stream into an existing directory.
 pub fn unpack(stream: impl Read, directory: &Path) -> io::Result<Unpacked> {
     let root = rustix::fs::openat(CWD, directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut unpacking = Unpacking { root, modes: BTreeMap::new(), done: Unpacked::default() };
@@ -57,7 +57,7 @@ pub fn unpack(stream: impl Read, directory: &Path) -> io::Result<Unpacked> {
     unpacking.finish()
 }
 
-/// What extended headers say of the entry that follows them.
+/// What extended headers say of the next entry.
 #[derive(Default)]
 struct Names {
     path: Option<Vec<u8>>,
@@ -103,11 +103,11 @@ fn path_of(bytes: Vec<u8>) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// Why an entry is not there.
+/// Why an entry could not be unpacked.
 enum Trouble {
-    /// It is refused, and the others may come.
+    /// It is refused, and the others go on.
     Entry(String),
-    /// Nothing more can come.
+    /// Unpacking cannot go on.
     All(io::Error),
 }
 
@@ -134,13 +134,13 @@ fn refused<T>(reason: &str) -> Result<T, Trouble> {
 
 struct Unpacking {
     root: OwnedFd,
-    /// Permissions of directories, set when nothing more goes into them.
+    /// Permissions of directories, set once nothing more goes into them.
     modes: BTreeMap<PathBuf, u32>,
     done: Unpacked,
 }
 
 impl Unpacking {
-    /// Unpacks the next entry; one that is refused is left out.
+    /// Unpacks the next entry, or skips a refused one.
     fn next(&mut self, entry: &mut Entry<'_, impl Read>, names: Names) -> io::Result<()> {
         let name = path_of(names.path.unwrap_or_else(|| entry.path_bytes().into_owned()));
         let link = names.link.or_else(|| entry.link_name_bytes().map(Cow::into_owned)).map(path_of);
@@ -192,21 +192,21 @@ impl Unpacking {
     fn hard_link(&self, target: &[PathBuf], above: &[PathBuf], last: &Path) -> Result<(), Trouble> {
         let Some((target_last, target_above)) = target.split_last() else { return refused("it leads nowhere") };
         let from = self.open(target_above)?;
-        // A link is good for the depth it was made in, and nowhere else.
+        // A link was checked for the depth of its own place; another name for it could be at another depth.
         let is_file = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         if !rustix::fs::statat(&from, target_last, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(is_file) {
-            return refused("what it is another name of is no file here");
+            return refused("the file that it is a hard link to is no regular file here");
         }
         let above = self.directory(above)?;
         clear(&above, last)?;
         match rustix::fs::linkat(&from, target_last, &above, last, AtFlags::empty()) {
-            // It was another name of itself.
-            Err(Errno::NOENT) => refused("what it is another name of is not there"),
+            // It names itself, and was just removed.
+            Err(Errno::NOENT) => refused("the file that it is a hard link to is not there"),
             done => Ok(done?),
         }
     }
 
-    /// The directory of a path, made if need be.
+    /// The directory of a path; makes missing ones.
     fn directory(&self, parts: &[PathBuf]) -> Result<OwnedFd, Trouble> {
         let mut at = self.root.try_clone()?;
         for part in parts {
@@ -230,10 +230,10 @@ impl Unpacking {
     }
 
     fn finish(self) -> io::Result<Unpacked> {
-        // What is deeper comes first: a directory may be closed to its owner.
+        // Deeper directories first: a directory may become inaccessible to its owner.
         for (path, mode) in self.modes.iter().rev() {
             let parts: Vec<PathBuf> = path.iter().map(PathBuf::from).collect();
-            // What took its place meanwhile has permissions of its own.
+            // A thing that replaced the directory meanwhile keeps its own permissions.
             if let Ok(directory) = self.open(&parts) {
                 rustix::fs::fchmod(&directory, Mode::from_raw_mode(*mode))?;
             }
@@ -246,13 +246,13 @@ fn enter(at: &impl AsFd, part: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     match rustix::fs::openat2(at, part, flags, Mode::empty(), resolve) {
-        // Kernels before 5.6: a part is one name, and its links are not followed either.
+        // Kernels before 5.6: each part is a single name, and links are not followed either.
         Err(Errno::NOSYS) => rustix::fs::openat(at, part, flags, Mode::empty()),
         done => done,
     }
 }
 
-/// Removes what a file or a link takes the place of; a directory stays, and is in the way.
+/// Removes what a file or a link replaces; a directory stays, and is in the way.
 fn clear(above: &impl AsFd, name: &Path) -> Result<(), Trouble> {
     match rustix::fs::unlinkat(above, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -278,7 +278,7 @@ fn parts_of_target(target: &Path) -> Result<Vec<PathBuf>, Trouble> {
     parts(target).or_else(|_| refused(&format!("it leads out of the directory, to {}", shown(target))))
 }
 
-/// Whether a link that lies in a directory of this depth leads to what is below the root.
+/// Whether the target of a link, which lies in a directory of this depth, stays below the root.
 fn stays(target: &Path, depth: usize) -> bool {
     let (mut up, mut down) = (0, false);
     for component in target.components() {
@@ -292,7 +292,7 @@ fn stays(target: &Path, depth: usize) -> bool {
     up <= depth
 }
 
-/// A name for a person's terminal: without what the terminal would obey.
+/// A name for a person's terminal: without control characters.
 fn shown(path: &Path) -> String {
     path.to_string_lossy().chars().flat_map(char::escape_debug).take(300).collect()
 }

@@ -11,7 +11,7 @@ enum Kind<'a> {
     Pipe,
 }
 
-/// An archive of entries whose names no builder would take.
+/// An archive of entries with names that no builder would accept.
 fn archive(entries: &[(&str, Kind<'_>)]) -> Vec<u8> {
     let mut builder = Builder::new(Vec::new());
     for (name, kind) in entries {
@@ -70,7 +70,7 @@ fn an_ordinary_tree_comes_out_as_it_was() {
     let mode = |name: &str| inside.join(name).metadata().unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode("closed"), mode("deep/er/file")), (0o500, 0o600));
     assert_eq!(mode("closed/run") & 0o7000, 0, "it runs as nobody but who runs it");
-    // A second time over the same files.
+    // Again, over the same files.
     std::fs::set_permissions(inside.join("closed"), std::fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(unpack(bytes.as_slice(), &inside).unwrap().refused, 0);
     assert_eq!(beside(&dir), ["in", "secret"]);
@@ -128,7 +128,7 @@ fn names_obey_no_terminal_and_reasons_are_bounded() {
     assert_eq!(unpack(archive(&[(&deep, Kind::Directory(0o755))]).as_slice(), &inside).unwrap().refused, 0);
 }
 
-/// An archive of blocks that a hostile guest writes: headers of a kind with a content that is no file's.
+/// Blocks of an archive as a hostile guest writes them: headers of a kind, with a content that belongs to no file.
 fn raw(kind: EntryType, content: &[u8]) -> Vec<u8> {
     let mut builder = Builder::new(Vec::new());
     let mut header = Header::new_gnu();
@@ -210,7 +210,7 @@ proptest! {
         })).collect();
         let _ = unpack(archive(&entries).as_slice(), &inside);
         prop_assert_eq!(beside(&dir), ["in", "secret"]);
-        // No link that was made leads out, either.
+        // None of the links that were made leads out, either.
         let root = inside.canonicalize().unwrap();
         for found in walkdir::WalkDir::new(&inside).follow_links(false).into_iter().flatten() {
             if let Ok(real) = found.path().canonicalize() {

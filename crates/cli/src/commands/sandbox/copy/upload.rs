@@ -1,4 +1,4 @@
-//! Into a sandbox.
+//! Copies into a sandbox.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ async fn from_stdin(runtime: &Runtime, to: &str) -> Result<()> {
     Ok(())
 }
 
-/// A name for a copy of a path: of `.` and `..`, too.
+/// The name of the copy of a path, also of `.` and `..`.
 fn name_of(path: &Path) -> Result<String> {
     let name = match path.file_name() {
         Some(name) => name.to_owned(),
@@ -60,7 +60,7 @@ fn name_of(path: &Path) -> Result<String> {
     name.into_string().ok().filter(|name| !name.is_empty()).ok_or_else(wrong)
 }
 
-/// What is read, in pieces.
+/// The content of a reader, in pieces.
 pub fn pieces(
     from: impl AsyncRead + Send + Unpin + 'static,
     meter: Meter,
@@ -73,7 +73,7 @@ pub fn pieces(
     })
 }
 
-/// A directory as the body of a request, and what becomes of packing it.
+/// A directory as the body of a request, and the result of packing it.
 pub fn packing(
     local: PathBuf,
     name: &str,
@@ -93,7 +93,7 @@ pub fn packing(
 async fn directory(runtime: &Runtime, local: PathBuf, to: &str) -> Result<()> {
     let (body, packed) = packing(local, to, All);
     let sent = runtime.extract(to, body).await;
-    // What went wrong on this side says more than a request that broke off.
+    // The failure on this side says more than the request that broke off because of it.
     match packed.await? {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(sent.map(drop)?),
