@@ -16,7 +16,7 @@ pub struct AdminUser {
     pub suspended_at: Option<String>,
 }
 
-/// Something and whose it is.
+/// A thing with its owner.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Owned<T> {
     /// The thing.
@@ -42,7 +42,7 @@ pub struct AdminProject {
     pub org: String,
 }
 
-/// Which of everybody's things to list.
+/// Filters for a list of everybody's things.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct OwnedFilter {
     /// Only those of an organization, by id or slug.
@@ -61,23 +61,23 @@ pub struct OwnedFilter {
     pub limit: Option<u32>,
 }
 
-/// A person to be made.
+/// A person to make.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NewUser {
     /// Address.
     pub email: String,
     /// Name.
     pub name: Option<String>,
-    /// Password; without one a mail has a link that chooses it.
+    /// Password; without one the person gets a mail with a link to choose one.
     pub password: Option<String>,
     /// Whether they administer the platform.
     pub administrator: bool,
 }
 
-/// Which people to list.
+/// Filters for a list of people.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct UserFilter {
-    /// Only addresses that hold this.
+    /// Only addresses that contain this text.
     pub email: Option<String>,
     /// From 1.
     pub page: Option<u32>,
@@ -100,12 +100,12 @@ impl Client {
         self.post("/api/v1/admin/users", Some(user)).await
     }
 
-    /// Makes a person an administrator of the platform, or takes that back.
+    /// Makes a person an administrator of the platform, or takes that role away.
     pub async fn set_administrator(&self, id: &str, administrator: bool) -> Result<AdminUser> {
         self.patch(&user_path(id), &json!({ "administrator": administrator })).await
     }
 
-    /// Deletes a person, with the organizations that are nobody else's and empty.
+    /// Deletes a person, with their empty organizations that have no other member.
     pub async fn delete_user(&self, id: &str) -> Result<()> {
         self.delete(&user_path(id)).await
     }
@@ -145,7 +145,7 @@ impl Client {
         self.delete(&format!("/api/v1/admin/sandboxes/{}", segment(id))).await
     }
 
-    /// Deletes somebody's project, which must hold nothing.
+    /// Deletes somebody's project, which must be empty.
     pub async fn delete_any_project(&self, id: &str) -> Result<()> {
         self.delete(&format!("/api/v1/admin/projects/{}", segment(id))).await
     }

@@ -13,46 +13,46 @@ pub struct ApiKey {
     pub id: String,
     /// Name.
     pub name: String,
-    /// What the key begins with, to recognise it by.
+    /// The beginning of the key, for recognizing it.
     pub prefix: String,
     /// `vm`, `sandbox`, `inference`.
     pub scopes: Vec<String>,
     /// `active`, `expired` or `revoked`.
     pub status: String,
-    /// Id of who made it.
+    /// Id of its maker.
     pub created_by: String,
     /// Creation, RFC 3339.
     pub created_at: String,
     /// Last change, RFC 3339.
     pub updated_at: String,
-    /// When it ends, RFC 3339.
+    /// When it expires, RFC 3339.
     pub expires_at: Option<String>,
     /// Last use to the minute, RFC 3339.
     pub last_used_at: Option<String>,
-    /// Where it was used last.
+    /// The address of its last use.
     #[serde(default)]
     pub last_used_address: Option<String>,
-    /// Networks that it may be used from; everywhere, where there are none.
+    /// Networks from which it may be used; empty means everywhere.
     #[serde(default)]
     pub source_networks: Vec<String>,
-    /// Who made it.
+    /// Its maker.
     #[serde(default)]
     pub owner: Option<ApiKeyOwner>,
-    /// Whether it lives longer than the organization lets keys live that are made now.
+    /// Whether it lives longer than the organization now allows for new keys.
     #[serde(default)]
     pub exceeds_max_life: bool,
 }
 
-/// Who made an API key.
+/// The maker of an API key.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ApiKeyOwner {
     /// Id.
     pub id: String,
-    /// Address, if the account is there.
+    /// Address, if the account still exists.
     pub email: Option<String>,
 }
 
-/// Something with a name, as an API key is told where it belongs.
+/// An organization or a project, in the answer about an API key.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Named {
     /// Id.
@@ -63,20 +63,20 @@ pub struct Named {
     pub name: String,
 }
 
-/// What an API key is told of itself.
+/// What an API key may know of itself.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct OwnApiKey {
     /// Id.
     pub id: String,
     /// Name.
     pub name: String,
-    /// What the key begins with.
+    /// The beginning of the key.
     pub prefix: String,
     /// `vm`, `sandbox`, `inference`.
     pub scopes: Vec<String>,
-    /// When it ends, RFC 3339.
+    /// When it expires, RFC 3339.
     pub expires_at: Option<String>,
-    /// Networks that it may be used from; everywhere, where there are none.
+    /// Networks from which it may be used; empty means everywhere.
     pub source_networks: Vec<String>,
     /// Its organization.
     pub organization: Named,
@@ -85,7 +85,7 @@ pub struct OwnApiKey {
 }
 
 impl Client {
-    /// What the API key is that calls.
+    /// Describes the calling API key.
     pub async fn own_api_key(&self) -> Result<OwnApiKey> {
         self.get("/api/v1/key").await
     }
@@ -98,10 +98,10 @@ pub struct NewApiKey {
     pub name: String,
     /// `vm`, `sandbox`, `inference`.
     pub scopes: Vec<String>,
-    /// When it ends, RFC 3339.
+    /// When it expires, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// CIDRs and addresses that it may be used from; everywhere, where there are none.
+    /// CIDRs and addresses from which it may be used; empty means everywhere.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub source_networks: Vec<String>,
 }
@@ -115,15 +115,15 @@ pub struct ChangeApiKey {
     /// All scopes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scopes: Option<Vec<String>>,
-    /// When it ends, RFC 3339.
+    /// When it expires, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// All that it may be used from; an empty list is everywhere.
+    /// All networks from which it may be used; an empty list means everywhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_networks: Option<Vec<String>>,
 }
 
-/// An API key that was just made: the only time that it shows itself.
+/// A new API key; only this answer contains the key itself.
 #[derive(Clone, Deserialize, Serialize)]
 pub struct MadeApiKey {
     /// The key without its secret.

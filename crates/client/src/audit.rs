@@ -7,37 +7,37 @@ use crate::org::org_path;
 use crate::transport::query_text;
 use crate::{Client, Error, List, Result};
 
-/// Something that was done.
+/// An audit record.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct AuditRecord {
     /// Id.
     pub id: String,
     /// What was done, like `vm.create`.
     pub action: String,
-    /// `user`, `api_key`, `platform`, or `anonymous` for who was not signed in.
+    /// `user`, `api_key`, `platform`, or `anonymous` for a caller without a sign-in.
     pub actor_kind: String,
     /// Id of the person or key; absent for the platform.
     pub actor: Option<String>,
-    /// Address of the person, or name of the key, while it is there.
+    /// Address of the person, or name of the key, while it exists.
     #[serde(default)]
     pub actor_name: Option<String>,
     /// Id of what it was done to.
     pub subject: String,
-    /// Address of the person it was done to, while there is one.
+    /// Address of the person it was done to, while that account exists.
     #[serde(default)]
     pub subject_name: Option<String>,
-    /// Id of the organization, where it belongs to one.
+    /// Id of the organization, if it belongs to one.
     #[serde(default)]
     pub org_id: Option<String>,
-    /// Slug of the organization, while it is there.
+    /// Slug of the organization, while it exists.
     #[serde(default)]
     pub org: Option<String>,
-    /// Id of the project, where it belongs to one.
+    /// Id of the project, if it belongs to one.
     pub project_id: Option<String>,
-    /// Slug of the project, while it is there.
+    /// Slug of the project, while it exists.
     #[serde(default)]
     pub project: Option<String>,
-    /// The `X-Request-Id` it was done by.
+    /// The `X-Request-Id` of the request.
     pub request_id: Option<String>,
     /// More about it.
     pub data: serde_json::Value,
@@ -45,7 +45,7 @@ pub struct AuditRecord {
     pub created_at: String,
 }
 
-/// Which records to list.
+/// Filters for a list of records.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct AuditFilter {
     /// Only in this organization, by id; for the log of the platform.
@@ -79,8 +79,8 @@ impl Client {
         self.list("/api/v1/admin/audit", filter).await
     }
 
-    /// Hands every record that a filter lets through to `take`, newest first, as lines of JSON; for administrators of
-    /// the platform. An export that breaks off is an error.
+    /// Calls `take` with every record that matches a filter, newest first, as lines of JSON; for administrators of the
+    /// platform. Fails if the export breaks off.
     pub async fn export_audit(
         &self,
         filter: &AuditFilter,

@@ -1,4 +1,4 @@
-//! Conversations with a model, as the answer comes.
+//! Conversations with a model; the answer comes as a stream.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::{Error, Inference, Result};
 
 /// The longest line of an event, in bytes.
 const LONGEST: usize = 32 << 20;
-/// Longest silence: the service ends an answer by itself whose model is silent for as long as the model's time-out
-/// says, which is a day at most. This is for a service that is gone.
+/// Longest silence. The service itself ends an answer when its model is silent for the model's time-out, which is a day
+/// at most. This bound is for a service that is gone.
 const SILENCE: Duration = Duration::from_hours(25);
-/// What the last event holds.
+/// The data of the last event.
 const DONE: &str = "[DONE]";
 
 /// A piece of an answer, as the service sent it.
@@ -26,13 +26,13 @@ const DONE: &str = "[DONE]";
 pub struct ChatChunk(pub Value);
 
 impl ChatChunk {
-    /// What is said: text, or the words with which the model declines.
+    /// What the model says: text, or the words with which it declines.
     pub fn text(&self) -> &str {
         let said = self.delta("content");
         if said.is_empty() { self.delta("refusal") } else { said }
     }
 
-    /// What the model thinks before it answers.
+    /// The model's reasoning before its answer.
     pub fn reasoning(&self) -> &str {
         let thought = self.delta("reasoning_content");
         if thought.is_empty() { self.delta("reasoning") } else { thought }
@@ -49,7 +49,7 @@ impl ChatChunk {
 }
 
 impl Inference {
-    /// Asks a model, and answers with its answer as it comes. A stream that ends without an error is whole.
+    /// Asks a model, and returns its answer as it comes. A stream that ends without an error is complete.
     pub async fn chat_stream(&self, request: &Value) -> Result<BoxStream<'static, Result<ChatChunk>>> {
         let mut request = request.clone();
         if let Some(fields) = request.as_object_mut() {
@@ -81,7 +81,7 @@ fn chunks(
     }
 }
 
-/// A piece of an answer, or the error that takes its place.
+/// A piece of an answer, or the error in its place.
 fn read(data: &str, request_id: &str) -> Result<ChatChunk> {
     let nonsense = |e| Error::Protocol(format!("the answer cannot be read: {e}"));
     let value: Value = serde_json::from_str(data).map_err(nonsense)?;

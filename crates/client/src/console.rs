@@ -16,7 +16,7 @@ pub struct Console(WebSocketStream<MaybeTlsStream<TcpStream>>);
 impl ProjectClient {
     /// Connects to the serial console of a running VM.
     pub async fn console(&self, vm: &str) -> Result<Console> {
-        // Says what is wrong in the API's own words, and renews a token that ended.
+        // This request reports errors in the API's own words, and renews an expired token.
         self.vm(vm).await?;
         let base = self.client.base().replacen("http", "ws", 1);
         let url = format!("{base}{}/vms/{}/console/ws", self.path, segment(vm));

@@ -18,13 +18,13 @@ pub struct RootDisk {
     pub size_gb: i64,
     /// Image.
     pub image_id: String,
-    /// Where it stands.
+    /// Its status.
     pub status: String,
     /// The step under way, or the reason of a failure.
     pub message: Option<String>,
-    /// Whether a VM has it.
+    /// Whether it is attached to a VM.
     pub is_attached: bool,
-    /// The VM that has it.
+    /// The VM it is attached to.
     pub vm_id: Option<String>,
     /// Creation, RFC 3339.
     pub created_at: String,
@@ -44,13 +44,13 @@ pub struct DataDisk {
     pub size_gb: i64,
     /// Region.
     pub region_id: String,
-    /// Where it stands.
+    /// Its status.
     pub status: String,
     /// The step under way, or the reason of a failure.
     pub message: Option<String>,
-    /// Whether a VM has it.
+    /// Whether it is attached to a VM.
     pub is_attached: bool,
-    /// The VM that has it.
+    /// The VM it is attached to.
     pub vm_id: Option<String>,
     /// `/dev/disk/by-id/virtio-<serial>` in the guest.
     pub serial: String,
@@ -87,7 +87,7 @@ impl ProjectClient {
         self.client.get(&format!("{}/root_disks/{}", self.path, segment(id))).await
     }
 
-    /// Deletes a root disk volume that no VM has.
+    /// Deletes a root disk volume that is not attached.
     pub async fn delete_root_disk(&self, id: &str) -> Result<()> {
         self.client.delete(&format!("{}/root_disks/{}", self.path, segment(id))).await
     }
@@ -107,7 +107,7 @@ impl ProjectClient {
         self.client.post(&format!("{}/disks", self.path), Some(request)).await
     }
 
-    /// Deletes a data disk that no VM has.
+    /// Deletes a data disk that is not attached.
     pub async fn delete_disk(&self, id: &str) -> Result<()> {
         self.client.delete(&self.disk_path(id)).await
     }

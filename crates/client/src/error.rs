@@ -19,7 +19,7 @@ pub enum Error {
         message: String,
         /// Invalid fields, one by one.
         details: Vec<FieldError>,
-        /// Seconds to wait before the next try, where the service says so.
+        /// Seconds to wait before the next try, if the service says so.
         retry_after: Option<u64>,
         /// Id of the request, for the operator's log.
         request_id: String,
@@ -29,15 +29,15 @@ pub enum Error {
     Unreachable {
         /// The service.
         base: String,
-        /// Why not.
+        /// The reason.
         cause: String,
-        /// Whether the request may have arrived all the same.
+        /// Whether the service may have got the request all the same.
         sent: bool,
     },
-    /// The answer is not one of Berth's.
+    /// The answer does not have the form of Berth's.
     #[error("{0}")]
     Protocol(String),
-    /// A file of this side.
+    /// A file on this side failed.
     #[error("{0}")]
     File(#[from] std::io::Error),
 }
@@ -52,7 +52,7 @@ pub struct FieldError {
 }
 
 impl Error {
-    /// The HTTP status, where there was an answer.
+    /// The HTTP status, if there was an answer.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Api { status, .. } => Some(*status),
@@ -60,7 +60,7 @@ impl Error {
         }
     }
 
-    /// The code, where there was an answer.
+    /// The code, if there was an answer.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Api { code, .. } => Some(code),

@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::runtime::events::lasting_events;
 use crate::{Error, ProjectClient, Result};
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Event {
-    /// Its number: what comes after it has a greater one.
+    /// Its number; later events have greater ones.
     pub id: i64,
-    /// What, as `vm.status`.
+    /// The kind, as `vm.status`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Id of what it happened to.
+    /// Id of the thing that it concerns.
     pub subject: String,
     /// More about it.
     pub data: serde_json::Value,
@@ -26,7 +26,7 @@ pub struct Event {
 impl ProjectClient {
     /// Events from now on, or after the event numbered `after`. The stream ends when the service goes away.
     pub async fn events(&self, after: Option<i64>) -> Result<impl Stream<Item = Result<Event>> + use<>> {
-        // Renews a token that ended; an API key may ask this, too.
+        // This request renews an expired token; an API key may send it, too.
         self.quota().await?;
         let mut request = self.client.request(Method::GET, &format!("{}/events", self.path));
         request = request.header(header::ACCEPT, "text/event-stream");

@@ -18,11 +18,11 @@ pub struct Image {
     pub name: String,
     /// Content hash.
     pub version: String,
-    /// The user that keys are installed for.
+    /// The user who gets the SSH keys.
     pub login_user: String,
-    /// Least root disk, in GiB.
+    /// Smallest root disk, in GiB.
     pub virtual_size_gb: i64,
-    /// Least memory, in MiB.
+    /// Smallest memory, in MiB.
     pub min_memory_mb: i64,
     /// `importing`, `ready` or `failed`.
     pub status: String,
@@ -32,27 +32,27 @@ pub struct Image {
     pub created_at: String,
 }
 
-/// An image to bring in.
+/// An image to import.
 #[derive(Clone, Debug)]
 pub struct NewImage {
     /// Id.
     pub id: String,
     /// Name for people.
     pub name: Option<String>,
-    /// The user that keys are installed for.
+    /// The user who gets the SSH keys.
     pub login_user: Option<String>,
-    /// What its content hashes to.
+    /// SHA-256 that its content must have.
     pub sha256: Option<String>,
     /// `bios` or `uefi`.
     pub firmware: Option<String>,
 }
 
-/// Where an image comes from.
+/// The source of an image.
 #[derive(Clone, Debug)]
 pub enum ImageSource {
-    /// The service fetches it.
+    /// The service downloads it.
     Url(String),
-    /// It is sent from here.
+    /// The client uploads it.
     File(PathBuf),
 }
 
@@ -126,7 +126,7 @@ impl Client {
         self.get(&format!("/api/v1/images/{}", segment(id))).await
     }
 
-    /// Brings an image in. From a URL the answer comes at once and the image becomes `ready` later.
+    /// Imports an image. From a URL the answer comes at once, and the image becomes `ready` later.
     pub async fn import_image(&self, image: &NewImage, source: &ImageSource) -> Result<Image> {
         match source {
             ImageSource::Url(url) => {
@@ -140,7 +140,7 @@ impl Client {
     }
 
     async fn upload_image(&self, image: &NewImage, file: &Path) -> Result<Image> {
-        // An upload cannot be sent twice: be sure of the token before.
+        // An upload cannot be sent twice, so this request first makes sure of the token.
         self.me().await?;
         let open = tokio::fs::File::open(file).await?;
         let length = open.metadata().await?.len();
@@ -149,7 +149,7 @@ impl Client {
         self.put_stream(&path, reqwest::Body::wrap_stream(ReaderStream::with_capacity(open, 256 * 1024)), length).await
     }
 
-    /// Removes an image that no disk was cloned from.
+    /// Removes an image that no disk is a clone of.
     pub async fn delete_image(&self, id: &str) -> Result<()> {
         self.delete(&format!("/api/v1/images/{}", segment(id))).await
     }

@@ -12,7 +12,7 @@ use crate::{Client, List, Organization, Page, Result};
 pub struct Invitation {
     /// Id.
     pub id: String,
-    /// The address it is bound to.
+    /// The address that it is for.
     pub email: String,
     /// `owner`, `admin` or `member`.
     pub role: String,
@@ -20,11 +20,11 @@ pub struct Invitation {
     pub project_roles: Vec<ProjectRole>,
     /// `pending`, `accepted`, `revoked` or `expired`.
     pub status: String,
-    /// Id of who invites.
+    /// Id of the person who invites.
     pub invited_by: String,
     /// Creation, RFC 3339.
     pub created_at: String,
-    /// Until when it can be accepted, RFC 3339.
+    /// When it expires, RFC 3339.
     pub expires_at: String,
 }
 
@@ -37,7 +37,7 @@ pub struct ProjectRole {
     pub role: String,
 }
 
-/// Who is invited, to what.
+/// An invitation to send.
 #[derive(Clone, Debug, Serialize)]
 pub struct NewInvitation {
     /// Address.
@@ -63,17 +63,17 @@ impl Client {
         self.post(&invitations_path(org), Some(request)).await
     }
 
-    /// Sends the mail again; the invitation is good for its whole time from now on.
+    /// Sends the mail again; the invitation is valid for its whole time from now on.
     pub async fn resend_invitation(&self, org: &str, id: &str) -> Result<Invitation> {
         self.post(&format!("{}/{}/resend", invitations_path(org), segment(id)), None::<&()>).await
     }
 
-    /// Takes an invitation back.
+    /// Revokes an invitation.
     pub async fn revoke_invitation(&self, org: &str, id: &str) -> Result<()> {
         self.delete(&format!("{}/{}", invitations_path(org), segment(id))).await
     }
 
-    /// Accepts an invitation to the caller's address by the token of its mail.
+    /// Accepts an invitation to the caller's address, by the token of its mail.
     pub async fn accept_invitation(&self, token: &str) -> Result<Organization> {
         self.post("/api/v1/invitations/accept", Some(&json!({ "token": token }))).await
     }

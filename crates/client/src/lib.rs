@@ -1,8 +1,8 @@
 //! Typed client of Berth's REST API.
 //!
-//! A [`Client`] is a base URL and, once signed in, a pair of tokens, or the API key of a project. An access
-//! token that ended is renewed by itself, once, and whoever keeps the tokens is told through
-//! [`Client::on_tokens`]. Every call is one request; nothing is retried but reads that could not connect.
+//! A [`Client`] is a base URL and, once signed in, a pair of tokens, or the API key of a project. It renews an expired
+//! access token by itself, once, and reports the new pair to the listener of [`Client::on_tokens`]. Every call is one
+//! request; only reads that could not connect are tried again.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), berth_client::Error> {

@@ -18,7 +18,7 @@ pub struct Member {
     pub name: Option<String>,
     /// `owner`, `admin`, `member` of an organization; `admin`, `editor`, `viewer` of a project.
     pub role: String,
-    /// Since when, RFC 3339.
+    /// When the person became a member, RFC 3339.
     pub created_at: String,
 }
 
@@ -48,7 +48,8 @@ impl ProjectClient {
         format!("{}/members/{}", self.path, segment(user))
     }
 
-    /// The project's own members, newest first; owners and admins of the organization have it without.
+    /// The project's own members, newest first; owners and admins of the organization have access without being
+    /// members.
     pub async fn members(&self, page: Page) -> Result<List<Member>> {
         self.client.list(&format!("{}/members", self.path), &page).await
     }
@@ -70,7 +71,7 @@ impl ProjectClient {
         self.client.patch(&self.member_path(user), &json!({ "role": role })).await
     }
 
-    /// Takes a member out of the project.
+    /// Removes a member from the project.
     pub async fn remove_member(&self, user: &str) -> Result<()> {
         self.client.delete(&self.member_path(user)).await
     }

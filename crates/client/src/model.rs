@@ -1,4 +1,4 @@
-//! Models: those on offer, which a project's credential sees, and all of them, which administrators manage.
+//! Models: those on offer, for users with a project's credential, and all of them, for administrators.
 
 use http::Method;
 use reqwest::Response;
@@ -18,21 +18,21 @@ pub struct AdminModel {
     pub aliases: Vec<String>,
     /// Which upstream answers: `weighted`, `least_busy`, `latency` or `affinity`.
     pub strategy: String,
-    /// Those that answer.
+    /// The servers that answer.
     pub upstreams: Vec<ModelUpstream>,
     /// `config` or `api`; only one of `api` can be replaced and deleted.
     pub source: String,
-    /// All else that the service tells.
+    /// All other fields of the service's answer.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
-/// An upstream, and how it stands.
+/// An upstream, and its state.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ModelUpstream {
     /// Its base URL.
     pub url: Option<String>,
-    /// The model file that the service runs a server for.
+    /// The model file, for which the service runs a server.
     pub gguf: Option<String>,
     /// The model's name there.
     pub model: String,
@@ -46,7 +46,7 @@ pub struct ModelUpstream {
     pub breaker: String,
     /// Whether it answers.
     pub ready: bool,
-    /// All else that the service tells.
+    /// All other fields of the service's answer.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -68,9 +68,9 @@ pub struct NewModel {
     /// What it costs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<ModelPrice>,
-    /// Those that answer, at least one.
+    /// The servers that answer, at least one.
     pub upstreams: Vec<NewModelUpstream>,
-    /// Projects, by id, that may use it; none is every project.
+    /// Ids of the projects that may use it; empty means every project.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub projects: Vec<String>,
     /// Most requests that wait while all upstreams are busy.
@@ -79,7 +79,7 @@ pub struct NewModel {
     /// Most tokens of one of its answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output_tokens: Option<u64>,
-    /// Names at the top of a request that it does not take.
+    /// Top-level field names that a request must not have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny_fields: Vec<String>,
 }
@@ -93,7 +93,7 @@ pub struct ModelPrice {
     pub output: f64,
 }
 
-/// One that answers: a server at a URL, or one that the service runs for a model file.
+/// An upstream: a server at a URL, or one that the service runs for a model file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NewModelUpstream {
     /// Base URL of a server that speaks OpenAI's protocol.
@@ -119,12 +119,12 @@ pub struct NewModelUpstream {
     pub max_concurrency: Option<u32>,
 }
 
-/// A model as those who use it see it.
+/// A model as users see it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Model {
     /// Its name in requests.
     pub id: String,
-    /// All else that the service tells.
+    /// All other fields of the service's answer.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -134,7 +134,7 @@ pub struct Model {
 pub struct Models {
     /// The models.
     pub data: Vec<Model>,
-    /// All else that the service tells.
+    /// All other fields of the service's answer.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -144,12 +144,12 @@ fn admin_path(id: &str) -> String {
 }
 
 impl Client {
-    /// Every model and how it stands; for administrators of the platform.
+    /// Every model and its state; for administrators of the platform.
     pub async fn admin_models(&self, page: Page) -> Result<List<AdminModel>> {
         self.list("/api/v1/admin/models", &page).await
     }
 
-    /// One model and how it stands; for administrators of the platform.
+    /// One model and its state; for administrators of the platform.
     pub async fn admin_model(&self, id: &str) -> Result<AdminModel> {
         self.get(&admin_path(id)).await
     }
@@ -159,7 +159,7 @@ impl Client {
         self.post("/api/v1/admin/models", Some(model)).await
     }
 
-    /// Puts a model in the place of the one with its name; for administrators of the platform.
+    /// Replaces the model with this name; for administrators of the platform.
     pub async fn replace_model(&self, model: &NewModel) -> Result<AdminModel> {
         self.put(&admin_path(&model.id), model).await
     }
@@ -169,7 +169,7 @@ impl Client {
         self.delete(&admin_path(id)).await
     }
 
-    /// The models of a project, by its id or slug. An API key tells its project by itself.
+    /// The models of a project, by its id or slug. An API key implies its project.
     pub fn inference(&self, project: Option<&str>) -> Inference {
         Inference { client: self.clone(), project: project.map(str::to_owned) }
     }

@@ -20,7 +20,7 @@ pub struct Organization {
     /// When it was suspended, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_at: Option<String>,
-    /// How long an API key may live that is made now, in seconds.
+    /// The longest life of an API key made now, in seconds.
     #[serde(default)]
     pub max_key_seconds: Option<u64>,
     /// Creation, RFC 3339.
@@ -38,7 +38,7 @@ pub struct ChangeOrganization {
     /// Name in paths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slug: Option<String>,
-    /// How long an API key may live that is made from now on, in seconds; 0 is without end.
+    /// The longest life of an API key made from now on, in seconds; 0 means no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_key_seconds: Option<u64>,
 }
@@ -79,7 +79,7 @@ impl Client {
         self.patch(&org_path(org), change).await
     }
 
-    /// Deletes an organization that owns nothing any more.
+    /// Deletes an empty organization.
     pub async fn delete_organization(&self, org: &str) -> Result<()> {
         self.delete(&org_path(org)).await
     }

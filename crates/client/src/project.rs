@@ -52,14 +52,14 @@ impl Client {
         self.patch(&project_path(org, project), change).await
     }
 
-    /// Deletes a project that owns nothing any more.
+    /// Deletes an empty project.
     pub async fn delete_project(&self, org: &str, project: &str) -> Result<()> {
         self.delete(&project_path(org, project)).await
     }
 }
 
 impl ProjectClient {
-    /// The project itself: its id, where a slug was given.
+    /// The project itself, for instance to get its id from its slug.
     pub async fn get(&self) -> Result<Project> {
         self.client.get(&self.path).await
     }

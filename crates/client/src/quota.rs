@@ -1,4 +1,4 @@
-//! What a project uses, and what it may.
+//! What a project uses, and what it may use.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub struct Quota {
     /// Money for models, machines and disks a calendar month, in whole units, if there is a limit.
     #[serde(default)]
     pub spend_per_month: Option<i64>,
-    /// What of it is spent, in units.
+    /// Money spent of it, in units.
     #[serde(default)]
     pub spent_this_month: f64,
 }
@@ -46,7 +46,8 @@ pub struct QuotaEntry {
     pub limit: Option<i64>,
 }
 
-/// What an administrator allows a project, or all projects of an organization together; what is absent has no limit.
+/// The limits that an administrator sets for a project, or for all projects of an organization together; an absent one
+/// is no limit.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// VMs.

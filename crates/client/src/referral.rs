@@ -1,19 +1,19 @@
-//! Referrals: who was brought by whom.
+//! Referrals: which people signed up with whose code.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Client, List, Page, Result};
 
-/// What others sign up with to be counted as brought by the caller.
+/// The caller's code, for others to sign up with.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ReferralCode {
     /// The code.
     pub code: String,
-    /// A link that signs up with it.
+    /// A link for signing up with it.
     pub url: String,
 }
 
-/// Somebody whom the caller brought.
+/// A person who signed up with the caller's code.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Referral {
     /// Id.
@@ -29,12 +29,12 @@ pub struct Referral {
 }
 
 impl Client {
-    /// The caller's referral code; made at the first call.
+    /// The caller's referral code; the first call makes it.
     pub async fn referral_code(&self) -> Result<ReferralCode> {
         self.get("/api/v1/referrals/code").await
     }
 
-    /// Whom the caller brought, newest first.
+    /// The people who signed up with the caller's code, newest first.
     pub async fn referrals(&self, page: Page) -> Result<List<Referral>> {
         self.list("/api/v1/referrals", &page).await
     }

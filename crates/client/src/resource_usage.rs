@@ -1,56 +1,56 @@
-//! What machines, disks and snapshots took, and what it costs.
+//! What machines, disks and snapshots took, and what that costs.
 
 use serde::{Deserialize, Serialize};
 
 use crate::transport::segment;
 use crate::{Client, ProjectClient, Result};
 
-/// What was taken from one time to another.
+/// The usage of a span of time.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ResourceUsage {
     /// Its beginning, RFC 3339.
     pub from: String,
-    /// Its end, RFC 3339; what goes on is counted up to now.
+    /// Its end, RFC 3339; usage that goes on counts up to now.
     pub to: String,
-    /// What all of it costs, in units of money.
+    /// The cost of all of it, in units of money.
     pub cost: f64,
-    /// One row for each thing that is told apart.
+    /// One row for each group.
     pub data: Vec<ResourceUsageRow>,
 }
 
-/// What was taken of something.
+/// The usage of a group.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ResourceUsageRow {
-    /// The day in UTC, where days are told apart.
+    /// The day in UTC, if the rows are grouped by day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub day: Option<String>,
-    /// The project, where projects are told apart.
+    /// The project, if the rows are grouped by project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_id: Option<String>,
-    /// What it is: `vm`, `root_disk`, `disk`, `sandbox` or `snapshot`.
+    /// Its kind: `vm`, `root_disk`, `disk`, `sandbox` or `snapshot`.
     pub resource_type: String,
-    /// The resource, where resources are told apart.
+    /// The resource, if the rows are grouped by resource.
     pub resource_id: Option<String>,
     /// Its latest name.
     pub name: Option<String>,
     /// A machine's size.
     pub size: Option<String>,
-    /// What the quantity is counted in: `seconds` or `gib_hours`.
+    /// The unit of the quantity: `seconds` or `gib_hours`.
     pub unit: String,
-    /// How much it is.
+    /// The quantity.
     pub quantity: f64,
     /// What it costs, in units of money.
     pub cost: f64,
 }
 
-/// What is asked of usage; what is absent is the service's default: this month, by resource or project.
+/// A query of usage; an absent field has the service's default: this month, by resource or project.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ResourceUsageFilter {
-    /// From when on, RFC 3339.
+    /// Beginning, RFC 3339.
     pub from: Option<String>,
-    /// Until when, RFC 3339, at most 366 days later.
+    /// End, RFC 3339, at most 366 days later.
     pub to: Option<String>,
-    /// What rows tell apart: of `day`, `resource` and, for an organization, `project`, with commas between them.
+    /// How to group the rows: by `day`, `resource` and, for an organization, `project`, separated by commas.
     pub by: Option<String>,
 }
 

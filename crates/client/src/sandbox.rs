@@ -14,42 +14,42 @@ use crate::{List, ProjectClient, Result};
 pub struct Sandbox {
     /// Id.
     pub id: String,
-    /// Where it stands: `Pending`, `Provisioning`, `Ready`, `Pausing`, `Paused`, `Resuming`, `Restoring`, `Deleting`
-    /// or `Failed`.
+    /// Its phase: `Pending`, `Provisioning`, `Ready`, `Pausing`, `Paused`, `Resuming`, `Restoring`, `Deleting` or
+    /// `Failed`.
     pub phase: String,
-    /// Where its runtime is reached.
+    /// The URL of its runtime.
     pub connect_url: String,
     /// Name.
     #[serde(default)]
     pub name: Option<String>,
-    /// The template it was made of.
+    /// The template of which it was made.
     #[serde(default)]
     pub template_id: Option<String>,
-    /// The snapshot it was made of.
+    /// The snapshot of which it was made.
     #[serde(default)]
     pub snapshot_id: Option<String>,
     /// The step under way, or the reason of a failure.
     #[serde(default)]
     pub message: Option<String>,
-    /// Free pairs that it is found by.
+    /// Free pairs for finding it.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
-    /// Seconds it was `Ready`.
+    /// Seconds that it was `Ready`.
     #[serde(default)]
     pub running_seconds: Option<Number>,
-    /// When its time is over, RFC 3339.
+    /// When its time is up, RFC 3339.
     #[serde(default)]
     pub expires_at: Option<String>,
     /// Creation, RFC 3339.
     pub created_at: String,
     /// Last change, RFC 3339.
     pub updated_at: String,
-    /// All else that the service tells.
+    /// All other fields of the service's answer.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
-/// A sandbox to create; of the template `base` where neither template nor snapshot is named.
+/// A sandbox to create; by default of the template `base`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CreateSandbox {
     /// Template, by id or name.
@@ -61,7 +61,7 @@ pub struct CreateSandbox {
     /// Name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Free pairs that it is found by.
+    /// Free pairs for finding it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
     /// Environment of its commands.
@@ -81,16 +81,16 @@ pub struct CreateSandbox {
     pub network: Option<Network>,
 }
 
-/// What a sandbox may reach: addresses, ranges (CIDR) and domain names, `*.example.org` among them. Deny wins.
+/// What a sandbox may reach: addresses, ranges (CIDR) and domain names such as `*.example.org`. Deny wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Network {
-    /// `allow` or `deny`: what holds for all that is not named.
+    /// `allow` or `deny`: the rule for everything that is not named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<String>,
-    /// What it may reach in any case.
+    /// What it may always reach.
     #[serde(default)]
     pub allow: Vec<String>,
-    /// What it may not.
+    /// What it may never reach.
     #[serde(default)]
     pub deny: Vec<String>,
 }
@@ -110,7 +110,7 @@ pub struct ChangeSandbox {
     /// All its metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
-    /// What changes in its rules.
+    /// The change of its network rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<ChangeNetwork>,
 }
@@ -121,15 +121,15 @@ pub struct ChangeNetwork {
     /// `allow` or `deny`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<String>,
-    /// All that it may reach in any case.
+    /// All that it may always reach.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<String>>,
-    /// All that it may not.
+    /// All that it may never reach.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deny: Option<Vec<String>>,
 }
 
-/// Which sandboxes to list.
+/// Filters for a list of sandboxes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SandboxFilter {
     /// From 1.
@@ -147,15 +147,15 @@ pub struct SandboxFilter {
     pub metadata: BTreeMap<String, String>,
 }
 
-/// What a fork is.
+/// The sandboxes to fork.
 #[derive(Clone, Debug, Serialize)]
 pub struct ForkSandbox {
     /// How many, 1 to 100.
     pub count: u32,
-    /// Their name; several get a number behind it.
+    /// Their name; several get a number appended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Whether they go on where the memory is.
+    /// Whether they continue from the memory.
     pub include_memory: bool,
     /// A snapshot instead of the live state.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -190,7 +190,7 @@ impl ProjectClient {
         self.client.get(&self.sandbox_path(id)).await
     }
 
-    /// Creates a sandbox; it is made after the answer.
+    /// Creates a sandbox; the work goes on after the answer.
     pub async fn create_sandbox(&self, request: &CreateSandbox) -> Result<Sandbox> {
         self.client.post(&format!("{}/sandboxes", self.path), Some(request)).await
     }
@@ -200,29 +200,29 @@ impl ProjectClient {
         self.client.patch(&self.sandbox_path(id), change).await
     }
 
-    /// Deletes a sandbox; it goes after the answer.
+    /// Deletes a sandbox; the work goes on after the answer.
     pub async fn delete_sandbox(&self, id: &str) -> Result<()> {
         self.client.delete(&self.sandbox_path(id)).await
     }
 
-    /// `pause` or `resume`; it is done after the answer.
+    /// `pause` or `resume`; the work goes on after the answer.
     pub async fn sandbox_verb(&self, id: &str, verb: &str) -> Result<()> {
         self.client.send(Method::POST, &format!("{}/{verb}", self.sandbox_path(id)), None).await.map(drop)
     }
 
-    /// Makes sandboxes of a sandbox, which goes on.
+    /// Copies a sandbox into new ones; it goes on itself.
     pub async fn fork_sandbox(&self, id: &str, fork: &ForkSandbox) -> Result<Vec<Sandbox>> {
         let path = format!("{}/fork", self.sandbox_path(id));
         self.client.post(&path, Some(fork)).await.map(|forks: Forks| forks.data)
     }
 
-    /// Takes a sandbox back to a snapshot, in place; it is done after the answer.
+    /// Takes a sandbox back to a snapshot, in place; the work goes on after the answer.
     pub async fn restore_sandbox(&self, id: &str, snapshot: &str) -> Result<()> {
         let body = serde_json::json!({ "snapshot_id": snapshot });
         self.client.send(Method::POST, &format!("{}/restore", self.sandbox_path(id)), Some(body)).await.map(drop)
     }
 
-    /// Waits until a sandbox has a phase, at most `seconds` (1 to 300); answers it either way.
+    /// Waits until a sandbox has a phase, at most `seconds` (1 to 300); returns the sandbox either way.
     pub async fn wait_sandbox(&self, id: &str, phase: &str, seconds: u64) -> Result<Sandbox> {
         let path = format!("{}/wait?phase={}&timeout={seconds}", self.sandbox_path(id), segment(phase));
         self.client.get(&path).await

@@ -13,15 +13,15 @@ pub struct Session {
     pub id: String,
     /// The program that signed in, as it calls itself.
     pub client: Option<String>,
-    /// Where the sign-in came from.
+    /// The address of the sign-in.
     pub address: Option<String>,
-    /// Whether it is the caller's own.
+    /// Whether it is the caller's present one.
     pub current: bool,
     /// Sign-in, RFC 3339.
     pub created_at: String,
     /// Last renewal, RFC 3339.
     pub last_used_at: String,
-    /// When it ends unless it is used, RFC 3339.
+    /// When it ends if it is not used, RFC 3339.
     pub expires_at: String,
 }
 
@@ -52,12 +52,12 @@ impl Client {
         self.delete(&format!("/api/v1/users/me/sessions/{}", segment(id))).await
     }
 
-    /// Asks for a mail with a link that sets a new password. The answer is the same where there is no account.
+    /// Asks for a mail with a link to set a new password. The answer is the same if there is no such account.
     pub async fn forgot_password(&self, email: &str) -> Result<()> {
         self.post("/api/v1/auth/password/forgot", Some(&json!({ "email": email }))).await
     }
 
-    /// Sets a new password by the token of the mail. Every session ends.
+    /// Sets a new password with the token of the mail. Every session ends.
     pub async fn reset_password(&self, token: &str, new_password: &str) -> Result<()> {
         let body = json!({ "token": token, "new_password": new_password });
         self.post("/api/v1/auth/password/reset", Some(&body)).await

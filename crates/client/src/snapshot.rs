@@ -11,7 +11,7 @@ use crate::{List, Page, ProjectClient, Result};
 pub struct Snapshot {
     /// Id.
     pub id: String,
-    /// The sandbox it is of.
+    /// The sandbox from which it was taken.
     #[serde(default)]
     pub sandbox_id: Option<String>,
     /// Name.
@@ -22,12 +22,12 @@ pub struct Snapshot {
     /// Why it failed.
     #[serde(default)]
     pub message: Option<String>,
-    /// What it holds: `disk`, and `memory` where that was asked for.
+    /// What it contains: `disk`, and `memory` if requested.
     #[serde(default)]
     pub captures: Vec<String>,
     /// Creation, RFC 3339.
     pub created_at: String,
-    /// All else that the service tells.
+    /// All other fields of the service's answer.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -72,7 +72,7 @@ impl ProjectClient {
         self.client.get(&self.snapshot_path(id)).await
     }
 
-    /// Deletes a snapshot; what was made of it stays.
+    /// Deletes a snapshot; sandboxes and templates made of it stay.
     pub async fn delete_snapshot(&self, id: &str) -> Result<()> {
         self.client.delete(&self.snapshot_path(id)).await
     }

@@ -1,4 +1,4 @@
-//! Speech, as it is made.
+//! Speech, streamed as the service makes it.
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -8,14 +8,14 @@ use serde::Serialize;
 
 use crate::{Error, Inference, Result};
 
-/// What is to be said, and how.
+/// A text to speak, and how.
 #[derive(Clone, Debug, Serialize)]
 pub struct Speech {
     /// The model that speaks.
     pub model: String,
     /// The text, of 4,096 characters at most.
     pub input: String,
-    /// Who speaks.
+    /// The voice.
     pub voice: String,
     /// `mp3`, `opus`, `aac`, `flac`, `wav` or `pcm`.
     pub response_format: String,
@@ -24,7 +24,7 @@ pub struct Speech {
 }
 
 impl Inference {
-    /// Speaks: the sound as it is made. A stream that ends without an error is whole.
+    /// Speaks a text; the sound comes as it is made. A stream that ends without an error is complete.
     pub async fn speak(&self, speech: &Speech) -> Result<BoxStream<'static, Result<Bytes>>> {
         let body = serde_json::to_value(speech).map_err(|e| Error::Protocol(e.to_string()))?;
         let response = self.send(Method::POST, "/v1/audio/speech", Some(&body)).await?;

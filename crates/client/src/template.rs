@@ -1,4 +1,4 @@
-//! Templates that sandboxes are made of.
+//! Templates for sandboxes.
 
 use std::collections::BTreeMap;
 
@@ -39,12 +39,12 @@ pub struct Template {
     pub disk_gb: Option<u64>,
     /// Creation, RFC 3339.
     pub created_at: String,
-    /// All else that the service tells.
+    /// All other fields of the service's answer.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
-/// A template to build: of exactly one of image, Dockerfile and snapshot. Sizes may be left out with a snapshot only.
+/// A template to build, of exactly one of image, Dockerfile and snapshot. Only with a snapshot may sizes be absent.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CreateTemplate {
     /// Name, unique in the project.
@@ -73,31 +73,31 @@ pub struct CreateTemplate {
     /// Environment of its sandboxes' commands.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// What its sandboxes find running.
+    /// The command that runs in its sandboxes from the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_command: Option<String>,
-    /// What succeeds when that is ready.
+    /// The command that succeeds once the start command is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_command: Option<String>,
-    /// Whether a template that has this name is deleted in its favour.
+    /// Whether it replaces a template that has this name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replace: bool,
 }
 
-/// An archive that templates are built of.
+/// An archive for building templates.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Upload {
-    /// Its id: what `context_id` takes.
+    /// Its id, for `context_id`.
     pub id: String,
-    /// What `image` and `FROM` take.
+    /// Its name, for `image` and `FROM`.
     pub image: String,
     /// Its bytes.
     pub size_bytes: u64,
-    /// When it is removed, RFC 3339.
+    /// When the service removes it, RFC 3339.
     pub expires_at: String,
 }
 
-/// What a build tells. As JSON, `event` says which of them it is.
+/// An event of a build. In JSON, `event` has its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum BuildEvent {
@@ -105,12 +105,12 @@ pub enum BuildEvent {
     Log {
         /// The lines.
         text: String,
-        /// Where reading goes on.
+        /// The offset at which reading goes on.
         offset: u64,
     },
     /// Nothing follows.
     End {
-        /// What the template is then.
+        /// The final status of the template.
         status: String,
         /// The step under way, or the reason of a failure.
         message: Option<String>,
@@ -118,20 +118,20 @@ pub enum BuildEvent {
 }
 
 impl ProjectClient {
-    /// Sends an archive: an image, or the files that a Dockerfile copies from.
+    /// Uploads an archive: an image, or the files that a Dockerfile copies from.
     pub async fn upload(&self, archive: impl Into<Body>) -> Result<Upload> {
-        // An upload cannot be sent twice: be sure of the token before.
+        // An upload cannot be sent twice, so this request first makes sure of the token.
         self.quota().await?;
         let request = self.client.request(Method::POST, &format!("{}/sandbox_uploads", self.path));
         json(self.client.once(request.body(archive)).await?).await
     }
 
-    /// Removes an upload. A build that reads it already reads on.
+    /// Removes an upload. A build that already reads it reads on.
     pub async fn delete_upload(&self, id: &str) -> Result<()> {
         self.client.delete(&format!("{}/sandbox_uploads/{}", self.path, segment(id))).await
     }
 
-    /// What the build of a template tells, from an offset on.
+    /// The log of a template's build, from an offset on.
     pub async fn build_log(
         &self,
         id: &str,
@@ -155,7 +155,7 @@ impl ProjectClient {
         self.client.list(&format!("{}/sandbox_templates", self.path), &page).await
     }
 
-    /// Templates that have this name: the project's own and the platform's.
+    /// Templates with this name: the project's own and the platform's.
     pub async fn templates_named(&self, name: &str, page: Page) -> Result<List<Template>> {
         self.client.list(&format!("{}/sandbox_templates", self.path), &Named::new(name, page)).await
     }
@@ -165,12 +165,12 @@ impl ProjectClient {
         self.client.get(&self.template_path(id)).await
     }
 
-    /// Builds a template; it becomes `ready` after the answer.
+    /// Builds a template; it becomes `ready` some time after the answer.
     pub async fn create_template(&self, request: &CreateTemplate) -> Result<Template> {
         self.client.post(&format!("{}/sandbox_templates", self.path), Some(request)).await
     }
 
-    /// Deletes a template; what was made of it stays.
+    /// Deletes a template; sandboxes made of it stay.
     pub async fn delete_template(&self, id: &str) -> Result<()> {
         self.client.delete(&self.template_path(id)).await
     }

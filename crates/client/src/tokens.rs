@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a sign-in gives.
+/// The tokens of a sign-in.
 #[derive(Clone, Deserialize, Serialize)]
 pub struct Tokens {
     /// For `Authorization: Bearer`.
     pub access_token: String,
-    /// Good for one new pair; empty where there is nothing to renew.
+    /// Buys one new pair; empty if the access token cannot be renewed.
     pub refresh_token: String,
 }

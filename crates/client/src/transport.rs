@@ -12,7 +12,7 @@ use crate::{Error, FieldError, Result, Tokens};
 
 type Listener = Arc<dyn Fn(&Tokens) + Send + Sync>;
 
-/// A service, and who calls it.
+/// A service, with the caller's credential.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -34,11 +34,11 @@ pub struct ProjectClient {
 pub struct List<T> {
     /// The items.
     pub data: Vec<T>,
-    /// Where they stand among all.
+    /// The position of the page in the list.
     pub pagination: Pagination,
 }
 
-/// Where a page stands.
+/// The position of a page.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Pagination {
     /// Items of all pages.
@@ -51,7 +51,7 @@ pub struct Pagination {
     pub items_per_page: i64,
 }
 
-/// Which page of a list.
+/// A page of a list to ask for.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Page {
     /// From 1.
@@ -60,7 +60,7 @@ pub struct Page {
     pub limit: u32,
 }
 
-/// A page of what has a name.
+/// A page of things with a name.
 #[derive(Debug, Serialize)]
 pub(crate) struct Named<'a> {
     name: &'a str,
@@ -101,7 +101,7 @@ impl Client {
         let http = reqwest::Client::builder()
             .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(std::time::Duration::from_secs(10))
-            // A server inside a sandbox would lead who holds a credential wherever it likes.
+            // A server inside a sandbox could otherwise redirect a client with a credential to anywhere.
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|e| Error::Protocol(e.to_string()))?;
@@ -109,14 +109,14 @@ impl Client {
         Ok(Self { http, base, tokens: Arc::default(), renewing: Arc::default(), listener: None })
     }
 
-    /// The same, signed in.
+    /// The same client, signed in.
     #[must_use]
     pub fn with_tokens(self, tokens: Tokens) -> Self {
         self.set_tokens(Some(tokens));
         self
     }
 
-    /// The same, calling with the API key of a project. A key is never renewed.
+    /// The same client with the API key of a project. A key is never renewed.
     #[must_use]
     pub fn with_api_key(self, key: String) -> Self {
         self.with_tokens(Tokens { access_token: key, refresh_token: String::new() })
@@ -134,7 +134,7 @@ impl Client {
         &self.base
     }
 
-    /// The tokens it calls with.
+    /// The tokens that it sends.
     pub fn tokens(&self) -> Option<Tokens> {
         self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -196,7 +196,7 @@ impl Client {
         self.send(Method::DELETE, path, None).await.map(drop)
     }
 
-    /// Sends a request; an access token that ended is renewed and the request sent again.
+    /// Sends a request; renews an expired access token and sends the request again.
     pub(crate) async fn send(&self, method: Method, path: &str, body: Option<Value>) -> Result<Response> {
         self.send_again(|| {
             let request = self.request(method.clone(), path);
@@ -205,7 +205,7 @@ impl Client {
         .await
     }
 
-    /// Sends what `build` makes, a second time if the access token had ended.
+    /// Sends the request that `build` makes, and again if the access token had expired.
     pub(crate) async fn send_again(&self, build: impl Fn() -> RequestBuilder) -> Result<Response> {
         let used = self.tokens().map(|t| t.access_token);
         match self.once(build()).await {
@@ -216,7 +216,7 @@ impl Client {
         }
     }
 
-    /// A request with the credential; `path` is the service's, or a whole URL.
+    /// A request with the credential; `path` is a path of the service, or a whole URL.
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let url = if path.starts_with('/') { format!("{}{path}", self.base) } else { path.to_owned() };
         let request = self.http.request(method, url);
@@ -232,7 +232,7 @@ impl Client {
         if fine { Ok(response) } else { Err(refusal(response).await) }
     }
 
-    /// Renews the tokens, unless somebody else did meanwhile. False where there is nothing to renew.
+    /// Renews the tokens, unless another task did so meanwhile. False if they cannot be renewed.
     async fn renew(&self, used: Option<String>) -> Result<bool> {
         let _one_at_a_time = self.renewing.lock().await;
         let Some(tokens) = self.tokens() else { return Ok(false) };
@@ -284,7 +284,7 @@ struct Refusal {
     details: Vec<FieldError>,
 }
 
-/// An error as OpenAI's clients read it: what is answered below `/v1`.
+/// An error in OpenAI's form, as in answers below `/v1`.
 #[derive(Deserialize)]
 pub(crate) struct Enveloped {
     error: Told,
@@ -311,8 +311,8 @@ impl From<Enveloped> for Refusal {
     }
 }
 
-/// The fields of an error that names the first of them apart and all in its message, as `voice: …; speed: …`. An
-/// upstream's own message names none.
+/// The fields of an error that names only the first one separately and all of them in its message, as `voice: …; speed:
+/// …`. An upstream's own message names none.
 fn fields(first: &str, message: &str) -> Vec<FieldError> {
     let mut fields: Vec<FieldError> = Vec::new();
     let parts = message.split("; ").filter(|_| message.starts_with(&format!("{first}: ")));
@@ -335,7 +335,7 @@ fn is_field(text: &str) -> bool {
 }
 
 impl Enveloped {
-    /// The error that an event of an answer under way tells.
+    /// The error in an event of a started answer.
     pub(crate) fn within(self, request_id: String) -> Error {
         let kind = self.error.kind.clone();
         let Refusal { code, message, details } = self.into();
@@ -348,12 +348,12 @@ impl Enveloped {
     }
 }
 
-/// Whether a credential was refused, by the code of either form of errors.
+/// Whether the service refused the credential, by the code of either form of errors.
 fn is_refused(code: &str) -> bool {
     ["unauthorized", "invalid_api_key"].contains(&code)
 }
 
-/// The id that an answer's request has in the operator's log.
+/// The id of an answer's request in the operator's log.
 pub(crate) fn request_id(response: &Response) -> String {
     response.headers().get("x-request-id").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned()
 }
@@ -364,7 +364,7 @@ async fn refusal(response: Response) -> Error {
     let request_id = request_id(&response);
     let retry_after = header("retry-after").and_then(|v| v.parse().ok());
     if let Some(place) = header("location").filter(|_| status.is_redirection()) {
-        return Error::Protocol(format!("the address leads on to {place}, and is not followed; use that one"));
+        return Error::Protocol(format!("the address redirects to {place}; use that one"));
     }
     let bytes = response.bytes().await.unwrap_or_default();
     let enveloped = || serde_json::from_slice::<Enveloped>(&bytes).map(Refusal::from);
@@ -389,7 +389,7 @@ pub(crate) fn segment(text: &str) -> String {
     })
 }
 
-/// A struct of plain values as a query; what is absent is left out.
+/// The fields of a struct as a query; absent ones are left out.
 pub(crate) fn query_text(query: &impl Serialize) -> Result<String> {
     let value = serde_json::to_value(query).map_err(|e| Error::Protocol(e.to_string()))?;
     let pairs = value.as_object().into_iter().flatten().filter(|(_, v)| !v.is_null());

@@ -20,7 +20,7 @@ pub struct Usage {
 pub struct UsageRow {
     /// When the step begins, RFC 3339.
     pub time: String,
-    /// The model, or the id of the key, if it was grouped; absent for requests of persons among keys.
+    /// The model, or the id of the key, if the rows are grouped; absent for requests of persons when grouped by key.
     #[serde(default)]
     pub group: Option<String>,
     /// Requests.
@@ -31,7 +31,7 @@ pub struct UsageRow {
     pub completion_tokens: i64,
     /// What they cost, in units of money.
     pub cost: f64,
-    /// Whether any of it was estimated, because nobody counted.
+    /// Whether any of it is an estimate, because the upstream counted no tokens.
     pub estimated: bool,
 }
 

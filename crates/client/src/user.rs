@@ -29,7 +29,7 @@ pub struct User {
     pub updated_at: String,
 }
 
-/// Who signs up.
+/// A new account.
 #[derive(Clone, Default, Serialize)]
 pub struct SignUp {
     /// Address.
@@ -42,7 +42,7 @@ pub struct SignUp {
     /// Phone number, in E.164.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phone: Option<String>,
-    /// Code of who recommended it.
+    /// Referral code of the person who recommended Berth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub referral_code: Option<String>,
     /// Token of an invitation to this address; signing up accepts it.
@@ -50,7 +50,7 @@ pub struct SignUp {
     pub invitation_token: Option<String>,
 }
 
-/// What a sign-up made.
+/// The result of a sign-up.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SignedUp {
     /// The person.
@@ -72,7 +72,7 @@ pub struct ChangeUser {
     /// Phone number, in E.164.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phone: Option<String>,
-    /// Address; wants the current password.
+    /// Address; needs the current password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
     /// Current password.
@@ -86,7 +86,7 @@ impl Client {
         self.post("/api/v1/auth/signup", Some(request)).await
     }
 
-    /// Who calls.
+    /// The calling person.
     pub async fn me(&self) -> Result<User> {
         self.get("/api/v1/users/me").await
     }
@@ -96,7 +96,7 @@ impl Client {
         self.patch("/api/v1/users/me", change).await
     }
 
-    /// Deletes the caller's account by its password, with the organizations that are nobody else's and empty.
+    /// Deletes the caller's account, given its password, with their empty organizations that have no other member.
     pub async fn delete_me(&self, current_password: &str) -> Result<()> {
         let body = json!({ "current_password": current_password });
         self.send(Method::DELETE, "/api/v1/users/me", Some(body)).await?;
@@ -104,17 +104,17 @@ impl Client {
         Ok(())
     }
 
-    /// Asks for a mail that verifies an address. The answer is the same where there is no account.
+    /// Asks for a mail that verifies an address. The answer is the same if there is no such account.
     pub async fn request_email_verification(&self, email: &str) -> Result<()> {
         self.post("/api/v1/auth/email/verification", Some(&json!({ "email": email }))).await
     }
 
-    /// Verifies an address by the token of the mail's link.
+    /// Verifies an address with the token of the mail's link.
     pub async fn verify_email(&self, token: &str) -> Result<()> {
         self.post("/api/v1/auth/email/verify", Some(&json!({ "token": token }))).await
     }
 
-    /// Verifies an address by the code of the mail.
+    /// Verifies an address with the code of the mail.
     pub async fn verify_email_by_code(&self, email: &str, code: &str) -> Result<()> {
         self.post("/api/v1/auth/email/verify", Some(&json!({ "email": email, "code": code }))).await
     }
@@ -124,7 +124,7 @@ impl Client {
         self.post("/api/v1/auth/phone/verification", Some(&json!({ "phone": phone }))).await
     }
 
-    /// Verifies the caller's number by the code of the message.
+    /// Verifies the caller's number with the code of the message.
     pub async fn verify_phone(&self, phone: &str, code: &str) -> Result<()> {
         self.post("/api/v1/auth/phone/verify", Some(&json!({ "phone": phone, "code": code }))).await
     }

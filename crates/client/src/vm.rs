@@ -17,7 +17,7 @@ pub struct Vm {
     pub name: String,
     /// Region.
     pub region_id: String,
-    /// Where it stands.
+    /// Its status.
     pub status: String,
     /// The step under way, or the reason of a failure.
     pub message: Option<String>,
@@ -30,7 +30,7 @@ pub struct Vm {
     pub plan_id: String,
     /// Image.
     pub image_id: String,
-    /// Whether its root disk goes with it.
+    /// Whether deleting the VM deletes its root disk.
     pub delete_root_disk: bool,
     /// Its root disk.
     pub root_disk: Option<AttachedDisk>,
@@ -42,7 +42,7 @@ pub struct Vm {
     /// Ports open on it.
     #[serde(default)]
     pub exposed_ports: Vec<OpenPort>,
-    /// Where SSH answers.
+    /// The address of its SSH server.
     pub ssh: Option<Ssh>,
     /// Whether its first boot finished.
     #[serde(default)]
@@ -50,7 +50,7 @@ pub struct Vm {
     /// Labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// What happens when it dies.
+    /// Whether the service starts it again when it dies.
     #[serde(default)]
     pub restart_policy: String,
     /// Creation, RFC 3339.
@@ -85,22 +85,22 @@ pub struct Port {
     pub protocol: String,
 }
 
-/// An inbound port, and where it is reached.
+/// An inbound port, with the address for reaching it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct OpenPort {
     /// The port inside the VM.
     pub port: u16,
     /// `tcp` or `udp`.
     pub protocol: String,
-    /// The address it is reached at, once there is one.
+    /// The address for reaching it, once there is one.
     #[serde(default)]
     pub host: Option<String>,
-    /// The port it is reached at.
+    /// The port at that address.
     #[serde(default)]
     pub public_port: Option<u16>,
 }
 
-/// Where SSH answers.
+/// The address of an SSH server.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Ssh {
     /// Host.
@@ -134,9 +134,9 @@ pub struct CreateVm {
     pub ssh_keys: Vec<String>,
     /// Ports to open.
     pub exposed_ports: Vec<Port>,
-    /// Whether a root disk that was made for it goes with it.
+    /// Whether deleting the VM deletes a root disk that was made for it.
     pub delete_root_disk: bool,
-    /// What cloud-init gets.
+    /// User data for cloud-init.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_data: Option<String>,
     /// Labels.
@@ -147,10 +147,10 @@ pub struct CreateVm {
     pub restart_policy: Option<String>,
 }
 
-/// Where a root disk comes from: exactly one of the two.
+/// The source of a root disk: exactly one of the two.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RootDiskChoice {
-    /// One that exists.
+    /// An existing one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attach_disk_request: Option<DiskId>,
     /// A clone of an image.
@@ -179,7 +179,7 @@ pub struct CreateRootDisk {
 /// Data disks of a new VM.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DataDisks {
-    /// Disks that exist.
+    /// Existing disks.
     pub attached_disks: Vec<DiskId>,
     /// Disks to make.
     pub create_disks: Vec<NewVmDisk>,
@@ -214,7 +214,7 @@ pub struct ChangeVm {
     pub restart_policy: Option<String>,
 }
 
-/// Which VMs to list.
+/// Filters for a list of VMs.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct VmFilter {
     /// From 1.
@@ -233,7 +233,7 @@ pub struct VmFilter {
     pub include_deleted: Option<bool>,
 }
 
-/// What was asked of a VM.
+/// An operation on a VM.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Operation {
     /// Id.
@@ -265,7 +265,7 @@ impl ProjectClient {
         self.client.get(&self.vm_path(id)).await
     }
 
-    /// Creates a VM; it is made after the answer.
+    /// Creates a VM; the work goes on after the answer.
     pub async fn create_vm(&self, request: &CreateVm) -> Result<Vm> {
         self.client.post(&format!("{}/vms", self.path), Some(request)).await
     }
@@ -275,7 +275,7 @@ impl ProjectClient {
         self.client.patch(&self.vm_path(id), change).await
     }
 
-    /// Deletes a VM; it goes after the answer.
+    /// Deletes a VM; the work goes on after the answer.
     pub async fn delete_vm(&self, id: &str) -> Result<()> {
         self.client.delete(&self.vm_path(id)).await
     }
@@ -291,7 +291,7 @@ impl ProjectClient {
         self.client.get(&path).await
     }
 
-    /// What was asked of a VM, newest first.
+    /// The operations on a VM, newest first.
     pub async fn vm_operations(&self, id: &str, page: Page) -> Result<List<Operation>> {
         self.client.list(&format!("{}/operations", self.vm_path(id)), &page).await
     }

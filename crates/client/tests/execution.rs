@@ -1,4 +1,4 @@
-//! Following a program while the connection to it does not hold, against a service that says what a test wants.
+//! Follows a program over connections that break, against a fake service that answers as a test wants.
 
 #![expect(clippy::expect_used, reason = "a test may end with a panic")]
 
@@ -16,15 +16,15 @@ use serde_json::json;
 
 /// One answer.
 enum Say {
-    /// These events, and then the connection breaks.
+    /// These events, then the connection breaks.
     Break(&'static str),
-    /// These events, and a good end.
+    /// These events, then a proper end.
     Events(&'static str),
     /// A refusal.
     Refuse(u16, &'static str),
 }
 
-/// What will be said, and what was asked.
+/// The answers to give, and the requests that came.
 #[derive(Clone)]
 struct Script {
     answers: Arc<Mutex<VecDeque<Say>>>,
@@ -48,7 +48,7 @@ async fn answer(State(script): State<Script>, request: Request) -> Response {
         }
     };
     let whole = futures::stream::iter([Ok(events.to_owned())]);
-    // What was said before is on its way by then.
+    // By then, the earlier bytes are on their way.
     let end = futures::stream::iter(breaks.then_some(())).then(|()| async {
         tokio::task::yield_now().await;
         Err(std::io::Error::other("cut"))
@@ -72,7 +72,7 @@ async fn service(answers: Vec<Say>) -> (Runtime, Script) {
     (client.project("o", "p").runtime(&sandbox).expect("its inside"), script)
 }
 
-/// What a command writes and how it ends, or why that is not known.
+/// The output of a command and its end, or why the end is not known.
 async fn followed(answers: Vec<Say>) -> (Result<(String, Option<OutputEvent>), Error>, Vec<String>) {
     let (runtime, script) = service(answers).await;
     let followed = async {
@@ -124,7 +124,7 @@ async fn a_token_that_ends_is_renewed_on_the_way() {
     let (renewed, asked) = followed(vec![Say::Events(first), Say::Refuse(401, "unauthorized"), Say::Events(end)]).await;
     assert!(matches!(renewed.expect("an end").1, Some(OutputEvent::Exit(_))));
     assert!(asked.last().expect("a request").ends_with("Bearer second"), "{asked:?}");
-    // Who may not any more is told so, and not asked for ever.
+    // A client that may not read any more gets an error, and does not try for ever.
     let (refused, asked) = followed(vec![Say::Events(first), Say::Events(over)]).await;
     assert!(matches!(refused.expect("an end").1, Some(OutputEvent::Error { code, .. }) if code == "unauthorized"));
     assert_eq!(asked.len(), 2);

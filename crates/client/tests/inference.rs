@@ -1,4 +1,4 @@
-//! Models, answers, speech and usage, against a service that says what a test wants.
+//! Models, answers, speech and usage, against a fake service that answers as a test wants.
 
 #![expect(clippy::expect_used, reason = "a test may end with a panic")]
 
@@ -16,15 +16,15 @@ use serde_json::{Value, json};
 
 /// One answer.
 enum Say {
-    /// These bytes, and a good end.
+    /// These bytes, then a proper end.
     Bytes(&'static str),
-    /// These bytes, and then the connection breaks.
+    /// These bytes, then the connection breaks.
     Break(&'static str),
     /// A status and a JSON body.
     Json(u16, Value),
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 struct Asked {
     line: String,
@@ -33,7 +33,7 @@ struct Asked {
     body: Value,
 }
 
-/// What will be said, and what was asked.
+/// The answers to give, and the requests that came.
 #[derive(Clone)]
 struct Script {
     answers: Arc<Mutex<VecDeque<Say>>>,
@@ -72,7 +72,7 @@ async fn answer(State(script): State<Script>, request: Request) -> Response {
         }
     };
     let whole = futures::stream::iter([Ok(bytes.to_owned())]);
-    // What was said before is on its way by then.
+    // By then, the earlier bytes are on their way.
     let end = futures::stream::iter(breaks.then_some(())).then(|()| async {
         tokio::task::yield_now().await;
         Err(std::io::Error::other("cut"))
@@ -94,7 +94,7 @@ async fn service(answers: Vec<Say>) -> (Client, Script) {
     (Client::new(&base).expect("a client").with_tokens(tokens), script)
 }
 
-/// What a model says, and whether that is all of it.
+/// The text of a model, and whether it is complete.
 async fn told(answer: Say) -> (String, Result<(), Error>) {
     let (client, script) = service(vec![answer]).await;
     let request = json!({"model": "acme/tiny", "messages": [{"role": "user", "content": "hi"}]});
@@ -171,7 +171,7 @@ async fn a_token_that_ended_is_renewed_for_models_too() {
     let asked = script.asked();
     assert_eq!(asked.last().expect("a request").token.as_deref(), Some("Bearer second"));
     assert!(asked.iter().filter(|asked| asked.line == "GET /v1/models").all(|asked| asked.project.is_some()));
-    // A key is never renewed, and names no project.
+    // A key is never renewed, and the client sends no project with it.
     let (client, script) = service(vec![Say::Json(401, over)]).await;
     let error = client.with_api_key("brt_k".into()).inference(None).models().await.expect_err("a refusal");
     assert_eq!(error.code(), Some("invalid_api_key"));
@@ -210,7 +210,7 @@ async fn administrators_manage_models_whose_names_have_slashes() {
             "DELETE /api/v1/admin/models/acme%2Ftiny",
         ]
     );
-    // What was not said has its default there.
+    // The service has defaults for absent fields.
     assert_eq!(asked[0].body, json!({"id": "acme/tiny", "upstreams": [{"url": "http://h/v1"}]}));
 }
 

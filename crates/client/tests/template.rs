@@ -1,4 +1,4 @@
-//! Building templates, against a service that says what a test wants.
+//! Building templates, against a fake service that answers as a test wants.
 
 #![expect(clippy::expect_used, reason = "a test may end with a panic")]
 
@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use berth_client::{BuildEvent, Client, Error, ProjectClient};
 use futures::StreamExt;
 
-/// What is always said, and what was asked.
+/// The answer to give, and the requests that came.
 #[derive(Clone)]
 struct Script {
     says: Arc<String>,
@@ -38,7 +38,7 @@ async fn told(says: String) -> Vec<Result<BuildEvent, Error>> {
     project.build_log("t", 0, true).await.expect("a stream").collect().await
 }
 
-/// An event with so many lines, as the service tells it.
+/// An event with so many lines, in the service's form.
 fn log(lines: usize) -> (String, BuildEvent) {
     let event = BuildEvent::Log { text: "\"\n".repeat(lines), offset: 2 * lines as u64 };
     (format!("event: log\ndata: {}\n\n", serde_json::to_string(&event).expect("JSON")), event)
@@ -46,7 +46,7 @@ fn log(lines: usize) -> (String, BuildEvent) {
 
 #[tokio::test]
 async fn a_whole_log_comes_at_once_and_no_more() {
-    // A log has a MiB at most, and each of these bytes is two in JSON.
+    // A log has at most a MiB, and each of these bytes takes two in JSON.
     let (text, event) = log(512 * 1024);
     let end = "event: end\ndata: {\"status\":\"failed\",\"message\":\"line 2\",\"later\":1}\n\n";
     let told_well = told(text + ": still there\n\n" + end).await;

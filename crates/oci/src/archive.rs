@@ -1,4 +1,4 @@
-//! A tar archive on disk whose members are read in any order.
+//! A tar archive on disk, with members that can be read in any order.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use crate::members::{Kind, each};
 use crate::names::Names;
 use crate::{Error, Result};
 
-/// How many links are followed from one name.
+/// The most links to follow from one name.
 const MAX_HOPS: usize = 16;
 
 /// The archive.
@@ -27,8 +27,8 @@ enum Place {
 }
 
 impl Archive {
-    /// Opens an archive. One that is compressed is written without its compression to a file of its own in `scratch`,
-    /// which has no name and goes away with the archive; it may have `most` bytes.
+    /// Opens an archive. Decompresses a compressed one into a file of its own in `scratch`, which has no name and
+    /// vanishes with the archive; it may have `most` bytes.
     pub fn open(path: &Path, scratch: &Path, most: u64) -> Result<Self> {
         let mut file = File::open(path)?;
         let mut start = Vec::new();
@@ -72,7 +72,7 @@ fn expand(compression: Compression, file: File, scratch: &Path, most: u64) -> Re
     Ok(out)
 }
 
-/// Where the members of an archive are.
+/// The positions of an archive's members.
 fn places(file: &File, mut names: Names) -> Result<BTreeMap<String, Place>> {
     let mut members = BTreeMap::new();
     let mut archive = tar::Archive::new(file);
@@ -93,7 +93,7 @@ fn places(file: &File, mut names: Names) -> Result<BTreeMap<String, Place>> {
     Ok(members)
 }
 
-/// Where a symbolic link leads; what leads out of the archive names nothing in it.
+/// The target of a symbolic link; one that leads out of the archive matches no member.
 fn beside(path: &str, target: &str) -> String {
     let above = path.rsplit_once('/').map_or("", |(above, _)| above);
     let mut parts: Vec<&str> = Vec::new();
@@ -107,7 +107,7 @@ fn beside(path: &str, target: &str) -> String {
     parts.join("/")
 }
 
-/// Part of a file. Sections of one file do not disturb each other.
+/// Part of a file. Sections of one file do not interfere with each other.
 pub struct Section {
     file: Arc<File>,
     at: u64,

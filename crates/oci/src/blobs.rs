@@ -1,4 +1,4 @@
-//! Where the parts of an image are kept.
+//! Stores for the parts of an image.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,19 +9,19 @@ use sha2::{Digest, Sha256};
 use crate::archive::Archive;
 use crate::{Error, MAX_DOCUMENT, Result};
 
-/// Bytes of something, from somewhere.
+/// A source of bytes.
 pub type Bytes = Box<dyn Read + Send>;
 
-/// Where the parts of an image are kept.
+/// A store for the parts of an image.
 pub enum Blobs {
     /// A folder with the files of an OCI layout.
     Folder(PathBuf),
-    /// An archive of one, or of `docker save`.
+    /// An archive of such a folder, or of `docker save`.
     Archive(Archive),
 }
 
 impl Blobs {
-    /// A part by its path, and its length.
+    /// A part, by its path, with its length.
     pub fn open(&self, name: &str) -> Result<Option<(Bytes, u64)>> {
         match self {
             Self::Archive(archive) => {
@@ -39,7 +39,7 @@ impl Blobs {
         }
     }
 
-    /// A small part by its path.
+    /// A small part, by its path.
     pub fn document(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let Some((bytes, size)) = self.open(name)? else { return Ok(None) };
         if size > MAX_DOCUMENT {
@@ -50,7 +50,7 @@ impl Blobs {
         Ok(Some(document))
     }
 
-    /// A small part by its digest.
+    /// A small part, by its digest, which is checked.
     pub fn verified(&self, digest: &Sha) -> Result<Vec<u8>> {
         let document = self.document(&digest.path())?.ok_or_else(|| missing(digest))?;
         digest.verify(&document)?;
@@ -58,7 +58,7 @@ impl Blobs {
     }
 }
 
-/// That a part is not there.
+/// The error for a missing part.
 pub fn missing(digest: &Sha) -> Error {
     Error::NotFound(format!("The image lacks its part sha256:{}; save it again with all its layers.", digest.0))
 }
@@ -71,7 +71,7 @@ impl Sha {
     /// Reads `sha256:…`.
     pub fn parse(text: &str) -> Result<Self> {
         let hex = text.strip_prefix("sha256:").filter(|hex| is_hex(hex));
-        let refused = || Error::invalid("The image names its parts by something else than sha256; build it again.");
+        let refused = || Error::invalid("The image names its parts with another hash than sha256; build it again.");
         hex.map(|hex| Self(hex.to_owned())).ok_or_else(refused)
     }
 
@@ -80,22 +80,22 @@ impl Sha {
         Self::finished(Sha256::new_with_prefix(bytes))
     }
 
-    /// What a hasher comes to.
+    /// The digest that a hasher has computed.
     pub fn finished(hasher: Sha256) -> Self {
         Self(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Where a layout keeps it.
+    /// Its path in a layout.
     pub fn path(&self) -> String {
         format!("blobs/sha256/{}", self.0)
     }
 
-    /// That bytes are what it says.
+    /// Checks that bytes have this digest.
     pub fn verify(&self, bytes: &[u8]) -> Result<()> {
         if Self::of(bytes) == *self { Ok(()) } else { Err(self.broken()) }
     }
 
-    /// That something is not what it says.
+    /// The error for bytes with another digest.
     pub fn broken(&self) -> Error {
         Error::invalid(format!("The image's part sha256:{} is damaged; save or push the image again.", self.0))
     }

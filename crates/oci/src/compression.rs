@@ -1,31 +1,31 @@
-//! What bytes are compressed with, told by how they begin, and what they are without.
+//! Recognizes compression by the first bytes, and decompresses.
 
 use std::io::{self, BufReader, Read};
 
 use flate2::read::MultiGzDecoder;
 
-/// Bytes that are looked at to tell.
+/// Number of bytes needed to recognize it.
 pub const MAGIC: usize = 6;
-/// The largest window of zstd, as a power of two: what its memory is bounded by.
+/// The largest window of zstd, as a power of two: it bounds the memory.
 const WINDOW: u32 = 27;
 
 /// How bytes are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// They are not, as far as is known here.
+    /// None that is known here.
     None,
     /// gzip.
     Gzip,
     /// Zstandard.
     Zstd,
-    /// bzip2, which is not read here.
+    /// bzip2, which Berth does not read.
     Bzip2,
-    /// xz, which is not read here.
+    /// xz, which Berth does not read.
     Xz,
 }
 
 impl Compression {
-    /// Tells by the first bytes.
+    /// Recognizes compression by the first bytes.
     pub fn of(start: &[u8]) -> Self {
         match start {
             [0x1f, 0x8b, ..] => Self::Gzip,
@@ -37,9 +37,9 @@ impl Compression {
     }
 }
 
-/// What bytes are without their compression. At its end it has read all of what it reads from.
+/// Decompressed bytes. At its end the decoder has read its whole source.
 pub enum Decoder<R: Read> {
-    /// As they are.
+    /// Not compressed.
     Plain(R),
     /// From gzip.
     Gzip(Box<MultiGzDecoder<R>>),
@@ -48,7 +48,7 @@ pub enum Decoder<R: Read> {
 }
 
 impl<R: Read> Decoder<Prefixed<R>> {
-    /// Reads what a reader begins with, and decodes it accordingly.
+    /// Reads the first bytes of a reader, and decodes accordingly.
     pub fn sniff(mut reader: R) -> io::Result<Self> {
         let mut start = Vec::with_capacity(MAGIC);
         reader.by_ref().take(MAGIC as u64).read_to_end(&mut start)?;
@@ -97,7 +97,7 @@ impl<R: Read> Read for Decoder<R> {
     }
 }
 
-/// A reader whose first bytes were read already.
+/// A reader whose first bytes were already read.
 pub struct Prefixed<R> {
     start: Vec<u8>,
     at: usize,

@@ -1,24 +1,24 @@
-//! What can go wrong, in words for whoever brought the image.
+//! Failures, described for the person who brought the image.
 
 /// The result of everything here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong. The sentences are meant for people; what happened inside is not in them.
+/// A failure. The sentences are for people and contain no internal details.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was brought is not what it should be.
+    /// The input is not what it should be.
     #[error("{0}")]
     Invalid(String),
     /// It is larger than it may be.
     #[error("{0}")]
     TooLarge(String),
-    /// Something that is named is not there.
+    /// A named thing does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// A registry does not give it, or is not asked.
+    /// The registry refuses, or Berth does not ask it.
     #[error("{0}")]
     Refused(String),
-    /// A registry does not answer, or not to the end; trying again may help.
+    /// The registry does not answer, or not completely; trying again may help.
     #[error("{0}")]
     Unreachable(String),
     /// This machine failed.
@@ -27,12 +27,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// Something that is not what it should be.
+    /// The error for input that is not what it should be.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid(message.into())
     }
 
-    /// As an error of a stream, from which [`Self::from_stream`] finds it again.
+    /// Wraps this as an error of a stream, from which [`Self::from_stream`] recovers it.
     pub(crate) fn into_stream(self) -> std::io::Error {
         match self {
             Self::Io(error) => error,

@@ -1,4 +1,4 @@
-//! An image: which of those that are there, what it says about its programs, and its layers.
+//! An image: chosen among those in its source, with its configuration and its layers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,26 +12,25 @@ use crate::archive::Archive;
 use crate::blobs::{Blobs, Sha, is_hex, missing};
 use crate::{Error, Layer, MAX_LAYERS, Result};
 
-/// How deep indexes may lie within each other.
+/// How deep indexes may nest.
 const MAX_DEPTH: usize = 3;
 /// Most bytes of an image's environment.
 const MAX_ENV: usize = 128 * 1024;
 
 /// An image for linux/amd64.
 pub struct Image {
-    /// What it says about its programs.
+    /// The configuration of its programs.
     pub config: ImageConfig,
     /// Its layers, the lowest first.
     pub layers: Vec<Layer>,
 }
 
 impl Image {
-    /// Opens the one image of an OCI layout (a folder, or an archive of one) or of what `docker save` wrote; archives
-    /// may be compressed. `scratch` is a folder for what an archive is without its compression, which may have `most`
-    /// bytes.
+    /// Opens the only image of an OCI layout (a folder, or an archive of one) or of an archive by `docker save`;
+    /// archives may be compressed. `scratch` is a folder for the decompressed archive, which may have `most` bytes.
     ///
     /// # Errors
-    /// What was brought is no such thing, damaged, too large, or has no image for linux/amd64 or several.
+    /// The source is neither, is damaged or too large, or does not have exactly one image for linux/amd64.
     pub fn open(path: &Path, scratch: &Path, most: u64) -> Result<Self> {
         let folder = std::fs::metadata(path)?.is_dir();
         let blobs =
@@ -54,7 +53,7 @@ impl Image {
     /// Opens an image that a [`crate::Puller`] put into a store.
     ///
     /// # Errors
-    /// It is not there or damaged.
+    /// The image is missing or damaged.
     pub fn in_store(store: &Path, manifest: &str) -> Result<Self> {
         Self::of_manifest(&Arc::new(Blobs::Folder(store.to_owned())), &Sha::parse(manifest)?)
     }
@@ -95,7 +94,7 @@ impl Image {
     }
 }
 
-/// What `manifest.json` says of one image.
+/// The entry of one image in `manifest.json`.
 #[derive(Deserialize)]
 struct Saved {
     #[serde(rename = "Config")]
@@ -110,11 +109,11 @@ fn damaged_archive() -> Error {
     Error::invalid("The archive lacks the image's configuration; save the image again.")
 }
 
-/// That there is not one image.
+/// The error for a source without exactly one image.
 fn several<'a>(names: impl Iterator<Item = &'a str>) -> Error {
     let names = names.take(20).collect::<Vec<_>>();
     if names.is_empty() {
-        return Error::NotFound("The archive has not one image, but none or several; save one alone.".into());
+        return Error::NotFound("The archive must have exactly one image; save a single one.".into());
     }
     Error::NotFound(format!("The archive has several images ({}); save one alone.", names.join(", ")))
 }
@@ -164,7 +163,7 @@ fn programs(image: &ImageConfiguration) -> Result<ImageConfig> {
     Ok(config)
 }
 
-/// The manifest to take from an index.
+/// Chooses a manifest from an index.
 fn choose(blobs: &Blobs, index: &ImageIndex) -> Result<Sha> {
     let entries = index.manifests().iter().filter(|entry| fits(entry)).collect::<Vec<_>>();
     let (first, rest) = entries.split_first().ok_or_else(no_platform)?;

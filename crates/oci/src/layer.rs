@@ -1,4 +1,4 @@
-//! One layer: its blob, verified, without its compression, verified again.
+//! One layer: its blob is verified, decompressed, and verified again.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::blobs::{Blobs, Bytes, Sha, missing};
 use crate::compression::{Decoder, Prefixed};
 use crate::{Error, Result};
 
-/// How many bytes may still come out of an image, a context or several of them. Clones share it.
+/// How many more bytes may come out of an image, a context or several of them. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Budget {
     left: Arc<AtomicU64>,
@@ -18,12 +18,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of bytes, such as those of the disk they go to.
+    /// A budget of bytes, such as the size of the target disk.
     pub fn new(bytes: u64) -> Self {
         Self { left: Arc::new(AtomicU64::new(bytes)), whole: bytes }
     }
 
-    /// Spends some.
+    /// Spends bytes; fails if there are not enough.
     pub fn spend(&self, bytes: u64) -> Result<()> {
         let spent = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
         let message = || format!("It holds more than the {} bytes of the disk; give a larger disk_gb.", self.whole);
@@ -37,26 +37,26 @@ pub struct Layer {
     pub(crate) blobs: Arc<Blobs>,
     /// Its path among the blobs.
     pub(crate) name: String,
-    /// The digest of the blob, where that is known.
+    /// The digest of the blob, if known.
     pub(crate) blob: Option<Sha>,
-    /// The digest without compression.
+    /// The digest after decompression.
     pub(crate) diff_id: Sha,
     /// Bytes of the blob.
     pub(crate) size: u64,
 }
 
 impl Layer {
-    /// Its digest without compression, `sha256:…`.
+    /// Its digest after decompression, `sha256:…`.
     pub fn diff_id(&self) -> String {
         format!("sha256:{}", self.diff_id.0)
     }
 
-    /// Bytes of its blob, as they are kept.
+    /// Bytes of its blob, as stored.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Its tar archive. The last read fails if it was not what its digests say, or more than the budget has.
+    /// Its tar archive. The last read fails if a digest is wrong, or if the content exceeds the budget.
     pub fn open(&self, budget: &Budget) -> Result<impl Read + Send + use<>> {
         let (bytes, size) = self.blobs.open(&self.name)?.ok_or_else(|| missing(&self.diff_id))?;
         if size != self.size {
@@ -105,7 +105,7 @@ impl Read for Plain {
     }
 }
 
-/// That what was read is what was expected. What follows the end, which is nothing, changes no digest.
+/// Checks the digest of all bytes read. Reading on at the end yields nothing, which does not change it.
 fn check(hasher: &mut Sha256, expected: Option<&Sha>) -> io::Result<()> {
     let Some(expected) = expected else { return Ok(()) };
     if Sha::finished(hasher.clone()) == *expected { Ok(()) } else { Err(expected.broken().into_stream()) }

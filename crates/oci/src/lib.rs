@@ -6,9 +6,9 @@
 //!   uploaded context ───────────── Context ─► what a COPY takes: tar ──┴─► into a machine that is built in
 //! ```
 //!
-//! Everything that is read here was made by somebody else. So nothing of it is ever unpacked on this machine or
-//! executed: members of archives are found, checked against their digests, cut anew and passed on. Every size is
-//! bounded before memory or disk is used for it, whatever a header claims.
+//! Strangers made everything that this crate reads. So it never unpacks or executes any of it on this machine: it finds
+//! members of archives, checks them against their digests, writes them into new archives and passes those on. Every
+//! size is bounded before memory or disk is used for it, whatever a header claims.
 
 mod archive;
 mod blobs;
@@ -32,5 +32,5 @@ pub use pull::{Puller, Registries};
 pub const MAX_DOCUMENT: u64 = 4 * 1024 * 1024;
 /// Most layers of an image, as with overlay file systems.
 pub const MAX_LAYERS: usize = 127;
-/// Most members of an archive that an image or a context comes as.
+/// Most members of the archive of an image or a context.
 pub const MAX_MEMBERS: usize = 200_000;

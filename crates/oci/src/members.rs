@@ -1,6 +1,6 @@
 //! Members of a tar archive, one after another.
 //!
-//! The `tar` crate reads blocks; what long names and extended headers say is put together here, because it must be
+//! The `tar` crate reads blocks. This file puts long names and extended headers together itself, because they must be
 //! bounded, whatever their sizes claim.
 
 use std::io::{self, Read};
@@ -11,30 +11,30 @@ use crate::{Error, MAX_MEMBERS, Result};
 
 /// The most bytes of a name or of an extended header.
 const MAX_HEADER: u64 = 64 * 1024;
-/// The most bytes of a path, and of what a link leads to.
+/// The most bytes of a path, and of the target of a link.
 const MAX_PATH: usize = 4095;
-/// The most parts of a path. Each may be a directory that is kept besides.
+/// The most parts of a path. Each may cost an entry for a directory.
 const MAX_DEPTH: usize = 64;
 
-/// What a member is.
+/// The kind of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A file.
     File,
     /// A directory.
     Directory,
-    /// A symbolic link, and where it leads.
+    /// A symbolic link, with its target.
     Symlink(String),
-    /// Another name of a member, by its cleaned path.
+    /// Another name of a member, given by its cleaned path.
     Link(String),
-    /// A device, a pipe or something unknown: passed over by everybody here.
+    /// A device, a pipe or something unknown: all users of this skip it.
     Other,
 }
 
 /// A member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Which one it is, counted from 0.
+    /// Its number, counted from 0.
     pub ordinal: usize,
     /// Its path, relative, without `.`, `..` and empty parts; empty for the root.
     pub path: String,
@@ -42,11 +42,11 @@ pub struct Member {
     pub kind: Kind,
     /// Bytes of its content.
     pub size: u64,
-    /// Where its content begins in the archive.
+    /// Position of its content in the archive.
     pub offset: u64,
     /// Its permissions.
     pub mode: u32,
-    /// Whose it is: user and group.
+    /// Its owner: user and group.
     pub owner: (u64, u64),
     /// When it was changed, in seconds since 1970.
     pub mtime: u64,
@@ -79,7 +79,7 @@ pub fn each<R: Read>(
     Ok(())
 }
 
-/// What extended headers say of the member that follows them.
+/// What extended headers say of the next member.
 #[derive(Default)]
 struct Extended {
     path: Option<Vec<u8>>,
@@ -130,7 +130,7 @@ fn member<R: Read>(names: Extended, kind: EntryType, entry: &Entry<'_, R>, ordin
     })
 }
 
-/// A path without `.` and empty parts, or a refusal: absolute ones and `..` are nobody's honest names.
+/// A path without `.` and empty parts; refuses absolute paths and `..`, which no honest archive has.
 fn clean(path: String) -> Result<String> {
     let refused = |why: &str| Error::invalid(format!("The archive has the member {:?}, {why}.", clip(&path)));
     if path.starts_with('/') {
@@ -152,7 +152,7 @@ fn clean(path: String) -> Result<String> {
     Ok(parts.join("/"))
 }
 
-/// What a symbolic link leads to, or a refusal.
+/// The target of a symbolic link; refuses one that is too long.
 fn short(target: String, path: &str) -> Result<String> {
     if target.len() > MAX_PATH {
         let path = clip(path);

@@ -1,15 +1,15 @@
-//! How much the names of an archive's members may take of the memory.
+//! Bounds the memory for the names of an archive's members.
 //!
-//! A few bytes of an archive that is compressed can be a great many names, and a path names the directories above it.
+//! A few bytes of a compressed archive can hold very many names, and a path also names its parent directories.
 
 use crate::{Error, Result};
 
-/// Most bytes that the names of an archive's members may take, with what is kept of each.
+/// Most bytes for the names of an archive's members, including what is stored with each.
 const MAX_NAMES: usize = 64 * 1024 * 1024;
-/// Bytes that are kept with a name, about.
+/// Approximate bytes stored with a name.
 const BESIDES: usize = 64;
 
-/// How many bytes names may still take.
+/// How many more bytes names may take.
 #[derive(Debug)]
 pub struct Names {
     left: usize,
@@ -22,12 +22,12 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Names that may take so many bytes.
+    /// A bound of so many bytes.
     pub fn within(bytes: usize) -> Self {
         Self { left: bytes }
     }
 
-    /// Counts a name that is kept.
+    /// Counts a stored name; fails beyond the bound.
     pub fn keep(&mut self, name: &str) -> Result<()> {
         let left = self.left.checked_sub(name.len() + BESIDES);
         let message = "The names of what is in the archive take too much memory; pack fewer or shorter ones.";

@@ -1,4 +1,5 @@
-//! Server-sent events of what is somebody's, a sandbox, a build or a model: bounded in size, and never silent for long.
+//! Server-sent events from a sandbox, a build or a model, which may be hostile: bounded in size, and never silent for
+//! long.
 
 use std::time::Duration;
 
@@ -12,16 +13,16 @@ use tokio::time::timeout;
 
 /// The longest line of an event out of a sandbox, in bytes: the agent's are below 100 KiB.
 const LONGEST: usize = 1 << 20;
-/// A stream says something every 15 s, if only that it is there. One that is silent for this long is gone.
+/// A stream sends something every 15 s, if only a sign of life. One that is silent for this long is gone.
 pub(super) const SILENCE: Duration = Duration::from_mins(1);
 
-/// Why there are no more events.
+/// Why no more events come.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Broken {
-    /// The connection ended, and another one may do better.
+    /// The connection ended; another one may do better.
     #[error("{0}")]
     Connection(String),
-    /// What came is no event.
+    /// The bytes are not an event.
     #[error("what came is no event: {0}")]
     Nonsense(String),
 }
@@ -29,28 +30,28 @@ pub(crate) enum Broken {
 /// Events as they come.
 pub(crate) type Events = BoxStream<'static, Result<Event, Broken>>;
 
-/// The events of an answer out of a sandbox.
+/// The events of an answer from a sandbox.
 pub(crate) fn events(response: Response) -> Events {
     events_within(response, LONGEST)
 }
 
-/// The events of an answer, whose lines have so many bytes at most.
+/// The events of an answer, with lines of at most so many bytes.
 pub(crate) fn events_within(response: Response, longest: usize) -> Events {
     patient_events(response, longest, SILENCE)
 }
 
-/// The same of an answer that may be silent for as long as this.
+/// The same for an answer that may be silent for this long.
 pub(crate) fn patient_events(response: Response, longest: usize, silence: Duration) -> Events {
     read(patient(response.bytes_stream(), silence), longest)
 }
 
-/// The events of an answer that says something only when something happens, and may be silent for ever.
+/// The events of an answer that sends something only when something happens, and may be silent for ever.
 pub(crate) fn lasting_events(response: Response) -> Events {
     let bytes = response.bytes_stream();
     read(bytes.map(|chunk| chunk.map_err(|error| Broken::Connection(error.to_string()))), LONGEST)
 }
 
-/// The events in bytes, whose lines are no longer than this.
+/// Parses events, with lines no longer than this.
 fn read(bytes: impl Stream<Item = Result<Bytes, Broken>> + Send + 'static, longest: usize) -> Events {
     let events = try_stream! {
         let mut bytes = std::pin::pin!(bytes);
@@ -65,7 +66,7 @@ fn read(bytes: impl Stream<Item = Result<Bytes, Broken>> + Send + 'static, longe
     events.boxed()
 }
 
-/// Bytes that never stay away for longer than this.
+/// Fails if no bytes come for this long.
 pub(super) fn patient(
     bytes: impl Stream<Item = reqwest::Result<Bytes>> + Send,
     silence: Duration,

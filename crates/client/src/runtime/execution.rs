@@ -1,4 +1,4 @@
-//! What a process writes, from its start to its end, over as many connections as it takes.
+//! The output of a process, from its start to its end, over as many connections as it takes.
 
 use std::time::{Duration, Instant};
 
@@ -17,21 +17,21 @@ use super::frames::Frames;
 use super::piece::Piece;
 use crate::{Error, Result};
 
-/// How long a connection that broke off is tried again.
+/// How long to reconnect after a connection broke off.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Between two tries: from, to.
+/// Shortest and longest pause between two tries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// A connection that held for this long was none of a series of failures, even if nothing came through it.
+/// A connection that lived this long does not count in a series of failures, even if nothing came over it.
 const LIVED: Duration = Duration::from_secs(5);
 
-/// What is asked for of a program's output.
+/// The wanted form of a program's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// An event for each line: for who reads lines.
+    /// An event for each line, for readers of lines.
     Lines,
-    /// The bytes as they come, many lines and parts of one at a time: for who passes them on. A service that does not
-    /// know it yet tells lines.
+    /// The bytes as they come, many lines and parts of one at a time, for readers that pass them on. An older service
+    /// sends lines instead.
     Bytes,
 }
 
@@ -51,7 +51,7 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// That of an answer.
+    /// The stream of an answer.
     pub(super) fn of(response: Response) -> Self {
         match response.headers().get(header::CONTENT_TYPE) {
             Some(kind) if kind == CONTENT_TYPE => Self::Frames(Frames::of(response)),
@@ -76,7 +76,7 @@ impl Stream {
     }
 }
 
-/// What an event tells; nothing if it is one of a later version.
+/// The content of an event; nothing if a later version added it.
 fn parse(event: &Event) -> std::result::Result<Option<OutputEvent>, Broken> {
     if !["start", "truncated", "stdout", "stderr", "exit", "error"].contains(&event.name.as_str()) {
         return Ok(None);
@@ -85,8 +85,8 @@ fn parse(event: &Event) -> std::result::Result<Option<OutputEvent>, Broken> {
     read.map(Some).map_err(|error| Broken::Nonsense(format!("an event cannot be read: {error}")))
 }
 
-/// Events of a process. A connection that breaks off is made again where it broke, as often as it takes; only what
-/// the service says ends it, or a minute without an answer.
+/// Events of a process. If the connection breaks off, this connects again and goes on at the same place, as often as
+/// needed. It ends only when the service says so, or after a minute without an answer.
 pub struct Execution {
     runtime: Runtime,
     stream: Option<Stream>,
@@ -97,9 +97,9 @@ pub struct Execution {
     /// Whether the process waits for this reader.
     hold: bool,
     over: bool,
-    /// Set while nothing came since a connection broke off.
+    /// Set from the break of a connection until something comes again.
     trouble: Option<Trouble>,
-    /// Since when there is a connection.
+    /// When the present connection was opened.
     opened: Instant,
 }
 
@@ -110,12 +110,12 @@ struct Trouble {
 }
 
 impl Execution {
-    /// Of a command: the process is told by the first event.
+    /// For a command: the first event names the process.
     pub(super) fn command(runtime: Runtime, stream: Stream, hold: bool, form: Form) -> Self {
         Self { stream: Some(stream), pid: None, hold, ..Self::process(runtime, 0, 0, true, form) }
     }
 
-    /// Of a process, from an offset on.
+    /// For a process, from an offset on.
     pub(super) fn process(runtime: Runtime, pid: i32, offset: u64, follow: bool, form: Form) -> Self {
         Self {
             runtime,
@@ -136,7 +136,7 @@ impl Execution {
         Self { hold: true, ..self }
     }
 
-    /// Where reading goes on: bytes since the process was started.
+    /// Where reading goes on, in bytes since the start of the process.
     pub const fn offset(&self) -> u64 {
         self.offset
     }
@@ -146,8 +146,8 @@ impl Execution {
         self.over
     }
 
-    /// The next event; `None` after the last one. Nothing is lost when its future is dropped. Bytes are an event of
-    /// output, too.
+    /// The next event; `None` after the last one. Dropping its future loses nothing. Bytes become an event of output,
+    /// too.
     pub async fn next(&mut self) -> Result<Option<OutputEvent>> {
         Ok(self.next_piece().await?.map(|piece| match piece {
             Piece::Event(event) => event,
@@ -161,7 +161,7 @@ impl Execution {
         }))
     }
 
-    /// What comes next; `None` after the last event. Nothing is lost when its future is dropped.
+    /// The next piece; `None` after the last event. Dropping its future loses nothing.
     pub async fn next_piece(&mut self) -> Result<Option<Piece>> {
         while !self.over {
             let Some(stream) = &mut self.stream else {
@@ -183,11 +183,11 @@ impl Execution {
         Ok(None)
     }
 
-    /// Notes what was told. Whether it is to be told on: another connection may do without.
+    /// Notes a piece. Returns whether to pass it on: a break that another connection can repair is not passed on.
     fn read(&mut self, piece: &Piece) -> Result<bool> {
         let renewable = matches!(piece, Piece::Event(OutputEvent::Error { code, .. }) if code == "unauthorized");
         if renewable && self.trouble.is_none() && self.pid.is_some() {
-            // The access token of this stream ended; the next request renews it.
+            // The stream's access token expired; the next request renews it.
             self.broke_off("the credential ended");
             return Ok(false);
         }
@@ -241,7 +241,7 @@ impl Execution {
     }
 }
 
-/// Whether a failure may be over soon: the service restarts, or something before it does.
+/// Whether a failure may be over soon, as when the service or a proxy before it restarts.
 fn passes(error: &Error) -> bool {
     match error {
         Error::Api { status, .. } => matches!(status, 429 | 500 | 502 | 503 | 504),
@@ -250,7 +250,7 @@ fn passes(error: &Error) -> bool {
     }
 }
 
-/// The bytes that a process wrote, its newline among them.
+/// The bytes that a process wrote, with its newline.
 pub fn output_bytes(output: &Output) -> Result<Vec<u8>> {
     let mut bytes = match (&output.line, &output.base64) {
         (Some(line), _) => line.clone().into_bytes(),

@@ -17,12 +17,12 @@ pub struct FileContent {
 }
 
 impl FileContent {
-    /// How many there are, where that is known.
+    /// The number of bytes, if known.
     pub fn length(&self) -> Option<u64> {
         self.response.content_length()
     }
 
-    /// The next bytes; `None` at the end. What ends early is an error.
+    /// The next bytes; `None` at the end. An early end is an error.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         let chunk = self.response.chunk().await;
         chunk.map_err(|error| Error::Protocol(format!("the content broke off: {error}")))
@@ -45,34 +45,34 @@ impl Runtime {
         Ok(FileContent { response: self.client.send(Method::GET, &url, None).await? })
     }
 
-    /// Writes a file, whole or not at all, and makes missing parents. `mode` is octal, as `0644`.
+    /// Writes a file, completely or not at all, and makes missing parents. `mode` is octal, as `0644`.
     pub async fn write_file(&self, path: &str, mode: Option<&str>, content: impl Into<Body>) -> Result<Entry> {
         let url = self.file_url("content", &json!({ "path": path, "mode": mode }))?;
         self.upload(Method::PUT, &url, "application/octet-stream", content.into()).await
     }
 
-    /// What a path is. A link is not followed.
+    /// The entry at a path. Does not follow a link.
     pub async fn stat(&self, path: &str) -> Result<Entry> {
         self.client.get(&self.file_url("stat", &json!({ "path": path }))?).await
     }
 
-    /// Whether a path is there.
+    /// Whether a path exists.
     pub async fn exists(&self, path: &str) -> Result<bool> {
         let answer: Exists = self.client.get(&self.file_url("exists", &json!({ "path": path }))?).await?;
         Ok(answer.exists)
     }
 
-    /// What a directory holds, to a depth from 1.
+    /// The entries of a directory, to a depth from 1.
     pub async fn list(&self, path: &str, depth: u32, limit: u32) -> Result<Listing> {
         self.client.get(&self.file_url("list", &json!({ "path": path, "depth": depth, "limit": limit }))?).await
     }
 
-    /// Makes a directory; with `parents` also those above it, and one that is there is fine.
+    /// Makes a directory; with `parents` also missing parents, and an existing one is fine.
     pub async fn mkdir(&self, path: &str, parents: bool) -> Result<()> {
         self.file_verb("mkdir", &Mkdir { path: path.into(), parents }).await.map(drop)
     }
 
-    /// Removes a file, or a directory that is empty or with `recursive` whatever it holds.
+    /// Removes a file, or an empty directory; with `recursive` any directory.
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<()> {
         self.file_verb("remove", &Remove { path: path.into(), recursive }).await.map(drop)
     }
@@ -82,12 +82,12 @@ impl Runtime {
         self.file_verb("move", &Move { from: from.into(), to: to.into(), overwrite }).await.map(drop)
     }
 
-    /// A directory as tar, its entries named from it; a file as tar of itself.
+    /// A directory as tar, with entry names relative to it; a file as tar of itself.
     pub async fn archive(&self, path: &str) -> Result<FileContent> {
         Ok(FileContent { response: self.file_verb("archive", &Archive { path: path.into() }).await? })
     }
 
-    /// Unpacks a tar into a directory, which is made if need be.
+    /// Unpacks a tar into a directory, which is made if it is missing.
     pub async fn extract(&self, path: &str, archive: impl Into<Body>) -> Result<Extracted> {
         let url = self.file_url("extract", &json!({ "path": path }))?;
         self.upload(Method::POST, &url, "application/x-tar", archive.into()).await
@@ -100,7 +100,7 @@ impl Runtime {
         kind: &str,
         body: Body,
     ) -> Result<T> {
-        // A stream cannot be sent twice: be sure of the token before.
+        // A stream cannot be sent twice, so this request first makes sure of the token.
         self.exists(".").await?;
         let request = self.client.request(method, url).header(header::CONTENT_TYPE, kind).body(body);
         read_json(self.client.once(request).await?).await

@@ -16,12 +16,12 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Those of an answer.
+    /// The frames of an answer.
     pub(super) fn of(response: Response) -> Self {
         Self { bytes: Box::pin(patient(response.bytes_stream(), SILENCE)), rest: BytesMut::new() }
     }
 
-    /// The next one that tells something. Nothing is lost when its future is dropped.
+    /// The next frame with content. Dropping its future loses nothing.
     pub(super) async fn next(&mut self) -> Option<Result<Piece, Broken>> {
         loop {
             match self.take() {

@@ -45,12 +45,12 @@ impl Runtime {
     }
 }
 
-/// Where a sandbox's runtime is reached by who reaches its service at `base`.
+/// The address of a sandbox's runtime, for a client that reaches the service at `base`.
 ///
-/// A service tells its own address, which is not always the one that a client came by: through a tunnel, a proxy or
-/// another interface. So a `connect_url` whose path is the one below the service's address is taken to be below the
-/// address that is known to work. A `connect_url` with a host name of its own is used as it is; a credential that went
-/// encrypted until then never goes plain.
+/// A service knows its own address, which is not always the one that the client uses, as behind a tunnel, a proxy or
+/// another interface. So if the path of a `connect_url` is below the service's address, the client uses that path below
+/// `base`, which is known to work. It uses a `connect_url` with another host name as it is; but a credential that has
+/// only been sent encrypted is never sent in clear.
 fn address(base: &str, connect_url: &str, id: &str) -> Result<String> {
     let read = |text: &str| Url::parse(text).map_err(|e| Error::Protocol(format!("'{text}' is no address: {e}")));
     let (known, told) = (read(base)?, read(connect_url)?);

@@ -1,20 +1,20 @@
-//! What comes of a program's output.
+//! Pieces of a program's output.
 
 use berth_domain::agent::runtime::OutputEvent;
 use bytes::Bytes;
 
-/// What a stream tells next.
+/// The next piece of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// An event; with [`Form::Bytes`](super::Form::Bytes) none of output, unless the service tells lines.
+    /// An event; with [`Form::Bytes`](super::Form::Bytes) none of output, unless the service sends lines.
     Event(OutputEvent),
     /// Bytes of the output, newlines among them.
     Bytes {
-        /// Whether they are of the error output.
+        /// Whether they belong to the error output.
         stderr: bool,
-        /// Where the first of them stands, counted since the process was started.
+        /// The offset of the first byte since the start of the process.
         offset: u64,
-        /// They.
+        /// The bytes.
         bytes: Bytes,
     },
 }

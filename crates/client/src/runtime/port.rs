@@ -6,7 +6,7 @@ use reqwest::{Body, Response, Url};
 use super::Runtime;
 use crate::{Error, Result};
 
-/// Headers that concern one connection only (RFC 9110, section 7.6.1), or who calls.
+/// Headers that concern only one connection (RFC 9110, section 7.6.1), or identify the caller.
 const PRIVATE: [HeaderName; 8] = [
     header::AUTHORIZATION,
     header::CONNECTION,
@@ -19,15 +19,15 @@ const PRIVATE: [HeaderName; 8] = [
 ];
 
 impl Runtime {
-    /// Where a server that listens on a port inside is reached by HTTP, with a slash at the end.
+    /// The URL of a server that listens on a port inside, with a slash at the end.
     pub fn port_url(&self, port: u16) -> String {
         self.url(&format!("ports/{port}/"))
     }
 
-    /// Sends a request to a server inside and gives its answer, whatever its status; an upgrade passes.
+    /// Sends a request to a server inside and returns its answer, whatever its status; upgrades work, too.
     ///
-    /// `target` is a path and query as they stand in a request's first line. One that would lead out of the port, to
-    /// another of the service's routes, is refused.
+    /// `target` is a path and query in the form of a request's first line. Refuses one that leads out of the port, to
+    /// another route of the service.
     pub async fn ask_port(
         &self,
         port: u16,
@@ -54,7 +54,7 @@ impl Runtime {
         let whole = format!("{root}{}", target.strip_prefix('/').unwrap_or(target));
         let read = |text: &str| Url::parse(text).map_err(|e| Error::Protocol(e.to_string()));
         let (below, root) = (read(&whole)?, read(&root)?);
-        // Dot segments are gone now, in whatever way they were written.
+        // The parser has resolved dot segments, in every spelling.
         if below.path().starts_with(root.path()) {
             Ok(whole)
         } else {

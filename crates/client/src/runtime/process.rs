@@ -10,7 +10,7 @@ use super::{Execution, Form, Runtime};
 use crate::{Error, Result};
 
 impl Runtime {
-    /// Runs a command and follows it. One with `detach` outlives its connection, and is followed over several.
+    /// Runs a command and follows it. With `detach` the command outlives its connection, and is followed over several.
     pub async fn command(&self, request: &CommandRequest, form: Form) -> Result<Execution> {
         let body = serde_json::to_value(request).map_err(|e| Error::Protocol(e.to_string()))?;
         let url = self.url("commands");
@@ -19,12 +19,12 @@ impl Runtime {
         Ok(Execution::command(self.clone(), Stream::of(response), request.hold, form))
     }
 
-    /// Starts a process, whose input stays open.
+    /// Starts a process with an open input.
     pub async fn start(&self, request: &CommandRequest) -> Result<Process> {
         self.client.post(&self.url("processes"), Some(request)).await
     }
 
-    /// Processes that run or ended lately, the newest first.
+    /// Running and recently ended processes, the newest first.
     pub async fn processes(&self) -> Result<Processes> {
         self.client.get(&self.url("processes")).await
     }
@@ -34,7 +34,7 @@ impl Runtime {
         self.client.get(&self.url(&format!("processes/{pid}"))).await
     }
 
-    /// What a process wrote from an offset on; with `follow` to its end.
+    /// The output of a process from an offset on; with `follow` until its end.
     pub fn logs(&self, pid: i32, offset: u64, follow: bool, form: Form) -> Execution {
         Execution::process(self.clone(), pid, offset, follow, form)
     }
@@ -56,7 +56,7 @@ impl Runtime {
         self.client.send_again(build).await.map(Stream::of)
     }
 
-    /// Writes to a process's input; returns when it has taken everything. `eof` closes it.
+    /// Writes to a process's input; returns once the process has taken everything. `eof` closes it.
     pub async fn write_stdin(&self, pid: i32, bytes: Bytes, eof: bool) -> Result<()> {
         let url = self.url(&format!("processes/{pid}/stdin?eof={eof}"));
         let build = || {

@@ -21,30 +21,30 @@ use crate::{Error, Result};
 
 /// The largest message, in bytes; the agent's are a quarter of it.
 const LARGEST: usize = 1 << 20;
-/// A terminal that is pinged answers; one that is silent for this long is gone.
+/// A live terminal answers a ping; one that is silent for this long is gone.
 const SILENCE: Duration = Duration::from_secs(45);
 
-/// Which terminal to open, or with `id` to take up again.
+/// A terminal to open, or with `id` to attach to again.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct OpenTerminal {
     /// Columns.
     pub cols: u16,
     /// Rows.
     pub rows: u16,
-    /// One that is there.
+    /// Id of an existing terminal.
     pub id: Option<String>,
-    /// What a shell runs in it, instead of a login shell.
+    /// Command line for a shell in it, instead of a login shell.
     pub cmd: Option<String>,
-    /// Where, from the workspace's root.
+    /// Working directory, from the workspace's root.
     pub cwd: Option<String>,
     /// `user` or `root`.
     pub user: Option<String>,
 }
 
-/// What a terminal tells.
+/// What a terminal sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TerminalEvent {
-    /// Something in JSON.
+    /// A message in JSON.
     Says(FromServer),
     /// Bytes to show.
     Shows(Vec<u8>),
@@ -52,10 +52,10 @@ pub enum TerminalEvent {
     Gone(String),
 }
 
-/// The side of a terminal that is read.
+/// The reading side of a terminal.
 pub struct TerminalReader(SplitStream<WebSocketStream<Upgraded>>);
 
-/// The side of a terminal that is typed into.
+/// The writing side of a terminal.
 pub struct TerminalWriter(SplitSink<WebSocketStream<Upgraded>, Message>);
 
 impl Runtime {
@@ -74,7 +74,7 @@ impl Runtime {
         let response = self.client.send_again(build).await?;
         let accept = response.headers().get(header::SEC_WEBSOCKET_ACCEPT).map(http::HeaderValue::as_bytes);
         if accept != Some(derive_accept_key(key.as_bytes()).as_bytes()) {
-            return Err(Error::Protocol("what answered is no terminal; does a proxy keep WebSockets back?".into()));
+            return Err(Error::Protocol("the answer is not a terminal's; does a proxy block WebSockets?".into()));
         }
         let stream = response.upgrade().await.map_err(|error| self.client.unreachable(&error))?;
         let config = WebSocketConfig::default().max_message_size(Some(LARGEST)).max_frame_size(Some(LARGEST));
@@ -85,7 +85,7 @@ impl Runtime {
 }
 
 impl TerminalReader {
-    /// What it tells next; nothing follows [`TerminalEvent::Gone`] and an exit.
+    /// The next event; nothing follows [`TerminalEvent::Gone`] and an exit.
     pub async fn next(&mut self) -> TerminalEvent {
         loop {
             let Ok(message) = timeout(SILENCE, self.0.next()).await else {
@@ -94,7 +94,7 @@ impl TerminalReader {
             match message {
                 Some(Ok(Message::Binary(bytes))) => return TerminalEvent::Shows(bytes.into()),
                 Some(Ok(Message::Text(text))) => {
-                    // What a later version says besides is not for this one.
+                    // Ignores messages that a later version added.
                     if let Ok(said) = serde_json::from_str(&text) {
                         return TerminalEvent::Says(said);
                     }
@@ -117,17 +117,17 @@ impl TerminalWriter {
         self.send(Message::Binary(bytes.into())).await
     }
 
-    /// Tells the size of the window.
+    /// Sets the size of the window.
     pub async fn resize(&mut self, cols: u16, rows: u16) -> Result<()> {
         self.say(&FromClient::Resize { cols, rows }).await
     }
 
-    /// Sends a signal, such as `SIGINT`, to what runs in the foreground.
+    /// Sends a signal, such as `SIGINT`, to the process in the foreground.
     pub async fn signal(&mut self, signal: &str) -> Result<()> {
         self.say(&FromClient::Signal { signal: signal.into() }).await
     }
 
-    /// Asks for a sign of life. Whoever reads wants one every 15 s or so.
+    /// Asks for a sign of life. A reader needs one about every 15 s.
     pub async fn ping(&mut self) -> Result<()> {
         self.send(Message::Ping(Vec::new().into())).await
     }

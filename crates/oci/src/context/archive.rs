@@ -22,9 +22,9 @@ pub(super) fn read(
 
 /// A reader that spends a budget.
 pub(super) struct Spending<'a, R> {
-    /// What is read.
+    /// The source.
     pub reader: R,
-    /// What it may have.
+    /// The budget for reading it.
     pub budget: &'a Budget,
 }
 

@@ -1,7 +1,7 @@
-//! The files that were sent with a Dockerfile, and what a `COPY` takes of them.
+//! The files sent with a Dockerfile, and the parts of them that a `COPY` takes.
 //!
-//! The archive is read through once to learn what is in it, and once more for each `COPY`, which writes the members
-//! it takes to a new archive, named after where they go. No member ever becomes a file on this machine.
+//! The context reads the archive once to learn its members, and once more for each `COPY`, which writes the members
+//! that it takes to a new archive, with their destinations as names. No member ever becomes a file on this machine.
 
 mod archive;
 mod nested;
@@ -21,10 +21,10 @@ use tree::{Content, Tree};
 
 /// Most bytes of a `.dockerignore`.
 const MAX_IGNORE: u64 = 256 * 1024;
-/// Bytes of a file that tell whether it is an archive.
+/// Bytes of a file that show whether it is an archive.
 const START: usize = 16 * 1024;
 
-/// The files that were sent with a Dockerfile.
+/// The files sent with a Dockerfile.
 pub struct Context {
     archive: Option<PathBuf>,
     tree: Tree,
@@ -37,11 +37,11 @@ impl Context {
         Self { archive: None, tree: Tree::default(), most: 0 }
     }
 
-    /// Reads an archive, which may be compressed with gzip or zstd, and leaves out what its `.dockerignore` says. It
-    /// may have `most` bytes without its compression.
+    /// Reads an archive, which may be compressed with gzip or zstd, and leaves out what its `.dockerignore` excludes.
+    /// Decompressed, it may have `most` bytes.
     ///
     /// # Errors
-    /// It is no tar archive, damaged, or too large; a member's path is absolute, has `..` or is too deep.
+    /// The archive is not tar, damaged, or too large; or a member's path is absolute, has `..` or is too deep.
     pub fn open(archive: &Path, most: u64) -> Result<Self> {
         let budget = Budget::new(most);
         let mut tree = Tree::default();
@@ -71,21 +71,21 @@ impl Context {
         Ok(Self { archive: Some(archive.to_owned()), tree, most })
     }
 
-    /// Looks for everything that a `COPY` takes.
+    /// Checks that everything that a `COPY` takes exists.
     ///
     /// # Errors
-    /// Something is named that is not there.
+    /// A named file does not exist.
     pub fn look_for(&self, copy: &Copy) -> Result<()> {
         select::resolve(&self.tree, copy, true).map(drop)
     }
 
-    /// Writes an archive of what a `COPY` takes, each member named after where it goes, relative to `/`. `directory`
-    /// says whether the destination is a directory already. Owners are root's and permissions the context's:
-    /// `--chown` and `--chmod` are for whoever unpacks it, who knows the accounts. A file that goes to several places
-    /// is written once, the others are hard links.
+    /// Writes an archive of everything that a `COPY` takes, with the destination of each member as its name, relative
+    /// to `/`. `directory` says whether the destination is already a directory. Owners are root, and permissions those
+    /// of the context: `--chown` and `--chmod` are for the side that unpacks, which knows the accounts. A file with
+    /// several destinations is written once; the others are hard links.
     ///
     /// # Errors
-    /// Something is named that is not there, several files would go to one that is no directory, or it is too much.
+    /// A named file does not exist, several files would go to a destination that is no directory, or they are too much.
     pub fn select(&self, copy: &Copy, directory: bool, out: &mut dyn std::io::Write) -> Result<()> {
         let selection = select::resolve(&self.tree, copy, directory)?;
         let (budget, into) = (Budget::new(self.most), select::is_directory(copy, directory));
@@ -101,7 +101,7 @@ fn rules(text: &[u8]) -> Result<Ignore> {
     Ignore::parse(text).map_err(Error::invalid)
 }
 
-/// Reads the start of a file, which tells whether it is an archive.
+/// Reads the beginning of a file, which shows whether it is an archive.
 fn scan(member: &Member, content: &mut dyn Read) -> Result<Content> {
     let mut start = Vec::with_capacity(START);
     content.take(START as u64).read_to_end(&mut start).map_err(Error::from_stream)?;

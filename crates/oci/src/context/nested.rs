@@ -1,4 +1,4 @@
-//! An archive within a context, which `ADD` unpacks: its members are put amid the others.
+//! An archive within a context, which `ADD` unpacks: its members take their places among the others.
 
 use std::io::Read;
 
@@ -7,11 +7,11 @@ use crate::compression::{Compression, Decoder};
 use crate::members::{Member, each};
 use crate::{Budget, Error, Result};
 
-/// Where an archive's header says that it is one.
+/// Position of the tar magic in a header.
 const MAGIC: std::ops::Range<usize> = 257..262;
 
-/// Whether the beginning of a file is that of an archive, compressed or not. One that cannot be read here counts, so
-/// that `ADD` says so instead of copying what it should unpack.
+/// Whether the beginning of a file is that of an archive, compressed or not. An archive that cannot be read here
+/// counts, too, so that `ADD` reports it instead of copying what it should unpack.
 pub fn is_archive(start: &[u8]) -> bool {
     let compression = Compression::of(start);
     if matches!(compression, Compression::Bzip2 | Compression::Xz) {
@@ -19,12 +19,12 @@ pub fn is_archive(start: &[u8]) -> bool {
     }
     let Ok(decoder) = Decoder::new(compression, start) else { return false };
     let mut header = Vec::new();
-    // The beginning of a compressed file ends amid it.
+    // The beginning of a compressed file ends in the middle of its data.
     let _ = decoder.take(MAGIC.end as u64).read_to_end(&mut header);
     header.get(MAGIC) == Some(b"ustar")
 }
 
-/// Calls a function with every member of an archive. Whatever is read of it without its compression is spent.
+/// Calls a function with every member of an archive. Everything decompressed from it counts against the budget.
 pub fn each_member(
     name: &str,
     content: &mut dyn Read,

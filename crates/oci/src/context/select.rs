@@ -1,4 +1,4 @@
-//! What a `COPY` takes, and the archive of it.
+//! The files that a `COPY` takes, and the archive of them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -15,15 +15,15 @@ use crate::members::{Kind, Member};
 use crate::names::Names;
 use crate::{Budget, Error, Result};
 
-/// What goes where.
+/// The sources with their destinations.
 #[derive(Debug, Default)]
 pub struct Selection {
-    /// What comes to be at each path, relative to `/`.
+    /// The result at each path, relative to `/`.
     at: BTreeMap<String, Node>,
     names: Names,
 }
 
-/// What a `COPY` takes from a tree.
+/// Finds what a `COPY` takes from a tree.
 pub fn resolve(tree: &Tree, copy: &Copy, directory: bool) -> Result<Selection> {
     let mut selection = Selection::default();
     let to = copy.to.trim_matches('/');
@@ -56,7 +56,7 @@ pub fn resolve(tree: &Tree, copy: &Copy, directory: bool) -> Result<Selection> {
     Ok(selection)
 }
 
-/// Whether what is copied goes into a directory, and not to a path of its own.
+/// Whether the copy goes into a directory, and not to a path of its own.
 pub fn is_directory(copy: &Copy, directory: bool) -> bool {
     copy.into || directory || copy.to == "/"
 }
@@ -72,8 +72,8 @@ fn join(directory: &str, name: &str) -> String {
 }
 
 impl Selection {
-    /// What is put to a path takes the place of what was there. It counts all the same: many sources that go to the
-    /// same paths are work, too.
+    /// A later entry at a path replaces an earlier one. It counts all the same: many sources for the same paths are
+    /// work, too.
     fn put(&mut self, to: String, node: &Node) -> Result<()> {
         self.names.keep(&to)?;
         if let Content::Symlink(target) = &node.content {
@@ -83,7 +83,7 @@ impl Selection {
         Ok(())
     }
 
-    /// A directory's content goes, not the directory.
+    /// Takes the content of a directory, not the directory itself.
     fn directory(&mut self, tree: &Tree, real: &str, to: &str) -> Result<()> {
         if !to.is_empty() && !self.at.contains_key(to) {
             self.put(to.to_owned(), &Node { content: Content::Directory, mode: 0o755, mtime: 0 })?;
@@ -104,7 +104,7 @@ impl<'a> Writer<'a> {
         Self { builder: Builder::new(out), budget }
     }
 
-    /// Writes directories, links and what stands in the Dockerfile first, then files as the archive has them.
+    /// Writes directories, links and the files inside the Dockerfile first, then files in the order of the archive.
     pub fn write(mut self, copy: &Copy, into: bool, selection: Selection, archive: Option<&Path>) -> Result<()> {
         let mut wanted: BTreeMap<usize, Vec<(String, Node)>> = BTreeMap::new();
         for (to, node) in selection.at {
@@ -116,7 +116,7 @@ impl<'a> Writer<'a> {
         }
         self.inline(copy, into)?;
         if let Some(archive) = archive.filter(|_| !wanted.is_empty()) {
-            // What was read before within its budget is so again.
+            // The first reading kept within its budget, so this one does, too.
             read(archive, &Budget::new(u64::MAX), |member, content| {
                 let places = wanted.remove(&member.ordinal).unwrap_or_default();
                 self.file(copy, &places, content)
@@ -139,8 +139,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes a file to its first place, and the others as hard links to that one: it is read only once. An archive
-    /// that is unpacked has one place, whatever it is called.
+    /// Writes a file to its first destination, and hard links for the others, because the content can be read only
+    /// once. An archive to unpack has one destination, whatever its name.
     fn file(&mut self, copy: &Copy, places: &[(String, Node)], content: &mut dyn Read) -> Result<()> {
         let [(first, node), others @ ..] = places else { return Ok(()) };
         let Content::File { size, packed, .. } = &node.content else { return Ok(()) };
@@ -154,7 +154,7 @@ impl<'a> Writer<'a> {
         others.iter().try_for_each(|(to, node)| self.link(EntryType::Link, to, first, node))
     }
 
-    /// A member of an archive that is unpacked keeps its owner.
+    /// A member of an unpacked archive keeps its owner.
     fn unpacked(&mut self, root: &str, member: Member, content: &mut dyn Read) -> Result<()> {
         if member.path.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What is in a context, by path. Pure.
+//! The files of a context, by path. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,15 +8,15 @@ use crate::Result;
 use crate::members::Member;
 use crate::names::Names;
 
-/// How many links are followed from one path.
+/// The most links to follow from one path.
 const MAX_HOPS: usize = 40;
 
-/// What is at a path.
+/// The content at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A file.
     File {
-        /// The member of the archive that holds it.
+        /// Number of its member in the archive.
         ordinal: usize,
         /// Its bytes.
         size: u64,
@@ -29,7 +29,7 @@ pub enum Content {
     Symlink(String),
 }
 
-/// Something in a context.
+/// An entry of a context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// What it is.
@@ -40,7 +40,7 @@ pub struct Node {
     pub mtime: u64,
 }
 
-/// What is in a context, by path.
+/// The files of a context, by path.
 #[derive(Debug, Default)]
 pub struct Tree {
     nodes: BTreeMap<String, Node>,
@@ -48,13 +48,13 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Adds what a member is. One of the same path takes the place of an earlier one.
+    /// Adds a member. A later one replaces an earlier one with the same path.
     pub fn add(&mut self, content: Content, member: Member) -> Result<()> {
         if member.path.is_empty() {
             return Ok(());
         }
         let mut above = member.path.as_str();
-        // Directories need not be members themselves.
+        // Parent directories need not be members themselves.
         while let Some((parent, _)) = above.rsplit_once('/') {
             above = parent;
             if self.nodes.contains_key(parent) {
@@ -76,11 +76,12 @@ impl Tree {
         self.nodes.get(path).map(|node| node.content.clone()).filter(|content| matches!(content, Content::File { .. }))
     }
 
-    /// Takes out what is to be left out, each path asked for once. A directory stays for what is kept in it.
+    /// Removes paths that the caller excludes; asks for each path at most once. A directory stays if something in it
+    /// stays.
     pub fn leave_out(&mut self, mut leaves_out: impl FnMut(&str) -> bool) {
         let mut needed = BTreeSet::new();
         let mut kept = Vec::with_capacity(self.nodes.len());
-        // What lies in a directory comes after it.
+        // In reverse order, the content of a directory comes before it.
         for path in self.nodes.keys().rev() {
             let keep = needed.contains(path.as_str()) || !leaves_out(path);
             if let Some((parent, _)) = path.rsplit_once('/').filter(|_| keep) {
@@ -91,12 +92,12 @@ impl Tree {
         self.nodes.retain(|_, _| kept.pop().unwrap_or_default());
     }
 
-    /// What is at a path.
+    /// The entry at a path.
     pub fn get(&self, path: &str) -> Option<&Node> {
         self.nodes.get(path)
     }
 
-    /// The paths that a pattern stands for; the empty one is the root.
+    /// The paths that match a pattern; the empty one is the root.
     pub fn matching(&self, pattern: &Pattern) -> Vec<String> {
         if pattern.is_root() {
             return vec![String::new()];
@@ -107,7 +108,7 @@ impl Tree {
         }
     }
 
-    /// The path that a path leads to by links, each resolved within the context; none if nothing is there.
+    /// The path after following links, each resolved within the context; none if nothing is there.
     pub fn resolve(&self, path: &str) -> Option<String> {
         let mut left = path.split('/').rev().map(ToOwned::to_owned).collect::<Vec<_>>();
         let mut at: Vec<String> = Vec::new();
@@ -140,7 +141,7 @@ impl Tree {
         Some(at.join("/"))
     }
 
-    /// Everything below a directory, by its path from there.
+    /// Everything below a directory, by its path relative to it.
     pub fn below<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, &'a Node)> {
         let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
         let from = self.nodes.range(prefix.clone()..);
@@ -205,7 +206,7 @@ mod tests {
             ignore.leaves_out(path)
         });
         asked.sort();
-        // What is needed for something in it is not asked for.
+        // A directory whose content stays is not asked for.
         assert_eq!(asked, ["a/b", "a/c", "n", "n/x", "n/x/y", "z.md"]);
         assert_eq!(tree.below("").map(|(path, _)| path).collect::<Vec<_>>(), ["a", "a/c"]);
         assert_eq!(tree.matching(&Pattern::parse("*/c").unwrap()), ["a/c"]);

@@ -1,4 +1,4 @@
-//! What a registry asks for, and what an operator has to give.
+//! The authorization that a registry asks for, and the credentials that an operator has.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,22 +10,22 @@ use serde::Deserialize;
 
 use crate::{Error, Result};
 
-/// How a registry wants to be asked.
+/// The authorization that a registry asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Challenge {
     /// With a name and a password.
     Basic,
-    /// With a token that is fetched elsewhere.
+    /// With a token from another address.
     Bearer {
-        /// Where.
+        /// That address.
         realm: String,
-        /// For whom.
+        /// The service that the token is for.
         service: Option<String>,
     },
 }
 
 impl Challenge {
-    /// Reads `WWW-Authenticate`; a token is preferred.
+    /// Parses `WWW-Authenticate`; prefers a token.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let texts = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
         let challenges = texts.filter_map(Self::parse).collect::<Vec<_>>();
@@ -46,7 +46,7 @@ impl Challenge {
     }
 }
 
-/// `name="value", name=value`; in quotes a comma and an escaped quote are part of the value.
+/// Parses `name="value", name=value`; in quotes a comma and an escaped quote are part of the value.
 fn parameters(text: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut rest = text;
@@ -72,7 +72,7 @@ fn parameters(text: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// Reads a token's answer.
+/// The token in an answer.
 pub fn token(bytes: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Token {
@@ -89,7 +89,7 @@ pub fn token(bytes: &[u8]) -> Option<String> {
 pub struct Login(String);
 
 impl Login {
-    /// What `Authorization` says.
+    /// The value of `Authorization`.
     pub fn basic(&self) -> String {
         format!("Basic {}", self.0)
     }
@@ -101,15 +101,15 @@ impl fmt::Debug for Login {
     }
 }
 
-/// What an operator has for registries.
+/// An operator's credentials for registries.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials(BTreeMap<String, Login>);
 
 impl Credentials {
-    /// Reads what `docker login` writes to `config.json`.
+    /// Parses the `config.json` that `docker login` writes.
     ///
     /// # Errors
-    /// It is no such file, or refers to a helper program, which is not run.
+    /// The text has another form, or refers to a helper program, which Berth does not run.
     pub fn from_docker_config(text: &str) -> Result<Self> {
         #[derive(Deserialize)]
         struct Config {
@@ -146,13 +146,13 @@ impl Credentials {
         Ok(Self(logins))
     }
 
-    /// What there is for a registry.
+    /// The login for a registry.
     pub fn find(&self, registry: &str) -> Option<&Login> {
         self.0.get(&host(registry))
     }
 }
 
-/// The host of a key, which Docker writes as an address for its own registry.
+/// The host of a key; for its own registry, Docker writes a URL.
 fn host(key: &str) -> String {
     let key = key.trim_start_matches("https://").trim_start_matches("http://");
     let host = key.split('/').next().unwrap_or_default().to_ascii_lowercase();

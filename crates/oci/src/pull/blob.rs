@@ -1,4 +1,4 @@
-//! One blob, from a registry into a store.
+//! Loads one blob from a registry into a store.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -14,11 +14,11 @@ use super::session::{Progress, Session};
 use crate::blobs::Sha;
 use crate::{Error, Result};
 
-/// How long to wait before looking again whether another pull is done with a blob.
+/// Pause before checking again whether another pull has finished a blob.
 const AGAIN: Duration = Duration::from_millis(200);
 
 impl Session<'_> {
-    /// Brings a blob into a store, unless it is there.
+    /// Loads a blob into a store, unless the store has it.
     pub(super) async fn blob(
         &self,
         sha: &Sha,
@@ -35,7 +35,7 @@ impl Session<'_> {
         if have < size {
             let response = self.ask(sha, have).await?;
             if have > 0 && !continues(&response, have) {
-                // The registry sends all of it, whatever it was asked for.
+                // The registry sends the whole blob, whatever range was asked for.
                 file.set_len(0)?;
                 std::io::Seek::rewind(&mut file)?;
                 (hasher, have) = (Sha256::new(), 0);
@@ -60,12 +60,13 @@ impl Session<'_> {
             return Err(Error::Unreachable("The registry broke off amid the image; try again to go on.".into()));
         }
         if have > size || Sha::finished(hasher) != *sha {
-            // Its lock is held until it is gone, though this pull be dropped meanwhile.
+            // The task holds the lock until the file is removed, even if this pull is dropped meanwhile.
             let discard = move || std::fs::remove_file(partial).map(|()| drop(file));
             tokio::task::spawn_blocking(discard).await.map_err(gone)??;
             return Err(sha.broken());
         }
-        // Its lock is held until it has its name: who opened it before takes it for their own otherwise.
+        // The task holds the lock until the file has its name: another pull that opened the file earlier would else use
+        // it.
         let keep = move || file.sync_all().and_then(|()| std::fs::rename(partial, place));
         Ok(tokio::task::spawn_blocking(keep).await.map_err(gone)??)
     }
@@ -82,7 +83,7 @@ impl Session<'_> {
     }
 }
 
-/// Whether an answer begins where it was asked to.
+/// Whether an answer begins at the requested byte.
 fn continues(response: &Response, have: u64) -> bool {
     let range = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     response.status() == StatusCode::PARTIAL_CONTENT && range.starts_with(&format!("bytes {have}-"))
@@ -92,15 +93,15 @@ fn gone(error: impl std::fmt::Display) -> Error {
     Error::Io(std::io::Error::other(error.to_string()))
 }
 
-/// Opens the file that a blob is loaded into, alone; none if the blob is there, perhaps by another pull meanwhile.
+/// Opens the file for loading a blob, exclusively; none if the store has the blob, perhaps by now from another pull.
 async fn claim(partial: &Path, place: &Path, size: u64) -> Result<Option<File>> {
     let is_there = || place.metadata().is_ok_and(|found| found.is_file() && found.len() == size);
     while !is_there() {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(partial)?;
         match file.try_lock() {
-            // Whoever had it gave it its name since.
+            // The former holder has meanwhile given the file its final name.
             Ok(()) if !is_at(&file, partial) => {}
-            // Whoever had it gave it its name before this one was made.
+            // The former holder finished the blob before this file was made.
             Ok(()) if is_there() => std::fs::remove_file(partial)?,
             Ok(()) => return Ok(Some(file)),
             Err(TryLockError::WouldBlock) => tokio::time::sleep(AGAIN).await,
@@ -110,13 +111,13 @@ async fn claim(partial: &Path, place: &Path, size: u64) -> Result<Option<File>> 
     Ok(None)
 }
 
-/// Whether a file is still what a path names.
+/// Whether a path still names this file.
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     matches!((file.metadata(), path.metadata()), (Ok(a), Ok(b)) if (a.dev(), a.ino()) == (b.dev(), b.ino()))
 }
 
-/// What is there of a blob, and its digest so far.
+/// The part of a blob that is already loaded, and its digest so far.
 fn resume(mut file: File, size: u64) -> Result<(File, Sha256, u64)> {
     let mut hasher = Sha256::new();
     let mut have = file.metadata()?.len();
@@ -137,7 +138,7 @@ fn resume(mut file: File, size: u64) -> Result<(File, Sha256, u64)> {
     Ok((file, hasher, have))
 }
 
-/// Puts a manifest that was verified into a store.
+/// Puts a verified manifest into a store.
 pub async fn keep(store: &Path, manifest: &(Sha, Vec<u8>)) -> Result<()> {
     let (sha, bytes) = (manifest.0.clone(), manifest.1.clone());
     let place = store.join(sha.path());

@@ -1,11 +1,11 @@
 //! Pulling an image from a registry into a store.
 //!
-//! A store is a folder with `blobs/sha256/`; several images share it. A blob is loaded into a file of its own beside
-//! its place, which a later pull goes on with, and gets its name when its digest is right.
+//! A store is a folder with `blobs/sha256/`; several images share it. A pull loads a blob into a separate file beside
+//! its final place. A later pull resumes that file, and the file gets its final name once its digest is right.
 //!
-//! The client is Berth's own, on `reqwest`: a tenant names the registry, and so decides whom this machine talks to.
-//! So every address is judged when a name is resolved and at every redirect, tokens are fetched under the same rule,
-//! and every answer is bounded. The published clients leave the first to a fixed HTTP client and the second out.
+//! The client is Berth's own, on `reqwest`: a tenant names the registry, and so decides to whom this machine talks. So
+//! Berth judges every address when a name is resolved and at every redirect, fetches tokens under the same rule, and
+//! bounds every answer. The published clients leave the first to a fixed HTTP client and the second out.
 
 mod auth;
 mod blob;
@@ -24,15 +24,15 @@ pub use reach::{Judge, Registries};
 use session::Session;
 pub use session::{Progress, Puller};
 
-/// How long a connection may take to come about.
+/// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long a registry may say nothing.
+/// How long a registry may be silent.
 const SILENCE: Duration = Duration::from_mins(1);
 impl Puller {
-    /// A client for registries that may be reached, with an operator's credentials.
+    /// A client for the permitted registries, with an operator's credentials.
     ///
     /// # Errors
-    /// No HTTP client can be made, for instance without certificates to trust.
+    /// The HTTP client cannot be made, for instance because there are no trusted certificates.
     pub fn new(registries: Registries, credentials: Credentials) -> Result<Self> {
         let client = Client::builder()
             .user_agent("berth")
@@ -40,18 +40,18 @@ impl Puller {
             .read_timeout(SILENCE)
             .dns_resolver(registries.resolver())
             .redirect(registries.redirects())
-            // Addresses are judged where names are resolved: a proxy of the environment would do that elsewhere.
+            // Addresses are judged where names are resolved; a proxy from the environment would resolve them elsewhere.
             .no_proxy()
             .build()
             .map_err(|error| Error::Unreachable(format!("There is no HTTP client: {error}.")))?;
         Ok(Self { client, registries, credentials })
     }
 
-    /// Pulls an image for linux/amd64 into a store; gives the digest of its manifest, for [`crate::Image::in_store`].
+    /// Pulls an image for linux/amd64 into a store; returns the digest of its manifest, for [`crate::Image::in_store`].
     /// All its blobs together may have `most` bytes.
     ///
     /// # Errors
-    /// The reference makes no sense, the registry does not give the image or not whole, or it is too large.
+    /// The reference is malformed, the registry does not give the complete image, or the image is too large.
     pub async fn pull(
         &self,
         reference: &str,
@@ -85,7 +85,7 @@ impl Puller {
     }
 }
 
-/// Reads a reference such as `debian:12`; Docker's own registry is meant where none is named.
+/// Parses a reference such as `debian:12`; without a registry it means Docker's own.
 fn parse_reference(text: &str) -> Result<Reference> {
     text.parse::<Reference>().map_err(|error| {
         let text = text.chars().take(200).collect::<String>();

@@ -1,4 +1,4 @@
-//! Which registries may be reached, and at which addresses.
+//! Which registries a pull may reach, and at which addresses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use reqwest::{Url, dns};
 
 use crate::{Error, Result};
 
-/// How many redirects are followed: registries send to where blobs are kept.
+/// The most redirects to follow: registries redirect to the stores of their blobs.
 const MAX_REDIRECTS: usize = 5;
 
-/// Whether an address may be reached.
+/// Whether a pull may reach an address.
 pub type Judge = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
-/// Which registries may be reached.
+/// The registries that a pull may reach.
 #[derive(Clone)]
 pub struct Registries {
     judge: Judge,
-    /// Hosts and ports that an operator vouches for, whatever their addresses.
+    /// Hosts and ports that an operator trusts, whatever their addresses.
     trusted: Arc<[(String, u16)]>,
-    /// Those of them that are spoken to without TLS, as they are named.
+    /// Those of them that speak without TLS, as configured.
     plain: Arc<[String]>,
 }
 
@@ -34,12 +34,12 @@ impl Default for Registries {
 }
 
 impl Registries {
-    /// The registries whose addresses a judge lets through.
+    /// The registries at addresses that a judge permits.
     pub fn new(judge: Judge) -> Self {
         Self { judge, trusted: Arc::new([]), plain: Arc::new([]) }
     }
 
-    /// Vouches for registries, `host[:port]`, at any address; those in `plain` are spoken to without TLS.
+    /// Trusts registries, `host[:port]`, at any address; those in `plain` speak without TLS.
     #[must_use]
     pub fn trusting(mut self, trusted: &[String], plain: &[String]) -> Self {
         let place = |(registry, scheme): (&String, &str)| place(&Url::parse(&format!("{scheme}://{registry}/")).ok()?);
@@ -49,7 +49,7 @@ impl Registries {
         self
     }
 
-    /// Where a registry is asked.
+    /// The base URL of a registry.
     pub(super) fn base(&self, registry: &str) -> Result<Url> {
         let registry = if registry == "index.docker.io" { "registry-1.docker.io" } else { registry };
         let scheme = if self.plain.iter().any(|plain| plain == registry) { "http" } else { "https" };
@@ -59,9 +59,9 @@ impl Registries {
         Ok(url)
     }
 
-    /// Where a registry says that tokens are.
+    /// The URL at which a registry offers tokens.
     pub(super) fn realm(&self, registry: &Url, text: &str) -> Result<Url> {
-        let url = Url::parse(text).map_err(|_| Error::Refused("The registry names no place for tokens.".into()))?;
+        let url = Url::parse(text).map_err(|_| Error::Refused("The registry names no address for tokens.".into()))?;
         if url.scheme() != "https" && url.scheme() != registry.scheme() {
             return Err(Error::Refused("The registry wants its tokens fetched without TLS.".into()));
         }
@@ -69,7 +69,7 @@ impl Registries {
         Ok(url)
     }
 
-    /// Whether an address of the web may be asked. Names are judged by the addresses that they resolve to.
+    /// Whether a pull may ask this URL. A name is judged by the addresses to which it resolves.
     fn admit(&self, url: &Url) -> Result<()> {
         let refused = || Error::Refused(format!("'{url}' is no address of a registry."));
         let (host, port) = place(url).filter(|_| matches!(url.scheme(), "https" | "http")).ok_or_else(refused)?;
@@ -77,7 +77,7 @@ impl Registries {
             return Ok(());
         }
         let address = host.trim_matches(['[', ']']).parse::<IpAddr>().ok();
-        // What is vouched for is one port, not everything on its host.
+        // The operator trusts one port, not everything on its host.
         if self.vouched(&host) || address.is_some_and(|address| !(self.judge)(address)) {
             return Err(Error::Refused(internal(&host)));
         }
@@ -117,12 +117,12 @@ fn internal(host: &str) -> String {
     format!("{host} is no registry of the outside world; ask the operator to allow it.")
 }
 
-/// Why something is not asked, amid an error of the client.
+/// Why Berth does not ask an address, inside an error of the client.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refusal(String);
 
-/// The reason within an error of the client, if it is one of ours.
+/// The refusal inside an error of the client, if it is one of ours.
 pub(super) fn refusal(error: &reqwest::Error) -> Option<String> {
     let mut source = std::error::Error::source(error);
     while let Some(inner) = source {
@@ -134,7 +134,7 @@ pub(super) fn refusal(error: &reqwest::Error) -> Option<String> {
     None
 }
 
-/// Resolves names, and leaves addresses out that may not be reached.
+/// Resolves names, and removes forbidden addresses.
 struct Resolver(Registries);
 
 impl Resolve for Resolver {

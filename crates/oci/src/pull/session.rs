@@ -1,4 +1,4 @@
-//! A pull from one repository: what is asked of its registry, with what that asks for first.
+//! A pull from one repository: its requests, with the authorization that the registry asks for.
 
 use futures::StreamExt;
 use oci_spec::image::{ImageIndex, ImageManifest};
@@ -12,20 +12,20 @@ use crate::blobs::Sha;
 use crate::image::{is_index, parse, pick};
 use crate::{Error, MAX_DOCUMENT, Reference, Result};
 
-/// Manifests that are asked for on the way to one: indexes may lie within each other.
+/// The most manifests to fetch on the way to one: indexes may nest.
 const MAX_STEPS: usize = 4;
-/// What a registry may answer with.
+/// Types of answers that a registry may give.
 const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
                         application/vnd.docker.distribution.manifest.list.v2+json, \
                         application/vnd.docker.distribution.manifest.v2+json";
 
-/// How an image comes without its registry.
+/// How to get an image to Berth without its registry.
 const SEND: &str = "send it as an archive, by 'docker save IMAGE -o image.tar' and '--image-file image.tar'";
 
-/// What is told while an image is pulled.
+/// Progress of a pull.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// A blob begins, or goes on where it broke off, or is there already.
+    /// A blob starts, resumes, or is already there.
     Blob {
         /// Its digest.
         digest: String,
@@ -46,12 +46,12 @@ pub(super) struct Session<'a> {
     pub(super) puller: &'a Puller,
     base: Url,
     repository: String,
-    /// What `Authorization` says, once the registry asked for it.
+    /// The value of `Authorization`, once the registry has asked for it.
     authorization: Mutex<Option<String>>,
 }
 
 impl<'a> Session<'a> {
-    /// Begins one.
+    /// Begins a session.
     pub(super) fn begin(puller: &'a Puller, reference: &Reference) -> Result<Self> {
         let base = puller.registries.base(reference.resolve_registry())?;
         let repository = reference.repository().to_owned();
@@ -63,7 +63,7 @@ impl<'a> Session<'a> {
         self.base.join(&path).map_err(|_| Error::invalid("The image's name makes no address; check it."))
     }
 
-    /// Sends a request, with what the registry asks for to authorize it.
+    /// Sends a request, with the authorization that the registry asks for.
     pub(super) async fn send(&self, request: impl Fn() -> RequestBuilder) -> Result<Response> {
         let attempt = async || {
             let known = self.authorization.lock().await.clone();

@@ -30,7 +30,7 @@ fn select(context: &Context, instruction: &str, directory: bool) -> Result<Vec<u
     Ok(out)
 }
 
-/// Paths and contents of what an instruction copies.
+/// Paths and contents of the files that an instruction copies.
 fn copied(entries: &[Entry<'_>], instruction: &str) -> Vec<(String, String)> {
     let (_archive, context) = context_of(&tar(entries));
     let out = select(&context.unwrap(), instruction, false).unwrap_or_else(|error| panic!("{instruction}: {error}"));
@@ -195,7 +195,7 @@ fn a_file_that_goes_to_several_places_is_written_once() {
 
 #[test]
 fn everything_that_is_read_of_an_archive_within_is_counted() {
-    // Members without content are no bytes of files, but read all the same.
+    // Members without content count no bytes of files, but the archive is read all the same.
     let blocks = usize::try_from(MOST).unwrap() / 512;
     for (count, fine) in [(blocks - 10, true), (blocks + 10, false)] {
         let inner = gzip(&tar(&vec![directory("d"); count]));
@@ -230,7 +230,7 @@ fn a_context_is_bounded_without_its_compression() {
     let bytes = tar(&[file("zeros", &vec![0; 1 << 20])]);
     let archive = NamedTempFile::new().unwrap();
     std::fs::write(archive.path(), gzip(&bytes)).unwrap();
-    // The end of an archive is two blocks, which nobody has to read.
+    // The end of an archive is two blocks, which need not be read.
     assert!(Context::open(archive.path(), bytes.len() as u64).is_ok());
     assert!(matches!(Context::open(archive.path(), 1 << 20), Err(Error::TooLarge(_))));
     // A long name that would fill the memory.
@@ -266,7 +266,7 @@ fn paths_and_what_links_lead_to_are_bounded() {
 
 #[test]
 fn names_cannot_fill_the_memory() {
-    // Each path has 4095 bytes and 63 directories above it; with every name 64 bytes are counted.
+    // Each path has 4095 bytes and 63 parent directories; every name counts 64 bytes more.
     let path = |n: usize| format!("{n:063}{}", format!("/{}", "p".repeat(63)).repeat(63));
     let paths = (0..500).map(path).collect::<Vec<_>>();
     let entries = paths.iter().map(|path| file(path, b"")).collect::<Vec<_>>();
@@ -274,7 +274,7 @@ fn names_cannot_fill_the_memory() {
     let most = (64 << 20) / each;
     assert!(context_of(&tar(&entries[..most])).1.is_ok());
     assert!(matches!(context_of(&tar(&entries[..=most])).1, Err(Error::TooLarge(_))));
-    // What is copied is counted as often as it is.
+    // A member counts as often as it is copied.
     let (_archive, context) = context_of(&tar(&entries[..most * 2 / 3]));
     let context = context.unwrap();
     assert!(context.look_for(&copy("COPY . /x/")).is_ok());

@@ -1,4 +1,4 @@
-//! Images and archives made in memory.
+//! Images and archives, made in memory.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -37,7 +37,7 @@ pub fn directory(path: &str) -> Entry<'_> {
     (EntryType::Directory, path, b"", 0o755)
 }
 
-/// An archive. Paths are written as they are, also those that no honest archive has.
+/// An archive. It contains paths as given, even those that no honest archive has.
 pub fn tar(entries: &[Entry<'_>]) -> Vec<u8> {
     let mut builder = Builder::new(Vec::new());
     for (kind, path, content, mode) in entries {
@@ -65,7 +65,7 @@ pub fn tar(entries: &[Entry<'_>]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// What an archive holds: type, path, content or target, permissions, user.
+/// The content of an archive: type, path, content or target, permissions, user.
 pub fn untar(bytes: &[u8]) -> Vec<(EntryType, String, String, u32, u64)> {
     let mut archive = tar::Archive::new(bytes);
     let entries = archive.entries().unwrap().map(|entry| {
@@ -81,11 +81,11 @@ pub fn untar(bytes: &[u8]) -> Vec<(EntryType, String, String, u32, u64)> {
     entries.collect()
 }
 
-/// An image in parts, to be written in several forms.
+/// The parts of an image, for writing it in several forms.
 pub struct Parts {
     /// Layers without compression.
     pub layers: Vec<Vec<u8>>,
-    /// The same as they are kept.
+    /// The same in their stored form.
     pub blobs: Vec<Vec<u8>>,
     pub config: Vec<u8>,
     pub manifest: Vec<u8>,
@@ -143,13 +143,13 @@ impl Parts {
         std::fs::write(folder.join("index.json"), index(entries)).unwrap();
     }
 
-    /// What `docker save` wrote before it wrote layouts.
+    /// The form that `docker save` wrote before it wrote layouts.
     pub fn saved(&self, tag: &str) -> Vec<u8> {
         let config = format!("{}.json", &sha(&self.config)[7..]);
         let names = (0..self.layers.len()).map(|index| format!("{index}/layer.tar")).collect::<Vec<_>>();
         let manifest = json!([{"Config": config, "RepoTags": [tag], "Layers": names}]).to_string();
         let mut entries = vec![file("manifest.json", manifest.as_bytes()), file(&config, &self.config)];
-        // The second layer is a link to where it really is, as old versions wrote it.
+        // The second layer is a link to its real place, as old versions wrote it.
         for (index, (name, layer)) in names.iter().zip(&self.layers).enumerate() {
             if index == 1 {
                 entries.push(link(name, "../elsewhere/layer.tar"));
@@ -175,7 +175,7 @@ pub fn index(entries: &[Value]) -> Vec<u8> {
     json!({"schemaVersion": 2, "mediaType": kind, "manifests": entries}).to_string().into_bytes()
 }
 
-/// An image of three layers, each compressed in another way.
+/// An image of three layers, each with another compression.
 pub fn image() -> Parts {
     Parts::new(vec![
         tar(&[directory("etc"), file("etc/a", b"one")]),

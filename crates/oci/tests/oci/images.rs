@@ -81,7 +81,7 @@ fn the_platform_decides_and_there_is_one_image() {
     let saved = |tag: &str| json!({"Config": "a", "RepoTags": [tag], "Layers": []});
     let several = json!([saved("other:2"), saved("app:1")]);
     let path = folder.path().join("several.tar");
-    for (manifest, says) in [(several, "other:2, app:1"), (json!([]), "not one image")] {
+    for (manifest, says) in [(several, "other:2, app:1"), (json!([]), "exactly one image")] {
         std::fs::write(&path, tar(&[file("manifest.json", manifest.to_string().as_bytes())])).unwrap();
         assert!(refusal(&path).contains(says), "{says}");
     }
@@ -120,7 +120,7 @@ fn what_is_damaged_or_missing_is_told() {
     let layout = folder.path().join("layout");
     parts.layout(&layout, &[parts.entry("amd64", "")]);
     let image = open(&layout).unwrap();
-    // A blob that decodes to the same layer, but is another blob.
+    // Another blob that decodes to the same layer.
     let path = layout.join(blob_path(&parts.blobs[0]));
     for (bytes, says) in [
         ([parts.blobs[0].clone(), vec![0]].concat(), "damaged"),

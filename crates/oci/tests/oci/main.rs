@@ -1,4 +1,4 @@
-//! Images, contexts and registries as people have them, read through the crate's front door.
+//! Real-world images, contexts and registries, read through the crate's public API.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may end with a panic")]
 

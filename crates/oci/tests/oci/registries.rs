@@ -1,4 +1,4 @@
-//! A registry on the loopback, with the manners of real ones.
+//! A fake registry on the loopback that behaves like real ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,14 +21,14 @@ const MOST: u64 = 10 << 20;
 struct Registry {
     manifests: BTreeMap<String, Vec<u8>>,
     blobs: BTreeMap<String, Vec<u8>>,
-    /// Whether a token is needed, and what buys it.
+    /// Whether requests need a token, and the credentials that buy it.
     token: bool,
     login: Option<&'static str>,
     /// Bytes after which a blob breaks off, once.
     cut: Option<usize>,
-    /// Where blobs are sent for.
+    /// Redirects requests for blobs to this URL.
     redirect: Option<String>,
-    /// A place for tokens that is not its own.
+    /// Names this URL for tokens, instead of its own.
     realm: Option<String>,
     ignore_ranges: bool,
     asked: Vec<String>,
@@ -208,7 +208,7 @@ async fn a_pull_goes_on_where_it_broke_off() {
         assert_eq!(asked.into_iter().find(|asked| asked.starts_with(&path)), expected);
         assert_eq!(stored(&served), 5);
     }
-    // What was damaged before it broke off is loaded anew the next time.
+    // A blob that was damaged before the connection broke is loaded anew the next time.
     let served = Served::start(&parts).await;
     let folder = served.store.path().join("blobs/sha256");
     std::fs::create_dir_all(&folder).unwrap();
@@ -225,7 +225,7 @@ async fn an_answer_that_breaks_off_is_told() {
     served.pull("x/y:1").await.unwrap();
 }
 
-// Several times, because who looks in the moment in which another gives a blob its name is found in some only.
+// Several times, because only some runs hit the moment in which another pull gives a blob its name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn several_pulls_share_a_store() {
     let parts = image();
@@ -252,7 +252,7 @@ async fn damage_and_lies_are_found() {
     other[20] ^= 1;
     served.with(|registry| drop(registry.blobs.insert(digest.clone(), other)));
     assert!(served.pull("x/y:1").await.err().unwrap().to_string().contains("damaged"));
-    // Longer than it said, and then for ever.
+    // Longer than announced, and then without an end.
     served.with(|registry| drop(registry.blobs.insert(digest.clone(), vec![0; 1 << 20])));
     assert!(served.pull("x/y:1").await.err().unwrap().to_string().contains("damaged"));
     served.with(|registry| drop(registry.blobs.insert(digest.clone(), parts.blobs[0].clone())));
@@ -305,13 +305,13 @@ async fn nobody_is_sent_into_the_host_or_its_network() {
     assert!(matches!(served.pull("x/y:1").await, Err(Error::Refused(_))));
 }
 
-/// A proxy would resolve names that nobody judged. The environment is set for a process of its own.
+/// A proxy would resolve names that Berth has not judged. The test sets the environment for a process of its own.
 #[test]
 fn proxies_of_the_environment_are_not_asked() {
     let mut pull = std::process::Command::new(std::env::current_exe().unwrap());
     pull.args(["--exact", "registries::an_image_is_pulled_once"]);
     for name in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
-        // Nobody listens there.
+        // Nothing listens there.
         pull.env(name, "http://127.0.0.1:1");
     }
     let done = pull.env_remove("no_proxy").env_remove("NO_PROXY").env_remove("REQUEST_METHOD").output().unwrap();
