@@ -1,4 +1,4 @@
-//! Requests: reading beside an empty route, lists beside their size, durable creations.
+//! Requests: reads beside an empty route, lists of different sizes, durable creations.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -12,12 +12,12 @@ use crate::load::{each, rate, request};
 use crate::process::{Running, median};
 use crate::report::{Bound, Report};
 
-/// How long each rate is taken.
+/// How long each rate is measured.
 const TIME: Duration = Duration::from_secs(3);
-/// Pairs of which the middle counts.
+/// Pairs of measurements; the median counts.
 const ROUNDS: usize = 3;
 
-/// The service of another process, and where it answers.
+/// A service in another process, and its address.
 pub struct Service {
     pub process: Running,
     pub base: String,
@@ -25,7 +25,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts one on a folder.
+    /// Starts a service on a folder.
     pub fn start(folder: &Path, machines: usize) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("simulated-service").arg(folder).arg(machines.to_string());
@@ -36,7 +36,7 @@ impl Service {
         Ok(Self { process, base, lines })
     }
 
-    /// The next line it says.
+    /// The next line of its output.
     pub fn says(&mut self) -> Result<String> {
         Ok(self.lines.next().context("a line")??)
     }

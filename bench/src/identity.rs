@@ -1,4 +1,4 @@
-//! Identity: what checking a credential costs, logins, and what others feel of them.
+//! Identity: the cost of checking a credential, of logins, and of logins for other callers.
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,11 @@ use crate::process::{median, percentile};
 use crate::report::{Bound, Report};
 
 const PASSWORD: &str = "a quiet harbour at night";
-/// Checks of one figure.
+/// Number of checks for one figure.
 const CHECKS: u32 = 200_000;
 /// How long logins are counted.
 const TIME: Duration = Duration::from_secs(5);
-/// Logins of which the middle counts.
+/// Logins of each kind; the median counts.
 const PAIRS: usize = 60;
 
 pub async fn run(report: &mut Report) -> Result<()> {
@@ -64,7 +64,7 @@ fn cpu() -> f64 {
     seconds
 }
 
-/// Password logins a second, and what a reader beside them waits.
+/// Password logins a second, and the wait of a reader beside them.
 async fn logins(report: &mut Report, service: &Service, admin: &Caller) -> Result<()> {
     let body = json!({"email": "admin@example.com", "password": PASSWORD}).to_string();
     let login = request("POST", "/api/v1/auth/login", "", &body);
@@ -81,7 +81,8 @@ async fn logins(report: &mut Report, service: &Service, admin: &Caller) -> Resul
     Ok(())
 }
 
-/// Whether the time of a login tells that there is an account. Taken in turns, so that noise is shared.
+/// Whether the time of a login reveals that an account exists. Takes turns between both kinds, so that they share
+/// noise.
 async fn enumeration(report: &mut Report, admin: &Caller) -> Result<()> {
     let (mut known, mut unknown) = (Vec::new(), Vec::new());
     for pair in 0..PAIRS {

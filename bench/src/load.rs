@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 /// Connections at a time.
 const CONNECTIONS: usize = 16;
-/// Between two requests whose time is taken.
+/// Pause between two timed requests.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Requests per second over `time`, all of them answered with `status`.
@@ -38,7 +38,7 @@ pub async fn rate(address: &str, request: String, status: u16, time: Duration) -
     Ok(total / began.elapsed().as_secs_f64())
 }
 
-/// Milliseconds of one request after another over `time`, with a pause between that leaves the others room.
+/// Milliseconds of one request after another over `time`, with a pause in between that leaves room for other load.
 pub async fn latencies(address: &str, request: &str, status: u16, time: Duration) -> Result<Vec<f64>> {
     let mut connection = Connection::open(address).await?;
     let (began, mut all) = (Instant::now(), Vec::new());
@@ -52,7 +52,7 @@ pub async fn latencies(address: &str, request: &str, status: u16, time: Duration
     Ok(all)
 }
 
-/// Sends a number of requests, each made for its number; how many a second.
+/// Sends `number` requests, each made for its number; returns how many a second.
 pub async fn each(address: &str, number: usize, request: impl Fn(usize) -> String, status: u16) -> Result<f64> {
     let requests: Arc<Vec<String>> = Arc::new((0..number).map(request).collect());
     let began = Instant::now();
@@ -87,7 +87,7 @@ impl Connection {
         Ok(Self { stream, buffer: vec![0; 256 * 1024] })
     }
 
-    /// Sends a request and reads the whole answer; its status.
+    /// Sends a request and reads the whole answer; returns its status.
     async fn ask(&mut self, request: &[u8]) -> Result<u16> {
         self.stream.write_all(request).await?;
         let mut filled = 0;

@@ -27,7 +27,7 @@ pub async fn run(report: &mut Report) -> Result<()> {
     debian(report, &service, &caller, &key).await
 }
 
-/// A key pair in the service's folder; the public key.
+/// Makes a key pair in the service's folder; returns the public key.
 fn key(service: &Service) -> Result<String> {
     let file = service.dir.path().join("key");
     let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&file).status()?;
@@ -69,7 +69,7 @@ fn body(name: &str, image: &str, size: &str, key: &str) -> Value {
     body
 }
 
-/// A machine of the service: what it was started with.
+/// A machine of the service, with its arguments.
 struct Machine {
     id: String,
     arguments: Vec<String>,
@@ -90,7 +90,7 @@ async fn create(service: &Service, caller: &Caller, body: Value) -> Result<Machi
     Ok(Machine { id, arguments: arguments.collect(), ssh: vm["ssh"].clone(), running, began })
 }
 
-/// Where bare QEMU leaves its sockets: in the machine's own folder the service would find it, and end it.
+/// Where bare QEMU has its sockets: in the machine's own folder the service would find the process, and end it.
 fn bare_folder(service: &Service) -> std::path::PathBuf {
     service.dir.path().join("bare")
 }
@@ -115,7 +115,7 @@ fn bare(service: &Service, machine: &Machine, root: &Path) -> Result<Running> {
 async fn stop(service: &Service, caller: &Caller, machine: &Machine) {
     caller.act(&format!("/vms/{}/stop", machine.id)).await;
     if let Some(pid) = service.machine(&machine.id) {
-        // The measured part is over: nobody waits for the guest.
+        // The measured part is over: nothing needs the guest any more.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
     caller.reaches(&machine.id, "stopped").await;
@@ -133,7 +133,7 @@ fn clone_of(service: &Service, image: &str, to: &Path) -> Result<()> {
 async fn running(report: &mut Report, service: &Service, caller: &Caller, key: &str) -> Result<()> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let root = service.dir.path().join("bare.qcow2");
-    // The first one decides the acceleration and fills caches.
+    // The first round determines the acceleration and fills caches.
     for round in 0..8 {
         let machine = create(service, caller, body("bench", "micro", "tiny", key)).await?;
         stop(service, caller, &machine).await;
@@ -165,7 +165,7 @@ async fn greets(socket: &Path) -> bool {
     greeting.await.is_some()
 }
 
-/// Seconds from `began` until a login worked.
+/// Seconds from `began` until a login succeeded.
 async fn login(service: &Service, ssh: &Value, began: Instant) -> Result<f64> {
     let text = |name: &str| ssh[name].as_str().unwrap_or_default().to_owned();
     let port = u16::try_from(ssh["port"].as_u64().context("a port")?)?;
@@ -176,7 +176,7 @@ async fn login(service: &Service, ssh: &Value, began: Instant) -> Result<f64> {
             let mut bytes = [0; 4];
             stream.read_exact(&mut bytes).await.ok()
         };
-        // A connection from before the guest listened is slow to be tried again by QEMU's network.
+        // QEMU's network is slow to retry a connection from before the guest listened.
         let patience = (began.elapsed() / 4).clamp(Duration::from_millis(300), Duration::from_secs(5));
         matches!(timeout(patience, greeting).await, Ok(Some(_)))
     })

@@ -18,7 +18,7 @@ use report::Report;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // Both ends of a measurement run on a thread of their own choice.
+    // The two ends of a measurement run in processes of their own.
     match arguments.as_slice() {
         [first] if first == gateway::upstream::ARGUMENT => gateway::upstream::serve(),
         [first, work] if first == gateway::load::ARGUMENT => gateway::load::serve(work),
@@ -44,7 +44,7 @@ async fn benchmarks(arguments: &[String]) -> Result<()> {
             "gateway" => gateway::run(&mut report).await?,
             _ => machines::run(&mut report).await?,
         }
-        // What is measured is kept, whatever happens to the next group.
+        // Writes the results so far, whatever happens to the next group.
         report.write(folder)?;
     }
     Ok(())

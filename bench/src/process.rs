@@ -1,4 +1,4 @@
-//! What a process costs.
+//! The resources that a process uses.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ impl Running {
     }
 }
 
-/// Asks until it is so; how long that took since `began`.
+/// Asks until a check succeeds; returns the time since `began`.
 pub async fn until(began: Instant, what: &str, mut check: impl AsyncFnMut() -> bool) -> Result<Duration> {
     while !check().await {
         if began.elapsed() > Duration::from_mins(5) {
@@ -41,7 +41,7 @@ pub async fn until(began: Instant, what: &str, mut check: impl AsyncFnMut() -> b
     Ok(began.elapsed())
 }
 
-/// The middle of some figures.
+/// The median of some figures.
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or_default()
@@ -55,7 +55,7 @@ pub fn cpu(process: i32) -> f64 {
     f64::from(ticks) / 100.0
 }
 
-/// A process' share of memory, in MiB: pages that several map count for each with its part.
+/// A process' share of memory, in MiB: a page that several processes map counts for each with its part.
 pub fn pss(process: i32) -> Result<f64> {
     let rollup = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
     let line = rollup.lines().find_map(|l| l.strip_prefix("Pss:")).context("Pss")?;
@@ -63,7 +63,7 @@ pub fn pss(process: i32) -> Result<f64> {
     Ok(f64::from(kib) / 1024.0)
 }
 
-/// The figure that a part of all does not exceed.
+/// The figure that a given part of all figures does not exceed.
 pub fn percentile(figures: &[f64], part: f64) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);

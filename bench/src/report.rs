@@ -1,11 +1,11 @@
-//! The table and its machine.
+//! The table of results, and the machine it is from.
 
 use std::path::Path;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-/// The table: what this run measured, over what earlier runs of other groups did.
+/// The table: the results of this run, over those of earlier runs for other groups.
 #[derive(Serialize, Deserialize)]
 pub struct Report {
     machine: Vec<String>,
@@ -23,7 +23,7 @@ struct Row {
     detail: String,
 }
 
-/// What a figure should be.
+/// The bound of a figure.
 #[derive(Clone, Copy)]
 pub enum Bound {
     /// At least this.
@@ -33,7 +33,7 @@ pub enum Bound {
 }
 
 impl Report {
-    /// A report of this machine, with what was measured on one like it before.
+    /// A report for this machine, with earlier results of a like one.
     pub fn new(folder: &Path) -> Self {
         let earlier = std::fs::read(folder.join("latest.json")).ok();
         let earlier: Option<Self> = earlier.and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -42,7 +42,7 @@ impl Report {
         Self { machine, rows }
     }
 
-    /// Adds a figure, and says it at once.
+    /// Adds a figure, and prints it at once.
     pub fn add(&mut self, what: &str, value: f64, unit: &str, bound: Option<Bound>, detail: String) {
         let holds = bound.map(|bound| match bound {
             Bound::Least(least) => value >= least,

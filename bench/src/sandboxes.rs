@@ -1,4 +1,4 @@
-//! Sandboxes on real machines, as somebody with an API key sees them.
+//! Sandboxes on real machines, as a caller with an API key sees them.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +14,15 @@ use crate::process::{cpu, median, percentile, pss};
 use crate::report::{Bound, Report};
 use crate::service::program;
 
-/// One after another.
+/// Sandboxes made one after another.
 const ROUNDS: usize = 30;
-/// At the same moment.
+/// Sandboxes made at the same moment.
 const BURST: usize = 30;
-/// Before many at the same moment.
+/// Pause before many at the same moment.
 const QUIET: Duration = Duration::from_secs(15);
-/// Alive beside each other.
+/// Sandboxes alive at the same time.
 const ALIVE: usize = 100;
-/// What is moved into a sandbox and out of it.
+/// Bytes copied into a sandbox and out of it.
 const FILE: u32 = 64 << 20;
 /// MB that `seq 1000000` writes.
 const LINES: f64 = 6.888_896;
@@ -43,7 +43,7 @@ struct Bench {
     caller: Caller,
 }
 
-/// Runs a program again and again, and tells what it took in the middle, in milliseconds.
+/// Runs a program repeatedly, and prints the median time in milliseconds.
 const INSIDE: &str = "import subprocess, time
 times = []
 for _ in range(40):
@@ -51,7 +51,7 @@ for _ in range(40):
     subprocess.run(['/bin/true'])
     times.append((time.perf_counter() - began) * 1000)
 print(sorted(times)[20])";
-/// Writes a line each few milliseconds, for a second.
+/// Writes a line every few milliseconds, for a second.
 const TICKING: &str = "import time
 for number in range(300):
     print(number, flush=True)
@@ -61,7 +61,7 @@ impl Bench {
     async fn start(mut service: Service) -> Result<Self> {
         service.start();
         let caller = service.admin().await;
-        // The first one boots the template, which is done once.
+        // The first one boots the template, which happens once.
         caller
             .until("the template", |c| async move { c.get("/sandbox_templates/base").await.body["status"] == "ready" })
             .await;
@@ -89,7 +89,7 @@ impl Bench {
             .await;
     }
 
-    /// What a command took as its caller saw it, in milliseconds.
+    /// Time of a command for its caller, in milliseconds.
     async fn command(&self, id: &str, body: Value) -> Result<f64> {
         let began = Instant::now();
         let text = self.request(Method::POST, id, "commands").json(&body).send().await?.text().await?;
@@ -97,7 +97,7 @@ impl Bench {
         Ok(began.elapsed().as_secs_f64() * 1e3)
     }
 
-    /// What the same takes for a program inside.
+    /// Time of the same for a program inside.
     async fn inside(&self, id: &str) -> Result<f64> {
         let body = json!({"argv": ["python3", "-c", INSIDE]});
         let text = self.request(Method::POST, id, "commands").json(&body).send().await?.text().await?;
@@ -137,7 +137,7 @@ async fn creation(report: &mut Report, bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// Milliseconds that QEMU takes by itself to go on from a template's memory, on an empty layer.
+/// Milliseconds that QEMU alone takes to continue from a template's memory, on an empty layer.
 async fn bare_restore(bench: &Bench) -> Result<f64> {
     let id = bench.create().await?;
     let line = std::fs::read(format!("/proc/{}/cmdline", bench.process(&id)?))?;
@@ -184,7 +184,7 @@ fn layer(path: &str) -> Result<Layer> {
 }
 
 async fn burst(report: &mut Report, bench: &Bench) -> Result<()> {
-    // Long enough for the machines that are set aside.
+    // Long enough for the service to prepare spare machines.
     tokio::time::sleep(QUIET).await;
     let began = Instant::now();
     let all = (0..BURST).map(|_| bench.create());
@@ -232,7 +232,7 @@ async fn files(report: &mut Report, bench: &Bench, id: &str) -> Result<()> {
     output(report, bench, id, here).await
 }
 
-/// The same bytes as a command's output; and lines as events, which is what a program without a parser of frames reads.
+/// The same bytes as a command's output; and lines as events, for programs that do not parse frames.
 async fn output(report: &mut Report, bench: &Bench, id: &str, file: f64) -> Result<()> {
     let began = Instant::now();
     let request =
@@ -252,7 +252,7 @@ async fn output(report: &mut Report, bench: &Bench, id: &str, file: f64) -> Resu
     Ok(())
 }
 
-/// The longest silence of something that writes all the time, while the sandbox is forked and while it is not.
+/// The longest silence of a program that writes all the time, while the sandbox is forked and while it is not.
 async fn forks(report: &mut Report, bench: &Bench) -> Result<()> {
     let id = bench.create().await?;
     for (name, memory, bound) in [("its disk", false, 20.0), ("its memory", true, 60.0)] {
@@ -288,7 +288,7 @@ async fn silence(bench: &Bench, id: &str, fork: Option<bool>) -> Result<f64> {
     let listening = async {
         let (mut longest, mut last) = (0.0_f64, None::<Instant>);
         while let Some(chunk) = answer.chunk().await? {
-            // A program's first lines are slow by themselves.
+            // A program's first lines are always slow.
             if began.elapsed() > Duration::from_millis(400) && !chunk.starts_with(b":") {
                 let gap = last.map_or(0.0, |last| last.elapsed().as_secs_f64() * 1e3);
                 (longest, last) = (longest.max(gap), Some(Instant::now()));

@@ -1,4 +1,4 @@
-//! The service itself: how soon it is ready, what it costs to sit there, how fast it adopts.
+//! The service itself: how soon it is ready, what it costs when idle, how fast it adopts machines.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The service over an engine that only remembers, in a process of its own.
+//! The service over a simulated engine, in a process of its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use berth_server::config::{Config, Secret};
 use berth_testkit::{SimulatedEngine, SimulatedSandboxes};
 use tokio_util::sync::CancellationToken;
 
-/// Serves until its end; says where, and when it has looked at so many machines.
+/// Serves for ever; prints its address, and when it has looked at so many machines.
 pub async fn serve(folder: &Path, machines: usize) -> Result<()> {
     let began = Instant::now();
     let data = folder.to_string_lossy().into_owned();
     let mut config = Config::from_sources(None, |name| (name == "BERTH_DATA_DIR").then(|| data.clone()))?;
     config.admin_email = "admin@example.com".into();
     config.admin_password = Secret("a quiet harbour at night".into());
-    // What is measured is the hashing, not the bound on who guesses.
+    // The hashing is measured, not the limit for guessing.
     config.identity.logins_per_minute_per_address = u32::MAX;
     config.identity.hash_queue = 10_000;
     let engine = Arc::new(SimulatedEngine::default());

@@ -1,4 +1,4 @@
-//! Berth as it is used: the program itself with a data folder, a key, every limit, a price and metering.
+//! Berth as people use it: the program itself with a data folder, a key, every limit, a price and metering.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,9 +15,9 @@ use crate::service::program;
 
 const EMAIL: &str = "admin@example.com";
 const PASSWORD: &str = "a quiet harbour at night";
-/// A limit that is there and is never reached.
+/// A limit that exists and is never reached.
 const PLENTY: u32 = 1_000_000_000;
-/// Until a service that has just started sits still.
+/// How long a service that has just started takes to come to rest.
 const STILL: Duration = Duration::from_secs(5);
 
 /// A service on a folder.
@@ -27,7 +27,7 @@ pub struct Berth {
 }
 
 impl Berth {
-    /// One that has a model with this upstream.
+    /// A service with a model that has this upstream.
     pub fn new(folder: &Path, upstream: &str) -> Result<Self> {
         let folder = folder.join("berth");
         std::fs::create_dir_all(&folder)?;
@@ -39,7 +39,7 @@ impl Berth {
         Ok(Self { folder, address: free_address()? })
     }
 
-    /// Starts its process, and waits until it sits still.
+    /// Starts its process, and waits until it has come to rest.
     pub async fn launch(&self) -> Result<Running> {
         let mut command = Command::new(program()?);
         command.arg("serve").env("BERTH_DATA_DIR", &self.folder).env("BERTH_LISTEN", &self.address);
@@ -56,7 +56,7 @@ impl Berth {
         Ok(process)
     }
 
-    /// The system of a process, with a key and with limits.
+    /// The system under test for a process, with a key and with limits.
     pub async fn system(&self, process: Running, streams: u32) -> Result<System> {
         let base = format!("http://{}", self.address);
         let admin = Caller::login(&base, EMAIL, PASSWORD).await;

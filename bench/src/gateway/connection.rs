@@ -1,4 +1,4 @@
-//! A connection of the load: it looks at no more of an answer than whether it is one.
+//! A connection of the load: it only checks that an answer is one, and reads no more into it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -15,12 +15,12 @@ use super::upstream::Shape;
 const OK: &str = "200";
 /// Bytes that a slow reader reads at a time.
 const SIP: usize = 64;
-/// How often it does; no answer is as short as all of that.
+/// Number of such reads; every answer is longer.
 const SIPS: usize = 8;
-/// Before each time.
+/// Pause before each read.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A connection; dropped, it is closed.
+/// A connection. Dropping it closes it.
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -48,14 +48,14 @@ impl Connection {
         Ok(self.stream.write_all(request.as_bytes()).await?)
     }
 
-    /// Reads behind what is there; how much is there then.
+    /// Reads more behind the filled part; returns the new size of that part.
     async fn more(&mut self, filled: usize) -> Result<usize> {
         let read = self.stream.read(&mut self.buffer[filled..]).await?;
         ensure!(read > 0, "an answer was cut, or is longer than {} bytes", self.buffer.len());
         Ok(filled + read)
     }
 
-    /// Reads until all of an answer is there.
+    /// Reads until an answer is complete.
     async fn rest(&mut self, end: usize, mut filled: usize) -> Result<()> {
         while filled < end {
             filled = self.more(filled).await?;
@@ -63,7 +63,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Fails where the first bytes that are there are not those of an answer with this status.
+    /// Fails if the bytes are not the beginning of an answer with this status.
     fn must_be(&self, status: &str, filled: usize) -> Result<()> {
         if !self.buffer[9..].starts_with(status.as_bytes()) {
             bail!("answered {}", String::from_utf8_lossy(&self.buffer[..filled.min(1000)]));
@@ -71,8 +71,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a request and reads the head of its answer, which must have this status; bytes of the head, and of all
-    /// that is there.
+    /// Sends a request and reads the head of its answer, which must have this status. Returns the size of the head, and
+    /// of everything read.
     async fn answered(&mut self, request: &str, status: &str) -> Result<(usize, usize)> {
         self.send(request).await?;
         let mut filled = 0;
@@ -84,8 +84,8 @@ impl Connection {
         }
     }
 
-    /// Sends a request and reads the head of its answer, which must be a good one; bytes of the head, and of all that
-    /// is there.
+    /// Sends a request and reads the head of its answer, which must be a good one. Returns the size of the head, and of
+    /// everything read.
     pub async fn begin(&mut self, request: &str) -> Result<(usize, usize)> {
         self.answered(request, OK).await
     }
@@ -108,14 +108,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a request that must be refused with this status, and reads the whole answer.
+    /// Sends a request that the server must refuse with this status, and reads the whole answer.
     pub async fn refused(&mut self, request: &str, status: &str) -> Result<()> {
         let (head, filled) = self.answered(request, status).await?;
         let length = http::length(&self.buffer[..head]).context("a refusal tells no length")?;
         self.rest(head + length, filled).await
     }
 
-    /// Sends a request, and waits so long, in which nothing may be answered.
+    /// Sends a request, and waits for a time in which no answer may come.
     pub async fn unanswered(&mut self, request: &str, time: Duration) -> Result<()> {
         self.send(request).await?;
         match timeout(time, self.more(0)).await {
@@ -124,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request, and reads its answer until something of the body is there.
+    /// Sends a request, and reads its answer until it has some of the body.
     pub async fn taste(&mut self, request: &str) -> Result<()> {
         let (head, filled) = self.begin(request).await?;
         self.rest(head + 1, filled).await
@@ -142,7 +142,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads as long as something comes.
+    /// Reads until the other side closes.
     pub async fn drain(&mut self) -> Result<()> {
         loop {
             self.more(0).await?;
@@ -150,7 +150,7 @@ impl Connection {
     }
 }
 
-/// What was seen of a body in chunks.
+/// What was seen of a chunked body.
 #[derive(Default)]
 struct Seen {
     events: u32,
@@ -159,7 +159,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Bytes of the end that are kept.
+    /// Bytes kept from the end.
     const TAIL: usize = 64;
 
     fn take(&mut self, piece: &[u8]) {
@@ -205,7 +205,7 @@ mod tests {
         assert!(seen.ended() && !seen.is_whole_stream(CHUNKS));
     }
 
-    /// A connection to a server that says this, reads what is asked, and closes.
+    /// A connection to a server that sends this, reads the request, and closes.
     async fn told(answer: String) -> Connection {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();

@@ -1,8 +1,8 @@
-//! A simulated day: a stream for each of its seconds, opened as fast as it goes and ended as clients end them, and what
-//! the gateway keeps of them after every hour.
+//! A simulated day: a stream for each of its seconds, opened as fast as possible and ended as clients end them, and the
+//! memory that the gateway keeps after every hour.
 //!
-//! A process takes memory until its tables and pools have their sizes, and an allocator gives back what is free only
-//! after a while. So no single figure tells of a leak: the end of the day stands beside its beginning.
+//! A process takes memory until its tables and pools have reached their sizes, and an allocator returns free memory
+//! only after a while. So no single figure shows a leak: the report compares the end of the day with its beginning.
 
 use std::net::Ipv4Addr;
 use std::ops::Range;
@@ -17,26 +17,26 @@ use super::load::Order;
 use super::system::System;
 use crate::report::{Bound, Report};
 
-/// Hours of the day, and streams of each.
+/// Hours of the day, and streams of each hour.
 const HOURS: u32 = 24;
 const HOUR: u32 = 3_600;
 const DAY: u32 = HOURS * HOUR;
 /// Streams that are open at the same time.
 const OPEN: u32 = 256;
-/// The hours that are compared, from 0: the first one warms up.
+/// The hours at the beginning that count, from 0: the first one warms up.
 const BEGINNING: Range<usize> = 1..7;
 const END: Range<usize> = 18..24;
 /// Longest time of the day.
 const DAY_WITHIN: Duration = Duration::from_mins(5);
-/// Until nothing is under way after an hour, at most; then until closed connections are gone.
+/// Longest wait after an hour until nothing is under way; then the wait until closed connections are gone.
 const QUIET_WITHIN: Duration = Duration::from_secs(2);
 const GONE: Duration = Duration::from_millis(300);
-/// Between two looks at whether something is under way.
+/// Pause between two looks.
 const LOOK: Duration = Duration::from_millis(20);
-/// Longest time until the gateway told its counters.
+/// Longest wait for the gateway's counters.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
-/// Lets a process that has done nothing yet live the day.
+/// Runs the day on a process that has done nothing yet.
 pub async fn run(report: &mut Report, system: &System) -> Result<()> {
     let process = system.process.as_ref().context("a process")?;
     let metered = system.metered().await?;
@@ -62,7 +62,7 @@ pub async fn run(report: &mut Report, system: &System) -> Result<()> {
     usage(report, asked, rows)
 }
 
-/// Lives an hour, and waits until its streams are gone.
+/// Runs an hour, and waits until its streams are gone.
 async fn live(system: &System, hour: u32) -> Result<()> {
     let first = hour * HOUR;
     let hour = Hour {
@@ -78,7 +78,7 @@ async fn live(system: &System, hour: u32) -> Result<()> {
     Ok(())
 }
 
-/// Waits until nothing is under way, but not for long.
+/// Waits a short time until nothing is under way.
 async fn quiet(system: &System) -> Result<Counters> {
     let began = Instant::now();
     loop {
@@ -90,14 +90,14 @@ async fn quiet(system: &System) -> Result<Counters> {
     }
 }
 
-/// What the gateway counts of its upstreams.
+/// The gateway's counters for its upstreams.
 #[derive(Debug, PartialEq, Eq)]
 struct Counters {
     /// Requests under way.
     busy: u64,
-    /// Requests that were sent to an upstream: as soon as a request has an account.
+    /// Requests sent to an upstream; from then on a request has to be metered.
     asked: u64,
-    /// Those that it failed.
+    /// Requests that the upstream failed.
     failed: u64,
 }
 
@@ -108,7 +108,7 @@ impl Counters {
         Self::read(&text)
     }
 
-    /// Reads them in Prometheus' text format.
+    /// Parses them from Prometheus' text format.
     fn read(text: &str) -> Result<Self> {
         let sum = |name: &str| -> Result<u64> {
             let series = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once(' '));
@@ -125,18 +125,18 @@ impl Counters {
     }
 }
 
-/// Megabytes in the course of a day.
+/// Megabytes over the course of a day.
 #[derive(Debug, PartialEq)]
 struct Course {
     beginning: f64,
     end: f64,
     most: f64,
-    /// After which hour that was, from 1.
+    /// The hour of the maximum, from 1.
     at: usize,
 }
 
 impl Course {
-    /// That of the figures after each hour.
+    /// From the figures after each hour.
     fn of(after: &[f64]) -> Self {
         let most = after.iter().enumerate().max_by(|(_, one), (_, other)| one.total_cmp(other));
         let (at, most) = most.map_or((0, 0.0), |(hour, most)| (hour + 1, *most));
@@ -161,7 +161,7 @@ fn memory(report: &mut Report, after: &[f64], took: Duration) {
     report.add(what, end / beginning, "times", Some(Bound::Most(1.1)), detail);
 }
 
-/// Whether each request that got as far as an account is in the bill, and no other.
+/// Whether usage counts exactly the requests that reached an upstream.
 fn usage(report: &mut Report, asked: u64, shown: u64) -> Result<()> {
     let number = |is: fn(Ending) -> bool| (0..DAY).filter(|stream| is(Ending::of(*stream))).count();
     let (early, refused) = (number(Ending::is_early), number(Ending::is_refused));

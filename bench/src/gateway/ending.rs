@@ -1,17 +1,18 @@
-//! How the clients of a simulated day end what they asked for: by the number of a stream, so that all days are alike.
+//! How the clients of a simulated day end their requests: decided by the number of a stream, so that all days are
+//! alike.
 
 use std::time::Duration;
 
 use super::upstream::Shape;
 
-/// Ways to end; a refusal is one of them, whatever it is for.
+/// Number of ways; all refusals together are one.
 const WAYS: u32 = 6;
-/// How long who leaves before the first byte waits: not at all, once this, or twice.
+/// How long a client waits that leaves before the first byte: not at all, once this, or twice.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Of so many slow readers one is flooded.
+/// One of so many slow readers gets a flood.
 const FLOODED: u32 = 25;
 
-/// How a client ends what it asked for.
+/// How a client ends its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// It reads a stream to its end.
@@ -22,19 +23,19 @@ pub enum Ending {
     Middle,
     /// It reads slowly, and leaves with the rest unread.
     Slow {
-        /// Whether that is more than fits on the way, so that the gateway has to wait for this client.
+        /// Whether the answer exceeds all buffers on the way, so that the gateway has to wait for this client.
         flooded: bool,
     },
-    /// Nobody knows its key.
+    /// Its key is unknown.
     UnknownKey,
-    /// Nobody knows its model.
+    /// Its model is unknown.
     UnknownModel,
     /// It reads an answer in one piece.
     Plain,
 }
 
 impl Ending {
-    /// That of a stream.
+    /// The ending of a stream.
     pub fn of(stream: u32) -> Self {
         let turn = stream / WAYS;
         match stream % WAYS {
@@ -48,7 +49,7 @@ impl Ending {
         }
     }
 
-    /// What is asked for.
+    /// The requested shape.
     pub const fn shape(self) -> Shape {
         match self {
             Self::Whole => Shape::Short,
@@ -59,12 +60,12 @@ impl Ending {
         }
     }
 
-    /// Whether it is refused, before any upstream is asked.
+    /// Whether the gateway refuses it before it asks an upstream.
     pub const fn is_refused(self) -> bool {
         matches!(self, Self::UnknownKey | Self::UnknownModel)
     }
 
-    /// Whether it may leave before its request was read.
+    /// Whether the client may leave before the gateway has read its request.
     pub const fn is_early(self) -> bool {
         matches!(self, Self::Early(_))
     }

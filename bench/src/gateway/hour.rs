@@ -1,5 +1,5 @@
-//! An hour of the simulated day as the load lives it: so many streams open at the same time, each on a connection of
-//! its own, and the next one as soon as one ended.
+//! One hour of the simulated day, as the load runs it: so many streams open at the same time, each on a connection of
+//! its own, and the next one as soon as one has ended.
 
 use std::net::Ipv4Addr;
 use std::ops::Range;
@@ -24,11 +24,11 @@ const ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// An hour.
 #[derive(Serialize, Deserialize)]
 pub struct Hour {
-    /// Where, as `127.0.0.1:1234`.
+    /// The gateway's address, as `127.0.0.1:1234`.
     pub address: String,
-    /// Headers of those who are known, each with its line end.
+    /// Headers of known clients, each with its line end.
     pub headers: String,
-    /// Where its connections come from: an address has some 28,000 ports, each of them taken until a minute after its
+    /// The address of its connections: an address has some 28,000 ports, and each stays taken for a minute after its
     /// connection was closed.
     pub from: Ipv4Addr,
     /// Its streams, by their numbers in the day.
@@ -38,7 +38,7 @@ pub struct Hour {
 }
 
 impl Hour {
-    /// Lives it.
+    /// Runs it.
     pub async fn live(self) -> Result<()> {
         let (next, hour) = (Arc::new(AtomicU32::new(self.streams.start)), Arc::new(self));
         let mut lanes = JoinSet::new();
@@ -65,7 +65,7 @@ impl Hour {
         }
     }
 
-    /// The bytes of a request. No two strangers, and no two unknown models, are the same.
+    /// The bytes of a request. Every stranger has another key, and every unknown model another name.
     fn request(&self, stream: u32, ending: Ending) -> String {
         match ending {
             Ending::UnknownKey => http::request(&stranger(stream), &Shape::Plain.body()),
@@ -89,7 +89,7 @@ async fn lane(hour: Arc<Hour>, next: Arc<AtomicU32>) -> Result<()> {
     }
 }
 
-/// The header of a key in good form that nobody has.
+/// The header of a well-formed key that does not exist.
 fn stranger(stream: u32) -> String {
     let key = api_key::compose(&format!("{stream:0width$}", width = api_key::PUBLIC), &"0".repeat(api_key::SECRET));
     format!("authorization: Bearer {key}\r\n")

@@ -1,11 +1,11 @@
-//! As much of HTTP as both ends of a measurement need: both are cheap, so that what stands between shows.
+//! As much of HTTP as both ends of a measurement need: both are cheap, so that the system between them dominates.
 
-/// Where a sequence of bytes begins.
+/// Position of a sequence of bytes.
 pub fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
     bytes.windows(what.len()).position(|window| window == what)
 }
 
-/// Bytes of a head with the blank line that ends it, once it is whole.
+/// Size of a head, including its blank line, once it is complete.
 pub fn head(bytes: &[u8]) -> Option<usize> {
     find(bytes, b"\r\n\r\n").map(|end| end + 4)
 }
@@ -17,12 +17,12 @@ pub fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a str> {
     headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
-/// Length of the body that a head announces.
+/// Length of the body, according to a head.
 pub fn length(head: &[u8]) -> Option<usize> {
     header(head, "content-length")?.parse().ok()
 }
 
-/// The bytes of a request to go on with a conversation; `headers` have a line end each.
+/// The bytes of a chat request; each of the `headers` has a line end.
 pub fn request(headers: &str, body: &str) -> String {
     let length = body.len();
     format!(
@@ -31,7 +31,7 @@ pub fn request(headers: &str, body: &str) -> String {
     )
 }
 
-/// What ends a body in chunks.
+/// The end of a chunked body.
 pub const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
 
 #[cfg(test)]

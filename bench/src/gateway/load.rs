@@ -1,5 +1,4 @@
-//! The load: connections that send the same bytes and look at no more of an answer than whether it is one, in a
-//! process of its own.
+//! The load: connections that send the same bytes and only check that an answer is one, in a process of its own.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -21,26 +20,26 @@ use crate::process::median;
 
 /// Its name among the arguments of this program.
 pub const ARGUMENT: &str = "gateway-load";
-/// Streams that are opened at the same time, of those that are held.
+/// Held streams that are opened at the same time.
 const OPENING: u32 = 64;
-/// Longest time in which they are open.
+/// Longest time to open all of them.
 const OPEN_WITHIN: Duration = Duration::from_mins(2);
-/// Longest time of one answer where one is awaited.
+/// Longest wait for one answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// What the load is told to do.
+/// What the load has to do.
 #[derive(Serialize, Deserialize)]
 pub enum Order {
-    /// The same request, again and again, or held open.
+    /// The same request, repeated or held open.
     Work(Work),
     /// An hour of the simulated day.
     Hour(Hour),
 }
 
-/// What is asked.
+/// The requests to send.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Work {
-    /// Where, as `127.0.0.1:1234`.
+    /// The address, as `127.0.0.1:1234`.
     pub address: String,
     /// The bytes of each request.
     pub request: String,
@@ -48,20 +47,20 @@ pub struct Work {
     pub shape: Shape,
     /// Connections at a time.
     pub connections: u32,
-    /// Requests, all in all.
+    /// Requests in all.
     pub requests: u32,
-    /// Seconds after which none is begun.
+    /// Seconds after which no request begins.
     pub seconds: u64,
 }
 
-/// What came of it.
+/// The result of some work.
 #[derive(Serialize, Deserialize)]
 pub struct Outcome {
     /// Whole answers.
     pub answers: u32,
-    /// Seconds that they took together.
+    /// Seconds for all of them.
     pub seconds: f64,
-    /// The middle of their times, in microseconds.
+    /// The median of their times, in microseconds.
     pub median: f64,
 }
 
@@ -72,7 +71,7 @@ impl Outcome {
     }
 }
 
-/// Streams that are open until this goes.
+/// Streams that stay open until this is dropped.
 pub struct Held {
     _process: Child,
 }
@@ -85,7 +84,7 @@ impl Order {
         Ok(command)
     }
 
-    /// Has it done, and waits for its end; what was said.
+    /// Runs the load process to its end; returns its output.
     pub async fn run(&self) -> Result<Vec<u8>> {
         let output = self.command()?.output().await?;
         if !output.status.success() {
@@ -96,12 +95,12 @@ impl Order {
 }
 
 impl Work {
-    /// Does it, and waits for its end.
+    /// Runs the work to its end.
     pub async fn run(&self) -> Result<Outcome> {
         Ok(serde_json::from_slice(&Order::Work(self.clone()).run().await?)?)
     }
 
-    /// Opens its streams, all of them.
+    /// Opens all of its streams.
     pub async fn hold(&self) -> Result<Held> {
         let mut child = Order::Work(self.clone()).command()?.stdout(Stdio::piped()).spawn()?;
         let mut lines = BufReader::new(child.stdout.take().context("its output")?).lines();
@@ -110,14 +109,14 @@ impl Work {
         Ok(Held { _process: child })
     }
 
-    /// Asks once, from this process.
+    /// Sends one request, from this process.
     pub async fn once(&self) -> Result<()> {
         timeout(ANSWER_WITHIN, async { Connection::open(&self.address).await?.ask(&self.request, self.shape).await })
             .await?
     }
 }
 
-/// Does what an argument says, on one thread; says what came of it.
+/// Does what an argument says, on one thread, and prints the result.
 pub fn serve(order: &str) -> Result<()> {
     let order: Order = serde_json::from_str(order)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -146,10 +145,10 @@ async fn ask(work: Arc<Work>) -> Result<()> {
     Ok(())
 }
 
-/// One connection; the microseconds of its answers.
+/// One connection; returns the microseconds of its answers.
 async fn lane(work: Arc<Work>, left: Arc<AtomicU32>, number: u32) -> Result<Vec<f64>> {
     if work.shape == Shape::Stream {
-        // Streams beside each other do not beat in time.
+        // Shifts streams against each other, so that they do not run in step.
         tokio::time::sleep(Duration::from_millis(u64::from(number % 5))).await;
     }
     let mut connection = Connection::open(&work.address).await?;
@@ -163,7 +162,7 @@ async fn lane(work: Arc<Work>, left: Arc<AtomicU32>, number: u32) -> Result<Vec<
     Ok(times)
 }
 
-/// Opens all streams, says so, and keeps them until it is killed.
+/// Opens all streams, reports that, and keeps them until the process is killed.
 async fn hold(work: Arc<Work>) -> Result<()> {
     let room = Arc::new(Semaphore::new(usize::try_from(OPENING)?));
     let mut streams = JoinSet::new();

@@ -1,8 +1,7 @@
-//! The gateway to models: Berth beside what others use and beside nothing, through the same upstream and the same
-//! load, each in a process of its own so that what stands between pays for itself alone.
+//! The gateway to models: Berth beside other gateways and beside no gateway, with the same upstream and the same load,
+//! each in a process of its own, so that CPU and memory of the measured process are its own alone.
 //!
-//! Berth has bounds. The others are there to tell what a figure means on this machine; those that are not installed
-//! are left out.
+//! Berth has bounds. The others show what a figure means on this machine; those that are not installed are left out.
 
 mod berth;
 mod connection;
@@ -26,21 +25,21 @@ use self::upstream::{CHUNKS, Shape, Upstream};
 use crate::process::median;
 use crate::report::{Bound, Report};
 
-/// Requests and seconds of a round of plain requests, the first that is over; a tenth before it that does not count.
+/// Requests and seconds of a round of plain requests, whichever ends first; a tenth of that comes before as a warm-up.
 const PLAIN: (u32, u64) = (20_000, 10);
-/// Rounds of which the middle counts.
+/// Number of rounds; the median counts.
 const ROUNDS: usize = 3;
 /// Connections of plain requests.
 const CONNECTIONS: u32 = 16;
-/// Streams beside each other, and seconds in which new ones begin.
+/// Concurrent streams, and seconds in which new ones begin.
 const STREAMS: (u32, u64) = (32, 8);
 /// Requests one after another, seconds at most, and rounds.
 const ALONE: (u32, u64, usize) = (1_000, 3, 5);
 /// Streams that are held open.
 const HELD: u32 = 4_000;
-/// Until each of them has got some pieces.
+/// How long, until each of them has got some pieces.
 const HELD_FOR: Duration = Duration::from_secs(6);
-/// Files that processes may open: two for each stream, and room.
+/// Files that processes may open: two for each stream, and some more.
 const FILES: u64 = 10_000;
 
 /// Measures all of it.
@@ -73,7 +72,7 @@ pub async fn run(report: &mut Report) -> Result<()> {
     day(report, &mut systems, &service).await
 }
 
-/// Lets processes open as many files as many streams need.
+/// Raises the limit of open files as far as the streams need.
 fn open_files() -> Result<()> {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let room = maximum.unwrap_or(u64::MAX);
@@ -94,7 +93,7 @@ impl Figures {
         known.map(|(_, figure)| *figure).with_context(|| format!("no figure of {name}"))
     }
 
-    /// Those of the others, in words.
+    /// The figures of the others, in words.
     fn others(&self) -> String {
         let others = self.0.iter().filter(|(name, _)| *name != OURS);
         let words: Vec<String> = others.map(|(name, figure)| format!("{name} {}", short(*figure))).collect();
@@ -106,7 +105,7 @@ fn short(figure: f64) -> String {
     if figure.abs() >= 10.0 { format!("{figure:.0}") } else { format!("{figure:.1}") }
 }
 
-/// Requests that were sent to Berth, and those of them that its usage shows.
+/// Requests sent to Berth, and how many of them its usage shows.
 struct Metered {
     sent: u64,
     shown: u64,
@@ -125,7 +124,7 @@ fn cost(rounds: &[Round]) -> f64 {
     rounds.iter().map(|round| round.cpu).sum::<f64>() / f64::from(answers) * 1e6
 }
 
-/// Plain requests over some connections: what each costs, and how many there are in a second.
+/// Plain requests over some connections: the cost of each, and the rate.
 async fn plain(report: &mut Report, systems: &[System]) -> Result<Metered> {
     let (requests, seconds) = PLAIN;
     let mut all: Vec<(&System, Vec<Round>)> = systems.iter().map(|system| (system, Vec::new())).collect();
@@ -163,7 +162,7 @@ fn rates(report: &mut Report, all: &[(&System, Vec<Round>)]) {
     report.add(what, share, "times", Some(Bound::Least(0.6)), detail);
 }
 
-/// Streams beside each other: what each piece costs, all else of a stream included.
+/// Concurrent streams: the cost of each piece, with everything else of a stream included.
 async fn chunks(report: &mut Report, systems: &[System]) -> Result<Metered> {
     let (connections, seconds) = STREAMS;
     let (mut costs, mut metered) = (Vec::new(), None);
@@ -182,7 +181,7 @@ async fn chunks(report: &mut Report, systems: &[System]) -> Result<Metered> {
     metered.context("no streams of Berth")
 }
 
-/// Whether each request that was paid for above is in the bill.
+/// Whether usage shows every request above.
 fn metered(report: &mut Report, plain: Metered, chunks: Metered) {
     let (sent, shown) = (plain.sent + chunks.sent, plain.shown + chunks.shown);
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
@@ -191,7 +190,7 @@ fn metered(report: &mut Report, plain: Metered, chunks: Metered) {
     report.add(what, share, "times", Some(Bound::Least(1.0)), format!("{shown} of {sent}"));
 }
 
-/// One connection: what a system adds to the middle, round by round beside nothing between.
+/// One connection: what a system adds to the median time, round by round beside no system.
 async fn alone(report: &mut Report, systems: &[System]) -> Result<()> {
     let (requests, seconds, number) = ALONE;
     let mut all: Vec<(&System, Vec<f64>)> = systems.iter().map(|system| (system, Vec::new())).collect();
@@ -239,9 +238,9 @@ async fn day(report: &mut Report, systems: &mut [System], service: &Berth) -> Re
     day::run(report, ours).await
 }
 
-/// Starts Berth anew: a process that has done nothing yet has no memory left to use again.
+/// Starts Berth anew: an old process would first use memory that it had freed.
 async fn anew(system: &mut System, service: &Berth) -> Result<()> {
-    // Its folder is one process' alone.
+    // Only one process may have its folder.
     drop(system.process.take());
     system.process = Some(service.launch().await?);
     system.answers().await
@@ -255,7 +254,7 @@ async fn held(system: &System) -> Result<f64> {
     tokio::time::sleep(HELD_FOR).await;
     let with = process.memory()?;
     drop(streams);
-    // What is closed now must not be paid for by the next.
+    // The next measurement must not pay for what closes now.
     tokio::time::sleep(HELD_FOR / 3).await;
     Ok((with - before) * 1e3 / f64::from(system.streams))
 }

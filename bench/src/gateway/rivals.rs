@@ -1,4 +1,4 @@
-//! What others use, each as it is fastest, where it is installed.
+//! Other gateways, each in its fastest configuration, if it is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,26 +7,26 @@ use anyhow::Result;
 
 use super::system::{System, free_address, start};
 
-/// Memory of those that need milliseconds for a request is measured with fewer streams.
+/// Number of streams for the memory of gateways that take milliseconds for a request.
 const FEW_STREAMS: u32 = 400;
-/// A key for those that want one to be set.
+/// A key for gateways that require one.
 const KEY: &str = "sk-5b0e7c1fd2a94f3b8c6d17e2a0b94c83f1d6275e09ab3c48";
-/// Most connections at a time; those of the load and room beside them.
+/// Most connections at a time: those of the load and some more.
 const CONNECTIONS: u32 = 4_500;
 
-/// What a rival is started with.
+/// Parameters for starting a rival.
 struct Place<'a> {
     program: PathBuf,
     folder: &'a Path,
-    /// Where it shall answer, and the upstream, both as `127.0.0.1:1234`.
+    /// Its own address, and the upstream's, both as `127.0.0.1:1234`.
     address: &'a str,
     upstream: &'a str,
 }
 
-/// Somebody else's gateway.
+/// Another gateway.
 struct Rival {
     name: &'static str,
-    /// The variable that names its program.
+    /// The variable with the path of its program.
     variable: &'static str,
     install: &'static str,
     headers: fn(&Place<'_>) -> String,
@@ -74,7 +74,7 @@ const RIVALS: [Rival; 4] = [
     },
 ];
 
-/// Starts those that are here; how to install the others is said.
+/// Starts the installed ones; prints how to install the others.
 pub async fn start_all(folder: &Path, upstream: &str, streams: u32) -> Result<Vec<System>> {
     let mut systems = Vec::new();
     for rival in &RIVALS {
@@ -170,7 +170,7 @@ fn litellm(place: &Place<'_>) -> Result<Command> {
     let mut command = Command::new(&place.program);
     command.arg("--config").arg(file).args(["--host", "127.0.0.1", "--port", place.port(), "--num_workers", "1"]);
     command.args(["--telemetry", "False"]).env("LITELLM_MASTER_KEY", KEY).env("LITELLM_LOG", "ERROR");
-    // It asks the network for prices otherwise.
+    // Otherwise it downloads prices.
     command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
     Ok(command)
 }

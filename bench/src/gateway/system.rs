@@ -1,4 +1,4 @@
-//! What is measured: a process between the load and the upstream, or nothing between them.
+//! What is measured: a process between the load and the upstream, or no process.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,44 +13,44 @@ use super::load::{Outcome, Work};
 use super::upstream::Shape;
 use crate::process::Running;
 
-/// The name of the one that has bounds.
+/// The name of the system that has bounds.
 pub const OURS: &str = "Berth";
-/// Until what a system puts off is done.
+/// Time for a system to finish work that it puts off.
 const AFTERWARDS: Duration = Duration::from_millis(300);
 
 /// A gateway, or nothing.
 pub struct System {
     /// Its name.
     pub name: &'static str,
-    /// Where it answers, as `127.0.0.1:1234`.
+    /// Its address, as `127.0.0.1:1234`.
     pub address: String,
-    /// Headers that it wants, each with its line end.
+    /// Headers that it needs, each with its line end.
     pub headers: String,
-    /// Its process; `None` where nothing stands between.
+    /// Its process; `None` if there is none between.
     pub process: Option<Running>,
-    /// How many open streams its memory is measured with.
+    /// Number of open streams for measuring its memory.
     pub streams: u32,
-    /// Who can read what it metered.
+    /// A caller who can read its usage.
     pub ledger: Option<Caller>,
 }
 
-/// What some work cost.
+/// The cost of some work.
 pub struct Round {
-    /// What the load saw.
+    /// What the load measured.
     pub outcome: Outcome,
     /// CPU seconds of the system, metering included.
     pub cpu: f64,
-    /// Requests that its usage shows beyond those before, where it meters.
+    /// Number of requests that its usage gained, if it meters.
     pub metered: Option<u64>,
 }
 
 impl System {
-    /// Whether the bounds are its.
+    /// Whether it is Berth, for which the bounds hold.
     pub fn is_ours(&self) -> bool {
         self.name == OURS
     }
 
-    /// Work for it.
+    /// Describes work for it.
     pub fn work(&self, shape: Shape, connections: u32, requests: u32, seconds: u64) -> Work {
         let request = http::request(&self.headers, &shape.body());
         Work { address: self.address.clone(), request, shape, connections, requests, seconds }
@@ -73,7 +73,7 @@ impl System {
         Err(last.context("no answer")?.context(format!("{} does not answer", self.name)))
     }
 
-    /// Does some work with it.
+    /// Sends some work through it.
     pub async fn round(&self, work: &Work) -> Result<Round> {
         let metered = self.metered().await?;
         let before = self.cpu();
@@ -82,7 +82,7 @@ impl System {
         Ok(Round { outcome, cpu: self.cpu() - before, metered })
     }
 
-    /// The same; what fails with another than ours is said, and left out.
+    /// The same; reports a failure of another system than Berth, and leaves it out.
     pub async fn round_if_possible(&self, work: &Work) -> Result<Option<Round>> {
         match self.round(work).await {
             Ok(round) => Ok(Some(round)),
@@ -94,7 +94,7 @@ impl System {
         }
     }
 
-    /// Waits until so many requests more are in its usage; how many there are.
+    /// Waits until its usage has so many more requests; returns how many it has.
     pub async fn settled(&self, before: Option<u64>, wanted: u64) -> Result<Option<u64>> {
         tokio::time::sleep(AFTERWARDS).await;
         let Some(before) = before else { return Ok(None) };
@@ -109,7 +109,7 @@ impl System {
         Ok(Some(more))
     }
 
-    /// Requests in its usage, where it meters.
+    /// Number of requests in its usage, if it meters.
     pub async fn metered(&self) -> Result<Option<u64>> {
         let Some(caller) = &self.ledger else { return Ok(None) };
         let answer = caller.get("/usage?window=24h&resolution=1h&group_by=model").await;
@@ -123,19 +123,19 @@ impl System {
     }
 }
 
-/// Starts a process that writes into a file what it says.
+/// Starts a process with its output in a file.
 pub fn start(command: &mut Command, log: &Path) -> Result<Running> {
     let file = File::create(log)?;
     let child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn();
     Ok(Running(child.with_context(|| format!("{} does not start", command.get_program().display()))?))
 }
 
-/// An address on which nobody listens.
+/// An address on which nothing listens.
 pub fn free_address() -> Result<String> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
-/// CPU seconds of a process and of all that came from it, so far.
+/// CPU seconds of a process and all its descendants so far.
 fn spent(root: u32) -> f64 {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -149,10 +149,10 @@ fn spent(root: u32) -> f64 {
     f64::from(ticks) / 100.0
 }
 
-/// What `/proc/PID/stat` tells; proc_pid_stat(5).
+/// The content of `/proc/PID/stat`; proc_pid_stat(5).
 struct Stat {
     parent: u32,
-    /// User and system time, with that of children that ended; hundredths of a second.
+    /// User and system time, including that of ended children; hundredths of a second.
     ticks: u32,
 }
 
@@ -162,7 +162,7 @@ impl Stat {
     }
 
     fn read(stat: &str) -> Option<Self> {
-        // The name before may hold anything.
+        // The name before it may contain any character.
         let (_, after) = stat.rsplit_once(')')?;
         let fields: Vec<&str> = after.split_whitespace().collect();
         let ticks = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u32>().ok()).sum();

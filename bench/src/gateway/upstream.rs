@@ -1,6 +1,6 @@
-//! The server of models that everything measured stands before: prepared bytes, in a process of its own.
+//! The models' server behind every measured system: prepared bytes, in a process of its own.
 //!
-//! The words of a request tell what it wants ([`Shape`]), since gateways write requests anew but keep what is said.
+//! The words of a request say what answer it wants ([`Shape`]), because gateways rewrite requests but keep the text.
 
 use std::io::{BufRead, BufReader};
 use std::process::{ChildStdout, Command, Stdio};
@@ -23,14 +23,14 @@ pub const ARGUMENT: &str = "gateway-upstream";
 pub const CHUNKS: u32 = 200;
 /// Pieces of a short stream.
 const FEW: u32 = 3;
-/// Bytes of a flood: twice what Linux takes off a writer whose reader does not read (`net.ipv4.tcp_wmem`).
+/// Bytes of a flood: twice what Linux accepts from a writer whose reader does not read (`net.ipv4.tcp_wmem`).
 const FLOOD: usize = 8 << 20;
-/// Between two pieces.
+/// Pause between two pieces.
 const APART: Duration = Duration::from_millis(5);
-/// Between two of a stream that is held open.
+/// The same in a stream that is held open.
 const HELD_APART: Duration = Duration::from_secs(2);
 
-/// What a request wants.
+/// The answer that a request wants.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shape {
     /// An answer in one piece.
@@ -41,16 +41,16 @@ pub enum Shape {
     Hold,
     /// A short stream.
     Short,
-    /// The same without its end: silence, until somebody leaves.
+    /// The same without its end: silence until the client leaves.
     Stuck,
-    /// More than fits on the way, as fast as it goes, and then silence.
+    /// More than all buffers on the way hold, as fast as possible, then silence.
     Flood,
     /// Silence from the beginning.
     Quiet,
 }
 
 impl Shape {
-    /// The words of a request that tell the shape of its answer; all have the same length.
+    /// The words of a request for each shape; all have the same length.
     const WORDS: [(Self, &str); 7] = [
         (Self::Plain, "bench-plain"),
         (Self::Stream, "bench-chunk"),
@@ -61,7 +61,7 @@ impl Shape {
         (Self::Quiet, "bench-quiet"),
     ];
 
-    /// Pieces, where their number is known.
+    /// Number of pieces, if fixed.
     pub const fn pieces(self) -> u32 {
         match self {
             Self::Stream => CHUNKS,
@@ -75,7 +75,7 @@ impl Shape {
         self.body_to("tiny")
     }
 
-    /// The same to another model.
+    /// The same for another model.
     pub fn body_to(self, model: &str) -> String {
         let word = Self::WORDS.iter().find(|(shape, _)| *shape == self).map_or("", |(_, word)| *word);
         let text = format!("{word} {}", "The quick brown fox jumps over the lazy dog. ".repeat(18));
@@ -99,7 +99,7 @@ impl Shape {
 
 /// The running server.
 pub struct Upstream {
-    /// Where it answers, as `127.0.0.1:1234`.
+    /// Its address, as `127.0.0.1:1234`.
     pub address: String,
     _process: Running,
     _output: BufReader<ChildStdout>,
@@ -120,7 +120,7 @@ impl Upstream {
     }
 }
 
-/// Serves until its end, on one thread; says where.
+/// Serves for ever, on one thread; prints its address.
 pub fn serve() -> Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(accept())
 }
@@ -133,7 +133,7 @@ async fn accept() -> Result<()> {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
         let answers = answers.clone();
-        // A client that leaves ends it.
+        // A client that leaves ends the conversation.
         tokio::spawn(async move { drop(converse(stream, &answers).await) });
     }
 }
@@ -144,9 +144,9 @@ struct Answers {
     plain: Vec<u8>,
     head: Vec<u8>,
     piece: Vec<u8>,
-    /// Some long pieces.
+    /// Some large pieces.
     flood: Vec<u8>,
-    /// What ends a stream, without and with its usage.
+    /// The end of a stream, without and with its usage.
     ends: [Vec<u8>; 2],
 }
 
@@ -209,7 +209,7 @@ async fn converse(mut stream: TcpStream, answers: &Answers) -> Result<()> {
     }
 }
 
-/// Bytes of the request that these begin with, once it is whole.
+/// Size of the request at the beginning of these bytes, once it is complete.
 fn request(bytes: &[u8]) -> Option<usize> {
     let head = http::head(bytes)?;
     let end = match http::length(&bytes[..head]) {
@@ -255,19 +255,19 @@ async fn flood(stream: &mut TcpStream, answers: &Answers) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the other side leaves.
+/// Waits until the client leaves.
 async fn left(stream: &mut TcpStream) -> Result<()> {
     let mut unread = [0_u8; 64];
     while stream.read(&mut unread).await? > 0 {}
-    // A reset frees the other side's port at once. Otherwise it waits for a minute, and ports run out.
+    // A reset frees the client's port at once. Otherwise the port would wait for a minute, and ports would run out.
     Ok(stream.set_zero_linger()?)
 }
 
-/// Sends the head and so many pieces; without end where there is no number.
+/// Sends the head and so many pieces; without a number, pieces without end.
 async fn pieces(stream: &mut TcpStream, answers: &Answers, apart: Duration, number: Option<u32>) -> Result<()> {
     stream.write_all(&answers.head).await?;
     let mut ticks = interval(apart);
-    // One that is late must not make the next come with it.
+    // A late piece must not make the next one follow at once.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sent = 0;
     while number.is_none_or(|number| sent < number) {

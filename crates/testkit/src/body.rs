@@ -1,4 +1,4 @@
-//! Bodies of requests that are valid, for tests to change one thing of.
+//! Valid bodies of requests; a test changes one thing in them.
 
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
-//! What tests are written with: a platform in this process over a simulated engine, and a service of its
-//! own process over real machines.
+//! Tools for tests: a platform in this process over a simulated engine, and a service in its own process over real
+//! machines.
 //!
-//! The simulated engine is for faults and for numbers that no machine holds; whatever a machine shows is
-//! tested with machines.
+//! The simulated engine is for faults and for numbers that no host holds; tests with real machines cover everything
+//! that a machine can show.
 
 mod body;
 mod engine;

@@ -21,7 +21,7 @@ use crate::{SimulatedEngine, SimulatedSandboxes};
 const EMAIL: &str = "admin@example.com";
 const PASSWORD: &str = "a quiet harbour at night";
 
-/// A running platform; its files go with it.
+/// A running platform. Dropping it removes its files.
 pub struct Platform {
     /// Its engine.
     pub engine: Arc<SimulatedEngine>,
@@ -36,7 +36,7 @@ pub struct Platform {
     _dir: Arc<TempDir>,
 }
 
-/// Somebody with a token, and a project that calls go to.
+/// A person or a program with a token, and the project of its calls.
 #[derive(Clone)]
 pub struct Caller {
     /// Address of the service.
@@ -50,25 +50,25 @@ pub struct Caller {
     http: reqwest::Client,
 }
 
-/// What the service answered.
+/// An answer of the service.
 #[derive(Debug)]
 pub struct Answer {
     /// Status.
     pub status: u16,
     /// Headers.
     pub headers: HeaderMap,
-    /// The body as JSON; a string where it is not, null where it is empty.
+    /// The body as JSON; a string if it is not JSON, null if it is empty.
     pub body: Value,
 }
 
 impl Platform {
-    /// Starts one.
+    /// Starts a platform.
     pub async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
-    /// Starts one with another configuration; on PostgreSQL where `BERTH_TEST_POSTGRES` names a server. It waits for ten
-    /// minutes wherever a service waits for seconds, so that no test depends on how busy its host is.
+    /// Starts a platform with another configuration; on PostgreSQL if `BERTH_TEST_POSTGRES` names a server. It waits
+    /// ten minutes wherever a service waits for seconds, so that no test depends on the load of its host.
     pub async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let dir = Arc::new(tempfile::tempdir().expect("a folder"));
         let mut config = Config::from_sources(None, |name| {
@@ -81,7 +81,7 @@ impl Platform {
         (config.database_wait_seconds, config.http.body_grace_seconds) = (600, 600);
         config.http.unread_seconds = 600;
         config.identity.refresh_grace_seconds = 600;
-        // Cheap hashes: at the usual cost they were a third of a short test.
+        // Cheap hashes: at the usual cost they would be a third of a short test.
         (config.identity.argon2_memory_kib, config.identity.argon2_passes) = (64, 1);
         change(&mut config);
         Self::run(config, (Arc::default(), Arc::default()), Clock::default(), dir).await
@@ -110,13 +110,13 @@ impl Platform {
         Self::run(self.config.clone(), engines, Clock::default(), self._dir.clone()).await
     }
 
-    /// Ends the service as SIGKILL would, and starts it again over the same files and the same host, at the time that
-    /// its clock was set forward to.
+    /// Ends the service as SIGKILL would, and starts it again over the same files and the same host. Its clock stays as
+    /// far ahead as it was set.
     pub async fn crash_and_restart(self) -> Self {
         self.crash_for(0).await
     }
 
-    /// The same, and so many seconds pass before it is started again.
+    /// The same, and so many seconds pass before the next start.
     pub async fn crash_for(mut self, seconds: i64) -> Self {
         let clock = self.app().clock.clone();
         self.crash();
@@ -133,7 +133,7 @@ impl Platform {
         }
     }
 
-    /// Ends the service as SIGKILL would: nothing is brought to an end.
+    /// Ends the service as SIGKILL would: it completes nothing.
     pub fn crash(&mut self) {
         self.server.abort();
         self.app = None;
@@ -145,7 +145,7 @@ impl Platform {
     }
 
     /// A service on a copy of this one's folder, with machines of its own: for a few seconds both have the database,
-    /// until this one sees that another came. `None` on SQLite, which is one service's alone.
+    /// until this one notices the other. `None` on SQLite, which only one service can have.
     pub async fn beside(&self) -> Option<Self> {
         if !self.config.database_url.starts_with("postgres") {
             return None;
@@ -161,26 +161,26 @@ impl Platform {
         self.app().clock.advance(seconds);
     }
 
-    /// Everything that was sent to an address or number, oldest first.
+    /// All messages to an address or number, oldest first.
     pub fn messages(&self, recipient: &str) -> Vec<String> {
         let folder = self.config.data_dir.join("outbox");
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        // What begins with a dot is being written, and has another name in a moment.
+        // The service is still writing a file whose name begins with a dot, and renames it at the end.
         let whole = |entry: &std::fs::DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
         let mut files: Vec<_> = entries.filter(whole).map(|e| e.path()).collect();
-        // Named after ids that grow with time.
+        // The names are ids that grow with time.
         files.sort();
         let texts = files.iter().filter_map(|file| std::fs::read_to_string(file).ok());
         texts.filter(|text| text.lines().any(|line| line.trim_end() == format!("To: {recipient}"))).collect()
     }
 
-    /// Waits for the message with this number to a recipient, and answers it.
+    /// Waits for the message with this number to a recipient, and returns it.
     pub async fn message(&self, recipient: &str, number: usize) -> String {
         self.admin.until("a message", |_| async { self.messages(recipient).len() >= number }).await;
         self.messages(recipient).swap_remove(number - 1)
     }
 
-    /// Somebody new, with an organization and a project of their own.
+    /// Signs a new person up, with an organization and a project of their own.
     pub async fn sign_up(&self, email: &str) -> Caller {
         let anybody = self.admin.anonymous();
         let answer = anybody.post("/api/v1/auth/signup", json!({"email": email, "password": PASSWORD})).await;
@@ -189,7 +189,7 @@ impl Platform {
     }
 }
 
-/// The administrator's password: as configured, or as the service made it up.
+/// The administrator's password: the configured one, or the one that the service made up.
 fn password(config: &Config) -> String {
     if !config.admin_password.0.is_empty() {
         return config.admin_password.0.clone();
@@ -198,14 +198,14 @@ fn password(config: &Config) -> String {
     login.lines().nth(1).expect("a second line").to_owned()
 }
 
-/// A new database on a PostgreSQL server; the server is thrown away after the tests.
+/// Makes a new database on a PostgreSQL server; the whole server is removed after the tests.
 pub fn fresh_database(server: &str) -> String {
     copy_of(server, "template1")
 }
 
 fn copy_of(server: &str, template: &str) -> String {
     let name = format!("berth_{}", uuid::Uuid::now_v7().simple());
-    // Files are copied in two thirds of the time that blocks take to go through the server's log.
+    // Copying files takes two thirds of the time of copying blocks through the server's log.
     let create = format!("CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY");
     let mut command = std::process::Command::new("psql");
     let output = command.args(["-q", &format!("{server}/postgres"), "-c", &create]).output().expect("psql");
@@ -213,7 +213,7 @@ fn copy_of(server: &str, template: &str) -> String {
     format!("{server}/{name}")
 }
 
-/// A database with all tables and no row.
+/// A database with all tables and no rows.
 enum Tables {
     /// The file of SQLite.
     File(Vec<u8>),
@@ -235,7 +235,8 @@ impl Tables {
     }
 }
 
-/// The address of a database with all tables and no row. They are made once, which takes as long as a short test.
+/// The address of a database with all tables and no rows. The tables are made once, which takes as long as a short
+/// test.
 async fn with_tables(folder: &Path) -> String {
     static TABLES: OnceCell<Tables> = OnceCell::const_new();
     let server = std::env::var("BERTH_TEST_POSTGRES").ok();
@@ -261,8 +262,8 @@ impl Drop for Platform {
 impl Caller {
     /// Signs in; calls go to the person's first project.
     pub async fn login(base: &str, email: &str, password: &str) -> Self {
-        // Services die in tests: a connection that one left must not be taken for the next one's.
-        // It speaks no TLS, and to read the host's certificates takes as long as to start the service.
+        // Services die in tests, and a client must not take an old connection for one to the next service. The client
+        // uses no TLS, and reading the host's certificates would take as long as starting the service.
         let http = reqwest::Client::builder().tls_certs_only([]).pool_max_idle_per_host(0).build().expect("a client");
         let nobody = Self {
             base: base.into(),
@@ -328,7 +329,7 @@ impl Caller {
         Self { base: base.into(), ..self.clone() }
     }
 
-    /// A request to be completed by hand.
+    /// A request that the test completes.
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         let path = if ["/api/", "/sandbox/", "/v1/", "/."].iter().any(|root| path.starts_with(root)) {
             path.to_owned()
@@ -339,7 +340,7 @@ impl Caller {
         if self.token.is_empty() { request } else { request.bearer_auth(&self.token) }
     }
 
-    /// Asks for something that may kill the service before it has answered; what it answers has this status.
+    /// Sends a request that may kill the service before the answer; an answer must have this status.
     pub async fn ask(&self, method: Method, path: &str, body: Value, status: u16) {
         let request = self.request(method, path);
         let request = if body.is_null() { request } else { request.json(&body) };
@@ -383,42 +384,42 @@ impl Caller {
         self.send(self.request(Method::DELETE, path)).await
     }
 
-    /// Creates a VM and answers its id.
+    /// Creates a VM and returns its id.
     pub async fn create_vm(&self, body: Value) -> String {
         let answer = self.post("/vms", body).await;
         assert_eq!(answer.status, 201, "{answer:?}");
         answer.id()
     }
 
-    /// Waits until a VM has a status, and answers it.
+    /// Waits until a VM has a status, and returns the VM.
     pub async fn reaches(&self, vm: &str, status: &str) -> Value {
         let answer = self.get(&format!("/vms/{vm}/wait?status={status}&timeout=300")).await;
         assert_eq!((answer.status, answer.body["status"].as_str()), (200, Some(status)), "{answer:?}");
         answer.body
     }
 
-    /// Creates a sandbox and answers its id.
+    /// Creates a sandbox and returns its id.
     pub async fn create_sandbox(&self, body: Value) -> String {
         let answer = self.post("/sandboxes", body).await;
         assert_eq!(answer.status, 201, "{answer:?}");
         answer.id()
     }
 
-    /// Waits until a sandbox has a phase, and answers it.
+    /// Waits until a sandbox has a phase, and returns the sandbox.
     pub async fn sandbox_reaches(&self, sandbox: &str, phase: &str) -> Value {
         let answer = self.get(&format!("/sandboxes/{sandbox}/wait?phase={phase}&timeout=300")).await;
         assert_eq!((answer.status, answer.body["phase"].as_str()), (200, Some(phase)), "{answer:?}");
         answer.body
     }
 
-    /// A sandbox that can be used; its id.
+    /// Creates a sandbox and waits until it is ready; returns its id.
     pub async fn ready_sandbox(&self) -> String {
         let id = self.create_sandbox(json!({})).await;
         self.sandbox_reaches(&id, "Ready").await;
         id
     }
 
-    /// A VM that runs; its id.
+    /// Creates a VM and waits until it runs; returns its id.
     pub async fn running_vm(&self, name: &str) -> String {
         let id = self.create_vm(crate::vm(name)).await;
         self.reaches(&id, "running").await;
@@ -435,7 +436,7 @@ impl Caller {
         .await;
     }
 
-    /// Asks again until it is so, for five minutes at most.
+    /// Repeats a check until it succeeds, for five minutes at most.
     pub async fn until<F: Future<Output = bool>>(&self, what: &str, check: impl Fn(Self) -> F) {
         let deadline = Instant::now() + Duration::from_mins(5);
         while !check(self.clone()).await {
@@ -446,7 +447,7 @@ impl Caller {
 }
 
 impl Answer {
-    /// The id of what was created.
+    /// The id in the answer to a creation.
     pub fn id(&self) -> String {
         self.body["id"].as_str().expect("an id").to_owned()
     }
@@ -456,7 +457,7 @@ impl Answer {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// Asserts a refusal, and that its body is as every refusal's.
+    /// Asserts a refusal whose body has the usual form.
     #[track_caller]
     pub fn refused(&self, status: u16, code: &str) {
         assert_eq!((self.status, self.body["code"].as_str()), (status, Some(code)), "{self:?}");

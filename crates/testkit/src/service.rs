@@ -1,4 +1,4 @@
-//! A service of its own process, over real machines: what SIGKILL and a shell see.
+//! A service in its own process, over real machines: for tests with SIGKILL and the command line.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -27,7 +27,7 @@ pub fn images() -> PathBuf {
     dir
 }
 
-/// Asks until it is so.
+/// Repeats a check until it returns something.
 pub fn eventually<T>(what: &str, seconds: u64, mut check: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     loop {
@@ -39,14 +39,14 @@ pub fn eventually<T>(what: &str, seconds: u64, mut check: impl FnMut() -> Option
     }
 }
 
-/// Ports of services: below those that Linux gives to connections (from 32768 on), so that none takes the port of a
-/// service that is started again.
+/// Ports of services: below those that Linux gives to connections (from 32768 on), so that no connection takes the port
+/// of a service that is starting again.
 const PORTS: Range<u32> = 10_000..32_000;
 
-/// A port that is free, and what keeps it from the services of others.
+/// A free port, and a reservation that keeps other tests' services from it.
 fn port() -> (u16, UnixDatagram) {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
-    // Processes beside each other begin in places of their own.
+    // Concurrent processes begin at different places.
     let first = std::process::id().wrapping_mul(101);
     let of = |n: u32| u16::try_from(PORTS.start + first.wrapping_add(n) % (PORTS.end - PORTS.start)).ok();
     let next = || of(TAKEN.fetch_add(1, Ordering::Relaxed));
@@ -57,14 +57,14 @@ fn port() -> (u16, UnixDatagram) {
     std::iter::repeat_with(next).take(PORTS.len()).flatten().find_map(free).expect("a free port")
 }
 
-/// Keeps a port from other services until it is dropped, listened on or not: a name that only one socket of a network
-/// namespace has, which is where ports are.
+/// Reserves a port against other services until it is dropped, whether anything listens or not: by a name that only one
+/// socket of a network namespace can have, just like a port.
 fn hold(port: u16) -> Option<UnixDatagram> {
     let name = SocketAddr::from_abstract_name(format!("berth-test-port-{port}")).ok()?;
     UnixDatagram::bind_addr(&name).ok()
 }
 
-/// A service. When it goes, its machines, processes and files go with it.
+/// A service. Dropping it ends its machines and processes, and removes its files.
 pub struct Service {
     /// Its data folder.
     pub dir: TempDir,
@@ -80,7 +80,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service with these images, not started yet.
+    /// A service with these images that is not started yet.
     pub fn new(binary: &str, wanted: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("berth-test-").tempdir_in("/var/tmp").expect("a folder");
         for image in wanted {
@@ -88,7 +88,7 @@ impl Service {
         }
         let (port, held) = port();
         let listen = format!("127.0.0.1:{port}");
-        // Each service hands out addresses of its own, so that tests beside each other do not meet.
+        // Each service gives out its own addresses, so that concurrent tests do not collide.
         let config = format!("[vm]\nfirst_address = \"127.{}.{}.1\"\n", 65 + port / 256 % 60, port % 256);
         std::fs::write(dir.path().join("berth.toml"), config).expect("a file");
         let base = format!("http://{listen}");
@@ -105,7 +105,7 @@ impl Service {
         }
     }
 
-    /// A service on a copy of the folder of one that was stopped: what that one made is not made again.
+    /// A service on a copy of the folder of a stopped one, with everything that one made.
     pub fn copy_of(original: Arc<Self>) -> Self {
         let mut copy = Self::new(&original.binary.to_string_lossy(), &[]);
         let own = std::fs::read(copy.dir.path().join("berth.toml")).expect("a file");
@@ -119,18 +119,18 @@ impl Service {
         copy
     }
 
-    /// A service that is ready.
+    /// A service that is started and ready.
     pub fn started(binary: &str, wanted: &[&str]) -> Self {
         let mut service = Self::new(binary, wanted);
         service.start();
         service
     }
 
-    /// The same with what sandboxes boot and start from.
+    /// The same with the files that sandboxes need to boot and start.
     #[must_use]
     pub fn with_sandboxes(self) -> Self {
         let (built, own) = (images().join("../sandbox"), self.dir.path().join("sandbox"));
-        // With an agent of the tests', where they have one: a service of the repository's boots another.
+        // With the tests' own agent, if there is one: the repository's service boots another one.
         let guest = std::env::var_os("BERTH_TEST_GUEST").map_or_else(|| built.join("guest"), PathBuf::from);
         assert!(guest.join("guest.json").is_file(), "no guest in {}; type: script/test", guest.display());
         link(&guest, &own.join("guest"));
@@ -138,13 +138,13 @@ impl Service {
         self
     }
 
-    /// Sets a variable for the starts to come.
+    /// Sets a variable for later starts.
     pub fn set(&mut self, name: &str, value: &str) {
         self.environment.retain(|(n, _)| n != name);
         self.environment.push((name.into(), value.into()));
     }
 
-    /// More configuration for the starts to come; whole sections, or more keys of `[vm]`.
+    /// Adds configuration for later starts; whole sections, or more keys of `[vm]`.
     pub fn configure(&self, text: &str) {
         let file = self.dir.path().join("berth.toml");
         let before = std::fs::read_to_string(&file).expect("a file");
@@ -156,7 +156,7 @@ impl Service {
         self.command_of("serve")
     }
 
-    /// A command that works on its data folder.
+    /// A command of the program for its data folder.
     pub fn command_of(&self, verb: &str) -> Command {
         let mut command = Command::new(&self.binary);
         command.arg(verb).env("BERTH_DATA_DIR", self.dir.path()).env("BERTH_LISTEN", &self.listen);
@@ -172,7 +172,7 @@ impl Service {
         self.dir.path().join("service.log")
     }
 
-    /// Everything it printed and logged so far.
+    /// Everything that it printed and logged so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).unwrap_or_default()
     }
@@ -183,13 +183,14 @@ impl Service {
         self.start_as(command);
     }
 
-    /// The process of the one that runs.
+    /// The id of its running process.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("a service").id()
     }
 
-    /// Starts it by another command, and waits until it is ready: that somebody listens is not enough. A child that its
-    /// killed predecessor had just forked does, until it executes its program, and whoever waits there is cut off then.
+    /// Starts it by another command, and waits until it is ready. A listening port is not enough: a child that its
+    /// killed predecessor had just forked holds the port until it executes its program, and then cuts off every client
+    /// that waits there.
     pub fn start_as(&mut self, mut command: Command) {
         let child = self.child.insert(command.spawn().expect("the service starts"));
         eventually("the service", 120, || {
@@ -198,7 +199,7 @@ impl Service {
         });
     }
 
-    /// Kills it, as a power cut would.
+    /// Kills it, as a power failure would.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -206,26 +207,26 @@ impl Service {
         }
     }
 
-    /// Ends it as an operator does, within five minutes; the code it ended with.
+    /// Ends it as an operator does, within five minutes; returns its exit code.
     pub fn stop(&mut self) -> Option<i32> {
         let pid = self.child.as_ref().and_then(|child| i32::try_from(child.id()).ok()).and_then(Pid::from_raw)?;
         let _ = kill_process(pid, Signal::TERM);
         self.ended().code()
     }
 
-    /// Starts it, and waits until it ended by itself.
+    /// Starts it, and waits until it has ended by itself.
     pub fn start_and_die(&mut self) {
         self.child = Some(self.command().spawn().expect("the service starts"));
         self.died();
     }
 
-    /// Waits until it ended by itself.
+    /// Waits until it has ended by itself.
     pub fn died(&mut self) {
         self.ended();
     }
 
     fn ended(&mut self) -> ExitStatus {
-        // It stays ours until it ended, so that one that does not is killed with the test.
+        // It stays in `child` until it has ended, so that the test kills one that does not end.
         let child = self.child.as_mut().expect("a service");
         let status = eventually("the service's end", 300, || child.try_wait().ok().flatten());
         self.child = None;
@@ -247,7 +248,7 @@ impl Service {
         caller
     }
 
-    /// Somebody new, with a project of their own.
+    /// Signs a new person up, with a project of their own.
     pub async fn sign_up(&self, email: &str) -> Caller {
         let body = serde_json::json!({"email": email, "password": PASSWORD});
         let answer = self.admin().await.anonymous().post("/api/v1/auth/signup", body).await;
@@ -255,7 +256,7 @@ impl Service {
         self.signed_in(email).await
     }
 
-    /// Somebody who signed up before.
+    /// Signs in a person who signed up before.
     pub async fn signed_in(&self, email: &str) -> Caller {
         Caller::login(&self.base, email, PASSWORD).await
     }
@@ -265,11 +266,11 @@ impl Service {
         (EMAIL, PASSWORD)
     }
 
-    /// The newest mail to an address with this in its text, once it is there.
+    /// Waits for the newest mail to an address with this in its text.
     pub fn mail(&self, to: &str, with: &str) -> String {
         let read = |name: &String| {
             let text = std::fs::read_to_string(self.dir.path().join("outbox").join(name)).ok()?;
-            // Of what mail programs take away, only line ends and `=` occur in a link.
+            // Of the characters that the mail encoding changes, a link contains only line ends and `=`.
             let printable = text.contains("quoted-printable");
             Some(if printable { text.replace("=\r\n", "").replace("=3D", "=") } else { text })
         };
@@ -299,7 +300,7 @@ impl Service {
         program.to_string_lossy().contains("qemu").then(|| Pid::from_raw(pid)).flatten()
     }
 
-    /// Processes that work below a folder of the data folder.
+    /// Processes that use a folder of the data folder.
     pub fn processes(&self, folder: &str) -> Vec<i32> {
         let below = self.dir.path().join(folder);
         let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -308,13 +309,13 @@ impl Service {
         pids.filter(works).collect()
     }
 
-    /// Names of what lies in a folder of the data folder.
+    /// Names of the files in a folder of the data folder.
     pub fn files(&self, folder: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.dir.path().join(folder)).into_iter().flatten().flatten();
         entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
     }
 
-    /// A command of the command line, signed in by nobody yet.
+    /// A command of the command line, without a sign-in.
     pub fn berth(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
         let home = self.dir.path().join("home");
@@ -328,8 +329,8 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.kill();
-        // Machines outlive their service, those of builds and blanks among them. One that was about to be started is in
-        // its folder a moment later.
+        // Machines outlive their service, also those of builds and blanks. A machine that was just being started may
+        // appear in its folder a moment later.
         for _ in 0..2 {
             for pid in self.processes("").into_iter().filter_map(Pid::from_raw) {
                 let _ = kill_process(pid, Signal::KILL);

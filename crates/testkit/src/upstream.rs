@@ -1,7 +1,7 @@
-//! An upstream that does what a test wrote: a server of models over a bare socket.
+//! A scripted upstream: a models' server over a bare socket.
 //!
 //! No library stands between a script and the wire, so that it can do everything wrong: cut a chunk in half, never
-//! answer, send a gigabyte without a line break. It notes what it was asked, and whether the client stayed.
+//! answer, send a gigabyte without a line break. It records the requests, and whether the client stayed.
 
 mod script;
 mod wire;
@@ -21,7 +21,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 pub use script::{Gate, Script, Step, TOKENS, delta, event, stop};
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Received {
     /// Its method.
@@ -45,7 +45,7 @@ impl Received {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as JSON; null where it is none.
+    /// The body as JSON; null if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
@@ -53,7 +53,7 @@ impl Received {
 
 type Answers = Arc<dyn Fn(&Received) -> Script + Send + Sync>;
 
-/// What happened so far.
+/// The state so far.
 #[derive(Default)]
 struct State {
     queue: VecDeque<Script>,
@@ -86,7 +86,7 @@ impl Shared {
         result
     }
 
-    /// Notes a request and chooses its answer. Probes of health take none of the scripts.
+    /// Records a request and chooses its answer. Health probes use up no script.
     fn receive(&self, request: Received) -> Script {
         self.change(|state| {
             state.open += 1;
@@ -111,7 +111,7 @@ fn good(request: &Received) -> Script {
     if request.json()["stream"] == true { Script::stream(&["Hel", "lo"]) } else { Script::chat("Hello") }
 }
 
-/// A scripted upstream; its port closes with it.
+/// A scripted upstream. Dropping it closes its port.
 pub struct Upstream {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -119,7 +119,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Starts one that answers well: a completion, or a stream to those who ask for it.
+    /// Starts an upstream that answers well: with a completion, or with a stream if the request asks for one.
     pub async fn start() -> Self {
         let shared = Arc::new(Shared::default());
         let (address, server) = listen(&shared).await;
@@ -136,41 +136,42 @@ impl Upstream {
         self.address.to_string()
     }
 
-    /// Another base URL of it, on another port: to its callers another upstream, with the same scripts and notes.
+    /// Another base URL of it, on another port: for its callers another upstream, but with the same scripts and
+    /// records.
     pub async fn another_url(&self) -> String {
         let (address, server) = listen(&self.shared).await;
         self.servers.lock().expect("the servers").push(server);
         url(address)
     }
 
-    /// A base URL where connections are refused, in this process's life.
+    /// A base URL that refuses connections for the life of this process.
     pub fn refused_url() -> String {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
         let address = socket.local_addr().expect("an address");
-        // A port that is taken and not listened on refuses, and nobody else gets it.
+        // A bound port without a listener refuses connections, and no other process gets it.
         std::mem::forget(socket);
         url(address)
     }
 
-    /// Answers one request like this, after those that were said before.
+    /// Answers one request with this, after the answers given before.
     pub fn then(&self, script: Script) -> &Self {
         self.shared.change(|state| state.queue.push_back(script));
         self
     }
 
-    /// Answers like this whatever nothing else was said for.
+    /// The answer for requests without one of their own.
     pub fn always(&self, script: Script) -> &Self {
         self.answers(move |_| script.clone())
     }
 
-    /// Answers by what is asked, where nothing else was said.
+    /// Chooses the answer by the request, if it has none of its own.
     pub fn answers(&self, by: impl Fn(&Received) -> Script + Send + Sync + 'static) -> &Self {
         self.shared.change(|state| state.answers = Some(Arc::new(by)));
         self
     }
 
-    /// Whether it is well, as probes (everything but POST) are told.
+    /// Sets the health that probes (everything but POST) see.
     pub fn healthy(&self, healthy: bool) {
         self.shared.change(|state| state.unhealthy = !healthy);
     }
@@ -180,17 +181,17 @@ impl Upstream {
         Gate::new()
     }
 
-    /// Every request that was answered by a script, in order.
+    /// Every request that a script answered, in order.
     pub fn requests(&self) -> Vec<Received> {
         self.shared.look(|state| state.requests.clone())
     }
 
-    /// How many requests were answered by a script.
+    /// How many requests scripts answered.
     pub fn count(&self) -> usize {
         self.shared.look(|state| state.requests.len())
     }
 
-    /// The newest of these requests.
+    /// The newest of those requests.
     pub fn last(&self) -> Received {
         self.shared.look(|state| state.requests.last().cloned()).expect("a request")
     }
@@ -210,7 +211,7 @@ impl Upstream {
         self.shared.look(|state| state.most)
     }
 
-    /// How many clients left before their answer's end.
+    /// How many clients left before the end of their answer.
     pub fn cancelled(&self) -> usize {
         self.shared.look(|state| state.cancelled)
     }
@@ -225,17 +226,17 @@ impl Upstream {
         self.shared.look(|state| state.accepted)
     }
 
-    /// Bytes of answers that the kernel took.
+    /// Bytes of answers that the kernel accepted.
     pub fn sent(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
     }
 
-    /// Waits until it is so, for a minute at most.
+    /// Waits until a check succeeds, for a minute at most.
     pub async fn until(&self, check: impl Fn(&Self) -> bool) {
         let mut changes = self.shared.changed.subscribe();
         let wait = async {
             while !check(self) {
-                // Bytes are counted without telling.
+                // The counting of bytes sends no notification.
                 let _ = tokio::time::timeout(Duration::from_millis(10), changes.changed()).await;
             }
         };
@@ -272,7 +273,7 @@ async fn listen(shared: &Arc<Shared>) -> (SocketAddr, JoinHandle<()>) {
     (address, tokio::spawn(serve(listener, shared.clone())))
 }
 
-/// Serves connections; they end with it.
+/// Serves connections; they end with this task.
 async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
@@ -286,7 +287,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// A connection that counts while it lives.
+/// A connection; it counts while it lives.
 struct Connection(Arc<Shared>);
 
 impl Connection {
@@ -305,7 +306,7 @@ impl Drop for Connection {
     }
 }
 
-/// A request that counts while it is under way.
+/// A request; it counts while it is under way.
 struct UnderWay<'a> {
     shared: &'a Shared,
     over: AtomicBool,
@@ -313,7 +314,7 @@ struct UnderWay<'a> {
 }
 
 impl UnderWay<'_> {
-    /// Its last bytes are about to go: to whoever read them it is not under way any more.
+    /// Stops counting it before its last bytes go out: to a client that has read them it is no longer under way.
     fn ends(&self) {
         if !self.over.swap(true, Ordering::Relaxed) {
             self.shared.change(|state| state.open -= 1);

@@ -1,4 +1,4 @@
-//! What an upstream does with a request, step by step: good answers, and every bad one.
+//! The steps of an upstream's answer: good answers, and every bad one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,25 +6,25 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// Tokens of a good answer, as its upstream counts them: of the prompt, and of the answer.
+/// Tokens of a good answer, as its upstream reports them: of the prompt, and of the answer.
 pub const TOKENS: (u64, u64) = (7, 5);
 
 /// A step of an answer. Status and headers leave with the first step that sends something.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// The status; 200 where there is no such step.
+    /// The status; 200 without this step.
     Status(u16),
     /// A header.
     Header(String, String),
-    /// Sends status and headers of an answer in chunks.
+    /// Sends status and headers of a chunked answer.
     Head,
-    /// The whole body. Its length is told, unless a header told another one.
+    /// The whole body, with its length, unless a header gives another length.
     Body(Vec<u8>),
     /// A chunk of a body without a length.
     Chunk(Vec<u8>),
-    /// A chunk, only where the request asked for usage in its stream.
+    /// A chunk that is sent only if the request asked for usage in its stream.
     Usage(Vec<u8>),
-    /// Half a chunk: its length is told as twice what comes.
+    /// Half a chunk: the announced length is twice the real one.
     Half(Vec<u8>),
     /// The same chunk many times.
     Flood(Vec<u8>, u64),
@@ -38,23 +38,23 @@ pub enum Step {
     Hang,
     /// Ends the connection with a reset.
     Cut,
-    /// Ends the connection in an orderly way, whatever was promised.
+    /// Closes the connection properly, whatever was announced.
     Close,
-    /// Ends the answer as HTTP wants it; the end of a script does, too.
+    /// Ends the answer properly; the end of a script does so, too.
     End,
 }
 
-/// Something that waits until a test lets it go on.
+/// Holds a step until the test opens it.
 #[derive(Clone, Debug)]
 pub struct Gate(Arc<watch::Sender<bool>>);
 
 impl Gate {
-    /// A closed one.
+    /// A closed gate.
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    /// Lets everybody through, also those who come later.
+    /// Opens the gate for good.
     pub fn open(&self) {
         self.0.send_replace(true);
     }
@@ -87,7 +87,7 @@ pub fn event(data: &Value) -> String {
     format!("data: {data}\n\n")
 }
 
-/// A chunk of a completion with this as its only choice.
+/// A chunk of a completion with this choice alone.
 fn chunk(choice: &Value) -> Value {
     json!({
         "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "upstream-tiny",
@@ -116,21 +116,21 @@ impl Script {
         Self(vec![Step::Status(status)])
     }
 
-    /// The same and one more step.
+    /// Adds a step.
     #[must_use]
     pub fn step(mut self, step: Step) -> Self {
         self.0.push(step);
         self
     }
 
-    /// The same, then the steps of another one.
+    /// Adds the steps of another script.
     #[must_use]
     pub fn and(mut self, rest: Self) -> Self {
         self.0.extend(rest.0);
         self
     }
 
-    /// The same and a header, before whatever sends something.
+    /// Adds a header, before any step that sends something.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         let is_head = |step: &&Step| matches!(step, Step::Status(_) | Step::Header(..));
@@ -139,31 +139,31 @@ impl Script {
         self
     }
 
-    /// The same, then the whole body.
+    /// Adds the whole body.
     #[must_use]
     pub fn body(self, bytes: impl Into<Vec<u8>>) -> Self {
         self.step(Step::Body(bytes.into()))
     }
 
-    /// The same, then a chunk.
+    /// Adds a chunk.
     #[must_use]
     pub fn chunk(self, bytes: impl Into<Vec<u8>>) -> Self {
         self.step(Step::Chunk(bytes.into()))
     }
 
-    /// The same, then an event with some content.
+    /// Adds an event with some content.
     #[must_use]
     pub fn delta(self, text: &str) -> Self {
         self.chunk(delta(text))
     }
 
-    /// The same, then what a complete stream ends with: finish reason, usage where it was asked for, `[DONE]`.
+    /// Adds the end of a complete stream: finish reason, usage if the request asked for it, `[DONE]`.
     #[must_use]
     pub fn done(self) -> Self {
         self.chunk(stop()).usage().chunk("data: [DONE]\n\n")
     }
 
-    /// The same, then the event with the counts, where the request asked for it.
+    /// Adds the event with the counts, which is sent if the request asked for it.
     #[must_use]
     pub fn usage(self) -> Self {
         let mut counts = chunk(&Value::Null);
@@ -172,48 +172,48 @@ impl Script {
         self.step(Step::Usage(event(&counts).into_bytes()))
     }
 
-    /// The same, then a wait for a gate.
+    /// Adds a wait for a gate.
     #[must_use]
     pub fn hold(self, gate: &Gate) -> Self {
         self.step(Step::Hold(gate.clone()))
     }
 
-    /// The same, then silence until the client leaves.
+    /// Adds silence until the client leaves.
     #[must_use]
     pub fn hang(self) -> Self {
         self.step(Step::Hang)
     }
 
-    /// The same, then a reset.
+    /// Adds a reset.
     #[must_use]
     pub fn cut(self) -> Self {
         self.step(Step::Cut)
     }
 
-    /// The same, then the connection's orderly end.
+    /// Adds a proper end of the connection.
     #[must_use]
     pub fn close(self) -> Self {
         self.step(Step::Close)
     }
 
-    /// A JSON body, its bytes as they are given.
+    /// A JSON body with exactly these bytes.
     pub fn json(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Self::new(status).header("content-type", "application/json").body(body)
     }
 
-    /// An error as OpenAI's servers tell it.
+    /// An error in the form of OpenAI's servers.
     pub fn error(status: u16, message: &str) -> Self {
         let error = json!({"message": message, "type": "upstream_type", "param": null, "code": "upstream_code"});
         Self::json(status, json!({"error": error}).to_string())
     }
 
-    /// A page, as proxies before upstreams show it.
+    /// An HTML page, as proxies in front of upstreams send it.
     pub fn html(status: u16) -> Self {
         let page = "<!DOCTYPE html><html><head><title>Proxy</title></head><body><h1>Bad day</h1></body></html>";
         Self::new(status).header("content-type", "text/html; charset=utf-8").body(page)
     }
 
-    /// A whole completion: bytes with odd white space, a field that nobody knows, usage.
+    /// A whole completion: bytes with odd white space, an unknown field, usage.
     pub fn chat(text: &str) -> Self {
         Self::json(200, Self::completion(text))
     }
@@ -229,19 +229,19 @@ impl Script {
         )
     }
 
-    /// The beginning of a stream: status, headers, nothing of the body.
+    /// The beginning of a stream: status and headers, nothing of the body.
     pub fn sse() -> Self {
         Self::new(200).header("content-type", "text/event-stream")
     }
 
-    /// A whole stream: the role, the pieces, a finish reason, usage where it was asked for, `[DONE]`.
+    /// A whole stream: the role, the pieces, a finish reason, usage if the request asked for it, `[DONE]`.
     pub fn stream(pieces: &[&str]) -> Self {
         let role = chunk(&json!({"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": null}));
         let begun = Self::sse().chunk(event(&role));
         pieces.iter().fold(begun, |script, piece| script.delta(piece)).done()
     }
 
-    /// The bytes of its body, with or without what is sent only to those who ask for usage.
+    /// The bytes of its body, with or without the parts for requests that ask for usage.
     pub fn bytes(&self, with_usage: bool) -> Vec<u8> {
         let bytes = self.0.iter().flat_map(|step| match step {
             Step::Body(bytes) | Step::Chunk(bytes) => bytes.as_slice(),

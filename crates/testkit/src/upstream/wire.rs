@@ -1,4 +1,4 @@
-//! HTTP/1.1 by hand: requests as they come, answers as a script has them.
+//! HTTP/1.1 by hand: reads requests, and writes answers as a script says.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ const PIECE: usize = 64 * 1024;
 
 /// How an answer ended.
 pub enum End {
-    /// As HTTP wants it: the connection takes another request.
+    /// Properly: the connection takes another request.
     Whole,
     /// The connection is to be closed.
     Closed,
@@ -33,7 +33,7 @@ async fn fill(reader: &mut ReadHalf<'_>, buffer: &mut Vec<u8>) -> Option<()> {
     }
 }
 
-/// Returns when the client left. What it sends meanwhile is kept.
+/// Returns when the client leaves. Bytes that it sends meanwhile are kept.
 pub async fn left(reader: &mut ReadHalf<'_>, buffer: &mut Vec<u8>) {
     while fill(reader, buffer).await.is_some() {}
 }
@@ -47,7 +47,7 @@ async fn take(reader: &mut ReadHalf<'_>, buffer: &mut Vec<u8>, count: usize) -> 
     Some(std::mem::replace(buffer, rest))
 }
 
-/// What stands before a mark, which is dropped.
+/// The text before a mark; drops the mark.
 async fn take_until(reader: &mut ReadHalf<'_>, buffer: &mut Vec<u8>, mark: &[u8]) -> Option<String> {
     loop {
         if let Some(at) = buffer.windows(mark.len()).position(|window| window == mark) {
@@ -59,7 +59,7 @@ async fn take_until(reader: &mut ReadHalf<'_>, buffer: &mut Vec<u8>, mark: &[u8]
     }
 }
 
-/// Reads a request; `None` where the connection ended, or what came is none.
+/// Reads a request; `None` if the connection ended or the bytes are not a request.
 pub async fn read(reader: &mut ReadHalf<'_>, buffer: &mut Vec<u8>) -> Option<Received> {
     let head = take_until(reader, buffer, b"\r\n\r\n").await?;
     let mut lines = head.split("\r\n");
@@ -92,7 +92,7 @@ async fn chunks(reader: &mut ReadHalf<'_>, buffer: &mut Vec<u8>) -> Option<Vec<u
     }
 }
 
-/// What of an answer has left.
+/// The part of an answer that was sent.
 #[derive(PartialEq)]
 enum Sent {
     Nothing,
@@ -129,7 +129,7 @@ pub async fn play(writer: &mut WriteHalf<'_>, script: Script, asks_usage: bool, 
 }
 
 impl Reply<'_, '_> {
-    /// Takes a step; the answer's end, if it is one.
+    /// Takes a step; returns the answer's end if the step is one.
     async fn step(&mut self, step: Step) -> io::Result<Option<End>> {
         match step {
             Step::Status(status) => self.status = status,
@@ -175,7 +175,7 @@ impl Reply<'_, '_> {
         Ok(())
     }
 
-    /// Status and headers, once.
+    /// Writes status and headers, once.
     async fn head(&mut self) -> io::Result<()> {
         if self.sent == Sent::Nothing {
             self.sent = Sent::Chunks;
