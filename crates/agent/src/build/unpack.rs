@@ -223,7 +223,7 @@ impl Unpacking {
             return clear(&directory, path, &|below| self.own.contains(&self.digest(below)));
         }
         let name = &name[WHITEOUT.len()..];
-        // Other names of this form are internal notes of overlay file systems.
+        // Other names of this form are internal notes of union file systems.
         if name.is_empty() || name.starts_with(WHITEOUT) || matches!(name, b"." | b"..") {
             return Ok(());
         }

@@ -30,7 +30,7 @@ pub struct Region {
     /// Name for people.
     #[serde(default)]
     pub name: String,
-    /// The engine that runs its machines.
+    /// What runs its machines.
     #[serde(default = "qemu")]
     pub engine: String,
 }
@@ -71,7 +71,7 @@ pub struct Plan {
     /// Machine sizes it is valid for; empty means all.
     #[serde(default)]
     pub vm_configs: Vec<String>,
-    /// What an hour of its VMs costs; free by default.
+    /// What an hour of its VMs costs; nothing where nobody says otherwise.
     #[serde(default)]
     pub price: PlanPrice,
 }

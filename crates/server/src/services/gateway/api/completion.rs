@@ -149,8 +149,8 @@ impl Aside {
         let cost = |model: &Model| model.price.of(aside(each(model).unwrap_or(LONG)));
         let own = each(&entry.model);
         let others = fallbacks(gateway, scope, entry);
-        // Spent money does not come back, so the reservation is the most that the answer can cost. Where nobody saw the
-        // answer, the bill books no more than the estimate.
+        // Spent money does not come back, so for money an answer without a limit counts as a long one. The bill books no
+        // more than that for an answer that nobody saw.
         Self {
             tokens: aside(own.unwrap_or(ANSWER)).total(),
             cost: others.iter().map(|other| cost(&other.model)).fold(cost(&entry.model), Nano::max),

@@ -229,7 +229,7 @@ enum Look {
     Unread(Whose, Arc<tokio::sync::Mutex<()>>),
 }
 
-/// Who pays for a request, with their limits.
+/// The payers of a request, with their limits.
 const fn payers(scope: &Scope) -> [(Whose, &Limits); 2] {
     [(Whose::Project(scope.project), &scope.limits), (Whose::Org(scope.org), &scope.org_limits)]
 }

@@ -194,7 +194,7 @@ mod tests {
                 let Some(ticket) = ticket else { continue };
                 assert_eq!((is_called(ticket), is_now(ticket)), (index == first, index == first), "{index}");
             }
-            // Who goes calls the next.
+            // A ticket that leaves calls the next.
             tickets[first] = None;
         }
         assert_eq!(queue.len(), 0);
@@ -251,7 +251,7 @@ mod tests {
         assert!(join(&queue, 1, 0).is_none());
         let tickets = [normal(&queue), normal(&queue), normal(&queue)];
         assert!(join(&queue, 1, 3).is_none());
-        // Two calls of one are one.
+        // Two calls of one ticket count as one.
         queue.call();
         queue.call();
         let more = normal(&queue);

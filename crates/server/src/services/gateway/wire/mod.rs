@@ -1,4 +1,4 @@
-//! What the gateway's own operations show and are told, as the OpenAPI document describes it.
+//! Requests and answers of the gateway's own operations, as the OpenAPI document describes them.
 
 pub mod model;
 pub mod voice;
