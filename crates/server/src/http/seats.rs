@@ -2,11 +2,11 @@
 //!
 //! A connection costs a descriptor, and the work behind it may cost another, so the service keeps half of its
 //! descriptors for the latter. One network (an IPv4 address, an IPv6 /64) may have only a share of the connections. A
-//! newcomer that finds all seats taken gets in if the service can cut a connection that waits for its own client: of
-//! the newcomer's network if that is over its share, else of the network with the most. Among those it cuts the one
-//! that came first. It never cuts a connection that it works for. So a client that holds a thousand half-sent requests
-//! blocks nobody, not even itself. Operators' addresses have seats of their own: filling all others keeps nobody from
-//! reading metrics, or from suspending the culprit.
+//! newcomer over its network's share takes the place of a connection of that network; one that finds all seats taken
+//! takes the place of a connection of the network with the most, or else of any network. The service only cuts a
+//! connection that waits for its own client, the oldest such one; it never cuts one that it works for. So a client that
+//! holds a thousand half-sent requests blocks nobody, not even itself. Operators' addresses have seats of their own:
+//! filling all others keeps nobody from reading metrics, or from suspending the culprit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
