@@ -54,7 +54,7 @@ pub async fn command(call: Call) -> Result<Answer> {
     });
     let follow = started.await.map_err(Refusal::internal)??;
     let _ = timeout(TOGETHER, follow.process().ended()).await;
-    Ok(told(follow))
+    Ok(streamed(follow))
 }
 
 /// `POST processes`.
@@ -114,11 +114,11 @@ pub fn logs(mut call: Call) -> Result<Answer> {
     };
     call.query.finish()?;
     let reader = Follow::new(process, offset, which, follow, Form::of(&call.headers));
-    Ok(told(if hold { reader.holding() } else { reader }))
+    Ok(streamed(if hold { reader.holding() } else { reader }))
 }
 
 /// The answer with a reader's stream.
-fn told(reader: Follow) -> Answer {
+fn streamed(reader: Follow) -> Answer {
     let kind = reader.content_type();
     stream(kind, Feeding::new(reader))
 }

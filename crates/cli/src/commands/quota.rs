@@ -77,7 +77,7 @@ pub struct SetArgs {
 
 impl SetArgs {
     /// The new limits: those that were not typed stay.
-    fn over(&self, before: Limits) -> Result<Limits> {
+    fn applied_to(&self, before: Limits) -> Result<Limits> {
         Ok(Limits {
             vms: limit("--vms", self.vms.as_deref(), before.vms)?,
             vcpu: limit("--vcpu", self.vcpu.as_deref(), before.vcpu)?,
@@ -147,7 +147,7 @@ pub async fn run(context: &Context, command: QuotaCommand) -> Result<()> {
         QuotaCommand::Set(args) => {
             let whose = whose(context, args.project.as_deref()).await?;
             let before = whose.limits(context).await?;
-            let after = args.over(before)?;
+            let after = args.applied_to(before)?;
             if after == before {
                 return Err(Failure::usage("Nothing to change. Name a limit: --vms 5, or --vms unlimited"));
             }

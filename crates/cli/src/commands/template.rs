@@ -131,7 +131,7 @@ async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) ->
     let (request, local) = request(project, args).await?;
     let (mut template, sent) = send::begin(project, request, local).await?;
     if wait {
-        template = over(context, project, template, seconds, is_built).await?;
+        template = until_over(context, project, template, seconds, is_built).await?;
         if let Some(sent) = sent {
             send::remove(project, &sent).await;
         }
@@ -174,7 +174,7 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<(CreateTem
 }
 
 /// Waits until it is ready or failed, and shows the log of its build.
-async fn over(
+async fn until_over(
     context: &Context,
     project: &ProjectClient,
     mut template: Template,

@@ -177,15 +177,15 @@ async fn id_of(db: &Db) -> Result<String, DbError> {
 pub(super) struct Health(Arc<Mutex<Option<String>>>);
 
 impl Health {
-    /// What is wrong, if anything.
-    fn told(&self) -> Result<(), String> {
+    /// Whether the database takes writes; else what is wrong.
+    fn writable(&self) -> Result<(), String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
     }
 
     /// The same as a function, for the probes.
     pub(super) fn writes(&self) -> Arc<dyn Fn() -> Result<(), String> + Send + Sync> {
         let health = self.clone();
-        Arc::new(move || health.told())
+        Arc::new(move || health.writable())
     }
 
     /// Notes the outcome of a write, and logs a change. `disk` is the folder of the database, if that is on this host.
@@ -284,14 +284,14 @@ mod tests {
     fn a_full_disk_is_told_until_there_is_room_again() {
         let dir = tempfile::tempdir().unwrap();
         let health = Health::default();
-        assert_eq!(health.clone().told(), Ok(()));
+        assert_eq!(health.clone().writable(), Ok(()));
         health.note(Some(dir.path()), Err(&DbError::Full("database or disk is full".into())));
-        let told = health.clone().told().unwrap_err();
+        let told = health.clone().writable().unwrap_err();
         assert!(told.contains("full") && told.contains(&dir.path().display().to_string()), "{told}");
         assert!(told.contains("bytes left"), "{told}");
         health.note(Some(dir.path()), Ok(()));
-        assert_eq!(health.clone().told(), Ok(()));
+        assert_eq!(health.clone().writable(), Ok(()));
         health.note(None, Err(&DbError::Full("could not extend file".into())));
-        assert!(health.told().unwrap_err().contains("its server"));
+        assert!(health.writable().unwrap_err().contains("its server"));
     }
 }

@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::output;
 
 /// Headers that concern the connection to the service, or name its origin; at the local address both differ.
-const NOT_TOLD: [HeaderName; 6] = [
+const NOT_PASSED_ON: [HeaderName; 6] = [
     header::CONNECTION,
     header::CONTENT_SECURITY_POLICY,
     header::STRICT_TRANSPORT_SECURITY,
@@ -68,17 +68,17 @@ async fn forward(State(forward): State<Arc<Forward>>, mut request: Request) -> R
     let body = reqwest::Body::wrap_stream(body.into_data_stream());
     let asked = forward.runtime.ask_port(forward.port, parts.method, target, &parts.headers, body).await;
     match asked {
-        Ok(answer) => told(answer, here),
+        Ok(answer) => passed_on(answer, here),
         Err(error @ Error::Protocol(_)) => (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
         Err(error) => (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response(),
     }
 }
 
-fn told(answer: reqwest::Response, here: Option<hyper::upgrade::OnUpgrade>) -> Response {
+fn passed_on(answer: reqwest::Response, here: Option<hyper::upgrade::OnUpgrade>) -> Response {
     let status = answer.status();
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
-    for (name, value) in answer.headers().iter().filter(|(name, _)| !NOT_TOLD.contains(name)) {
+    for (name, value) in answer.headers().iter().filter(|(name, _)| !NOT_PASSED_ON.contains(name)) {
         response.headers_mut().append(name, value.clone());
     }
     let upgrade = answer.headers().get(header::UPGRADE).cloned();

@@ -97,14 +97,14 @@ impl Child {
     async fn lives(&mut self, address: &watch::Sender<Option<String>>) -> Result<ExitStatus> {
         let port = match &mut self.port {
             Port::Chosen(port) => *port,
-            Port::Told(stdout) => match told(stdout).await? {
+            Port::Told(stdout) => match announced_port(stdout).await? {
                 Some(port) => port,
                 None => return Ok(self.process.wait().await?),
             },
         };
         tokio::select! {
             status = self.process.wait() => return Ok(status?),
-            () = well(port) => {}
+            () = healthy(port) => {}
         }
         address.send_replace(Some(format!("http://127.0.0.1:{port}/v1")));
         Ok(self.process.wait().await?)
@@ -128,7 +128,7 @@ impl Child {
 }
 
 /// The port in the child's first line, or `None` if it ended without one.
-async fn told(stdout: &mut BufReader<ChildStdout>) -> Result<Option<u16>> {
+async fn announced_port(stdout: &mut BufReader<ChildStdout>) -> Result<Option<u16>> {
     let mut line = String::new();
     stdout.take(1000).read_line(&mut line).await?;
     if line.is_empty() {
@@ -139,7 +139,7 @@ async fn told(stdout: &mut BufReader<ChildStdout>) -> Result<Option<u16>> {
 }
 
 /// Waits until the server at a port reports that it is healthy.
-async fn well(port: u16) {
+async fn healthy(port: u16) {
     while !matches!(timeout(ANSWER, asked(port)).await, Ok(Ok(true))) {
         sleep(ASK).await;
     }
