@@ -177,7 +177,7 @@ fn stores_are_asked_by_ops_and_reconcilers_not_by_wire() {
 #[test]
 fn requests_are_parsed_by_the_domain_and_only_described_by_wire() {
     // Whatever reads a body field by field, or makes a type of a whole one.
-    refuse("server/src", &["domain::fields::", "Fields::", "Fields<", "TryFrom<&Value>"], |_| false);
+    refuse("server/src", &["domain::fields", "Fields::of", "Fields<'", "TryFrom<&Value>"], |_| false);
     // Whatever can refuse, judges; what describes and shows cannot.
     let judges = ["FieldError", "Parsed", "Error::", "Err(", "Result<", ".fail(", "query::", "list::Params"];
     for service in ["identity", "project", "vm", "sandbox", "gateway"] {
