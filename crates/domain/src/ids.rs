@@ -65,6 +65,10 @@ ids! {
     MemoryId;
     /// An archive that was sent to build templates of.
     UploadId;
+    /// A machine: a process of a host, or the room for one, whoever owns it.
+    MachineId;
+    /// A host: what machines run on.
+    HostId;
 }
 
 /// Whose something is that several share: an organization, and a project of it. Organizations come first, since

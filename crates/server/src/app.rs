@@ -5,6 +5,7 @@ mod doors;
 mod folder;
 mod host;
 mod lock;
+mod own;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -114,6 +115,7 @@ impl App {
         let keeper = folder::keeper(&config.data_dir)?;
         let (db, seen) = folder::open(config, &keeper, &clock).await?;
         let sealer = Sealer::open(&config.secrets, &db).await?;
+        let hosts = own::enrol(config, &keeper, &db, &clock, engines.sandbox.clone()).await?;
         let vms = Vms::new(db.clone(), clock.clone(), config, engines.vm.clone());
         let sandboxes = Sandboxes::new(db.clone(), clock.clone(), config, engines.sandbox.clone());
         let holders: Vec<Arc<dyn Holder>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
@@ -129,8 +131,7 @@ impl App {
         let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
         let metrics = metrics(vms.clone(), sandboxes.clone(), gateway.clone(), host);
         let health = folder::Health::default();
-        let engines = Arc::new(move || ready(&engines));
-        let probes = Probes { db: db.clone(), writes: health.writes(), engines, metrics };
+        let probes = probes(&db, &health, engines, metrics);
         let managed = identity.routes().merge(vms.routes()).merge(sandboxes.routes()).merge(gateway.routes());
         let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(inside);
         let base = Configured(config.public_url().map(Arc::from));
@@ -142,6 +143,7 @@ impl App {
         let mut tasks = JoinSet::new();
         let keeping = folder::Keeping::new(&db, keeper.run, config, health);
         tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
+        hosts.spawn_workers(&mut tasks, &stop);
         identity.spawn_workers(&mut tasks, &stop);
         projects.spawn_workers(&mut tasks, &stop);
         vms.spawn_workers(&mut tasks, &stop);
@@ -219,6 +221,11 @@ fn ready(engines: &Engines) -> std::result::Result<(), String> {
     let wrong = found.into_iter().filter_map(|(kind, found)| Some(format!("{kind}: {}", found.err()?)));
     let wrong: Vec<String> = wrong.collect();
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+}
+
+/// What is asked of the service from outside without a credential.
+fn probes(db: &Db, health: &folder::Health, engines: Engines, metrics: probes::Metrics) -> Probes {
+    Probes { db: db.clone(), writes: health.writes(), engines: Arc::new(move || ready(&engines)), metrics }
 }
 
 fn metrics(

@@ -55,6 +55,7 @@ const STEPS: &[Step] = steps![
     23 "0023" "ports_pending",
     24 "0024" "template_machines",
     25 "0025" "machines",
+    26 "0026" "hosts",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

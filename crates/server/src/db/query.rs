@@ -110,7 +110,9 @@ id_values!(
     SnapshotId,
     LayerId,
     MemoryId,
-    UploadId
+    UploadId,
+    MachineId,
+    HostId
 );
 
 /// Where a statement runs: the database for reading, or a transaction.

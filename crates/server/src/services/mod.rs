@@ -4,6 +4,7 @@
 //! through the questions below, which the composition root connects.
 
 pub mod gateway;
+pub mod host;
 pub mod identity;
 mod owner;
 pub mod project;

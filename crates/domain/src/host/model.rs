@@ -1,0 +1,43 @@
+//! What a host is.
+
+use crate::words::words;
+
+words! {
+    /// Whether machines may be put onto a host.
+    State {
+        /// It takes machines.
+        Ready = "ready",
+        /// It keeps those that it has until they are somewhere else, and takes no more.
+        Draining = "draining",
+        /// It will not come back, and neither will its machines.
+        Lost = "lost",
+    }
+}
+
+/// What a host has in all, before anything of it is promised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Processors.
+    pub cpus: i64,
+    /// Memory, in MiB, but for what the host keeps for itself.
+    pub memory_mb: i64,
+}
+
+impl State {
+    /// Whether a new machine may be put there.
+    pub const fn takes_machines(self) -> bool {
+        matches!(self, Self::Ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_host_that_is_ready_takes_machines() {
+        let taking: Vec<_> = State::ALL.iter().filter(|state| state.takes_machines()).collect();
+        assert_eq!(taking, [&State::Ready]);
+        assert_eq!(State::WORDS, ["ready", "draining", "lost"]);
+    }
+}

@@ -1,0 +1,63 @@
+//! The host that the service itself is on.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use berth_domain::Result;
+use berth_domain::host::Capacity;
+use berth_domain::ids::HostId;
+use berth_qemu::host;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::db::Db;
+use crate::db::keeper::Keeper;
+use crate::services::host::{Hosts, Own, Probe};
+use crate::services::sandbox::engine::SandboxEngine;
+
+/// Gives it its row.
+pub(super) async fn enrol(
+    config: &Config,
+    keeper: &Keeper,
+    db: &Db,
+    clock: &Clock,
+    engine: Arc<dyn SandboxEngine>,
+) -> Result<Hosts> {
+    Hosts::start(db.clone(), clock.clone(), own(config, keeper), probe(config, engine)).await
+}
+
+/// What the configuration and the folder say of it.
+fn own(config: &Config, keeper: &Keeper) -> Own {
+    Own {
+        id: HostId(keeper.folder),
+        name: keeper.host.clone(),
+        addresses: vec![config.listen.to_string()],
+        regions: config.catalog.regions.iter().map(|region| region.id.clone()).collect(),
+        overcommit: config.overcommit(),
+    }
+}
+
+/// What can be asked of it.
+fn probe(config: &Config, engine: Arc<dyn SandboxEngine>) -> Box<dyn Probe> {
+    Box::new(Asked { engine, reserve_mb: config.vm.memory_reserve_mb })
+}
+
+struct Asked {
+    engine: Arc<dyn SandboxEngine>,
+    reserve_mb: i64,
+}
+
+#[async_trait]
+impl Probe for Asked {
+    fn capacity(&self) -> Capacity {
+        let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        Capacity {
+            cpus: whole(host::cores()),
+            memory_mb: whole(host::memory_mb()).saturating_sub(self.reserve_mb).max(0),
+        }
+    }
+
+    async fn boot(&self) -> String {
+        self.engine.host_boot().await
+    }
+}

@@ -1,0 +1,70 @@
+//! The host service: what machines run on.
+//!
+//! A host is a row. The service writes the row of its own host before anything else looks at machines, and keeps it fresh:
+//! which boot it is in, what it has to give, when it was last seen. The row's id is the data folder's, so that it stays the
+//! same whatever the host is called and wherever the folder lies. What an administrator says of a host, its labels and
+//! whether it takes machines, stays as it is.
+//!
+//! A database has one data folder ([`crate::db::keeper`]), and so one host that can answer: whichever host it was on
+//! before is lost.
+
+mod reconcile;
+mod service;
+mod store;
+
+use std::collections::BTreeMap;
+
+use berth_domain::Result;
+use berth_domain::host::State;
+use berth_domain::ids::HostId;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::db::Db;
+
+pub use service::{Hosts, Own, Probe};
+use store::host::HostRow;
+
+impl Hosts {
+    /// Writes the row of the service's own host, and says of every other one that it is lost.
+    pub async fn start(db: Db, clock: Clock, own: Own, probe: Box<dyn Probe>) -> Result<Self> {
+        let hosts = Self { db, clock, own: own.into(), probe: probe.into() };
+        let (now, mut tx) = (hosts.clock.now(), hosts.db.begin().await?);
+        let known = store::host::find(&mut tx, hosts.own.id).await?;
+        let row = hosts.row(known.as_ref()).await;
+        store::host::put(&mut tx, known.as_ref(), &row).await?;
+        store::host::lose_others(&mut tx, row.id).await?;
+        tx.commit().await?;
+        tracing::debug!(host = %row.id, name = row.name, %now, "this host has its row");
+        Ok(hosts)
+    }
+
+    /// The own host as it is now; labels and state as they were said to be.
+    async fn row(&self, known: Option<&HostRow>) -> HostRow {
+        let (own, now) = (&self.own, self.clock.now());
+        // One that was given up and is there again takes machines again.
+        let state = known.map_or(State::Ready, |known| known.state);
+        HostRow {
+            id: own.id,
+            name: own.name.clone(),
+            addresses: own.addresses.clone(),
+            regions: own.regions.clone(),
+            capacity: self.probe.capacity(),
+            overcommit: BTreeMap::from([
+                ("vm".to_owned(), own.overcommit.vm),
+                ("sandbox".to_owned(), own.overcommit.sandbox),
+            ]),
+            boot: Some(self.probe.boot().await),
+            labels: known.map(|known| known.labels.clone()).unwrap_or_default(),
+            state: if state == State::Lost { State::Ready } else { state },
+            last_seen: now,
+            created_at: known.map_or(now, |known| known.created_at),
+        }
+    }
+
+    /// Its workers, until told to stop.
+    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+        tasks.spawn(reconcile::host::keep_fresh(self.clone(), stop.clone()));
+    }
+}

@@ -1,0 +1,3 @@
+//! What time brings to hosts.
+
+pub mod host;

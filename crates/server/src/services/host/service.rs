@@ -1,0 +1,45 @@
+//! The host service as its workers see it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use berth_domain::host::Capacity;
+use berth_domain::ids::HostId;
+
+use crate::clock::Clock;
+use crate::config::Overcommit;
+use crate::db::Db;
+
+/// The host service.
+#[derive(Clone)]
+pub struct Hosts {
+    pub(super) db: Db,
+    pub(super) clock: Clock,
+    pub(super) own: Arc<Own>,
+    pub(super) probe: Arc<dyn Probe>,
+}
+
+/// What a service knows of its own host.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// Its id: the data folder's.
+    pub id: HostId,
+    /// Its name.
+    pub name: String,
+    /// Where it is reached.
+    pub addresses: Vec<String>,
+    /// Ids of the regions that it belongs to.
+    pub regions: Vec<String>,
+    /// How often each MiB of it is promised.
+    pub overcommit: Overcommit,
+}
+
+/// What is asked of a host again and again.
+#[async_trait]
+pub trait Probe: Send + Sync + 'static {
+    /// What it has in all.
+    fn capacity(&self) -> Capacity;
+
+    /// Identifies its present boot.
+    async fn boot(&self) -> String;
+}

@@ -1,0 +1,126 @@
+//! Rows of hosts.
+
+use std::collections::BTreeMap;
+
+use berth_domain::Timestamp;
+use berth_domain::host::{Capacity, State};
+use berth_domain::ids::HostId;
+
+use crate::columns;
+use crate::db::record::{self, Columns};
+use crate::db::{DbError, FromRow, On, Row, Tx, json, sql};
+
+/// The table.
+const TABLE: &str = "hosts";
+
+/// A host as its row has it. What an administrator says of it: labels and state. All else its service found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostRow {
+    /// Its id.
+    pub id: HostId,
+    /// Its name.
+    pub name: String,
+    /// Where it is reached.
+    pub addresses: Vec<String>,
+    /// Ids of the regions that it belongs to.
+    pub regions: Vec<String>,
+    /// What it has in all.
+    pub capacity: Capacity,
+    /// How often each MiB is promised, by who has it.
+    pub overcommit: BTreeMap<String, f64>,
+    /// Its present boot.
+    pub boot: Option<String>,
+    /// Free pairs.
+    pub labels: BTreeMap<String, String>,
+    /// Whether it takes machines.
+    pub state: State,
+    /// When its service last wrote here.
+    pub last_seen: Timestamp,
+    /// When its first service wrote here.
+    pub created_at: Timestamp,
+}
+
+impl FromRow for HostRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self {
+            id: row.parsed("id")?,
+            name: row.text("name")?,
+            addresses: row.json("addresses")?,
+            regions: row.json("regions")?,
+            capacity: Capacity { cpus: row.int("cpus")?, memory_mb: row.int("memory_mb")? },
+            overcommit: row.json("overcommit")?,
+            boot: row.opt_text("boot")?,
+            labels: row.json("labels")?,
+            state: row.word("state", State::parse)?,
+            last_seen: row.time("last_seen")?,
+            created_at: row.time("created_at")?,
+        })
+    }
+}
+
+fn columns(host: &HostRow) -> Columns {
+    columns! {
+        "id": host.id, "name": &host.name, "addresses": json::text(&host.addresses),
+        "regions": json::text(&host.regions), "cpus": host.capacity.cpus, "memory_mb": host.capacity.memory_mb,
+        "overcommit": json::text(&host.overcommit), "boot": host.boot.clone(), "labels": json::text(&host.labels),
+        "state": host.state.as_str(), "last_seen": host.last_seen, "created_at": host.created_at,
+    }
+}
+
+/// A host.
+pub async fn find(on: impl On, id: HostId) -> Result<Option<HostRow>, DbError> {
+    sql("SELECT * FROM hosts WHERE id = $1").bind(id).fetch_optional(on).await
+}
+
+/// Writes a row; `known` is what stood there.
+pub async fn put(tx: &mut Tx, known: Option<&HostRow>, host: &HostRow) -> Result<(), DbError> {
+    match known {
+        Some(known) => record::update(tx, TABLE, &columns(known), columns(host)).await,
+        None => record::insert(TABLE, columns(host)).execute(tx).await.map(drop),
+    }
+}
+
+/// Says of every host but one that it is lost.
+pub async fn lose_others(tx: &mut Tx, id: HostId) -> Result<(), DbError> {
+    let lost = sql("UPDATE hosts SET state = 'lost' WHERE id <> $1 AND state <> 'lost'");
+    lost.bind(id).execute(tx).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::db::Db;
+
+    fn host(name: &str, state: State) -> HostRow {
+        HostRow {
+            id: HostId(Uuid::now_v7()),
+            name: name.into(),
+            addresses: vec!["127.0.0.1:8080".into()],
+            regions: vec!["local".into()],
+            capacity: Capacity { cpus: 2, memory_mb: 4096 },
+            overcommit: [("vm".to_owned(), 1.5)].into(),
+            boot: Some("one".into()),
+            labels: BTreeMap::new(),
+            state,
+            last_seen: Timestamp(1),
+            created_at: Timestamp(1),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_row_is_what_was_written_last_and_others_are_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        let mut tx = db.begin().await.unwrap();
+        let (own, other) = (host("alpha", State::Draining), host("beta", State::Ready));
+        put(&mut tx, None, &own).await.unwrap();
+        put(&mut tx, None, &other).await.unwrap();
+        let later = HostRow { boot: Some("two".into()), last_seen: Timestamp(2), ..own.clone() };
+        put(&mut tx, Some(&own), &later).await.unwrap();
+        lose_others(&mut tx, own.id).await.unwrap();
+        assert_eq!(find(&mut tx, own.id).await.unwrap(), Some(later));
+        assert_eq!(find(&mut tx, other.id).await.unwrap().map(|host| host.state), Some(State::Lost));
+    }
+}

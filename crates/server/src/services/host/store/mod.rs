@@ -1,0 +1,3 @@
+//! Rows of the host service.
+
+pub mod host;
