@@ -14,6 +14,7 @@ pub mod host;
 pub mod identity;
 pub mod ids;
 pub mod json;
+pub mod machine;
 pub mod names;
 pub mod page;
 pub mod query;

@@ -116,8 +116,8 @@ impl App {
         let (db, seen) = folder::open(config, &keeper, &clock).await?;
         let sealer = Sealer::open(&config.secrets, &db).await?;
         let hosts = own::enrol(config, &keeper, &db, &clock, engines.sandbox.clone()).await?;
-        let vms = Vms::new(db.clone(), clock.clone(), config, engines.vm.clone());
-        let sandboxes = Sandboxes::new(db.clone(), clock.clone(), config, engines.sandbox.clone());
+        let vms = Vms::new(db.clone(), clock.clone(), config, engines.vm.clone(), hosts.own());
+        let sandboxes = Sandboxes::new(db.clone(), clock.clone(), config, engines.sandbox.clone(), hosts.own());
         let holders: Vec<Arc<dyn Holder>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
         let (identity, first_login) =
             Identity::start(db.clone(), clock.clone(), config, sealer.clone(), holders).await?;

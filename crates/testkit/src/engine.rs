@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_domain::ids::{DiskId, VmId};
+use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::ExposedPort;
 use berth_domain::vm::plan::Machine;
 use berth_server::services::vm::engine::{
@@ -20,7 +20,7 @@ use tokio::sync::{broadcast, watch};
 /// The engine.
 pub struct SimulatedEngine {
     world: Mutex<World>,
-    happenings: broadcast::Sender<VmId>,
+    happenings: broadcast::Sender<MachineId>,
     staging: TempDir,
     /// The call that is held back.
     held: watch::Sender<Option<String>>,
@@ -28,8 +28,8 @@ pub struct SimulatedEngine {
 
 struct World {
     images: HashMap<String, ImageInfo>,
-    machines: HashMap<VmId, (Machine, MachineSpec)>,
-    open: HashMap<VmId, HashSet<ExposedPort>>,
+    machines: HashMap<MachineId, (Machine, MachineSpec)>,
+    open: HashMap<MachineId, HashSet<ExposedPort>>,
     disks: HashSet<DiskId>,
     refusals: HashMap<String, EngineError>,
     delay: Duration,
@@ -42,7 +42,7 @@ struct World {
     boot: u32,
     starts: u32,
     everything_runs: bool,
-    looked_at: HashSet<VmId>,
+    looked_at: HashSet<MachineId>,
 }
 
 impl Default for SimulatedEngine {
@@ -149,7 +149,7 @@ impl SimulatedEngine {
 
     /// Something happens to a machine from outside.
     pub fn happen(&self, vm: &str, machine: Machine) {
-        let id: VmId = vm.parse().expect("an id");
+        let id: MachineId = vm.parse().expect("an id");
         self.world().machines.get_mut(&id).expect("a machine").0 = machine;
         let _ = self.happenings.send(id);
     }
@@ -185,7 +185,7 @@ impl SimulatedEngine {
 
     /// The ports at which a machine is reached, SSH's among them.
     pub fn open_ports(&self, vm: &str) -> Vec<u16> {
-        let id: VmId = vm.parse().expect("an id");
+        let id: MachineId = vm.parse().expect("an id");
         let mut ports: Vec<u16> = self.world().open.get(&id).into_iter().flatten().map(|port| port.port).collect();
         ports.sort_unstable();
         ports
@@ -214,7 +214,7 @@ impl SimulatedEngine {
         self.world().refusals.get(name).map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    fn set(&self, id: VmId, machine: Machine) {
+    fn set(&self, id: MachineId, machine: Machine) {
         if let Some(entry) = self.world().machines.get_mut(&id) {
             entry.0 = machine;
         }
@@ -293,7 +293,7 @@ impl Engine for SimulatedEngine {
         Ok(())
     }
 
-    async fn observe(&self, id: VmId) -> Result<Machine> {
+    async fn observe(&self, id: MachineId) -> Result<Machine> {
         self.call("observe").await?;
         let mut world = self.world();
         if world.everything_runs {
@@ -303,7 +303,7 @@ impl Engine for SimulatedEngine {
         Ok(world.machines.get(&id).map_or(unknown, |(machine, _)| *machine))
     }
 
-    async fn guest_ready(&self, id: VmId) -> bool {
+    async fn guest_ready(&self, id: MachineId) -> bool {
         self.world().machines.contains_key(&id)
     }
 
@@ -316,13 +316,13 @@ impl Engine for SimulatedEngine {
         Ok(Some(world.started(spec)))
     }
 
-    async fn resume(&self, id: VmId) -> Result<()> {
+    async fn resume(&self, id: MachineId) -> Result<()> {
         self.call("resume").await?;
         self.set(id, Machine::Running);
         Ok(())
     }
 
-    async fn press_power(&self, id: VmId) -> Result<()> {
+    async fn press_power(&self, id: MachineId) -> Result<()> {
         self.call("press_power").await?;
         let heard = {
             let mut world = self.world();
@@ -336,13 +336,13 @@ impl Engine for SimulatedEngine {
         Ok(())
     }
 
-    async fn power_off(&self, id: VmId) -> Result<()> {
+    async fn power_off(&self, id: MachineId) -> Result<()> {
         self.call("power_off").await?;
         self.set(id, Machine::Absent);
         Ok(())
     }
 
-    async fn discard(&self, id: VmId) -> Result<()> {
+    async fn discard(&self, id: MachineId) -> Result<()> {
         self.call("discard").await?;
         self.world().machines.remove(&id);
         Ok(())
@@ -363,11 +363,11 @@ impl Engine for SimulatedEngine {
         Ok(world.started(spec))
     }
 
-    async fn console_log(&self, _: VmId, bytes: usize) -> Result<Vec<u8>> {
+    async fn console_log(&self, _: MachineId, bytes: usize) -> Result<Vec<u8>> {
         Ok(b"login: ".iter().copied().take(bytes).collect())
     }
 
-    async fn console(&self, _: VmId) -> Result<Box<dyn Console>> {
+    async fn console(&self, _: MachineId) -> Result<Box<dyn Console>> {
         // Says back what is typed.
         let (ours, theirs) = tokio::io::duplex(1024);
         let (mut read, mut write) = tokio::io::split(theirs);
@@ -375,7 +375,7 @@ impl Engine for SimulatedEngine {
         Ok(Box::new(ours))
     }
 
-    async fn usage(&self, _: VmId) -> Option<Usage> {
+    async fn usage(&self, _: MachineId) -> Option<Usage> {
         Some(Usage { cpu_seconds: 1.0, memory_bytes: 1 << 20 })
     }
 
@@ -415,7 +415,7 @@ impl Engine for SimulatedEngine {
 
     async fn tidy(&self) {}
 
-    fn watch(&self) -> broadcast::Receiver<VmId> {
+    fn watch(&self) -> broadcast::Receiver<MachineId> {
         self.happenings.subscribe()
     }
 }

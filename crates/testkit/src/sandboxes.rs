@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use berth_domain::agent::control::Identity;
-use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
+use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network::Network;
 use berth_server::services::sandbox::agent::{self, Connection};
 use berth_server::services::sandbox::engine::{
@@ -33,7 +33,7 @@ const AGENT_ANSWER: Duration = Duration::from_mins(10);
 /// The engine.
 pub struct SimulatedSandboxes {
     world: Mutex<World>,
-    happenings: broadcast::Sender<SandboxId>,
+    happenings: broadcast::Sender<MachineId>,
     uploads: TempDir,
 }
 
@@ -54,9 +54,10 @@ struct Machine {
 struct World {
     layers: HashMap<LayerId, Layer>,
     memories: HashSet<MemoryId>,
-    machines: HashMap<SandboxId, Machine>,
+    machines: HashMap<MachineId, Machine>,
     refusals: HashMap<String, EngineError>,
-    activity: HashMap<SandboxId, Activity>,
+    /// By the sandboxes.
+    activity: HashMap<String, Activity>,
     /// How often it was asked what runs, and did not know.
     questions: u32,
     capacity: Capacity,
@@ -75,7 +76,7 @@ struct World {
     /// Whether the programs of templates hang.
     templates_hang: bool,
     /// Templates that are being booted.
-    warming: HashSet<SandboxId>,
+    warming: HashSet<MachineId>,
     /// Builds that began.
     builds: u32,
     violations: Vec<String>,
@@ -146,11 +147,11 @@ impl SimulatedSandboxes {
         let mut world = self.world();
         world.layers.entry(cut.next).or_insert_with(|| Layer { parent: Some(cut.top), ..Layer::default() });
         let known = world.layers.contains_key(&cut.top);
-        world.require(known, || format!("{} is cut at a layer that is not there", cut.sandbox));
+        world.require(known, || format!("{} is cut at a layer that is not there", cut.machine));
         if let Some(top) = world.layers.get_mut(&cut.top) {
             top.frozen = true;
         }
-        if let Some(machine) = world.machines.get_mut(&cut.sandbox) {
+        if let Some(machine) = world.machines.get_mut(&cut.machine) {
             machine.top = cut.next;
         }
         let memory_bytes = cut.memory.map(|memory| {
@@ -161,8 +162,11 @@ impl SimulatedSandboxes {
     }
 }
 
-fn id(sandbox: &str) -> SandboxId {
-    sandbox.parse().expect("an id")
+impl World {
+    /// The machine of a sandbox, if one was ever started.
+    fn machine_of(&self, sandbox: &str) -> Option<MachineId> {
+        self.machines.values().find(|machine| machine.spec.guest == sandbox).map(|machine| machine.spec.id)
+    }
 }
 
 #[async_trait]
@@ -241,7 +245,7 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(())
     }
 
-    async fn observe(&self, id: SandboxId) -> Result<Observed> {
+    async fn observe(&self, id: MachineId) -> Result<Observed> {
         self.call("observe").await?;
         Ok(match self.world().machines.get(&id) {
             None => Observed::Absent,
@@ -277,7 +281,7 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn cut(&self, cut: &Cut) -> Result<CutDone> {
         self.call("cut").await?;
-        if !self.world().machines.get(&cut.sandbox).is_some_and(|m| m.alive) {
+        if !self.world().machines.get(&cut.machine).is_some_and(|m| m.alive) {
             return Err(EngineError::Transient("there is no machine".into()));
         }
         Ok(self.advance(cut))
@@ -288,7 +292,7 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(CutDone { memory_bytes: None, ..self.advance(&Cut { memory: None, ..cut.clone() }) })
     }
 
-    async fn pause(&self, id: SandboxId, memory: Option<MemoryId>) -> Result<Paused> {
+    async fn pause(&self, id: MachineId, memory: Option<MemoryId>) -> Result<Paused> {
         self.call("pause").await?;
         let mut world = self.world();
         let ran = world.machines.remove(&id).is_some_and(|m| m.alive);
@@ -299,7 +303,7 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(Paused { memory_bytes: kept.map(|_| 1 << 20) })
     }
 
-    async fn end(&self, id: SandboxId) -> Result<()> {
+    async fn end(&self, id: MachineId) -> Result<()> {
         self.call("end").await?;
         let mut world = self.world();
         world.machines.remove(&id);
@@ -307,7 +311,7 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(())
     }
 
-    async fn discard(&self, id: SandboxId) -> Result<()> {
+    async fn discard(&self, id: MachineId) -> Result<()> {
         self.call("discard").await?;
         let mut world = self.world();
         let runs = world.machines.remove(&id).is_some_and(|m| m.alive);
@@ -315,7 +319,7 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(())
     }
 
-    async fn set_network(&self, id: SandboxId, network: &Network) -> Result<()> {
+    async fn set_network(&self, id: MachineId, network: &Network) -> Result<()> {
         self.call("set_network").await?;
         if let Some(machine) = self.world().machines.get_mut(&id) {
             machine.spec.network = network.clone();
@@ -331,6 +335,10 @@ impl SandboxEngine for SimulatedSandboxes {
     async fn remove_upload(&self, id: UploadId) -> Result<()> {
         self.call("remove_upload").await?;
         let _ = std::fs::remove_file(self.uploads.path().join(id.to_string()));
+        Ok(())
+    }
+
+    async fn clear_build(&self, _: TemplateId) -> Result<()> {
         Ok(())
     }
 
@@ -373,7 +381,7 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(1 << 20)
     }
 
-    async fn connect(&self, _: SandboxId) -> Result<Connection> {
+    async fn connect(&self, _: MachineId) -> Result<Connection> {
         let Some(socket) = self.world().agent.clone() else {
             return Err(EngineError::Transient("a simulated machine has no agent".into()));
         };
@@ -386,15 +394,16 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(Connection { session, authorization, since: world.since, patience: world.answer, in_use: Arc::new(()) })
     }
 
-    fn activity(&self, id: SandboxId) -> Activity {
+    fn activity(&self, id: MachineId) -> Activity {
         let mut world = self.world();
-        let known = world.activity.get(&id).copied();
+        let guest = world.machines.get(&id).map(|machine| machine.spec.guest.clone()).unwrap_or_default();
+        let known = world.activity.get(&guest).copied();
         let activity = known.unwrap_or(Activity { running: Some(0), ..Activity::default() });
         world.questions += u32::from(activity.running.is_none());
         activity
     }
 
-    async fn sample(&self, id: SandboxId) -> Option<Sample> {
+    async fn sample(&self, id: MachineId) -> Option<Sample> {
         let runs = self.world().machines.get(&id).is_some_and(|m| m.alive);
         let sample =
             Sample { cpu_seconds: 1.0, memory_bytes: 1 << 20, disk_bytes: 1, rx_bytes: 2, tx_bytes: 3, processes: 4 };
@@ -404,14 +413,15 @@ impl SandboxEngine for SimulatedSandboxes {
     async fn scan(&self) -> Result<Found> {
         let world = self.world();
         Ok(Found {
-            sandboxes: world.machines.keys().copied().collect(),
+            machines: world.machines.keys().copied().collect(),
+            builds: Vec::new(),
             layers: world.layers.keys().copied().collect(),
             memories: world.memories.iter().copied().collect(),
             uploads: self.sent(),
         })
     }
 
-    fn watch(&self) -> broadcast::Receiver<SandboxId> {
+    fn watch(&self) -> broadcast::Receiver<MachineId> {
         self.happenings.subscribe()
     }
 }

@@ -285,19 +285,24 @@ impl Service {
 
     /// The process of a VM's machine, if it has one.
     pub fn machine(&self, vm: &str) -> Option<Pid> {
-        self.process_in("machines", vm)
+        process_in(&self.dir.path().join("machines").join(vm))
     }
 
     /// The process of a sandbox's machine, if it has one.
     pub fn sandbox(&self, id: &str) -> Option<Pid> {
-        self.process_in("sandbox/machines", id)
+        process_in(&self.sandbox_machine(id)?)
     }
 
-    fn process_in(&self, folder: &str, id: &str) -> Option<Pid> {
-        let text = std::fs::read_to_string(self.dir.path().join(folder).join(id).join("pid")).ok()?;
-        let pid: i32 = text.trim().parse().ok()?;
-        let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-        program.to_string_lossy().contains("qemu").then(|| Pid::from_raw(pid)).flatten()
+    /// The folder of a sandbox's machine, if it has one.
+    pub fn sandbox_machine(&self, id: &str) -> Option<PathBuf> {
+        let folders =
+            self.files("sandbox/machines").into_iter().map(|name| self.dir.path().join("sandbox/machines").join(name));
+        let guest = |folder: &PathBuf| {
+            let text = std::fs::read_to_string(folder.join("incarnation.json")).ok()?;
+            let told: serde_json::Value = serde_json::from_str(&text).ok()?;
+            Some(told["guest"].as_str()?.to_owned())
+        };
+        folders.into_iter().find(|folder| guest(folder).as_deref() == Some(id))
     }
 
     /// Processes that use a folder of the data folder.
@@ -365,6 +370,14 @@ fn link(from: &Path, to: &Path) {
             std::fs::copy(file.path(), &target).expect("a copy");
         }
     }
+}
+
+/// The process of the machine in a folder, if it has one.
+fn process_in(folder: &Path) -> Option<Pid> {
+    let text = std::fs::read_to_string(folder.join("pid")).ok()?;
+    let pid: i32 = text.trim().parse().ok()?;
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    program.to_string_lossy().contains("qemu").then(|| Pid::from_raw(pid)).flatten()
 }
 
 #[cfg(test)]

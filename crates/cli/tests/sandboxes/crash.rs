@@ -124,7 +124,7 @@ impl World {
 
 /// Stops a machine's processor, as a capture does for a moment.
 fn stop_processor(service: &Service, id: &str) {
-    let folder = service.dir.path().join("sandbox/machines").join(id);
+    let folder = service.sandbox_machine(id).expect("a machine");
     let mut qemu = UnixStream::connect(folder.join("qmp.sock")).expect("QEMU");
     let mut answers = BufReader::new(qemu.try_clone().expect("a socket")).lines();
     for command in ["qmp_capabilities", "stop"] {

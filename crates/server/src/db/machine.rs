@@ -1,136 +1,361 @@
-//! What machines hold of the host, whoever owns them: the one ledger of memory and processors.
+//! Machines: one row for each, whoever owns it, and the ledger of a host's memory and processors.
 //!
-//! A VM owns a machine, a sandbox owns one, and a template owns those that build or boot it. The store of each owner
-//! writes here in the transaction that writes the owner's row, so that a sum over these rows is what is promised at
-//! that moment, to all kinds together.
+//! A VM owns a machine for as long as it is there, a sandbox does, and a template owns those that build or boot it. The
+//! store of each owner writes the machine's row in the transaction that writes the owner's, so that a sum over the rows of
+//! a host is what is promised of it at that moment, to all kinds together. A machine's id is what its folder and its
+//! process are called: the row is there before them, and goes, or is marked, after them.
+//!
+//! Intended and observed stand apart. What is to be: the owner, the host, the size, whether it is reserved, slot, address,
+//! port and generation, all of them written before the host is asked for anything. What was seen: `host_boot`, the boot of
+//! the host that the machine was started in; whether it runs is no column, since only the host knows. What an owner wants
+//! of its machine, and how far that is, stands on the owner's row, which a person reads.
 
-use berth_domain::ids::{SandboxId, TemplateId, VmId};
+use std::net::Ipv4Addr;
 
-use super::{DbError, FromRow, On, Row, Tx, record, sql};
+use berth_domain::Timestamp;
+use berth_domain::ids::{HostId, MachineId};
+use berth_domain::machine::{Owner, OwnerKind};
+use uuid::Uuid;
+
+use super::record::{self, Columns};
+use super::{DbError, FromRow, On, Row, Tx, sql};
 use crate::columns;
 
 /// The table.
 const TABLE: &str = "machines";
 
-/// Whose machines they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// A VM's.
-    Vm(VmId),
-    /// A sandbox's.
-    Sandbox(SandboxId),
-    /// Of the build or the first boot of a template.
-    Template(TemplateId),
+/// The columns of a machine, `m`, by names that no owner's columns have.
+#[macro_export]
+macro_rules! machine_columns {
+    () => {
+        "m.id AS machine_id, m.owner_kind AS machine_owner_kind, m.owner_id AS machine_owner_id, \
+         m.host_id AS machine_host_id, m.vcpu AS machine_vcpu, m.memory_mb AS machine_memory_mb, \
+         m.reserved AS machine_reserved, m.slot AS machine_slot, m.address AS machine_address, \
+         m.ssh_port AS machine_ssh_port, m.generation AS machine_generation, m.host_boot AS machine_host_boot, \
+         m.deleted_at AS machine_deleted_at"
+    };
 }
 
-impl Owner {
-    /// The owner as its columns have it: its kind and its id.
-    fn named(self) -> (&'static str, String) {
-        match self {
-            Self::Vm(id) => ("vm", id.to_string()),
-            Self::Sandbox(id) => ("sandbox", id.to_string()),
-            Self::Template(id) => ("template", id.to_string()),
-        }
+/// A table of owners of one machine each, of this kind, with their machines beside them.
+#[macro_export]
+macro_rules! with_machine {
+    ($table:literal, $kind:literal) => {
+        concat!($table, " JOIN machines m ON m.owner_id = ", $table, ".id AND m.owner_kind = '", $kind, "'")
+    };
+}
+
+/// A machine as its row has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Its id: what it is called on its host.
+    pub id: MachineId,
+    /// What it is for.
+    pub owner: Owner,
+    /// Where it is; none while it was not put anywhere yet.
+    pub host: Option<HostId>,
+    /// Virtual CPUs.
+    pub vcpu: i64,
+    /// Memory, in MiB.
+    pub memory_mb: i64,
+    /// Whether it holds its processors and memory of the host.
+    pub reserved: bool,
+    /// A small number that no other machine of the host has: its user there, and the place of its network.
+    pub slot: Option<i64>,
+    /// Its address, if it has one of its own.
+    pub address: Option<Ipv4Addr>,
+    /// Where SSH answers on that.
+    pub ssh_port: Option<u16>,
+    /// Starts so far.
+    pub generation: i64,
+    /// The host's boot that it was started in last.
+    pub host_boot: Option<String>,
+    /// When its owner went.
+    pub deleted_at: Option<Timestamp>,
+}
+
+impl FromRow for Machine {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        let kind = row.word("machine_owner_kind", OwnerKind::parse)?;
+        Ok(Self {
+            id: row.parsed("machine_id")?,
+            owner: Owner::new(kind, row.parsed("machine_owner_id")?),
+            host: row.opt_parsed("machine_host_id")?,
+            vcpu: row.int("machine_vcpu")?,
+            memory_mb: row.int("machine_memory_mb")?,
+            reserved: row.flag("machine_reserved")?,
+            slot: row.opt_int("machine_slot")?,
+            address: row.opt_parsed("machine_address")?,
+            ssh_port: row.opt_int("machine_ssh_port")?.and_then(|port| u16::try_from(port).ok()),
+            generation: row.int("machine_generation")?,
+            host_boot: row.opt_text("machine_host_boot")?,
+            deleted_at: row.opt_time("machine_deleted_at")?,
+        })
     }
 }
 
-/// What an owner's machines hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// How many there are.
-    pub machines: i64,
-    /// Virtual CPUs of each.
-    pub vcpu: i64,
-    /// Memory of each, in MiB.
-    pub memory_mb: i64,
+fn columns(m: &Machine) -> Columns {
+    columns! {
+        "id": m.id, "owner_kind": m.owner.kind().as_str(), "owner_id": m.owner.id().to_string(), "host_id": m.host,
+        "vcpu": m.vcpu, "memory_mb": m.memory_mb, "reserved": m.reserved, "slot": m.slot,
+        "address": m.address.map(|address| address.to_string()), "ssh_port": m.ssh_port.map(i64::from),
+        "generation": m.generation, "host_boot": m.host_boot.clone(), "deleted_at": m.deleted_at,
+    }
 }
 
-/// What all machines of some kinds hold.
+impl Machine {
+    /// A machine that holds nothing yet.
+    pub const fn new(id: MachineId, owner: Owner, vcpu: i64, memory_mb: i64) -> Self {
+        Self {
+            id,
+            owner,
+            host: None,
+            vcpu,
+            memory_mb,
+            reserved: false,
+            slot: None,
+            address: None,
+            ssh_port: None,
+            generation: 0,
+            host_boot: None,
+            deleted_at: None,
+        }
+    }
+
+    /// It holds its processors and memory of a host from now on, in this slot if it has none yet.
+    pub fn reserve(&mut self, host: HostId, slot: i64) {
+        (self.host, self.reserved) = (Some(host), true);
+        self.slot = self.slot.or(Some(slot));
+    }
+
+    /// It is gone with its owner.
+    pub fn end(&mut self, now: Timestamp) {
+        (self.reserved, self.slot, self.address, self.ssh_port) = (false, None, None, None);
+        self.deleted_at = Some(now);
+    }
+}
+
+/// Writes a new row.
+pub async fn insert(tx: &mut Tx, machine: &Machine) -> Result<(), DbError> {
+    record::insert(TABLE, columns(machine)).execute(tx).await.map(drop)
+}
+
+/// Writes what a change made different.
+pub async fn update(tx: &mut Tx, before: &Machine, after: &Machine) -> Result<(), DbError> {
+    if before == after {
+        return Ok(());
+    }
+    record::update(tx, TABLE, &columns(before), columns(after)).await
+}
+
+/// Removes the row of a machine that is gone though its owner stays.
+pub async fn remove(tx: &mut Tx, id: MachineId) -> Result<(), DbError> {
+    sql("DELETE FROM machines WHERE id = $1").bind(id).execute(tx).await.map(drop)
+}
+
+/// An owner's machines, the oldest first.
+pub async fn of_owner(on: impl On, owner: Owner) -> Result<Vec<Machine>, DbError> {
+    sql(concat!(
+        "SELECT ",
+        machine_columns!(),
+        " FROM machines m WHERE m.owner_id = $1 AND m.owner_kind = $2 AND m.deleted_at IS NULL ORDER BY m.id"
+    ))
+    .bind(owner.id().to_string())
+    .bind(owner.kind().as_str())
+    .fetch_all(on)
+    .await
+}
+
+/// A machine and what owns it.
+pub struct Owned(pub MachineId, pub Owner);
+
+impl FromRow for Owned {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        let owner = Owner::new(row.word("owner_kind", OwnerKind::parse)?, row.parsed("owner_id")?);
+        Ok(Self(row.parsed("id")?, owner))
+    }
+}
+
+/// What owns a machine that is not gone.
+pub async fn owner(on: impl On, id: MachineId) -> Result<Option<Owner>, DbError> {
+    let row = sql("SELECT id, owner_kind, owner_id FROM machines WHERE id = $1 AND deleted_at IS NULL");
+    let found: Option<Owned> = row.bind(id).fetch_optional(on).await?;
+    Ok(found.map(|Owned(_, owner)| owner))
+}
+
+/// Every machine that is not gone, with what owns it.
+pub async fn living(on: impl On) -> Result<Vec<Owned>, DbError> {
+    sql("SELECT id, owner_kind, owner_id FROM machines WHERE deleted_at IS NULL").fetch_all(on).await
+}
+
+/// The smallest slots of a host that are free: so many.
+pub async fn free_slots(on: impl On, host: HostId, count: usize) -> Result<Vec<i64>, DbError> {
+    let taken = sql("SELECT slot FROM machines WHERE host_id = $1 AND slot IS NOT NULL ORDER BY slot");
+    let taken: Vec<i64> = taken.bind(host).fetch_all(on).await?;
+    let mut taken = taken.into_iter().peekable();
+    Ok((1..).filter(|slot| taken.next_if_eq(slot).is_none()).take(count).collect())
+}
+
+/// The smallest slot of a host that is free.
+pub async fn free_slot(on: impl On, host: HostId) -> Result<i64, DbError> {
+    Ok(free_slots(on, host, 1).await?.first().copied().unwrap_or(1))
+}
+
+/// Whether a machine of a host holds an address.
+pub async fn address_is_held(on: impl On, host: HostId, address: Ipv4Addr) -> Result<bool, DbError> {
+    let held = sql("SELECT COUNT(*) FROM machines WHERE host_id = $1 AND address = $2");
+    let held: i64 = held.bind(host).bind(address.to_string()).fetch_one(on).await?;
+    Ok(held > 0)
+}
+
+/// Has every machine be on one host: those that were put somewhere before hosts had rows, and those of a host that is
+/// lost. A database has one data folder, so no two of them were ever on different ones.
+pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
+    sql("UPDATE machines SET host_id = $1 WHERE host_id <> $1 \
+         OR (host_id IS NULL AND (reserved = 1 OR slot IS NOT NULL OR address IS NOT NULL))")
+    .bind(host)
+    .execute(tx)
+    .await
+    .map(drop)
+}
+
+/// What machines of a kind hold of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// How many owners have machines.
-    pub owners: i64,
+    /// How many there are.
+    pub machines: i64,
     /// Virtual CPUs.
     pub vcpu: i64,
     /// Memory, in MiB.
     pub memory_mb: i64,
 }
 
-impl FromRow for Sum {
+/// What machines hold of a host, by what owns them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Those of VMs.
+    pub vms: Sum,
+    /// Those of sandboxes.
+    pub sandboxes: Sum,
+    /// Those that work for templates.
+    pub templates: Sum,
+    /// Those that nobody owns yet.
+    pub warm: Sum,
+}
+
+impl FromRow for (OwnerKind, Sum) {
     fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self { owners: row.int("owners")?, vcpu: row.int("vcpu")?, memory_mb: row.int("memory_mb")? })
+        let sum = Sum { machines: row.int("machines")?, vcpu: row.int("vcpu")?, memory_mb: row.int("memory_mb")? };
+        Ok((row.word("owner_kind", OwnerKind::parse)?, sum))
     }
 }
 
-/// Writes what an owner's machines hold from now on, where that is not what they held before.
-pub async fn settle(tx: &mut Tx, owner: Owner, before: Option<Held>, after: Option<Held>) -> Result<(), DbError> {
-    if before == after {
-        return Ok(());
-    }
-    let (kind, id) = owner.named();
-    let query = match after {
-        None => sql(format!("DELETE FROM {TABLE} WHERE owner_id = $1 AND owner_kind = $2")).bind(id).bind(kind),
-        Some(Held { machines, vcpu, memory_mb }) => {
-            let keys = columns! { "owner_id": id, "owner_kind": kind };
-            record::upsert(TABLE, keys, columns! { "machines": machines, "vcpu": vcpu, "memory_mb": memory_mb })
+/// What machines hold of a host.
+pub async fn held(on: impl On, host: HostId) -> Result<Held, DbError> {
+    let sums: Vec<(OwnerKind, Sum)> = sql(
+        "SELECT owner_kind, COUNT(*) AS machines, CAST(SUM(vcpu) AS BIGINT) AS vcpu, \
+         CAST(SUM(memory_mb) AS BIGINT) AS memory_mb FROM machines WHERE host_id = $1 AND reserved = 1 GROUP BY owner_kind",
+    )
+    .bind(host)
+    .fetch_all(on)
+    .await?;
+    let mut held = Held::default();
+    for (kind, sum) in sums {
+        match kind {
+            OwnerKind::Vm => held.vms = sum,
+            OwnerKind::Sandbox => held.sandboxes = sum,
+            OwnerKind::Template => held.templates = sum,
+            OwnerKind::Warm => held.warm = sum,
         }
-    };
-    query.execute(tx).await.map(drop)
+    }
+    Ok(held)
 }
 
-/// What the machines of VMs hold.
-pub async fn of_vms(on: impl On) -> Result<Sum, DbError> {
-    sum(on, "owner_kind = 'vm'").await
-}
-
-/// What the machines of sandboxes hold.
-pub async fn of_sandboxes(on: impl On) -> Result<Sum, DbError> {
-    sum(on, "owner_kind = 'sandbox'").await
-}
-
-/// What the machines that work for templates hold.
-pub async fn of_templates(on: impl On) -> Result<Sum, DbError> {
-    sum(on, "owner_kind = 'template'").await
-}
-
-async fn sum(on: impl On, which: &str) -> Result<Sum, DbError> {
-    sql(format!(
-        "SELECT COUNT(*) AS owners, CAST(COALESCE(SUM(vcpu * machines), 0) AS BIGINT) AS vcpu, \
-         CAST(COALESCE(SUM(memory_mb * machines), 0) AS BIGINT) AS memory_mb FROM {TABLE} WHERE {which}"
-    ))
-    .fetch_one(on)
-    .await
+/// A new id for a machine.
+pub fn new_id() -> MachineId {
+    MachineId(Uuid::now_v7())
 }
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
+    use berth_domain::ids::{SandboxId, TemplateId, VmId};
 
     use super::*;
     use crate::db::Db;
 
-    #[tokio::test]
-    async fn the_ledger_is_what_was_settled_last() {
+    async fn database() -> (Db, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
-        let id = Uuid::now_v7();
-        let one = Held { machines: 1, vcpu: 2, memory_mb: 512 };
-        let three = Held { machines: 3, ..one };
+        (Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap(), dir)
+    }
+
+    async fn host(tx: &mut Tx) -> HostId {
+        let id = HostId(Uuid::now_v7());
+        let row = columns! {
+            "id": id, "name": "alpha", "addresses": "[]", "regions": "[]", "cpus": 1_i64, "memory_mb": 1_i64,
+            "overcommit": "{}", "labels": "{}", "state": "ready", "last_seen": 0_i64, "created_at": 0_i64,
+        };
+        record::insert("hosts", row).execute(tx).await.unwrap();
+        id
+    }
+
+    #[tokio::test]
+    async fn the_ledger_of_a_host_is_the_sum_over_its_machines() {
+        let (db, _dir) = database().await;
         let mut tx = db.begin().await.unwrap();
-        // Owners of two kinds may have one id.
-        for (owner, before, after) in [
-            (Owner::Vm(VmId(id)), None, Some(one)),
-            (Owner::Sandbox(SandboxId(id)), None, Some(one)),
-            (Owner::Template(TemplateId(id)), None, Some(one)),
-            (Owner::Template(TemplateId(id)), Some(one), Some(three)),
-        ] {
-            settle(&mut tx, owner, before, after).await.unwrap();
+        let (here, there) = (host(&mut tx).await, host(&mut tx).await);
+        let id = Uuid::now_v7();
+        // Owners of several kinds may have one id, and one owner several machines.
+        let owners = [
+            (Owner::Vm(VmId(id)), here),
+            (Owner::Sandbox(SandboxId(id)), here),
+            (Owner::Template(TemplateId(id)), here),
+            (Owner::Template(TemplateId(id)), here),
+            (Owner::Vm(VmId(Uuid::now_v7())), there),
+        ];
+        let mut machines = Vec::new();
+        for (owner, host) in owners {
+            let mut machine = Machine::new(new_id(), owner, 2, 512);
+            insert(&mut tx, &machine).await.unwrap();
+            let before = machine.clone();
+            machine.reserve(host, free_slot(&mut tx, host).await.unwrap());
+            update(&mut tx, &before, &machine).await.unwrap();
+            machines.push(machine);
         }
-        assert_eq!(of_vms(&mut tx).await.unwrap(), Sum { owners: 1, vcpu: 2, memory_mb: 512 });
-        assert_eq!(of_sandboxes(&mut tx).await.unwrap(), Sum { owners: 1, vcpu: 2, memory_mb: 512 });
-        assert_eq!(of_templates(&mut tx).await.unwrap(), Sum { owners: 1, vcpu: 6, memory_mb: 1536 });
-        settle(&mut tx, Owner::Vm(VmId(id)), Some(one), None).await.unwrap();
-        assert_eq!(of_vms(&mut tx).await.unwrap(), Sum::default());
-        assert_eq!(of_sandboxes(&mut tx).await.unwrap().owners, 1);
+        let slots: Vec<_> = machines.iter().map(|machine| machine.slot).collect();
+        assert_eq!(slots, [Some(1), Some(2), Some(3), Some(4), Some(1)], "each host has slots of its own");
+        let one = Sum { machines: 1, vcpu: 2, memory_mb: 512 };
+        let two = Sum { machines: 2, vcpu: 4, memory_mb: 1024 };
+        let all = Held { vms: one, sandboxes: one, templates: two, warm: Sum::default() };
+        assert_eq!(held(&mut tx, here).await.unwrap(), all);
+        assert_eq!(held(&mut tx, there).await.unwrap(), Held { vms: one, ..Held::default() });
+        let mut gone = machines[1].clone();
+        gone.end(Timestamp(1));
+        update(&mut tx, &machines[1], &gone).await.unwrap();
+        remove(&mut tx, machines[2].id).await.unwrap();
+        assert_eq!(held(&mut tx, here).await.unwrap(), Held { sandboxes: Sum::default(), templates: one, ..all });
+        assert_eq!(free_slots(&mut tx, here, 3).await.unwrap(), [2, 3, 5]);
+        assert_eq!(owner(&mut tx, machines[3].id).await.unwrap(), Some(machines[3].owner));
+        assert_eq!(owner(&mut tx, gone.id).await.unwrap(), None);
+        assert_eq!(of_owner(&mut tx, machines[3].owner).await.unwrap(), machines[3..4]);
+        assert_eq!(living(&mut tx).await.unwrap().len(), 3);
+    }
+
+    #[tokio::test]
+    async fn machines_of_a_host_that_is_lost_are_the_next_ones() {
+        let (db, _dir) = database().await;
+        let mut tx = db.begin().await.unwrap();
+        let (lost, next) = (host(&mut tx).await, host(&mut tx).await);
+        let (mut before, mut held_nowhere) = (
+            Machine::new(new_id(), Owner::Vm(VmId(Uuid::now_v7())), 1, 256),
+            Machine::new(new_id(), Owner::Vm(VmId(Uuid::now_v7())), 1, 256),
+        );
+        before.reserve(lost, 1);
+        held_nowhere.reserved = true;
+        for machine in [&before, &held_nowhere, &Machine::new(new_id(), before.owner, 1, 256)] {
+            insert(&mut tx, machine).await.unwrap();
+        }
+        bring_home(&mut tx, next).await.unwrap();
+        assert_eq!(held(&mut tx, next).await.unwrap().vms.machines, 2);
+        let hosts: Vec<_> = of_owner(&mut tx, before.owner).await.unwrap().iter().map(|m| m.host).collect();
+        assert_eq!(hosts, [Some(next), None], "one that was put nowhere stays there");
     }
 }

@@ -56,6 +56,7 @@ const STEPS: &[Step] = steps![
     24 "0024" "template_machines",
     25 "0025" "machines",
     26 "0026" "hosts",
+    27 "0027" "machine_rows",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -5,6 +5,7 @@ use berth_domain::ids::{OrgId, ProjectId};
 
 use super::listing::{Listed, Listing};
 use super::{Db, DbError, FromRow, Row, page_of};
+use crate::{machine_columns, with_machine};
 
 /// A row with its owner.
 #[derive(Clone, Debug)]
@@ -41,11 +42,16 @@ pub struct Table {
 }
 
 macro_rules! table {
-    ($name:literal) => {
+    ($name:literal, $kind:literal) => {
         Table {
-            columns: concat!($name, ".*, o.slug AS org_slug, p.id AS owner_project, p.slug AS project_slug"),
-            from: concat!(
+            columns: concat!(
                 $name,
+                ".*, ",
+                machine_columns!(),
+                ", o.slug AS org_slug, p.id AS owner_project, p.slug AS project_slug"
+            ),
+            from: concat!(
+                with_machine!($name, $kind),
                 " JOIN projects p ON p.id = ",
                 $name,
                 ".project_id JOIN orgs o ON o.id = p.org_id \
@@ -59,9 +65,9 @@ macro_rules! table {
 }
 
 /// VMs.
-pub const VMS: Table = table!("vms");
+pub const VMS: Table = table!("vms", "vm");
 /// Sandboxes.
-pub const SANDBOXES: Table = table!("sandboxes");
+pub const SANDBOXES: Table = table!("sandboxes", "sandbox");
 
 /// The projects themselves.
 pub const PROJECTS: Table = Table {

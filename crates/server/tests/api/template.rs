@@ -210,7 +210,7 @@ async fn what_is_built_takes_memory_from_what_sandboxes_are_offered() {
     assert!(failed["message"].as_str().is_some_and(|m| m.starts_with("insufficient_capacity: ")), "{failed}");
     engine.set_builds_last(false);
     assert_eq!(caller.delete("/sandbox_templates/t").await.status, 204);
-    let machines = "SELECT COUNT(*) FROM sandbox_templates WHERE machines > 0";
+    let machines = "SELECT COUNT(*) FROM machines WHERE owner_kind = 'template'";
     let left = async || sql(machines).fetch_one::<i64>(&platform.app().db).await.expect("a count");
     caller.until("its end", |_| async { left().await == 0 }).await;
     assert_eq!(other.post("/sandbox_templates", wish("u", "FROM base\nRUN x")).await.status, 201);

@@ -14,7 +14,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection, SqlSafeStr};
 
 /// What lay in it.
-const ROWS: &str = include_str!("filled_0007.sql");
+const ROWS: (i64, &str) = (7, include_str!("filled_0007.sql"));
+/// What a service of a later schema added to that.
+const LATER: (i64, &str) = (25, include_str!("filled_0025.sql"));
 
 /// The schema as its first steps made it.
 fn schema(kind: &str, last: i64) -> Migrator {
@@ -32,21 +34,25 @@ fn schema(kind: &str, last: i64) -> Migrator {
     Migrator { migrations: Cow::Owned(steps), ..Migrator::DEFAULT }
 }
 
-/// A database of schema 7 with rows of everything that changed since; its address.
-async fn filled(dir: &Path) -> String {
+/// A database of older schemas, one after the other, with rows of everything that changed since each; its address.
+async fn filled(dir: &Path, with: &[(i64, &'static str)]) -> String {
     let Ok(server) = std::env::var("BERTH_TEST_POSTGRES") else {
         let file = dir.join("berth.db");
         let options = SqliteConnectOptions::new().filename(&file).create_if_missing(true);
         let mut connection = SqliteConnection::connect_with(&options).await.expect("a database");
-        schema("sqlite", 7).run(&mut connection).await.expect("a schema");
-        sqlx::raw_sql(ROWS).execute(&mut connection).await.expect("rows");
+        for (version, rows) in with {
+            schema("sqlite", *version).run(&mut connection).await.expect("a schema");
+            sqlx::raw_sql(*rows).execute(&mut connection).await.expect("rows");
+        }
         connection.close().await.expect("closed");
         return format!("sqlite:{}", file.display());
     };
     let url = fresh_database(&server);
     let mut connection = PgConnection::connect(&url).await.expect("a database");
-    schema("postgres", 7).run(&mut connection).await.expect("a schema");
-    sqlx::raw_sql(ROWS).execute(&mut connection).await.expect("rows");
+    for (version, rows) in with {
+        schema("postgres", *version).run(&mut connection).await.expect("a schema");
+        sqlx::raw_sql(*rows).execute(&mut connection).await.expect("rows");
+    }
     connection.close().await.expect("closed");
     url
 }
@@ -58,7 +64,7 @@ async fn text(db: &Db, what: &'static str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_filled_database_of_an_older_service_goes_on() {
     let dir = tempfile::tempdir().expect("a folder");
-    let url = filled(dir.path()).await;
+    let url = filled(dir.path(), &[ROWS]).await;
     let db = Db::open(&url).await.expect("it is brought up to date");
     assert!(db.is_current().await.expect("a look"));
     let counted: Vec<i64> = sql("SELECT deaths FROM vms ORDER BY name").fetch_all(&db).await.expect("rows");
@@ -89,4 +95,31 @@ async fn a_filled_database_of_an_older_service_goes_on() {
     }
     assert!(app.first_login.is_none(), "somebody was there");
     app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_of_before_keep_their_ids_and_what_they_hold() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let url = filled(dir.path(), &[ROWS, LATER]).await;
+    let db = Db::open(&url).await.expect("it is brought up to date");
+    let machines = "SELECT owner_kind || ' ' || SUBSTR(id, 35) || ' reserved ' || CAST(reserved AS TEXT) || ' slot ' \
+         || COALESCE(CAST(slot AS TEXT), '-') || ' at ' || COALESCE(address, '-') || ' start ' || CAST(generation AS TEXT) \
+         || CASE WHEN deleted_at IS NULL THEN '' ELSE ' gone' END FROM machines ORDER BY owner_kind, id";
+    let wanted = [
+        "sandbox a1 reserved 1 slot 1 at - start 4",
+        "sandbox a2 reserved 0 slot 2 at - start 7",
+        "sandbox a3 reserved 0 slot - at - start 1 gone",
+        "template b1 reserved 1 slot 3 at - start 0",
+        "vm 0a reserved 1 slot - at 127.64.0.10 start 1",
+        "vm 0b reserved 1 slot - at 127.64.0.11 start 1",
+        "vm 0c reserved 1 slot - at 127.64.0.12 start 1",
+        "vm 0d reserved 1 slot - at 127.64.0.13 start 1",
+        "vm 0e reserved 0 slot - at - start 1 gone",
+    ];
+    assert_eq!(text(&db, machines).await, wanted);
+    assert_eq!(text(&db, "SELECT id FROM machines WHERE id <> owner_id").await, [""; 0]);
+    let host = "SELECT DISTINCT h.name || ' ' || h.state FROM machines m JOIN hosts h ON h.id = m.host_id";
+    assert_eq!(text(&db, host).await, ["alpha ready"]);
+    assert_eq!(text(&db, "SELECT id FROM machines WHERE host_id IS NULL").await, [""; 0]);
+    db.close().await;
 }

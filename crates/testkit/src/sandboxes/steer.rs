@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use berth_domain::Timestamp;
 use berth_server::services::sandbox::engine::{Activity, Capacity, EngineError, Kept, StartSpec};
 
-use super::{Layer, SimulatedSandboxes, id};
+use super::{Layer, SimulatedSandboxes};
 
 impl SimulatedSandboxes {
     /// From now on a call of this name is refused.
@@ -97,14 +97,19 @@ impl SimulatedSandboxes {
 
     /// How a sandbox is used.
     pub fn set_activity(&self, sandbox: &str, open: u32, last_used: Option<Timestamp>) {
-        self.world().activity.insert(id(sandbox), Activity { open, running: Some(0), last_used });
+        self.world().activity.insert(sandbox.to_owned(), Activity { open, running: Some(0), last_used });
     }
 
     /// How much runs in a sandbox, or that nobody knows yet; whoever waits to know is told.
     pub fn set_running(&self, sandbox: &str, running: Option<u32>) {
-        let sandbox = id(sandbox);
-        self.world().activity.entry(sandbox).or_default().running = running;
-        let _ = self.happenings.send(sandbox);
+        let machine = {
+            let mut world = self.world();
+            world.activity.entry(sandbox.to_owned()).or_default().running = running;
+            world.machine_of(sandbox)
+        };
+        if let Some(machine) = machine {
+            let _ = self.happenings.send(machine);
+        }
     }
 
     /// How often it was asked what runs in a sandbox of which it does not know that.
@@ -114,11 +119,11 @@ impl SimulatedSandboxes {
 
     /// A machine ends by itself.
     pub fn kill(&self, sandbox: &str) {
-        let sandbox = id(sandbox);
-        if let Some(machine) = self.world().machines.get_mut(&sandbox) {
-            machine.alive = false;
+        let mut world = self.world();
+        if let Some(id) = world.machine_of(sandbox) {
+            world.machines.entry(id).and_modify(|machine| machine.alive = false);
+            let _ = self.happenings.send(id);
         }
-        let _ = self.happenings.send(sandbox);
     }
 
     /// The host starts anew: no machine runs any more, and their traces are there.
@@ -131,7 +136,12 @@ impl SimulatedSandboxes {
     /// Something is written inside a sandbox.
     pub fn write(&self, sandbox: &str, text: &str) {
         let mut world = self.world();
-        let top = world.machines.get(&id(sandbox)).filter(|m| m.alive).expect("a machine").top;
+        let top = world
+            .machine_of(sandbox)
+            .and_then(|id| world.machines.get(&id))
+            .filter(|m| m.alive)
+            .expect("a machine")
+            .top;
         let frozen = world.layers[&top].frozen;
         world.require(!frozen, || format!("{sandbox} writes to a frozen layer"));
         world.layers.get_mut(&top).expect("a layer").written.insert(text.to_owned());
@@ -140,14 +150,21 @@ impl SimulatedSandboxes {
     /// Everything that a sandbox's running machine sees on its disk.
     pub fn read(&self, sandbox: &str) -> Vec<String> {
         let world = self.world();
-        let top = world.machines.get(&id(sandbox)).filter(|m| m.alive).expect("a machine").top;
+        let top = world
+            .machine_of(sandbox)
+            .and_then(|id| world.machines.get(&id))
+            .filter(|m| m.alive)
+            .expect("a machine")
+            .top;
         let texts: BTreeSet<_> = world.chain(top).iter().flat_map(|id| world.layers[id].written.clone()).collect();
         texts.into_iter().collect()
     }
 
     /// What a machine was started with, and whether its memory was loaded.
     pub fn spec(&self, sandbox: &str) -> Option<(StartSpec, bool)> {
-        self.world().machines.get(&id(sandbox)).map(|m| (m.spec.clone(), m.from_memory))
+        let world = self.world();
+        let machine = world.machine_of(sandbox).and_then(|id| world.machines.get(&id));
+        machine.map(|m| (m.spec.clone(), m.from_memory))
     }
 
     /// Machines that run, layers and memories that exist, and starts so far.

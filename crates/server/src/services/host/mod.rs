@@ -6,7 +6,7 @@
 //! whether it takes machines, stays as it is.
 //!
 //! A database has one data folder ([`crate::db::keeper`]), and so one host that can answer: whichever host it was on
-//! before is lost.
+//! before is lost, and its machines are this one's.
 
 mod reconcile;
 mod service;
@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::db::Db;
+use crate::db::{Db, machine};
 
 pub use service::{Hosts, Own, Probe};
 use store::host::HostRow;
@@ -35,9 +35,15 @@ impl Hosts {
         let row = hosts.row(known.as_ref()).await;
         store::host::put(&mut tx, known.as_ref(), &row).await?;
         store::host::lose_others(&mut tx, row.id).await?;
+        machine::bring_home(&mut tx, row.id).await?;
         tx.commit().await?;
         tracing::debug!(host = %row.id, name = row.name, %now, "this host has its row");
         Ok(hosts)
+    }
+
+    /// The own host.
+    pub fn own(&self) -> HostId {
+        self.own.id
     }
 
     /// The own host as it is now; labels and state as they were said to be.

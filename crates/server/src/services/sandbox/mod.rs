@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_domain::ids::{OrgId, ProjectId};
+use berth_domain::ids::{HostId, OrgId, ProjectId};
 use berth_domain::resource_usage::Kind;
 use berth_domain::sandbox::Phase;
 use berth_domain::{Result, Timestamp};
@@ -59,11 +59,11 @@ const PAUSING_LOOK: Duration = Duration::from_millis(200);
 const KEEPERS: usize = 8;
 
 impl Sandboxes {
-    /// The service over an engine.
-    pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn SandboxEngine>) -> Self {
+    /// The service over an engine, which is that of a host.
+    pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn SandboxEngine>, host: HostId) -> Self {
         let (builds, lost) = (Builds::new(config.sandbox.builders), Lost::new(config));
         let (began_at, overcommit, config) = (clock.now(), config.overcommit(), config.sandbox.clone());
-        Self { inner: Arc::new(Inner { db, clock, engine, config, overcommit, builds, lost, began_at }) }
+        Self { inner: Arc::new(Inner { db, clock, engine, config, overcommit, host, builds, lost, began_at }) }
     }
 
     /// Its routes.

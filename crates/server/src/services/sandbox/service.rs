@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use berth_domain::Timestamp;
+use berth_domain::ids::HostId;
 
 use super::build::Builds;
 use super::engine::SandboxEngine;
@@ -24,6 +25,7 @@ pub(super) struct Inner {
     pub engine: Arc<dyn SandboxEngine>,
     pub config: crate::config::Sandbox,
     pub overcommit: Overcommit,
+    pub host: HostId,
     pub builds: Builds,
     pub lost: Lost,
     pub began_at: Timestamp,
@@ -58,6 +60,11 @@ impl Sandboxes {
 
     pub(crate) fn overcommit(&self) -> Overcommit {
         self.inner.overcommit
+    }
+
+    /// The host that its machines are put onto.
+    pub(in crate::services::sandbox) fn host(&self) -> HostId {
+        self.inner.host
     }
 
     pub(crate) fn config(&self) -> &crate::config::Sandbox {

@@ -25,7 +25,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_domain::ids::{OrgId, ProjectId};
+use berth_domain::ids::{HostId, OrgId, ProjectId};
 use berth_domain::resource_usage::Kind;
 use berth_domain::vm::Status;
 use berth_domain::{Result, Timestamp};
@@ -51,8 +51,8 @@ pub use service::Vms;
 const STOPPING_LOOK: Duration = Duration::from_millis(200);
 
 impl Vms {
-    /// The service over an engine.
-    pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn Engine>) -> Self {
+    /// The service over an engine, which is that of a host.
+    pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn Engine>, host: HostId) -> Self {
         let inner = Inner {
             began_at: clock.now(),
             db,
@@ -61,6 +61,7 @@ impl Vms {
             catalog: config.catalog.clone(),
             config: config.vm.clone(),
             overcommit: config.overcommit(),
+            host,
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
             views: views::Views::default(),

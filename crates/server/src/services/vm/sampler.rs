@@ -16,11 +16,11 @@ pub async fn sample(vms: Vms, stop: CancellationToken) {
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        let Ok(ids) = store::vm::with_machine(vms.db(), None).await else {
+        let Ok(machines) = store::vm::machines(vms.db()).await else {
             continue;
         };
-        for id in ids {
-            if let Some(usage) = vms.engine().usage(id).await {
+        for (id, machine) in machines {
+            if let Some(usage) = vms.engine().usage(machine).await {
                 vms.metrics().add(id, Sample { at: vms.clock().now(), usage });
             }
         }

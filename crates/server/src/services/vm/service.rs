@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use berth_domain::Timestamp;
+use berth_domain::ids::HostId;
 
 use super::engine::Engine;
 use super::{metrics, views};
@@ -27,6 +28,7 @@ pub(super) struct Inner {
     pub catalog: Catalog,
     pub config: crate::config::Vm,
     pub overcommit: Overcommit,
+    pub host: HostId,
     pub next_address: AtomicU32,
     pub metrics: metrics::Metrics,
     pub views: views::Views,
@@ -63,6 +65,11 @@ impl Vms {
 
     pub(crate) fn overcommit(&self) -> Overcommit {
         self.inner.overcommit
+    }
+
+    /// The host that its machines are put onto.
+    pub(in crate::services::vm) fn host(&self) -> HostId {
+        self.inner.host
     }
 
     pub(crate) fn config(&self) -> &crate::config::Vm {

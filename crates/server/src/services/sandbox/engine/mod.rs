@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
+use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::dockerfile::{Dockerfile, ImageConfig};
 use berth_domain::sandbox::network::Network;
 use tokio::sync::broadcast;
@@ -73,10 +73,12 @@ pub enum From {
 #[derive(Clone, Debug)]
 pub struct StartSpec {
     /// Its id: what it is called on the host.
-    pub id: SandboxId,
-    /// Counts the machines of this sandbox.
+    pub id: MachineId,
+    /// What its guest is told that it is: the id of what owns the machine.
+    pub guest: String,
+    /// Counts its starts.
     pub generation: i64,
-    /// A small number that no other live sandbox has: its network address and its user on the host.
+    /// A small number that no other machine of the host has: its user there.
     pub slot: i64,
     /// Host name of the guest.
     pub hostname: String,
@@ -105,7 +107,7 @@ pub struct StartSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spare {
     /// The machine.
-    pub machine: SandboxId,
+    pub machine: MachineId,
     /// The top layer of its disk.
     pub layer: LayerId,
 }
@@ -123,7 +125,7 @@ pub struct Started {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Whose disk.
-    pub sandbox: SandboxId,
+    pub machine: MachineId,
     /// Its top layer.
     pub top: LayerId,
     /// The new top layer.
@@ -166,18 +168,16 @@ pub struct Warming {
 /// A template to be built from an image or a Dockerfile.
 #[derive(Clone, Debug)]
 pub struct Build {
-    /// What it is called on the host: the template's id.
-    pub id: SandboxId,
-    /// The user on the host that its machines run as.
-    pub slot: i64,
+    /// What its folder is called on the host.
+    pub id: TemplateId,
     /// Host name of its machines.
     pub hostname: String,
     /// Virtual CPUs of its machines.
     pub vcpu: i64,
     /// Memory of its machines, in MiB.
     pub memory_mb: i64,
-    /// How many machines it may have at a time.
-    pub machines: usize,
+    /// The machines that it may have: as many at a time.
+    pub machines: Vec<Stage>,
     /// What to do.
     pub dockerfile: Dockerfile,
     /// What the images in it mean; one that is not here is a registry's.
@@ -194,6 +194,15 @@ pub struct Build {
     pub log: Log,
     /// Calls it off.
     pub cancel: CancellationToken,
+}
+
+/// A machine that builds stages, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// The machine.
+    pub machine: MachineId,
+    /// A small number that no other machine of the host has: its user there.
+    pub slot: i64,
 }
 
 /// What an image in a Dockerfile means.
@@ -283,7 +292,9 @@ impl Kept {
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// Machines, running or only their folders.
-    pub sandboxes: Vec<SandboxId>,
+    pub machines: Vec<MachineId>,
+    /// Templates of which there is a build, running or only its folder.
+    pub builds: Vec<TemplateId>,
     /// Layers.
     pub layers: Vec<LayerId>,
     /// Memories.
@@ -326,7 +337,7 @@ pub trait SandboxEngine: Send + Sync + 'static {
     async fn set_aside(&self, kept: Kept, into: &Path) -> Result<()>;
 
     /// Looks at a machine.
-    async fn observe(&self, id: SandboxId) -> Result<Observed>;
+    async fn observe(&self, id: MachineId) -> Result<Observed>;
 
     /// Starts a machine, or finds that it runs already; returns when its agent has its identity. A memory is
     /// loaded onto a disk at most once, and never one that does not fit: then it starts from its disk.
@@ -342,22 +353,25 @@ pub trait SandboxEngine: Send + Sync + 'static {
 
     /// Ends a machine in good order, its disk consistent, and keeps its memory if it is wanted. Without a machine
     /// it answers what was kept before.
-    async fn pause(&self, id: SandboxId, memory: Option<MemoryId>) -> Result<Paused>;
+    async fn pause(&self, id: MachineId, memory: Option<MemoryId>) -> Result<Paused>;
 
     /// Ends a machine's process; fine where there is none. Afterwards none is missed: it is absent.
-    async fn end(&self, id: SandboxId) -> Result<()>;
+    async fn end(&self, id: MachineId) -> Result<()>;
 
-    /// Removes everything a sandbox left on the host, but for its layers and memories.
-    async fn discard(&self, id: SandboxId) -> Result<()>;
+    /// Removes everything a machine left on the host, but for its layers and memories.
+    async fn discard(&self, id: MachineId) -> Result<()>;
 
     /// Changes what a running machine may reach.
-    async fn set_network(&self, id: SandboxId, network: &Network) -> Result<()>;
+    async fn set_network(&self, id: MachineId, network: &Network) -> Result<()>;
 
     /// Where an upload is received; its folder is there.
     async fn upload(&self, id: UploadId) -> Result<PathBuf>;
 
     /// Removes an upload; fine where there is none.
     async fn remove_upload(&self, id: UploadId) -> Result<()>;
+
+    /// Ends what is left of a template's build, and removes it; fine where there is none.
+    async fn clear_build(&self, id: TemplateId) -> Result<()>;
 
     /// Builds the disk of a template. What an earlier, interrupted build left is thrown away.
     async fn build_template(&self, build: &Build) -> Result<Built>;
@@ -367,14 +381,14 @@ pub trait SandboxEngine: Send + Sync + 'static {
     async fn warm_template(&self, warming: &Warming) -> Result<i64>;
 
     /// Reaches a running machine's agent, for what its users ask of it.
-    async fn connect(&self, id: SandboxId) -> Result<Connection>;
+    async fn connect(&self, id: MachineId) -> Result<Connection>;
 
     /// How a sandbox is used, as far as is known: a guest that says nothing keeps nobody waiting. Where more has to be
     /// asked, that is begun, and [`Self::watch`] tells when it is known. One that does not answer runs nothing.
-    fn activity(&self, id: SandboxId) -> Activity;
+    fn activity(&self, id: MachineId) -> Activity;
 
     /// What a sandbox uses, if it runs.
-    async fn sample(&self, id: SandboxId) -> Option<Sample>;
+    async fn sample(&self, id: MachineId) -> Option<Sample>;
 
     /// Machines since the service began that run without the limits that this host could set.
     fn unlimited(&self) -> u64 {
@@ -396,5 +410,5 @@ pub trait SandboxEngine: Send + Sync + 'static {
     }
 
     /// Sandboxes that something happened to.
-    fn watch(&self) -> broadcast::Receiver<SandboxId>;
+    fn watch(&self) -> broadcast::Receiver<MachineId>;
 }

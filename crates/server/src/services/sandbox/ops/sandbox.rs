@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_domain::ids::{OrgId, SandboxId, SnapshotId};
+use berth_domain::machine::Owner;
 use berth_domain::names::HostName;
 use berth_domain::sandbox::request::{CreateSandbox, Env, Origin, UpdateSandbox};
 use berth_domain::sandbox::state::{Verb, on_verb};
@@ -13,6 +14,7 @@ use uuid::Uuid;
 
 use super::{made_up, sandbox_not_found, snapshot, template_not_found};
 use crate::db::audit::{Actor, Audit};
+use crate::db::machine::{self, Machine};
 use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
@@ -67,9 +69,9 @@ async fn with_spare(tx: &mut Tx, sandboxes: &Sandboxes, row: SandboxRow, templat
     };
     let Some(spare) = sandboxes.engine().spare(memory) else { return Ok(row) };
     store::layer::insert(tx, &store::layer::above(&row, spare.layer, base, row.created_at)).await?;
-    let name = made_up("sandbox", spare.machine.0);
     let (layer, memory) = (Some(spare.layer), Some(memory));
-    Ok(SandboxRow { id: spare.machine, name, layer, memory, source_template: None, ..row })
+    let machine = Machine { id: spare.machine, ..row.machine.clone() };
+    Ok(SandboxRow { machine, layer, memory, source_template: None, ..row })
 }
 
 async fn template(tx: &mut Tx, scope: &Scope, name: &str) -> Result<TemplateRow> {
@@ -102,7 +104,9 @@ fn fill(row: &mut SandboxRow, request: CreateSandbox) {
 }
 
 fn of_template(scope: &Scope, template: &TemplateRow, now: Timestamp) -> SandboxRow {
+    let blank = blank(scope, now);
     SandboxRow {
+        machine: Machine { vcpu: template.vcpu, memory_mb: template.memory_mb, ..blank.machine.clone() },
         template: Some(template.id),
         source_template: Some(template.id),
         env: template.env.clone(),
@@ -111,13 +115,15 @@ fn of_template(scope: &Scope, template: &TemplateRow, now: Timestamp) -> Sandbox
         disk_gb: template.disk_gb,
         run_user: template.run_user.clone(),
         workdir: template.workdir.clone(),
-        ..blank(scope, now)
+        ..blank
     }
 }
 
 /// A new sandbox made of a snapshot.
 pub(super) fn of_snapshot(scope: &Scope, snapshot: &SnapshotRow, now: Timestamp) -> SandboxRow {
+    let blank = blank(scope, now);
     SandboxRow {
+        machine: Machine { vcpu: snapshot.vcpu, memory_mb: snapshot.memory_mb, ..blank.machine.clone() },
         template: snapshot.template,
         source_snapshot: Some(snapshot.id),
         env: snapshot.env.clone(),
@@ -126,7 +132,7 @@ pub(super) fn of_snapshot(scope: &Scope, snapshot: &SnapshotRow, now: Timestamp)
         disk_gb: snapshot.disk_gb,
         run_user: snapshot.run_user.clone(),
         workdir: snapshot.workdir.clone(),
-        ..blank(scope, now)
+        ..blank
     }
 }
 
@@ -142,7 +148,6 @@ fn blank(scope: &Scope, now: Timestamp) -> SandboxRow {
         forked_from: None,
         source_template: None,
         source_snapshot: None,
-        slot: None,
         phase: Phase::Pending,
         wish: Wish::Ready,
         message: Some("waiting for a worker".into()),
@@ -163,9 +168,7 @@ fn blank(scope: &Scope, now: Timestamp) -> SandboxRow {
         keep_memory: true,
         restore: None,
         fresh: true,
-        reserved: false,
-        generation: 0,
-        host_boot: None,
+        machine: Machine::new(machine::new_id(), Owner::Sandbox(id), 1, 0),
         phase_since: now,
         attempts: 0,
         deaths: 0,

@@ -159,8 +159,6 @@ fn blank(id: TemplateId, now: Timestamp) -> TemplateRow {
         ready_command: None,
         run_user: USER.into(),
         workdir: None,
-        slot: None,
-        machines: 0,
         base_layer: None,
         layer: None,
         next_layer: None,

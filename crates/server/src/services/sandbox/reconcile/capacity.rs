@@ -2,8 +2,8 @@
 
 use berth_domain::host::memory::withheld_mb;
 
-use crate::config::Overcommit;
 use crate::db::{DbError, Tx, machine};
+use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::engine::Capacity;
 
 /// What sandboxes, and machines that work for templates, leave of a host.
@@ -18,14 +18,15 @@ pub(super) struct Left {
 
 impl Left {
     /// What is left now.
-    pub(super) async fn of(tx: &mut Tx, overcommit: Overcommit, host: Capacity) -> Result<Self, DbError> {
-        let sandboxes = machine::of_sandboxes(&mut *tx).await?;
-        let taken_mb = sandboxes.memory_mb + machine::of_templates(&mut *tx).await?.memory_mb;
-        let vms_mb = machine::of_vms(&mut *tx).await?.memory_mb;
+    pub(super) async fn of(tx: &mut Tx, sandboxes: &Sandboxes, host: Capacity) -> Result<Self, DbError> {
+        let overcommit = sandboxes.overcommit();
+        let held = machine::held(tx, sandboxes.host()).await?;
+        let taken_mb = held.sandboxes.memory_mb + held.templates.memory_mb + held.warm.memory_mb;
+        let vms_mb = held.vms.memory_mb;
         #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "MiB of a host are few")]
         let offered_mb = (host.memory_mb as f64 * overcommit.sandbox) as i64;
         let offered_mb = (offered_mb - withheld_mb(vms_mb, overcommit.vm, overcommit.sandbox)).max(0);
-        Ok(Self { sandboxes: sandboxes.owners, offered_mb, memory_mb: offered_mb - taken_mb })
+        Ok(Self { sandboxes: held.sandboxes.machines, offered_mb, memory_mb: offered_mb - taken_mb })
     }
 
     /// How many of so many machines of a size there is memory for; where there is none for one, what is missing.

@@ -4,11 +4,13 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use berth_domain::Error;
-use berth_domain::ids::SandboxId;
+use berth_domain::ids::{MachineId, SandboxId};
+use berth_domain::machine::Owner;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, template};
+use crate::db::{DbError, machine};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::engine::{EngineError, Kept, SandboxEngine};
 use crate::services::sandbox::store;
@@ -45,7 +47,7 @@ pub async fn watch(sandboxes: Sandboxes, poke: Poker<SandboxId>, stop: Cancellat
                 }
             }
             event = events.recv() => match event {
-                Ok(id) => poke.poke(id),
+                Ok(id) => poke_owner(&sandboxes, &poke, id).await,
                 Err(RecvError::Lagged(_)) => adopt(&sandboxes, &poke, &stop).await,
                 Err(RecvError::Closed) => return,
             }
@@ -53,13 +55,32 @@ pub async fn watch(sandboxes: Sandboxes, poke: Poker<SandboxId>, stop: Cancellat
     }
 }
 
+/// Has the sandbox looked at whose machine something happened to.
+async fn poke_owner(sandboxes: &Sandboxes, poke: &Poker<SandboxId>, id: MachineId) {
+    match machine::owner(sandboxes.db(), id).await {
+        Ok(Some(Owner::Sandbox(sandbox))) => poke.poke(sandbox),
+        // Who made a machine that is no sandbox's waits for it; what is nobody's is found by a search of the host.
+        Ok(_) => {}
+        Err(error) => tracing::warn!(machine = %id, %error, "nobody is told what happened to a machine"),
+    }
+}
+
+/// Sandboxes that should have a machine, and those that have a folder.
+async fn wanted(sandboxes: &Sandboxes) -> Result<HashSet<SandboxId>, DbError> {
+    let wanted = store::sandbox::with_machine(sandboxes.db(), None).await?;
+    let there = sandboxes.engine().scan().await.map(|found| found.machines).unwrap_or_default();
+    let there: HashSet<_> = there.into_iter().collect();
+    let owners = machine::living(sandboxes.db()).await?.into_iter().filter(|owned| there.contains(&owned.0));
+    let theirs = owners.filter_map(|owned| if let Owner::Sandbox(id) = owned.1 { Some(id) } else { None });
+    Ok(wanted.into_iter().chain(theirs).collect())
+}
+
 async fn adopt(sandboxes: &Sandboxes, poke: &Poker<SandboxId>, stop: &CancellationToken) {
     loop {
-        match store::sandbox::with_machine(sandboxes.db(), None).await {
+        match wanted(sandboxes).await {
             Ok(ids) => {
                 tracing::info!(sandboxes = ids.len(), "looking at every sandbox that should have a machine");
-                let there = sandboxes.engine().scan().await.map(|found| found.sandboxes).unwrap_or_default();
-                return ids.into_iter().chain(there).for_each(|id| poke.poke(id));
+                return ids.into_iter().for_each(|id| poke.poke(id));
             }
             Err(error) => tracing::error!(%error, "the sandboxes cannot be listed; trying again"),
         }
@@ -75,13 +96,17 @@ async fn adopt(sandboxes: &Sandboxes, poke: &Poker<SandboxId>, stop: &Cancellati
 async fn clean(sandboxes: &Sandboxes) -> Result<(), StepError> {
     let (db, engine) = (sandboxes.db(), sandboxes.engine());
     let found = engine.scan().await?;
-    let templates = store::template::living(db).await?;
-    let living = store::sandbox::living(db).await?.into_iter().map(|id| id.to_string());
-    let machines: HashSet<String> = living.chain(templates).collect();
-    for id in found.sandboxes.into_iter().filter(|id| !machines.contains(&id.to_string())) {
-        tracing::warn!(sandbox = %id, "removing a sandbox's machine that no row owns");
+    let machines: HashSet<_> = machine::living(db).await?.into_iter().map(|owned| owned.0).collect();
+    for id in found.machines.into_iter().filter(|id| !machines.contains(id)) {
+        tracing::warn!(machine = %id, "removing a sandbox's machine that no row owns");
         if let Err(error) = remove(engine, id).await {
-            tracing::warn!(sandbox = %id, %error, "a machine that no row owns cannot be removed; trying again later");
+            tracing::warn!(machine = %id, %error, "a machine that no row owns cannot be removed; trying again later");
+        }
+    }
+    let templates: HashSet<String> = store::template::living(db).await?.into_iter().collect();
+    for id in found.builds.into_iter().filter(|id| !templates.contains(&id.to_string())) {
+        if let Err(error) = engine.clear_build(id).await {
+            tracing::warn!(template = %id, %error, "a build that no row owns cannot be removed; trying again later");
         }
     }
     let uploads: HashSet<String> = store::upload::ids(db).await?.into_iter().collect();
@@ -99,7 +124,7 @@ async fn clean(sandboxes: &Sandboxes) -> Result<(), StepError> {
     Ok(())
 }
 
-async fn remove(engine: &dyn SandboxEngine, id: SandboxId) -> Result<(), EngineError> {
+async fn remove(engine: &dyn SandboxEngine, id: MachineId) -> Result<(), EngineError> {
     engine.end(id).await?;
     engine.discard(id).await
 }

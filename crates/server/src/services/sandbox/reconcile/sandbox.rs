@@ -92,16 +92,16 @@ impl Life for SandboxLife {
             Step::CutCold(_) => self.cut(seen, true).await,
             Step::GiveUpCut(_) => self.give_up_cut(seen, &look).await,
             Step::SetNetwork => {
-                engine.set_network(seen.row.id, &seen.row.network).await?;
+                engine.set_network(seen.row.machine.id, &seen.row.network).await?;
                 fault("sandbox", "set_network", "done").await?;
                 self.record(seen, |row| row.applied_network = Some(seen.row.network.clone())).await
             }
             Step::Pause => self.pause(seen, &look).await,
-            Step::End => Ok(engine.end(seen.row.id).await?),
+            Step::End => Ok(engine.end(seen.row.machine.id).await?),
             Step::Expire(over) => self.expire(seen, over).await,
             Step::Fail(reason) => self.fail(seen, &reason).await,
             Step::Finish => {
-                engine.discard(seen.row.id).await?;
+                engine.discard(seen.row.machine.id).await?;
                 fault("sandbox", "finish", "done").await?;
                 self.finish(seen).await
             }
@@ -168,13 +168,13 @@ impl SandboxLife {
             since: row.phase_since.max(self.sandboxes.began_at()),
             attempts: row.attempts,
             source: self.source(row).await?,
-            reserved: row.reserved,
+            reserved: row.machine.reserved,
             layer: row.layer,
             layer_made: layer.is_some_and(|layer| layer.made),
             swap: row.restore.is_some(),
-            generation: row.generation,
-            machine: self.sandboxes.engine().observe(row.id).await?,
-            host_restarted: match &row.host_boot {
+            generation: row.machine.generation,
+            machine: self.sandboxes.engine().observe(row.machine.id).await?,
+            host_restarted: match &row.machine.host_boot {
                 Some(boot) => *boot != self.sandboxes.engine().host_boot().await,
                 None => false,
             },
@@ -223,7 +223,7 @@ impl SandboxLife {
 
     fn expiry(&self, row: &SandboxRow, now: Timestamp) -> Expiry {
         let idle_at = row.idle_timeout_seconds.map(|seconds| {
-            let activity = self.sandboxes.engine().activity(row.id);
+            let activity = self.sandboxes.engine().activity(row.machine.id);
             // The time counts from the last use of this machine.
             let used = activity.last_used.max(row.ready_since).unwrap_or(now);
             idle_at(activity, used, now, seconds)
@@ -249,7 +249,7 @@ fn idle_at(activity: Activity, used: Timestamp, now: Timestamp, seconds: i64) ->
 mod tests {
     use std::sync::Arc;
 
-    use berth_domain::ids::{OrgId, ProjectId};
+    use berth_domain::ids::{HostId, OrgId, ProjectId};
     use uuid::Uuid;
 
     use super::*;
@@ -294,7 +294,7 @@ mod tests {
         let (owner, id) = ((OrgId(Uuid::now_v7()), ProjectId(Uuid::now_v7())), SandboxId(Uuid::now_v7()));
         gone(&db, owner, id).await;
         let engine = Arc::new(QemuSandboxes::open(&config, Clock::default()));
-        let reconciler = SandboxLife::new(Sandboxes::new(db, Clock::default(), &config, engine));
+        let reconciler = SandboxLife::new(Sandboxes::new(db, Clock::default(), &config, engine, HostId(Uuid::nil())));
         assert_eq!(reconciler.owner(&id).await, Some(owner));
         assert_eq!(reconciler.owner(&SandboxId(Uuid::now_v7())).await, None);
     }

@@ -6,7 +6,7 @@ mod build;
 
 use std::time::Duration;
 
-use berth_domain::ids::{LayerId, MemoryId, SandboxId, TemplateId};
+use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId};
 use berth_domain::sandbox::network::Network;
 use berth_domain::sandbox::template::{Look, TemplateStep, next};
 use berth_domain::sandbox::{MemoryKind, SourceKind, TemplateStatus, Warm};
@@ -182,10 +182,8 @@ impl TemplateLife {
     /// Boots it once on a layer of its own, and keeps its memory.
     async fn warm(&self, template: &TemplateRow) -> Result<(), StepError> {
         let engine = self.sandboxes.engine();
-        let machine = SandboxId(template.id.0);
         // What an interrupted boot left is thrown away.
-        engine.end(machine).await?;
-        engine.discard(machine).await?;
+        self.clear(template.id).await?;
         if let Some(missing) = self.missing(template).await? {
             // What is built by now keeps its wish: the host is not full for ever.
             if template.status == TemplateStatus::Ready {
@@ -194,6 +192,7 @@ impl TemplateLife {
             return self.cannot_be_warm(template, &missing).await;
         }
         let Some(warming) = self.begin_warm(template).await? else { return Ok(()) };
+        let machine = warming.machine.id;
         fault("template", "warm", "intent").await?;
         let [top, base, ..] = warming.machine.layers[..] else {
             return Err(Error::internal("a boot without its layers").into());
@@ -211,10 +210,7 @@ impl TemplateLife {
                 self.change(template.id, |t, _| t.attempts += 1).await?;
                 Err(EngineError::Transient(reason).into())
             }
-            Err(error) => {
-                engine.end(machine).await?;
-                self.cannot_be_warm(template, &error.to_string()).await
-            }
+            Err(error) => self.cannot_be_warm(template, &error.to_string()).await,
         }
     }
 
@@ -224,12 +220,12 @@ impl TemplateLife {
         if !host.has_room(template.memory_mb) {
             return Ok(Some(DISK_FULL.to_owned()));
         }
-        if template.slot.is_some() {
+        let mut tx = self.sandboxes.db().begin().await?;
+        if !store::template::machines(&mut tx, template.id).await?.is_empty() {
             // What its build had is its own still.
             return Ok(None);
         }
-        let mut tx = self.sandboxes.db().begin().await?;
-        Ok(Left::of(&mut tx, self.sandboxes.overcommit(), host).await?.machines(1, template.memory_mb).err())
+        Ok(Left::of(&mut tx, &self.sandboxes, host).await?.machines(1, template.memory_mb).err())
     }
 
     async fn record_warm(&self, id: TemplateId, warming: &Warming, top: LayerId, bytes: i64) -> Result<(), StepError> {
@@ -241,9 +237,10 @@ impl TemplateLife {
         store::layer::made(&mut change.tx, top).await?;
         store::layer::freeze(&mut change.tx, top, disk).await?;
         store::memory::set_bytes(&mut change.tx, warming.memory, bytes).await?;
+        change.release().await?;
         let t = &mut change.after;
         (t.layer, t.memory) = (t.next_layer.take(), t.next_memory.take());
-        (t.warm, t.slot, t.message) = (Warm::Done, None, None);
+        (t.warm, t.message) = (Warm::Done, None);
         change.commit().await
     }
 
@@ -253,12 +250,14 @@ impl TemplateLife {
         if promised {
             return Err(EngineError::Permanent(reason.to_owned()).into());
         }
-        self.change(template.id, |t, _| {
-            (t.next_layer, t.next_memory, t.slot) = (None, None, None);
-            t.warm = Warm::Failed;
-            t.message = Some(format!("its sandboxes start from the disk: {reason}"));
-        })
-        .await
+        self.clear(template.id).await?;
+        let Some(mut change) = self.begin(template.id).await? else { return Ok(()) };
+        change.release().await?;
+        let t = &mut change.after;
+        (t.next_layer, t.next_memory) = (None, None);
+        t.warm = Warm::Failed;
+        t.message = Some(format!("its sandboxes start from the disk: {reason}"));
+        change.commit().await
     }
 
     async fn begin_warm(&self, template: &TemplateRow) -> Result<Option<Warming>, StepError> {
@@ -275,15 +274,12 @@ impl TemplateLife {
         store::layer::insert(&mut change.tx, &layer_of(template, layer, Some(base), change.now)).await?;
         let kept = MemoryRow { id: memory, layer, kind: MemoryKind::Template, bytes: 0, created_at: change.now };
         store::memory::insert(&mut change.tx, &kept).await?;
-        let slot = match template.slot {
-            Some(slot) => slot,
-            None => store::sandbox::free_slot(&mut change.tx).await?,
-        };
-        (change.after.slot, change.after.machines) = (Some(slot), 1);
+        let (machine, slot) = self.machine_of(&mut change).await?;
         (change.after.next_layer, change.after.next_memory) = (Some(layer), Some(memory));
         change.commit().await?;
         let machine = StartSpec {
-            id: SandboxId(template.id.0),
+            id: machine,
+            guest: template.id.to_string(),
             generation: 1,
             slot,
             hostname: template.name.clone(),
@@ -302,10 +298,30 @@ impl TemplateLife {
         Ok(Some(Warming { machine, memory, start_command, ready_command, patience }))
     }
 
+    /// The one machine that boots it: one of those that its build had, or a new one; and its slot.
+    async fn machine_of(&self, change: &mut Change) -> Result<(MachineId, i64), StepError> {
+        let mut own = store::template::machines(&mut change.tx, change.before.id).await?;
+        if own.is_empty() {
+            own = store::template::reserve(&mut change.tx, &change.before, self.sandboxes.host(), 1).await?;
+        }
+        let more = own.split_off(1);
+        store::template::release(&mut change.tx, &more).await?;
+        let machine = own.first().and_then(|machine| Some((machine.id, machine.slot?)));
+        machine.ok_or_else(|| Error::internal("a boot without a machine").into())
+    }
+
+    /// Ends its machines, and removes all that they left.
+    async fn clear(&self, id: TemplateId) -> Result<(), StepError> {
+        let engine = self.sandboxes.engine();
+        for machine in store::template::machines(self.sandboxes.db(), id).await? {
+            engine.end(machine.id).await?;
+            engine.discard(machine.id).await?;
+        }
+        Ok(engine.clear_build(id).await?)
+    }
+
     async fn remove(&self, template: &TemplateRow) -> Result<(), StepError> {
-        let machine = SandboxId(template.id.0);
-        self.sandboxes.engine().end(machine).await?;
-        self.sandboxes.engine().discard(machine).await?;
+        self.clear(template.id).await?;
         fault("template", "remove", "done").await?;
         self.sandboxes.builds().end(template.id);
         let Some(mut change) = self.begin(template.id).await? else { return Ok(()) };
@@ -316,25 +332,28 @@ impl TemplateLife {
             return change.commit().await;
         }
         (t.base_layer, t.layer, t.next_layer) = (None, None, None);
-        (t.memory, t.next_memory, t.slot, t.work_at) = (None, None, None, None);
+        (t.memory, t.next_memory, t.work_at) = (None, None, None);
         t.deleted_at = Some(now);
+        change.release().await?;
         store::build_log::remove(&mut change.tx, template.id).await?;
         change.commit().await
     }
 
     async fn fail(&self, id: TemplateId, reason: &str) -> Result<(), StepError> {
         self.keep_log(id).await?;
+        self.clear(id).await?;
         let Some(mut change) = self.begin(id).await? else { return Ok(()) };
         let (t, now) = (&mut change.after, change.now);
         if t.status == TemplateStatus::Deleting {
             return Ok(());
         }
         (t.base_layer, t.layer, t.next_layer) = (None, None, None);
-        (t.memory, t.next_memory, t.slot) = (None, None, None);
+        (t.memory, t.next_memory) = (None, None);
         enter(t, TemplateStatus::Failed, Some(reason.to_owned()), now);
         if let Some(context) = t.context {
             store::upload::dismiss(&mut change.tx, context, now).await?;
         }
+        change.release().await?;
         change.commit().await
     }
 
@@ -361,6 +380,12 @@ struct Change {
 }
 
 impl Change {
+    /// Gives back what its machines hold, all of which have ended.
+    async fn release(&mut self) -> Result<(), StepError> {
+        let machines = store::template::machines(&mut self.tx, self.before.id).await?;
+        Ok(store::template::release(&mut self.tx, &machines).await?)
+    }
+
     /// Writes it; tells of a new status, and wakes who waits for it. One that is being deleted is not built.
     async fn commit(self) -> Result<(), StepError> {
         let Self { mut tx, before, mut after, now } = self;

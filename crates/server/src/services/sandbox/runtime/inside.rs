@@ -120,10 +120,10 @@ async fn reach(runtime: &Runtime, id: SandboxId) -> Result<Connection, Error> {
     let mut signals = runtime.db.watch();
     let deadline = Instant::now() + COMING_UP;
     loop {
-        let phase = store::sandbox::phase(&runtime.db, id).await?.ok_or_else(not_found)?;
+        let (phase, machine) = store::sandbox::standing(&runtime.db, id).await?.ok_or_else(not_found)?;
         let (mut until, mut late) = (deadline, coming_up(phase));
         if arrives(phase)? {
-            match runtime.engine.connect(id).await {
+            match runtime.engine.connect(machine).await {
                 Ok(connection) => return Ok(connection),
                 // It may be on its way down, which its row tells, or be silent for a moment.
                 Err(EngineError::Transient(cause)) => {

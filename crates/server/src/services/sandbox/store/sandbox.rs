@@ -1,23 +1,30 @@
 //! Rows of sandboxes.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, MemoryId, OrgId, Owner, ProjectId, SandboxId, SnapshotId, TemplateId};
+use berth_domain::ids::{LayerId, MachineId, MemoryId, OrgId, Owner, ProjectId, SandboxId, SnapshotId, TemplateId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::sandbox::network::Network;
 use berth_domain::sandbox::request::{Env, Metadata};
 use berth_domain::sandbox::{OnTimeout, Phase, Wish};
 
 use super::{Holds, Tenant};
-use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
-use crate::db::machine::{self, Held};
+use crate::db::machine::{self, Machine};
 use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
 use crate::db::{Db, DbError, FromRow, On, PageQuery, Row, Signal, Tx, Value, due, json, page_of, sql};
+use crate::{columns, machine_columns, with_machine};
 
 /// The table.
 pub const TABLE: &str = "sandboxes";
+
+/// Sandboxes with their machines, and which.
+macro_rules! select {
+    ($which:literal) => {
+        concat!("SELECT sandboxes.*, ", machine_columns!(), " FROM ", with_machine!("sandboxes", "sandbox"), $which)
+    };
+}
 
 /// A sandbox as its row has it.
 #[derive(Clone, Debug)]
@@ -40,8 +47,6 @@ pub struct SandboxRow {
     pub source_template: Option<TemplateId>,
     /// The snapshot it is made of, until it has a disk.
     pub source_snapshot: Option<SnapshotId>,
-    /// A small number that no other living one has.
-    pub slot: Option<i64>,
     /// Where it stands.
     pub phase: Phase,
     /// What is wanted.
@@ -82,12 +87,8 @@ pub struct SandboxRow {
     pub restore: Option<SnapshotId>,
     /// Whether the next machine is somebody new.
     pub fresh: bool,
-    /// Whether memory is reserved.
-    pub reserved: bool,
-    /// Machines so far.
-    pub generation: i64,
-    /// The host's boot the machine was started in.
-    pub host_boot: Option<String>,
+    /// Its machine: what that holds, and how often it was started.
+    pub machine: Machine,
     /// Since when it stands there.
     pub phase_since: Timestamp,
     /// How often the deadline passed in a row.
@@ -131,7 +132,6 @@ impl FromRow for SandboxRow {
             forked_from: row.opt_parsed("forked_from")?,
             source_template: row.opt_parsed("source_template_id")?,
             source_snapshot: row.opt_parsed("source_snapshot_id")?,
-            slot: row.opt_int("slot")?,
             phase: row.word("phase", Phase::parse)?,
             wish: row.word("wish", Wish::parse)?,
             message: row.opt_text("message")?,
@@ -152,9 +152,7 @@ impl FromRow for SandboxRow {
             keep_memory: row.flag("keep_memory")?,
             restore: row.opt_parsed("restore_snapshot_id")?,
             fresh: row.flag("fresh")?,
-            reserved: row.flag("reserved")?,
-            generation: row.int("generation")?,
-            host_boot: row.opt_text("host_boot")?,
+            machine: Machine::from_row(row)?,
             phase_since: row.time("phase_since")?,
             attempts: row.int("attempts")?,
             deaths: row.int("deaths")?,
@@ -177,14 +175,13 @@ fn columns(s: &SandboxRow) -> Columns {
     columns! {
         "id": s.id, "org_id": s.org, "project_id": s.project, "name": &s.name, "template_id": s.template,
         "snapshot_id": s.snapshot, "forked_from": s.forked_from, "source_template_id": s.source_template,
-        "source_snapshot_id": s.source_snapshot, "slot": s.slot, "phase": s.phase.as_str(), "wish": s.wish.as_str(),
+        "source_snapshot_id": s.source_snapshot, "phase": s.phase.as_str(), "wish": s.wish.as_str(),
         "message": s.message.clone(), "metadata": json::text(&s.metadata), "env": json::text(&s.env),
         "vcpu": s.vcpu, "memory_mb": s.memory_mb, "disk_gb": s.disk_gb, "network": json::text(&s.network),
         "applied_network": s.applied_network.as_ref().map(json::text), "run_user": &s.run_user,
         "workdir": s.workdir.clone(), "timeout_seconds": s.timeout_seconds,
         "idle_timeout_seconds": s.idle_timeout_seconds, "on_timeout": s.on_timeout.as_str(), "layer_id": s.layer,
         "memory_id": s.memory, "keep_memory": s.keep_memory, "restore_snapshot_id": s.restore, "fresh": s.fresh,
-        "reserved": s.reserved, "generation": s.generation, "host_boot": s.host_boot.clone(),
         "phase_since": s.phase_since, "attempts": s.attempts, "deaths": s.deaths, "deaths_since": s.deaths_since,
         "again": s.again.clone(), "first_ready_at": s.first_ready_at, "ready_since": s.ready_since,
         "running_micros": s.running_micros, "expires_at": s.expires_at, "life_left": s.life_left,
@@ -203,11 +200,6 @@ impl Holds for SandboxRow {
 }
 
 impl SandboxRow {
-    /// What its machine holds of the host.
-    fn holds(&self) -> Option<Held> {
-        self.reserved.then_some(Held { machines: 1, vcpu: self.vcpu, memory_mb: self.memory_mb })
-    }
-
     /// What is counted of it: its size, while it is ready.
     fn takes(&self) -> Option<Use> {
         (self.ready_since.is_some() && self.deleted_at.is_none()).then(|| Use {
@@ -235,7 +227,7 @@ impl SandboxRow {
 /// Writes a new row, and wakes the worker.
 pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow) -> Result<(), DbError> {
     record::insert(TABLE, columns(sandbox)).execute(&mut *tx).await?;
-    machine::settle(tx, machine::Owner::Sandbox(sandbox.id), None, sandbox.holds()).await?;
+    machine::insert(tx, &sandbox.machine).await?;
     tx.signal(Signal::Work(TABLE));
     Ok(())
 }
@@ -243,7 +235,7 @@ pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow) -> Result<(), DbError> {
 /// Writes a row anew, notes what it takes, has looked at what it does not hold any more, and tells who waits for it.
 pub async fn update(tx: &mut Tx, before: &SandboxRow, after: &SandboxRow, now: Timestamp) -> Result<(), DbError> {
     record::update(tx, TABLE, &columns(before), columns(after)).await?;
-    machine::settle(tx, machine::Owner::Sandbox(after.id), before.holds(), after.holds()).await?;
+    machine::update(tx, &before.machine, &after.machine).await?;
     let taken = after.takes();
     if taken != before.takes() {
         // The time that it was ready, to the microsecond.
@@ -257,24 +249,27 @@ pub async fn update(tx: &mut Tx, before: &SandboxRow, after: &SandboxRow, now: T
 
 /// What all sandboxes take at present.
 pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
-    let ready = sql("SELECT * FROM sandboxes WHERE ready_since IS NOT NULL AND deleted_at IS NULL");
+    let ready = sql(select!(" WHERE sandboxes.ready_since IS NOT NULL AND sandboxes.deleted_at IS NULL"));
     let rows: Vec<SandboxRow> = ready.fetch_all(tx).await?;
     Ok(rows.iter().filter_map(SandboxRow::takes).collect())
 }
 
 /// Sandboxes whose machine began in another boot of the host, and so has ended.
 pub async fn of_another_boot(tx: &mut Tx, boot: &str) -> Result<Vec<SandboxId>, DbError> {
-    let rows: Vec<IdRow> = sql("SELECT id FROM sandboxes WHERE ready_since IS NOT NULL AND host_boot <> $1")
-        .bind(boot)
-        .fetch_all(tx)
-        .await?;
+    let ended = sql(concat!(
+        "SELECT sandboxes.id FROM ",
+        with_machine!("sandboxes", "sandbox"),
+        " WHERE sandboxes.ready_since IS NOT NULL AND m.host_boot <> $1"
+    ));
+    let rows: Vec<IdRow> = ended.bind(boot).fetch_all(tx).await?;
     Ok(rows.into_iter().map(|row| row.0).collect())
 }
 
 /// Takes the time from `seen` to `now` out of the time in which those were ready.
 pub async fn take_out(tx: &mut Tx, boot: &str, seen: Timestamp, now: Timestamp) -> Result<(), DbError> {
     sql("UPDATE sandboxes SET ready_since = CASE WHEN ready_since < $2 THEN ready_since + $3 - $2 ELSE $3 END \
-         WHERE ready_since IS NOT NULL AND host_boot <> $1")
+         WHERE ready_since IS NOT NULL AND EXISTS (SELECT 1 FROM machines WHERE owner_id = sandboxes.id \
+         AND owner_kind = 'sandbox' AND host_boot <> $1)")
     .bind(boot)
     .bind(seen)
     .bind(now)
@@ -285,25 +280,20 @@ pub async fn take_out(tx: &mut Tx, boot: &str, seen: Timestamp, now: Timestamp) 
 
 /// A tenant's sandbox.
 pub async fn find(on: impl On, tenant: Tenant, id: SandboxId) -> Result<Option<SandboxRow>, DbError> {
-    sql("SELECT * FROM sandboxes WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL")
-        .bind(id)
-        .bind(tenant.project)
-        .fetch_optional(on)
-        .await
+    let living =
+        sql(select!(" WHERE sandboxes.id = $1 AND sandboxes.project_id = $2 AND sandboxes.deleted_at IS NULL"));
+    living.bind(id).bind(tenant.project).fetch_optional(on).await
 }
 
 /// A tenant's sandbox, also when it is gone.
 pub async fn find_ever(on: impl On, tenant: Tenant, id: SandboxId) -> Result<Option<SandboxRow>, DbError> {
-    sql("SELECT * FROM sandboxes WHERE id = $1 AND project_id = $2")
-        .bind(id)
-        .bind(tenant.project)
-        .fetch_optional(on)
-        .await
+    let ever = sql(select!(" WHERE sandboxes.id = $1 AND sandboxes.project_id = $2"));
+    ever.bind(id).bind(tenant.project).fetch_optional(on).await
 }
 
 /// Any sandbox: for the worker.
 pub async fn load(on: impl On, id: SandboxId) -> Result<Option<SandboxRow>, DbError> {
-    sql("SELECT * FROM sandboxes WHERE id = $1").bind(id).fetch_optional(on).await
+    sql(select!(" WHERE sandboxes.id = $1")).bind(id).fetch_optional(on).await
 }
 
 /// Where a sandbox that is not gone belongs: for routes that name it alone.
@@ -318,16 +308,21 @@ pub async fn owner(db: &Db, id: SandboxId) -> Result<Option<Owner>, DbError> {
     due::owner(db, TABLE, id).await
 }
 
-/// The phase of a sandbox that is not gone.
-pub async fn phase(db: &Db, id: SandboxId) -> Result<Option<Phase>, DbError> {
-    struct Standing(Phase);
+/// The phase of a sandbox that is not gone, and its machine.
+pub async fn standing(db: &Db, id: SandboxId) -> Result<Option<(Phase, MachineId)>, DbError> {
+    struct Standing(Phase, MachineId);
     impl FromRow for Standing {
         fn from_row(row: &Row) -> Result<Self, DbError> {
-            Ok(Self(row.word("phase", Phase::parse)?))
+            Ok(Self(row.word("phase", Phase::parse)?, row.parsed("machine_id")?))
         }
     }
-    let phase = sql("SELECT phase FROM sandboxes WHERE id = $1 AND deleted_at IS NULL").bind(id);
-    Ok(phase.fetch_optional(db).await?.map(|Standing(phase)| phase))
+    let standing = sql(concat!(
+        "SELECT sandboxes.phase, m.id AS machine_id FROM ",
+        with_machine!("sandboxes", "sandbox"),
+        " WHERE sandboxes.id = $1 AND sandboxes.deleted_at IS NULL"
+    ));
+    let found = standing.bind(id).fetch_optional(db).await?;
+    Ok(found.map(|Standing(phase, machine)| (phase, machine)))
 }
 
 /// By what a list of sandboxes can be narrowed and ordered.
@@ -355,7 +350,11 @@ pub async fn list(
     filter: &Filter,
     listing: &Listing,
 ) -> Result<(Vec<SandboxRow>, i64), DbError> {
-    let mut text = String::from("sandboxes WHERE project_id = $1 AND deleted_at IS NULL");
+    const LIVING: &str = concat!(
+        with_machine!("sandboxes", "sandbox"),
+        " WHERE sandboxes.project_id = $1 AND sandboxes.deleted_at IS NULL"
+    );
+    let mut text = String::from(LIVING);
     let mut args: Vec<Value> = vec![tenant.project.into()];
     if let Some(template) = &filter.template {
         args.push(template.into());
@@ -369,7 +368,8 @@ pub async fn list(
         let clause = json::has_pair("metadata", key, Some(value), &mut args);
         text.push_str(&format!(" AND {clause}"));
     }
-    args.into_iter().fold(page_of("*", text), PageQuery::bind).list(db, &LISTED, listing).await
+    let page = page_of(concat!("sandboxes.*, ", machine_columns!()), text);
+    args.into_iter().fold(page, PageQuery::bind).list(db, &LISTED, listing).await
 }
 
 /// Sandboxes that want work, organizations in turn, and when the next one does.
@@ -383,12 +383,6 @@ impl FromRow for IdRow {
     fn from_row(row: &Row) -> Result<Self, DbError> {
         row.parsed("id").map(Self)
     }
-}
-
-/// Sandboxes that are not gone.
-pub async fn living(db: &Db) -> Result<Vec<SandboxId>, DbError> {
-    let rows: Vec<IdRow> = sql("SELECT id FROM sandboxes WHERE deleted_at IS NULL").fetch_all(db).await?;
-    Ok(rows.into_iter().map(|row| row.0).collect())
 }
 
 /// Sandboxes that have a machine, or should have one: all, or those of an organization.
@@ -406,7 +400,9 @@ pub async fn with_machine(db: &Db, org: Option<OrgId>) -> Result<Vec<SandboxId>,
 pub struct Running {
     /// The sandbox.
     pub id: SandboxId,
-    /// Counts its machines.
+    /// Its machine.
+    pub machine: MachineId,
+    /// Counts the starts of that.
     pub generation: i64,
     /// Virtual CPUs of it.
     pub vcpu: i64,
@@ -414,13 +410,24 @@ pub struct Running {
 
 impl FromRow for Running {
     fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self { id: row.parsed("id")?, generation: row.int("generation")?, vcpu: row.int("vcpu")? })
+        Ok(Self {
+            id: row.parsed("id")?,
+            machine: row.parsed("machine_id")?,
+            generation: row.int("generation")?,
+            vcpu: row.int("vcpu")?,
+        })
     }
 }
 
 /// Sandboxes that can be used.
 pub async fn ready(db: &Db) -> Result<Vec<Running>, DbError> {
-    sql("SELECT id, generation, vcpu FROM sandboxes WHERE phase = 'Ready' AND deleted_at IS NULL").fetch_all(db).await
+    sql(concat!(
+        "SELECT sandboxes.id, m.id AS machine_id, m.generation, m.vcpu FROM ",
+        with_machine!("sandboxes", "sandbox"),
+        " WHERE sandboxes.phase = 'Ready' AND sandboxes.deleted_at IS NULL"
+    ))
+    .fetch_all(db)
+    .await
 }
 
 /// Wakes who waits for a snapshot.
@@ -471,15 +478,6 @@ pub async fn waiting_for_snapshot(tx: &mut Tx, id: SnapshotId) -> Result<i64, Db
     .bind(id)
     .fetch_one(tx)
     .await
-}
-
-/// The smallest slot that is free.
-pub async fn free_slot(tx: &mut Tx) -> Result<i64, DbError> {
-    let taken: Vec<i64> = sql("SELECT slot FROM sandboxes WHERE slot IS NOT NULL UNION ALL \
-         SELECT slot FROM sandbox_templates WHERE slot IS NOT NULL ORDER BY slot")
-    .fetch_all(tx)
-    .await?;
-    Ok(taken.into_iter().fold(1, |free, slot| if slot == free { free + 1 } else { free }))
 }
 
 /// How many sandboxes stand where.

@@ -1,14 +1,15 @@
 //! Rows of templates.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, MemoryId, OrgId, ProjectId, TemplateId, UploadId};
+use berth_domain::ids::{HostId, LayerId, MemoryId, OrgId, ProjectId, TemplateId, UploadId};
+use berth_domain::machine::Owner;
 use berth_domain::sandbox::request::Env;
 use berth_domain::sandbox::{SourceKind, TemplateStatus, Warm};
 
 use super::{Holds, Tenant};
 use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
-use crate::db::machine::{self, Held};
+use crate::db::machine::{self, Machine};
 use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, due, json, page_of, sql};
 
@@ -52,10 +53,6 @@ pub struct TemplateRow {
     pub run_user: String,
     /// The workspace, if it is not the user's home.
     pub workdir: Option<String>,
-    /// While machines work for it.
-    pub slot: Option<i64>,
-    /// How many may work for it at a time while it has a slot; each has the template's memory.
-    pub machines: i64,
     /// The disk before the first boot.
     pub base_layer: Option<LayerId>,
     /// What sandboxes build on.
@@ -104,8 +101,6 @@ impl FromRow for TemplateRow {
             ready_command: row.opt_text("ready_command")?,
             run_user: row.text("run_user")?,
             workdir: row.opt_text("workdir")?,
-            slot: row.opt_int("slot")?,
-            machines: row.int("machines")?,
             base_layer: row.opt_parsed("base_layer_id")?,
             layer: row.opt_parsed("layer_id")?,
             next_layer: row.opt_parsed("next_layer_id")?,
@@ -130,18 +125,10 @@ fn columns(t: &TemplateRow) -> Columns {
         "version": t.version.clone(), "vcpu": t.vcpu, "memory_mb": t.memory_mb, "disk_gb": t.disk_gb,
         "env": json::text(&t.env), "start_command": t.start_command.clone(),
         "ready_command": t.ready_command.clone(), "run_user": &t.run_user, "workdir": t.workdir.clone(),
-        "slot": t.slot, "machines": if t.slot.is_some() { t.machines } else { 0 }, "base_layer_id": t.base_layer, "layer_id": t.layer, "next_layer_id": t.next_layer,
+        "base_layer_id": t.base_layer, "layer_id": t.layer, "next_layer_id": t.next_layer,
         "memory_id": t.memory, "next_memory_id": t.next_memory, "warm": t.warm.as_str(),
         "context_id": t.context, "status_since": t.status_since, "attempts": t.attempts,
         "work_at": t.work_at, "created_at": t.created_at, "updated_at": t.updated_at, "deleted_at": t.deleted_at,
-    }
-}
-
-impl TemplateRow {
-    /// What the machines that work for it hold of the host.
-    fn holds(&self) -> Option<Held> {
-        let machines = if self.slot.is_some() { self.machines } else { 0 };
-        (machines > 0).then_some(Held { machines, vcpu: self.vcpu, memory_mb: self.memory_mb })
     }
 }
 
@@ -158,15 +145,39 @@ impl Holds for TemplateRow {
 /// Writes a new row, and wakes the worker.
 pub async fn insert(tx: &mut Tx, template: &TemplateRow) -> Result<(), DbError> {
     record::insert(TABLE, columns(template)).execute(&mut *tx).await?;
-    machine::settle(tx, machine::Owner::Template(template.id), None, template.holds()).await?;
     tx.signal(Signal::Work(TABLE));
+    Ok(())
+}
+
+/// The machines that work for a template.
+pub async fn machines(on: impl On, id: TemplateId) -> Result<Vec<Machine>, DbError> {
+    machine::of_owner(on, Owner::Template(id)).await
+}
+
+/// Reserves so many machines of a host for a template, beside those that it has.
+pub async fn reserve(tx: &mut Tx, template: &TemplateRow, host: HostId, count: usize) -> Result<Vec<Machine>, DbError> {
+    let mut machines = Vec::new();
+    for slot in machine::free_slots(&mut *tx, host, count).await? {
+        let owner = Owner::Template(template.id);
+        let mut machine = Machine::new(machine::new_id(), owner, template.vcpu, template.memory_mb);
+        machine.reserve(host, slot);
+        machine::insert(tx, &machine).await?;
+        machines.push(machine);
+    }
+    Ok(machines)
+}
+
+/// Removes the rows of machines that worked for a template, all of which have ended.
+pub async fn release(tx: &mut Tx, machines: &[Machine]) -> Result<(), DbError> {
+    for machine in machines {
+        machine::remove(tx, machine.id).await?;
+    }
     Ok(())
 }
 
 /// Writes a row anew, and has looked at what it does not hold any more.
 pub async fn update(tx: &mut Tx, before: &TemplateRow, after: &TemplateRow, now: Timestamp) -> Result<(), DbError> {
     record::update(tx, TABLE, &columns(before), columns(after)).await?;
-    machine::settle(tx, machine::Owner::Template(after.id), before.holds(), after.holds()).await?;
     super::release(tx, before, after, now).await?;
     tx.signal(Signal::Row(TABLE, after.id.0));
     tx.signal(Signal::Work(TABLE));

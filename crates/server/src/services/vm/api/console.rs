@@ -43,8 +43,9 @@ pub(super) async fn get_vm_console(
     let id: VmId = path.id("vm_id")?;
     let bytes = params.integer("bytes", MOST).unwrap_or(USUAL);
     params.finish()?;
-    store::vm::find(vms.db(), (&scope).into(), id).await?.ok_or_else(not_found)?;
-    let log = vms.engine().console_log(id, usize::try_from(bytes).unwrap_or_default()).await.map_err(engine)?;
+    let vm = store::vm::find(vms.db(), (&scope).into(), id).await?.ok_or_else(not_found)?;
+    let log =
+        vms.engine().console_log(vm.machine.id, usize::try_from(bytes).unwrap_or_default()).await.map_err(engine)?;
     let text = String::from_utf8_lossy(&log).into_owned();
     Ok(([(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))], text).into_response())
 }
@@ -76,7 +77,7 @@ pub(super) async fn connect_vm_console(
     }
     let upgrade =
         upgrade.0.ok_or_else(|| Error::new(Code::InvalidRequest, "Connect to this route with a WebSocket."))?;
-    let console = vms.engine().console(id).await.map_err(engine)?;
+    let console = vms.engine().console(vm.machine.id).await.map_err(engine)?;
     Ok(upgrade.protocols(["berth"]).on_upgrade(async move |socket| {
         relay(socket, console, watch.over(&scope, Action::ChangeResources)).await;
     }))

@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use async_trait::async_trait;
-use berth_domain::ids::{DiskId, VmId};
+use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::image::Import;
 use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, Protocol};
@@ -57,7 +57,7 @@ pub enum DiskSource {
 #[derive(Clone, Debug)]
 pub struct MachineSpec {
     /// Its id: what it is called on the host.
-    pub id: VmId,
+    pub id: MachineId,
     /// Host name of the guest.
     pub name: String,
     /// Virtual CPUs.
@@ -136,7 +136,7 @@ impl Open {
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// Machines, running or only their folders.
-    pub machines: Vec<VmId>,
+    pub machines: Vec<MachineId>,
     /// Disks.
     pub disks: Vec<DiskId>,
 }
@@ -228,37 +228,37 @@ pub trait Engine: Send + Sync + 'static {
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()>;
 
     /// Looks at a machine.
-    async fn observe(&self, id: VmId) -> Result<Machine>;
+    async fn observe(&self, id: MachineId) -> Result<Machine>;
 
     /// Whether the guest of the present boot said that it finished booting.
-    async fn guest_ready(&self, id: VmId) -> bool;
+    async fn guest_ready(&self, id: MachineId) -> bool;
 
     /// Starts a machine; none if it runs already, with whatever ports an earlier start gave it.
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>>;
 
     /// Lets a paused machine go on.
-    async fn resume(&self, id: VmId) -> Result<()>;
+    async fn resume(&self, id: MachineId) -> Result<()>;
 
     /// Presses the power button.
-    async fn press_power(&self, id: VmId) -> Result<()>;
+    async fn press_power(&self, id: MachineId) -> Result<()>;
 
     /// Ends a machine's process; fine where there is none.
-    async fn power_off(&self, id: VmId) -> Result<()>;
+    async fn power_off(&self, id: MachineId) -> Result<()>;
 
     /// Removes everything a machine left on the host, but for its disks.
-    async fn discard(&self, id: VmId) -> Result<()>;
+    async fn discard(&self, id: MachineId) -> Result<()>;
 
     /// Changes the inbound ports of a running machine.
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started>;
 
     /// The last bytes a machine wrote to its console.
-    async fn console_log(&self, id: VmId, bytes: usize) -> Result<Vec<u8>>;
+    async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>>;
 
     /// A connection to the serial console of a running machine.
-    async fn console(&self, id: VmId) -> Result<Box<dyn Console>>;
+    async fn console(&self, id: MachineId) -> Result<Box<dyn Console>>;
 
     /// What a running machine uses.
-    async fn usage(&self, id: VmId) -> Option<Usage>;
+    async fn usage(&self, id: MachineId) -> Option<Usage>;
 
     /// The images at hand, by what they say of themselves.
     async fn images(&self) -> Result<Vec<ImageInfo>>;
@@ -282,5 +282,5 @@ pub trait Engine: Send + Sync + 'static {
     async fn tidy(&self);
 
     /// Machines that something happened to.
-    fn watch(&self) -> broadcast::Receiver<VmId>;
+    fn watch(&self) -> broadcast::Receiver<MachineId>;
 }

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_domain::ids::{DiskId, VmId};
+use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, Protocol};
 use berth_qemu::image::Manifest;
@@ -58,8 +58,8 @@ pub struct QemuEngine {
     config: Vm,
     request: accel::Request,
     ssh_port: u16,
-    happenings: broadcast::Sender<VmId>,
-    watched: Arc<Mutex<HashSet<VmId>>>,
+    happenings: broadcast::Sender<MachineId>,
+    watched: Arc<Mutex<HashSet<MachineId>>>,
     probed: OnceCell<accel::Decision>,
     integrity: Integrity,
     /// Whether the disk was full, so that machines may stand still.
@@ -117,7 +117,7 @@ impl QemuEngine {
         false
     }
 
-    fn machine(&self, id: VmId) -> PathBuf {
+    fn machine(&self, id: MachineId) -> PathBuf {
         self.data.join("machines").join(id.to_string())
     }
 
@@ -215,7 +215,7 @@ impl QemuEngine {
     }
 
     /// Watches a machine that runs, once.
-    fn attend(&self, id: VmId) {
+    fn attend(&self, id: MachineId) {
         if !self.watched.lock().unwrap_or_else(PoisonError::into_inner).insert(id) {
             return;
         }
@@ -348,7 +348,7 @@ impl Engine for QemuEngine {
         Ok(())
     }
 
-    async fn observe(&self, id: VmId) -> Result<Machine> {
+    async fn observe(&self, id: MachineId) -> Result<Machine> {
         let seen = machine::observe(&self.machine(id), id.0).await;
         if seen == Observed::Stalled {
             self.full.store(true, Ordering::Relaxed);
@@ -367,7 +367,7 @@ impl Engine for QemuEngine {
         })
     }
 
-    async fn guest_ready(&self, id: VmId) -> bool {
+    async fn guest_ready(&self, id: MachineId) -> bool {
         machine::is_ready(&self.machine(id), id.0)
     }
 
@@ -382,19 +382,19 @@ impl Engine for QemuEngine {
         Ok(started)
     }
 
-    async fn resume(&self, id: VmId) -> Result<()> {
+    async fn resume(&self, id: MachineId) -> Result<()> {
         Ok(machine::resume(&self.machine(id)).await?)
     }
 
-    async fn press_power(&self, id: VmId) -> Result<()> {
+    async fn press_power(&self, id: MachineId) -> Result<()> {
         Ok(machine::press_power(&self.machine(id)).await?)
     }
 
-    async fn power_off(&self, id: VmId) -> Result<()> {
+    async fn power_off(&self, id: MachineId) -> Result<()> {
         Ok(machine::end(&self.machine(id), id.0).await?)
     }
 
-    async fn discard(&self, id: VmId) -> Result<()> {
+    async fn discard(&self, id: MachineId) -> Result<()> {
         match tokio::fs::remove_dir_all(self.machine(id)).await {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
             _ => Ok(()),
@@ -414,15 +414,15 @@ impl Engine for QemuEngine {
         Ok(Started { low_ports, taken_ports })
     }
 
-    async fn console_log(&self, id: VmId, bytes: usize) -> Result<Vec<u8>> {
+    async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {
         Ok(machine::console_tail(&self.machine(id), bytes)?)
     }
 
-    async fn console(&self, id: VmId) -> Result<Box<dyn Console>> {
+    async fn console(&self, id: MachineId) -> Result<Box<dyn Console>> {
         Ok(Box::new(machine::console_connect(&self.machine(id)).await?))
     }
 
-    async fn usage(&self, id: VmId) -> Option<Usage> {
+    async fn usage(&self, id: MachineId) -> Option<Usage> {
         let usage = machine::usage(&self.machine(id), id.0)?;
         Some(Usage { cpu_seconds: usage.cpu_seconds, memory_bytes: usage.rss_bytes })
     }
@@ -473,7 +473,7 @@ impl Engine for QemuEngine {
             .filter_map(|entry| entry.file_name().to_str()?.split('.').next()?.parse().ok())
             .collect();
         Ok(Found {
-            machines: machines.into_iter().map(|found| VmId(found.id)).collect(),
+            machines: machines.into_iter().map(|found| MachineId(found.id)).collect(),
             disks: disks.into_iter().collect(),
         })
     }
@@ -482,7 +482,7 @@ impl Engine for QemuEngine {
         if self.has_room_again() {
             for id in machine::scan(&self.data.join("machines")) {
                 // Nobody listening is fine: whoever comes looks at the machine itself.
-                let _ = self.happenings.send(VmId(id.id));
+                let _ = self.happenings.send(MachineId(id.id));
             }
         }
         for found in machine::scan(&self.data.join("machines")) {
@@ -492,7 +492,7 @@ impl Engine for QemuEngine {
         }
     }
 
-    fn watch(&self) -> broadcast::Receiver<VmId> {
+    fn watch(&self) -> broadcast::Receiver<MachineId> {
         self.happenings.subscribe()
     }
 }

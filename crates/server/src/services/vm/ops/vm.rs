@@ -1,6 +1,7 @@
 //! Verbs on VMs.
 
-use berth_domain::ids::{DiskId, OrgId, VmId};
+use berth_domain::ids::{DiskId, MachineId, OrgId, VmId};
+use berth_domain::machine::Owner;
 use berth_domain::vm::model::Want;
 use berth_domain::vm::request::{CreateVm, NewDisk, RootDisk, UpdateVm};
 use berth_domain::vm::state::{Verb, on_verb};
@@ -12,6 +13,7 @@ use uuid::Uuid;
 use super::vm_not_found;
 use super::with_disks::VmWithDisks;
 use crate::db::audit::{Actor, Audit};
+use crate::db::machine::Machine;
 use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
@@ -267,15 +269,12 @@ fn new_vm(
         stop_reason: None,
         attempts: 0,
         deaths: 0,
-        reserved: false,
-        address: None,
-        ssh_port: None,
-        boot: 0,
+        // The guest knows itself by its machine's id, and a VM stays one guest: the two are called the same.
+        machine: Machine::new(MachineId(id.0), Owner::Vm(id), found.vcpu, found.memory_mb),
         ending: false,
         start_after: None,
         power_off_at: None,
         pressed_at: None,
-        host_boot: None,
         guest_ready: false,
         work_at: Some(now),
         created_at: now,

@@ -6,8 +6,8 @@
 use berth_domain::host::memory::withheld_mb;
 use berth_domain::vm::DiskStatus;
 
-use crate::config::Overcommit;
 use crate::db::{DbError, Tx, machine};
+use crate::services::vm::Vms;
 use crate::services::vm::engine::Capacity;
 use crate::services::vm::store;
 use crate::services::vm::store::vm::VmRow;
@@ -17,10 +17,11 @@ pub(super) async fn shortage(
     tx: &mut Tx,
     vm: &VmRow,
     capacity: Capacity,
-    overcommit: Overcommit,
+    vms: &Vms,
 ) -> Result<Option<String>, DbError> {
-    let held = machine::of_vms(&mut *tx).await?;
-    let others = machine::of_sandboxes(&mut *tx).await?.memory_mb + machine::of_templates(&mut *tx).await?.memory_mb;
+    let overcommit = vms.overcommit();
+    let all = machine::held(&mut *tx, vms.host()).await?;
+    let (held, others) = (all.vms, all.sandboxes.memory_mb + all.templates.memory_mb + all.warm.memory_mb);
     let memory_mb = (capacity.memory_mb - withheld_mb(others, overcommit.sandbox, overcommit.vm)).max(0);
     let lacks = [
         lacking(held.vcpu + vm.vcpu, capacity.vcpu, "virtual CPUs", ""),

@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use berth_domain::ids::{DiskId, VmId};
+use berth_domain::ids::{DiskId, MachineId, VmId};
+use berth_domain::machine::Owner;
 use berth_domain::{Error, Timestamp};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use super::StepError;
+use crate::db::{DbError, machine};
 use crate::services::vm::engine::EngineError;
 use crate::services::vm::{Vms, store};
 use crate::work::Poker;
@@ -38,7 +40,7 @@ pub async fn watch(vms: Vms, poke: Poker<VmId>, stop: CancellationToken) {
                 }
             }
             event = events.recv() => match event {
-                Ok(id) => poke.poke(id),
+                Ok(id) => poke_owner(&vms, &poke, id).await,
                 Err(RecvError::Lagged(_)) => adopt(&vms, &poke, &stop).await,
                 Err(RecvError::Closed) => return,
             }
@@ -46,14 +48,23 @@ pub async fn watch(vms: Vms, poke: Poker<VmId>, stop: CancellationToken) {
     }
 }
 
+/// Has the VM looked at whose machine something happened to.
+async fn poke_owner(vms: &Vms, poke: &Poker<VmId>, id: MachineId) {
+    match machine::owner(vms.db(), id).await {
+        Ok(Some(Owner::Vm(vm))) => poke.poke(vm),
+        // What is nobody's, or another service's, is found by a search of the host.
+        Ok(_) => {}
+        Err(error) => tracing::warn!(machine = %id, %error, "nobody is told what happened to a machine"),
+    }
+}
+
 /// Has every machine that should exist looked at.
 async fn adopt(vms: &Vms, poke: &Poker<VmId>, stop: &CancellationToken) {
     loop {
-        match store::vm::with_machine(vms.db(), None).await {
+        match wanted(vms).await {
             Ok(ids) => {
                 tracing::info!(machines = ids.len(), "looking at every machine that should exist");
-                let there = vms.engine().scan().await.map(|found| found.machines).unwrap_or_default();
-                return ids.into_iter().chain(there).for_each(|id| poke.poke(id));
+                return ids.into_iter().for_each(|id| poke.poke(id));
             }
             Err(error) => tracing::error!(%error, "the machines cannot be listed; trying again"),
         }
@@ -64,17 +75,27 @@ async fn adopt(vms: &Vms, poke: &Poker<VmId>, stop: &CancellationToken) {
     }
 }
 
+/// VMs that should have a machine, and those that have a folder.
+async fn wanted(vms: &Vms) -> Result<HashSet<VmId>, DbError> {
+    let wanted = store::vm::with_machine(vms.db(), None).await?;
+    let there: HashSet<_> =
+        vms.engine().scan().await.map(|found| found.machines).unwrap_or_default().into_iter().collect();
+    let owners = machine::living(vms.db()).await?.into_iter().filter(|owned| there.contains(&owned.0));
+    let theirs = owners.filter_map(|owned| if let Owner::Vm(vm) = owned.1 { Some(vm) } else { None });
+    Ok(wanted.into_iter().chain(theirs).collect())
+}
+
 /// Ends machines that no row owns, and sets their disks aside: a row is older than its thing, so a
 /// thing without a row is nobody's, or the database is an older copy. What cannot be ended or moved keeps nothing else.
 async fn clean(vms: &Vms) -> Result<(), StepError> {
     let now = vms.clock().now();
     vms.lost().purge(now).await;
     let found = vms.engine().scan().await?;
-    let machines: HashSet<_> = store::vm::living(vms.db()).await?.into_iter().collect();
+    let machines: HashSet<_> = machine::living(vms.db()).await?.into_iter().map(|owned| owned.0).collect();
     for id in found.machines.into_iter().filter(|id| !machines.contains(id)) {
-        tracing::warn!(vm = %id, "removing a machine that no row owns");
+        tracing::warn!(machine = %id, "removing a machine that no row owns");
         if let Err(error) = remove(vms, id).await {
-            tracing::warn!(vm = %id, %error, "a machine that no row owns cannot be removed; trying again later");
+            tracing::warn!(machine = %id, %error, "a machine that no row owns cannot be removed; trying again later");
         }
     }
     let disks: HashSet<_> = store::disk::living(vms.db()).await?.into_iter().collect();
@@ -86,7 +107,7 @@ async fn clean(vms: &Vms) -> Result<(), StepError> {
     Ok(())
 }
 
-async fn remove(vms: &Vms, id: VmId) -> Result<(), EngineError> {
+async fn remove(vms: &Vms, id: MachineId) -> Result<(), EngineError> {
     vms.engine().power_off(id).await?;
     vms.engine().discard(id).await
 }

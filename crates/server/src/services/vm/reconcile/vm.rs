@@ -15,6 +15,7 @@ use berth_domain::{Error, Result, Timestamp};
 
 use super::capacity::shortage;
 use super::{StepError, fault};
+use crate::db::machine;
 use crate::services::vm::Vms;
 use crate::services::vm::engine::{DataDisk, EngineError, MachineSpec, Open, ssh_at};
 use crate::services::vm::store;
@@ -79,16 +80,16 @@ impl Life for VmLife {
     }
 
     async fn take(&self, seen: &Seen, step: Step) -> Result<(), StepError> {
-        let (id, engine, now) = (seen.vm.id, self.vms.engine(), seen.now);
+        let (machine, engine, now) = (seen.vm.machine.id, self.vms.engine(), seen.now);
         match step {
             Step::Reserve => self.reserve(seen).await,
             Step::MakeDisk(disk) => self.make_disk(seen, disk).await,
             Step::Start => self.start(seen).await,
             Step::SetPorts => self.set_ports(seen).await,
-            Step::Resume => Ok(engine.resume(id).await?),
+            Step::Resume => Ok(engine.resume(machine).await?),
             Step::GoOn { has_room } => self.go_on(seen, has_room).await,
             Step::PressPower => {
-                engine.press_power(id).await?;
+                engine.press_power(machine).await?;
                 fault("vm", "press_power", "done").await?;
                 self.record(seen, |vm| {
                     vm.power_off_at = vm.power_off_at.or(Some(now));
@@ -96,9 +97,9 @@ impl Life for VmLife {
                 })
                 .await
             }
-            Step::PowerOff => Ok(engine.power_off(id).await?),
+            Step::PowerOff => Ok(engine.power_off(machine).await?),
             Step::Finish => {
-                engine.discard(id).await?;
+                engine.discard(machine).await?;
                 fault("vm", "finish", "done").await?;
                 self.finish(seen).await
             }
@@ -150,7 +151,7 @@ impl VmLife {
     async fn snapshot(&self, seen: &Seen) -> Result<Snapshot, StepError> {
         let (vm, engine, config) = (&seen.vm, self.vms.engine(), self.vms.config());
         let running = vm.status == Status::Running;
-        let machine = engine.observe(vm.id).await?;
+        let machine = engine.observe(vm.machine.id).await?;
         Ok(Snapshot {
             now: seen.now,
             deadlines: Deadlines {
@@ -167,39 +168,40 @@ impl VmLife {
             served_since: self.vms.began_at(),
             attempts: vm.attempts,
             deaths: vm.deaths,
-            reserved: vm.reserved,
+            reserved: vm.machine.reserved,
             ending: vm.ending,
             power_off_at: vm.power_off_at,
             pressed_at: vm.pressed_at,
             start_after: vm.start_after,
             guest_ready: vm.guest_ready,
             ports_changed: running && (vm.ports_pending || vm.exposed_ports != vm.applied_ports),
-            host_restarted: vm.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
+            host_restarted: vm.machine.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
             disks: seen.disks.iter().map(|d| Disk { id: d.id, status: d.status, message: d.message.clone() }).collect(),
             // Asked for only where it matters.
             has_room: machine != Machine::Stalled || engine.capacity().await?.disk_free,
             machine,
-            machine_ready: running && !vm.guest_ready && engine.guest_ready(vm.id).await,
+            machine_ready: running && !vm.guest_ready && engine.guest_ready(vm.machine.id).await,
         })
     }
 
     async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
         let engine = self.vms.engine();
         let capacity = engine.capacity().await?;
-        let address = self.free_address(seen.vm.address).await?;
+        let address = self.free_address(seen.vm.machine.address).await?;
         let now = self.vms.clock().now();
         fault("vm", "reserve", "done").await?;
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let mut vm = before.clone();
-        if let Some(missing) = shortage(&mut tx, &vm, capacity, self.vms.overcommit()).await? {
+        if let Some(missing) = shortage(&mut tx, &vm, capacity, &self.vms).await? {
             drop(tx);
             return self.fail(seen, Failure::Capacity(missing)).await;
         }
-        vm.reserved = true;
-        vm.address = Some(address);
-        vm.ssh_port = Some(ssh_port(engine.ssh_port(), &vm.exposed_ports));
+        let slot = machine::free_slot(&mut tx, self.vms.host()).await?;
+        vm.machine.reserve(self.vms.host(), slot);
+        vm.machine.address = Some(address);
+        vm.machine.ssh_port = Some(ssh_port(engine.ssh_port(), &vm.exposed_ports));
         let placed = super::disk::place_all(&mut tx, vm.id, now).await?;
         // Told in the same breath, since it begins at once.
         vm.message = placed.first().map(making).or(vm.message);
@@ -215,7 +217,7 @@ impl VmLife {
         }
         for _ in 0..TRIES {
             let address = self.vms.candidate_address();
-            if !store::vm::address_is_held(self.vms.db(), address).await?
+            if !machine::address_is_held(self.vms.db(), self.vms.host(), address).await?
                 && self.vms.engine().address_free(address).await
             {
                 return Ok(address);
@@ -240,10 +242,10 @@ impl VmLife {
         let host = self.vms.engine().host_boot();
         let now = seen.now;
         let intent = |vm: &mut VmRow| {
-            vm.boot += 1;
-            vm.host_boot = Some(host);
+            vm.machine.generation += 1;
+            vm.machine.host_boot = Some(host);
             opens(vm, &spec);
-            vm.ssh_port = Some(spec.ssh_port);
+            vm.machine.ssh_port = Some(spec.ssh_port);
             vm.guest_ready = false;
             vm.power_off_at = None;
             // A worker that dies here must find the row again.
@@ -267,7 +269,7 @@ impl VmLife {
 
     async fn go_on(&self, seen: &Seen, has_room: bool) -> Result<(), StepError> {
         if has_room {
-            self.vms.engine().resume(seen.vm.id).await?;
+            self.vms.engine().resume(seen.vm.machine.id).await?;
         }
         self.record(seen, |vm| {
             if has_room {
@@ -282,7 +284,7 @@ impl VmLife {
 
     async fn set_ports(&self, seen: &Seen) -> Result<(), StepError> {
         let (vm, spec) = (&seen.vm, spec(&seen.vm, &seen.disks)?);
-        let ports = vm.applied_ports.iter().copied().chain(vm.ssh_port.map(ssh_at)).collect();
+        let ports = vm.applied_ports.iter().copied().chain(vm.machine.ssh_port.map(ssh_at)).collect();
         let before = if vm.ports_pending { Open::Some(ports) } else { Open::All(ports) };
         if !self.is_recorded(seen, |vm| opens(vm, &spec)).await? {
             return Ok(());
@@ -310,11 +312,11 @@ fn making(disk: &DiskRow) -> String {
 
 /// The machine a row describes.
 pub(super) fn spec(vm: &VmRow, disks: &[DiskRow]) -> Result<MachineSpec, StepError> {
-    let address = vm.address.ok_or_else(|| Error::internal("a machine without an address"))?;
+    let address = vm.machine.address.ok_or_else(|| Error::internal("a machine without an address"))?;
     let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
     let mounts = mount_points(&data);
     Ok(MachineSpec {
-        id: vm.id,
+        id: vm.machine.id,
         name: vm.name.clone(),
         vcpu: vm.vcpu,
         memory_mb: vm.memory_mb,
@@ -324,7 +326,7 @@ pub(super) fn spec(vm: &VmRow, disks: &[DiskRow]) -> Result<MachineSpec, StepErr
         ssh_keys: vm.ssh_keys.clone(),
         user_data: vm.user_data.clone(),
         address,
-        ssh_port: ssh_port(vm.ssh_port.unwrap_or(SSH), &vm.exposed_ports),
+        ssh_port: ssh_port(vm.machine.ssh_port.unwrap_or(SSH), &vm.exposed_ports),
         ports: vm.exposed_ports.clone(),
     })
 }

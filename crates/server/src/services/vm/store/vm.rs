@@ -1,26 +1,32 @@
 //! Rows of VMs.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{DiskId, OrgId, Owner, ProjectId, VmId};
+use berth_domain::ids::{DiskId, MachineId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::model::Want;
 use berth_domain::vm::{ExposedPort, Protocol, RestartPolicy, Status};
 use serde::{Deserialize, Serialize};
 
 use super::Tenant;
-use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
-use crate::db::machine::{self, Held};
+use crate::db::machine::{self, Machine};
 use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
 use crate::db::{Db, DbError, FromRow, Query, Row, Tx, due, json, page_of, sql};
+use crate::{columns, machine_columns, with_machine};
 
 /// The table.
 const TABLE: &str = "vms";
+
+/// VMs with their machines, and which.
+macro_rules! select {
+    ($which:literal) => {
+        concat!("SELECT vms.*, ", machine_columns!(), " FROM ", with_machine!("vms", "vm"), $which)
+    };
+}
 
 /// A VM as its row has it.
 #[derive(Clone, Debug)]
@@ -84,14 +90,8 @@ pub struct VmRow {
     pub attempts: i64,
     /// How often it died in a row.
     pub deaths: i64,
-    /// Whether processors and memory are reserved.
-    pub reserved: bool,
-    /// Its address.
-    pub address: Option<Ipv4Addr>,
-    /// Where SSH answers on it.
-    pub ssh_port: Option<u16>,
-    /// Boots so far.
-    pub boot: i64,
+    /// Its machine: what that holds, where it is reached, and how often it booted.
+    pub machine: Machine,
     /// Whether the present machine has to end first.
     pub ending: bool,
     /// Not to be started before.
@@ -100,8 +100,6 @@ pub struct VmRow {
     pub power_off_at: Option<Timestamp>,
     /// When the power button was pressed last.
     pub pressed_at: Option<Timestamp>,
-    /// The host's boot it was started in.
-    pub host_boot: Option<String>,
     /// Whether its first boot finished.
     pub guest_ready: bool,
     /// When the worker is to look again.
@@ -168,15 +166,11 @@ impl FromRow for VmRow {
             stop_reason: row.opt_text("stop_reason")?,
             attempts: row.int("attempts")?,
             deaths: row.int("deaths")?,
-            reserved: row.flag("reserved")?,
-            address: row.opt_parsed("address")?,
-            ssh_port: row.opt_int("ssh_port")?.and_then(|p| u16::try_from(p).ok()),
-            boot: row.int("boot")?,
+            machine: Machine::from_row(row)?,
             ending: row.flag("ending")?,
             start_after: row.opt_time("start_after")?,
             power_off_at: row.opt_time("power_off_at")?,
             pressed_at: row.opt_time("pressed_at")?,
-            host_boot: row.opt_text("host_boot")?,
             guest_ready: row.flag("guest_ready")?,
             work_at: row.opt_time("work_at")?,
             created_at: row.time("created_at")?,
@@ -199,10 +193,8 @@ fn columns(vm: &VmRow) -> Columns {
         "user_data": vm.user_data.clone(), "labels": json::text(&vm.labels),
         "restart_policy": vm.restart_policy.as_str(), "want": vm.want.as_str(), "status": vm.status.as_str(),
         "message": vm.message.clone(), "stop_reason": vm.stop_reason.clone(), "status_since": vm.status_since,
-        "attempts": vm.attempts, "deaths": vm.deaths, "reserved": vm.reserved,
-        "address": vm.address.map(|a| a.to_string()), "ssh_port": vm.ssh_port.map(i64::from), "boot": vm.boot,
-        "ending": vm.ending, "start_after": vm.start_after, "power_off_at": vm.power_off_at,
-        "pressed_at": vm.pressed_at, "host_boot": vm.host_boot.clone(), "guest_ready": vm.guest_ready,
+        "attempts": vm.attempts, "deaths": vm.deaths, "ending": vm.ending, "start_after": vm.start_after, "power_off_at": vm.power_off_at,
+        "pressed_at": vm.pressed_at, "guest_ready": vm.guest_ready,
         "work_at": vm.work_at, "created_at": vm.created_at, "updated_at": vm.updated_at, "deleted_at": vm.deleted_at,
     }
 }
@@ -210,13 +202,13 @@ fn columns(vm: &VmRow) -> Columns {
 /// Writes a new row.
 pub async fn insert(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
     record::insert(TABLE, columns(vm)).execute(&mut *tx).await?;
-    machine::settle(tx, machine::Owner::Vm(vm.id), None, vm.holds()).await
+    machine::insert(tx, &vm.machine).await
 }
 
 /// Writes a change of a row, and notes what it takes from then on, where that is not what it took before.
 pub async fn update(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), DbError> {
     record::update(tx, TABLE, &columns(before), columns(after)).await?;
-    machine::settle(tx, machine::Owner::Vm(after.id), before.holds(), after.holds()).await?;
+    machine::update(tx, &before.machine, &after.machine).await?;
     let taken = after.takes();
     if taken != before.takes() {
         resource_usage::settle(tx, (Kind::Vm, after.id.0), taken.as_ref(), after.updated_at).await?;
@@ -225,15 +217,10 @@ pub async fn update(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), Db
 }
 
 impl VmRow {
-    /// What its machine holds of the host.
-    fn holds(&self) -> Option<Held> {
-        self.reserved.then_some(Held { machines: 1, vcpu: self.vcpu, memory_mb: self.memory_mb })
-    }
-
     /// What is counted of it: its size, while it holds the host's memory and processors.
     fn takes(&self) -> Option<Use> {
         let measure = Measure { vcpu: self.vcpu, memory_mb: self.memory_mb, gpus: self.gpu_config_count, bytes: 0 };
-        (self.reserved && self.deleted_at.is_none()).then(|| Use {
+        (self.machine.reserved && self.deleted_at.is_none()).then(|| Use {
             org: self.org,
             project: self.project,
             kind: Kind::Vm,
@@ -248,19 +235,20 @@ impl VmRow {
 
 /// What all VMs take at present.
 pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
-    let rows: Vec<VmRow> = sql("SELECT * FROM vms WHERE reserved = 1 AND deleted_at IS NULL").fetch_all(tx).await?;
+    let rows: Vec<VmRow> = sql(select!(" WHERE m.reserved = 1 AND vms.deleted_at IS NULL")).fetch_all(tx).await?;
     Ok(rows.iter().filter_map(VmRow::takes).collect())
 }
 
 /// VMs whose machine began in another boot of the host, and so has ended.
 pub async fn of_another_boot(tx: &mut Tx, boot: &str) -> Result<Vec<VmId>, DbError> {
-    let rows: Vec<IdRow> =
-        sql("SELECT id FROM vms WHERE reserved = 1 AND host_boot <> $1").bind(boot).fetch_all(tx).await?;
+    let ended =
+        sql(concat!("SELECT vms.id FROM ", with_machine!("vms", "vm"), " WHERE m.reserved = 1 AND m.host_boot <> $1"));
+    let rows: Vec<IdRow> = ended.bind(boot).fetch_all(tx).await?;
     Ok(rows.into_iter().map(|row| row.0).collect())
 }
 
 fn by_id(tenant: Tenant, id: VmId) -> Query {
-    sql("SELECT * FROM vms WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL").bind(id).bind(tenant.project)
+    sql(select!(" WHERE vms.id = $1 AND vms.project_id = $2 AND vms.deleted_at IS NULL")).bind(id).bind(tenant.project)
 }
 
 /// A tenant's VM.
@@ -270,7 +258,8 @@ pub async fn find(db: &Db, tenant: Tenant, id: VmId) -> Result<Option<VmRow>, Db
 
 /// A tenant's VM, deleted ones too.
 pub async fn find_ever(db: &Db, tenant: Tenant, id: VmId) -> Result<Option<VmRow>, DbError> {
-    sql("SELECT * FROM vms WHERE id = $1 AND project_id = $2").bind(id).bind(tenant.project).fetch_optional(db).await
+    let ever = sql(select!(" WHERE vms.id = $1 AND vms.project_id = $2"));
+    ever.bind(id).bind(tenant.project).fetch_optional(db).await
 }
 
 /// A tenant's VM within a transaction.
@@ -280,12 +269,12 @@ pub async fn find_in(tx: &mut Tx, tenant: Tenant, id: VmId) -> Result<Option<VmR
 
 /// Any VM: for the worker.
 pub async fn load(tx: &mut Tx, id: VmId) -> Result<Option<VmRow>, DbError> {
-    sql("SELECT * FROM vms WHERE id = $1").bind(id).fetch_optional(tx).await
+    sql(select!(" WHERE vms.id = $1")).bind(id).fetch_optional(tx).await
 }
 
 /// Any VM, read only: for the worker.
 pub async fn peek(db: &Db, id: VmId) -> Result<Option<VmRow>, DbError> {
-    sql("SELECT * FROM vms WHERE id = $1").bind(id).fetch_optional(db).await
+    sql(select!(" WHERE vms.id = $1")).bind(id).fetch_optional(db).await
 }
 
 /// By what a list of VMs can be narrowed and ordered.
@@ -304,8 +293,9 @@ pub async fn list(
     listing: &Listing,
     include_deleted: bool,
 ) -> Result<(Vec<VmRow>, i64), DbError> {
-    let living = if include_deleted { "" } else { " AND deleted_at IS NULL" };
-    page_of("*", format!("vms WHERE project_id = $1{living}")).bind(tenant.project).list(db, &LISTED, listing).await
+    let living = if include_deleted { "" } else { " AND vms.deleted_at IS NULL" };
+    let from = format!("{} WHERE vms.project_id = $1{living}", with_machine!("vms", "vm"));
+    page_of(concat!("vms.*, ", machine_columns!()), from).bind(tenant.project).list(db, &LISTED, listing).await
 }
 
 /// A page of everybody's VMs with their owners, and how many there are.
@@ -331,12 +321,6 @@ impl FromRow for IdRow {
     }
 }
 
-/// VMs of a region that are not gone.
-pub async fn living(db: &Db) -> Result<Vec<VmId>, DbError> {
-    let rows: Vec<IdRow> = sql("SELECT id FROM vms WHERE deleted_at IS NULL").fetch_all(db).await?;
-    Ok(rows.into_iter().map(|r| r.0).collect())
-}
-
 /// VMs that have, or should have, a machine: all, or those of an organization.
 pub async fn with_machine(db: &Db, org: Option<OrgId>) -> Result<Vec<VmId>, DbError> {
     let rows: Vec<IdRow> = sql(
@@ -348,10 +332,21 @@ pub async fn with_machine(db: &Db, org: Option<OrgId>) -> Result<Vec<VmId>, DbEr
     Ok(rows.into_iter().map(|r| r.0).collect())
 }
 
-/// Whether an address is held.
-pub async fn address_is_held(db: &Db, address: Ipv4Addr) -> Result<bool, DbError> {
-    let held: i64 = sql("SELECT COUNT(*) FROM vms WHERE address = $1").bind(address.to_string()).fetch_one(db).await?;
-    Ok(held > 0)
+/// The machines that VMs have, or should have.
+pub async fn machines(db: &Db) -> Result<Vec<(VmId, MachineId)>, DbError> {
+    struct Pair(VmId, MachineId);
+    impl FromRow for Pair {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            Ok(Self(row.parsed("id")?, row.parsed("machine_id")?))
+        }
+    }
+    let wanted = sql(concat!(
+        "SELECT vms.id, m.id AS machine_id FROM ",
+        with_machine!("vms", "vm"),
+        " WHERE vms.want = 'run' AND vms.deleted_at IS NULL"
+    ));
+    let pairs: Vec<Pair> = wanted.fetch_all(db).await?;
+    Ok(pairs.into_iter().map(|Pair(vm, machine)| (vm, machine)).collect())
 }
 
 struct StatusCount(String, i64);

@@ -167,7 +167,7 @@ impl VmView {
         let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
         let mounts = mount_points(&data);
         let up = matches!(vm.status, Status::Starting | Status::Running | Status::Restarting);
-        let host = vm.address.map(|a| a.to_string());
+        let host = vm.machine.address.map(|a| a.to_string());
         let port = |p: &ExposedPort| ExposedPortView {
             port: p.port,
             protocol: p.protocol.as_str(),
@@ -188,7 +188,7 @@ impl VmView {
             root_disk: root.map(|disk| AttachedDiskView::new(disk, None)),
             data_disks: data.iter().zip(mounts).map(|(disk, mount)| AttachedDiskView::new(disk, mount)).collect(),
             exposed_ports: vm.exposed_ports.iter().map(port).collect(),
-            ssh: host.clone().zip(vm.ssh_port).filter(|_| up).map(|(host, port)| SshView {
+            ssh: host.clone().zip(vm.machine.ssh_port).filter(|_| up).map(|(host, port)| SshView {
                 host,
                 port,
                 user: vm.login_user.clone(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_domain::ids::SandboxId;
+use berth_domain::ids::TemplateId;
 use berth_domain::sandbox::dockerfile::ImageConfig;
 use berth_domain::sandbox::dockerfile::config::DEFAULT_PATH;
 use berth_domain::sandbox::dockerfile::plan::Run;
@@ -31,18 +31,18 @@ type Result<T, E = EngineError> = std::result::Result<T, E>;
 
 impl QemuSandboxes {
     pub(super) async fn build(&self, build: &Build) -> Result<Built> {
-        self.clear_build(build.id).await?;
+        self.throw_away(build.id).await?;
         let dir = self.places.build(build.id);
         tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
         let mut workshop = QemuWorkshop::new(self, build, dir);
         let outcome = self.build_with(&mut workshop, build).await;
         workshop.settle().await;
-        self.clear_build(build.id).await?;
+        self.throw_away(build.id).await?;
         outcome.map_err(told)
     }
 
     /// Ends what is left of a build, and removes it.
-    pub(super) async fn clear_build(&self, id: SandboxId) -> Result<()> {
+    pub(super) async fn throw_away(&self, id: TemplateId) -> Result<()> {
         let dir = self.places.build(id);
         for bench in super::ids(&dir)? {
             sandbox::stop(&dir.join(uuid::Uuid::to_string(&bench)), bench).await?;
@@ -62,7 +62,7 @@ impl QemuSandboxes {
             workshop,
             context: Arc::new(context),
             log: build.log.clone(),
-            limits: Limits { step: build.patience, whole, bytes, sites: build.machines },
+            limits: Limits { step: build.patience, whole, bytes, sites: build.machines.len() },
             cancel: build.cancel.clone(),
         };
         let Finished { site, config, origin } = builder.build(&build.dockerfile, &BTreeMap::new(), None).await?;

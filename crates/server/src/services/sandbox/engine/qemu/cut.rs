@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use berth_domain::ids::{LayerId, MemoryId, SandboxId};
+use berth_domain::ids::{LayerId, MachineId, MemoryId};
 use berth_qemu::machine;
 use berth_qemu::sandbox::{self, Capture, Layer, Report};
 
@@ -21,7 +21,7 @@ impl QemuSandboxes {
     pub(super) async fn cut_live(&self, cut: &Cut) -> Result<CutDone> {
         self.make_layer_file(cut.next, cut.top)?;
         let next = Layer { path: self.places.layer(cut.next), id: cut.next.0 };
-        self.capture(cut.sandbox, Some(next), cut.memory, cut.top, true).await?;
+        self.capture(cut.machine, Some(next), cut.memory, cut.top, true).await?;
         self.done(cut).await.map_err(not_final)
     }
 
@@ -47,7 +47,7 @@ impl QemuSandboxes {
         Ok(CutDone { disk_bytes, memory_bytes })
     }
 
-    pub(super) async fn pause_machine(&self, id: SandboxId, memory: Option<MemoryId>) -> Result<Paused> {
+    pub(super) async fn pause_machine(&self, id: MachineId, memory: Option<MemoryId>) -> Result<Paused> {
         let dir = self.places.machine(id);
         if machine::find(&dir, id.0).is_some() {
             // One that was captured whole stands still since; another capture could only spoil it.
@@ -75,7 +75,7 @@ impl QemuSandboxes {
     /// Captures a running machine while its guest stands still.
     async fn capture(
         &self,
-        id: SandboxId,
+        id: MachineId,
         next: Option<Layer>,
         memory: Option<MemoryId>,
         top: LayerId,
@@ -115,7 +115,7 @@ impl QemuSandboxes {
         }
     }
 
-    async fn declare(&self, id: SandboxId, captured: &Captured, top: LayerId) -> Result<()> {
+    async fn declare(&self, id: MachineId, captured: &Captured, top: LayerId) -> Result<()> {
         fault::point("sandbox.capture.declare").await.map_err(EngineError::Permanent)?;
         let known = Incarnation::read(&self.places.machine(id)).ok_or_else(|| transient("the machine is gone"))?;
         let about = About {

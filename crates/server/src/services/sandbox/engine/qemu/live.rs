@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use berth_domain::Timestamp;
 use berth_domain::agent::control::Metrics;
-use berth_domain::ids::{LayerId, SandboxId};
+use berth_domain::ids::{LayerId, MachineId};
 use berth_domain::sandbox::network::Network;
 use berth_egress::Gateway;
 use berth_qemu::machine;
@@ -35,7 +35,10 @@ const FRESH: Duration = Duration::from_secs(5);
 /// What a machine was started as.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Incarnation {
-    /// Counts the machines of one sandbox.
+    /// What its guest is told that it is: what owns the machine.
+    #[serde(default)]
+    pub guest: String,
+    /// Counts its starts.
     pub generation: i64,
     /// What requests to its agent bear.
     pub token: String,
@@ -75,7 +78,7 @@ impl Incarnation {
 
 /// A running machine.
 pub(super) struct Live {
-    id: SandboxId,
+    id: MachineId,
     dir: std::path::PathBuf,
     token: String,
     session: tokio::sync::Mutex<Option<Session>>,
@@ -86,7 +89,7 @@ pub(super) struct Live {
     running: Running,
     since: Mutex<Instant>,
     clock: Clock,
-    happenings: broadcast::Sender<SandboxId>,
+    happenings: broadcast::Sender<MachineId>,
     link: Link,
 }
 
@@ -231,14 +234,14 @@ impl Drop for Use {
 
 /// The machines that this service speaks to.
 pub(super) struct Lives {
-    map: Mutex<HashMap<SandboxId, Arc<Live>>>,
+    map: Mutex<HashMap<MachineId, Arc<Live>>>,
     clock: Clock,
     gateway: Gateway,
-    pub happenings: broadcast::Sender<SandboxId>,
+    pub happenings: broadcast::Sender<MachineId>,
 }
 
 impl Lives {
-    pub(super) fn new(clock: Clock, gateway: Gateway, happenings: broadcast::Sender<SandboxId>) -> Self {
+    pub(super) fn new(clock: Clock, gateway: Gateway, happenings: broadcast::Sender<MachineId>) -> Self {
         Self { map: Mutex::default(), clock, gateway, happenings }
     }
 
@@ -248,7 +251,7 @@ impl Lives {
     }
 
     /// The machine in a folder, as it was started.
-    pub(super) fn of(&self, id: SandboxId, dir: &Path) -> Option<Arc<Live>> {
+    pub(super) fn of(&self, id: MachineId, dir: &Path) -> Option<Arc<Live>> {
         let incarnation = Incarnation::read(dir)?;
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(live) = map.get(&id).filter(|live| live.token == incarnation.token) {
@@ -273,7 +276,7 @@ impl Lives {
     }
 
     /// Forgets a machine that ended.
-    pub(super) fn forget(&self, id: SandboxId) {
+    pub(super) fn forget(&self, id: MachineId) {
         self.map.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 }

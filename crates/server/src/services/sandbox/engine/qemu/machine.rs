@@ -8,7 +8,7 @@ use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use berth_domain::agent::control::{Boot, Identity, Network};
-use berth_domain::ids::{LayerId, SandboxId};
+use berth_domain::ids::{LayerId, MachineId};
 use berth_qemu::machine;
 use berth_qemu::sandbox::{self, Begin, Layer};
 use uuid::Uuid;
@@ -87,6 +87,7 @@ impl QemuSandboxes {
     /// A machine that runs and is not this sandbox yet: what an interrupted start left, or a spare.
     async fn take_over(&self, spec: &StartSpec, dir: &Path, mut known: Incarnation) -> Result<Started> {
         known.network = spec.network.clone();
+        known.guest.clone_from(&spec.guest);
         known.write(dir).map_err(transient)?;
         if let Some(live) = self.live(spec.id) {
             live.link().set(spec.network.clone());
@@ -187,7 +188,7 @@ impl QemuSandboxes {
     }
 
     /// Ends the process at once.
-    pub(super) async fn end_machine(&self, id: SandboxId) -> Result<()> {
+    pub(super) async fn end_machine(&self, id: MachineId) -> Result<()> {
         self.lives.forget(id);
         let dir = self.places.machine(id);
         sandbox::stop(&dir, id.0).await?;
@@ -198,7 +199,7 @@ impl QemuSandboxes {
         }
     }
 
-    pub(super) fn observe_machine(&self, id: SandboxId) -> Observed {
+    pub(super) fn observe_machine(&self, id: MachineId) -> Observed {
         let dir = self.places.machine(id);
         match (machine::find(&dir, id.0), Incarnation::read(&dir)) {
             (Some(_), Some(known)) if known.identified => Observed::Running { generation: known.generation },
@@ -209,7 +210,7 @@ impl QemuSandboxes {
     }
 
     /// A machine that runs, to be spoken to.
-    pub(super) fn live(&self, id: SandboxId) -> Option<Arc<Live>> {
+    pub(super) fn live(&self, id: MachineId) -> Option<Arc<Live>> {
         self.lives.of(id, &self.places.machine(id))
     }
 }
@@ -248,6 +249,7 @@ fn incarnation(spec: &StartSpec, before: Option<Incarnation>, booted: bool) -> R
     let (kept, consumed) = before.map(|known| (known.machine_id, known.consumed)).unzip();
     let kept = kept.filter(|_| !spec.fresh);
     Ok(Incarnation {
+        guest: spec.guest.clone(),
         generation: spec.generation,
         token: token()?,
         machine_id: kept.map_or_else(machine_id, Ok)?,
@@ -283,14 +285,14 @@ pub(super) fn identity(spec: &StartSpec, incarnation: &Incarnation, unix_micros:
         token: incarnation.token.clone(),
         machine_id: incarnation.machine_id.clone(),
         env: environment(spec),
-        ..identity_of(spec.id, &spec.hostname, unix_micros)?
+        ..identity_of(&spec.guest, &spec.hostname, unix_micros)?
     })
 }
 
 /// An identity that was never anybody's.
-pub(super) fn identity_of(id: SandboxId, hostname: &str, unix_micros: i64) -> Result<Identity> {
+pub(super) fn identity_of(guest: &str, hostname: &str, unix_micros: i64) -> Result<Identity> {
     Ok(Identity {
-        sandbox_id: id.to_string(),
+        sandbox_id: guest.to_owned(),
         token: token()?,
         hostname: hostname.to_owned(),
         machine_id: machine_id()?,
@@ -315,6 +317,6 @@ fn network() -> Network {
 
 /// What every command finds, beside what the owner set.
 fn environment(spec: &StartSpec) -> BTreeMap<String, String> {
-    let own = [("BERTH_SANDBOX_ID".to_owned(), spec.id.to_string())];
+    let own = [("BERTH_SANDBOX_ID".to_owned(), spec.guest.clone())];
     own.into_iter().chain(spec.env.clone()).collect()
 }

@@ -25,7 +25,7 @@ use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
+use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network::Network;
 use berth_egress::Gateway;
 use berth_oci::Registries;
@@ -251,7 +251,7 @@ impl SandboxEngine for QemuSandboxes {
         lost::put(&file, into).await.map_err(transient)
     }
 
-    async fn observe(&self, id: SandboxId) -> Result<Observed> {
+    async fn observe(&self, id: MachineId) -> Result<Observed> {
         Ok(self.observe_machine(id))
     }
 
@@ -267,21 +267,20 @@ impl SandboxEngine for QemuSandboxes {
         self.cut_without_machine(cut).await
     }
 
-    async fn pause(&self, id: SandboxId, memory: Option<MemoryId>) -> Result<Paused> {
+    async fn pause(&self, id: MachineId, memory: Option<MemoryId>) -> Result<Paused> {
         self.pause_machine(id, memory).await
     }
 
-    async fn end(&self, id: SandboxId) -> Result<()> {
+    async fn end(&self, id: MachineId) -> Result<()> {
         self.end_machine(id).await
     }
 
-    async fn discard(&self, id: SandboxId) -> Result<()> {
+    async fn discard(&self, id: MachineId) -> Result<()> {
         self.end_machine(id).await?;
-        self.clear_build(id).await?;
         remove(&self.places.machine(id)).await
     }
 
-    async fn set_network(&self, id: SandboxId, network: &Network) -> Result<()> {
+    async fn set_network(&self, id: MachineId, network: &Network) -> Result<()> {
         let dir = self.places.machine(id);
         let (Some(live), Some(known)) = (self.live(id), Incarnation::read(&dir)) else {
             return Ok(());
@@ -300,6 +299,10 @@ impl SandboxEngine for QemuSandboxes {
         remove(&self.places.upload(id)).await
     }
 
+    async fn clear_build(&self, id: TemplateId) -> Result<()> {
+        self.throw_away(id).await
+    }
+
     async fn build_template(&self, build: &Build) -> Result<Built> {
         self.build(build).await
     }
@@ -308,7 +311,7 @@ impl SandboxEngine for QemuSandboxes {
         self.warm(warming).await
     }
 
-    async fn connect(&self, id: SandboxId) -> Result<Connection> {
+    async fn connect(&self, id: MachineId) -> Result<Connection> {
         let live = self.live(id).ok_or_else(|| transient("the machine is gone"))?;
         Ok(Connection {
             session: live.session().await.map_err(agent_failed)?,
@@ -319,7 +322,7 @@ impl SandboxEngine for QemuSandboxes {
         })
     }
 
-    fn activity(&self, id: SandboxId) -> Activity {
+    fn activity(&self, id: MachineId) -> Activity {
         let Some(live) = self.live(id) else {
             return Activity { running: Some(0), ..Activity::default() };
         };
@@ -327,7 +330,7 @@ impl SandboxEngine for QemuSandboxes {
         Activity { open, running: live.running(), last_used: Some(last_used) }
     }
 
-    async fn sample(&self, id: SandboxId) -> Option<Sample> {
+    async fn sample(&self, id: MachineId) -> Option<Sample> {
         let live = self.live(id)?;
         let metrics = self.stalled.unless(live.metrics().await)?;
         let (rx_bytes, tx_bytes) = live.link().bytes();
@@ -348,12 +351,12 @@ impl SandboxEngine for QemuSandboxes {
 
     async fn scan(&self) -> Result<Found> {
         self.forget_blanks().await;
-        let mut sandboxes: Vec<SandboxId> = [ids(&self.places.machines())?, ids(&self.places.builds())?].concat();
+        let (mut machines, builds): (Vec<MachineId>, _) = (ids(&self.places.machines())?, ids(&self.places.builds())?);
         let (mut layers, memories) = (self.layers_found()?, ids(&self.places.memories())?);
-        let (machines, theirs) = self.spares.known();
-        sandboxes.retain(|id| !machines.contains(id));
+        let (spares, theirs) = self.spares.known();
+        machines.retain(|id| !spares.contains(id));
         layers.retain(|id| !theirs.contains(id));
-        Ok(Found { sandboxes, layers, memories, uploads: ids(&self.places.uploads())? })
+        Ok(Found { machines, builds, layers, memories, uploads: ids(&self.places.uploads())? })
     }
 
     fn spare(&self, memory: MemoryId) -> Option<Spare> {
@@ -364,7 +367,7 @@ impl SandboxEngine for QemuSandboxes {
         tokio::join!(self.keep_spares(stop.clone()), self.keep_going(stop));
     }
 
-    fn watch(&self) -> broadcast::Receiver<SandboxId> {
+    fn watch(&self) -> broadcast::Receiver<MachineId> {
         self.lives.happenings.subscribe()
     }
 }

@@ -7,13 +7,13 @@
 //! sandbox/memories/<id>/        captured memories: memory, state, about.json
 //! sandbox/blanks/<key>/         captured machines that have booted and know no disk yet
 //! sandbox/machines/<id>/        process, sockets, incarnation.json
-//! sandbox/builds/<id>/<id>/     a template's build: machines and disks of its stages, images that were pulled
+//! sandbox/builds/<template>/<id>/  a build: machines and disks of its stages, images that were pulled
 //! sandbox/uploads/<id>          archives to build templates of
 //! ```
 
 use std::path::{Path, PathBuf};
 
-use berth_domain::ids::{LayerId, MemoryId, SandboxId, UploadId};
+use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 
 /// The folders of sandboxes.
 #[derive(Clone, Debug)]
@@ -88,7 +88,7 @@ impl Places {
         self.root.join("builds")
     }
 
-    pub(super) fn build(&self, id: SandboxId) -> PathBuf {
+    pub(super) fn build(&self, id: TemplateId) -> PathBuf {
         self.builds().join(id.to_string())
     }
 
@@ -100,7 +100,7 @@ impl Places {
         self.uploads().join(id.to_string())
     }
 
-    pub(super) fn machine(&self, id: SandboxId) -> PathBuf {
+    pub(super) fn machine(&self, id: MachineId) -> PathBuf {
         self.machines().join(id.to_string())
     }
 }

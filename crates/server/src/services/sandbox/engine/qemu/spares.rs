@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use berth_domain::ids::{LayerId, MemoryId, SandboxId};
+use berth_domain::ids::{LayerId, MachineId, MemoryId};
 use berth_domain::sandbox::network::Network;
 use berth_qemu::machine;
 use futures::StreamExt;
@@ -56,7 +56,7 @@ pub(super) struct Spares {
     /// How many there may be.
     most: usize,
     kinds: Mutex<HashMap<MemoryId, Kind>>,
-    taken: Mutex<HashMap<SandboxId, (LayerId, Instant)>>,
+    taken: Mutex<HashMap<MachineId, (LayerId, Instant)>>,
     /// The next of the users that spares run as.
     users: AtomicI64,
     wanted: Notify,
@@ -93,7 +93,7 @@ impl Spares {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<SandboxId, (LayerId, Instant)>> {
+    fn taken(&self) -> MutexGuard<'_, HashMap<MachineId, (LayerId, Instant)>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,14 +154,21 @@ impl Spares {
                 && now.duration_since(kind.asked) < WANTED
         };
         let kind = kinds.values_mut().filter(lacks).max_by_key(|kind| kind.asked)?;
-        let spare = Spare { machine: SandboxId(Uuid::now_v7()), layer: LayerId(Uuid::now_v7()) };
+        let spare = Spare { machine: MachineId(Uuid::now_v7()), layer: LayerId(Uuid::now_v7()) };
         kind.making = Some(spare);
         let model = kind.model.as_ref()?;
         let layers = std::iter::once(spare.layer).chain(model.layers.iter().copied()).collect();
         // Beyond the slots of sandboxes: each runs as a user of its own, and stays that until it is paused.
         let slot = USERS + self.users.fetch_add(1, Ordering::Relaxed) % USERS;
-        let own =
-            StartSpec { id: spare.machine, generation: 1, slot, hostname: "spare".into(), layers, ..model.clone() };
+        let own = StartSpec {
+            id: spare.machine,
+            guest: spare.machine.to_string(),
+            generation: 1,
+            slot,
+            hostname: "spare".into(),
+            layers,
+            ..model.clone()
+        };
         Some(StartSpec { env: BTreeMap::new(), network: Network::default(), fresh: true, ..own })
     }
 
@@ -172,7 +179,7 @@ impl Spares {
     }
 
     /// Notes how the making of a spare ended. Whether it is one: nobody may want it any more.
-    fn finish(&self, memory: MemoryId, machine: SandboxId, is_made: bool) -> bool {
+    fn finish(&self, memory: MemoryId, machine: MachineId, is_made: bool) -> bool {
         let mut kinds = self.kinds();
         let Some(kind) = kinds.get_mut(&memory) else { return false };
         let Some(spare) = kind.making.take_if(|making| making.machine == machine) else { return false };
@@ -208,7 +215,7 @@ impl Spares {
     }
 
     /// Machines and layers that are spares, or are about to have a row.
-    pub(super) fn known(&self) -> (Vec<SandboxId>, Vec<LayerId>) {
+    pub(super) fn known(&self) -> (Vec<MachineId>, Vec<LayerId>) {
         let kinds = self.kinds();
         let mut taken = self.taken();
         taken.retain(|_, (_, since)| since.elapsed() < TAKEN);
@@ -268,8 +275,8 @@ impl QemuSandboxes {
     /// After the users of what an earlier service set aside: some of it may be a sandbox now.
     fn next_user(&self) -> i64 {
         use std::os::unix::fs::MetadataExt;
-        let machines: Vec<SandboxId> = super::ids(&self.places.machines()).unwrap_or_default();
-        let user = |id: SandboxId| {
+        let machines: Vec<MachineId> = super::ids(&self.places.machines()).unwrap_or_default();
+        let user = |id: MachineId| {
             let pid = machine::find(&self.places.machine(id), id.0)?;
             let user = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
             (i64::from(user.checked_sub(FIRST_USER)?) + 1).checked_sub(USERS)
@@ -345,7 +352,8 @@ mod tests {
 
     fn kind(asked: Instant) -> Kind {
         let model = StartSpec {
-            id: SandboxId(Uuid::nil()),
+            id: MachineId(Uuid::nil()),
+            guest: String::new(),
             generation: 1,
             slot: 0,
             hostname: String::new(),

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use berth_domain::ids::SandboxId;
+use berth_domain::ids::MachineId;
 use berth_qemu::{host, machine};
 use tokio_util::sync::CancellationToken;
 
@@ -56,7 +56,7 @@ impl QemuSandboxes {
     }
 
     async fn let_go_on(&self) {
-        for id in ids::<SandboxId>(&self.places.machines()).unwrap_or_default() {
+        for id in ids::<MachineId>(&self.places.machines()).unwrap_or_default() {
             let dir = self.places.machine(id);
             match machine::go_on_where_stalled(&dir, id.0).await {
                 Ok(false) => {}

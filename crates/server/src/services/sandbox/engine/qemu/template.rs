@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use berth_domain::agent::runtime::{CommandRequest, OutputEvent};
-use berth_domain::ids::{LayerId, SandboxId};
+use berth_domain::ids::{LayerId, MachineId};
 use berth_qemu::disk;
 use http::{Request, StatusCode, header};
 use serde::Deserialize;
@@ -121,7 +121,7 @@ impl QemuSandboxes {
     /// Runs a command in the machine, for so long.
     pub(super) async fn run_within(
         &self,
-        id: SandboxId,
+        id: MachineId,
         route: &str,
         command: &str,
         patience: Duration,
@@ -132,7 +132,7 @@ impl QemuSandboxes {
 
     /// Runs a command in the machine; whether it returned 0, or was started where nobody waits. One whose caller does not
     /// wait any longer is ended with its reader.
-    async fn run_in(&self, id: SandboxId, route: &str, command: &str) -> Result<bool> {
+    async fn run_in(&self, id: MachineId, route: &str, command: &str) -> Result<bool> {
         let live = self.live(id).ok_or_else(|| transient("the machine is gone"))?;
         let body = CommandRequest { cmd: Some(command.to_owned()), ..CommandRequest::default() };
         let request = Request::post(format!("http://agent/runtime/{route}"))

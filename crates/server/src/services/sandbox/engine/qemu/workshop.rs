@@ -13,6 +13,7 @@ use berth_oci::{Error, Image, Puller};
 use tokio_util::task::TaskTracker;
 
 use super::QemuSandboxes;
+use super::site::Free;
 use crate::services::sandbox::build::{Beginning, BuildError, Opened, Workshop, blocking};
 use crate::services::sandbox::engine::{Build, EngineError, Named, SandboxEngine};
 
@@ -27,6 +28,8 @@ pub(super) struct QemuWorkshop<'a> {
     dir: PathBuf,
     /// Images of archives and registries that were inspected.
     images: BTreeMap<String, Image>,
+    /// The machines that no site has.
+    free: Free,
     /// Sites that end.
     ended: TaskTracker,
 }
@@ -38,7 +41,14 @@ fn host(error: EngineError) -> BuildError {
 impl<'a> QemuWorkshop<'a> {
     /// A workshop in a build's folder.
     pub(super) fn new(engine: &'a QemuSandboxes, build: &'a Build, dir: PathBuf) -> Self {
-        Self { engine, build, dir, images: BTreeMap::new(), ended: TaskTracker::new() }
+        Self {
+            engine,
+            build,
+            dir,
+            images: BTreeMap::new(),
+            free: Free::new(&build.machines),
+            ended: TaskTracker::new(),
+        }
     }
 
     /// Waits until every site that is not needed any more has ended.
@@ -120,7 +130,8 @@ impl Workshop for QemuWorkshop<'_> {
         if !self.engine.capacity().await.map_err(host)?.has_room(0) {
             return Err(BuildError::Full);
         }
-        let site = self.engine.workbench(self.build, &below, &self.ended).await.map_err(host)?;
+        let site =
+            self.engine.workbench(self.build, &below, self.free.take().await, &self.ended).await.map_err(host)?;
         Ok(Opened { site: Box::new(site), layers })
     }
 }
@@ -130,7 +141,7 @@ mod tests {
     use std::time::Duration;
 
     use axum::Router;
-    use berth_domain::ids::{LayerId, SandboxId, UploadId};
+    use berth_domain::ids::{LayerId, TemplateId, UploadId};
     use berth_domain::sandbox::dockerfile::Dockerfile;
     use serde_json::json;
     use tokio_util::sync::CancellationToken;
@@ -162,12 +173,11 @@ mod tests {
     /// A build on a disk of so many GiB, to which one archive was sent.
     fn build(disk_gb: i64, sent: UploadId) -> Build {
         Build {
-            id: SandboxId(Uuid::nil()),
-            slot: 0,
+            id: TemplateId(Uuid::nil()),
             hostname: "build".into(),
             vcpu: 1,
             memory_mb: 512,
-            machines: 1,
+            machines: Vec::new(),
             dockerfile: Dockerfile::parse("FROM sent").unwrap(),
             images: [("sent".to_owned(), Named::Upload(sent))].into(),
             context: None,

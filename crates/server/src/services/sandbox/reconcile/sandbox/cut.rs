@@ -1,6 +1,6 @@
 //! Cuts: the top layer of a disk becomes a snapshot's, and the sandbox goes on in a new one.
 
-use berth_domain::ids::{LayerId, MemoryId};
+use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::plan::Look;
 use berth_domain::sandbox::{MemoryKind, SnapshotStatus};
 use berth_domain::{Error, Timestamp};
@@ -40,7 +40,7 @@ impl SandboxLife {
             Err(error) => return Err(EngineError::Transient(error.to_string()).into()),
         };
         fault("sandbox", step, "done").await?;
-        self.record_cut(&snapshot, &cut, done).await
+        self.record_cut(seen.row.id, &snapshot, &cut, done).await
     }
 
     /// Records what the cut leads to, before it is made.
@@ -90,13 +90,19 @@ impl SandboxLife {
             None => None,
         };
         let memory = memory.filter(|memory| memory.kind == MemoryKind::Snapshot).map(|memory| memory.id);
-        Ok(Cut { sandbox: row.id, top, next, memory })
+        Ok(Cut { machine: row.machine.id, top, next, memory })
     }
 
-    async fn record_cut(&self, seen: &SnapshotRow, cut: &Cut, done: CutDone) -> Result<(), StepError> {
+    async fn record_cut(
+        &self,
+        sandbox: SandboxId,
+        seen: &SnapshotRow,
+        cut: &Cut,
+        done: CutDone,
+    ) -> Result<(), StepError> {
         let now = self.sandboxes.clock().now();
         let mut tx = self.sandboxes.db().begin().await?;
-        let Some(before) = store::sandbox::load(&mut tx, cut.sandbox).await? else { return Ok(()) };
+        let Some(before) = store::sandbox::load(&mut tx, sandbox).await? else { return Ok(()) };
         store::layer::made(&mut tx, cut.next).await?;
         store::layer::freeze(&mut tx, cut.top, done.disk_bytes).await?;
         self.write(&mut tx, &before, SandboxRow { layer: Some(cut.next), ..before.clone() }).await?;

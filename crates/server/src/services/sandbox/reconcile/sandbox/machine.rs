@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::record::{enter, still};
 use super::{SandboxLife, Seen};
-use crate::db::Tx;
+use crate::db::{Tx, machine};
 use crate::services::sandbox::engine::{Capacity, DISK_FULL, From, StartSpec, Started};
 use crate::services::sandbox::reconcile::capacity::Left;
 use crate::services::sandbox::reconcile::{StepError, fault};
@@ -42,11 +42,9 @@ impl SandboxLife {
             enter(&mut row, Phase::Paused, Some(reason), seen.now);
             row.wish = Wish::Paused;
         } else {
-            row.reserved = true;
-            row.slot = Some(match row.slot {
-                Some(slot) => slot,
-                None => store::sandbox::free_slot(&mut tx).await?,
-            });
+            let host = self.sandboxes.host();
+            let slot = machine::free_slot(&mut tx, host).await?;
+            row.machine.reserve(host, slot);
         }
         self.write(&mut tx, &before, row).await?;
         Ok(tx.commit().await?)
@@ -55,7 +53,7 @@ impl SandboxLife {
     /// What the host lacks for a sandbox, as a sentence; sums over rows are the only counters.
     async fn shortage(&self, tx: &mut Tx, row: &SandboxRow, host: Capacity) -> Result<Option<String>, StepError> {
         let config = self.sandboxes.config();
-        let left = Left::of(tx, self.sandboxes.overcommit(), host).await?;
+        let left = Left::of(tx, &self.sandboxes, host).await?;
         Ok(if let Err(missing) = left.machines(1, row.memory_mb) {
             Some(missing)
         } else if left.sandboxes >= config.max_sandboxes {
@@ -130,8 +128,8 @@ impl SandboxLife {
         if look.machine == Machine::Absent {
             let now = seen.now;
             self.record(seen, |row| {
-                row.generation = seen.row.generation + 1;
-                row.host_boot = Some(host);
+                row.machine.generation = seen.row.machine.generation + 1;
+                row.machine.host_boot = Some(host);
                 // A worker that dies here must find the row again.
                 row.work_at = Some(now);
             })
@@ -184,12 +182,13 @@ impl SandboxLife {
     }
 
     async fn spec(&self, row: &SandboxRow) -> Result<StartSpec, StepError> {
-        let (Some(top), Some(slot)) = (row.layer, row.slot) else {
+        let (Some(top), Some(slot)) = (row.layer, row.machine.slot) else {
             return Err(Error::internal("a start without a disk or a slot").into());
         };
         Ok(StartSpec {
-            id: row.id,
-            generation: row.generation,
+            id: row.machine.id,
+            guest: row.id.to_string(),
+            generation: row.machine.generation,
             slot,
             hostname: row.name.clone(),
             vcpu: row.vcpu,
@@ -207,7 +206,7 @@ impl SandboxLife {
     pub(super) async fn pause(&self, seen: &Seen, look: &Look) -> Result<(), StepError> {
         let memory = self.name_memory(seen, look).await?;
         fault("sandbox", "pause", "intent").await?;
-        let paused = self.sandboxes.engine().pause(seen.row.id, memory).await?;
+        let paused = self.sandboxes.engine().pause(seen.row.machine.id, memory).await?;
         fault("sandbox", "pause", "done").await?;
         let now = self.sandboxes.clock().now();
         let mut tx = self.sandboxes.db().begin().await?;
@@ -221,7 +220,7 @@ impl SandboxLife {
         let reason = row.message.take().filter(|_| row.again.take().is_some());
         let message = lost.then(|| "its memory could not be kept; it will start from its disk".to_owned()).or(reason);
         enter(&mut row, Phase::Paused, message, now);
-        row.reserved = false;
+        row.machine.reserved = false;
         row.applied_network = None;
         self.write(&mut tx, &before, row).await?;
         Ok(tx.commit().await?)

@@ -88,13 +88,13 @@ impl SandboxLife {
     /// Records a failure: no machine is wanted any more, everything that was made is kept.
     pub(super) async fn fail(&self, seen: &Seen, reason: &str) -> Result<(), StepError> {
         // A machine that never became the sandbox is not seen, and would run on.
-        self.sandboxes.engine().end(seen.row.id).await?;
+        self.sandboxes.engine().end(seen.row.machine.id).await?;
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let mut row = before.clone();
         enter(&mut row, Phase::Failed, Some(reason.to_owned()), seen.now);
         row.wish = Wish::Paused;
-        row.reserved = false;
+        row.machine.reserved = false;
         (row.restore, row.source_snapshot, row.source_template) = (None, None, None);
         (row.memory, row.again) = (None, None);
         for snapshot in store::snapshot::to_cut(&mut tx, row.id).await? {
@@ -118,9 +118,9 @@ impl SandboxLife {
         }
         let mut row = before.clone();
         enter(&mut row, Phase::Deleted, None, now);
-        (row.slot, row.layer, row.memory, row.restore) = (None, None, None, None);
+        row.machine.end(now);
+        (row.layer, row.memory, row.restore) = (None, None, None);
         (row.source_snapshot, row.source_template) = (None, None);
-        row.reserved = false;
         row.env.clear();
         row.expires_at = None;
         row.work_at = None;
@@ -178,7 +178,7 @@ pub(super) fn apply(row: &mut SandboxRow, look: &Look, step: &Step) {
         Step::Retry => {
             row.attempts += 1;
             // The machine of before is nobody's now.
-            row.generation += 1;
+            row.machine.generation += 1;
             row.phase_since = now;
             row.work_at = Some(now);
             row.message = Some("it took too long; trying once more".into());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_domain::ids::{LayerId, SandboxId, TemplateId, UploadId};
+use berth_domain::ids::{LayerId, TemplateId, UploadId};
 use berth_domain::sandbox::dockerfile::config::DEFAULT_PATH;
 use berth_domain::sandbox::dockerfile::{Dockerfile, ImageConfig};
 use berth_domain::sandbox::request::UPLOAD;
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{StepError, TemplateLife};
 use crate::services::sandbox::build::Log;
-use crate::services::sandbox::engine::{Build, Built, DISK_FULL, EngineError, Named};
+use crate::services::sandbox::engine::{Build, Built, DISK_FULL, EngineError, Named, Stage};
 use crate::services::sandbox::ops::template::USER;
 use crate::services::sandbox::reconcile::capacity::Left;
 use crate::services::sandbox::store;
@@ -57,11 +57,10 @@ impl TemplateLife {
             // Its own time begins with its place.
             return self.later(template, "waiting until other builds are done", |t, now| t.status_since = now).await;
         };
-        let Some((slot, machines)) = self.reserve(template, dockerfile.machines()).await? else { return Ok(None) };
+        let Some(machines) = self.reserve(template, dockerfile.machines()).await? else { return Ok(None) };
         let left = u64::try_from((until.0 - self.sandboxes.clock().now().0) / 1_000_000).unwrap_or(0);
         let build = Build {
-            id: SandboxId(template.id.0),
-            slot,
+            id: template.id,
             hostname: template.name.clone(),
             vcpu: template.vcpu,
             memory_mb: template.memory_mb,
@@ -159,27 +158,23 @@ impl TemplateLife {
         Ok(None)
     }
 
-    /// Reserves the user on the host that its machines run as, and memory for as many of `most` machines as there is room
-    /// for. None if it is not to be built any more.
-    async fn reserve(&self, template: &TemplateRow, most: usize) -> Result<Option<(i64, usize)>, StepError> {
+    /// Reserves as many of `most` machines as there is room for. None if it is not to be built any more.
+    async fn reserve(&self, template: &TemplateRow, most: usize) -> Result<Option<Vec<Stage>>, StepError> {
         let host = self.sandboxes.engine().capacity().await?;
         let Some(mut change) = self.begin(template.id).await? else { return Ok(None) };
-        let left = Left::of(&mut change.tx, self.sandboxes.overcommit(), host).await?;
-        let own = change.before.slot.map_or(0, |_| change.before.machines);
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let machines = match own {
-            0 => left.machines(most, template.memory_mb).map_err(EngineError::NoCapacity)?,
-            // An interrupted build kept what it had.
-            own => own,
-        };
-        let slot = match change.before.slot {
-            Some(slot) => slot,
-            None => store::sandbox::free_slot(&mut change.tx).await?,
-        };
-        (change.after.slot, change.after.machines) = (Some(slot), machines);
+        // An interrupted build kept what it had.
+        let mut machines = store::template::machines(&mut change.tx, template.id).await?;
+        if machines.is_empty() {
+            let left = Left::of(&mut change.tx, &self.sandboxes, host).await?;
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
+            let count = left.machines(most, template.memory_mb).map_err(EngineError::NoCapacity)?;
+            let count = usize::try_from(count).unwrap_or(1);
+            machines = store::template::reserve(&mut change.tx, template, self.sandboxes.host(), count).await?;
+        }
         change.after.message = Some("building its disk".into());
         change.commit().await?;
-        Ok(Some((slot, usize::try_from(machines).unwrap_or(1))))
+        let stages = machines.iter().filter_map(|machine| Some(Stage { machine: machine.id, slot: machine.slot? }));
+        Ok(Some(stages.collect()))
     }
 
     /// What the images of a Dockerfile mean to its project.

@@ -63,8 +63,8 @@ impl VmLife {
         let mut vm = after.clone();
         let now = self.vms.clock().now();
         let told = vm.status != before.status || vm.message != before.message;
-        let seen = vm.address != before.address || vm.guest_ready != before.guest_ready;
-        if told || seen || vm.reserved != before.reserved {
+        let seen = vm.machine.address != before.machine.address || vm.guest_ready != before.guest_ready;
+        if told || seen || vm.machine.reserved != before.machine.reserved {
             vm.updated_at = now;
         }
         store::vm::update(tx, before, &vm).await?;
@@ -72,7 +72,8 @@ impl VmLife {
             let data = json!({"status": vm.status.as_str(), "message": vm.message});
             event::emit(tx, vm.project, "vm.status", &vm.id.to_string(), &data, now).await?;
         } else if vm.guest_ready && !before.guest_ready {
-            event::emit(tx, vm.project, "vm.ready", &vm.id.to_string(), &json!({"boot": vm.boot}), now).await?;
+            event::emit(tx, vm.project, "vm.ready", &vm.id.to_string(), &json!({"boot": vm.machine.generation}), now)
+                .await?;
         }
         if !vm.status.is_transitional() && vm.status != before.status {
             let failed = vm.status == Status::Failed;
@@ -93,10 +94,10 @@ impl VmLife {
         let mut vm = before.clone();
         enter(&mut vm, Status::Failed, Some(reason.clone()), now);
         vm.want = Want::Stop;
-        vm.reserved = false;
+        vm.machine.reserved = false;
         if matches!(failure, Failure::Capacity(_)) {
-            vm.address = None;
-            vm.ssh_port = None;
+            vm.machine.address = None;
+            vm.machine.ssh_port = None;
         }
         for disk in store::disk::of_vm(&mut tx, vm.id).await? {
             if matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning) {
@@ -128,9 +129,7 @@ impl VmLife {
             told::disk(&mut tx, &released, now).await?;
         }
         enter(&mut vm, Status::Deleted, None, now);
-        vm.reserved = false;
-        vm.address = None;
-        vm.ssh_port = None;
+        vm.machine.end(now);
         vm.user_data = None;
         vm.work_at = None;
         vm.deleted_at = Some(now);
@@ -173,7 +172,7 @@ pub(super) fn apply(vm: &mut VmRow, step: &Step, now: Timestamp) {
         Step::Stopped => {
             let reason = vm.stop_reason.take();
             enter(vm, Status::Stopped, reason, now);
-            vm.reserved = false;
+            vm.machine.reserved = false;
             vm.ending = false;
         }
         Step::Retry => {
@@ -206,7 +205,7 @@ pub(super) fn running(vm: &mut VmRow, now: Timestamp, message: Option<String>) {
 
 /// What a step is about to open: until it is recorded, the machine may have these ports beside those it had.
 pub(super) fn opens(vm: &mut VmRow, spec: &MachineSpec) {
-    let more = vm.ssh_port.map(ssh_at).into_iter().chain([spec.ssh()]).chain(spec.ports.iter().copied());
+    let more = vm.machine.ssh_port.map(ssh_at).into_iter().chain([spec.ssh()]).chain(spec.ports.iter().copied());
     for port in more {
         if !vm.applied_ports.contains(&port) {
             vm.applied_ports.push(port);
@@ -218,7 +217,7 @@ pub(super) fn opens(vm: &mut VmRow, spec: &MachineSpec) {
 /// What a step opened.
 pub(super) fn opened(vm: &mut VmRow, spec: &MachineSpec) {
     vm.applied_ports.clone_from(&spec.ports);
-    vm.ssh_port = Some(spec.ssh_port);
+    vm.machine.ssh_port = Some(spec.ssh_port);
     vm.ports_pending = false;
 }
 
