@@ -1,7 +1,7 @@
 //! The network of a sandbox: a gateway in user space, without root and without a change to the host's network.
 //!
 //! A sandbox's only network card is a unix socket of its QEMU, over which Ethernet frames go, each preceded by
-//! its length. [`Gateway::attach`] takes that socket and is the whole other end of the link: it answers ARP,
+//! its length. [`Egress::attach`] takes that socket and is the whole other end of the link: it answers ARP,
 //! ends the guest's TCP connections, carries its datagrams, and asks the platform's resolvers on its behalf.
 //! What it lets out it makes anew as an ordinary socket of this process, after
 //! [`Network::decide`](berth_domain::sandbox::network::Network::decide) agreed.
@@ -24,9 +24,10 @@
 mod config;
 mod counters;
 mod dns;
+mod egress;
 mod frame;
-mod gateway;
 mod host;
+mod link;
 mod names;
 mod outside;
 mod packet;
@@ -41,7 +42,7 @@ use std::net::Ipv4Addr;
 
 pub use config::{Config, HostAddresses, Limits, Resolvers};
 pub use counters::Counters;
-pub use gateway::Gateway;
+pub use egress::Egress;
 pub use outside::{Connection, Outside, RealOutside};
 
 /// The guest's address.

@@ -9,7 +9,7 @@ use berth_domain::sandbox::network::{Destination, Network, Verdict};
 use smoltcp::wire::{Icmpv4DstUnreachable, TcpControl, TcpPacket};
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::gateway::Link;
+use crate::link::Link;
 use crate::packet::{self, Inbound, Key, Outbound, Quote};
 use crate::{GATEWAY, RESOLVER, dns, tcp, udp};
 

@@ -12,80 +12,24 @@
 use std::io;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use smoltcp::wire::{Icmpv4DstUnreachable, Ipv4Packet, TcpPacket};
 use tokio::io::DuplexStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::dns;
-use crate::gateway::{Link, SocketClaim};
+use crate::link::{Link, SocketClaim};
 use crate::outside::Connection;
-use crate::packet::{self, Key, Outbound, Quote};
-use crate::pool::{Claim, Pool};
-use crate::queue::Queue;
+use crate::packet::{self, Outbound, Quote};
 
+mod flow;
 mod relay;
+
+pub(crate) use flow::{Flow, Room};
 use relay::Relay;
 
-/// The window of a flow, which is also the size of its buffer for each direction, in bytes.
-const LARGE: usize = 64 * 1024;
-/// That of a flow of a sandbox that has many.
-const SMALL: usize = 8 * 1024;
 /// Bytes between a flow and the resolver.
 const PIPE: usize = 4 * 1024;
-
-/// The guest's end of a flow.
-pub(crate) struct Flow {
-    key: Key,
-    inbox: Queue,
-    open: AtomicBool,
-    room: Room,
-}
-
-/// The bytes that a flow may hold.
-pub(crate) struct Room {
-    window: usize,
-    _bytes: Claim,
-}
-
-impl Room {
-    /// Room for one more flow, a large one as long as half of the bytes are left.
-    pub(crate) fn take(buffers: &Arc<Pool>) -> Option<Self> {
-        let claim = |window: usize, left| Some(Self { window, _bytes: buffers.claim(cost(window), left)? });
-        claim(LARGE, buffers.most() / 2).or_else(|| claim(SMALL, 0))
-    }
-}
-
-/// Bytes of packets that wait for a flow. More than its window, so that a guest that respects it loses nothing.
-const fn inbox(window: usize) -> usize {
-    window + window / 2
-}
-
-/// Bytes that a flow of a window holds at most: both buffers, and packets that wait and that are read.
-const fn cost(window: usize) -> usize {
-    2 * window + 2 * inbox(window)
-}
-
-impl Flow {
-    pub(crate) fn new(key: Key, room: Room) -> Self {
-        Self { key, inbox: Queue::new(inbox(room.window)), open: AtomicBool::new(false), room }
-    }
-
-    /// Takes a segment of the guest. As long as the outside is not connected only a reset matters.
-    pub(crate) fn segment(&self, segment: &TcpPacket<&[u8]>, packet: &[u8]) {
-        if self.open.load(Ordering::Acquire) {
-            self.inbox.push(packet.len(), |buffer| buffer.copy_from_slice(packet));
-        } else if segment.rst() {
-            self.inbox.close();
-        }
-    }
-
-    /// Ends the flow with a reset on both sides.
-    pub(crate) fn revoke(&self) {
-        self.inbox.close();
-    }
-}
 
 /// A flow whose outside is being connected.
 pub(crate) struct Opening {
@@ -125,8 +69,7 @@ impl Opening {
 
     async fn carry(self, connection: Box<dyn Connection>) {
         let Self { flow, link, syn, permit, socket, .. } = self;
-        flow.inbox.push(syn.len(), |buffer| buffer.copy_from_slice(&syn));
-        flow.open.store(true, Ordering::Release);
+        flow.open(&syn);
         drop(syn);
         Relay::new(flow, link, connection, permit).await;
         drop(socket);

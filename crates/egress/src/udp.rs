@@ -12,7 +12,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::gateway::Link;
+use crate::link::Link;
 use crate::packet::{Key, MAX_DATAGRAM, Outbound, Quote};
 
 /// Datagrams that wait for the outside; more are dropped.

@@ -13,17 +13,9 @@ use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use crate::gateway::Link;
+use crate::link::Link;
 use message::{Answer, Failure, Question};
-
-/// Over what a question came, and goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transport {
-    /// Datagrams.
-    Udp,
-    /// A connection.
-    Tcp,
-}
+pub(crate) use resolvers::Transport;
 
 /// The answer to a question of the guest; `None` where there is nothing to answer.
 pub(crate) async fn answer(link: &Link, query: &[u8], transport: Transport) -> Option<Vec<u8>> {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
-use super::Transport;
 use super::message::{Answer, Question};
 use crate::config::{Config, Resolvers};
 
@@ -21,6 +20,15 @@ const MOST: usize = 3;
 const ROUNDS: usize = 2;
 /// Most datagrams of a resolver that may not fit a question.
 const STRAYS: usize = 16;
+
+/// Over what a question came, and goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// Datagrams.
+    Udp,
+    /// A connection.
+    Tcp,
+}
 
 /// Asks until one answers; `None` where none does in time.
 pub(super) async fn ask(config: &Config, question: &Question, transport: Transport) -> Option<Answer> {

@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 
-use super::Flow;
-use crate::gateway::Link;
+use super::flow::Flow;
+use crate::link::Link;
 use crate::outside::Connection;
 use crate::queue::{self, Taken};
 use crate::{GUEST, MTU};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use berth_domain::sandbox::network::Network;
-use berth_egress::{Config, Connection, Counters, Gateway, HostAddresses, Limits, Outside, RealOutside, Resolvers};
+use berth_egress::{Config, Connection, Counters, Egress, HostAddresses, Limits, Outside, RealOutside, Resolvers};
 use serde_json::json;
 use tokio::net::TcpSocket;
 use tokio::runtime::Runtime;
@@ -80,7 +80,7 @@ pub struct World {
     pub servers: Arc<Servers>,
     pub policy: watch::Sender<Arc<Network>>,
     pub counters: Arc<Counters>,
-    pub gateway: Gateway,
+    pub egress: Egress,
     pub link: JoinHandle<io::Result<()>>,
 }
 
@@ -113,23 +113,23 @@ impl World {
         let servers = Arc::new(Servers::default());
         let mut config = config(&servers);
         change(&mut config);
-        let gateway = Gateway::new(config);
+        let egress = Egress::new(config);
         let policy = watch::Sender::new(network);
         let counters = Arc::new(Counters::default());
-        let (guest, link) = attach(&runtime, &gateway, &policy, &counters);
-        (Self { runtime, servers, policy, counters, gateway, link }, guest)
+        let (guest, link) = attach(&runtime, &egress, &policy, &counters);
+        (Self { runtime, servers, policy, counters, egress, link }, guest)
     }
 
     /// Attaches again.
     pub fn attach_again(&mut self) -> Guest {
-        let (guest, link) = attach(&self.runtime, &self.gateway, &self.policy, &self.counters);
+        let (guest, link) = attach(&self.runtime, &self.egress, &self.policy, &self.counters);
         self.link = link;
         guest
     }
 
     /// Attaches another guest beside the first.
     pub fn attach_beside(&self) -> (Guest, JoinHandle<io::Result<()>>) {
-        attach(&self.runtime, &self.gateway, &self.policy, &self.counters)
+        attach(&self.runtime, &self.egress, &self.policy, &self.counters)
     }
 
     /// Waits for the end of the link.
@@ -144,7 +144,7 @@ impl World {
 
 fn attach(
     runtime: &Runtime,
-    gateway: &Gateway,
+    egress: &Egress,
     policy: &watch::Sender<Arc<Network>>,
     counters: &Arc<Counters>,
 ) -> (Guest, JoinHandle<io::Result<()>>) {
@@ -152,7 +152,7 @@ fn attach(
     far.set_nonblocking(true).unwrap();
     let _entered = runtime.enter();
     let stream = tokio::net::UnixStream::from_std(far).unwrap();
-    let link = runtime.spawn(gateway.attach(stream, policy.subscribe(), Arc::clone(counters)));
+    let link = runtime.spawn(egress.attach(stream, policy.subscribe(), Arc::clone(counters)));
     (Guest::new(near), link)
 }
 

@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network::Network;
-use berth_egress::Gateway;
+use berth_egress::Egress;
 use berth_oci::Registries;
 use berth_qemu::machine::Accel;
 use berth_qemu::seed::Mac;
@@ -109,7 +109,7 @@ impl QemuSandboxes {
             builders: config.sandbox.builders as u64,
             request: config.accel.request(),
             registries: Registries::default().trusting(&config.sandbox.registries, &config.sandbox.plain_registries),
-            lives: Lives::new(clock, Gateway::new(network::egress()), broadcast::channel(HAPPENINGS).0),
+            lives: Lives::new(clock, Egress::new(network::egress()), broadcast::channel(HAPPENINGS).0),
             spares: Spares::new(config.sandbox.spares.unwrap_or_else(|| spares::fitting(host::memory_mb()))),
             making_blank: tokio::sync::Mutex::default(),
             starting: Turns::new(usize::try_from(host::cores()).unwrap_or(1).max(1), STARTS_PER_CORE),

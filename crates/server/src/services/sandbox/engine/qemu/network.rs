@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use berth_domain::sandbox::network::Network;
-use berth_egress::{Config, Counters, Gateway};
+use berth_egress::{Config, Counters, Egress};
 use berth_qemu::sandbox::connect_network;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::watch;
@@ -29,10 +29,10 @@ pub(super) struct Link {
 
 impl Link {
     /// Becomes the other end of the network card of the machine in a folder.
-    pub(super) fn new(gateway: &Gateway, dir: PathBuf, network: Network) -> Self {
+    pub(super) fn new(egress: &Egress, dir: PathBuf, network: Network) -> Self {
         let (policy, rules) = watch::channel(Arc::new(network));
         let counters = Arc::new(Counters::default());
-        let task = tokio::spawn(keep(gateway.clone(), dir, rules, counters.clone())).abort_handle();
+        let task = tokio::spawn(keep(egress.clone(), dir, rules, counters.clone())).abort_handle();
         Self { policy, counters, task }
     }
 
@@ -65,13 +65,13 @@ fn sockets_of(files: u64) -> usize {
     usize::try_from(files.min(MOST_FILES) / 2).unwrap_or(usize::MAX)
 }
 
-async fn keep(gateway: Gateway, dir: PathBuf, rules: watch::Receiver<Arc<Network>>, counters: Arc<Counters>) {
+async fn keep(egress: Egress, dir: PathBuf, rules: watch::Receiver<Arc<Network>>, counters: Arc<Counters>) {
     let mut failures = 0;
     while failures < TRIES {
         match connect_network(&dir).await {
             Ok(stream) => {
                 failures = 0;
-                if let Err(error) = gateway.attach(stream, rules.clone(), counters.clone()).await {
+                if let Err(error) = egress.attach(stream, rules.clone(), counters.clone()).await {
                     tracing::debug!(dir = %dir.display(), %error, "a link broke");
                 }
             }

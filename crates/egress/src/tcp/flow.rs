@@ -1,0 +1,72 @@
+//! The guest's end of a TCP flow, and the bytes that it may hold.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use smoltcp::wire::TcpPacket;
+
+use crate::packet::Key;
+use crate::pool::{Claim, Pool};
+use crate::queue::Queue;
+
+/// The window of a flow, which is also the size of its buffer for each direction, in bytes.
+const LARGE: usize = 64 * 1024;
+/// That of a flow of a sandbox that has many.
+const SMALL: usize = 8 * 1024;
+/// The guest's end of a flow.
+pub(crate) struct Flow {
+    pub(super) key: Key,
+    pub(super) inbox: Queue,
+    open: AtomicBool,
+    pub(super) room: Room,
+}
+
+/// The bytes that a flow may hold.
+pub(crate) struct Room {
+    pub(super) window: usize,
+    _bytes: Claim,
+}
+
+impl Room {
+    /// Room for one more flow, a large one as long as half of the bytes are left.
+    pub(crate) fn take(buffers: &Arc<Pool>) -> Option<Self> {
+        let claim = |window: usize, left| Some(Self { window, _bytes: buffers.claim(cost(window), left)? });
+        claim(LARGE, buffers.most() / 2).or_else(|| claim(SMALL, 0))
+    }
+}
+
+/// Bytes of packets that wait for a flow. More than its window, so that a guest that respects it loses nothing.
+const fn inbox(window: usize) -> usize {
+    window + window / 2
+}
+
+/// Bytes that a flow of a window holds at most: both buffers, and packets that wait and that are read.
+const fn cost(window: usize) -> usize {
+    2 * window + 2 * inbox(window)
+}
+
+impl Flow {
+    pub(crate) fn new(key: Key, room: Room) -> Self {
+        Self { key, inbox: Queue::new(inbox(room.window)), open: AtomicBool::new(false), room }
+    }
+
+    /// Takes a segment of the guest. As long as the outside is not connected only a reset matters.
+    pub(crate) fn segment(&self, segment: &TcpPacket<&[u8]>, packet: &[u8]) {
+        if self.open.load(Ordering::Acquire) {
+            self.inbox.push(packet.len(), |buffer| buffer.copy_from_slice(packet));
+        } else if segment.rst() {
+            self.inbox.close();
+        }
+    }
+
+    /// From now on the flow takes every segment, beginning with this packet.
+    pub(super) fn open(&self, syn: &[u8]) {
+        self.inbox.push(syn.len(), |buffer| buffer.copy_from_slice(syn));
+        self.open.store(true, Ordering::Release);
+    }
+
+    /// Ends the flow with a reset on both sides.
+    pub(crate) fn revoke(&self) {
+        self.inbox.close();
+    }
+}
