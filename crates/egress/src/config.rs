@@ -57,10 +57,13 @@ pub enum HostAddresses {
 /// Bounds of one sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// TCP connections; more are refused.
+    /// TCP connections, whoever began them; more are reset.
     pub tcp_flows: usize,
     /// TCP connections being made. Further ones are not answered, and a guest asks again within a second.
     pub half_open: usize,
+    /// TCP connections that came in over one forward and that the guest has not accepted yet. Further ones wait in the
+    /// queue of the forward's socket.
+    pub forward_half_open: usize,
     /// Bytes that buffers of TCP connections take. Once half of them are taken, further connections have small ones.
     pub buffers: usize,
     /// UDP flows; the one idle longest gives way.
@@ -73,6 +76,8 @@ pub struct Limits {
     pub udp_idle: Duration,
     /// How long the outside may take to accept a connection.
     pub connect: Duration,
+    /// How long the guest may take to accept a connection, or to finish its handshake; then both sides are reset.
+    pub handshake: Duration,
     /// How long one resolver may take.
     pub resolver: Duration,
 }
@@ -82,6 +87,7 @@ impl Default for Limits {
         Self {
             tcp_flows: 1024,
             half_open: 64,
+            forward_half_open: 16,
             // 128 connections with large buffers, and 1,024 with small ones.
             buffers: 80 << 20,
             udp_flows: 256,
@@ -89,6 +95,7 @@ impl Default for Limits {
             names: 4096,
             udp_idle: Duration::from_mins(1),
             connect: Duration::from_secs(30),
+            handshake: Duration::from_secs(30),
             resolver: Duration::from_secs(2),
         }
     }

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::forward::{Forward, Forwards};
 use crate::frame::Deframer;
 use crate::host::Host;
 use crate::link::Link;
@@ -34,20 +35,22 @@ impl Egress {
     }
 
     /// Is the other end of a guest's network card until the stream ends; dropping the future ends all its
-    /// connections, too. New connections are judged by the policy's newest value, and open ones that a change no
-    /// longer allows are reset at once.
+    /// connections, too. New connections are judged by the newest rules, and open ones that a change no longer allows
+    /// are reset at once. What comes in is what the newest forwards say: one that stays is not disturbed, one that
+    /// is gone ends with its connections. As long as nobody is attached nobody accepts on them.
     ///
     /// # Errors
     /// Reading or writing the stream failed, or the stream is not one of frames. An orderly end is none.
     pub fn attach(
         &self,
         stream: UnixStream,
-        policy: watch::Receiver<Arc<Network>>,
+        rules: watch::Receiver<Arc<Network>>,
+        forwards: watch::Receiver<Arc<Vec<Arc<Forward>>>>,
         counters: Arc<Counters>,
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
-        let link = Link::new(&self.config, &self.host, &self.sockets, policy, &counters);
+        let link = Link::new(&self.config, &self.host, &self.sockets, rules, &counters);
         let (read, write) = stream.into_split();
-        serve(Arc::new(link), read, write, counters)
+        serve(Arc::new(link), read, write, forwards, counters)
     }
 }
 
@@ -55,13 +58,16 @@ async fn serve(
     link: Arc<Link>,
     mut read: OwnedReadHalf,
     write: impl AsyncWrite + Unpin,
+    mut newest: watch::Receiver<Arc<Vec<Arc<Forward>>>>,
     counters: Arc<Counters>,
 ) -> io::Result<()> {
     let mut policy = link.policy.clone();
-    let mut governed = true;
+    let (mut governed, mut forwarded) = (true, true);
+    let mut forwards = Forwards::new(link.config.limits.forward_half_open);
     let mut frames = Deframer::new();
     let mut switch = Switch::new(Arc::clone(&link));
     let mut writing = std::pin::pin!(link.wire.pump(write));
+    forwards.set(&newest.borrow_and_update().clone());
     loop {
         tokio::select! {
             () = switch.ended() => {}
@@ -69,6 +75,12 @@ async fn serve(
                 governed = changed.is_ok();
                 switch.judge_again();
             }
+            changed = newest.changed(), if forwarded => {
+                forwarded = changed.is_ok();
+                let newest = Arc::clone(&newest.borrow_and_update());
+                forwards.set(&newest).iter().for_each(|gone| switch.close(gone));
+            }
+            arrival = forwards.arrival() => switch.admit(arrival),
             read = read.read(frames.space()) => {
                 let count = read?;
                 if count == 0 {

@@ -10,8 +10,12 @@
 //!  guest ══ unix socket ══► frames ─► switch ─┬─ ARP, echo ──────────────► answered here
 //!                             ▲               ├─ TCP ─► decide ─► connect ─► flow (smoltcp) ◄─► TcpStream
 //!                             │               ├─ UDP ─► decide ─────────► flow ◄────────────► UdpSocket
-//!                    wire ◄───┴── packets ────┴─ DNS ─► resolves ──────► the platform's resolvers
+//!                             │               ├─ DNS ─► resolves ──────► the platform's resolvers
+//!                    wire ◄───┴── packets ────┴─ call ◄─ room? ◄─ accept ◄─ forwards ◄─── who comes from outside
 //! ```
+//!
+//! What comes in comes by a [`Forward`], whose socket the caller bound. To the guest everybody from outside has the
+//! gateway's address and a port of their own. Rules speak of what goes out only.
 //!
 //! The guest is hostile. Every frame is parsed by types that check it; what does not parse is dropped; every
 //! table, queue and wait is bounded ([`Limits`]). Each sandbox has its own gateway task and its own link, so
@@ -19,12 +23,14 @@
 //! that one sandbox cannot keep the others, or the service, from theirs. A link without connections has no timer and is
 //! woken by nothing.
 //!
-//! Not carried: IPv6, IP fragments (and with them datagrams above 1,472 bytes), ICMP but for echo to the gateway.
+//! Not carried: IPv6, IP fragments (and with them datagrams above 1,472 bytes), ICMP but for echo to the gateway,
+//! datagrams that come in by a forward.
 
 mod config;
 mod counters;
 mod dns;
 mod egress;
+mod forward;
 mod frame;
 mod host;
 mod link;
@@ -43,6 +49,7 @@ use std::net::Ipv4Addr;
 pub use config::{Config, HostAddresses, Limits, Resolvers};
 pub use counters::Counters;
 pub use egress::Egress;
+pub use forward::{Forward, ForwardSocket};
 pub use outside::{Connection, Outside, RealOutside};
 
 /// The guest's address.

@@ -35,10 +35,14 @@ pub(crate) struct Key {
 pub(crate) enum Inbound<'a> {
     /// Somebody looks for an address of the gateway.
     Arp { wanted: Ipv4Addr, sender: (EthernetAddress, Ipv4Addr) },
+    /// The guest says where it is.
+    Announced,
     /// A segment, with the packet around it.
     Tcp { key: Key, segment: TcpPacket<&'a [u8]>, packet: &'a [u8] },
     /// A datagram.
     Udp { key: Key, payload: &'a [u8], unicast: bool },
+    /// The guest says that a connection, as it sees it, cannot be.
+    Unreachable { key: Key },
     /// A ping to the gateway or the resolver.
     Echo { to: Ipv4Addr, ident: u16, seq_no: u16, data: &'a [u8] },
 }
@@ -67,7 +71,7 @@ pub(crate) fn parse(frame: &[u8]) -> Option<(EthernetAddress, Inbound<'_>)> {
 
 fn arp(bytes: &[u8]) -> Option<Inbound<'static>> {
     let ArpRepr::EthernetIpv4 {
-        operation: ArpOperation::Request,
+        operation,
         source_hardware_addr,
         source_protocol_addr,
         target_protocol_addr: wanted,
@@ -77,7 +81,13 @@ fn arp(bytes: &[u8]) -> Option<Inbound<'static>> {
         return None;
     };
     let known = [GATEWAY, RESOLVER].contains(&wanted) && source_hardware_addr.is_unicast();
-    known.then_some(Inbound::Arp { wanted, sender: (source_hardware_addr, source_protocol_addr) })
+    match operation {
+        ArpOperation::Request if known => {
+            Some(Inbound::Arp { wanted, sender: (source_hardware_addr, source_protocol_addr) })
+        }
+        ArpOperation::Reply if known && source_protocol_addr == GUEST => Some(Inbound::Announced),
+        _ => None,
+    }
 }
 
 fn ipv4(bytes: &[u8]) -> Option<Inbound<'_>> {
@@ -91,7 +101,7 @@ fn ipv4(bytes: &[u8]) -> Option<Inbound<'_>> {
     match header.next_header {
         IpProtocol::Tcp => tcp(header, whole, payload),
         IpProtocol::Udp => udp(header, payload),
-        IpProtocol::Icmp => echo(header, payload),
+        IpProtocol::Icmp => icmp(header, payload),
         _ => None,
     }
 }
@@ -113,15 +123,26 @@ fn udp(header: Ipv4Repr, payload: &[u8]) -> Option<Inbound<'_>> {
     (key.port != 0).then_some(Inbound::Udp { key, payload: datagram.payload(), unicast })
 }
 
-fn echo(header: Ipv4Repr, payload: &[u8]) -> Option<Inbound<'_>> {
+fn icmp(header: Ipv4Repr, payload: &[u8]) -> Option<Inbound<'_>> {
     let packet = Icmpv4Packet::new_checked(payload).ok()?;
-    let Icmpv4Repr::EchoRequest { ident, seq_no, data } =
-        Icmpv4Repr::parse(&packet, &ChecksumCapabilities::default()).ok()?
-    else {
+    if ![GATEWAY, RESOLVER].contains(&header.dst_addr) {
         return None;
-    };
-    let known = [GATEWAY, RESOLVER].contains(&header.dst_addr);
-    known.then_some(Inbound::Echo { to: header.dst_addr, ident, seq_no, data })
+    }
+    match Icmpv4Repr::parse(&packet, &ChecksumCapabilities::default()).ok()? {
+        Icmpv4Repr::EchoRequest { ident, seq_no, data } => {
+            Some(Inbound::Echo { to: header.dst_addr, ident, seq_no, data })
+        }
+        Icmpv4Repr::DstUnreachable { header, data, .. } => unreachable(&header, data),
+        _ => None,
+    }
+}
+
+/// Which connection the guest's error speaks of: it quotes a segment that was sent to it.
+fn unreachable(quoted: &Ipv4Repr, data: &[u8]) -> Option<Inbound<'static>> {
+    let [from_high, from_low, to_high, to_low, ..] = *data else { return None };
+    let from = SocketAddrV4::new(quoted.src_addr, u16::from_be_bytes([from_high, from_low]));
+    let key = Key { port: u16::from_be_bytes([to_high, to_low]), to: from };
+    (quoted.dst_addr == GUEST && quoted.next_header == IpProtocol::Tcp).then_some(Inbound::Unreachable { key })
 }
 
 /// Reads a segment's header in full, with its checksum.

@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use berth_domain::sandbox::network::{Destination, Network, Verdict};
-use smoltcp::wire::{Icmpv4DstUnreachable, TcpControl, TcpPacket};
+use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, TcpControl, TcpPacket};
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::forward::{Arrival, Forward};
 use crate::link::Link;
 use crate::packet::{self, Inbound, Key, Outbound, Quote};
 use crate::{GATEWAY, RESOLVER, dns, tcp, udp};
 
+/// The lowest port that who comes from outside seems to come from: those below are for who may be trusted.
+const CALLERS: u16 = 1024;
 /// The port of the resolver.
 const DNS: u16 = 53;
 
@@ -24,6 +27,8 @@ pub(crate) struct Switch {
     udp: HashMap<Key, Entry<udp::Flow>>,
     owners: HashMap<tokio::task::Id, (Protocol, Key)>,
     tasks: JoinSet<()>,
+    /// The port that the last connection from outside seemed to come from.
+    caller: u16,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,6 +41,8 @@ struct Entry<F> {
     flow: Arc<F>,
     /// As it was when the flow was let out: names that expired since do not end it.
     destination: Option<Destination>,
+    /// What it came in by.
+    forward: Option<Arc<Forward>>,
     task: AbortHandle,
 }
 
@@ -53,7 +60,7 @@ impl Switch {
     pub(crate) fn new(link: Arc<Link>) -> Self {
         let network = Arc::clone(&link.policy.borrow());
         let (tcp, udp, owners) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { link, network, tcp, udp, owners, tasks: JoinSet::new() }
+        Self { link, network, tcp, udp, owners, tasks: JoinSet::new(), caller: CALLERS }
     }
 
     /// Waits for a flow to end, and forgets it. Never ends while there is none.
@@ -80,12 +87,53 @@ impl Switch {
         self.udp.retain(|_, entry| !denied(&entry.destination));
     }
 
+    /// Ends what came in by a forward.
+    pub(crate) fn close(&mut self, forward: &Arc<Forward>) {
+        let through = |by: &Option<Arc<Forward>>| by.as_ref().is_some_and(|by| Arc::ptr_eq(by, forward));
+        self.tcp.values().filter(|entry| through(&entry.forward)).for_each(|entry| entry.flow.revoke());
+    }
+
+    /// Lets in who has come by a forward. Where there is no room for it, it is reset.
+    pub(crate) fn admit(&mut self, arrival: Arrival) {
+        if self.tcp.len() >= self.link.config.limits.tcp_flows {
+            return arrival.refuse("the guest has as many connections as it may have");
+        }
+        let Some(socket) = self.link.socket() else { return arrival.refuse("the guest has its share of sockets") };
+        let Some(room) = tcp::Room::take(&self.link.buffers) else {
+            return arrival.refuse("the guest's connections take all the memory they may");
+        };
+        let Some(key) = self.caller(arrival.forward.guest_port) else {
+            return arrival.refuse("no port is left to seem to come from");
+        };
+        let Arrival { forward, stream, permit } = arrival;
+        let flow = Arc::new(tcp::Flow::arriving(key, room));
+        let link = Arc::clone(&self.link);
+        let arriving = tcp::Arriving { flow: Arc::clone(&flow), link, stream, permit, socket };
+        let task = self.tasks.spawn(arriving.carry());
+        self.owners.insert(task.id(), (Protocol::Tcp, key));
+        self.tcp.insert(key, Entry { flow, destination: None, forward: Some(forward), task });
+    }
+
+    /// A connection to a port of the guest, from a port that has none there.
+    fn caller(&mut self, port: u16) -> Option<Key> {
+        for _ in CALLERS..=u16::MAX {
+            self.caller = self.caller.checked_add(1).unwrap_or(CALLERS);
+            let key = Key { port, to: SocketAddrV4::new(GATEWAY, self.caller) };
+            if !self.tcp.contains_key(&key) {
+                return Some(key);
+            }
+        }
+        None
+    }
+
     /// Takes a frame of the guest.
     pub(crate) fn frame(&mut self, frame: &[u8]) {
         let Some((sender, inbound)) = packet::parse(frame) else { return };
         self.link.wire.learn(sender);
         match inbound {
-            Inbound::Arp { wanted, sender } => self.link.wire.send_arp(wanted, sender),
+            Inbound::Arp { wanted, sender } => self.link.wire.send_arp(ArpOperation::Reply, wanted, sender),
+            Inbound::Announced => {}
+            Inbound::Unreachable { key } => self.tcp.get(&key).iter().for_each(|entry| entry.flow.unreachable()),
             Inbound::Echo { to, ident, seq_no, data } => {
                 self.link.wire.send(&Outbound::pong(to, ident, seq_no, data));
             }
@@ -127,7 +175,7 @@ impl Switch {
             _ => (self.tasks.spawn(opening.resolver()), None),
         };
         self.owners.insert(task.id(), (Protocol::Tcp, key));
-        self.tcp.insert(key, Entry { flow, destination, task });
+        self.tcp.insert(key, Entry { flow, destination, forward: None, task });
     }
 
     fn datagram(&mut self, key: Key, payload: &[u8], unicast: bool) {
@@ -166,7 +214,7 @@ impl Switch {
             drop(socket);
         });
         self.owners.insert(task.id(), (Protocol::Udp, key));
-        self.udp.insert(key, Entry { flow, destination: Some(destination), task });
+        self.udp.insert(key, Entry { flow, destination: Some(destination), forward: None, task });
     }
 
     fn query(&mut self, key: Key, payload: &[u8]) {

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The guest's SYN is answered only once the outside has answered, so that what is refused outside is refused
-//! inside. Each flow has a smoltcp interface with a single socket: a packet finds its flow by one look into a
+//! inside. Of who comes from outside the kernel has accepted before anybody is asked; what the guest refuses is reset
+//! there ([`Arriving`]). Each flow has a smoltcp interface with a single socket: a packet finds its flow by one look into a
 //! table instead of by asking every socket, and flows run on all cores.
 
 use std::io;
@@ -22,9 +23,11 @@ use crate::link::{Link, SocketClaim};
 use crate::outside::Connection;
 use crate::packet::{self, Outbound, Quote};
 
+mod arriving;
 mod flow;
 mod relay;
 
+pub(crate) use arriving::Arriving;
 pub(crate) use flow::{Flow, Room};
 use relay::Relay;
 
@@ -69,9 +72,9 @@ impl Opening {
 
     async fn carry(self, connection: Box<dyn Connection>) {
         let Self { flow, link, syn, permit, socket, .. } = self;
-        flow.open(&syn);
+        flow.begin(&syn);
         drop(syn);
-        Relay::new(flow, link, connection, permit).await;
+        Relay::listening(flow, link, connection, permit).await;
         drop(socket);
     }
 

@@ -4,9 +4,11 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
 
 use crate::counters::Counters;
 use crate::packet::{ETHERNET, Outbound, hardware};
@@ -14,6 +16,10 @@ use crate::queue::{Queue, Taken};
 
 /// Bytes that may wait for the guest before flows are held back and datagrams are dropped.
 const CAPACITY: usize = 256 * 1024;
+/// The link address of everybody.
+const EVERYBODY: u64 = 0xffff_ffff_ffff;
+/// Between two questions for the guest's link address.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// Bytes of an ARP packet.
 const ARP: usize = 28;
 
@@ -21,19 +27,35 @@ const ARP: usize = 28;
 pub(crate) struct Wire {
     queue: Queue,
     guest: AtomicU64,
+    /// Told when the guest's address becomes known.
+    found: Notify,
     counters: Arc<Counters>,
 }
 
 impl Wire {
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
-        let everybody = u64::from_be_bytes([0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
-        Self { queue: Queue::new(CAPACITY), guest: AtomicU64::new(everybody), counters }
+        Self { queue: Queue::new(CAPACITY), guest: AtomicU64::new(EVERYBODY), found: Notify::new(), counters }
     }
 
     /// Learns the guest's link address.
     pub(crate) fn learn(&self, guest: EthernetAddress) {
         let EthernetAddress([a, b, c, d, e, f]) = guest;
-        self.guest.store(u64::from_be_bytes([0, 0, a, b, c, d, e, f]), Ordering::Relaxed);
+        let before = self.guest.swap(u64::from_be_bytes([0, 0, a, b, c, d, e, f]), Ordering::Relaxed);
+        if before == EVERYBODY {
+            self.found.notify_waiters();
+        }
+    }
+
+    /// Waits for the guest's link address, and asks for it as long as it is not known.
+    pub(crate) async fn find_guest(&self) {
+        let mut found = std::pin::pin!(self.found.notified());
+        found.as_mut().enable();
+        while self.guest.load(Ordering::Relaxed) == EVERYBODY {
+            self.send_arp(ArpOperation::Request, crate::GATEWAY, (EthernetAddress([0; 6]), crate::GUEST));
+            if tokio::time::timeout(ASK_AGAIN, found.as_mut()).await.is_ok() {
+                return;
+            }
+        }
     }
 
     /// Sends a packet, or drops it where the guest does not keep up or the link does not carry its size.
@@ -52,12 +74,12 @@ impl Wire {
         self.queue.push_over(ETHERNET + len, |frame| self.fill(frame, EthernetProtocol::Ipv4, emit))
     }
 
-    /// Answers who has an address of the gateway.
-    pub(crate) fn send_arp(&self, wanted: Ipv4Addr, to: (EthernetAddress, Ipv4Addr)) {
+    /// Says who has an address of the gateway, and asks who has another.
+    pub(crate) fn send_arp(&self, operation: ArpOperation, own: Ipv4Addr, to: (EthernetAddress, Ipv4Addr)) {
         let answer = ArpRepr::EthernetIpv4 {
-            operation: ArpOperation::Reply,
-            source_hardware_addr: hardware(wanted),
-            source_protocol_addr: wanted,
+            operation,
+            source_hardware_addr: hardware(own),
+            source_protocol_addr: own,
             target_hardware_addr: to.0,
             target_protocol_addr: to.1,
         };

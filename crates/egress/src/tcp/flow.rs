@@ -18,6 +18,7 @@ pub(crate) struct Flow {
     pub(super) key: Key,
     pub(super) inbox: Queue,
     open: AtomicBool,
+    answered: AtomicBool,
     pub(super) room: Room,
 }
 
@@ -46,8 +47,16 @@ const fn cost(window: usize) -> usize {
 }
 
 impl Flow {
+    /// A flow that the guest has begun.
     pub(crate) fn new(key: Key, room: Room) -> Self {
-        Self { key, inbox: Queue::new(inbox(room.window)), open: AtomicBool::new(false), room }
+        let (open, answered) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self { key, inbox: Queue::new(inbox(room.window)), open, answered, room }
+    }
+
+    /// A flow that somebody outside has begun.
+    pub(crate) fn arriving(key: Key, room: Room) -> Self {
+        let (open, answered) = (AtomicBool::new(true), AtomicBool::new(false));
+        Self { open, answered, ..Self::new(key, room) }
     }
 
     /// Takes a segment of the guest. As long as the outside is not connected only a reset matters.
@@ -60,9 +69,21 @@ impl Flow {
     }
 
     /// From now on the flow takes every segment, beginning with this packet.
-    pub(super) fn open(&self, syn: &[u8]) {
+    pub(super) fn begin(&self, syn: &[u8]) {
         self.inbox.push(syn.len(), |buffer| buffer.copy_from_slice(syn));
         self.open.store(true, Ordering::Release);
+    }
+
+    /// Notes that the guest has said that it takes part.
+    pub(super) fn answered(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+    }
+
+    /// The guest says that the other end cannot reach it. That ends nothing but an attempt (RFC 5461, 4).
+    pub(crate) fn unreachable(&self) {
+        if !self.answered.load(Ordering::Relaxed) {
+            self.revoke();
+        }
     }
 
     /// Ends the flow with a reset on both sides.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
-use smoltcp::wire::{HardwareAddress, IpCidr, Ipv4Cidr};
+use smoltcp::wire::{HardwareAddress, IpCidr, IpEndpoint, Ipv4Cidr};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
@@ -21,8 +21,6 @@ use crate::outside::Connection;
 use crate::queue::{self, Taken};
 use crate::{GUEST, MTU};
 
-/// How long the guest may take to finish its handshake.
-const HANDSHAKE: Duration = Duration::from_secs(30);
 /// Shortest wait for a timer of the stack.
 const TICK: Duration = Duration::from_millis(1);
 /// How long after both ends the stack may still have something to say. Less than its TIME-WAIT of 10 s.
@@ -47,6 +45,8 @@ pub(super) struct Relay {
     shut: bool,
     /// The outside has said that it sends no more.
     outside_done: bool,
+    /// Both have ended in order.
+    ended: bool,
 }
 
 /// What a turn came to.
@@ -57,13 +57,38 @@ enum Turn {
 }
 
 impl Relay {
-    pub(super) fn new(
+    /// A flow that the guest has begun: its request is the first packet of the inbox.
+    pub(super) fn listening(
         flow: Arc<Flow>,
         link: Arc<Link>,
         connection: Box<dyn Connection>,
         permit: OwnedSemaphorePermit,
     ) -> Self {
+        Self::new(flow, link, connection, permit, |_, socket, near, _| socket.listen(near).is_ok())
+    }
+
+    /// A flow that begins with a request to the guest.
+    pub(super) fn calling(
+        flow: Arc<Flow>,
+        link: Arc<Link>,
+        connection: Box<dyn Connection>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        let begin = |interface: &mut Interface, socket: &mut Socket<'_>, near: IpEndpoint, guest: IpEndpoint| {
+            socket.connect(interface.context(), guest, near).is_ok()
+        };
+        Self::new(flow, link, connection, permit, begin)
+    }
+
+    fn new(
+        flow: Arc<Flow>,
+        link: Arc<Link>,
+        connection: Box<dyn Connection>,
+        permit: OwnedSemaphorePermit,
+        begin: impl FnOnce(&mut Interface, &mut Socket<'_>, IpEndpoint, IpEndpoint) -> bool,
+    ) -> Self {
         let now = Instant::now();
+        let handshake = link.config.limits.handshake;
         let mut card = Card { link, inbox: Vec::new(), at: 0, forced: false };
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = RandomState::new().hash_one(flow.key);
@@ -74,7 +99,8 @@ impl Relay {
         let buffer = || SocketBuffer::new(vec![0; flow.room.window]);
         let mut socket = Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
-        fits &= socket.listen((address, flow.key.to.port())).is_ok();
+        let near = IpEndpoint::new(address.into(), flow.key.to.port());
+        fits &= begin(&mut interface, &mut socket, near, IpEndpoint::new(GUEST.into(), flow.key.port));
         if !fits {
             tracing::error!("a stack does not take its own address, route and port");
         }
@@ -87,12 +113,13 @@ impl Relay {
             handle,
             card,
             connection,
-            timer: Box::pin(tokio::time::sleep(HANDSHAKE)),
-            handshake: Some((permit, now + HANDSHAKE)),
+            timer: Box::pin(tokio::time::sleep(handshake)),
+            handshake: Some((permit, now + handshake)),
             time_wait: None,
             guest_done: false,
             shut: false,
             outside_done: false,
+            ended: false,
         }
     }
 
@@ -164,9 +191,10 @@ impl Relay {
     fn check_handshake(&mut self, state: State) -> io::Result<()> {
         let Some((_, until)) = &self.handshake else { return Ok(()) };
         match state {
-            State::Listen | State::SynReceived if Instant::now() < *until => Ok(()),
-            State::Listen | State::SynReceived => Err(io::ErrorKind::TimedOut.into()),
+            State::Listen | State::SynSent | State::SynReceived if Instant::now() < *until => Ok(()),
+            State::Listen | State::SynSent | State::SynReceived => Err(io::ErrorKind::TimedOut.into()),
             _ => {
+                self.flow.answered();
                 self.handshake = None;
                 Ok(())
             }
@@ -263,6 +291,15 @@ impl Relay {
     }
 }
 
+impl Drop for Relay {
+    /// A link that ends cuts its connections off.
+    fn drop(&mut self) {
+        if !self.ended {
+            self.connection.abort();
+        }
+    }
+}
+
 impl Future for Relay {
     type Output = ();
 
@@ -271,7 +308,10 @@ impl Future for Relay {
             match self.turn(cx) {
                 Ok(Turn::Moved) => {}
                 Ok(Turn::Nothing) => ready!(self.park(cx)),
-                Ok(Turn::Over) => return Poll::Ready(()),
+                Ok(Turn::Over) => {
+                    self.ended = true;
+                    return Poll::Ready(());
+                }
                 Err(error) => {
                     tracing::trace!(%error, to = %self.flow.key.to, "a connection ends");
                     self.abort();

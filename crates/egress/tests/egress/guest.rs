@@ -1,8 +1,8 @@
 //! A guest: a TCP/IP stack of its own behind a unix socket with QEMU's framing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::{tcp, udp};
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, HardwareAddress, Icmpv4Message, Icmpv4Packet, IpCidr, IpProtocol,
-    Ipv4Packet,
+    Ipv4Packet, TcpPacket,
 };
 
 /// How long anything may take before a test fails.
@@ -40,6 +40,10 @@ pub struct Guest {
     pub frames: usize,
     /// Whether the stream has ended.
     pub ended: bool,
+    /// Whether the stack gets nothing of what comes.
+    pub deaf: bool,
+    /// Requests for connections that have come: from where, and to which port.
+    pub calls: BTreeSet<(SocketAddrV4, u16)>,
 }
 
 #[derive(Default)]
@@ -68,6 +72,8 @@ impl Guest {
             errors: Vec::new(),
             frames: 0,
             ended: false,
+            deaf: false,
+            calls: BTreeSet::new(),
         }
     }
 
@@ -102,7 +108,10 @@ impl Guest {
             let Some(frame) = rest.get(..len) else { break };
             self.frames += 1;
             self.errors.extend(error(frame));
-            self.card.received.push_back(frame.to_vec());
+            self.calls.extend(call(frame));
+            if !self.deaf {
+                self.card.received.push_back(frame.to_vec());
+            }
             at += 4 + len;
         }
         self.bytes.drain(..at);
@@ -140,6 +149,24 @@ impl Guest {
         self.next_port += 1;
         socket.connect(self.interface.context(), (*to.ip(), to.port()), self.next_port).unwrap();
         self.sockets.add(socket)
+    }
+
+    /// Listens for one connection.
+    pub fn listen(&mut self, port: u16) -> SocketHandle {
+        let buffer = || tcp::SocketBuffer::new(vec![0; 128 * 1024]);
+        let mut socket = tcp::Socket::new(buffer(), buffer());
+        socket.set_nagle_enabled(false);
+        socket.listen(port).unwrap();
+        self.sockets.add(socket)
+    }
+
+    /// Waits until somebody has connected, and tells who.
+    pub fn accepted(&mut self, handle: SocketHandle) -> SocketAddr {
+        self.until("a connection", |guest| {
+            let socket = guest.tcp(handle);
+            let established = matches!(socket.state(), tcp::State::Established | tcp::State::CloseWait);
+            established.then(|| socket.remote_endpoint().unwrap().into())
+        })
     }
 
     /// What a connection that was begun came to.
@@ -268,6 +295,13 @@ impl Guest {
     pub fn hang_up(self) {
         drop(self.stream);
     }
+}
+
+fn call(frame: &[u8]) -> Option<(SocketAddrV4, u16)> {
+    let frame = EthernetFrame::new_checked(frame).ok()?;
+    let ip = (frame.ethertype() == EthernetProtocol::Ipv4).then(|| Ipv4Packet::new_checked(frame.payload()).ok())??;
+    let tcp = (ip.next_header() == IpProtocol::Tcp).then(|| TcpPacket::new_checked(ip.payload()).ok())??;
+    (tcp.syn() && !tcp.ack()).then(|| (SocketAddrV4::new(ip.src_addr(), tcp.src_port()), tcp.dst_port()))
 }
 
 fn error(frame: &[u8]) -> Option<(Icmpv4Message, u8, Ipv4Addr)> {

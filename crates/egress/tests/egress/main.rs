@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may end with a panic")]
 
 mod dns;
+mod forwards;
 mod guest;
 mod hostile;
 mod limits;

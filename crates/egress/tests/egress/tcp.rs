@@ -11,7 +11,7 @@ use crate::guest::Outcome;
 use crate::world::{SERVER, World, echo, greeter, nobody, server};
 
 /// Bytes that do not repeat soon.
-fn noise(count: usize) -> Vec<u8> {
+pub fn noise(count: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut next = || {
         state ^= state << 13;

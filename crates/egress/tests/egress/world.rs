@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use berth_domain::sandbox::network::Network;
-use berth_egress::{Config, Connection, Counters, Egress, HostAddresses, Limits, Outside, RealOutside, Resolvers};
+use berth_egress::{
+    Config, Connection, Counters, Egress, Forward, HostAddresses, Limits, Outside, RealOutside, Resolvers,
+};
 use serde_json::json;
 use tokio::net::TcpSocket;
 use tokio::runtime::Runtime;
@@ -79,6 +81,7 @@ pub struct World {
     pub runtime: Runtime,
     pub servers: Arc<Servers>,
     pub policy: watch::Sender<Arc<Network>>,
+    pub forwards: watch::Sender<Arc<Vec<Arc<Forward>>>>,
     pub counters: Arc<Counters>,
     pub egress: Egress,
     pub link: JoinHandle<io::Result<()>>,
@@ -116,20 +119,21 @@ impl World {
         let egress = Egress::new(config);
         let policy = watch::Sender::new(network);
         let counters = Arc::new(Counters::default());
-        let (guest, link) = attach(&runtime, &egress, &policy, &counters);
-        (Self { runtime, servers, policy, counters, egress, link }, guest)
+        let forwards = watch::Sender::default();
+        let (guest, link) = attach(&runtime, &egress, &policy, &forwards, &counters);
+        (Self { runtime, servers, policy, forwards, counters, egress, link }, guest)
     }
 
     /// Attaches again.
     pub fn attach_again(&mut self) -> Guest {
-        let (guest, link) = attach(&self.runtime, &self.egress, &self.policy, &self.counters);
+        let (guest, link) = attach(&self.runtime, &self.egress, &self.policy, &self.forwards, &self.counters);
         self.link = link;
         guest
     }
 
     /// Attaches another guest beside the first.
     pub fn attach_beside(&self) -> (Guest, JoinHandle<io::Result<()>>) {
-        attach(&self.runtime, &self.egress, &self.policy, &self.counters)
+        attach(&self.runtime, &self.egress, &self.policy, &self.forwards, &self.counters)
     }
 
     /// Waits for the end of the link.
@@ -146,13 +150,14 @@ fn attach(
     runtime: &Runtime,
     egress: &Egress,
     policy: &watch::Sender<Arc<Network>>,
+    forwards: &watch::Sender<Arc<Vec<Arc<Forward>>>>,
     counters: &Arc<Counters>,
 ) -> (Guest, JoinHandle<io::Result<()>>) {
     let (near, far) = UnixStream::pair().unwrap();
     far.set_nonblocking(true).unwrap();
     let _entered = runtime.enter();
     let stream = tokio::net::UnixStream::from_std(far).unwrap();
-    let link = runtime.spawn(egress.attach(stream, policy.subscribe(), Arc::clone(counters)));
+    let link = runtime.spawn(egress.attach(stream, policy.subscribe(), forwards.subscribe(), Arc::clone(counters)));
     (Guest::new(near), link)
 }
 

@@ -67,11 +67,12 @@ fn sockets_of(files: u64) -> usize {
 
 async fn keep(egress: Egress, dir: PathBuf, rules: watch::Receiver<Arc<Network>>, counters: Arc<Counters>) {
     let mut failures = 0;
+    let forwards = watch::Sender::default();
     while failures < TRIES {
         match connect_network(&dir).await {
             Ok(stream) => {
                 failures = 0;
-                if let Err(error) = egress.attach(stream, rules.clone(), counters.clone()).await {
+                if let Err(error) = egress.attach(stream, rules.clone(), forwards.subscribe(), counters.clone()).await {
                     tracing::debug!(dir = %dir.display(), %error, "a link broke");
                 }
             }

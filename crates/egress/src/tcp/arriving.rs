@@ -1,0 +1,43 @@
+//! A TCP flow that somebody outside has begun.
+
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::flow::Flow;
+use super::relay::Relay;
+use crate::link::{Link, SocketClaim};
+use crate::outside::Connection;
+
+/// A flow that waits for the guest to accept.
+pub(crate) struct Arriving {
+    pub(crate) flow: Arc<Flow>,
+    pub(crate) link: Arc<Link>,
+    pub(crate) stream: TcpStream,
+    /// Given back once the guest has accepted.
+    pub(crate) permit: OwnedSemaphorePermit,
+    /// Held as long as the connection to the outside.
+    pub(crate) socket: SocketClaim,
+}
+
+impl Arriving {
+    /// Calls the guest, and carries the flow if it accepts; if not, the outside is reset.
+    ///
+    /// A guest that drives no other traffic is not known by its link address, and is asked for it.
+    pub(crate) async fn carry(self) {
+        let Self { flow, link, mut stream, permit, socket } = self;
+        let found = tokio::select! {
+            found = tokio::time::timeout(link.config.limits.handshake, link.wire.find_guest()) => found.is_ok(),
+            () = std::future::poll_fn(|cx| flow.inbox.poll_closed(cx)) => false,
+        };
+        // The guest's own stack decides what is sent together.
+        let ready = found && stream.set_nodelay(true).is_ok();
+        if ready {
+            Relay::calling(flow, link, Box::new(stream), permit).await;
+        } else {
+            stream.abort();
+        }
+        drop(socket);
+    }
+}
