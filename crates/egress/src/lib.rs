@@ -1,13 +1,13 @@
 //! The network of a sandbox: a gateway in user space, without root and without a change to the host's network.
 //!
 //! A sandbox's only network card is a unix socket of its QEMU, over which Ethernet frames go, each preceded by
-//! its length. [`Egress::attach`] takes that socket and is the whole other end of the link: it answers ARP,
-//! ends the guest's TCP connections, carries its datagrams, and asks the platform's resolvers on its behalf.
+//! its length. [`Egress::attach`] takes that socket and is the whole other end of the link: it answers ARP
+//! and DHCP, ends the guest's TCP connections, carries its datagrams, and asks the platform's resolvers on its behalf.
 //! What it lets out it makes anew as an ordinary socket of this process, after
 //! [`Network::decide`](berth_domain::sandbox::network::Network::decide) agreed.
 //!
 //! ```text
-//!  guest ══ unix socket ══► frames ─► switch ─┬─ ARP, echo ──────────────► answered here
+//!  guest ══ unix socket ══► frames ─► switch ─┬─ ARP, DHCP, echo ────────► answered here
 //!                             ▲               ├─ TCP ─► decide ─► connect ─► flow (smoltcp) ◄─► TcpStream
 //!                             │               ├─ UDP ─► decide ─────────► flow ◄────────────► UdpSocket
 //!                             │               ├─ DNS ─► resolves ──────► the platform's resolvers
@@ -28,6 +28,7 @@
 
 mod config;
 mod counters;
+mod dhcp;
 mod dns;
 mod egress;
 mod forward;

@@ -9,7 +9,7 @@ use smoltcp::wire::{
     TcpSeqNumber, UdpPacket, UdpRepr,
 };
 
-use crate::{GATEWAY, GUEST, MTU, RESOLVER};
+use crate::{GATEWAY, GUEST, MTU, RESOLVER, dhcp};
 
 /// Hop limit of packets made here.
 const HOPS: u8 = 64;
@@ -37,6 +37,8 @@ pub(crate) enum Inbound<'a> {
     Arp { wanted: Ipv4Addr, sender: (EthernetAddress, Ipv4Addr) },
     /// The guest says where it is.
     Announced,
+    /// The guest asks for its address.
+    Dhcp { message: &'a [u8] },
     /// A segment, with the packet around it.
     Tcp { key: Key, segment: TcpPacket<&'a [u8]>, packet: &'a [u8] },
     /// A datagram.
@@ -93,7 +95,10 @@ fn arp(bytes: &[u8]) -> Option<Inbound<'static>> {
 fn ipv4(bytes: &[u8]) -> Option<Inbound<'_>> {
     let packet = Ipv4Packet::new_checked(bytes).ok()?;
     let header = Ipv4Repr::parse(&packet, &ChecksumCapabilities::default()).ok()?;
-    if header.src_addr != GUEST || header.dst_addr == GUEST || packet.more_frags() || packet.frag_offset() != 0 {
+    // Who has no address yet asks everybody for one.
+    let nobody = header.src_addr.is_unspecified() && header.dst_addr.is_broadcast();
+    let from_guest = header.src_addr == GUEST || (nobody && header.next_header == IpProtocol::Udp);
+    if !from_guest || header.dst_addr == GUEST || packet.more_frags() || packet.frag_offset() != 0 {
         return None;
     }
     let whole = bytes.get(..usize::from(packet.total_len()))?;
@@ -117,6 +122,12 @@ fn udp(header: Ipv4Repr, payload: &[u8]) -> Option<Inbound<'_>> {
     let checks = ChecksumCapabilities::default();
     let (from, to) = (IpAddress::Ipv4(header.src_addr), IpAddress::Ipv4(header.dst_addr));
     UdpRepr::parse(&datagram, &from, &to, &checks).ok()?;
+    if datagram.dst_port() == dhcp::SERVER && (header.dst_addr.is_broadcast() || header.dst_addr == GATEWAY) {
+        return Some(Inbound::Dhcp { message: datagram.payload() });
+    }
+    if header.src_addr != GUEST {
+        return None;
+    }
     let key = Key { port: datagram.src_port(), to: SocketAddrV4::new(header.dst_addr, datagram.dst_port()) };
     let unicast =
         !header.dst_addr.is_multicast() && !header.dst_addr.is_broadcast() && header.dst_addr.octets()[3] != 255;
@@ -155,6 +166,7 @@ pub(crate) fn segment<'a>(key: Key, segment: &TcpPacket<&'a [u8]>) -> Option<Tcp
 #[derive(Debug)]
 pub(crate) struct Outbound<'a> {
     from: Ipv4Addr,
+    to: Ipv4Addr,
     payload: Payload<'a>,
 }
 
@@ -199,18 +211,24 @@ impl<'a> Outbound<'a> {
     /// A datagram to the guest.
     pub(crate) fn datagram(key: Key, payload: &'a [u8]) -> Self {
         let udp = UdpRepr { src_port: key.to.port(), dst_port: key.port };
-        Self { from: *key.to.ip(), payload: Payload::Udp(udp, payload) }
+        Self { from: *key.to.ip(), to: GUEST, payload: Payload::Udp(udp, payload) }
+    }
+
+    /// An answer of DHCP.
+    pub(crate) fn dhcp(answer: &'a dhcp::Answer) -> Self {
+        let udp = UdpRepr { src_port: dhcp::SERVER, dst_port: dhcp::CLIENT };
+        Self { from: GATEWAY, to: answer.to, payload: Payload::Udp(udp, &answer.bytes) }
     }
 
     /// The answer to a ping.
     pub(crate) fn pong(from: Ipv4Addr, ident: u16, seq_no: u16, data: &'a [u8]) -> Self {
-        Self { from, payload: Payload::Icmp(Icmpv4Repr::EchoReply { ident, seq_no, data }) }
+        Self { from, to: GUEST, payload: Payload::Icmp(Icmpv4Repr::EchoReply { ident, seq_no, data }) }
     }
 
     /// The error that a destination cannot be reached.
     pub(crate) fn unreachable(reason: Icmpv4DstUnreachable, quote: &'a Quote) -> Self {
         let error = Icmpv4Repr::DstUnreachable { reason, header: quote.header, data: &quote.data };
-        Self { from: GATEWAY, payload: Payload::Icmp(error) }
+        Self { from: GATEWAY, to: GUEST, payload: Payload::Icmp(error) }
     }
 
     /// The reset that answers a segment (RFC 9293, 3.5.2); none answers a reset.
@@ -234,7 +252,7 @@ impl<'a> Outbound<'a> {
             timestamp: None,
             payload: &[],
         };
-        Some(Self { from: *key.to.ip(), payload: Payload::Tcp(reset) })
+        Some(Self { from: *key.to.ip(), to: GUEST, payload: Payload::Tcp(reset) })
     }
 
     /// Bytes of the packet; `None` where it does not fit the link.
@@ -247,8 +265,8 @@ impl<'a> Outbound<'a> {
     pub(crate) fn emit(&self, buffer: &mut [u8]) {
         let checks = ChecksumCapabilities::default();
         let mut packet = Ipv4Packet::new_unchecked(buffer);
-        header(self.from, GUEST, self.protocol(), self.payload_len()).emit(&mut packet, &checks);
-        let (from, to) = (IpAddress::Ipv4(self.from), IpAddress::Ipv4(GUEST));
+        header(self.from, self.to, self.protocol(), self.payload_len()).emit(&mut packet, &checks);
+        let (from, to) = (IpAddress::Ipv4(self.from), IpAddress::Ipv4(self.to));
         let body = packet.payload_mut();
         match &self.payload {
             Payload::Tcp(tcp) => tcp.emit(&mut TcpPacket::new_unchecked(body), &from, &to, &checks),

@@ -12,7 +12,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::forward::{Arrival, Forward};
 use crate::link::Link;
 use crate::packet::{self, Inbound, Key, Outbound, Quote};
-use crate::{GATEWAY, RESOLVER, dns, tcp, udp};
+use crate::{GATEWAY, RESOLVER, dhcp, dns, tcp, udp};
 
 /// The lowest port that who comes from outside seems to come from: those below are for who may be trusted.
 const CALLERS: u16 = 1024;
@@ -133,6 +133,11 @@ impl Switch {
         match inbound {
             Inbound::Arp { wanted, sender } => self.link.wire.send_arp(ArpOperation::Reply, wanted, sender),
             Inbound::Announced => {}
+            Inbound::Dhcp { message } => {
+                if let Some(answer) = dhcp::answer(message) {
+                    self.link.wire.send(&Outbound::dhcp(&answer));
+                }
+            }
             Inbound::Unreachable { key } => self.tcp.get(&key).iter().for_each(|entry| entry.flow.unreachable()),
             Inbound::Echo { to, ident, seq_no, data } => {
                 self.link.wire.send(&Outbound::pong(to, ident, seq_no, data));

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
-use smoltcp::socket::{tcp, udp};
+use smoltcp::socket::{dhcpv4, tcp, udp};
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, HardwareAddress, Icmpv4Message, Icmpv4Packet, IpCidr, IpProtocol,
-    Ipv4Packet, TcpPacket,
+    Ipv4Cidr, Ipv4Packet, TcpPacket,
 };
 
 /// How long anything may take before a test fails.
@@ -24,6 +24,14 @@ pub const MAC: EthernetAddress = EthernetAddress([0x52, 0x54, 0, 0x12, 0x34, 0x5
 pub enum Outcome {
     Connected,
     Refused,
+}
+
+/// What a guest was told of its network.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub address: Ipv4Cidr,
+    pub router: Ipv4Addr,
+    pub servers: Vec<Ipv4Addr>,
 }
 
 /// The guest.
@@ -149,6 +157,23 @@ impl Guest {
         self.next_port += 1;
         socket.connect(self.interface.context(), (*to.ip(), to.port()), self.next_port).unwrap();
         self.sockets.add(socket)
+    }
+
+    /// Begins as a machine that nobody has told its address, and waits until somebody has.
+    pub fn configure(&mut self) -> Lease {
+        self.interface.update_ip_addrs(|list| while list.pop().is_some() {});
+        self.interface.routes_mut().remove_default_ipv4_route();
+        let client = self.sockets.add(dhcpv4::Socket::new());
+        let (address, router, servers) =
+            self.until("a lease", |guest| match guest.sockets.get_mut::<dhcpv4::Socket<'_>>(client).poll() {
+                Some(dhcpv4::Event::Configured(lease)) => {
+                    Some((lease.address, lease.router, lease.dns_servers.clone()))
+                }
+                _ => None,
+            });
+        self.interface.update_ip_addrs(|list| list.push(IpCidr::Ipv4(address)).unwrap());
+        self.interface.routes_mut().add_default_ipv4_route(router.unwrap()).unwrap();
+        Lease { address, router: router.unwrap(), servers: servers.to_vec() }
     }
 
     /// Listens for one connection.

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may end with a panic")]
 
+mod dhcp;
 mod dns;
 mod forwards;
 mod guest;
