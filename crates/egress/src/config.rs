@@ -66,6 +66,8 @@ pub struct Limits {
     pub forward_half_open: usize,
     /// Bytes that buffers of TCP connections take. Once half of them are taken, further connections have small ones.
     pub buffers: usize,
+    /// Bytes of datagrams that wait for the outside; more are dropped.
+    pub datagrams: usize,
     /// UDP flows; the one idle longest gives way.
     pub udp_flows: usize,
     /// Questions to the resolver under way; more are dropped.
@@ -90,6 +92,7 @@ impl Default for Limits {
             forward_half_open: 16,
             // 128 connections with large buffers, and 1,024 with small ones.
             buffers: 80 << 20,
+            datagrams: 4 << 20,
             udp_flows: 256,
             queries: 64,
             names: 4096,

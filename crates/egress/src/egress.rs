@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_domain::sandbox::network::Network;
 use tokio::io::{AsyncReadExt, AsyncWrite};
@@ -17,6 +18,9 @@ use crate::host::Host;
 use crate::link::Link;
 use crate::pool::Pool;
 use crate::switch::Switch;
+
+/// How long nothing comes before memory is given back that larger packets took.
+const REST: Duration = Duration::from_secs(1);
 
 /// Makes links. One serves all sandboxes of a service; cloning it shares it.
 #[derive(Clone)]
@@ -68,6 +72,8 @@ async fn serve(
     let mut switch = Switch::new(Arc::clone(&link));
     let mut writing = std::pin::pin!(link.wire.pump(write));
     forwards.set(&newest.borrow_and_update().clone());
+    let mut rest = std::pin::pin!(tokio::time::sleep(REST));
+    let mut quiet = false;
     loop {
         tokio::select! {
             () = switch.ended() => {}
@@ -83,6 +89,7 @@ async fn serve(
             arrival = forwards.arrival() => switch.admit(arrival),
             read = read.read(frames.space()) => {
                 let count = read?;
+                quiet = false;
                 if count == 0 {
                     return Ok(());
                 }
@@ -91,6 +98,15 @@ async fn serve(
                     counters.sent(frame.len());
                     switch.frame(frame);
                 }
+            }
+            // A timer only as long as there is something to give back.
+            () = &mut rest, if frames.is_large() || switch.waits() => {
+                if quiet {
+                    frames.rest();
+                }
+                switch.expire();
+                quiet = true;
+                rest.as_mut().reset(tokio::time::Instant::now() + REST);
             }
             written = &mut writing => return written,
         }

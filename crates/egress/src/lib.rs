@@ -14,6 +14,9 @@
 //!                    wire ◄───┴── packets ────┴─ call ◄─ room? ◄─ accept ◄─ forwards ◄─── who comes from outside
 //! ```
 //!
+//! Packets have up to [`MTU`] bytes, if the guest wants that: segments go to it as large as it says that it takes them, and
+//! datagrams above 1,500 bytes in pieces. Pieces of the guest are put together before they are judged.
+//!
 //! What comes in comes by a [`Forward`], whose socket the caller bound. To the guest everybody from outside has the
 //! gateway's address and a port of their own. Rules speak of what goes out only.
 //!
@@ -23,7 +26,7 @@
 //! that one sandbox cannot keep the others, or the service, from theirs. A link without connections has no timer and is
 //! woken by nothing.
 //!
-//! Not carried: IPv6, IP fragments (and with them datagrams above 1,472 bytes), ICMP but for echo to the gateway,
+//! Not carried: IPv6, ICMP but for echo to the gateway,
 //! datagrams that come in by a forward.
 
 mod config;
@@ -32,6 +35,7 @@ mod dhcp;
 mod dns;
 mod egress;
 mod forward;
+mod fragments;
 mod frame;
 mod host;
 mod link;
@@ -61,5 +65,6 @@ pub const PREFIX: u8 = 24;
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 /// The resolver's address.
 pub const RESOLVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
-/// Largest IP packet on the link.
-pub const MTU: usize = 1500;
+/// Largest IP packet on the link, in bytes, which DHCP offers: larger packets are fewer, and what a packet costs in an
+/// emulated machine decides how fast it is. The guest need not take it.
+pub const MTU: usize = 65_520;

@@ -21,6 +21,8 @@ pub(crate) struct Link {
     pub(crate) half_open: Arc<Semaphore>,
     pub(crate) queries: Arc<Semaphore>,
     pub(crate) buffers: Arc<Pool>,
+    /// Bytes of datagrams that wait for the outside.
+    pub(crate) datagrams: Arc<Pool>,
     /// Those of all links.
     sockets: Arc<Pool>,
     /// Those of this one.
@@ -50,6 +52,7 @@ impl Link {
             half_open: Arc::new(Semaphore::new(limits.half_open)),
             queries: Arc::new(Semaphore::new(limits.queries)),
             buffers: Pool::new(limits.buffers),
+            datagrams: Pool::new(limits.datagrams),
             sockets: Arc::clone(sockets),
             own: Pool::new(config.sockets),
             names: Mutex::new(Names::new(limits.names)),

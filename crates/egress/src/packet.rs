@@ -9,7 +9,8 @@ use smoltcp::wire::{
     TcpSeqNumber, UdpPacket, UdpRepr,
 };
 
-use crate::{GATEWAY, GUEST, MTU, RESOLVER, dhcp};
+use crate::fragments::{Id, Piece};
+use crate::{GATEWAY, GUEST, RESOLVER, dhcp};
 
 /// Hop limit of packets made here.
 const HOPS: u8 = 64;
@@ -18,8 +19,9 @@ pub(crate) const ETHERNET: usize = 14;
 /// Bytes of an IPv4 header without options, and of a UDP header.
 const IPV4: usize = 20;
 const UDP: usize = 8;
-/// Largest datagram that fits into a packet of the link.
-pub(crate) const MAX_DATAGRAM: usize = MTU - IPV4 - UDP;
+/// Largest packet there is, and largest datagram that fits into one.
+const LARGEST: usize = 65_535;
+pub(crate) const MAX_DATAGRAM: usize = LARGEST - IPV4 - UDP;
 /// Bytes of a packet's payload that an ICMP error quotes.
 const QUOTE: usize = 8;
 
@@ -37,6 +39,8 @@ pub(crate) enum Inbound<'a> {
     Arp { wanted: Ipv4Addr, sender: (EthernetAddress, Ipv4Addr) },
     /// The guest says where it is.
     Announced,
+    /// A part of a packet.
+    Piece(Piece<'a>),
     /// The guest asks for its address.
     Dhcp { message: &'a [u8] },
     /// A segment, with the packet around it.
@@ -92,17 +96,28 @@ fn arp(bytes: &[u8]) -> Option<Inbound<'static>> {
     }
 }
 
-fn ipv4(bytes: &[u8]) -> Option<Inbound<'_>> {
+/// Reads an IPv4 packet.
+pub(crate) fn ipv4(bytes: &[u8]) -> Option<Inbound<'_>> {
     let packet = Ipv4Packet::new_checked(bytes).ok()?;
-    let header = Ipv4Repr::parse(&packet, &ChecksumCapabilities::default()).ok()?;
+    // The library's own reading of a header takes no pieces.
+    if packet.version() != 4 || !packet.verify_checksum() {
+        return None;
+    }
+    let header = header(packet.src_addr(), packet.dst_addr(), packet.next_header(), 0);
     // Who has no address yet asks everybody for one.
     let nobody = header.src_addr.is_unspecified() && header.dst_addr.is_broadcast();
     let from_guest = header.src_addr == GUEST || (nobody && header.next_header == IpProtocol::Udp);
-    if !from_guest || header.dst_addr == GUEST || packet.more_frags() || packet.frag_offset() != 0 {
+    if !from_guest || header.dst_addr == GUEST {
         return None;
     }
     let whole = bytes.get(..usize::from(packet.total_len()))?;
     let payload = whole.get(usize::from(packet.header_len())..)?;
+    if packet.more_frags() || packet.frag_offset() != 0 {
+        let (from, to) = (IpAddress::Ipv4(header.src_addr), IpAddress::Ipv4(header.dst_addr));
+        let id = Id { from, to, protocol: header.next_header, ident: packet.ident().into() };
+        let (offset, last) = (packet.frag_offset().into(), !packet.more_frags());
+        return (header.src_addr == GUEST).then_some(Inbound::Piece(Piece { id, offset, last, data: payload }));
+    }
     match header.next_header {
         IpProtocol::Tcp => tcp(header, whole, payload),
         IpProtocol::Udp => udp(header, payload),
@@ -255,10 +270,10 @@ impl<'a> Outbound<'a> {
         Some(Self { from: *key.to.ip(), to: GUEST, payload: Payload::Tcp(reset) })
     }
 
-    /// Bytes of the packet; `None` where it does not fit the link.
+    /// Bytes of the packet; `None` where there are none so large.
     pub(crate) fn len(&self) -> Option<usize> {
         let len = IPV4 + self.payload_len();
-        (len <= MTU).then_some(len)
+        (len <= LARGEST).then_some(len)
     }
 
     /// Writes the packet into a buffer of its length.

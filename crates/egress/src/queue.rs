@@ -36,15 +36,15 @@ pub(crate) enum Taken {
 }
 
 impl Queue {
-    /// A queue that takes packets as long as it holds fewer than `capacity` bytes.
+    /// A queue of so many bytes, prefixes included.
     pub(crate) fn new(capacity: usize) -> Self {
         Self { state: Mutex::default(), capacity }
     }
 
-    /// Appends a packet of `len` bytes, written by `fill`, unless the queue is full.
+    /// Appends a packet of `len` bytes, written by `fill`, if it fits.
     pub(crate) fn push(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         let mut state = self.lock();
-        let room = state.bytes.len() < self.capacity;
+        let room = state.bytes.len() + PREFIX + len <= self.capacity;
         if room {
             append(&mut state, len, fill);
         }
@@ -145,13 +145,14 @@ mod tests {
 
     #[test]
     fn a_queue_is_bounded_and_wakes_both_sides() {
-        let queue = Queue::new(10);
+        let queue = Queue::new(14);
         let mut cx = Context::from_waker(Waker::noop());
         let mut taken = Vec::new();
         assert!(queue.poll_take(&mut cx, &mut taken).is_pending());
         assert!(queue.push(3, |b| b.copy_from_slice(b"abc")) && queue.room());
+        assert!(!queue.push(4, |_| ()) && queue.room());
         assert!(queue.push(3, |b| b.copy_from_slice(b"def")) && !queue.room());
-        assert!(!queue.push(1, |_| ()) && queue.poll_room(&mut cx).is_pending());
+        assert!(!queue.push(0, |_| ()) && queue.poll_room(&mut cx).is_pending());
         queue.push_over(0, |_| ());
         assert_eq!(queue.poll_take(&mut cx, &mut taken), Poll::Ready(Taken::Packets));
         assert!(queue.poll_room(&mut cx).is_ready());

@@ -10,12 +10,16 @@ use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, TcpControl, TcpPacket};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::forward::{Arrival, Forward};
+use crate::fragments::Fragments;
 use crate::link::Link;
 use crate::packet::{self, Inbound, Key, Outbound, Quote};
 use crate::{GATEWAY, RESOLVER, dhcp, dns, tcp, udp};
 
 /// The lowest port that who comes from outside seems to come from: those below are for who may be trusted.
 const CALLERS: u16 = 1024;
+/// Largest packet that asks for a connection, and largest question to the resolver by datagram: both are kept for a while.
+const LARGEST_SYN: usize = 1500;
+const LARGEST_QUERY: usize = 4096;
 /// The port of the resolver.
 const DNS: u16 = 53;
 
@@ -27,6 +31,7 @@ pub(crate) struct Switch {
     udp: HashMap<Key, Entry<udp::Flow>>,
     owners: HashMap<tokio::task::Id, (Protocol, Key)>,
     tasks: JoinSet<()>,
+    fragments: Fragments,
     /// The port that the last connection from outside seemed to come from.
     caller: u16,
 }
@@ -60,7 +65,16 @@ impl Switch {
     pub(crate) fn new(link: Arc<Link>) -> Self {
         let network = Arc::clone(&link.policy.borrow());
         let (tcp, udp, owners) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { link, network, tcp, udp, owners, tasks: JoinSet::new(), caller: CALLERS }
+        Self {
+            link,
+            network,
+            tcp,
+            udp,
+            owners,
+            tasks: JoinSet::new(),
+            fragments: Fragments::default(),
+            caller: CALLERS,
+        }
     }
 
     /// Waits for a flow to end, and forgets it. Never ends while there is none.
@@ -130,9 +144,28 @@ impl Switch {
     pub(crate) fn frame(&mut self, frame: &[u8]) {
         let Some((sender, inbound)) = packet::parse(frame) else { return };
         self.link.wire.learn(sender);
+        let Inbound::Piece(piece) = inbound else { return self.packet(inbound) };
+        let whole = self.fragments.add(&piece, Instant::now());
+        if let Some(inbound) = whole.as_deref().and_then(packet::ipv4) {
+            self.packet(inbound);
+        }
+    }
+
+    /// Whether something waits that has to be forgotten some time.
+    pub(crate) fn waits(&self) -> bool {
+        !self.fragments.is_empty()
+    }
+
+    /// Forgets what has waited for too long.
+    pub(crate) fn expire(&mut self) {
+        self.fragments.expire(Instant::now());
+    }
+
+    fn packet(&mut self, inbound: Inbound<'_>) {
         match inbound {
             Inbound::Arp { wanted, sender } => self.link.wire.send_arp(ArpOperation::Reply, wanted, sender),
-            Inbound::Announced => {}
+            // What was put together is no piece.
+            Inbound::Announced | Inbound::Piece(_) => {}
             Inbound::Dhcp { message } => {
                 if let Some(answer) = dhcp::answer(message) {
                     self.link.wire.send(&Outbound::dhcp(&answer));
@@ -155,6 +188,9 @@ impl Switch {
             return;
         }
         let Some(header) = packet::segment(key, segment) else { return };
+        if packet.len() > LARGEST_SYN && header.control == TcpControl::Syn {
+            return;
+        }
         let reset = || Outbound::reset(key, &header).iter().for_each(|reset| self.link.wire.send(reset));
         if header.control != TcpControl::Syn || header.ack_number.is_some() {
             return reset();
@@ -187,7 +223,7 @@ impl Switch {
         if let Some(entry) = self.udp.get(&key)
             && !entry.task.is_finished()
         {
-            entry.flow.send(payload);
+            entry.flow.send(payload, &self.link.datagrams);
             return;
         }
         match self.route(key.to) {
@@ -212,7 +248,7 @@ impl Switch {
         let Some(socket) = self.link.socket() else { return };
         let (flow, datagrams) = udp::Flow::new();
         let flow = Arc::new(flow);
-        flow.send(payload);
+        flow.send(payload, &self.link.datagrams);
         let running = udp::run(Arc::clone(&flow), datagrams, Arc::clone(&self.link), key, to);
         let task = self.tasks.spawn(async move {
             running.await;
@@ -223,6 +259,9 @@ impl Switch {
     }
 
     fn query(&mut self, key: Key, payload: &[u8]) {
+        if payload.len() > LARGEST_QUERY {
+            return;
+        }
         let Ok(permit) = Arc::clone(&self.link.queries).try_acquire_owned() else { return };
         let Some(socket) = self.link.socket() else { return };
         let (link, query) = (Arc::clone(&self.link), payload.to_vec());

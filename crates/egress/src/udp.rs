@@ -14,28 +14,33 @@ use tokio::time::Instant;
 
 use crate::link::Link;
 use crate::packet::{Key, MAX_DATAGRAM, Outbound, Quote};
+use crate::pool::{Claim, Pool};
 
 /// Datagrams that wait for the outside; more are dropped.
 const WAITING: usize = 64;
 
+/// A datagram that waits, and its bytes of all that may.
+type Datagram = (Vec<u8>, Claim);
+
 /// The guest's end of a flow.
 pub(crate) struct Flow {
-    datagrams: mpsc::Sender<Vec<u8>>,
+    datagrams: mpsc::Sender<Datagram>,
     born: Instant,
     last: AtomicU64,
 }
 
 impl Flow {
     /// A flow, and the datagrams that are sent over it.
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Vec<u8>>) {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Datagram>) {
         let (datagrams, receiver) = mpsc::channel(WAITING);
         (Self { datagrams, born: Instant::now(), last: AtomicU64::new(0) }, receiver)
     }
 
     /// Sends a datagram, or drops it where the outside does not keep up.
-    pub(crate) fn send(&self, payload: &[u8]) {
+    pub(crate) fn send(&self, payload: &[u8], waiting: &Arc<Pool>) {
         self.touch();
-        if self.datagrams.try_send(payload.to_vec()).is_err() {
+        let sent = waiting.claim(payload.len(), 0).map(|claim| self.datagrams.try_send((payload.to_vec(), claim)));
+        if !matches!(sent, Some(Ok(()))) {
             tracing::trace!("a datagram is dropped: the outside does not keep up");
         }
     }
@@ -54,7 +59,7 @@ impl Flow {
 /// Carries a flow until nobody has used it for a while.
 pub(crate) async fn run(
     flow: Arc<Flow>,
-    mut datagrams: mpsc::Receiver<Vec<u8>>,
+    mut datagrams: mpsc::Receiver<Datagram>,
     link: Arc<Link>,
     key: Key,
     to: SocketAddrV4,
@@ -67,7 +72,7 @@ pub(crate) async fn run(
         let idle = tokio::time::sleep_until(flow.last() + link.config.limits.udp_idle);
         let passed = tokio::select! {
             datagram = datagrams.recv() => match datagram {
-                Some(datagram) => socket.send(&datagram).await.map(|_| ()),
+                Some((datagram, _claim)) => socket.send(&datagram).await.map(|_| ()),
                 None => return,
             },
             ready = socket.ready(Interest::READABLE | Interest::ERROR) => match ready {
@@ -88,13 +93,13 @@ pub(crate) async fn run(
     }
 }
 
-/// Hands one datagram of the outside to the guest. What the link does not carry is dropped.
+/// Hands one datagram of the outside to the guest.
 fn receive(flow: &Flow, socket: &UdpSocket, link: &Link, key: Key) -> io::Result<()> {
-    let mut buffer = [0; MAX_DATAGRAM + 1];
-    match socket.try_recv(&mut buffer) {
-        Ok(len) => {
+    let mut buffer = Vec::with_capacity(MAX_DATAGRAM + 1);
+    match socket.try_recv_buf(&mut buffer) {
+        Ok(_) => {
             flow.touch();
-            link.wire.send(&Outbound::datagram(key, buffer.get(..len).unwrap_or_default()));
+            link.wire.send(&Outbound::datagram(key, &buffer));
             Ok(())
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use crate::counters::Counters;
+use crate::fragments;
 use crate::packet::{ETHERNET, Outbound, hardware};
 use crate::queue::{Queue, Taken};
 
@@ -20,6 +21,8 @@ const CAPACITY: usize = 256 * 1024;
 const EVERYBODY: u64 = 0xffff_ffff_ffff;
 /// Between two questions for the guest's link address.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
+/// Largest packet that every guest takes.
+const SMALL: usize = 1500;
 /// Bytes of an ARP packet.
 const ARP: usize = 28;
 
@@ -29,12 +32,15 @@ pub(crate) struct Wire {
     guest: AtomicU64,
     /// Told when the guest's address becomes known.
     found: Notify,
+    /// The number of the next packet that is cut.
+    ident: AtomicU16,
     counters: Arc<Counters>,
 }
 
 impl Wire {
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
-        Self { queue: Queue::new(CAPACITY), guest: AtomicU64::new(EVERYBODY), found: Notify::new(), counters }
+        let (queue, guest) = (Queue::new(CAPACITY), AtomicU64::new(EVERYBODY));
+        Self { queue, guest, found: Notify::new(), ident: AtomicU16::new(0), counters }
     }
 
     /// Learns the guest's link address.
@@ -58,12 +64,22 @@ impl Wire {
         }
     }
 
-    /// Sends a packet, or drops it where the guest does not keep up or the link does not carry its size.
+    /// Sends a packet, or drops it where the guest does not keep up. Every guest takes packets of 1,500 bytes; larger ones
+    /// are cut, because nobody knows what this one takes.
     pub(crate) fn send(&self, packet: &Outbound<'_>) {
         let Some(len) = packet.len() else { return };
-        let sent =
-            self.queue.push(ETHERNET + len, |frame| self.fill(frame, EthernetProtocol::Ipv4, |b| packet.emit(b)));
-        if sent {
+        if len <= SMALL {
+            return self.send_whole(len, |buffer| packet.emit(buffer));
+        }
+        let mut whole = vec![0; len];
+        packet.emit(&mut whole);
+        for piece in fragments::cut(&whole, self.ident.fetch_add(1, Ordering::Relaxed), SMALL) {
+            self.send_whole(piece.len(), |buffer| buffer.copy_from_slice(&piece));
+        }
+    }
+
+    fn send_whole(&self, len: usize, emit: impl FnOnce(&mut [u8])) {
+        if self.queue.push(ETHERNET + len, |frame| self.fill(frame, EthernetProtocol::Ipv4, emit)) {
             self.counters.received(ETHERNET + len);
         }
     }

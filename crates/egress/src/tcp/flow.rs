@@ -36,7 +36,7 @@ impl Room {
     }
 }
 
-/// Bytes of packets that wait for a flow. More than its window, so that a guest that respects it loses nothing.
+/// Bytes of packets that wait for a flow, of whatever size. More than its window, so that a guest that respects it loses nothing.
 const fn inbox(window: usize) -> usize {
     window + window / 2
 }

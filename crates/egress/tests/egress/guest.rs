@@ -54,21 +54,16 @@ pub struct Guest {
     pub calls: BTreeSet<(SocketAddrV4, u16)>,
 }
 
-#[derive(Default)]
 struct Card {
     received: VecDeque<Vec<u8>>,
     sent: Vec<u8>,
+    mtu: usize,
 }
 
 impl Guest {
     pub fn new(stream: UnixStream) -> Self {
-        let mut card = Card::default();
-        let mut config = Config::new(HardwareAddress::Ethernet(MAC));
-        config.random_seed = 7;
-        let mut interface = Interface::new(config, &mut card, Instant::now().into());
-        interface
-            .update_ip_addrs(|list| list.push(IpCidr::new(berth_egress::GUEST.into(), berth_egress::PREFIX)).unwrap());
-        interface.routes_mut().add_default_ipv4_route(berth_egress::GATEWAY).unwrap();
+        let mut card = Card { received: VecDeque::new(), sent: Vec::new(), mtu: 1500 };
+        let interface = interface(&mut card);
         let sockets = SocketSet::new(Vec::new());
         Self {
             sockets,
@@ -83,6 +78,12 @@ impl Guest {
             deaf: false,
             calls: BTreeSet::new(),
         }
+    }
+
+    /// Takes packets of another size from now on.
+    pub fn set_mtu(&mut self, mtu: usize) {
+        self.card.mtu = mtu;
+        self.interface = interface(&mut self.card);
     }
 
     /// Lets the guest live until something is so.
@@ -322,6 +323,15 @@ impl Guest {
     }
 }
 
+fn interface(card: &mut Card) -> Interface {
+    let mut config = Config::new(HardwareAddress::Ethernet(MAC));
+    config.random_seed = 7;
+    let mut interface = Interface::new(config, card, Instant::now().into());
+    interface.update_ip_addrs(|list| list.push(IpCidr::new(berth_egress::GUEST.into(), berth_egress::PREFIX)).unwrap());
+    interface.routes_mut().add_default_ipv4_route(berth_egress::GATEWAY).unwrap();
+    interface
+}
+
 fn call(frame: &[u8]) -> Option<(SocketAddrV4, u16)> {
     let frame = EthernetFrame::new_checked(frame).ok()?;
     let ip = (frame.ethertype() == EthernetProtocol::Ipv4).then(|| Ipv4Packet::new_checked(frame.payload()).ok())??;
@@ -380,7 +390,7 @@ impl Device for Card {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = 1514;
+        capabilities.max_transmission_unit = 14 + self.mtu;
         capabilities
     }
 }

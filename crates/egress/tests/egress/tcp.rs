@@ -70,6 +70,28 @@ fn twenty_megabytes_come_in_whole() {
 }
 
 #[test]
+fn a_guest_that_takes_large_packets_gets_and_sends_them() {
+    const COUNT: usize = 4 << 20;
+    let (world, mut guest) = World::new();
+    world.servers.tcp(SERVER, server(|mut stream| stream.write_all(&noise(COUNT)).unwrap()));
+    guest.set_mtu(berth_egress::MTU);
+    let handle = guest.connected(SERVER);
+    assert!(guest.receive_all(handle) == noise(COUNT));
+    assert!(guest.frames < COUNT / 8192, "{} frames", guest.frames);
+
+    let count = server(|mut stream| {
+        let mut request = Vec::new();
+        stream.read_to_end(&mut request).unwrap();
+        stream.write_all(&Sha256::digest(&request)).unwrap();
+    });
+    world.servers.tcp(SERVER, count);
+    let handle = guest.connected(SERVER);
+    guest.send(handle, &noise(COUNT));
+    guest.tcp(handle).close();
+    assert_eq!(guest.receive_all(handle), Sha256::digest(noise(COUNT)).to_vec());
+}
+
+#[test]
 fn the_guest_may_end_first() {
     let (world, mut guest) = World::new();
     let answer = server(|mut stream| {

@@ -39,13 +39,29 @@ fn datagrams_go_and_come() {
     guest.datagram(two, SERVER, b"");
     assert_eq!(guest.receive_datagram(one), b"one");
     assert_eq!(guest.receive_datagram(two), b"");
-    let largest = vec![7; 1472];
+    for whole in [1472, 1473, 4000] {
+        let bytes = crate::tcp::noise(whole);
+        guest.datagram(one, SERVER, &bytes);
+        assert_eq!(guest.receive_datagram(one), bytes, "{whole}");
+    }
+    guest.set_mtu(berth_egress::MTU);
+    let largest = crate::tcp::noise(berth_egress::MTU - 28);
     guest.datagram(one, SERVER, &largest);
     assert_eq!(guest.receive_datagram(one), largest);
 }
 
 #[test]
-fn a_datagram_the_link_does_not_carry_is_dropped() {
+fn what_waits_for_the_outside_is_bounded() {
+    let (world, mut guest) = World::with(network("allow", &[], &[]), |config| config.limits.datagrams = 100);
+    world.servers.udp(SERVER, echo());
+    let handle = guest.datagrams();
+    guest.datagram(handle, SERVER, &[1; 101]);
+    guest.datagram(handle, SERVER, &[2; 100]);
+    assert_eq!(guest.receive_datagram(handle), [2; 100]);
+}
+
+#[test]
+fn a_datagram_comes_in_pieces_that_every_guest_takes() {
     let (world, mut guest) = World::new();
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     // The guest goes on while it is looked for.
@@ -54,9 +70,14 @@ fn a_datagram_the_link_does_not_carry_is_dropped() {
     let handle = guest.datagrams();
     guest.datagram(handle, SERVER, b"answer me at length");
     let (_, from) = guest.until("the question", |_| socket.recv_from(&mut [0; 64]).ok());
-    socket.send_to(&[1; 1473], from).unwrap();
-    socket.send_to(&[2; 1472], from).unwrap();
-    assert_eq!(guest.receive_datagram(handle), [2; 1472]);
+    let frames = guest.frames;
+    socket.send_to(&[1; 1472], from).unwrap();
+    assert_eq!(guest.receive_datagram(handle), [1; 1472]);
+    assert_eq!(guest.frames, frames + 1);
+    let longest = crate::tcp::noise(65_507);
+    socket.send_to(&longest, from).unwrap();
+    assert_eq!(guest.receive_datagram(handle), longest);
+    assert_eq!(guest.frames, frames + 1 + 45);
 }
 
 #[test]

@@ -1,0 +1,167 @@
+//! Packets in pieces: those of the guest are put together, and what a small link does not carry is cut. Pure.
+//!
+//! Pieces that overlap are of a sender who means harm: such a packet is dropped as a whole, as IPv6 demands (RFC 5722).
+//! What waits for its missing pieces is bounded in packets, pieces, bytes and age; the oldest gives way.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{IpAddress, IpProtocol, IpRepr, Ipv4Packet};
+
+/// Packets that wait for pieces.
+const PACKETS: usize = 16;
+/// Pieces of a packet: twice as many as the largest one has on an Ethernet.
+const PIECES: usize = 96;
+/// Bytes that wait for pieces.
+const BYTES: usize = 256 * 1024;
+/// How long pieces wait for the others, as Linux has it.
+const AGE: Duration = Duration::from_secs(30);
+/// Largest packet there is.
+const LARGEST: usize = 65_535;
+/// Bytes of an IPv4 header without options.
+const IPV4: usize = 20;
+/// Hop limit of a packet that was put together.
+const HOPS: u8 = 64;
+
+/// Which packet a piece is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Id {
+    pub(crate) from: IpAddress,
+    pub(crate) to: IpAddress,
+    pub(crate) protocol: IpProtocol,
+    pub(crate) ident: u32,
+}
+
+/// A piece of a packet: so many bytes of its payload, from here on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    pub(crate) id: Id,
+    pub(crate) offset: usize,
+    pub(crate) last: bool,
+    pub(crate) data: &'a [u8],
+}
+
+/// The packets that wait for pieces, the oldest first.
+#[derive(Default)]
+pub(crate) struct Fragments {
+    waiting: Vec<Waiting>,
+}
+
+struct Waiting {
+    id: Id,
+    born: Instant,
+    /// Room for a header, and the payload as far as it is known.
+    bytes: Vec<u8>,
+    pieces: Vec<Range<usize>>,
+    /// Where the payload ends, once that is known.
+    end: Option<usize>,
+}
+
+impl Fragments {
+    /// Takes a piece; the packet, if it was the last one missing.
+    pub(crate) fn add(&mut self, piece: &Piece<'_>, now: Instant) -> Option<Vec<u8>> {
+        self.expire(now);
+        let mut packet = match self.waiting.iter().position(|waiting| waiting.id == piece.id) {
+            Some(index) => self.waiting.remove(index),
+            None => Waiting::new(piece.id, now),
+        };
+        // A packet of which a piece is wrong is gone with it.
+        if !packet.add(piece) {
+            return None;
+        }
+        if packet.is_whole() {
+            return Some(packet.finish());
+        }
+        let at = self.waiting.partition_point(|waiting| waiting.born <= packet.born);
+        self.waiting.insert(at, packet);
+        while self.waiting.len() > PACKETS || self.bytes() > BYTES {
+            self.waiting.remove(0);
+        }
+        None
+    }
+
+    /// Forgets what has waited for too long.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        self.waiting.retain(|waiting| now.duration_since(waiting.born) < AGE);
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    fn bytes(&self) -> usize {
+        self.waiting.iter().map(|waiting| waiting.bytes.capacity()).sum()
+    }
+}
+
+impl Waiting {
+    const fn new(id: Id, born: Instant) -> Self {
+        Self { id, born, bytes: Vec::new(), pieces: Vec::new(), end: None }
+    }
+
+    /// Takes a piece, unless it contradicts the others.
+    fn add(&mut self, piece: &Piece<'_>) -> bool {
+        let header = self.header();
+        let range = piece.offset..piece.offset + piece.data.len();
+        let complete = piece.last || (range.len().is_multiple_of(8) && !range.is_empty());
+        let overlaps = self.pieces.iter().any(|other| range.start < other.end && other.start < range.end);
+        let beyond = self.end.is_some_and(|end| piece.last || range.end > end)
+            || (piece.last && self.pieces.iter().any(|other| other.end > range.end));
+        if !complete || overlaps || beyond || header + range.end > LARGEST || self.pieces.len() >= PIECES {
+            return false;
+        }
+        if piece.last {
+            self.end = Some(range.end);
+        }
+        if self.bytes.len() < header + range.end {
+            self.bytes.resize(header + range.end, 0);
+        }
+        self.bytes[header + range.start..header + range.end].copy_from_slice(piece.data);
+        self.pieces.push(range);
+        true
+    }
+
+    /// Whether all pieces are there: they do not overlap, so that their sum tells.
+    fn is_whole(&self) -> bool {
+        self.end == Some(self.pieces.iter().map(ExactSizeIterator::len).sum())
+    }
+
+    /// The packet, as if it had come in one piece.
+    fn finish(mut self) -> Vec<u8> {
+        let header = self.repr(self.bytes.len() - self.header());
+        header.emit(&mut self.bytes[..], &ChecksumCapabilities::default());
+        self.bytes
+    }
+
+    fn header(&self) -> usize {
+        self.repr(0).header_len()
+    }
+
+    fn repr(&self, len: usize) -> IpRepr {
+        IpRepr::new(self.id.from, self.id.to, self.id.protocol, len, HOPS)
+    }
+}
+
+/// Cuts an IPv4 packet without options into packets of at most `most` bytes, which bear a number of its own.
+pub(crate) fn cut(packet: &[u8], ident: u16, most: usize) -> impl Iterator<Item = Vec<u8>> {
+    let (header, payload) = packet.split_at(IPV4.min(packet.len()));
+    let step = (most - IPV4) / 8 * 8;
+    payload.chunks(step).enumerate().map(move |(index, data)| {
+        let mut piece = [header, data].concat();
+        let offset = index * step;
+        let mut ip = Ipv4Packet::new_unchecked(&mut piece[..]);
+        ip.set_total_len(u16::try_from(IPV4 + data.len()).unwrap_or(u16::MAX));
+        ip.set_ident(ident);
+        ip.set_dont_frag(false);
+        ip.set_more_frags(offset + data.len() < payload.len());
+        ip.set_frag_offset(u16::try_from(offset).unwrap_or(u16::MAX));
+        ip.fill_checksum();
+        piece
+    })
+}
+
+#[cfg(test)]
+#[path = "fragments_tests.rs"]
+mod tests;

@@ -1,0 +1,134 @@
+use proptest::prelude::*;
+use smoltcp::wire::Ipv4Address;
+
+use super::*;
+
+fn id(ident: u32) -> Id {
+    let address = |last| IpAddress::Ipv4(Ipv4Address::new(10, 0, 2, last));
+    Id { from: address(15), to: address(2), protocol: IpProtocol::Udp, ident }
+}
+
+/// A piece of the payload in which each byte tells where it is.
+fn piece(ident: u32, range: Range<usize>, last: bool) -> (Range<usize>, Piece<'static>) {
+    static BYTES: [u8; 65_536] = {
+        let mut bytes = [0; 65_536];
+        let mut at = 0;
+        while at < bytes.len() {
+            bytes[at] = at.to_le_bytes()[0] ^ at.to_le_bytes()[1];
+            at += 1;
+        }
+        bytes
+    };
+    (range.clone(), Piece { id: id(ident), offset: range.start, last, data: &BYTES[range] })
+}
+
+/// What becomes of pieces, one after the other.
+fn assemble(pieces: &[(Range<usize>, bool)]) -> Option<Vec<u8>> {
+    let (mut fragments, now) = (Fragments::default(), Instant::now());
+    let mut whole = pieces.iter().filter_map(|(range, last)| fragments.add(&piece(1, range.clone(), *last).1, now));
+    whole.next()
+}
+
+#[test]
+fn pieces_in_any_order_are_a_packet() {
+    let (a, b, c) = ((0..16, false), (16..24, false), (24..29, true));
+    for order in [[&a, &b, &c], [&c, &b, &a], [&b, &c, &a], [&c, &a, &b]] {
+        let packet = assemble(&order.map(Clone::clone)).unwrap();
+        let ip = Ipv4Packet::new_checked(&packet[..]).unwrap();
+        assert!(ip.verify_checksum() && !ip.more_frags() && ip.frag_offset() == 0);
+        assert_eq!((ip.next_header(), ip.payload()), (IpProtocol::Udp, piece(1, 0..29, true).1.data));
+    }
+    assert_eq!(assemble(&[a, c]), None, "one is missing");
+}
+
+#[test]
+fn pieces_that_contradict_each_other_are_dropped() {
+    for bad in [
+        vec![(0..16, false), (8..24, false), (24..25, true), (16..24, false)],
+        vec![(0..16, false), (0..16, false), (16..20, true)],
+        vec![(0..16, false), (0..8, true), (8..16, true)],
+        vec![(16..24, true), (24..32, false), (0..16, false)],
+        vec![(0..15, false), (15..20, true)],
+        vec![(0..8, false), (8..8, false), (8..16, true)],
+        vec![(16..24, true), (16..24, true), (0..16, false)],
+    ] {
+        assert_eq!(assemble(&bad), None, "{bad:?}");
+    }
+    let end = LARGEST - IPV4;
+    assert_eq!(assemble(&[(8..end, true), (0..8, false)]).unwrap().len(), LARGEST);
+    assert_eq!(assemble(&[(8..end + 1, true), (0..8, false)]), None, "larger than a packet can be");
+}
+
+#[test]
+fn what_waits_is_bounded() {
+    let now = Instant::now();
+    let mut fragments = Fragments::default();
+    let first = |fragments: &mut Fragments, ident, len, now| fragments.add(&piece(ident, 0..len, false).1, now);
+    let ends =
+        |fragments: &mut Fragments, ident, at, now| fragments.add(&piece(ident, at..at + 1, true).1, now).is_some();
+    let packets = u32::try_from(PACKETS).unwrap();
+    for ident in 0..=packets {
+        first(&mut fragments, ident, 8, now);
+    }
+    assert!(
+        !ends(&mut fragments, 0, 8, now) && ends(&mut fragments, 2, 8, now) && ends(&mut fragments, packets, 8, now)
+    );
+
+    let mut fragments = Fragments::default();
+    for ident in 0..5 {
+        first(&mut fragments, ident, 64_000, now);
+    }
+    assert!(fragments.bytes() <= BYTES);
+    assert!(!ends(&mut fragments, 0, 64_000, now) && ends(&mut fragments, 4, 64_000, now));
+
+    let mut fragments = Fragments::default();
+    first(&mut fragments, 1, 8, now);
+    let soon = (now + AGE).checked_sub(Duration::from_secs(1)).unwrap();
+    first(&mut fragments, 2, 8, soon);
+    assert!(!ends(&mut fragments, 1, 8, now + AGE) && ends(&mut fragments, 2, 8, now + AGE));
+    fragments.expire(now + 2 * AGE);
+    assert!(fragments.is_empty());
+
+    let mut fragments = Fragments::default();
+    let pieces =
+        |count: usize| (0..count).map(|index| (index * 8..index * 8 + 8, index + 1 == count)).collect::<Vec<_>>();
+    assert!(assemble(&pieces(PIECES)).is_some() && assemble(&pieces(PIECES + 1)).is_none());
+    first(&mut fragments, 1, 8, now);
+    assert!(!fragments.is_empty());
+}
+
+proptest! {
+    #[test]
+    fn what_is_cut_is_put_together_again(len in 1_usize..LARGEST - IPV4, most in 576_usize..1501, from in any::<prop::sample::Index>()) {
+        let payload = piece(0, 0..len, true).1.data;
+        let mut packet = vec![0; IPV4 + len];
+        let Id { from: source, to, protocol, .. } = id(0);
+        IpRepr::new(source, to, protocol, len, HOPS).emit(&mut packet[..], &ChecksumCapabilities::default());
+        packet[IPV4..].copy_from_slice(payload);
+        let mut pieces: Vec<Vec<u8>> = cut(&packet, 7, most).collect();
+        prop_assume!(pieces.len() <= PIECES);
+        prop_assert!(pieces.iter().all(|piece| piece.len() <= most));
+        let middle = from.index(pieces.len());
+        pieces.rotate_left(middle);
+        let (mut fragments, now, mut whole) = (Fragments::default(), Instant::now(), None);
+        for piece in &pieces {
+            let ip = Ipv4Packet::new_checked(&piece[..]).unwrap();
+            prop_assert!(whole.is_none() && ip.verify_checksum() && ip.ident() == 7);
+            let (offset, last) = (usize::from(ip.frag_offset()), !ip.more_frags());
+            whole = fragments.add(&Piece { id: id(7), offset, last, data: ip.payload() }, now);
+        }
+        prop_assert_eq!(&whole.unwrap()[IPV4..], payload);
+    }
+
+    #[test]
+    fn any_pieces_are_taken_within_bounds(
+        pieces in prop::collection::vec((0_u32..30, 0_usize..8192, 0_usize..3000, any::<bool>()), 0..200),
+    ) {
+        let (mut fragments, now) = (Fragments::default(), Instant::now());
+        for (ident, offset, len, last) in pieces {
+            let (offset, data) = (offset * 8, piece(0, 0..len, last).1.data);
+            fragments.add(&Piece { id: id(ident), offset, last, data }, now);
+            prop_assert!(fragments.waiting.len() <= PACKETS && fragments.bytes() <= BYTES);
+        }
+    }
+}
