@@ -68,7 +68,7 @@ pub struct Limits {
     pub buffers: usize,
     /// Bytes of datagrams that wait for the outside; more are dropped.
     pub datagrams: usize,
-    /// UDP flows; the one idle longest gives way.
+    /// UDP flows that the guest has begun, and as many that others have; of these, the one idle longest gives way.
     pub udp_flows: usize,
     /// Questions to the resolver under way; more are dropped.
     pub queries: usize,

@@ -86,7 +86,7 @@ async fn serve(
                 let newest = Arc::clone(&newest.borrow_and_update());
                 forwards.set(&newest).iter().for_each(|gone| switch.close(gone));
             }
-            arrival = forwards.arrival() => switch.admit(arrival),
+            (caller, arrival) = forwards.arrival() => switch.arrive(caller, arrival),
             read = read.read(frames.space()) => {
                 let count = read?;
                 quiet = false;

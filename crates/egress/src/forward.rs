@@ -1,10 +1,12 @@
 //! Forwards: ports of the outside that lead to ports of the guest.
 //!
 //! The caller binds the sockets, since only it knows what is free; a link accepts on them as long as a guest is
-//! attached. Each forward has a task that waits for somebody to come, and waits no more while as many as
-//! [`Limits::forward_half_open`](crate::Limits::forward_half_open) wait for the guest: the rest stays in the queue of
-//! the kernel, which is bounded, too.
+//! attached. Each forward has a task that waits for somebody to come. It accepts no connection while as many as
+//! [`Limits::forward_half_open`](crate::Limits::forward_half_open) wait for the guest, and takes no datagram while the
+//! link has others to look at: the rest stays in the queue of the kernel, which is bounded, too.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +14,16 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Connections that were accepted and that the link has not looked at yet.
+use crate::outside::Connection;
+
+/// The way of arrivals to the link.
+type Sender = mpsc::Sender<(Caller, Arrival)>;
+
+/// Arrivals that the link has not looked at yet.
 const ARRIVALS: usize = 16;
-/// How long a forward rests whose socket does not accept, because the process has no files left.
+/// Bytes of the largest datagram, and one more.
+const LARGEST: usize = 65_536;
+/// How long a forward rests whose socket takes nobody, because the process has no files left.
 const REST: Duration = Duration::from_millis(200);
 
 /// A port of the outside that leads to one of the guest. It is the same forward as long as it is the same `Arc`.
@@ -35,20 +44,25 @@ pub enum ForwardSocket {
     Udp(UdpSocket),
 }
 
-/// Somebody who has come.
-pub(crate) struct Arrival {
+/// Who has come, by a forward, from somewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
     pub(crate) forward: Arc<Forward>,
-    pub(crate) stream: TcpStream,
-    /// Given back once the guest has accepted.
-    pub(crate) permit: OwnedSemaphorePermit,
+    pub(crate) from: SocketAddr,
 }
 
-impl Arrival {
-    /// Tells the outside at once that nothing comes of it.
-    pub(crate) fn refuse(self, why: &str) {
-        tracing::debug!(guest_port = self.forward.guest_port, why, "a connection to the guest is refused");
-        crate::outside::Connection::abort(&mut { self.stream });
+impl PartialEq for Caller {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.forward, &other.forward) && self.from == other.from
     }
+}
+
+/// What they have come with.
+pub(crate) enum Arrival {
+    /// A connection, and a permit that is given back once the guest has accepted.
+    Connection(TcpStream, OwnedSemaphorePermit),
+    /// A datagram.
+    Datagram(Vec<u8>),
 }
 
 /// The forwards of one link. Dropping them ends their tasks.
@@ -56,8 +70,8 @@ pub(crate) struct Forwards {
     half_open: usize,
     open: Vec<(Arc<Forward>, AbortHandle)>,
     tasks: JoinSet<()>,
-    sender: mpsc::Sender<Arrival>,
-    arrivals: mpsc::Receiver<Arrival>,
+    sender: Sender,
+    arrivals: mpsc::Receiver<(Caller, Arrival)>,
 }
 
 impl Forwards {
@@ -75,8 +89,7 @@ impl Forwards {
         self.open = stay;
         for forward in newest {
             if !self.has(forward) {
-                let half_open = Arc::new(Semaphore::new(self.half_open));
-                let task = self.tasks.spawn(accept(Arc::clone(forward), half_open, self.sender.clone()));
+                let task = self.tasks.spawn(run(Arc::clone(forward), self.half_open, self.sender.clone()));
                 self.open.push((Arc::clone(forward), task));
             }
         }
@@ -88,12 +101,13 @@ impl Forwards {
         gone.into_iter().map(end).collect()
     }
 
-    /// Waits for somebody to come over a forward that is still there.
-    pub(crate) async fn arrival(&mut self) -> Arrival {
+    /// Waits for somebody to come by a forward that is still there.
+    pub(crate) async fn arrival(&mut self) -> (Caller, Arrival) {
         loop {
             match self.arrivals.recv().await {
-                Some(arrival) if self.has(&arrival.forward) => return arrival,
-                Some(arrival) => arrival.refuse("the forward is gone"),
+                Some((caller, arrival)) if self.has(&caller.forward) => return (caller, arrival),
+                Some((_, Arrival::Connection(stream, _))) => refuse(stream, "the forward is gone"),
+                Some(_) => {}
                 None => std::future::pending().await,
             }
         }
@@ -104,22 +118,63 @@ impl Forwards {
     }
 }
 
-/// Accepts for a forward, as long as the guest answers.
-async fn accept(forward: Arc<Forward>, half_open: Arc<Semaphore>, arrivals: mpsc::Sender<Arrival>) {
-    let ForwardSocket::Tcp(listener) = &forward.socket else { return };
+/// Tells the outside at once that nothing comes of a connection.
+pub(crate) fn refuse(mut stream: TcpStream, why: &str) {
+    tracing::debug!(why, "a connection to the guest is refused");
+    stream.abort();
+}
+
+async fn run(forward: Arc<Forward>, half_open: usize, arrivals: Sender) {
+    match &forward.socket {
+        ForwardSocket::Tcp(listener) => accept(&forward, listener, Arc::new(Semaphore::new(half_open)), arrivals).await,
+        ForwardSocket::Udp(socket) => receive(&forward, socket, arrivals).await,
+    }
+}
+
+/// Accepts as long as the guest does.
+async fn accept(forward: &Arc<Forward>, listener: &TcpListener, half_open: Arc<Semaphore>, arrivals: Sender) {
     while let Ok(permit) = Arc::clone(&half_open).acquire_owned().await {
-        let stream = loop {
+        let (stream, from) = loop {
             match listener.accept().await {
-                Ok((stream, _)) => break stream,
-                Err(error) => {
-                    tracing::debug!(guest_port = forward.guest_port, %error, "a forward does not accept");
-                    tokio::time::sleep(REST).await;
-                }
+                Ok(accepted) => break accepted,
+                Err(error) => rest(forward, &error).await,
             }
         };
-        let arrival = Arrival { forward: Arc::clone(&forward), stream, permit };
-        if arrivals.send(arrival).await.is_err() {
+        let caller = Caller { forward: Arc::clone(forward), from };
+        if arrivals.send((caller, Arrival::Connection(stream, permit))).await.is_err() {
             return;
         }
     }
+}
+
+/// Takes datagrams as fast as the link does.
+async fn receive(forward: &Arc<Forward>, socket: &UdpSocket, arrivals: Sender) {
+    loop {
+        let mut bytes = Vec::new();
+        let received = match socket.readable().await {
+            Ok(()) => {
+                bytes.reserve_exact(LARGEST);
+                socket.try_recv_buf_from(&mut bytes)
+            }
+            Err(error) => Err(error),
+        };
+        let from = match received {
+            Ok((_, from)) => from,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => {
+                rest(forward, &error).await;
+                continue;
+            }
+        };
+        bytes.shrink_to_fit();
+        let caller = Caller { forward: Arc::clone(forward), from };
+        if arrivals.send((caller, Arrival::Datagram(bytes))).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn rest(forward: &Forward, error: &io::Error) {
+    tracing::debug!(guest_port = forward.guest_port, %error, "a forward takes nobody");
+    tokio::time::sleep(REST).await;
 }

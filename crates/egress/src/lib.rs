@@ -11,7 +11,7 @@
 //!                             ▲               ├─ TCP ─► decide ─► connect ─► flow (smoltcp) ◄─► TcpStream
 //!                             │               ├─ UDP ─► decide ─────────► flow ◄────────────► UdpSocket
 //!                             │               ├─ DNS ─► resolves ──────► the platform's resolvers
-//!                    wire ◄───┴── packets ────┴─ call ◄─ room? ◄─ accept ◄─ forwards ◄─── who comes from outside
+//!                    wire ◄───┴── packets ────┴─ call ◄─ room? ◄─ forwards ◄───────────── who comes from outside
 //! ```
 //!
 //! Packets have up to [`MTU`] bytes, if the guest wants that: segments go to it as large as it says that it takes them, and
@@ -26,8 +26,7 @@
 //! that one sandbox cannot keep the others, or the service, from theirs. A link without connections has no timer and is
 //! woken by nothing.
 //!
-//! Not carried: IPv6, ICMP but for echo to the gateway,
-//! datagrams that come in by a forward.
+//! Not carried: IPv6, ICMP but for echo to the gateway.
 
 mod config;
 mod counters;

@@ -9,19 +9,19 @@ use berth_domain::sandbox::network::{Destination, Network, Verdict};
 use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, TcpControl, TcpPacket};
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::forward::{Arrival, Forward};
+use crate::forward::Caller;
 use crate::fragments::Fragments;
 use crate::link::Link;
 use crate::packet::{self, Inbound, Key, Outbound, Quote};
 use crate::{GATEWAY, RESOLVER, dhcp, dns, tcp, udp};
 
-/// The lowest port that who comes from outside seems to come from: those below are for who may be trusted.
-const CALLERS: u16 = 1024;
 /// Largest packet that asks for a connection, and largest question to the resolver by datagram: both are kept for a while.
 const LARGEST_SYN: usize = 1500;
 const LARGEST_QUERY: usize = 4096;
 /// The port of the resolver.
 const DNS: u16 = 53;
+
+mod arrivals;
 
 /// The flows of one link. Dropping it ends them.
 pub(crate) struct Switch {
@@ -32,7 +32,7 @@ pub(crate) struct Switch {
     owners: HashMap<tokio::task::Id, (Protocol, Key)>,
     tasks: JoinSet<()>,
     fragments: Fragments,
-    /// The port that the last connection from outside seemed to come from.
+    /// The port that the last who came from outside seems to come from.
     caller: u16,
 }
 
@@ -46,8 +46,8 @@ struct Entry<F> {
     flow: Arc<F>,
     /// As it was when the flow was let out: names that expired since do not end it.
     destination: Option<Destination>,
-    /// What it came in by.
-    forward: Option<Arc<Forward>>,
+    /// Who began it, if it was not the guest.
+    caller: Option<Caller>,
     task: AbortHandle,
 }
 
@@ -65,16 +65,7 @@ impl Switch {
     pub(crate) fn new(link: Arc<Link>) -> Self {
         let network = Arc::clone(&link.policy.borrow());
         let (tcp, udp, owners) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self {
-            link,
-            network,
-            tcp,
-            udp,
-            owners,
-            tasks: JoinSet::new(),
-            fragments: Fragments::default(),
-            caller: CALLERS,
-        }
+        Self { link, network, tcp, udp, owners, tasks: JoinSet::new(), fragments: Fragments::default(), caller: 0 }
     }
 
     /// Waits for a flow to end, and forgets it. Never ends while there is none.
@@ -99,45 +90,6 @@ impl Switch {
         self.tcp.values().filter(|entry| denied(&entry.destination)).for_each(|entry| entry.flow.revoke());
         self.udp.values().filter(|entry| denied(&entry.destination)).for_each(|entry| entry.task.abort());
         self.udp.retain(|_, entry| !denied(&entry.destination));
-    }
-
-    /// Ends what came in by a forward.
-    pub(crate) fn close(&mut self, forward: &Arc<Forward>) {
-        let through = |by: &Option<Arc<Forward>>| by.as_ref().is_some_and(|by| Arc::ptr_eq(by, forward));
-        self.tcp.values().filter(|entry| through(&entry.forward)).for_each(|entry| entry.flow.revoke());
-    }
-
-    /// Lets in who has come by a forward. Where there is no room for it, it is reset.
-    pub(crate) fn admit(&mut self, arrival: Arrival) {
-        if self.tcp.len() >= self.link.config.limits.tcp_flows {
-            return arrival.refuse("the guest has as many connections as it may have");
-        }
-        let Some(socket) = self.link.socket() else { return arrival.refuse("the guest has its share of sockets") };
-        let Some(room) = tcp::Room::take(&self.link.buffers) else {
-            return arrival.refuse("the guest's connections take all the memory they may");
-        };
-        let Some(key) = self.caller(arrival.forward.guest_port) else {
-            return arrival.refuse("no port is left to seem to come from");
-        };
-        let Arrival { forward, stream, permit } = arrival;
-        let flow = Arc::new(tcp::Flow::arriving(key, room));
-        let link = Arc::clone(&self.link);
-        let arriving = tcp::Arriving { flow: Arc::clone(&flow), link, stream, permit, socket };
-        let task = self.tasks.spawn(arriving.carry());
-        self.owners.insert(task.id(), (Protocol::Tcp, key));
-        self.tcp.insert(key, Entry { flow, destination: None, forward: Some(forward), task });
-    }
-
-    /// A connection to a port of the guest, from a port that has none there.
-    fn caller(&mut self, port: u16) -> Option<Key> {
-        for _ in CALLERS..=u16::MAX {
-            self.caller = self.caller.checked_add(1).unwrap_or(CALLERS);
-            let key = Key { port, to: SocketAddrV4::new(GATEWAY, self.caller) };
-            if !self.tcp.contains_key(&key) {
-                return Some(key);
-            }
-        }
-        None
     }
 
     /// Takes a frame of the guest.
@@ -216,7 +168,7 @@ impl Switch {
             _ => (self.tasks.spawn(opening.resolver()), None),
         };
         self.owners.insert(task.id(), (Protocol::Tcp, key));
-        self.tcp.insert(key, Entry { flow, destination, forward: None, task });
+        self.tcp.insert(key, Entry { flow, destination, caller: None, task });
     }
 
     fn datagram(&mut self, key: Key, payload: &[u8], unicast: bool) {
@@ -239,12 +191,7 @@ impl Switch {
     }
 
     fn open(&mut self, key: Key, to: SocketAddrV4, destination: Destination, payload: &[u8]) {
-        if self.udp.len() >= self.link.config.limits.udp_flows
-            && let Some(idle) = self.udp.iter().min_by_key(|(_, entry)| entry.flow.last()).map(|(key, _)| *key)
-            && let Some(entry) = self.udp.remove(&idle)
-        {
-            entry.task.abort();
-        }
+        self.make_room(false);
         let Some(socket) = self.link.socket() else { return };
         let (flow, datagrams) = udp::Flow::new();
         let flow = Arc::new(flow);
@@ -255,7 +202,18 @@ impl Switch {
             drop(socket);
         });
         self.owners.insert(task.id(), (Protocol::Udp, key));
-        self.udp.insert(key, Entry { flow, destination: Some(destination), forward: None, task });
+        self.udp.insert(key, Entry { flow, destination: Some(destination), caller: None, task });
+    }
+
+    /// Ends the flow idle longest, where there are as many of its kind as there may be.
+    fn make_room(&mut self, called: bool) {
+        let flows = || self.udp.iter().filter(|(_, entry)| entry.caller.is_some() == called);
+        if flows().count() >= self.link.config.limits.udp_flows
+            && let Some(idle) = flows().min_by_key(|(_, entry)| entry.flow.last()).map(|(key, _)| *key)
+            && let Some(entry) = self.udp.remove(&idle)
+        {
+            entry.task.abort();
+        }
     }
 
     fn query(&mut self, key: Key, payload: &[u8]) {

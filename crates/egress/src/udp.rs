@@ -12,6 +12,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::forward::{Caller, ForwardSocket};
 use crate::link::Link;
 use crate::packet::{Key, MAX_DATAGRAM, Outbound, Quote};
 use crate::pool::{Claim, Pool};
@@ -50,7 +51,8 @@ impl Flow {
         self.born + Duration::from_micros(self.last.load(Ordering::Relaxed))
     }
 
-    fn touch(&self) {
+    /// Notes that the flow is used.
+    pub(crate) fn touch(&self) {
         let micros = u64::try_from(self.born.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.last.store(micros, Ordering::Relaxed);
     }
@@ -89,6 +91,26 @@ pub(crate) async fn run(
         };
         if let Err(error) = passed {
             unreachable(&link, key, &error);
+        }
+    }
+}
+
+/// Sends what the guest answers to who has come by a forward, until nobody has said anything for a while.
+pub(crate) async fn answer(flow: Arc<Flow>, mut datagrams: mpsc::Receiver<Datagram>, link: Arc<Link>, caller: Caller) {
+    let ForwardSocket::Udp(socket) = &caller.forward.socket else { return };
+    loop {
+        tokio::select! {
+            datagram = datagrams.recv() => {
+                let Some((datagram, _claim)) = datagram else { return };
+                if let Err(error) = socket.send_to(&datagram, caller.from).await {
+                    tracing::trace!(%error, "a datagram is dropped");
+                }
+            }
+            () = tokio::time::sleep_until(flow.last() + link.config.limits.udp_idle) => {
+                if flow.last().elapsed() >= link.config.limits.udp_idle {
+                    return;
+                }
+            }
         }
     }
 }

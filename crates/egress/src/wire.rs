@@ -52,12 +52,20 @@ impl Wire {
         }
     }
 
+    /// Asks for the guest's link address, if it is not known.
+    pub(crate) fn ask_for_guest(&self) -> bool {
+        let unknown = self.guest.load(Ordering::Relaxed) == EVERYBODY;
+        if unknown {
+            self.send_arp(ArpOperation::Request, crate::GATEWAY, (EthernetAddress([0; 6]), crate::GUEST));
+        }
+        unknown
+    }
+
     /// Waits for the guest's link address, and asks for it as long as it is not known.
     pub(crate) async fn find_guest(&self) {
         let mut found = std::pin::pin!(self.found.notified());
         found.as_mut().enable();
-        while self.guest.load(Ordering::Relaxed) == EVERYBODY {
-            self.send_arp(ArpOperation::Request, crate::GATEWAY, (EthernetAddress([0; 6]), crate::GUEST));
+        while self.ask_for_guest() {
             if tokio::time::timeout(ASK_AGAIN, found.as_mut()).await.is_ok() {
                 return;
             }

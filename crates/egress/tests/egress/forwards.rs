@@ -1,7 +1,7 @@
-//! Connections that come in.
+//! Who comes in: connections and datagrams.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -314,4 +314,118 @@ fn the_end_of_the_link_is_the_end_of_what_came_in() {
     guest.hang_up();
     world.ended().unwrap();
     assert_eq!(waits.recv().unwrap(), Err(ErrorKind::ConnectionReset));
+}
+
+/// A forward for datagrams to `PORT`.
+fn forwarded_datagrams(world: &World) -> (Arc<Forward>, SocketAddr) {
+    let _entered = world.runtime.enter();
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let address = socket.local_addr().unwrap();
+    let socket = ForwardSocket::Udp(tokio::net::UdpSocket::from_std(socket).unwrap());
+    (Arc::new(Forward { guest_port: PORT, socket }), address)
+}
+
+/// Somebody outside who sends datagrams to an address only.
+fn peer(to: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.connect(to).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+/// A datagram for somebody outside.
+fn got(guest: &mut Guest, peer: &UdpSocket) -> Vec<u8> {
+    let mut buffer = vec![0; 65_536];
+    let len = guest.until("a datagram outside", |_| peer.recv(&mut buffer).ok());
+    buffer.truncate(len);
+    buffer
+}
+
+#[test]
+fn datagrams_come_and_are_answered() {
+    let (world, mut guest) = World::new();
+    let (forward, address) = forwarded_datagrams(&world);
+    world.forwards.send_replace(Arc::new(vec![forward]));
+    let handle = guest.datagrams_at(PORT);
+    let (one, two) = (peer(address), peer(address));
+    let mut seen: Vec<SocketAddrV4> = Vec::new();
+    for (peer, text) in [(&one, noise(1)), (&two, noise(1472)), (&one, noise(4000))] {
+        peer.send(&text).unwrap();
+        let (bytes, from) = guest.receive_datagram_from(handle);
+        assert_eq!((bytes, *from.ip()), (text.clone(), GATEWAY));
+        guest.datagram(handle, from, &text);
+        assert_eq!(got(&mut guest, peer), text);
+        seen.push(from);
+    }
+    assert!(seen[0] == seen[2] && seen[0] != seen[1] && seen.iter().all(|from| from.port() >= 1024), "{seen:?}");
+    assert!(world.servers.asked().is_empty());
+}
+
+#[test]
+fn a_datagram_for_a_port_of_the_guest_where_nobody_is_ends_nothing() {
+    let (world, mut guest) = World::new();
+    let (forward, address) = forwarded_datagrams(&world);
+    world.forwards.send_replace(Arc::new(vec![forward]));
+    let peer = peer(address);
+    peer.send(b"anybody?").unwrap();
+    guest.until("the datagram", |guest| (guest.frames > 1).then_some(()));
+    guest.assert_alive();
+    let handle = guest.datagrams_at(PORT);
+    peer.send(b"and now?").unwrap();
+    assert_eq!(guest.receive_datagram(handle), b"and now?");
+}
+
+#[test]
+fn of_those_who_send_datagrams_the_one_idle_longest_gives_way() {
+    let (world, mut guest) = World::with(network("allow", &[], &[]), |config| config.limits.udp_flows = 2);
+    world.servers.udp(SERVER, crate::udp::echo());
+    let (forward, address) = forwarded_datagrams(&world);
+    world.forwards.send_replace(Arc::new(vec![forward]));
+    let handle = guest.datagrams_at(PORT);
+    let own = guest.datagrams();
+    guest.datagram(own, SERVER, b"first");
+    assert_eq!(guest.receive_datagram(own), b"first");
+    let peers = [peer(address), peer(address), peer(address)];
+    let ask = |guest: &mut Guest, number: usize| {
+        peers[number].send(b"?").unwrap();
+        guest.receive_datagram_from(handle).1
+    };
+    let (first, second) = (ask(&mut guest, 0), ask(&mut guest, 1));
+    assert_eq!(ask(&mut guest, 0), first, "two have room");
+    ask(&mut guest, 2);
+    assert_eq!(ask(&mut guest, 0), first, "it was used after the second");
+    guest.datagram(handle, second, b"too late");
+    assert_ne!(ask(&mut guest, 1), second, "it had to give way");
+    assert_eq!(guest.unreachable(GATEWAY), 13, "nobody is there any more");
+    let asked = world.servers.asked().len();
+    guest.datagram(own, SERVER, b"still the same flow");
+    assert_eq!(guest.receive_datagram(own), b"still the same flow");
+    assert_eq!(world.servers.asked().len(), asked, "the guest's own flows have room of their own");
+}
+
+#[test]
+fn who_says_nothing_is_forgotten_and_so_is_who_came_by_what_is_gone() {
+    let idle = Duration::from_millis(50);
+    let (world, mut guest) = World::with(network("allow", &[], &[]), |config| config.limits.udp_idle = idle);
+    let (forward, address) = forwarded_datagrams(&world);
+    world.forwards.send_replace(Arc::new(vec![Arc::clone(&forward)]));
+    let handle = guest.datagrams_at(PORT);
+    let peer = peer(address);
+    peer.send(b"?").unwrap();
+    let (_, first) = guest.receive_datagram_from(handle);
+    guest.until("the end", |guest| {
+        guest.datagram(handle, first, b"!");
+        // Nothing is sent for longer than a flow lives.
+        std::thread::sleep(idle * 3);
+        (!guest.errors.is_empty()).then_some(())
+    });
+    peer.send(b"?").unwrap();
+    let (_, second) = guest.receive_datagram_from(handle);
+    assert_ne!(second, first);
+
+    world.forwards.send_replace(Arc::default());
+    let gone = Arc::downgrade(&forward);
+    drop(forward);
+    guest.until("the end of the socket", |_| gone.upgrade().is_none().then_some(()));
 }

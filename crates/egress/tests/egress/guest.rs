@@ -10,8 +10,8 @@ use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::{dhcpv4, tcp, udp};
 use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, EthernetProtocol, HardwareAddress, Icmpv4Message, Icmpv4Packet, IpCidr, IpProtocol,
-    Ipv4Cidr, Ipv4Packet, TcpPacket,
+    EthernetAddress, EthernetFrame, EthernetProtocol, HardwareAddress, Icmpv4Message, Icmpv4Packet, IpAddress, IpCidr,
+    IpProtocol, Ipv4Cidr, Ipv4Packet, TcpPacket,
 };
 
 /// How long anything may take before a test fails.
@@ -274,10 +274,15 @@ impl Guest {
 
     /// A socket for datagrams.
     pub fn datagrams(&mut self) -> SocketHandle {
+        self.next_port += 1;
+        self.datagrams_at(self.next_port)
+    }
+
+    /// A socket for datagrams to a port.
+    pub fn datagrams_at(&mut self, port: u16) -> SocketHandle {
         let buffer = || udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; 64], vec![0; 64 * 1024]);
         let mut socket = udp::Socket::new(buffer(), buffer());
-        self.next_port += 1;
-        socket.bind(self.next_port).unwrap();
+        socket.bind(port).unwrap();
         self.sockets.add(socket)
     }
 
@@ -294,6 +299,15 @@ impl Guest {
     /// Waits for a datagram.
     pub fn receive_datagram(&mut self, handle: SocketHandle) -> Vec<u8> {
         self.until("a datagram", |guest| guest.udp(handle).recv().ok().map(|(bytes, _)| bytes.to_vec()))
+    }
+
+    /// Waits for a datagram, and tells of whom it is.
+    pub fn receive_datagram_from(&mut self, handle: SocketHandle) -> (Vec<u8>, SocketAddrV4) {
+        self.until("a datagram", |guest| {
+            let (bytes, about) = guest.udp(handle).recv().ok()?;
+            let IpAddress::Ipv4(from) = about.endpoint.addr;
+            Some((bytes.to_vec(), SocketAddrV4::new(from, about.endpoint.port)))
+        })
     }
 
     /// Waits for an ICMP error about an address, and tells its code.
