@@ -70,11 +70,13 @@ pub struct Limits {
     pub datagrams: usize,
     /// UDP flows that the guest has begun, and as many that others have; of these, the one idle longest gives way.
     pub udp_flows: usize,
+    /// Pairs of an identifier and an address that are pinged; the one idle longest gives way.
+    pub echo_flows: usize,
     /// Questions to the resolver under way; more are dropped.
     pub queries: usize,
     /// Pairs of an address and a name that are remembered.
     pub names: usize,
-    /// After how long without a datagram a UDP flow ends.
+    /// After how long without a datagram a UDP flow ends, and the pings of an identifier.
     pub udp_idle: Duration,
     /// How long the outside may take to accept a connection.
     pub connect: Duration,
@@ -94,6 +96,7 @@ impl Default for Limits {
             buffers: 80 << 20,
             datagrams: 4 << 20,
             udp_flows: 256,
+            echo_flows: 32,
             queries: 64,
             names: 4096,
             udp_idle: Duration::from_mins(1),

@@ -7,9 +7,9 @@
 //! [`Network::decide`](berth_domain::sandbox::network::Network::decide) agreed.
 //!
 //! ```text
-//!  guest ══ unix socket ══► frames ─► switch ─┬─ ARP, DHCP, echo ────────► answered here
+//!  guest ══ unix socket ══► frames ─► switch ─┬─ ARP, DHCP, own echo ────► answered here
 //!                             ▲               ├─ TCP ─► decide ─► connect ─► flow (smoltcp) ◄─► TcpStream
-//!                             │               ├─ UDP ─► decide ─────────► flow ◄────────────► UdpSocket
+//!                             │               ├─ UDP, echo ─► decide ───► flow ◄────────────► UdpSocket
 //!                             │               ├─ DNS ─► resolves ──────► the platform's resolvers
 //!                    wire ◄───┴── packets ────┴─ call ◄─ room? ◄─ forwards ◄───────────── who comes from outside
 //! ```
@@ -26,12 +26,13 @@
 //! that one sandbox cannot keep the others, or the service, from theirs. A link without connections has no timer and is
 //! woken by nothing.
 //!
-//! Not carried: IPv6, ICMP but for echo to the gateway.
+//! Not carried: IPv6, ICMP but for echo.
 
 mod config;
 mod counters;
 mod dhcp;
 mod dns;
+mod echo;
 mod egress;
 mod forward;
 mod fragments;

@@ -1,9 +1,10 @@
 //! The outside world, as far as a gateway needs it.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use async_trait::async_trait;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpStream, UdpSocket};
 
@@ -32,6 +33,10 @@ pub trait Outside: Send + Sync + 'static {
 
     /// A socket that exchanges datagrams with one address.
     async fn datagrams(&self, to: SocketAddrV4) -> io::Result<UdpSocket>;
+
+    /// A socket that exchanges ICMP messages with one address: echo requests and what answers them, whose identifier is the
+    /// socket's own (icmp(7)). A kernel lets a process have one if its group is in `net.ipv4.ping_group_range`.
+    async fn echoes(&self, to: IpAddr) -> io::Result<UdpSocket>;
 }
 
 /// The host's network.
@@ -50,6 +55,18 @@ impl Outside for RealOutside {
     async fn datagrams(&self, to: SocketAddrV4) -> io::Result<UdpSocket> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
         socket.connect(to).await?;
+        Ok(socket)
+    }
+
+    async fn echoes(&self, to: IpAddr) -> io::Result<UdpSocket> {
+        let (family, protocol) = match to {
+            IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
+            IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::DGRAM, flags, Some(protocol))?;
+        let socket = UdpSocket::from_std(socket.into())?;
+        socket.connect((to, 0)).await?;
         Ok(socket)
     }
 }

@@ -49,7 +49,7 @@ pub(crate) enum Inbound<'a> {
     Udp { key: Key, payload: &'a [u8], unicast: bool },
     /// The guest says that a connection, as it sees it, cannot be.
     Unreachable { key: Key },
-    /// A ping to the gateway or the resolver.
+    /// A ping.
     Echo { to: Ipv4Addr, ident: u16, seq_no: u16, data: &'a [u8] },
 }
 
@@ -144,21 +144,23 @@ fn udp(header: Ipv4Repr, payload: &[u8]) -> Option<Inbound<'_>> {
         return None;
     }
     let key = Key { port: datagram.src_port(), to: SocketAddrV4::new(header.dst_addr, datagram.dst_port()) };
-    let unicast =
-        !header.dst_addr.is_multicast() && !header.dst_addr.is_broadcast() && header.dst_addr.octets()[3] != 255;
+    let unicast = is_unicast(header.dst_addr);
     (key.port != 0).then_some(Inbound::Udp { key, payload: datagram.payload(), unicast })
+}
+
+/// Whether an address is nobody else's than one machine's, as far as that can be told.
+fn is_unicast(address: Ipv4Addr) -> bool {
+    !address.is_multicast() && !address.is_broadcast() && address.octets()[3] != 255
 }
 
 fn icmp(header: Ipv4Repr, payload: &[u8]) -> Option<Inbound<'_>> {
     let packet = Icmpv4Packet::new_checked(payload).ok()?;
-    if ![GATEWAY, RESOLVER].contains(&header.dst_addr) {
-        return None;
-    }
+    let ours = [GATEWAY, RESOLVER].contains(&header.dst_addr);
     match Icmpv4Repr::parse(&packet, &ChecksumCapabilities::default()).ok()? {
-        Icmpv4Repr::EchoRequest { ident, seq_no, data } => {
+        Icmpv4Repr::EchoRequest { ident, seq_no, data } if ours || is_unicast(header.dst_addr) => {
             Some(Inbound::Echo { to: header.dst_addr, ident, seq_no, data })
         }
-        Icmpv4Repr::DstUnreachable { header, data, .. } => unreachable(&header, data),
+        Icmpv4Repr::DstUnreachable { header, data, .. } if ours => unreachable(&header, data),
         _ => None,
     }
 }

@@ -13,7 +13,7 @@ use crate::forward::Caller;
 use crate::fragments::Fragments;
 use crate::link::Link;
 use crate::packet::{self, Inbound, Key, Outbound, Quote};
-use crate::{GATEWAY, RESOLVER, dhcp, dns, tcp, udp};
+use crate::{GATEWAY, RESOLVER, dhcp, dns, echo, tcp, udp};
 
 /// Largest packet that asks for a connection, and largest question to the resolver by datagram: both are kept for a while.
 const LARGEST_SYN: usize = 1500;
@@ -29,6 +29,7 @@ pub(crate) struct Switch {
     network: Arc<Network>,
     tcp: HashMap<Key, Entry<tcp::Flow>>,
     udp: HashMap<Key, Entry<udp::Flow>>,
+    echo: HashMap<Key, Entry<udp::Flow>>,
     owners: HashMap<tokio::task::Id, (Protocol, Key)>,
     tasks: JoinSet<()>,
     fragments: Fragments,
@@ -40,6 +41,7 @@ pub(crate) struct Switch {
 enum Protocol {
     Tcp,
     Udp,
+    Echo,
 }
 
 struct Entry<F> {
@@ -64,8 +66,18 @@ enum Route {
 impl Switch {
     pub(crate) fn new(link: Arc<Link>) -> Self {
         let network = Arc::clone(&link.policy.borrow());
-        let (tcp, udp, owners) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { link, network, tcp, udp, owners, tasks: JoinSet::new(), fragments: Fragments::default(), caller: 0 }
+        let (tcp, udp, echo, owners) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
+        Self {
+            link,
+            network,
+            tcp,
+            udp,
+            echo,
+            owners,
+            tasks: JoinSet::new(),
+            fragments: Fragments::default(),
+            caller: 0,
+        }
     }
 
     /// Waits for a flow to end, and forgets it. Never ends while there is none.
@@ -78,6 +90,7 @@ impl Switch {
         match self.owners.remove(&id) {
             Some((Protocol::Tcp, key)) => forget(&mut self.tcp, key, id),
             Some((Protocol::Udp, key)) => forget(&mut self.udp, key, id),
+            Some((Protocol::Echo, key)) => forget(&mut self.echo, key, id),
             None => {}
         }
     }
@@ -88,8 +101,10 @@ impl Switch {
         let network = &self.network;
         let denied = |to: &Option<Destination>| to.as_ref().is_some_and(|to| network.decide(to) != Verdict::Allow);
         self.tcp.values().filter(|entry| denied(&entry.destination)).for_each(|entry| entry.flow.revoke());
-        self.udp.values().filter(|entry| denied(&entry.destination)).for_each(|entry| entry.task.abort());
-        self.udp.retain(|_, entry| !denied(&entry.destination));
+        for flows in [&mut self.udp, &mut self.echo] {
+            flows.values().filter(|entry| denied(&entry.destination)).for_each(|entry| entry.task.abort());
+            flows.retain(|_, entry| !denied(&entry.destination));
+        }
     }
 
     /// Takes a frame of the guest.
@@ -124,9 +139,10 @@ impl Switch {
                 }
             }
             Inbound::Unreachable { key } => self.tcp.get(&key).iter().for_each(|entry| entry.flow.unreachable()),
-            Inbound::Echo { to, ident, seq_no, data } => {
+            Inbound::Echo { to, ident, seq_no, data } if [GATEWAY, RESOLVER].contains(&to) => {
                 self.link.wire.send(&Outbound::pong(to, ident, seq_no, data));
             }
+            Inbound::Echo { to, ident, seq_no, data } => self.ping(echo::key(to, ident), &echo::request(seq_no, data)),
             Inbound::Tcp { key, segment, packet } => self.segment(key, &segment, packet),
             Inbound::Udp { key, payload, unicast } => self.datagram(key, payload, unicast),
         }
@@ -191,7 +207,7 @@ impl Switch {
     }
 
     fn open(&mut self, key: Key, to: SocketAddrV4, destination: Destination, payload: &[u8]) {
-        self.make_room(false);
+        make_room(&mut self.udp, self.link.config.limits.udp_flows, false);
         let Some(socket) = self.link.socket() else { return };
         let (flow, datagrams) = udp::Flow::new();
         let flow = Arc::new(flow);
@@ -205,15 +221,26 @@ impl Switch {
         self.udp.insert(key, Entry { flow, destination: Some(destination), caller: None, task });
     }
 
-    /// Ends the flow idle longest, where there are as many of its kind as there may be.
-    fn make_room(&mut self, called: bool) {
-        let flows = || self.udp.iter().filter(|(_, entry)| entry.caller.is_some() == called);
-        if flows().count() >= self.link.config.limits.udp_flows
-            && let Some(idle) = flows().min_by_key(|(_, entry)| entry.flow.last()).map(|(key, _)| *key)
-            && let Some(entry) = self.udp.remove(&idle)
+    /// Sends a request of the guest, if the rules let it out; if not, nothing answers it.
+    fn ping(&mut self, key: Key, request: &[u8]) {
+        if let Some(entry) = self.echo.get(&key)
+            && !entry.task.is_finished()
         {
-            entry.task.abort();
+            return entry.flow.send(request, &self.link.datagrams);
         }
+        let Route::Outside(_, destination) = self.route(key.to) else { return };
+        make_room(&mut self.echo, self.link.config.limits.echo_flows, false);
+        let Some(socket) = self.link.socket() else { return };
+        let (flow, requests) = udp::Flow::new();
+        let flow = Arc::new(flow);
+        flow.send(request, &self.link.datagrams);
+        let running = echo::run(Arc::clone(&flow), requests, Arc::clone(&self.link), key);
+        let task = self.tasks.spawn(async move {
+            running.await;
+            drop(socket);
+        });
+        self.owners.insert(task.id(), (Protocol::Echo, key));
+        self.echo.insert(key, Entry { flow, destination: Some(destination), caller: None, task });
     }
 
     fn query(&mut self, key: Key, payload: &[u8]) {
@@ -251,5 +278,16 @@ impl Switch {
 fn forget<F>(flows: &mut HashMap<Key, Entry<F>>, key: Key, id: tokio::task::Id) {
     if flows.get(&key).is_some_and(|entry| entry.task.id() == id) {
         flows.remove(&key);
+    }
+}
+
+/// Ends the flow idle longest, where there are as many of its kind as there may be.
+fn make_room(flows: &mut HashMap<Key, Entry<udp::Flow>>, most: usize, called: bool) {
+    let kind = || flows.iter().filter(|(_, entry)| entry.caller.is_some() == called);
+    if kind().count() >= most
+        && let Some(idle) = kind().min_by_key(|(_, entry)| entry.flow.last()).map(|(key, _)| *key)
+        && let Some(entry) = flows.remove(&idle)
+    {
+        entry.task.abort();
     }
 }

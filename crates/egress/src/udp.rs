@@ -21,7 +21,7 @@ use crate::pool::{Claim, Pool};
 const WAITING: usize = 64;
 
 /// A datagram that waits, and its bytes of all that may.
-type Datagram = (Vec<u8>, Claim);
+pub(crate) type Datagram = (Vec<u8>, Claim);
 
 /// The guest's end of a flow.
 pub(crate) struct Flow {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Entry, Protocol, Switch};
+use super::{Entry, Protocol, Switch, make_room};
 use crate::forward::{Arrival, Caller, Forward, refuse};
 use crate::packet::{Key, Outbound};
 use crate::{GATEWAY, tcp, udp};
@@ -65,7 +65,7 @@ impl Switch {
 
     /// Begins a flow.
     fn follow(&mut self, caller: Caller) -> Option<Key> {
-        self.make_room(true);
+        make_room(&mut self.udp, self.link.config.limits.udp_flows, true);
         let key = self.seeming(caller.forward.guest_port)?;
         let (flow, datagrams) = udp::Flow::new();
         let flow = Arc::new(flow);

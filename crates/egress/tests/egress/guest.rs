@@ -52,6 +52,8 @@ pub struct Guest {
     pub deaf: bool,
     /// Requests for connections that have come: from where, and to which port.
     pub calls: BTreeSet<(SocketAddrV4, u16)>,
+    /// Answers to pings that have come from outside: of whom, identifier, number, data.
+    pub pongs: VecDeque<(Ipv4Addr, u16, u16, Vec<u8>)>,
 }
 
 struct Card {
@@ -77,6 +79,7 @@ impl Guest {
             ended: false,
             deaf: false,
             calls: BTreeSet::new(),
+            pongs: VecDeque::new(),
         }
     }
 
@@ -118,6 +121,7 @@ impl Guest {
             self.frames += 1;
             self.errors.extend(error(frame));
             self.calls.extend(call(frame));
+            self.pongs.extend(pong(frame));
             if !self.deaf {
                 self.card.received.push_back(frame.to_vec());
             }
@@ -344,6 +348,15 @@ fn interface(card: &mut Card) -> Interface {
     interface.update_ip_addrs(|list| list.push(IpCidr::new(berth_egress::GUEST.into(), berth_egress::PREFIX)).unwrap());
     interface.routes_mut().add_default_ipv4_route(berth_egress::GATEWAY).unwrap();
     interface
+}
+
+fn pong(frame: &[u8]) -> Option<(Ipv4Addr, u16, u16, Vec<u8>)> {
+    let frame = EthernetFrame::new_checked(frame).ok()?;
+    let ip = (frame.ethertype() == EthernetProtocol::Ipv4).then(|| Ipv4Packet::new_checked(frame.payload()).ok())??;
+    let icmp = (ip.next_header() == IpProtocol::Icmp).then(|| Icmpv4Packet::new_checked(ip.payload()).ok())??;
+    let own = [berth_egress::GATEWAY, berth_egress::RESOLVER].contains(&ip.src_addr());
+    let is_pong = icmp.msg_type() == Icmpv4Message::EchoReply && !own;
+    is_pong.then(|| (ip.src_addr(), icmp.echo_ident(), icmp.echo_seq_no(), icmp.data().to_vec()))
 }
 
 fn call(frame: &[u8]) -> Option<(SocketAddrV4, u16)> {

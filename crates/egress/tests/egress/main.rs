@@ -4,6 +4,7 @@
 
 mod dhcp;
 mod dns;
+mod echo;
 mod forwards;
 mod guest;
 mod hostile;

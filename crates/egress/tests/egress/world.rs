@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -28,6 +28,7 @@ pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(8, 8, 4, 4), 7)
 pub struct Servers {
     tcp: Mutex<HashMap<SocketAddrV4, SocketAddrV4>>,
     udp: Mutex<HashMap<SocketAddrV4, SocketAddrV4>>,
+    echo: Mutex<HashMap<Ipv4Addr, SocketAddrV4>>,
     /// Addresses that never answer.
     silent: Mutex<Vec<SocketAddrV4>>,
     asked: Mutex<Vec<SocketAddrV4>>,
@@ -40,6 +41,10 @@ impl Servers {
 
     pub fn udp(&self, outside: SocketAddrV4, server: SocketAddrV4) {
         self.udp.lock().unwrap().insert(outside, server);
+    }
+
+    pub fn echo(&self, outside: Ipv4Addr, server: SocketAddrV4) {
+        self.echo.lock().unwrap().insert(outside, server);
     }
 
     pub fn silent(&self, outside: SocketAddrV4) {
@@ -73,6 +78,13 @@ impl Outside for Servers {
 
     async fn datagrams(&self, to: SocketAddrV4) -> io::Result<tokio::net::UdpSocket> {
         RealOutside.datagrams(self.find(&self.udp, to)?).await
+    }
+
+    async fn echoes(&self, to: IpAddr) -> io::Result<tokio::net::UdpSocket> {
+        let IpAddr::V4(to) = to else { return Err(io::ErrorKind::Unsupported.into()) };
+        self.asked.lock().unwrap().push(SocketAddrV4::new(to, 0));
+        let server = self.echo.lock().unwrap().get(&to).copied();
+        RealOutside.datagrams(server.ok_or(io::ErrorKind::PermissionDenied)?).await
     }
 }
 
