@@ -41,6 +41,9 @@ use tikv_jemalloc_ctl::{Access, AsName, background_thread};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    if let Some(code) = berth_server::launch::answer() {
+        return code;
+    }
     complete::answer(grammar::command);
     let cli = match line::read() {
         Ok(cli) => cli,

@@ -29,6 +29,9 @@ pub enum Error {
     /// The host has not enough memory.
     #[error("the host has not enough memory for the machine")]
     NoMemory,
+    /// The host cannot confine machines as its operator requires.
+    #[error("this host cannot confine machines as required: {0}")]
+    Unconfined(String),
     /// Something did not answer in time.
     #[error("{0} did not answer in time")]
     Timeout(&'static str),

@@ -68,6 +68,13 @@ pub async fn qemu_version(qemu: &Path) -> Result<String> {
     text.lines().next().map(str::to_owned).ok_or_else(|| Error::Qemu("it did not tell its version".into()))
 }
 
+/// The release that a version tells, as `QEMU emulator version 7.2.22 (Debian …)` tells 7 and 2; 0 and 0 where it tells none.
+pub fn release(version: &str) -> (u32, u32) {
+    let number = version.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+    let mut parts = number.unwrap_or_default().split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
 /// Whether QEMU was built with the network `user`.
 pub async fn has_user_network(qemu: &Path) -> bool {
     let out = Command::new(qemu).args(["-M", "none", "-netdev", "help"]).output().await;
@@ -97,7 +104,52 @@ pub fn can_bind_low_ports() -> bool {
     TcpListener::bind((Ipv4Addr::new(127, 127, 255, 254), 22)).is_ok()
 }
 
+/// Whether this process may become a user and group of the host: root may, but for one of a user namespace (as of a
+/// container) that has no such numbers.
+pub fn may_become(user: u32) -> bool {
+    let maps = ["/proc/self/uid_map", "/proc/self/gid_map"].map(std::fs::read_to_string);
+    rustix::process::geteuid().is_root() && maps.iter().all(|map| map.as_ref().is_ok_and(|map| is_mapped(map, user)))
+}
+
+/// Whether a map of numbers (user_namespaces(7)) has one: a line for each stretch, its first number within, without, and
+/// its length.
+fn is_mapped(map: &str, number: u32) -> bool {
+    map.lines().any(|line| {
+        let mut words = line.split_whitespace().map(|word| word.parse().unwrap_or(0));
+        let (first, _, length): (u64, _, u64) = (words.next().unwrap_or(0), words.next(), words.next().unwrap_or(0));
+        (first..first.saturating_add(length)).contains(&u64::from(number))
+    })
+}
+
 /// Identifies the present boot of the host.
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_namespace_has_the_users_that_it_maps() {
+        let all = "         0          0 4294967295\n";
+        assert!(super::is_mapped(all, 0) && super::is_mapped(all, u32::MAX - 1));
+        let few = "         0       1000          1\n      1000     100000      65536\n";
+        assert_eq!(
+            [0, 1, 999, 1000, 66_535, 66_536].map(|number| super::is_mapped(few, number)),
+            [true, false, false, true, true, false]
+        );
+        assert!(!super::is_mapped("", 0));
+    }
+
+    #[test]
+    fn a_version_tells_its_release() {
+        for (version, release) in [
+            ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)", (7, 2)),
+            ("QEMU emulator version 8.2.2", (8, 2)),
+            ("QEMU emulator version 10.0", (10, 0)),
+            ("no version", (0, 0)),
+            ("", (0, 0)),
+        ] {
+            assert_eq!(super::release(version), release, "{version}");
+        }
+    }
 }

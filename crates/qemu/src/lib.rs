@@ -6,11 +6,16 @@
 //! by its folder. Every function may be called again after a crash, at any point of it.
 
 pub mod accel;
+pub mod confinement;
 pub mod disk;
 mod error;
+pub mod groups;
 pub mod host;
 pub mod image;
+pub mod launch;
 pub mod machine;
+mod note;
+mod qcow2;
 pub mod qmp;
 pub mod sandbox;
 pub mod seed;

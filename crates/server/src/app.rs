@@ -99,7 +99,7 @@ pub struct App {
 impl App {
     /// Makes everything and starts the workers, over the engines of this host.
     pub async fn start(config: &Config) -> Result<Self> {
-        let vm = Arc::new(QemuEngine::open(&config.data_dir, &config.vm, config.accel));
+        let vm = Arc::new(QemuEngine::open(&config.data_dir, &config.vm, config.machines, config.accel));
         let sandbox = Arc::new(QemuSandboxes::open(config, Clock::default()));
         Self::start_with(config, Engines { vm, sandbox }).await
     }

@@ -13,3 +13,5 @@ mod private_file;
 pub mod seal;
 pub mod services;
 pub mod work;
+
+pub use berth_qemu::launch;

@@ -374,8 +374,9 @@ fn link(from: &Path, to: &Path) {
 
 /// The process of the machine in a folder, if it has one.
 fn process_in(folder: &Path) -> Option<Pid> {
-    let text = std::fs::read_to_string(folder.join("pid")).ok()?;
-    let pid: i32 = text.trim().parse().ok()?;
+    let text = std::fs::read(folder.join("process.json")).ok()?;
+    let note: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    let pid = i32::try_from(note["pid"].as_i64()?).ok()?;
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     program.to_string_lossy().contains("qemu").then(|| Pid::from_raw(pid)).flatten()
 }

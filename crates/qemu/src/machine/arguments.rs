@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, PID, READY_LOG};
+use serde_json::{Value, json};
+
+use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, READY_LOG};
 use super::spec::{Accel, Boot, Drive, Forward, Protocol, Spec};
 
 /// Where distributions keep the UEFI firmware.
@@ -13,19 +15,23 @@ const UEFI: [&str; 3] = ["/usr/share/ovmf/OVMF.fd", "/usr/share/OVMF/OVMF.fd", "
 /// for fast (erms, fsrm), and a fifth level of tables (la57).
 const EMULATED: &str = "max,-erms,-fsrm,-la57";
 
+/// Emulation keeps at most so many MiB of translated code; QEMU's own default is a GiB.
+const TRANSLATED: &str = "tcg,tb-size=256";
+/// The node of the image that a root disk is a clone of.
+const BASE: &str = "base";
+
 /// The arguments of a machine. Files of its folder are named relative to it.
 pub fn arguments(spec: &Spec) -> Vec<OsString> {
     let (accel, cpu) = match spec.accel {
         Accel::Kvm => ("kvm", "host"),
-        Accel::Tcg => ("tcg", EMULATED),
+        Accel::Tcg => (TRANSLATED, EMULATED),
     };
     let mut args = Args::default();
     args.flags("-nodefaults -no-user-config -display none -M q35");
     args.pair("-accel", accel).pair("-cpu", cpu);
     args.pair("-smp", spec.vcpus.to_string()).pair("-m", spec.memory_mb.to_string());
     args.pair("-name", format!("guest={},process=berth-vm", escape(&spec.name)));
-    args.pair("-uuid", spec.id.to_string()).pair("-pidfile", PID);
-    args.flags("-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
+    args.pair("-uuid", spec.id.to_string());
     // A guest that powers off or panics leaves its process, so that it can be told from one that died.
     args.flags("-action shutdown=pause,panic=pause");
     for (id, name) in [("commands", COMMANDS), ("events", EVENTS)] {
@@ -39,16 +45,36 @@ pub fn arguments(spec: &Spec) -> Vec<OsString> {
     args.pair("-chardev", format!("file,id=ready,path={READY_LOG},append=on"));
     args.flags("-device isa-serial,chardev=console -device isa-serial,chardev=ready");
     boot(&mut args, &spec.boot);
-    drive(&mut args, 0, &spec.root, "discard=unmap");
-    let seed = Drive { path: spec.seed.clone(), format: "raw", serial: "seed".into() };
-    drive(&mut args, 1, &seed, "readonly=on");
+    drive(&mut args, 0, &spec.root, false);
+    let seed = Drive { path: spec.seed.clone(), format: "raw", base: None, serial: "seed".into() };
+    drive(&mut args, 1, &seed, true);
     for (index, data) in spec.drives.iter().enumerate() {
-        drive(&mut args, index + 2, data, "discard=unmap");
+        drive(&mut args, index + 2, data, false);
     }
     args.pair("-netdev", netdev(&spec.forwards));
     args.pair("-device", format!("virtio-net-pci,netdev=n0,mac={},romfile=", spec.mac));
     args.flags("-device virtio-rng-pci");
+    // A root folder of its own and another user go with a network of its own: QEMU binds ports and looks at the host's
+    // resolver while the machine runs, as long as it serves the card itself.
+    let user = spec.jail.user.filter(|_| !uses_host_network(&args.0));
+    jail(&mut args, user);
     args.0
+}
+
+/// Whether QEMU serves the machine's card itself, over the network of the host.
+pub(super) fn uses_host_network(arguments: &[OsString]) -> bool {
+    arguments.windows(2).any(|pair| pair[0] == "-netdev" && pair[1].to_string_lossy().starts_with("user,"))
+}
+
+/// QEMU opens what it needs, then gives up its user and its root folder. It has to be let do so by its filter;
+/// once it is nobody, the kernel refuses what the filter would.
+pub(crate) fn jail(args: &mut Args, user: Option<u32>) {
+    let privileges = if user.is_some() { "allow" } else { "deny" };
+    let filter = format!("on,obsolete=deny,elevateprivileges={privileges},spawn=deny,resourcecontrol=deny");
+    args.pair("-sandbox", filter);
+    if let Some(user) = user {
+        args.pair("-chroot", ".").pair("-runas", format!("{user}:{user}"));
+    }
 }
 
 fn boot(args: &mut Args, boot: &Boot) {
@@ -64,10 +90,30 @@ fn boot(args: &mut Args, boot: &Boot) {
     }
 }
 
-fn drive(args: &mut Args, index: usize, drive: &Drive, options: &str) {
-    let path = escape(&drive.path.to_string_lossy());
-    args.pair("-drive", format!("if=none,id=d{index},file={path},format={},{options}", drive.format));
-    args.pair("-device", format!("virtio-blk-pci,drive=d{index},serial={}", escape(&drive.serial)));
+/// A disk, and the image below it where there is one. What a disk's header says of other files is not asked for.
+fn drive(args: &mut Args, index: usize, drive: &Drive, read_only: bool) {
+    let top = format!("d{index}");
+    if let Some(base) = &drive.base {
+        node(args, BASE, base, "qcow2", true, &json!({"backing": null}));
+        node(args, &top, &drive.path, drive.format, read_only, &json!({"backing": BASE}));
+    } else {
+        let lowest = if drive.format == "qcow2" { json!({"backing": null}) } else { json!({}) };
+        node(args, &top, &drive.path, drive.format, read_only, &lowest);
+    }
+    args.pair("-device", format!("virtio-blk-pci,drive={top},serial={}", escape(&drive.serial)));
+}
+
+fn node(args: &mut Args, name: &str, path: &Path, format: &str, read_only: bool, more: &Value) {
+    let access = if read_only { json!({"read-only": true}) } else { json!({"discard": "unmap"}) };
+    let file = json!({"driver": "file", "filename": path.to_string_lossy(), "node-name": format!("{name}-file")});
+    let disk = json!({"driver": format, "node-name": name, "file": format!("{name}-file")});
+    args.pair("-blockdev", merged(&[&file, &access])).pair("-blockdev", merged(&[&disk, &access, more]));
+}
+
+/// One object of several.
+pub(crate) fn merged(parts: &[&Value]) -> String {
+    let all = parts.iter().filter_map(|part| part.as_object()).flatten();
+    Value::Object(all.map(|(key, value)| (key.clone(), value.clone())).collect()).to_string()
 }
 
 fn netdev(forwards: &[Forward]) -> String {
@@ -98,7 +144,7 @@ impl Args {
         self
     }
 
-    pub(crate) fn pair(&mut self, flag: &str, value: impl Into<Value>) -> &mut Self {
+    pub(crate) fn pair(&mut self, flag: &str, value: impl Into<Text>) -> &mut Self {
         self.0.push(flag.into());
         self.0.push(value.into().0);
         self
@@ -106,21 +152,21 @@ impl Args {
 }
 
 /// What follows a flag.
-pub(crate) struct Value(OsString);
+pub(crate) struct Text(OsString);
 
-impl From<&str> for Value {
+impl From<&str> for Text {
     fn from(text: &str) -> Self {
         Self(text.into())
     }
 }
 
-impl From<String> for Value {
+impl From<String> for Text {
     fn from(text: String) -> Self {
         Self(text.into())
     }
 }
 
-impl From<&PathBuf> for Value {
+impl From<&PathBuf> for Text {
     fn from(path: &PathBuf) -> Self {
         Self(path.into())
     }
@@ -128,6 +174,7 @@ impl From<&PathBuf> for Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spec::Jail;
     use super::*;
     use crate::seed::Mac;
     use std::net::Ipv4Addr;
@@ -135,7 +182,12 @@ mod tests {
 
     #[test]
     fn commas_and_order() {
-        let disk = |path: &str, serial: &str| Drive { path: path.into(), format: "qcow2", serial: serial.into() };
+        let disk = |path: &str, serial: &str| Drive {
+            path: path.into(),
+            format: "qcow2",
+            base: (serial == "root").then(|| "/base.qcow2".into()),
+            serial: serial.into(),
+        };
         let address = Ipv4Addr::new(127, 64, 0, 1);
         let forward = |protocol, port| Forward { protocol, address, host_port: port, guest_port: port };
         let spec = Spec {
@@ -151,18 +203,29 @@ mod tests {
             mac: Mac([0x52, 0x54, 0, 1, 2, 3]),
             forwards: vec![forward(Protocol::Tcp, 22), forward(Protocol::Udp, 53)],
             accel: Accel::Tcg,
+            jail: Jail { user: Some(7), required: false },
             qemu: "/q".into(),
         };
         let text = arguments(&spec).join(std::ffi::OsStr::new(" ")).into_string().unwrap();
         for part in [
-            "-accel tcg -cpu max,-erms,-fsrm,-la57 -smp 2 -m 512",
+            "-accel tcg,tb-size=256 -cpu max,-erms,-fsrm,-la57 -smp 2 -m 512",
             "-append a=b,c root=/dev/vda",
-            "if=none,id=d0,file=/a,,b/root.qcow2,format=qcow2,discard=unmap",
-            "if=none,id=d1,file=/m/seed.iso,format=raw,readonly=on",
+            r#"{"driver":"file","filename":"/base.qcow2","node-name":"base-file","read-only":true}"#,
+            r#"{"backing":null,"driver":"qcow2","file":"base-file","node-name":"base","read-only":true}"#,
+            r#"{"discard":"unmap","driver":"file","filename":"/a,b/root.qcow2","node-name":"d0-file"}"#,
+            r#"{"backing":"base","discard":"unmap","driver":"qcow2","file":"d0-file","node-name":"d0"}"#,
+            r#"{"driver":"raw","file":"d1-file","node-name":"d1","read-only":true}"#,
+            r#"{"backing":null,"discard":"unmap","driver":"qcow2","file":"d2-file","node-name":"d2"}"#,
             "virtio-blk-pci,drive=d2,serial=0123456789abcdef0123",
             "user,id=n0,ipv6=off,hostfwd=tcp:127.64.0.1:22-:22,hostfwd=udp:127.64.0.1:53-:53",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
+        // Over the host's network it stays who it is; with a network of its own it does not.
+        assert!(text.contains("elevateprivileges=deny") && !text.contains("-runas"), "{text}");
+        let mut args = Args::default();
+        jail(&mut args, Some(7));
+        let text = args.0.join(std::ffi::OsStr::new(" ")).into_string().unwrap();
+        assert!(text.contains("elevateprivileges=allow") && text.ends_with("-chroot . -runas 7:7"), "{text}");
     }
 }

@@ -12,5 +12,5 @@ pub(crate) const CONSOLE_LOG: &str = "console.log";
 pub(crate) const READY_LOG: &str = "ready.log";
 /// What QEMU says of itself.
 pub(crate) const QEMU_LOG: &str = "qemu.log";
-/// The process' number.
+/// The process' number, as QEMU of an older version wrote it.
 pub(crate) const PID: &str = "pid";

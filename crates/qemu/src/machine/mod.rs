@@ -8,12 +8,15 @@
 //! ```
 //!
 //! A guest that powers itself off leaves its process behind in QEMU's run state `shutdown`, so that it
-//! can be told from a machine that died. A process is known by what cannot be forged by an old number:
-//! its working directory is the machine's folder and its command line holds the machine's id.
+//! can be told from a machine that died. A process is known by what was noted of it in its folder before it became
+//! QEMU ([`crate::note`]), never by what it says of itself.
 
+mod adopt;
 pub(crate) mod arguments;
 mod console;
 mod files;
+pub(crate) mod jail;
+mod lock;
 pub(crate) mod process;
 mod spec;
 
@@ -25,15 +28,26 @@ use uuid::Uuid;
 
 pub use arguments::arguments;
 pub use console::{bound_logs, console_connect, console_tail, is_ready};
-pub(crate) use files::{COMMANDS, PID};
-use files::{CONSOLE, EVENTS, QEMU_LOG, READY_LOG};
+pub(crate) use files::COMMANDS;
+use files::{CONSOLE, EVENTS, PID, QEMU_LOG, READY_LOG};
+use jail::Needs;
+pub(crate) use lock::Lock;
+pub(crate) use process::Held;
 pub use process::{Found, Usage, ended, find, scan, usage};
-pub use spec::{Accel, Boot, Drive, Forward, Protocol, Spec};
+pub use spec::{Accel, Boot, Drive, Forward, Jail, Protocol, Spec};
 
 use crate::error::at;
+use crate::groups::Limits;
+use crate::launch::Order;
 use crate::qmp::Qmp;
-use crate::{Error, Result};
+use crate::{Error, Result, groups, qcow2};
 
+/// What QEMU needs beside a guest's memory, in MiB: itself, its buffers, and room for what the host keeps of its disks.
+const BESIDE_MB: u64 = 512;
+/// What an emulated processor's code is translated to, in MiB.
+const TRANSLATED_MB: u64 = 256;
+/// Where QEMU looks for the servers that it asks for names, as long as it serves the machine's card itself.
+const RESOLVER: &str = "/etc/resolv.conf";
 /// How long QEMU may take from its start to its first answer.
 const START: Duration = Duration::from_secs(20);
 /// How long a process may take to end after it was told to.
@@ -62,12 +76,57 @@ pub enum Observed {
 
 /// Starts a machine and waits until it executes. A machine that runs already is left as it is.
 pub async fn start(spec: &Spec) -> Result<()> {
-    if find(&spec.dir, spec.id).is_none() {
-        clear(&spec.dir)?;
-        let ended = process::spawn(&spec.qemu, arguments(spec), &spec.dir)?;
-        return wait_started(&spec.dir, ended).await.map(drop);
+    let lock = locked(&spec.dir).await?;
+    if process::noted(&spec.dir, spec.id)?.is_some() {
+        return Ok(());
     }
-    Ok(())
+    clear(&spec.dir)?;
+    let order = order_of(spec).await?;
+    let ended = process::spawn(&order, spec.id, &lock).await?;
+    drop(lock);
+    wait_started(&spec.dir, ended).await.map(drop)
+}
+
+/// What a machine's launcher is told.
+async fn order_of(spec: &Spec) -> Result<Order> {
+    let arguments = arguments(spec);
+    let host_network = arguments::uses_host_network(&arguments);
+    let mut read = vec![spec.seed.clone()];
+    if let Boot::Kernel { kernel, initrd, .. } = &spec.boot {
+        read.extend([kernel.clone(), initrd.clone()]);
+    }
+    read.extend(host_network.then(|| RESOLVER.into()).filter(|path: &std::path::PathBuf| path.exists()));
+    let (mut write, mut disk_bytes) = (Vec::new(), 0);
+    for drive in std::iter::once(&spec.root).chain(&spec.drives) {
+        disk_bytes = disk_bytes.max(checked(drive)?);
+        write.push(drive.path.clone());
+        read.extend(drive.base.clone());
+    }
+    let beside = BESIDE_MB + if spec.accel == Accel::Tcg { TRANSLATED_MB } else { 0 };
+    let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };
+    let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
+    jail::order(spec.id, spec.jail, Needs { program, arguments, dir, read, write, limits, disk_bytes, host_network })
+        .await
+}
+
+/// The size of a disk that is as it was made, in bytes.
+fn checked(drive: &Drive) -> Result<u64> {
+    if drive.format != "qcow2" {
+        return Ok(std::fs::metadata(&drive.path).map_err(at("cannot look at", &drive.path))?.len());
+    }
+    let below = drive.base.as_deref().map(|base| match (base.parent().and_then(Path::file_name), base.file_name()) {
+        (Some(folder), Some(file)) => Path::new(folder).join(file),
+        _ => base.to_path_buf(),
+    });
+    if let Some(base) = &drive.base {
+        qcow2::check(base, None)?;
+    }
+    qcow2::check(&drive.path, below.as_deref())
+}
+
+/// The right to start a machine in a folder, which must exist.
+pub(crate) async fn locked(dir: &Path) -> Result<Lock> {
+    Lock::take(dir).await?.ok_or_else(|| Error::Invalid("the machine's folder is gone".into()))
 }
 
 /// Removes what an earlier process of this folder left, so that nothing of it counts for the next.
@@ -105,13 +164,14 @@ pub(crate) async fn wait_started(dir: &Path, ended: tokio::sync::watch::Receiver
 
 /// Looks at a machine; takes no longer than QEMU's patience.
 pub async fn observe(dir: &Path, id: Uuid) -> Observed {
-    if find(dir, id).is_none() {
+    let is_there = || process::noted(dir, id).map_or(true, |note| note.is_some());
+    if !is_there() {
         return Observed::Absent;
     }
     match status(dir).await {
         Ok(status) => state(&status),
         // It may have ended meanwhile.
-        Err(_) if find(dir, id).is_none() => Observed::Absent,
+        Err(_) if !is_there() => Observed::Absent,
         Err(_) => Observed::Unresponsive,
     }
 }
@@ -152,31 +212,33 @@ pub async fn go_on_where_stalled(dir: &Path, id: Uuid) -> Result<bool> {
     Ok(stalled)
 }
 
-/// Ends a machine's process: by word, then by force. Fine where there is none.
+/// Ends a machine's process: by word, then by force. Fine where there is none. When this returns without an error, the
+/// process that was noted is gone, and nobody is left in its control groups.
 pub async fn end(dir: &Path, id: Uuid) -> Result<()> {
-    let Some(pid) = find(dir, id) else {
-        return Ok(());
-    };
+    let lock = Lock::take(dir).await?;
+    if lock.is_some()
+        && let Some(held) = Held::of(dir, id)?
+    {
+        end_process(dir, id, &held).await?;
+    }
+    // Whatever it started ends with it.
+    groups::end(id).await
+}
+
+async fn end_process(dir: &Path, id: Uuid, held: &Held) -> Result<()> {
     if let Ok(mut qmp) = Qmp::connect(dir, COMMANDS).await {
         // `quit` flushes the disks; its answer may be cut off by the end itself.
         let _ = qmp.execute("quit", json!({})).await;
-        if gone(dir, id, END / 5).await {
+        if gone(dir, id, END / 5).await? {
             return Ok(());
         }
     }
-    process::kill(pid)?;
-    if gone(dir, id, END).await { Ok(()) } else { Err(Error::Timeout("the machine's process")) }
+    held.kill()?;
+    if gone(dir, id, END).await? { Ok(()) } else { Err(Error::Timeout("the machine's process")) }
 }
 
-async fn gone(dir: &Path, id: Uuid, patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
-    while find(dir, id).is_some() {
-        if Instant::now() > deadline {
-            return false;
-        }
-        tokio::time::sleep(TICK).await;
-    }
-    true
+async fn gone(dir: &Path, id: Uuid, patience: Duration) -> Result<bool> {
+    tokio::time::timeout(patience, process::ended(dir, id)).await.map_or(Ok(false), |ended| ended.map(|()| true))
 }
 
 /// Opens and closes ports of a running machine. Those that another program of the host has stay closed and are

@@ -34,6 +34,15 @@ pub enum Boot {
     Uefi,
 }
 
+/// How a machine's process is confined, beside what every machine's is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Jail {
+    /// The user and group of its own that it runs as, where the service may choose.
+    pub user: Option<u32>,
+    /// Whether it does not start where the host lacks something of its confinement.
+    pub required: bool,
+}
+
 /// A disk of a machine.
 #[derive(Clone, Debug)]
 pub struct Drive {
@@ -41,6 +50,8 @@ pub struct Drive {
     pub path: PathBuf,
     /// `qcow2` or `raw`.
     pub format: &'static str,
+    /// The image that it is a clone of: qcow2, and never written to.
+    pub base: Option<PathBuf>,
     /// What the guest knows it by, at most 20 characters.
     pub serial: String,
 }
@@ -94,6 +105,8 @@ pub struct Spec {
     pub forwards: Vec<Forward>,
     /// How its processor is made.
     pub accel: Accel,
+    /// How its process is confined.
+    pub jail: Jail,
     /// QEMU's binary.
     pub qemu: PathBuf,
 }

@@ -5,11 +5,13 @@
 
 use std::ffi::OsString;
 
+use serde_json::json;
+
 use super::files::{AGENT, MEMORY, NETWORK};
 use super::layer;
 use super::spec::{Begin, Layer, Spec};
-use crate::machine::arguments::{Args, escape};
-use crate::machine::{Accel, COMMANDS, PID};
+use crate::machine::arguments::{Args, jail, merged};
+use crate::machine::{Accel, COMMANDS};
 
 /// What the ring of the console keeps. QEMU wants a power of two.
 pub(super) const CONSOLE_BYTES: u32 = 64 << 10;
@@ -32,12 +34,14 @@ pub fn arguments(spec: &Spec) -> Vec<OsString> {
     args.flags("-nodefaults -no-user-config -display none -no-reboot -M q35,memory-backend=m0,usb=off");
     args.pair("-accel", accel).pair("-cpu", cpu);
     args.pair("-smp", spec.vcpus.to_string()).pair("-m", spec.memory_mb.to_string());
-    args.pair("-name", "guest=sandbox,process=berth-sandbox").pair("-uuid", spec.id.to_string()).pair("-pidfile", PID);
-    let memory = format!("memory-backend-file,id=m0,size={}M,mem-path={MEMORY},share=off", spec.memory_mb);
+    args.pair("-name", "guest=sandbox,process=berth-sandbox").pair("-uuid", spec.id.to_string());
+    // The file is others' memory, too. What the guest writes stays in the process, so it can be opened to be read.
+    let access = if spec.reads_memory { ",readonly=on,rom=off" } else { "" };
+    let memory = format!("memory-backend-file,id=m0,size={}M,mem-path={MEMORY},share=off{access}", spec.memory_mb);
     args.pair("-object", memory);
     // A capture holds no section that describes the machine: it is made of the devices' states alone.
     args.pair("-global", "migration.send-configuration=off");
-    jail(&mut args, spec.jail);
+    jail(&mut args, spec.jail.user);
     args.pair("-chardev", format!("socket,id=commands,path={COMMANDS},server=on,wait=off"));
     args.flags("-mon chardev=commands,mode=control");
     args.pair("-chardev", format!("ringbuf,id=console,size={CONSOLE_BYTES}"));
@@ -60,31 +64,18 @@ pub fn arguments(spec: &Spec) -> Vec<OsString> {
     args.0
 }
 
-/// QEMU opens what it needs, then gives up its user and its root folder. It has to be let do so by its filter;
-/// once it is nobody, the kernel refuses what the filter would.
-fn jail(args: &mut Args, user: Option<u32>) {
-    let privileges = if user.is_some() { "allow" } else { "deny" };
-    let filter = format!("on,obsolete=deny,elevateprivileges={privileges},spawn=deny,resourcecontrol=deny");
-    args.pair("-sandbox", filter);
-    if let Some(user) = user {
-        args.pair("-chroot", ".").pair("-runas", format!("{user}:{user}"));
-    }
-}
-
-/// The layers from the lowest up, since each names the one below. The guest's flushes reach the host's
-/// memory, so that they survive the death of QEMU; a cut is what makes them survive that of the host. QEMU's locks
-/// are off: a machine that wrote to a layer keeps its lock on it when it becomes others' base.
+/// The layers from the lowest up, since each names the one below; what their headers name is not asked for. The guest's
+/// flushes reach the host's memory, so that they survive the death of QEMU; a cut is what makes them survive that of the
+/// host. QEMU's locks are off: a machine that wrote to a layer keeps its lock on it when it becomes others' base.
 fn disk(args: &mut Args, layers: &[Layer]) {
     let mut below = None;
     for (index, layer) in layers.iter().enumerate().rev() {
-        let (node, path) = (layer::node(layer.id), escape(&layer.path.to_string_lossy()));
-        let access = if index == 0 { "discard=unmap" } else { "read-only=on" };
-        args.pair(
-            "-blockdev",
-            format!("driver=file,filename={path},node-name=f{node},cache.no-flush=on,locking=off,{access}"),
-        );
-        let backing = below.map_or_else(String::new, |below| format!(",backing={below}"));
-        args.pair("-blockdev", format!("driver=qcow2,file=f{node},node-name={node},{access}{backing}"));
+        let (node, path) = (layer::node(layer.id), layer.path.to_string_lossy());
+        let access = if index == 0 { json!({"discard": "unmap"}) } else { json!({"read-only": true}) };
+        let file = json!({"driver": "file", "filename": path, "node-name": format!("f{node}"), "locking": "off",
+                          "cache": {"no-flush": true}});
+        let disk = json!({"driver": "qcow2", "file": format!("f{node}"), "node-name": node, "backing": below});
+        args.pair("-blockdev", merged(&[&file, &access])).pair("-blockdev", merged(&[&disk, &access]));
         below = Some(node);
     }
     if let Some(top) = below {

@@ -175,10 +175,12 @@ fn mapping(pid: i32, dir: &Path) -> Result<(u64, u64)> {
     let mut text = String::new();
     let maps = File::open(format!("/proc/{pid}/maps")).and_then(|file| file.take(MOST_MAPS).read_to_string(&mut text));
     maps.map_err(|e| Error::io("cannot read the machine's mappings", e))?;
-    // In a root folder of its own the process sees its memory directly below it; we see the whole path.
+    // In a root folder of its own the process sees its memory directly below it; we see the whole path, of a tree of its
+    // own the path that its folder was given by.
     let name = format!("/{MEMORY}");
     let folder = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
-    let is_ours = |path: &str| Path::new(path) == folder.join(MEMORY) || path == name;
+    let is_ours =
+        |path: &str| Path::new(path) == folder.join(MEMORY) || Path::new(path) == dir.join(MEMORY) || path == name;
     text.lines()
         .find_map(|line| mapping_of(line, is_ours))
         .ok_or_else(|| Error::Qemu("its memory is not mapped".into()))

@@ -13,14 +13,13 @@
 //! The disk is a chain of layers. A cut makes the top one somebody's base for good and gives the machine
 //! an empty layer on it, without stopping anything.
 //!
-//! The process has nothing but its open files: where the service may, it runs as a user of its own in an
-//! empty root folder; QEMU's seccomp filter keeps it from starting programs.
+//! The process has nothing but its open files ([`crate::launch`]): where the service may, it runs as a user of its own in
+//! an empty root folder; QEMU's seccomp filter keeps it from starting programs.
 
 mod arguments;
 mod capture;
 mod files;
 mod layer;
-mod limits;
 mod memory;
 mod spec;
 
@@ -36,15 +35,20 @@ pub use arguments::arguments;
 pub use capture::{Capture, Report, capture};
 use files::{AGENT, MEMORY, NETWORK};
 pub use layer::{create as create_layer, create_root, node as layer_node, size as layer_size, sync as sync_layer};
-pub use limits::{is_possible as can_limit, unlimited};
 pub use memory::{copy as copy_memory, empty as empty_memory};
 pub use spec::{Begin, Layer, Spec};
 
 use crate::error::at;
-use crate::machine::{COMMANDS, clear, end, find, process, wait_started};
+use crate::groups::Limits;
+use crate::launch::Order;
+use crate::machine::jail::{self, Needs};
+use crate::machine::{COMMANDS, Held, Lock, clear, end, find, locked, process, wait_started};
 use crate::qmp::{Qmp, connect_in};
-use crate::{Error, Result};
+use crate::{Error, Result, qcow2};
 
+/// What QEMU needs beside the guest's memory: itself, its buffers, and what an emulated processor's code is translated
+/// to, in MiB.
+const BESIDE_MB: u64 = 256;
 /// How long QEMU may take to load a capture. Measured: 8 ms.
 const LOAD: Duration = Duration::from_secs(20);
 /// Between two looks at something that takes milliseconds.
@@ -54,15 +58,16 @@ const TICK: Duration = Duration::from_millis(1);
 /// one that loads: once all is ready) `about_to_run` is called: where that fails, or was not reached, nothing wrote to
 /// the disk.
 pub async fn start(spec: &Spec, about_to_run: impl FnOnce() -> Result<()> + Send) -> Result<()> {
-    if find(&spec.dir, spec.id).is_some() {
+    let lock = locked(&spec.dir).await?;
+    if Held::of(&spec.dir, spec.id)?.is_some() {
         return Ok(());
     }
     match &spec.begin {
         Begin::Boot { .. } => {
             about_to_run()?;
-            make(spec).await.map(drop)
+            make(spec, lock).await.map(drop)
         }
-        Begin::Load { state, .. } => match run(&mut make(spec).await?, state, about_to_run).await {
+        Begin::Load { state, .. } => match run(&mut make(spec, lock).await?, state, about_to_run).await {
             Ok(()) => Ok(()),
             Err(error) => {
                 // What QEMU said of itself tells more than that it is gone.
@@ -76,7 +81,7 @@ pub async fn start(spec: &Spec, about_to_run: impl FnOnce() -> Result<()> + Send
 }
 
 /// Makes the process, and waits until it answers.
-async fn make(spec: &Spec) -> Result<Qmp> {
+async fn make(spec: &Spec, lock: Lock) -> Result<Qmp> {
     clear(&spec.dir)?;
     remove(&spec.dir, &[AGENT, NETWORK, MEMORY])?;
     let memory = spec.dir.join(MEMORY);
@@ -84,12 +89,30 @@ async fn make(spec: &Spec) -> Result<Qmp> {
         Begin::Boot { .. } => empty_memory(&memory, spec.memory_mb)?,
         Begin::Load { memory: from, .. } => std::fs::hard_link(from, &memory).map_err(at("cannot link", from))?,
     }
-    let ended = process::spawn(&spec.qemu, arguments(spec), &spec.dir)?;
-    let qmp = wait_started(&spec.dir, ended).await?;
-    if let Some(pid) = find(&spec.dir, spec.id) {
-        limits::apply(Path::new(limits::GROUPS), spec.id, pid, spec.memory_mb);
+    let order = order_of(spec).await?;
+    let ended = process::spawn(&order, spec.id, &lock).await?;
+    drop(lock);
+    wait_started(&spec.dir, ended).await
+}
+
+/// What a machine's launcher is told.
+async fn order_of(spec: &Spec) -> Result<Order> {
+    let (mut read, mut write, mut disk_bytes) = (Vec::new(), Vec::new(), 0);
+    if let Begin::Boot { kernel, initrd, .. } = &spec.begin {
+        read.extend([kernel.clone(), initrd.clone()]);
     }
-    Ok(qmp)
+    if spec.reads_memory {
+        read.push(spec.dir.join(MEMORY));
+    }
+    for (index, layer) in spec.disk.iter().enumerate() {
+        let below = spec.disk.get(index + 1).and_then(|below| below.path.file_name()).map(Path::new);
+        disk_bytes = disk_bytes.max(qcow2::check(&layer.path, below)?);
+        if index == 0 { &mut write } else { &mut read }.push(layer.path.clone());
+    }
+    let (program, arguments, dir) = (spec.qemu.as_path(), arguments(spec), spec.dir.as_path());
+    let limits = Limits { memory_mb: u64::from(spec.memory_mb) + BESIDE_MB, vcpus: spec.vcpus };
+    let needs = Needs { program, arguments, dir, read, write, limits, disk_bytes, host_network: false };
+    jail::order(spec.id, spec.jail, needs).await
 }
 
 async fn run(qmp: &mut Qmp, state: &Path, about_to_run: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -116,9 +139,7 @@ async fn load(qmp: &mut Qmp, state: &Path) -> Result<()> {
 
 /// Ends a machine's process at once. Fine where there is none.
 pub async fn stop(dir: &Path, id: Uuid) -> Result<()> {
-    end(dir, id).await?;
-    limits::release(id);
-    Ok(())
+    end(dir, id).await
 }
 
 fn remove(dir: &Path, names: &[&str]) -> Result<()> {

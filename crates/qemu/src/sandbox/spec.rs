@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use uuid::Uuid;
 
-use crate::machine::Accel;
+use crate::machine::{Accel, Jail};
 use crate::seed::Mac;
 
 /// How a machine begins.
@@ -56,8 +56,10 @@ pub struct Spec {
     pub begin: Begin,
     /// How its processor is made.
     pub accel: Accel,
-    /// The user and group that it runs as, where the service may choose.
-    pub jail: Option<u32>,
+    /// How its process is confined.
+    pub jail: Jail,
+    /// Whether QEMU maps a memory that it cannot write to: it does from version 8.2 on.
+    pub reads_memory: bool,
     /// QEMU's binary.
     pub qemu: PathBuf,
 }

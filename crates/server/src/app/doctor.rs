@@ -3,10 +3,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use berth_qemu::host;
+use berth_qemu::{confinement, host};
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Demand};
 use crate::engine::Finding;
 use crate::services::sandbox::engine::qemu::QemuSandboxes;
 use crate::services::vm::engine::qemu::QemuEngine;
@@ -30,13 +30,36 @@ impl fmt::Display for Report {
 
 /// Examines this machine.
 pub async fn doctor(config: &Config) -> Report {
-    let engine = QemuEngine::open(&config.data_dir, &config.vm, config.accel);
+    let engine = QemuEngine::open(&config.data_dir, &config.vm, config.machines, config.accel);
     let mut lines = engine.findings().await;
     lines.extend(QemuSandboxes::open(config, Clock::default()).findings());
+    lines.extend(confined(config).await);
     lines.extend(["espeak-ng", "ffmpeg"].map(|name| speaks(name, host::find(name))));
     lines.push(data_dir(config));
     lines.push(Finding { good: true, what: "sign-up".into(), text: config.sign_up().describe().into() });
     Report { ok: lines.iter().all(|l| l.good), lines }
+}
+
+/// How machines are confined here: what holds, and a line for each part that does not. It is wrong only where the
+/// operator demands it.
+async fn confined(config: &Config) -> Vec<Finding> {
+    let demanded = config.machines.confinement == Demand::Required;
+    let _ = std::fs::create_dir_all(&config.data_dir);
+    let found = confinement::of_host(&config.data_dir).await;
+    let has_user = config.machines.of_sandbox(0).user.is_some();
+    let who = if has_user { "a user and group of its own" } else { "the service's user" };
+    let parts = match found.missing() {
+        [] => "with files, processes, network and names of its own, within limits",
+        _ => "without what is missing below",
+    };
+    let text = format!("each machine runs as {who}, {parts}, behind QEMU's filter of system calls");
+    let whole = Finding { good: true, what: "confinement".into(), text };
+    let missing = found.missing().iter().map(|missing| Finding {
+        good: !demanded,
+        what: "not confined".into(),
+        text: format!("machines run without {missing}"),
+    });
+    std::iter::once(whole).chain(missing).collect()
 }
 
 /// A program that speech needs. Machines run without it.

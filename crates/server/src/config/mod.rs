@@ -10,6 +10,7 @@ mod http;
 mod identity;
 mod log;
 mod lost;
+mod machines;
 mod mail;
 pub mod model;
 mod overcommit;
@@ -37,6 +38,8 @@ pub use catalog::{Catalog, Plan, Region, VmConfig};
 pub use identity::{Identity, SignUpMode, VerifiedEmail};
 pub use log::LogFormat;
 pub use lost::Lost;
+pub(crate) use machines::SANDBOX_USERS;
+pub use machines::{Demand, Machines};
 pub use mail::{Mail, Sms};
 pub use model::Gateway;
 pub use overcommit::Overcommit;
@@ -95,7 +98,9 @@ pub struct Config {
     pub sms: Sms,
     /// The quotas of new projects and organizations.
     pub quota: Quota,
-    /// Machines.
+    /// How machines are confined.
+    pub machines: Machines,
+    /// Virtual machines.
     pub vm: Vm,
     /// Sandboxes.
     pub sandbox: Sandbox,
@@ -138,6 +143,7 @@ impl Default for Config {
             mail: Mail::default(),
             sms: Sms::default(),
             quota: Quota::default(),
+            machines: Machines::default(),
             vm: Vm::default(),
             sandbox: Sandbox::default(),
             gateway: Gateway::default(),
@@ -270,6 +276,7 @@ impl Config {
         self.lost.check()?;
         self.catalog.check()?;
         self.quota.check()?;
+        self.machines.check()?;
         self.vm.check()?;
         self.sandbox.check()?;
         self.mail.check()?;

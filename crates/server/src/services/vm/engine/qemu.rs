@@ -36,7 +36,7 @@ use super::{
     Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, EngineError, Found, ImageImport, ImageInfo, MachineSpec,
     Open, Result, Started, Usage,
 };
-use crate::config::{Acceleration, Vm};
+use crate::config::{Acceleration, Machines, Vm};
 use crate::lost;
 
 /// Bytes of a GiB.
@@ -56,6 +56,7 @@ const HAPPENINGS: usize = 1024;
 pub struct QemuEngine {
     data: PathBuf,
     config: Vm,
+    machines: Machines,
     request: accel::Request,
     ssh_port: u16,
     happenings: broadcast::Sender<MachineId>,
@@ -77,6 +78,13 @@ impl From<berth_qemu::Error> for EngineError {
                 tracing::error!(reason, "a disk or image is damaged");
                 Self::Permanent("a disk or image of the VM is damaged; ask the operator".into())
             }
+            // What exactly is missing on the host is the operator's to know.
+            E::Unconfined(missing) => {
+                tracing::error!(missing, "a machine was not started, since [machines] confinement is \"required\"");
+                let reason =
+                    "the host cannot confine machines as its operator requires; ask the operator to type: berth doctor";
+                Self::Permanent(reason.into())
+            }
             E::Missing { .. } | E::Invalid(_) => Self::Permanent(error.to_string()),
             E::PortTaken(_) | E::Timeout(_) | E::Qemu(_) | E::Io { .. } => Self::Transient(error.to_string()),
         }
@@ -89,10 +97,11 @@ fn transient(error: impl std::fmt::Display) -> EngineError {
 
 impl QemuEngine {
     /// The engine over a data folder. What is missing on the host is told by [`Engine::ready`].
-    pub fn open(data: &Path, config: &Vm, acceleration: Acceleration) -> Self {
+    pub fn open(data: &Path, config: &Vm, machines: Machines, acceleration: Acceleration) -> Self {
         Self {
             data: data.to_path_buf(),
             config: config.clone(),
+            machines,
             request: acceleration.request(),
             ssh_port: if host::can_bind_low_ports() { SSH } else { HIGH_SSH },
             happenings: broadcast::channel(HAPPENINGS).0,
@@ -164,7 +173,12 @@ impl QemuEngine {
             }
             _ => None,
         };
-        let data = |d: &DataDisk| Drive { path: self.disk_file(d.id, false), format: "raw", serial: d.id.serial() };
+        let data = |d: &DataDisk| Drive {
+            path: self.disk_file(d.id, false),
+            format: "raw",
+            base: None,
+            serial: d.id.serial(),
+        };
         Ok(machine::Spec {
             id: spec.id.0,
             name: spec.name.clone(),
@@ -176,12 +190,14 @@ impl QemuEngine {
             root: Drive {
                 path: self.disk_file(spec.root_disk, true),
                 format: "qcow2",
+                base: Some(base.join(&manifest.disk)),
                 serial: spec.root_disk.serial(),
             },
             drives: spec.data_disks.iter().map(data).collect(),
             mac: Mac::of(spec.id.0),
             forwards: forwards(spec, ports),
             accel: self.acceleration(probe, &qemu).await.accel,
+            jail: self.machines.of_vm(spec.address),
             qemu,
         })
     }

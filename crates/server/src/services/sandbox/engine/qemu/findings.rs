@@ -1,7 +1,7 @@
 //! What `berth doctor` says about sandboxes: whether there is what they boot and what they are made of, and how they are
-//! confined.
+//! limited.
 
-use berth_qemu::sandbox::can_limit;
+use berth_qemu::groups::possible;
 
 use super::QemuSandboxes;
 use crate::engine::Finding;
@@ -17,16 +17,12 @@ impl QemuSandboxes {
             Ok(_) => finding(true, "sandboxes", format!("templates {}", templates.join(", "))),
             Err(missing) => finding(false, "sandboxes", missing.to_string()),
         };
-        let confined = if rustix::process::geteuid().is_root() {
-            "each machine as a user of its own in an empty folder, behind a filter of system calls"
-        } else {
-            "a filter of system calls alone; run the service as root for a user and a folder of each machine's own"
+        let limited = match possible() {
+            Ok(()) => "memory, threads and processors of each machine, by control groups".to_owned(),
+            Err(reason) => {
+                format!("none: {reason}; run the service as root, or let systemd delegate control groups to it")
+            }
         };
-        let limited = if can_limit() {
-            "memory and threads of each machine, by control groups"
-        } else {
-            "none: this service may not make control groups; run it as root, or let systemd delegate them to it"
-        };
-        vec![built, finding(true, "confinement", confined.into()), finding(true, "limits", limited.into())]
+        vec![built, finding(true, "limits", limited)]
     }
 }

@@ -134,7 +134,8 @@ impl QemuSandboxes {
             mac: MAC,
             begin: part.begin,
             accel: self.accel().await?,
-            jail: Self::jail(part.slot),
+            jail: self.machines.of_sandbox(part.slot),
+            reads_memory: self.host().await?.reads_memory,
             qemu: self.qemu()?,
         })
     }

@@ -40,7 +40,7 @@ use super::{
     Result, Sample, SandboxEngine, Spare, StartSpec, Started, Warming,
 };
 use crate::clock::Clock;
-use crate::config::{Config, Vm};
+use crate::config::{Config, Machines, Vm};
 use crate::lost;
 use crate::services::sandbox::agent::{ANSWER, Connection};
 use captured::agent_failed;
@@ -51,13 +51,10 @@ use spares::Spares;
 use stalled::Stalled;
 use turns::Turns;
 
+/// The first release of QEMU that maps a file privately which it can only read (`rom=off`).
+const READS_MEMORY: (u32, u32) = (8, 2);
 /// Bytes of a GiB.
 const GIB: u64 = 1 << 30;
-/// The first user of the host that machines run as, where the service may choose: far from people's, and from
-/// those that distributions hand to containers.
-const FIRST_USER: u32 = 0x7000_0000;
-/// Users of sandboxes by their slots; as many follow for what is set aside.
-const USERS: i64 = 1 << 20;
 /// The card of every machine. Each is alone on its link, so that nobody sees two of them, and a copy has nothing
 /// to change.
 const MAC: Mac = Mac([0x52, 0x54, 0x00, 0xbe, 0x47, 0x01]);
@@ -72,6 +69,7 @@ pub struct QemuSandboxes {
     data: PathBuf,
     clock: Clock,
     config: Vm,
+    machines: Machines,
     disk_reserve_gb: i64,
     builders: u64,
     request: accel::Request,
@@ -90,6 +88,8 @@ pub struct QemuSandboxes {
 struct Host {
     accel: Accel,
     fingerprint: String,
+    /// Whether its QEMU maps a memory that it cannot write to.
+    reads_memory: bool,
 }
 
 fn transient(error: impl std::fmt::Display) -> EngineError {
@@ -105,6 +105,7 @@ impl QemuSandboxes {
             data: data.clone(),
             clock: clock.clone(),
             config: config.vm.clone(),
+            machines: config.machines,
             disk_reserve_gb: config.sandbox.disk_reserve_gb,
             builders: config.sandbox.builders as u64,
             request: config.accel.request(),
@@ -139,7 +140,11 @@ impl QemuSandboxes {
                 let probe = accel::Probe { kernel: guest.kernel(), initrd: guest.initrd() };
                 let decision = accel::decide(self.request, Some(&probe), &self.data.join("accel.json"), &qemu).await;
                 let version = host::qemu_version(&qemu).await?;
-                Ok(Host { accel: decision.accel, fingerprint: guest.fingerprint(decision.accel, &version) })
+                Ok(Host {
+                    accel: decision.accel,
+                    fingerprint: guest.fingerprint(decision.accel, &version),
+                    reads_memory: host::release(&version) >= READS_MEMORY,
+                })
             })
             .await
     }
@@ -151,12 +156,6 @@ impl QemuSandboxes {
     /// Names the machines of today: what was captured on others does not load.
     async fn fingerprint(&self) -> Result<String> {
         Ok(self.host().await?.fingerprint.clone())
-    }
-
-    /// The user a machine runs as: one of its own, where the service may choose.
-    fn jail(slot: i64) -> Option<u32> {
-        let offset = u32::try_from(slot.rem_euclid(2 * USERS)).unwrap_or(0);
-        rustix::process::geteuid().is_root().then(|| FIRST_USER + offset)
     }
 
     fn layers_found(&self) -> Result<Vec<LayerId>> {
@@ -346,7 +345,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     fn unlimited(&self) -> u64 {
-        berth_qemu::sandbox::unlimited()
+        berth_qemu::groups::unlimited()
     }
 
     async fn scan(&self) -> Result<Found> {

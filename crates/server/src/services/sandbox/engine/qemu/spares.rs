@@ -25,7 +25,8 @@ use uuid::Uuid;
 
 use super::captured::agent_failed;
 use super::machine::identity;
-use super::{FIRST_USER, QemuSandboxes, USERS, remove, transient};
+use super::{QemuSandboxes, remove, transient};
+use crate::config::SANDBOX_USERS;
 use crate::services::sandbox::engine::{From, Result, Spare, StartSpec};
 
 /// How long a template's spares are kept after the last request for one.
@@ -48,6 +49,8 @@ const SPARE_MB: u64 = 45;
 const MOST: usize = 16;
 /// Those of a memory that nobody has asked for yet: whoever makes a template is about to use it.
 const UNASKED: usize = 4;
+/// Users of sandboxes by their slots: spares run as those that follow.
+const USERS: i64 = SANDBOX_USERS as i64;
 /// What a spare has run before it is one: the path of every command.
 const REHEARSAL: &str = "true";
 
@@ -279,7 +282,7 @@ impl QemuSandboxes {
         let user = |id: MachineId| {
             let pid = machine::find(&self.places.machine(id), id.0)?;
             let user = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-            (i64::from(user.checked_sub(FIRST_USER)?) + 1).checked_sub(USERS)
+            (i64::from(user.checked_sub(self.machines.first_user)?) + 1).checked_sub(USERS)
         };
         machines.into_iter().filter_map(user).max().unwrap_or(0).clamp(0, USERS)
     }

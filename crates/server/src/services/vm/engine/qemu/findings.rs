@@ -41,6 +41,13 @@ impl QemuEngine {
         let network = if user { "user" } else { "this QEMU was built without the network 'user'" };
         let decision = self.acceleration(self.any_probe(), qemu).await;
         let acceleration = format!("{:?}: {}", decision.accel, decision.reason).to_lowercase();
+        let acceleration = match decision.accel {
+            machine::Accel::Kvm => acceleration,
+            // QEMU, docs/system/security.rst, "Non-virtualization Use Case".
+            machine::Accel::Tcg => format!(
+                "{acceleration}; emulation is outside QEMU's security support: run nobody's code here that you do not trust"
+            ),
+        };
         vec![
             finding(true, "version", version),
             finding(user, "network", network.into()),

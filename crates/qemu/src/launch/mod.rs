@@ -1,0 +1,87 @@
+//! Making a machine's process: a launcher between the service and QEMU.
+//!
+//! ```text
+//!   service ── order, locked folder ──► launcher ── fork ──► process ── note ── exec ──► QEMU
+//!                                          └── ends: 0, or 1 and a line in the log
+//! ```
+//!
+//! What a process is confined to has to hold before its first instruction, and much of it can only be set up by a process
+//! that has one thread. So the service starts itself once more under another verb: small, told everything at once, gone
+//! when QEMU is there. The steps between fork and exec would be an alternative, without memory and with an error number
+//! for words.
+//!
+//! The launcher's standard output is the machine's folder, locked by who started it. While it lives nobody else starts
+//! or ends that machine, whatever becomes of the service, and when it ended there is a note or no machine.
+
+mod launcher;
+mod namespaces;
+mod order;
+mod rights;
+mod tree;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::sync::OnceLock;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+pub use order::{Order, Part};
+
+use crate::error::at;
+use crate::{Error, Result};
+
+/// The argument by which a program is asked to be the launcher.
+const VERB: &str = "launch-machine";
+
+/// The program that knows the verb.
+static LAUNCHER: OnceLock<PathBuf> = OnceLock::new();
+
+/// Has the program be the launcher, if it is asked to by its first argument; else it knows from then on that it can be.
+/// The first thing that a program does which starts machines, before it has a second thread; it ends with the code that
+/// this gives it, if there is one.
+pub fn answer() -> Option<ExitCode> {
+    if std::env::args_os().nth(1).as_deref() == Some(OsStr::new(VERB)) {
+        return Some(launcher::run());
+    }
+    use_program(Path::new("/proc/self/exe"));
+    None
+}
+
+/// Has another program, which calls [`answer`], launch machines.
+pub fn use_program(path: &Path) {
+    // Whoever was first stays.
+    let _ = LAUNCHER.set(path.to_path_buf());
+}
+
+/// Starts a program as ordered. What it and the launcher have to say goes to `log`. When this returns, the process is
+/// noted in its folder and has become the program.
+pub(crate) async fn launch(order: &Order, folder: OwnedFd, log: &Path) -> Result<()> {
+    let unable = || Error::Invalid("this program starts no machines; type: berth serve".into());
+    let program = LAUNCHER.get().ok_or_else(unable)?;
+    let err = File::create(log).map_err(at("cannot create", log))?;
+    let text = serde_json::to_vec(order).map_err(|e| Error::Invalid(format!("an order cannot be written: {e}")))?;
+    let mut command = Command::new(program);
+    // Nothing of the service's environment, which may hold secrets.
+    command.arg(VERB).env_clear().current_dir(&order.dir);
+    command.stdin(Stdio::piped()).stdout(Stdio::from(folder)).stderr(err).kill_on_drop(false);
+    let failed = |e| Error::io("cannot start the launcher of machines", e);
+    let mut child = command.spawn().map_err(failed)?;
+    let mut input = child.stdin.take().ok_or_else(unable)?;
+    // One that ended early says why in the log.
+    let told = input.write_all(&text).await;
+    drop(input);
+    let status = child.wait().await.map_err(failed)?;
+    match told {
+        Ok(()) if status.success() => Ok(()),
+        _ => Err(reason(log)),
+    }
+}
+
+fn reason(log: &Path) -> Error {
+    let line = crate::disk::last_line(&std::fs::read(log).unwrap_or_default());
+    Error::Qemu(if line.is_empty() { "its launcher ended without a word".into() } else { line })
+}

@@ -1,0 +1,51 @@
+//! What a process may do on the host, taken away.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, geteuid, setrlimit};
+use rustix::thread::{
+    CapabilitySet, clear_ambient_capability_set, remove_capability_from_bounding_set, set_no_new_privs,
+};
+
+use super::order::Order;
+
+/// Descriptors of a machine: one for each layer of its disk, and some.
+const FILES: u64 = 4096;
+/// Rights that QEMU started by root has until it becomes another user: to do that, to leave its root folder, and to open
+/// disks that are another user's.
+const STARTING: [CapabilitySet; 4] =
+    [CapabilitySet::SETUID, CapabilitySet::SETGID, CapabilitySet::SYS_CHROOT, CapabilitySet::DAC_OVERRIDE];
+
+/// Takes away what the program does not need; nothing that it executes gets any of it back.
+pub(super) fn reduce(order: &Order) -> io::Result<()> {
+    set_no_new_privs(true)?;
+    limit(Resource::Core, 0)?;
+    limit(Resource::Nofile, FILES)?;
+    if let Some(bytes) = order.file_bytes {
+        limit(Resource::Fsize, bytes)?;
+    }
+    clear_ambient_capability_set()?;
+    if geteuid().is_root() {
+        for number in 0..u64::BITS {
+            let right = CapabilitySet::from_bits_retain(1 << number);
+            let low_ports = order.low_ports && right == CapabilitySet::NET_BIND_SERVICE;
+            if low_ports || STARTING.contains(&right) {
+                continue;
+            }
+            match remove_capability_from_bounding_set(right) {
+                // The kernel knows no more of them; a root without this right has none to lose.
+                Err(Errno::INVAL | Errno::PERM) => break,
+                outcome => outcome?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bounds what a process may take; never above what it had.
+fn limit(resource: Resource, most: u64) -> io::Result<()> {
+    let before = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
+    let most = Some(most.min(before));
+    Ok(setrlimit(resource, Rlimit { current: most, maximum: most })?)
+}

@@ -1,0 +1,188 @@
+//! A tree of files of a process' own: what it needs and nothing else, at the same paths as on the host.
+//!
+//! The tree is a small file system in memory with mounts in it: the programs and libraries of the host and single files
+//! of the machine, which cannot be written to, and its folder and disks. The host's own tree is let go of, so that there
+//! is no way back to it, with whatever rights.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, StatVfsMountFlags, fstatvfs};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, mount_remount,
+    move_mount, open_tree, unmount,
+};
+use rustix::process::{chdir, pivot_root, umask};
+
+use super::order::Order;
+use crate::note::NOTE;
+
+/// Where hosts keep programs, libraries and firmware, and what tells which libraries those are.
+const PROGRAMS: [&str; 11] = [
+    "/usr",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/bin",
+    "/sbin",
+    "/nix/store",
+    "/gnu/store",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+];
+/// Devices that QEMU opens.
+const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/kvm"];
+/// The file system of the tree holds folders and names alone.
+const TREE: &std::ffi::CStr = c"mode=755,size=1m,nr_inodes=4096";
+
+/// How a part of the tree is mounted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Program,
+    Device,
+    Read,
+    Write,
+}
+
+/// A part of the host's tree that the process keeps.
+struct Kept {
+    path: PathBuf,
+    mount: OwnedFd,
+    is_folder: bool,
+    kind: Kind,
+}
+
+/// A step that failed, and at what.
+fn at<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> String + 'a {
+    move |error| format!("{what} {}: {error}", path.display())
+}
+
+/// Has this process see its own tree, from the folder of its machine.
+pub(super) fn enter(order: &Order) -> Result<(), String> {
+    let root = Path::new("/");
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change(root, private).map_err(|e| at("cannot leave the mounts of", root)(e.into()))?;
+    let kept = kept(order)?;
+    let base = &order.dir;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", base, "tmpfs", flags, TREE).map_err(|e| at("cannot mount a tree at", base)(e.into()))?;
+    let mask = umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let built = links(base, order).and_then(|()| kept.iter().try_for_each(|kept| attach(base, kept)));
+    umask(mask);
+    built?;
+    turn(base).map_err(at("cannot turn to the tree at", base))?;
+    mount_remount(root, MountFlags::BIND | MountFlags::RDONLY | flags, "")
+        .map_err(|e| at("cannot seal", root)(e.into()))?;
+    chdir(&order.dir).map_err(|e| at("cannot go to", &order.dir)(e.into()))
+}
+
+/// What the process keeps of the host, opened while it is still seen. A folder comes before what lies in it.
+fn kept(order: &Order) -> Result<Vec<Kept>, String> {
+    let mut kept = Vec::new();
+    for (names, kind) in [(&PROGRAMS[..], Kind::Program), (&DEVICES[..], Kind::Device)] {
+        // What a host does not have it does not need.
+        let there = names.iter().map(Path::new).filter(|path| path.exists() && !path.is_symlink());
+        kept.extend(there.filter_map(|path| keep(path, kind).ok()));
+    }
+    if let Some(own) = home(&order.program) {
+        kept.push(keep(&own, Kind::Program)?);
+    }
+    kept.push(keep(&order.dir, Kind::Write)?);
+    for path in &order.write {
+        kept.push(keep(path, Kind::Write)?);
+    }
+    for path in order.read.iter().chain([&order.dir.join(NOTE)]) {
+        kept.push(keep(path, Kind::Read)?);
+    }
+    Ok(kept)
+}
+
+fn keep(path: &Path, kind: Kind) -> Result<Kept, String> {
+    let is_folder = fs::metadata(path).map_err(at("cannot look at", path))?.is_dir();
+    let all = if is_folder { OpenTreeFlags::AT_RECURSIVE } else { OpenTreeFlags::empty() };
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | all;
+    let mount = open_tree(CWD, path, flags).map_err(|e| at("cannot keep", path)(e.into()))?;
+    Ok(Kept { path: path.to_path_buf(), mount, is_folder, kind })
+}
+
+/// The folder of a program that is installed in one of its own, `/opt/qemu/bin/…`, with its libraries and firmware.
+fn home(program: &Path) -> Option<PathBuf> {
+    let program = program.canonicalize().ok()?;
+    if PROGRAMS.iter().any(|known| program.starts_with(known)) {
+        return None;
+    }
+    let folder = program.parent()?;
+    let prefix = folder.parent().filter(|prefix| folder.ends_with("bin") && prefix.parent().is_some());
+    Some(prefix.unwrap_or(folder).to_path_buf())
+}
+
+/// Names that lead to other folders on this host, as `/lib` leads to `/usr/lib`, do the same here. A program that was
+/// named by such a name is found by it.
+fn links(base: &Path, order: &Order) -> Result<(), String> {
+    let own = order.program.is_symlink().then_some(order.program.as_path());
+    for path in PROGRAMS.iter().map(Path::new).chain(own).filter(|path| path.is_symlink()) {
+        let target = fs::read_link(path).map_err(at("cannot look at", path))?;
+        let here = below(base, path);
+        if here.symlink_metadata().is_err()
+            && PROGRAMS.iter().all(|known| !path.starts_with(known) || path == Path::new(known))
+        {
+            make_folder(here.parent().unwrap_or(base)).map_err(at("cannot make a folder for", path))?;
+            std::os::unix::fs::symlink(target, &here).map_err(at("cannot make", &here))?;
+        }
+    }
+    Ok(())
+}
+
+fn below(base: &Path, path: &Path) -> PathBuf {
+    base.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)
+}
+
+fn attach(base: &Path, kept: &Kept) -> Result<(), String> {
+    let here = below(base, &kept.path);
+    let made = match (here.exists(), kept.is_folder) {
+        (true, _) => Ok(()),
+        (false, true) => make_folder(&here),
+        (false, false) => make_folder(here.parent().unwrap_or(base)).and_then(|()| fs::File::create(&here).map(drop)),
+    };
+    made.map_err(at("cannot make room for", &kept.path))?;
+    move_mount(&kept.mount, "", CWD, &here, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(|e| at("cannot mount", &kept.path)(e.into()))?;
+    let flags = match kept.kind {
+        Kind::Device => return Ok(()),
+        Kind::Program => MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
+        Kind::Read => MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+        Kind::Write => MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+    };
+    let before = fstatvfs(&kept.mount).map_err(|e| at("cannot look at", &kept.path)(e.into()))?.f_flag;
+    mount_remount(&here, MountFlags::BIND | flags | same(before), "")
+        .map_err(|e| at("cannot seal", &kept.path)(e.into()))
+}
+
+/// What a mount was before has to stay: another user's root may not take it away (mount_namespaces(7)).
+fn same(before: StatVfsMountFlags) -> MountFlags {
+    let pairs = [
+        (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
+        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        (StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
+        (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
+        (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
+    ];
+    pairs.into_iter().filter(|(had, _)| before.contains(*had)).fold(MountFlags::empty(), |all, (_, flag)| all | flag)
+}
+
+/// Makes the tree this process' root and lets go of the host's (pivot_root(2), "pivot_root(".", ".")").
+fn turn(base: &Path) -> io::Result<()> {
+    chdir(base)?;
+    pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    Ok(chdir("/")?)
+}

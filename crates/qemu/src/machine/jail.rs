@@ -1,0 +1,65 @@
+//! What a machine's process is confined to, as an order to its launcher.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use super::spec::Jail;
+use crate::groups::Limits;
+use crate::launch::{Order, Part};
+use crate::{Error, Result, confinement, groups};
+
+/// How much larger than its disk a file of a machine may become: what QEMU notes about it, and what an unclean end
+/// leaves unused.
+const LARGER: u64 = 2;
+/// What every machine's file may have, in bytes.
+const LEAST: u64 = 1 << 30;
+
+/// What a machine's process needs of its host.
+pub(crate) struct Needs<'a> {
+    /// QEMU.
+    pub(crate) program: &'a Path,
+    /// Its command line.
+    pub(crate) arguments: Vec<OsString>,
+    /// The machine's folder.
+    pub(crate) dir: &'a Path,
+    /// Files that it reads.
+    pub(crate) read: Vec<PathBuf>,
+    /// Disks that it writes to.
+    pub(crate) write: Vec<PathBuf>,
+    /// What it may use.
+    pub(crate) limits: Limits,
+    /// The size of its largest disk, in bytes.
+    pub(crate) disk_bytes: u64,
+    /// Whether QEMU serves the machine's card itself, over the host's network.
+    pub(crate) host_network: bool,
+}
+
+/// What its launcher is told. Nothing of an earlier machine is left in its groups afterwards.
+pub(crate) async fn order(id: Uuid, jail: Jail, needs: Needs<'_>) -> Result<Order> {
+    let found = confinement::of_host(needs.dir.parent().unwrap_or(needs.dir)).await;
+    if jail.required {
+        found.require()?;
+        if jail.user.is_none() && rustix::process::geteuid().is_root() {
+            return Err(Error::Unconfined("a user of its own: this root may become no other user".into()));
+        }
+    }
+    groups::end(id).await?;
+    let joined = groups::make(id, needs.limits);
+    if jail.required && joined.is_empty() {
+        return Err(Error::Unconfined("its control groups could not be made".into()));
+    }
+    let wanted = |part: &&Part| !(needs.host_network && **part == Part::Network);
+    Ok(Order {
+        program: needs.program.to_path_buf(),
+        arguments: needs.arguments,
+        dir: needs.dir.to_path_buf(),
+        groups: joined,
+        parts: found.parts().iter().filter(wanted).copied().collect(),
+        read: needs.read,
+        write: needs.write,
+        low_ports: needs.host_network,
+        file_bytes: Some(needs.disk_bytes.saturating_mul(LARGER).saturating_add(LEAST)),
+    })
+}

@@ -1,0 +1,162 @@
+//! A taken-over QEMU tries each way out of its jail; none opens. What it tries is in `hostile.rs`, and which line of
+//! `docs/security.md` each test stands for is said there.
+
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::process::{Command, Stdio};
+
+use berth_qemu::launch::Part;
+
+use crate::world::World;
+
+#[tokio::test]
+async fn files_that_are_not_its_own_are_not_there() {
+    let world = World::new();
+    if !world.has(Part::Files).await {
+        return;
+    }
+    let others = world.others();
+    let lines = [
+        format!("early read {others}"),
+        format!("early write {others}"),
+        "early read ../others".into(),
+        "early read /etc/passwd".into(),
+        "early read /proc/1/environ".into(),
+        "early make /usr/made".into(),
+        "early make /made".into(),
+        format!("early climb {others}"),
+        format!("read {others}"),
+        format!("write {others}"),
+        "read ../others".into(),
+        "read /etc/passwd".into(),
+    ];
+    world.in_vain(&lines.each_ref().map(String::as_str)).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_it_only_reads_cannot_be_written_to() {
+    let world = World::new();
+    if !world.has(Part::Files).await {
+        return;
+    }
+    let kernel = world.root.path().join("kernel").display().to_string();
+    let lines = [format!("early read {kernel}"), format!("early write {kernel}"), format!("write {kernel}")];
+    let said = world.play(&lines.each_ref().map(String::as_str)).await;
+    assert!(said[0].starts_with("OPEN"), "{said:?}");
+    assert!(said[1..].iter().all(|said| said.starts_with("refused")), "{said:?}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn the_memory_that_machines_share_cannot_be_written_to() {
+    let world = World::new();
+    if !world.has(Part::Files).await {
+        return;
+    }
+    world.in_vain(&["early write memory", "early remove memory", "write memory"]).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn the_network_of_the_host_is_not_there() {
+    let world = World::new();
+    if !world.has(Part::Network).await {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let name = format!("berth-{}", world.id);
+    let _abstract =
+        UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).expect("a name")).expect("a listener");
+    let port = listener.local_addr().expect("an address");
+    let lines = [format!("early connect {port}"), format!("connect {port}"), format!("abstract {name}")];
+    world.in_vain(&lines.each_ref().map(String::as_str)).await;
+    listener.set_nonblocking(true).expect("a listener");
+    assert!(listener.accept().is_err(), "somebody came");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn no_process_of_the_host_can_be_signalled() {
+    let world = World::new();
+    if !world.has(Part::Processes).await {
+        return;
+    }
+    let mut victim = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a process");
+    let lines = [format!("early signal {}", victim.id()), format!("signal {}", victim.id())];
+    world.in_vain(&lines.each_ref().map(String::as_str)).await;
+    assert_eq!(victim.try_wait().expect("a look"), None, "it was ended");
+    drop(victim.stdin.take());
+    assert!(victim.wait().expect("an end").success());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn no_mount_and_no_device_can_be_made() {
+    let world = World::new();
+    if !world.has(Part::Files).await {
+        return;
+    }
+    world.in_vain(&["early mount .", "early device memory-of-the-host", "mount ."]).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_is_noted_of_it_cannot_be_swapped() {
+    let world = World::new();
+    if !world.has(Part::Files).await {
+        return;
+    }
+    let lines = ["early write process.json", "early remove process.json", "write process.json", "remove process.json"];
+    world.in_vain(&lines).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn as_a_user_of_its_own_it_can_swap_nothing_in_its_folder() {
+    let world = World::new();
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    world.in_vain(&["make made", "link console.log", "remove qemu.log", "write qemu.log", "read plan"]).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn it_has_no_descriptor_that_it_was_not_given() {
+    let world = World::new();
+    world.play(&[]).await;
+    let entries = std::fs::read_dir(format!("/proc/{}/fd", world.process())).expect("descriptors");
+    let mut targets: Vec<String> = entries
+        .flatten()
+        .map(|entry| std::fs::read_link(entry.path()).expect("a descriptor").display().to_string())
+        .filter(|target| !target.starts_with("socket:"))
+        .collect();
+    targets.sort();
+    let log = world.dir.join("qemu.log").display().to_string();
+    // The file that nothing is read from was opened in the host's tree, of which only its own part is left.
+    assert!(targets[0].ends_with("/null"), "{targets:?}");
+    assert_eq!(targets[1..], [log.clone(), log]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn as_root_it_is_nobody_with_no_rights_in_the_end() {
+    let world = World::new();
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    world.play(&[]).await;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", world.process())).expect("a status");
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).expect("a field");
+    for rights in ["CapEff:", "CapPrm:", "CapAmb:"] {
+        assert_eq!(field(rights), "0000000000000000", "{rights}");
+    }
+    // What an executed program of root could have had: to become another user, to leave its root folder.
+    assert_eq!(field("CapBnd:"), "00000000000400c2");
+    assert_eq!(field("NoNewPrivs:"), "1");
+    assert_eq!(field("Uid:"), ["2147418113"; 4].join("\t"));
+    assert_eq!(field("NSpid:").split_whitespace().nth(1), Some("1"));
+    world.end().await;
+}

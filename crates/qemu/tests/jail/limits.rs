@@ -1,0 +1,99 @@
+//! What a machine's process may use, from its first instruction on.
+
+use std::path::{Path, PathBuf};
+
+use berth_qemu::groups;
+use berth_qemu::machine::{self, Jail};
+
+use crate::world::World;
+
+/// The groups that a process is in, as `/proc` says it: controllers and path.
+fn groups_of(pid: i32) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("groups");
+    let parts = text.lines().map(|line| line.splitn(3, ':').skip(1).map(str::to_owned).collect::<Vec<_>>());
+    parts.filter_map(|parts| Some((parts.first()?.clone(), parts.get(1)?.clone()))).collect()
+}
+
+fn folder(controller: &str, path: &str) -> PathBuf {
+    let tree =
+        if controller.is_empty() && Path::new("/sys/fs/cgroup/unified").exists() { "unified" } else { controller };
+    Path::new("/sys/fs/cgroup").join(tree).join(path.trim_start_matches('/'))
+}
+
+/// The folders of a machine's own groups.
+fn own(world: &World) -> Vec<PathBuf> {
+    let all = groups_of(world.process()).into_iter();
+    let id = world.id.to_string();
+    all.filter(|(_, path)| path.ends_with(&id)).map(|(controller, path)| folder(&controller, &path)).collect()
+}
+
+fn value(groups: &[PathBuf], names: [&str; 2]) -> String {
+    let mut files = groups.iter().flat_map(|group| names.map(|name| group.join(name))).map(std::fs::read_to_string);
+    files.find_map(Result::ok).expect("a limit").trim().to_owned()
+}
+
+#[tokio::test]
+async fn vms_and_sandboxes_are_limited_alike() {
+    if groups::possible().is_err() {
+        return;
+    }
+    for is_vm in [true, false] {
+        let world = World::new();
+        let beside = if is_vm { 512 + 256 } else { 256 };
+        if is_vm {
+            world.start_vm().await;
+        } else {
+            world.play(&[]).await;
+        }
+        let own = own(&world);
+        let memory = value(&own, ["memory.max", "memory.limit_in_bytes"]);
+        assert_eq!(memory, ((64_u64 + beside) << 20).to_string());
+        assert_eq!(value(&own, ["pids.max", "pids.max"]), "97");
+        world.end().await;
+        assert!(own.iter().all(|group| !group.exists()), "a group is left: {own:?}");
+    }
+}
+
+#[tokio::test]
+async fn more_threads_than_it_may_have_it_does_not_get() {
+    if groups::possible().is_err() {
+        return;
+    }
+    let world = World::new();
+    let said = world.play(&["early threads", "threads"]).await;
+    for said in said {
+        let count: usize = said.rsplit(' ').next().and_then(|word| word.parse().ok()).expect("a number");
+        assert!((64..97).contains(&count), "{said}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_a_machine_left_in_its_groups_ends_with_it() {
+    if groups::possible().is_err() {
+        return;
+    }
+    let world = World::new();
+    world.start_vm().await;
+    let own = own(&world);
+    // Somebody else, whom nobody noted, joins the machine's groups.
+    let mut other = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("a process");
+    for group in &own {
+        std::fs::write(group.join("cgroup.procs"), other.id().to_string()).expect("a group");
+    }
+    world.end().await;
+    let status = other.wait().expect("an end");
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    assert!(own.iter().all(|group| !group.exists()));
+}
+
+#[tokio::test]
+async fn what_is_required_and_there_is_no_obstacle() {
+    let world = World::new();
+    let vm = world.vm();
+    let required = machine::Spec { jail: Jail { required: true, ..vm.jail }, ..vm };
+    let is_whole = berth_qemu::confinement::of_host(world.root.path()).await.missing().is_empty();
+    let started = machine::start(&required).await;
+    assert_eq!(started.is_ok(), is_whole, "{started:?}");
+    world.end().await;
+}
