@@ -12,11 +12,25 @@ mod service;
 mod simulated;
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use report::Report;
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    if let Some(code) = berth_qemu::launch::answer() {
+        return code;
+    }
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("Error: {error:?}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // The two ends of a measurement run in processes of their own.
     match arguments.as_slice() {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use berth_qemu::machine::Accel;
+use berth_qemu::machine::{Accel, Jail};
 use berth_qemu::sandbox::{self, Begin, Layer, Spec, create_layer, layer_size};
 use berth_qemu::seed::Mac;
 use berth_testkit::{Caller, Service};
@@ -165,7 +165,8 @@ async fn bare_restore(bench: &Bench) -> Result<f64> {
             mac: Mac([0x52, 0x54, 0, 0, 0, 1]),
             begin,
             accel: if line.contains("tcg,") { Accel::Tcg } else { Accel::Kvm },
-            jail: None,
+            jail: Jail::default(),
+            reads_memory: false,
             qemu: line.split('\0').next().unwrap_or_default().into(),
         };
         let since = Instant::now();

@@ -25,3 +25,6 @@ pub use api_key::{KeyScope, KeyScopes, Networks};
 pub use limits::Limits;
 pub use policy::{Action, OrgRole, ProjectRole};
 pub use status::{InvitationStatus, KeyStatus, ReferralStatus};
+
+#[cfg(test)]
+mod properties_tests;

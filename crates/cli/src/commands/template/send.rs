@@ -67,7 +67,7 @@ pub async fn begin(
 pub async fn remove(project: &ProjectClient, upload: &str) {
     match project.delete_upload(upload).await {
         Err(error) if error.status() != Some(404) => {
-            eprintln!("berth: the upload could not be removed; the service removes it after a day: {error}")
+            eprintln!("berth: the upload could not be removed; the service removes it after a day: {error}");
         }
         _ => {}
     }
