@@ -19,7 +19,7 @@ pub struct Config {
     pub outside: Arc<dyn Outside>,
     /// Bounds.
     pub limits: Limits,
-    /// Sockets of all sandboxes together. One sandbox has as many as it leaves to the others: half of them at most.
+    /// Sockets of all machines together. One machine has as many as it leaves to the others: half of them at most.
     pub sockets: usize,
 }
 
@@ -48,13 +48,13 @@ pub enum Resolvers {
 /// The host's own addresses, besides loopback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostAddresses {
-    /// Those of its interfaces, read again for a connection when older than a few seconds.
+    /// Those of its interfaces, and in IPv6 of their networks, read again for a connection when older than a few seconds.
     System,
     /// These.
     Fixed(Vec<IpAddr>),
 }
 
-/// Bounds of one sandbox.
+/// Bounds of one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// TCP connections, whoever began them; more are reset.

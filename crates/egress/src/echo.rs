@@ -3,7 +3,7 @@
 //! They go over a socket for ICMP that needs no rights, where the kernel lets this process have one. Where it does not, a
 //! ping is not answered, as if its way were lossy.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::net::UdpSocket;
@@ -17,31 +17,30 @@ use crate::udp::{Datagram, Flow};
 const HEADER: usize = 8;
 /// Bytes of the largest message, and one more.
 const LARGEST: usize = 65_536;
-/// Messages of ICMP (RFC 792).
+/// Messages of ICMP (RFC 792) and of ICMPv6 (RFC 4443).
 const REQUEST: u8 = 8;
 const REPLY: u8 = 0;
-
-/// The flow of an identifier.
-pub(crate) const fn key(to: Ipv4Addr, ident: u16) -> Key {
-    Key { port: ident, to: SocketAddrV4::new(to, 0) }
-}
+const REQUEST6: u8 = 128;
+const REPLY6: u8 = 129;
 
 /// A request. The kernel writes its identifier and its checksum.
-pub(crate) fn request(seq_no: u16, data: &[u8]) -> Vec<u8> {
+pub(crate) fn request(to: IpAddr, seq_no: u16, data: &[u8]) -> Vec<u8> {
     let [high, low] = seq_no.to_be_bytes();
-    [&[REQUEST, 0, 0, 0, 0, 0, high, low], data].concat()
+    let kind = if to.is_ipv4() { REQUEST } else { REQUEST6 };
+    [&[kind, 0, 0, 0, 0, 0, high, low], data].concat()
 }
 
 /// The number of a reply, and its data.
-fn reply(message: &[u8]) -> Option<(u16, &[u8])> {
+fn reply(of: IpAddr, message: &[u8]) -> Option<(u16, &[u8])> {
     let (header, data) = message.split_first_chunk::<HEADER>()?;
-    let [REPLY, 0, .., high, low] = *header else { return None };
-    Some((u16::from_be_bytes([high, low]), data))
+    let kind = if of.is_ipv4() { REPLY } else { REPLY6 };
+    let [found, 0, .., high, low] = *header else { return None };
+    (found == kind).then_some((u16::from_be_bytes([high, low]), data))
 }
 
 /// Carries a flow until nobody has used it for a while.
 pub(crate) async fn run(flow: Arc<Flow>, mut requests: mpsc::Receiver<Datagram>, link: Arc<Link>, key: Key) {
-    let socket = match link.config.outside.echoes((*key.to.ip()).into()).await {
+    let socket = match link.config.outside.echoes(key.to.ip()).await {
         Ok(socket) => socket,
         Err(error) => return tracing::debug!(%error, "a ping is not answered"),
     };
@@ -73,8 +72,8 @@ fn receive(flow: &Flow, socket: &UdpSocket, link: &Link, key: Key) -> std::io::R
     match socket.try_recv_buf(&mut message) {
         Ok(_) => {
             flow.touch();
-            if let Some((seq_no, data)) = reply(&message) {
-                link.wire.send(&Outbound::pong(*key.to.ip(), key.port, seq_no, data));
+            if let Some((seq_no, data)) = reply(key.to.ip(), &message) {
+                link.wire.send(&Outbound::pong(key, seq_no, data));
             }
             Ok(())
         }
@@ -89,11 +88,16 @@ mod tests {
 
     #[test]
     fn only_replies_are_replies() {
-        assert_eq!(request(258, b"x"), [8, 0, 0, 0, 0, 0, 1, 2, b'x']);
-        assert_eq!(reply(&[0, 0, 9, 9, 7, 7, 1, 2, b'x']), Some((258, &b"x"[..])));
-        assert_eq!(reply(&[0, 0, 9, 9, 7, 7, 1, 2]), Some((258, &[][..])));
-        for none in [&[0, 0, 9, 9, 7, 7, 1][..], &[8, 0, 9, 9, 7, 7, 1, 2], &[0, 1, 9, 9, 7, 7, 1, 2], &[]] {
-            assert_eq!(reply(none), None);
+        let addresses: [IpAddr; 2] = [[9, 9, 9, 9].into(), [0x2600; 8].into()];
+        for (address, (asks, answers)) in addresses.into_iter().zip([(REQUEST, REPLY), (REQUEST6, REPLY6)]) {
+            assert_eq!(request(address, 258, b"x"), [asks, 0, 0, 0, 0, 0, 1, 2, b'x']);
+            assert_eq!(reply(address, &[answers, 0, 9, 9, 7, 7, 1, 2, b'x']), Some((258, &b"x"[..])));
+            assert_eq!(reply(address, &[answers, 0, 9, 9, 7, 7, 1, 2]), Some((258, &[][..])));
+            for none in
+                [&[answers, 0, 9, 9, 7, 7, 1][..], &[asks, 0, 9, 9, 7, 7, 1, 2], &[answers, 1, 9, 9, 7, 7, 1, 2], &[]]
+            {
+                assert_eq!(reply(address, none), None);
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::forward::{Forward, Forwards};
 use crate::frame::Deframer;
 use crate::host::Host;
 use crate::link::Link;
+use crate::ndp;
 use crate::pool::Pool;
 use crate::switch::Switch;
 
@@ -73,6 +74,7 @@ async fn serve(
     let mut writing = std::pin::pin!(link.wire.pump(write));
     forwards.set(&newest.borrow_and_update().clone());
     let mut rest = std::pin::pin!(tokio::time::sleep(REST));
+    let mut router = std::pin::pin!(tokio::time::sleep(ndp::AGAIN));
     let mut quiet = false;
     loop {
         tokio::select! {
@@ -107,6 +109,10 @@ async fn serve(
                 switch.expire();
                 quiet = true;
                 rest.as_mut().reset(tokio::time::Instant::now() + REST);
+            }
+            () = &mut router => {
+                switch.tell(&ndp::router_again());
+                router.as_mut().reset(tokio::time::Instant::now() + ndp::AGAIN);
             }
             written = &mut writing => return written,
         }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{IpAddress, IpProtocol, IpRepr, Ipv4Packet};
+use smoltcp::wire::{IpAddress, IpProtocol, IpRepr, Ipv4Packet, Ipv6FragmentHeader, Ipv6Packet};
 
 /// Packets that wait for pieces.
 const PACKETS: usize = 16;
@@ -21,6 +21,9 @@ const AGE: Duration = Duration::from_secs(30);
 const LARGEST: usize = 65_535;
 /// Bytes of an IPv4 header without options.
 const IPV4: usize = 20;
+/// Bytes of an IPv6 header, and of that of a piece.
+const IPV6: usize = 40;
+const FRAGMENT: usize = 8;
 /// Hop limit of a packet that was put together.
 const HOPS: u8 = 64;
 
@@ -144,22 +147,46 @@ impl Waiting {
     }
 }
 
-/// Cuts an IPv4 packet without options into packets of at most `most` bytes, which bear a number of its own.
-pub(crate) fn cut(packet: &[u8], ident: u16, most: usize) -> impl Iterator<Item = Vec<u8>> {
-    let (header, payload) = packet.split_at(IPV4.min(packet.len()));
-    let step = (most - IPV4) / 8 * 8;
-    payload.chunks(step).enumerate().map(move |(index, data)| {
-        let mut piece = [header, data].concat();
-        let offset = index * step;
-        let mut ip = Ipv4Packet::new_unchecked(&mut piece[..]);
-        ip.set_total_len(u16::try_from(IPV4 + data.len()).unwrap_or(u16::MAX));
-        ip.set_ident(ident);
-        ip.set_dont_frag(false);
-        ip.set_more_frags(offset + data.len() < payload.len());
-        ip.set_frag_offset(u16::try_from(offset).unwrap_or(u16::MAX));
-        ip.fill_checksum();
-        piece
-    })
+/// Cuts a packet without options into packets of at most `most` bytes, which bear a number of its own.
+pub(crate) fn cut(packet: &[u8], ident: u32, most: usize) -> Vec<Vec<u8>> {
+    let is_ipv6 = packet.first().is_some_and(|first| first >> 4 == 6);
+    let (header, further) = if is_ipv6 { (IPV6, FRAGMENT) } else { (IPV4, 0) };
+    let (header, payload) = packet.split_at(header.min(packet.len()));
+    let step = (most - header.len() - further) / 8 * 8;
+    let piece = |(index, data): (usize, &[u8])| {
+        let (offset, more) = (index * step, (index + 1) * step < payload.len());
+        if is_ipv6 { piece_v6(header, data, offset, more, ident) } else { piece_v4(header, data, offset, more, ident) }
+    };
+    payload.chunks(step).enumerate().map(piece).collect()
+}
+
+fn piece_v4(header: &[u8], data: &[u8], offset: usize, more: bool, ident: u32) -> Vec<u8> {
+    let mut piece = [header, data].concat();
+    let [_, _, high, low] = ident.to_be_bytes();
+    let mut ip = Ipv4Packet::new_unchecked(&mut piece[..]);
+    ip.set_total_len(u16::try_from(IPV4 + data.len()).unwrap_or(u16::MAX));
+    ip.set_ident(u16::from_be_bytes([high, low]));
+    ip.set_dont_frag(false);
+    ip.set_more_frags(more);
+    ip.set_frag_offset(u16::try_from(offset).unwrap_or(u16::MAX));
+    ip.fill_checksum();
+    piece
+}
+
+fn piece_v6(header: &[u8], data: &[u8], offset: usize, more: bool, ident: u32) -> Vec<u8> {
+    let mut fragment = [0; FRAGMENT];
+    let mut piece = [header, &fragment, data].concat();
+    let mut ip = Ipv6Packet::new_unchecked(&mut piece[..]);
+    fragment[0] = ip.next_header().into();
+    ip.set_next_header(IpProtocol::Ipv6Frag);
+    ip.set_payload_len(u16::try_from(FRAGMENT + data.len()).unwrap_or(u16::MAX));
+    let mut head = Ipv6FragmentHeader::new_unchecked(&mut fragment[2..]);
+    // The offset counts in eights.
+    head.set_frag_offset(u16::try_from(offset / 8).unwrap_or(u16::MAX));
+    head.set_more_frags(more);
+    head.set_ident(ident);
+    piece[IPV6..IPV6 + FRAGMENT].copy_from_slice(&fragment);
+    piece
 }
 
 #[cfg(test)]

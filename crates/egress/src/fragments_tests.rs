@@ -105,7 +105,7 @@ proptest! {
         let Id { from: source, to, protocol, .. } = id(0);
         IpRepr::new(source, to, protocol, len, HOPS).emit(&mut packet[..], &ChecksumCapabilities::default());
         packet[IPV4..].copy_from_slice(payload);
-        let mut pieces: Vec<Vec<u8>> = cut(&packet, 7, most).collect();
+        let mut pieces = cut(&packet, 7, most);
         prop_assume!(pieces.len() <= PIECES);
         prop_assert!(pieces.iter().all(|piece| piece.len() <= most));
         let middle = from.index(pieces.len());
@@ -118,6 +118,27 @@ proptest! {
             whole = fragments.add(&Piece { id: id(7), offset, last, data: ip.payload() }, now);
         }
         prop_assert_eq!(&whole.unwrap()[IPV4..], payload);
+    }
+
+    #[test]
+    fn what_is_cut_of_ipv6_is_put_together_again(len in 1_usize..60_000, most in 1280_usize..1501) {
+        let payload = piece(0, 0..len, true).1.data;
+        let address = |last| IpAddress::v6(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, last);
+        let id = Id { from: address(15), to: address(2), ..id(70_000) };
+        let mut packet = vec![0; IPV6 + len];
+        IpRepr::new(id.from, id.to, id.protocol, len, HOPS).emit(&mut packet[..], &ChecksumCapabilities::default());
+        packet[IPV6..].copy_from_slice(payload);
+        let (mut fragments, now, mut whole) = (Fragments::default(), Instant::now(), None);
+        for piece in cut(&packet, id.ident, most) {
+            let ip = Ipv6Packet::new_checked(&piece[..]).unwrap();
+            prop_assert!(whole.is_none() && piece.len() <= most && ip.next_header() == IpProtocol::Ipv6Frag);
+            let (head, data) = ip.payload().split_at(FRAGMENT);
+            let fragment = Ipv6FragmentHeader::new_checked(&head[2..]).unwrap();
+            prop_assert!(fragment.ident() == id.ident && IpProtocol::from(head[0]) == id.protocol);
+            let (offset, last) = (usize::from(fragment.frag_offset()) * 8, !fragment.more_frags());
+            whole = fragments.add(&Piece { id, offset, last, data }, now);
+        }
+        prop_assert_eq!(whole.unwrap(), packet);
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! The network of a sandbox: a gateway in user space, without root and without a change to the host's network.
+//! The network of a machine: a gateway in user space, without root and without a change to the host's network.
 //!
-//! A sandbox's only network card is a unix socket of its QEMU, over which Ethernet frames go, each preceded by
-//! its length. [`Egress::attach`] takes that socket and is the whole other end of the link: it answers ARP
-//! and DHCP, ends the guest's TCP connections, carries its datagrams, and asks the platform's resolvers on its behalf.
+//! A machine's only network card is a unix socket of its QEMU, over which Ethernet frames go, each preceded by
+//! its length. [`Egress::attach`] takes that socket and is the whole other end of the link: it answers ARP,
+//! NDP and DHCP, ends the guest's TCP connections, carries its datagrams, and asks the platform's resolvers on its behalf.
 //! What it lets out it makes anew as an ordinary socket of this process, after
 //! [`Network::decide`](berth_domain::sandbox::network::Network::decide) agreed.
 //!
 //! ```text
-//!  guest ══ unix socket ══► frames ─► switch ─┬─ ARP, DHCP, own echo ────► answered here
+//!  guest ══ unix socket ══► frames ─► switch ─┬─ ARP, NDP, DHCP, own echo ► answered here
 //!                             ▲               ├─ TCP ─► decide ─► connect ─► flow (smoltcp) ◄─► TcpStream
 //!                             │               ├─ UDP, echo ─► decide ───► flow ◄────────────► UdpSocket
 //!                             │               ├─ DNS ─► resolves ──────► the platform's resolvers
@@ -17,16 +17,19 @@
 //! Packets have up to [`MTU`] bytes, if the guest wants that: segments go to it as large as it says that it takes them, and
 //! datagrams above 1,500 bytes in pieces. Pieces of the guest are put together before they are judged.
 //!
+//! The guest has an IPv6 address, too, whether the host has one or not; where there is no way to a destination, it is told
+//! at once, so that programs take IPv4 without a wait. IPv4 addresses in disguise (`::ffff:0:0/96`) are refused.
+//!
 //! What comes in comes by a [`Forward`], whose socket the caller bound. To the guest everybody from outside has the
 //! gateway's address and a port of their own. Rules speak of what goes out only.
 //!
 //! The guest is hostile. Every frame is parsed by types that check it; what does not parse is dropped; every
-//! table, queue and wait is bounded ([`Limits`]). Each sandbox has its own gateway task and its own link, so
+//! table, queue and wait is bounded ([`Limits`]). Each machine has its own task and its own link, so
 //! that guests never see each other. All links share the service's sockets: a link takes no more than it leaves free, so
-//! that one sandbox cannot keep the others, or the service, from theirs. A link without connections has no timer and is
-//! woken by nothing.
+//! that one machine cannot keep the others, or the service, from theirs. A link without connections has no timer and is
+//! woken by nothing, but for one every few hours that tells the guest that its IPv6 router is still there.
 //!
-//! Not carried: IPv6, ICMP but for echo.
+//! Not carried: ICMP but for echo, IPv6 packets with further headers, IPv6 by a [`Forward`].
 
 mod config;
 mod counters;
@@ -40,6 +43,7 @@ mod frame;
 mod host;
 mod link;
 mod names;
+mod ndp;
 mod outside;
 mod packet;
 mod pool;
@@ -49,7 +53,7 @@ mod tcp;
 mod udp;
 mod wire;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub use config::{Config, HostAddresses, Limits, Resolvers};
 pub use counters::Counters;
@@ -65,6 +69,17 @@ pub const PREFIX: u8 = 24;
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 /// The resolver's address.
 pub const RESOLVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
+/// The guest's IPv6 network, of those for local use: it makes itself addresses in it.
+pub const NETWORK6: Ipv6Addr = Ipv6Addr::new(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, 0);
+/// Bits of the network part of the guest's IPv6 addresses.
+pub const PREFIX6: u8 = 64;
+/// The gateway's address in that network, and what it is as a router; with [`Config::host_loopback`] and an `allow` rule,
+/// the first is the host's loopback.
+pub const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, 2);
+/// The router's address on the link.
+pub const ROUTER6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+/// The resolver's IPv6 address.
+pub const RESOLVER6: Ipv6Addr = Ipv6Addr::new(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, 3);
 /// Largest IP packet on the link, in bytes, which DHCP offers: larger packets are fewer, and what a packet costs in an
 /// emulated machine decides how fast it is. The guest need not take it.
 pub const MTU: usize = 65_520;

@@ -61,7 +61,7 @@ impl Link {
         }
     }
 
-    /// A socket more, if the sandbox leaves as many to the others as it has.
+    /// A socket more, if the machine leaves as many to the others as it has.
     pub(crate) fn socket(&self) -> Option<SocketClaim> {
         let own = self.own.claim(1, 0)?;
         let all = self.sockets.claim(1, self.own.used().saturating_sub(1))?;

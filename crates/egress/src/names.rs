@@ -1,7 +1,7 @@
 //! Which names a guest resolved to which address, for as long as it may believe them.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ const LONGEST: Duration = Duration::from_hours(24);
 pub(crate) struct Names {
     capacity: usize,
     count: usize,
-    known: HashMap<Ipv4Addr, Vec<(Arc<str>, Instant)>>,
+    known: HashMap<IpAddr, Vec<(Arc<str>, Instant)>>,
 }
 
 impl Names {
@@ -23,7 +23,7 @@ impl Names {
     }
 
     /// Remembers that a name led to an address; what would expire first gives way.
-    pub(crate) fn remember(&mut self, address: Ipv4Addr, name: &Arc<str>, ttl: Duration, now: Instant) {
+    pub(crate) fn remember(&mut self, address: IpAddr, name: &Arc<str>, ttl: Duration, now: Instant) {
         let until = now + ttl.clamp(SHORTEST, LONGEST);
         let known = self.known.get_mut(&address).and_then(|names| names.iter_mut().find(|(n, _)| n == name));
         if let Some((_, expiry)) = known {
@@ -38,7 +38,7 @@ impl Names {
     }
 
     /// The names that lead to an address now.
-    pub(crate) fn of(&self, address: Ipv4Addr, now: Instant) -> Vec<Arc<str>> {
+    pub(crate) fn of(&self, address: IpAddr, now: Instant) -> Vec<Arc<str>> {
         let names = self.known.get(&address).into_iter().flatten();
         names.filter(|(_, until)| *until > now).map(|(name, _)| Arc::clone(name)).collect()
     }
@@ -66,10 +66,12 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use super::*;
 
-    const A: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-    const B: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+    const A: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+    const B: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2));
 
     #[test]
     fn names_live_as_long_as_they_say_within_bounds() {

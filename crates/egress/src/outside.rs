@@ -1,7 +1,7 @@
 //! The outside world, as far as a gateway needs it.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use async_trait::async_trait;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
@@ -29,10 +29,10 @@ impl Connection for DuplexStream {}
 #[async_trait]
 pub trait Outside: Send + Sync + 'static {
     /// Connects; the caller bounds the time.
-    async fn connect(&self, to: SocketAddrV4) -> io::Result<Box<dyn Connection>>;
+    async fn connect(&self, to: SocketAddr) -> io::Result<Box<dyn Connection>>;
 
     /// A socket that exchanges datagrams with one address.
-    async fn datagrams(&self, to: SocketAddrV4) -> io::Result<UdpSocket>;
+    async fn datagrams(&self, to: SocketAddr) -> io::Result<UdpSocket>;
 
     /// A socket that exchanges ICMP messages with one address: echo requests and what answers them, whose identifier is the
     /// socket's own (icmp(7)). A kernel lets a process have one if its group is in `net.ipv4.ping_group_range`.
@@ -45,15 +45,16 @@ pub struct RealOutside;
 
 #[async_trait]
 impl Outside for RealOutside {
-    async fn connect(&self, to: SocketAddrV4) -> io::Result<Box<dyn Connection>> {
+    async fn connect(&self, to: SocketAddr) -> io::Result<Box<dyn Connection>> {
         let stream = TcpStream::connect(to).await?;
         // The guest's own stack decides what is sent together.
         stream.set_nodelay(true)?;
         Ok(Box::new(stream))
     }
 
-    async fn datagrams(&self, to: SocketAddrV4) -> io::Result<UdpSocket> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
+    async fn datagrams(&self, to: SocketAddr) -> io::Result<UdpSocket> {
+        let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).await?;
         socket.connect(to).await?;
         Ok(socket)
     }

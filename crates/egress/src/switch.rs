@@ -1,19 +1,19 @@
 //! What becomes of a frame: the tables of flows, and the judgement over each new one.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
 use berth_domain::sandbox::network::{Destination, Network, Verdict};
-use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, TcpControl, TcpPacket};
+use smoltcp::wire::{ArpOperation, TcpControl, TcpPacket};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::forward::Caller;
 use crate::fragments::Fragments;
 use crate::link::Link;
-use crate::packet::{self, Inbound, Key, Outbound, Quote};
-use crate::{GATEWAY, RESOLVER, dhcp, dns, echo, tcp, udp};
+use crate::packet::{self, Inbound, Key, Outbound, Quote, Reason};
+use crate::{GATEWAY, GATEWAY6, RESOLVER, RESOLVER6, dhcp, dns, echo, ndp, tcp, udp};
 
 /// Largest packet that asks for a connection, and largest question to the resolver by datagram: both are kept for a while.
 const LARGEST_SYN: usize = 1500;
@@ -56,7 +56,7 @@ struct Entry<F> {
 /// Where a new flow goes.
 enum Route {
     /// Out, to this address, which differs from the guest's for the host's loopback.
-    Outside(SocketAddrV4, Destination),
+    Outside(SocketAddr, Destination),
     /// To the resolver.
     Resolver,
     /// Nowhere.
@@ -113,7 +113,7 @@ impl Switch {
         self.link.wire.learn(sender);
         let Inbound::Piece(piece) = inbound else { return self.packet(inbound) };
         let whole = self.fragments.add(&piece, Instant::now());
-        if let Some(inbound) = whole.as_deref().and_then(packet::ipv4) {
+        if let Some(inbound) = whole.as_deref().and_then(packet::whole) {
             self.packet(inbound);
         }
     }
@@ -139,13 +139,20 @@ impl Switch {
                 }
             }
             Inbound::Unreachable { key } => self.tcp.get(&key).iter().for_each(|entry| entry.flow.unreachable()),
-            Inbound::Echo { to, ident, seq_no, data } if [GATEWAY, RESOLVER].contains(&to) => {
-                self.link.wire.send(&Outbound::pong(to, ident, seq_no, data));
+            Inbound::Neighbour { wanted, sender } => self.tell(&ndp::neighbour(wanted, sender)),
+            Inbound::Router { sender } => self.tell(&ndp::router(sender)),
+            Inbound::Echo { key, seq_no, data } if packet::is_own(key.to.ip()) => {
+                self.link.wire.send(&Outbound::pong(key, seq_no, data));
             }
-            Inbound::Echo { to, ident, seq_no, data } => self.ping(echo::key(to, ident), &echo::request(seq_no, data)),
+            Inbound::Echo { key, seq_no, data } => self.ping(key, &echo::request(key.to.ip(), seq_no, data)),
             Inbound::Tcp { key, segment, packet } => self.segment(key, &segment, packet),
             Inbound::Udp { key, payload, unicast } => self.datagram(key, payload, unicast),
         }
+    }
+
+    /// Tells the guest about its neighbours.
+    pub(crate) fn tell(&self, message: &ndp::Message) {
+        self.link.wire.send(&Outbound::neighbours(message.from, message.to, &message.bytes));
     }
 
     fn segment(&mut self, key: Key, segment: &TcpPacket<&[u8]>, packet: &[u8]) {
@@ -200,13 +207,13 @@ impl Switch {
             // Errors never answer what went to many (RFC 1122, 3.2.2).
             Route::Refused if unicast => {
                 let quote = Quote::datagram(key, payload.len());
-                self.link.wire.send(&Outbound::unreachable(Icmpv4DstUnreachable::CommProhibited, &quote));
+                self.link.wire.send(&Outbound::unreachable(Reason::Prohibited, &quote));
             }
             Route::Refused => {}
         }
     }
 
-    fn open(&mut self, key: Key, to: SocketAddrV4, destination: Destination, payload: &[u8]) {
+    fn open(&mut self, key: Key, to: SocketAddr, destination: Destination, payload: &[u8]) {
         make_room(&mut self.udp, self.link.config.limits.udp_flows, false);
         let Some(socket) = self.link.socket() else { return };
         let (flow, datagrams) = udp::Flow::new();
@@ -258,20 +265,29 @@ impl Switch {
         });
     }
 
-    fn route(&self, to: SocketAddrV4) -> Route {
-        let address = *to.ip();
-        if address == RESOLVER {
+    fn route(&self, to: SocketAddr) -> Route {
+        let address = to.ip();
+        if address == RESOLVER || address == RESOLVER6 {
             return if to.port() == DNS { Route::Resolver } else { Route::Refused };
         }
-        let loopback = address == GATEWAY || address.is_loopback() || address.is_unspecified();
-        let host = loopback || self.link.host.has(address.into());
+        // An IPv4 address in disguise is none that a packet may bear (RFC 6890, 2.2.3).
+        if matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some()) {
+            return Route::Refused;
+        }
+        let gateway = address == GATEWAY || address == GATEWAY6;
+        let loopback = gateway || address.is_loopback() || address.is_unspecified();
+        let host = loopback || self.link.host.has(address);
         let names = self.link.names().of(address, Instant::now());
-        let destination = Destination { address: address.into(), names, host };
+        let destination = Destination { address, names, host };
         if (loopback && !self.link.config.host_loopback) || self.network.decide(&destination) != Verdict::Allow {
             return Route::Refused;
         }
-        let target = if address == GATEWAY { Ipv4Addr::LOCALHOST } else { address };
-        Route::Outside(SocketAddrV4::new(target, to.port()), destination)
+        let target = match address {
+            address if !gateway => address,
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        Route::Outside(SocketAddr::new(target, to.port()), destination)
     }
 }
 

@@ -11,17 +11,16 @@
 //! table instead of by asking every socket, and flows run on all cores.
 
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use smoltcp::wire::{Icmpv4DstUnreachable, Ipv4Packet, TcpPacket};
 use tokio::io::DuplexStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::dns;
 use crate::link::{Link, SocketClaim};
 use crate::outside::Connection;
-use crate::packet::{self, Outbound, Quote};
+use crate::packet::{self, Inbound, Outbound, Quote, Reason};
 
 mod arriving;
 mod flow;
@@ -49,7 +48,7 @@ pub(crate) struct Opening {
 
 impl Opening {
     /// Connects to the outside and carries the flow.
-    pub(crate) async fn outside(self, to: SocketAddrV4) {
+    pub(crate) async fn outside(self, to: SocketAddr) {
         let connect = tokio::time::timeout(self.link.config.limits.connect, self.link.config.outside.connect(to));
         let connected = tokio::select! {
             connected = connect => connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
@@ -82,15 +81,15 @@ impl Opening {
     fn refuse(&self, error: &io::Error) {
         let reason = match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => None,
-            io::ErrorKind::NetworkUnreachable => Some(Icmpv4DstUnreachable::NetUnreachable),
-            _ => Some(Icmpv4DstUnreachable::HostUnreachable),
+            io::ErrorKind::NetworkUnreachable => Some(Reason::Network),
+            _ => Some(Reason::Host),
         };
         if let Some(reason) = reason {
             self.link.wire.send(&Outbound::unreachable(reason, &self.quote));
         }
-        let ip = Ipv4Packet::new_unchecked(self.syn.as_slice());
-        let header = TcpPacket::new_checked(ip.payload()).ok().and_then(|tcp| packet::segment(self.flow.key, &tcp));
-        if let Some(reset) = header.and_then(|header| Outbound::reset(self.flow.key, &header)) {
+        let Some(Inbound::Tcp { key, segment, .. }) = packet::whole(&self.syn) else { return };
+        let header = packet::segment(key, &segment);
+        if let Some(reset) = header.and_then(|header| Outbound::reset(key, &header)) {
             self.link.wire.send(&reset);
         }
     }

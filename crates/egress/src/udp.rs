@@ -1,12 +1,11 @@
 //! A UDP flow: datagrams between one port of the guest and one address outside.
 
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use smoltcp::wire::Icmpv4DstUnreachable;
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
@@ -14,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::forward::{Caller, ForwardSocket};
 use crate::link::Link;
-use crate::packet::{Key, MAX_DATAGRAM, Outbound, Quote};
+use crate::packet::{Key, MAX_DATAGRAM, Outbound, Quote, Reason};
 use crate::pool::{Claim, Pool};
 
 /// Datagrams that wait for the outside; more are dropped.
@@ -64,7 +63,7 @@ pub(crate) async fn run(
     mut datagrams: mpsc::Receiver<Datagram>,
     link: Arc<Link>,
     key: Key,
-    to: SocketAddrV4,
+    to: SocketAddr,
 ) {
     let socket = match link.config.outside.datagrams(to).await {
         Ok(socket) => socket,
@@ -140,9 +139,9 @@ fn error_of(socket: &UdpSocket) -> io::Result<()> {
 
 fn unreachable(link: &Link, key: Key, error: &io::Error) {
     let reason = match error.kind() {
-        io::ErrorKind::ConnectionRefused => Icmpv4DstUnreachable::PortUnreachable,
-        io::ErrorKind::NetworkUnreachable => Icmpv4DstUnreachable::NetUnreachable,
-        _ => Icmpv4DstUnreachable::HostUnreachable,
+        io::ErrorKind::ConnectionRefused => Reason::Port,
+        io::ErrorKind::NetworkUnreachable => Reason::Network,
+        _ => Reason::Host,
     };
     link.wire.send(&Outbound::unreachable(reason, &Quote::datagram(key, 0)));
 }

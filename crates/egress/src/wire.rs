@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -33,14 +33,14 @@ pub(crate) struct Wire {
     /// Told when the guest's address becomes known.
     found: Notify,
     /// The number of the next packet that is cut.
-    ident: AtomicU16,
+    ident: AtomicU32,
     counters: Arc<Counters>,
 }
 
 impl Wire {
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
         let (queue, guest) = (Queue::new(CAPACITY), AtomicU64::new(EVERYBODY));
-        Self { queue, guest, found: Notify::new(), ident: AtomicU16::new(0), counters }
+        Self { queue, guest, found: Notify::new(), ident: AtomicU32::new(0), counters }
     }
 
     /// Learns the guest's link address.
@@ -87,7 +87,7 @@ impl Wire {
     }
 
     fn send_whole(&self, len: usize, emit: impl FnOnce(&mut [u8])) {
-        if self.queue.push(ETHERNET + len, |frame| self.fill(frame, EthernetProtocol::Ipv4, emit)) {
+        if self.queue.push(ETHERNET + len, |frame| self.fill(frame, emit)) {
             self.counters.received(ETHERNET + len);
         }
     }
@@ -95,7 +95,7 @@ impl Wire {
     /// Sends a packet of a flow that has asked for room, or that says its last word.
     pub(crate) fn send_over<R>(&self, len: usize, emit: impl FnOnce(&mut [u8]) -> R) -> R {
         self.counters.received(ETHERNET + len);
-        self.queue.push_over(ETHERNET + len, |frame| self.fill(frame, EthernetProtocol::Ipv4, emit))
+        self.queue.push_over(ETHERNET + len, |frame| self.fill(frame, emit))
     }
 
     /// Says who has an address of the gateway, and asks who has another.
@@ -107,8 +107,11 @@ impl Wire {
             target_hardware_addr: to.0,
             target_protocol_addr: to.1,
         };
-        let emit = |buffer: &mut [u8]| answer.emit(&mut ArpPacket::new_unchecked(buffer));
-        if self.queue.push(ETHERNET + ARP, |frame| self.fill(frame, EthernetProtocol::Arp, emit)) {
+        let fill = |frame: &mut [u8]| {
+            self.fill(frame, |buffer| answer.emit(&mut ArpPacket::new_unchecked(buffer)));
+            EthernetFrame::new_unchecked(frame).set_ethertype(EthernetProtocol::Arp);
+        };
+        if self.queue.push(ETHERNET + ARP, fill) {
             self.counters.received(ETHERNET + ARP);
         }
     }
@@ -133,12 +136,15 @@ impl Wire {
         Ok(())
     }
 
-    fn fill<R>(&self, frame: &mut [u8], protocol: EthernetProtocol, emit: impl FnOnce(&mut [u8]) -> R) -> R {
+    /// Writes a frame around a packet, whose first bits tell its kind.
+    fn fill<R>(&self, frame: &mut [u8], emit: impl FnOnce(&mut [u8]) -> R) -> R {
         let [_, _, guest @ ..] = self.guest.load(Ordering::Relaxed).to_be_bytes();
         let mut frame = EthernetFrame::new_unchecked(frame);
         frame.set_dst_addr(EthernetAddress(guest));
         frame.set_src_addr(hardware(crate::GATEWAY));
-        frame.set_ethertype(protocol);
-        emit(frame.payload_mut())
+        let result = emit(frame.payload_mut());
+        let is_ipv6 = frame.payload_mut().first().is_some_and(|first| first >> 4 == 6);
+        frame.set_ethertype(if is_ipv6 { EthernetProtocol::Ipv6 } else { EthernetProtocol::Ipv4 });
+        result
     }
 }

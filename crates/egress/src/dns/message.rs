@@ -1,7 +1,7 @@
 //! Messages of DNS: what a guest asks, what is asked in its place, and what an answer says. Pure but for the
 //! random id of a question.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
@@ -89,7 +89,7 @@ pub(super) struct Answer {
     /// The name asked for and those it is an alias of, in lower case.
     pub(super) names: Vec<String>,
     /// The addresses of these names, and how long they hold.
-    pub(super) addresses: Vec<(Ipv4Addr, Duration)>,
+    pub(super) addresses: Vec<(IpAddr, Duration)>,
 }
 
 impl Answer {
@@ -106,7 +106,8 @@ impl Answer {
         let chain = chain(&message, &question.query.name);
         let records = message.answers.iter().filter(|r| r.dns_class == DNSClass::IN && chain.contains(&&r.name));
         let addresses = records.filter_map(|record| match record.data {
-            RData::A(address) => Some((address.0, Duration::from_secs(record.ttl.into()))),
+            RData::A(address) => Some((address.0.into(), Duration::from_secs(record.ttl.into()))),
+            RData::AAAA(address) => Some((address.0.into(), Duration::from_secs(record.ttl.into()))),
             _ => None,
         });
         let addresses = addresses.take(ADDRESSES).collect();

@@ -1,4 +1,4 @@
-use hickory_proto::rr::rdata::{A, CNAME};
+use hickory_proto::rr::rdata::{A, AAAA, CNAME};
 use hickory_proto::rr::{Record, RecordType};
 use proptest::prelude::*;
 
@@ -82,12 +82,13 @@ fn an_answer_must_fit_and_names_the_chain() {
         alias("c.test.", "a.test."),
         address("c.test.", 1),
         address("C.test.", 2),
+        Record::from_rdata(name("c.test."), 60, RData::AAAA(AAAA::new(0x2600, 0, 0, 0, 0, 0, 0, 3))),
     ];
     let message = reply(&question, records);
     let answer = Answer::parse(message.to_vec().unwrap(), &question).unwrap();
     assert_eq!(answer.names, ["a.test", "b.test", "c.test"]);
-    let addresses: Vec<_> = answer.addresses.iter().map(|(a, _)| a.octets()[3]).collect();
-    assert_eq!(addresses, [1, 2], "what belongs to another name is not believed");
+    let addresses: Vec<_> = answer.addresses.iter().map(|(address, _)| address.to_string()).collect();
+    assert_eq!(addresses, ["198.51.100.1", "198.51.100.2", "2600::3"], "what belongs to another name is not believed");
     assert_eq!(answer.into_bytes(&question)[..2], question.id.to_be_bytes());
 
     let mut wrong = message.clone();

@@ -1,6 +1,6 @@
 //! Who comes from outside.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{Entry, Protocol, Switch, make_room};
 use crate::forward::{Arrival, Caller, Forward, refuse};
 use crate::packet::{Key, Outbound};
-use crate::{GATEWAY, tcp, udp};
+use crate::{GATEWAY, GUEST, tcp, udp};
 
 /// The lowest port that who comes from outside seems to come from: those below are for who may be trusted.
 const LOWEST: u16 = 1024;
@@ -80,7 +80,8 @@ impl Switch {
     fn seeming(&mut self, port: u16) -> Option<Key> {
         for _ in LOWEST..=u16::MAX {
             self.caller = self.caller.checked_add(1).unwrap_or(LOWEST).max(LOWEST);
-            let key = Key { port, to: SocketAddrV4::new(GATEWAY, self.caller) };
+            let guest = SocketAddr::new(GUEST.into(), port);
+            let key = Key { guest, to: SocketAddr::new(GATEWAY.into(), self.caller) };
             if !self.tcp.contains_key(&key) && !self.udp.contains_key(&key) {
                 return Some(key);
             }

@@ -11,7 +11,7 @@ use crate::queue::Queue;
 
 /// The window of a flow, which is also the size of its buffer for each direction, in bytes.
 const LARGE: usize = 64 * 1024;
-/// That of a flow of a sandbox that has many.
+/// That of a flow of a machine that has many.
 const SMALL: usize = 8 * 1024;
 /// The guest's end of a flow.
 pub(crate) struct Flow {

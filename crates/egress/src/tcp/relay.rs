@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -10,16 +11,16 @@ use std::time::{Duration, Instant};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
-use smoltcp::wire::{HardwareAddress, IpCidr, IpEndpoint, Ipv4Cidr};
+use smoltcp::wire::{HardwareAddress, IpCidr, IpEndpoint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 
 use super::flow::Flow;
+use crate::MTU;
 use crate::link::Link;
 use crate::outside::Connection;
 use crate::queue::{self, Taken};
-use crate::{GUEST, MTU};
 
 /// Shortest wait for a timer of the stack.
 const TICK: Duration = Duration::from_millis(1);
@@ -93,14 +94,18 @@ impl Relay {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = RandomState::new().hash_one(flow.key);
         let mut interface = Interface::new(config, &mut card, now.into());
-        let address = *flow.key.to.ip();
-        let mut fits = interface.routes_mut().add_default_ipv4_route(GUEST).is_ok();
-        interface.update_ip_addrs(|list| fits &= list.push(IpCidr::Ipv4(Ipv4Cidr::new(address, 32))).is_ok());
+        let (near, guest) = (IpEndpoint::from(flow.key.to), IpEndpoint::from(flow.key.guest));
+        let routes = interface.routes_mut();
+        let mut fits = match flow.key.guest.ip() {
+            IpAddr::V4(guest) => routes.add_default_ipv4_route(guest).is_ok(),
+            IpAddr::V6(guest) => routes.add_default_ipv6_route(guest).is_ok(),
+        };
+        let own = IpCidr::new(near.addr, if flow.key.to.is_ipv4() { 32 } else { 128 });
+        interface.update_ip_addrs(|list| fits &= list.push(own).is_ok());
         let buffer = || SocketBuffer::new(vec![0; flow.room.window]);
         let mut socket = Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
-        let near = IpEndpoint::new(address.into(), flow.key.to.port());
-        fits &= begin(&mut interface, &mut socket, near, IpEndpoint::new(GUEST.into(), flow.key.port));
+        fits &= begin(&mut interface, &mut socket, near, guest);
         if !fits {
             tracing::error!("a stack does not take its own address, route and port");
         }

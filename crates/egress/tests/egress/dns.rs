@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::sync::{Arc, Mutex};
 
 use berth_egress::{RESOLVER, Resolvers};
 use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
-use hickory_proto::rr::rdata::{A, CNAME};
+use hickory_proto::rr::rdata::{A, AAAA, CNAME};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 
 use crate::guest::{Guest, Outcome};
@@ -179,6 +179,18 @@ fn with_egress_deny_only_allowed_names_are_resolved_and_reached() {
     guest.connected(at([8, 1, 1, 1]));
     guest.connected(at([8, 1, 1, 2]));
     assert_eq!(guest.connect(at([8, 1, 1, 3])).1, Outcome::Refused);
+}
+
+#[test]
+fn a_name_is_a_way_to_its_ipv6_address_too() {
+    let address = [0x2600, 0, 0, 0, 0, 0, 0, 9];
+    let resolver = Resolver::new(&[("six.test.", RData::AAAA(AAAA(address.into())))]);
+    let (world, mut guest) = world("deny", &["six.test"], &[], &resolver);
+    let to = SocketAddr::from((address, 443));
+    world.servers.tcp(to, echo());
+    assert_eq!(guest.connect(to).1, Outcome::Refused, "it was not asked for");
+    resolve(&mut guest, "six.test.");
+    guest.connected(to);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Pings to the outside.
 
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 
 use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr, IpProtocol};
+use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpProtocol};
 
-use crate::guest::{Guest, packet};
+use crate::guest::{GUEST6, Guest, packet, packet6};
 use crate::world::{SERVER, World, network, v4};
 
 /// A kernel's socket for pings, with a host behind it that answers.
@@ -15,10 +15,10 @@ fn host() -> SocketAddrV4 {
     std::thread::spawn(move || {
         let mut buffer = vec![0; 65_536];
         while let Ok((count, from)) = socket.recv_from(&mut buffer) {
-            assert_eq!(buffer[0], 8, "only requests are sent");
+            assert!([8, 128].contains(&buffer[0]), "only requests are sent");
             // What else a network says; it answers nobody.
             socket.send_to(&[3, 1, 0, 0, 0, 0, 0, 0], from).unwrap();
-            buffer[0] = 0;
+            buffer[0] = if buffer[0] == 8 { 0 } else { 129 };
             // The identifier is the kernel's.
             buffer[4..6].copy_from_slice(&from.port().to_be_bytes());
             socket.send_to(&buffer[..count], from).unwrap();
@@ -28,14 +28,27 @@ fn host() -> SocketAddrV4 {
 }
 
 impl Guest {
-    fn ping(&mut self, to: Ipv4Addr, ident: u16, seq_no: u16, data: &[u8]) {
-        let request = Icmpv4Repr::EchoRequest { ident, seq_no, data };
-        let mut message = vec![0; request.buffer_len()];
-        request.emit(&mut Icmpv4Packet::new_unchecked(&mut message), &ChecksumCapabilities::default());
-        self.raw(&packet(IpProtocol::Icmp, to, &message));
+    /// Pings an address.
+    pub fn ping(&mut self, to: impl Into<IpAddr>, ident: u16, seq_no: u16, data: &[u8]) {
+        match to.into() {
+            IpAddr::V4(to) => {
+                let request = Icmpv4Repr::EchoRequest { ident, seq_no, data };
+                let mut message = vec![0; request.buffer_len()];
+                request.emit(&mut Icmpv4Packet::new_unchecked(&mut message), &ChecksumCapabilities::default());
+                self.raw(&packet(IpProtocol::Icmp, to, &message));
+            }
+            IpAddr::V6(to) => {
+                let request = Icmpv6Repr::EchoRequest { ident, seq_no, data };
+                let mut message = vec![0; request.buffer_len()];
+                let checks = ChecksumCapabilities::default();
+                request.emit(&GUEST6, &to, &mut Icmpv6Packet::new_unchecked(&mut message), &checks);
+                self.raw(&packet6(IpProtocol::Icmpv6, to, &message));
+            }
+        }
     }
 
-    fn pong(&mut self) -> (Ipv4Addr, u16, u16, Vec<u8>) {
+    /// Waits for an answer to a ping.
+    pub fn pong(&mut self) -> (IpAddr, u16, u16, Vec<u8>) {
         self.until("an answer to a ping", |guest| guest.pongs.pop_front())
     }
 }
@@ -43,7 +56,7 @@ impl Guest {
 #[test]
 fn who_may_be_reached_may_be_pinged() {
     let (world, mut guest) = World::new();
-    let (one, two) = (*SERVER.ip(), Ipv4Addr::new(9, 9, 9, 9));
+    let (one, two): (IpAddr, IpAddr) = ((*SERVER.ip()).into(), [0x2600, 0, 0, 0, 0, 0, 0, 9].into());
     world.servers.echo(one, host());
     world.servers.echo(two, host());
     let long = [5; 1400];
@@ -62,8 +75,13 @@ fn who_may_not_be_reached_may_not_be_pinged() {
     let own = guest.frames;
     let special = [[127, 0, 0, 1], [10, 1, 2, 3], [169, 254, 169, 254], [224, 0, 0, 1]];
     for refused in special.into_iter().chain([[8, 8, 8, 1], [10, 9, 9, 9], [9, 9, 9, 9]]) {
-        world.servers.echo(refused.into(), host());
-        guest.ping(refused.into(), 1, 1, b"?");
+        world.servers.echo(refused, host());
+        guest.ping(refused, 1, 1, b"?");
+    }
+    for refused in crate::ipv6::SPECIAL {
+        let refused: IpAddr = refused.parse().unwrap();
+        world.servers.echo(refused, host());
+        guest.ping(refused, 1, 1, b"?");
     }
     guest.assert_alive();
     assert_eq!((guest.frames, world.servers.asked().len()), (own + 1, 0));

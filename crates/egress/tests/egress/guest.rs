@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,17 @@ use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::{dhcpv4, tcp, udp};
 use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, EthernetProtocol, HardwareAddress, Icmpv4Message, Icmpv4Packet, IpAddress, IpCidr,
-    IpProtocol, Ipv4Cidr, Ipv4Packet, TcpPacket,
+    EthernetAddress, EthernetFrame, EthernetProtocol, HardwareAddress, Icmpv4Packet, IpCidr, IpEndpoint, IpProtocol,
+    Ipv4Cidr, Ipv4Packet, Ipv6Cidr, Ipv6Packet, TcpPacket,
 };
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The guest's link address.
 pub const MAC: EthernetAddress = EthernetAddress([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+
+/// An address that a guest may have made itself.
+pub const GUEST6: Ipv6Addr = Ipv6Addr::new(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, 0x15);
 
 /// What a connection came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +45,8 @@ pub struct Guest {
     stream: UnixStream,
     bytes: Vec<u8>,
     next_port: u16,
-    /// ICMP errors that have come: type, code, and the destination they speak of.
-    pub errors: Vec<(Icmpv4Message, u8, Ipv4Addr)>,
+    /// Errors of ICMP that have come, that something cannot be reached: the code, and the destination they speak of.
+    pub errors: Vec<(u8, IpAddr)>,
     /// Frames that have come, counted.
     pub frames: usize,
     /// Whether the stream has ended.
@@ -53,7 +56,7 @@ pub struct Guest {
     /// Requests for connections that have come: from where, and to which port.
     pub calls: BTreeSet<(SocketAddrV4, u16)>,
     /// Answers to pings that have come from outside: of whom, identifier, number, data.
-    pub pongs: VecDeque<(Ipv4Addr, u16, u16, Vec<u8>)>,
+    pub pongs: VecDeque<(IpAddr, u16, u16, Vec<u8>)>,
 }
 
 struct Card {
@@ -155,12 +158,12 @@ impl Guest {
     }
 
     /// Begins a connection.
-    pub fn dial(&mut self, to: SocketAddrV4) -> SocketHandle {
+    pub fn dial(&mut self, to: impl Into<SocketAddr>) -> SocketHandle {
         let buffer = || tcp::SocketBuffer::new(vec![0; 128 * 1024]);
         let mut socket = tcp::Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
         self.next_port += 1;
-        socket.connect(self.interface.context(), (*to.ip(), to.port()), self.next_port).unwrap();
+        socket.connect(self.interface.context(), IpEndpoint::from(to.into()), self.next_port).unwrap();
         self.sockets.add(socket)
     }
 
@@ -179,6 +182,23 @@ impl Guest {
         self.interface.update_ip_addrs(|list| list.push(IpCidr::Ipv4(address)).unwrap());
         self.interface.routes_mut().add_default_ipv4_route(router.unwrap()).unwrap();
         Lease { address, router: router.unwrap(), servers: servers.to_vec() }
+    }
+
+    /// Begins as a machine that knows nothing of IPv6, and waits until it has made itself an address.
+    pub fn autoconfigure(&mut self) -> Ipv6Addr {
+        let mut config = Config::new(HardwareAddress::Ethernet(MAC));
+        config.random_seed = 7;
+        config.slaac = true;
+        self.interface = Interface::new(config, &mut self.card, Instant::now().into());
+        let own = Ipv6Cidr::new(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x15), 64);
+        self.interface.update_ip_addrs(|list| list.push(own.into()).unwrap());
+        self.until("an address", |guest| {
+            let mut addresses = guest.interface.ip_addrs().iter().map(|address| IpAddr::from(address.address()));
+            addresses.find_map(|address| match address {
+                IpAddr::V6(address) if !address.is_unicast_link_local() => Some(address),
+                _ => None,
+            })
+        })
     }
 
     /// Listens for one connection.
@@ -209,14 +229,16 @@ impl Guest {
     }
 
     /// Connects, and waits for what comes of it.
-    pub fn connect(&mut self, to: SocketAddrV4) -> (SocketHandle, Outcome) {
+    pub fn connect(&mut self, to: impl Into<SocketAddr>) -> (SocketHandle, Outcome) {
+        let to = to.into();
         let handle = self.dial(to);
         let outcome = self.until(&format!("an answer of {to}"), |guest| guest.outcome(handle));
         (handle, outcome)
     }
 
     /// Connects to what must be there.
-    pub fn connected(&mut self, to: SocketAddrV4) -> SocketHandle {
+    pub fn connected(&mut self, to: impl Into<SocketAddr>) -> SocketHandle {
+        let to = to.into();
         let (handle, outcome) = self.connect(to);
         assert_eq!(outcome, Outcome::Connected, "{to}");
         handle
@@ -295,8 +317,8 @@ impl Guest {
     }
 
     /// Sends a datagram.
-    pub fn datagram(&mut self, handle: SocketHandle, to: SocketAddrV4, bytes: &[u8]) {
-        self.udp(handle).send_slice(bytes, (*to.ip(), to.port())).unwrap();
+    pub fn datagram(&mut self, handle: SocketHandle, to: impl Into<SocketAddr>, bytes: &[u8]) {
+        self.udp(handle).send_slice(bytes, IpEndpoint::from(to.into())).unwrap();
         self.poll();
     }
 
@@ -306,23 +328,17 @@ impl Guest {
     }
 
     /// Waits for a datagram, and tells of whom it is.
-    pub fn receive_datagram_from(&mut self, handle: SocketHandle) -> (Vec<u8>, SocketAddrV4) {
+    pub fn receive_datagram_from(&mut self, handle: SocketHandle) -> (Vec<u8>, SocketAddr) {
         self.until("a datagram", |guest| {
             let (bytes, about) = guest.udp(handle).recv().ok()?;
-            let IpAddress::Ipv4(from) = about.endpoint.addr;
-            Some((bytes.to_vec(), SocketAddrV4::new(from, about.endpoint.port)))
+            Some((bytes.to_vec(), about.endpoint.into()))
         })
     }
 
     /// Waits for an ICMP error about an address, and tells its code.
-    pub fn unreachable(&mut self, about: Ipv4Addr) -> u8 {
-        self.until("an ICMP error", |guest| {
-            guest
-                .errors
-                .iter()
-                .find(|(kind, _, to)| *kind == Icmpv4Message::DstUnreachable && *to == about)
-                .map(|e| e.1)
-        })
+    pub fn unreachable(&mut self, about: impl Into<IpAddr>) -> u8 {
+        let about = about.into();
+        self.until("an ICMP error", |guest| guest.errors.iter().find(|(_, to)| *to == about).map(|error| error.0))
     }
 
     /// Whether the link still works.
@@ -346,17 +362,35 @@ fn interface(card: &mut Card) -> Interface {
     config.random_seed = 7;
     let mut interface = Interface::new(config, card, Instant::now().into());
     interface.update_ip_addrs(|list| list.push(IpCidr::new(berth_egress::GUEST.into(), berth_egress::PREFIX)).unwrap());
+    interface.update_ip_addrs(|list| list.push(IpCidr::new(GUEST6.into(), berth_egress::PREFIX6)).unwrap());
     interface.routes_mut().add_default_ipv4_route(berth_egress::GATEWAY).unwrap();
+    interface.routes_mut().add_default_ipv6_route(berth_egress::GATEWAY6).unwrap();
     interface
 }
 
-fn pong(frame: &[u8]) -> Option<(Ipv4Addr, u16, u16, Vec<u8>)> {
-    let frame = EthernetFrame::new_checked(frame).ok()?;
-    let ip = (frame.ethertype() == EthernetProtocol::Ipv4).then(|| Ipv4Packet::new_checked(frame.payload()).ok())??;
-    let icmp = (ip.next_header() == IpProtocol::Icmp).then(|| Icmpv4Packet::new_checked(ip.payload()).ok())??;
-    let own = [berth_egress::GATEWAY, berth_egress::RESOLVER].contains(&ip.src_addr());
-    let is_pong = icmp.msg_type() == Icmpv4Message::EchoReply && !own;
-    is_pong.then(|| (ip.src_addr(), icmp.echo_ident(), icmp.echo_seq_no(), icmp.data().to_vec()))
+/// What a frame carries: its protocol, its sender, and the payload.
+fn carried(frame: &[u8]) -> Option<(IpProtocol, IpAddr, &[u8])> {
+    let ip = frame.get(14..)?;
+    match EthernetFrame::new_checked(frame).ok()?.ethertype() {
+        EthernetProtocol::Ipv4 => {
+            let packet = Ipv4Packet::new_checked(ip).ok()?;
+            Some((packet.next_header(), packet.src_addr().into(), ip.get(20..packet.total_len().into())?))
+        }
+        EthernetProtocol::Ipv6 => {
+            let packet = Ipv6Packet::new_checked(ip).ok()?;
+            Some((packet.next_header(), packet.src_addr().into(), ip.get(40..packet.total_len())?))
+        }
+        _ => None,
+    }
+}
+
+fn pong(frame: &[u8]) -> Option<(IpAddr, u16, u16, Vec<u8>)> {
+    let (protocol, from, bytes) = carried(frame)?;
+    let icmp = Icmpv4Packet::new_checked(bytes).ok()?;
+    let is_pong = matches!((protocol, bytes[0]), (IpProtocol::Icmp, 0) | (IpProtocol::Icmpv6, 129));
+    // Those that only tell that the link still works.
+    let alive = from == berth_egress::GATEWAY;
+    (is_pong && !alive).then(|| (from, icmp.echo_ident(), icmp.echo_seq_no(), bytes[8..].to_vec()))
 }
 
 fn call(frame: &[u8]) -> Option<(SocketAddrV4, u16)> {
@@ -366,12 +400,14 @@ fn call(frame: &[u8]) -> Option<(SocketAddrV4, u16)> {
     (tcp.syn() && !tcp.ack()).then(|| (SocketAddrV4::new(ip.src_addr(), tcp.src_port()), tcp.dst_port()))
 }
 
-fn error(frame: &[u8]) -> Option<(Icmpv4Message, u8, Ipv4Addr)> {
-    let frame = EthernetFrame::new_checked(frame).ok()?;
-    let ip = (frame.ethertype() == EthernetProtocol::Ipv4).then(|| Ipv4Packet::new_checked(frame.payload()).ok())??;
-    let icmp = (ip.next_header() == IpProtocol::Icmp).then(|| Icmpv4Packet::new_checked(ip.payload()).ok())??;
-    let quoted = Ipv4Packet::new_unchecked(icmp.data());
-    (icmp.msg_type() == Icmpv4Message::DstUnreachable).then(|| (icmp.msg_type(), icmp.msg_code(), quoted.dst_addr()))
+fn error(frame: &[u8]) -> Option<(u8, IpAddr)> {
+    let (protocol, _, bytes) = carried(frame)?;
+    let quoted = bytes.get(8..)?;
+    match (protocol, bytes[0]) {
+        (IpProtocol::Icmp, 3) => Some((bytes[1], Ipv4Packet::new_unchecked(quoted).dst_addr().into())),
+        (IpProtocol::Icmpv6, 1) => Some((bytes[1], Ipv6Packet::new_unchecked(quoted).dst_addr().into())),
+        _ => None,
+    }
 }
 
 /// A packet of the guest in a frame to the gateway.
@@ -391,6 +427,22 @@ pub fn packet(protocol: IpProtocol, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     ip.set_dst_addr(to);
     ip.payload_mut().copy_from_slice(payload);
     ip.fill_checksum();
+    frame
+}
+
+/// A packet of the guest's IPv6 address in a frame to the gateway.
+pub fn packet6(protocol: IpProtocol, to: Ipv6Addr, payload: &[u8]) -> Vec<u8> {
+    let mut frame = packet(protocol, Ipv4Addr::UNSPECIFIED, &[&[0; 20], payload].concat());
+    frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+    let mut ip = Ipv6Packet::new_unchecked(&mut frame[14..]);
+    ip.set_version(6);
+    ip.set_traffic_class(0);
+    ip.set_flow_label(0);
+    ip.set_payload_len(u16::try_from(payload.len()).unwrap());
+    ip.set_next_header(protocol);
+    ip.set_hop_limit(64);
+    ip.set_src_addr(GUEST6);
+    ip.set_dst_addr(to);
     frame
 }
 

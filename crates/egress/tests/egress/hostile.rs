@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use smoltcp::wire::{IpAddress, IpProtocol, TcpPacket, UdpPacket};
+use smoltcp::wire::{Icmpv6Packet, IpAddress, IpProtocol, Ipv4Packet, TcpPacket, UdpPacket};
 
-use crate::guest::{packet, ping};
+use crate::guest::{GUEST6, packet, packet6, ping};
 use crate::world::{SERVER, World, echo};
 
 fn segment(flags: u8, port: u16) -> Vec<u8> {
@@ -34,6 +34,34 @@ fn datagram(port: u16, to: u16, resolver: bool) -> Vec<u8> {
     packet(IpProtocol::Udp, address, &bytes)
 }
 
+fn fragment(flags: u8, offset: u8) -> Vec<u8> {
+    let mut frame = datagram(1000, SERVER.port(), false);
+    let mut ip = Ipv4Packet::new_unchecked(&mut frame[14..]);
+    ip.set_more_frags(flags & 1 != 0);
+    ip.set_frag_offset(u16::from(offset) * 8);
+    ip.set_ident(u16::from(flags >> 6));
+    ip.fill_checksum();
+    frame
+}
+
+/// Somebody looks for a router, or for a neighbour.
+fn neighbours(router: bool) -> Vec<u8> {
+    let wanted: &[u8] = if router { &[] } else { &[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2] };
+    let kind: u8 = if router { 133 } else { 135 };
+    let mut message = [&[kind, 0, 0, 0, 0, 0, 0, 0], wanted].concat();
+    Icmpv6Packet::new_unchecked(&mut message[..]).fill_checksum(&GUEST6, &berth_egress::ROUTER6);
+    let mut frame = packet6(IpProtocol::Icmpv6, berth_egress::ROUTER6, &message);
+    frame[14 + 7] = 255;
+    frame
+}
+
+fn dhcp(options: &[u8]) -> Vec<u8> {
+    let mut message = [&[1, 1, 6][..], &[0; 233], &[99, 130, 83, 99, 53, 1, 1], options].concat();
+    let len = u16::try_from(8 + message.len()).unwrap();
+    message.splice(..0, [0, 68, 0, 67, len.to_be_bytes()[0], len.to_be_bytes()[1], 0, 0]);
+    packet(IpProtocol::Udp, berth_egress::GATEWAY, &message)
+}
+
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let valid = prop_oneof![
         (any::<u8>(), any::<u16>()).prop_map(|(flags, port)| segment(flags, port)),
@@ -42,6 +70,11 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         (any::<u16>(), any::<u16>()).prop_map(|(port, to)| datagram(port, to, false)),
         any::<u16>().prop_map(|port| datagram(port, 53, true)),
         Just(ping()),
+        (any::<u8>(), any::<u8>()).prop_map(|(flags, offset)| fragment(flags, offset)),
+        (prop::sample::select(vec![6_u8, 17, 44, 58]), prop::collection::vec(any::<u8>(), 0..100))
+            .prop_map(|(protocol, payload)| packet6(protocol.into(), berth_egress::GATEWAY6, &payload)),
+        any::<bool>().prop_map(neighbours),
+        prop::collection::vec(any::<u8>(), 0..400).prop_map(|options| dhcp(&options)),
     ];
     let mutated = (
         valid,

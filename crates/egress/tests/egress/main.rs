@@ -8,6 +8,7 @@ mod echo;
 mod forwards;
 mod guest;
 mod hostile;
+mod ipv6;
 mod limits;
 mod link;
 mod namespace;

@@ -2,11 +2,11 @@
 //!
 //! Where the kernel lets nobody make one, the same is asked of this machine's loopback.
 
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::process::Command;
 use std::sync::Arc;
 
-use berth_egress::{Config, RealOutside};
+use berth_egress::{Config, GATEWAY, RealOutside};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::guest::Outcome;
@@ -29,6 +29,29 @@ fn real(config: &mut Config) {
     config.outside = Arc::new(RealOutside);
 }
 
+fn pings_go_over_a_socket_of_the_kernel(host: Ipv4Addr) {
+    // The namespace's own, which lets nobody have one at first.
+    std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").unwrap();
+    let (_world, mut guest) = World::with(network("allow", &[&host.to_string()], &[]), real);
+    guest.ping(host, 5, 6, b"is anybody there?");
+    assert_eq!(guest.pong(), (host.into(), 5, 6, b"is anybody there?".to_vec()));
+}
+
+fn neighbours_of_the_host_are_refused() {
+    // There are kernels without IPv6.
+    if !ip("-6 address add 2600:1:2:3::1/64 dev lo") {
+        return;
+    }
+    let (_world, mut guest) = World::with(network("allow", &[], &[]), real);
+    for (last, code) in [([3, 0, 0, 0, 1], 1), ([3, 0, 0, 0, 2], 1), ([4, 0, 0, 0, 1], 0)] {
+        let [network, rest @ ..] = last;
+        let to = SocketAddr::from(([0x2600, 1, 2, network, rest[0], rest[1], rest[2], rest[3]], 80));
+        let socket = guest.datagrams();
+        guest.datagram(socket, to, b"x");
+        assert_eq!(guest.unreachable(to.ip()), code, "{to}");
+    }
+}
+
 #[test]
 fn the_real_outside_knows_the_host_by_its_interfaces() {
     let namespace = std::thread::spawn(|| {
@@ -47,11 +70,26 @@ fn the_real_outside_knows_the_host_by_its_interfaces() {
             let (_world, mut guest) = World::with(rules, real);
             assert_eq!(guest.connect(server).1, expected);
         }
+        let loopback = listen(Ipv4Addr::LOCALHOST);
+        let (_world, mut guest) = World::with(network("allow", &[], &[]), real);
+        for to in [loopback, SocketAddrV4::new(GATEWAY, loopback.port()), server] {
+            assert_eq!(guest.connect(to).1, Outcome::Refused, "{to}");
+            guest.errors.clear();
+            let socket = guest.datagrams();
+            guest.datagram(socket, to, b"x");
+            assert_eq!(guest.unreachable(*to.ip()), 13, "{to}");
+        }
         if own {
+            pings_go_over_a_socket_of_the_kernel(host);
+            neighbours_of_the_host_are_refused();
             let (_world, mut guest) = World::with(network("allow", &[], &[]), real);
             let nowhere = SocketAddrV4::new(Ipv4Addr::new(8, 8, 8, 8), 53);
             assert_eq!(guest.connect(nowhere).1, Outcome::Refused);
             assert_eq!(guest.unreachable(*nowhere.ip()), 0, "a namespace without a way out");
+            let nowhere = SocketAddr::from(([0x2600, 0, 0, 0, 0, 0, 0, 9], 53));
+            assert_eq!(guest.connect(nowhere).1, Outcome::Refused);
+            // Where a host has no IPv6 at all, its kernel says so by another error.
+            assert!([0, 3].contains(&guest.unreachable(nowhere.ip())), "at once");
         }
     });
     namespace.join().unwrap();

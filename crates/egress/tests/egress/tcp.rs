@@ -1,6 +1,7 @@
 //! Connections.
 
 use std::io::{Read, Write};
+use std::net::SocketAddrV4;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -175,7 +176,7 @@ fn what_is_refused_or_unreachable_outside_fails_fast() {
     world.servers.tcp(SERVER, nobody);
     assert_eq!(guest.connect(SERVER).1, Outcome::Refused);
     assert!(guest.errors.is_empty());
-    let nowhere = "8.8.4.5:80".parse().unwrap();
+    let nowhere: SocketAddrV4 = "8.8.4.5:80".parse().unwrap();
     assert_eq!(guest.connect(nowhere).1, Outcome::Refused);
     assert_eq!(guest.unreachable(*nowhere.ip()), 1, "host unreachable");
 }

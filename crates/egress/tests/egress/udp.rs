@@ -90,7 +90,7 @@ fn a_port_where_nobody_listens_is_told() {
     let handle = guest.datagrams();
     guest.datagram(handle, SERVER, b"anybody?");
     assert_eq!(guest.unreachable(*SERVER.ip()), 3);
-    let nowhere = "8.8.4.5:80".parse().unwrap();
+    let nowhere: SocketAddrV4 = "8.8.4.5:80".parse().unwrap();
     guest.datagram(handle, nowhere, b"anybody?");
     assert_eq!(guest.unreachable(*nowhere.ip()), 1);
 }

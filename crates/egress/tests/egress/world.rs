@@ -26,49 +26,51 @@ pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(8, 8, 4, 4), 7)
 /// An outside of a few servers.
 #[derive(Default)]
 pub struct Servers {
-    tcp: Mutex<HashMap<SocketAddrV4, SocketAddrV4>>,
-    udp: Mutex<HashMap<SocketAddrV4, SocketAddrV4>>,
-    echo: Mutex<HashMap<Ipv4Addr, SocketAddrV4>>,
+    tcp: Mutex<HashMap<SocketAddr, SocketAddrV4>>,
+    udp: Mutex<HashMap<SocketAddr, SocketAddrV4>>,
+    echo: Mutex<HashMap<IpAddr, SocketAddrV4>>,
     /// Addresses that never answer.
-    silent: Mutex<Vec<SocketAddrV4>>,
-    asked: Mutex<Vec<SocketAddrV4>>,
+    silent: Mutex<Vec<SocketAddr>>,
+    asked: Mutex<Vec<SocketAddr>>,
 }
 
 impl Servers {
-    pub fn tcp(&self, outside: SocketAddrV4, server: SocketAddrV4) {
-        self.tcp.lock().unwrap().insert(outside, server);
+    pub fn tcp(&self, outside: impl Into<SocketAddr>, server: SocketAddrV4) {
+        self.tcp.lock().unwrap().insert(outside.into(), server);
     }
 
-    pub fn udp(&self, outside: SocketAddrV4, server: SocketAddrV4) {
-        self.udp.lock().unwrap().insert(outside, server);
+    pub fn udp(&self, outside: impl Into<SocketAddr>, server: SocketAddrV4) {
+        self.udp.lock().unwrap().insert(outside.into(), server);
     }
 
-    pub fn echo(&self, outside: Ipv4Addr, server: SocketAddrV4) {
-        self.echo.lock().unwrap().insert(outside, server);
+    pub fn echo(&self, outside: impl Into<IpAddr>, server: SocketAddrV4) {
+        self.echo.lock().unwrap().insert(outside.into(), server);
     }
 
     pub fn silent(&self, outside: SocketAddrV4) {
-        self.silent.lock().unwrap().push(outside);
+        self.silent.lock().unwrap().push(outside.into());
     }
 
     pub fn speak(&self, outside: SocketAddrV4) {
-        self.silent.lock().unwrap().retain(|address| *address != outside);
+        self.silent.lock().unwrap().retain(|address| *address != outside.into());
     }
 
     /// What the gateway has tried to reach.
-    pub fn asked(&self) -> Vec<SocketAddrV4> {
+    pub fn asked(&self) -> Vec<SocketAddr> {
         self.asked.lock().unwrap().clone()
     }
 
-    fn find(&self, servers: &Mutex<HashMap<SocketAddrV4, SocketAddrV4>>, to: SocketAddrV4) -> io::Result<SocketAddrV4> {
+    /// Of IPv4 there is a network without the machine, of IPv6 not even that.
+    fn find(&self, servers: &Mutex<HashMap<SocketAddr, SocketAddrV4>>, to: SocketAddr) -> io::Result<SocketAddr> {
         self.asked.lock().unwrap().push(to);
-        servers.lock().unwrap().get(&to).copied().ok_or_else(|| io::ErrorKind::HostUnreachable.into())
+        let none = if to.is_ipv4() { io::ErrorKind::HostUnreachable } else { io::ErrorKind::NetworkUnreachable };
+        servers.lock().unwrap().get(&to).map(|server| (*server).into()).ok_or_else(|| none.into())
     }
 }
 
 #[async_trait]
 impl Outside for Servers {
-    async fn connect(&self, to: SocketAddrV4) -> io::Result<Box<dyn Connection>> {
+    async fn connect(&self, to: SocketAddr) -> io::Result<Box<dyn Connection>> {
         let server = self.find(&self.tcp, to);
         if self.silent.lock().unwrap().contains(&to) {
             std::future::pending::<()>().await;
@@ -76,15 +78,14 @@ impl Outside for Servers {
         RealOutside.connect(server?).await
     }
 
-    async fn datagrams(&self, to: SocketAddrV4) -> io::Result<tokio::net::UdpSocket> {
+    async fn datagrams(&self, to: SocketAddr) -> io::Result<tokio::net::UdpSocket> {
         RealOutside.datagrams(self.find(&self.udp, to)?).await
     }
 
     async fn echoes(&self, to: IpAddr) -> io::Result<tokio::net::UdpSocket> {
-        let IpAddr::V4(to) = to else { return Err(io::ErrorKind::Unsupported.into()) };
-        self.asked.lock().unwrap().push(SocketAddrV4::new(to, 0));
+        self.asked.lock().unwrap().push(SocketAddr::new(to, 0));
         let server = self.echo.lock().unwrap().get(&to).copied();
-        RealOutside.datagrams(server.ok_or(io::ErrorKind::PermissionDenied)?).await
+        RealOutside.datagrams(server.ok_or(io::ErrorKind::PermissionDenied)?.into()).await
     }
 }
 
@@ -108,7 +109,11 @@ pub fn network(egress: &str, allow: &[&str], deny: &[&str]) -> Arc<Network> {
 pub fn config(servers: &Arc<Servers>) -> Config {
     Config {
         resolvers: Resolvers::Fixed(Vec::new()),
-        host: HostAddresses::Fixed(vec![Ipv4Addr::new(8, 8, 8, 1).into(), Ipv4Addr::new(10, 9, 9, 9).into()]),
+        host: HostAddresses::Fixed(vec![
+            [8, 8, 8, 1].into(),
+            [10, 9, 9, 9].into(),
+            [0x2600, 0, 0, 0, 0, 0, 0, 1].into(),
+        ]),
         host_loopback: false,
         outside: Arc::<Servers>::clone(servers),
         limits: Limits::default(),

@@ -1,0 +1,80 @@
+//! Frames of Ethernet, and what is in them.
+
+use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, IpVersion};
+
+use super::inbound::Inbound;
+use super::{hardware, ipv4, ipv6};
+use crate::{GATEWAY, GUEST, RESOLVER};
+
+/// Reads a frame; `None` for everything this link does not carry. The sender's link address comes along.
+pub(crate) fn parse(frame: &[u8]) -> Option<(EthernetAddress, Inbound<'_>)> {
+    let frame = EthernetFrame::new_checked(frame).ok()?;
+    let (from, to) = (frame.src_addr(), frame.dst_addr());
+    let is_ipv6_group = to.as_bytes().starts_with(&[0x33, 0x33]);
+    let ours = to.is_broadcast() || is_ipv6_group || [GATEWAY, RESOLVER].map(hardware).contains(&to);
+    if !ours || !from.is_unicast() {
+        return None;
+    }
+    let inbound = match frame.ethertype() {
+        EthernetProtocol::Arp => arp(frame.payload()),
+        EthernetProtocol::Ipv4 if !is_ipv6_group => ipv4::parse(frame.payload()),
+        EthernetProtocol::Ipv6 => ipv6::parse(frame.payload()),
+        _ => None,
+    }?;
+    Some((from, inbound))
+}
+
+/// Reads a packet that was put together of its pieces.
+pub(crate) fn whole(packet: &[u8]) -> Option<Inbound<'_>> {
+    match IpVersion::of_packet(packet).ok()? {
+        IpVersion::Ipv4 => ipv4::parse(packet),
+        IpVersion::Ipv6 => ipv6::parse(packet),
+    }
+}
+
+fn arp(bytes: &[u8]) -> Option<Inbound<'static>> {
+    let ArpRepr::EthernetIpv4 {
+        operation,
+        source_hardware_addr,
+        source_protocol_addr,
+        target_protocol_addr: wanted,
+        ..
+    } = ArpRepr::parse(&ArpPacket::new_checked(bytes).ok()?).ok()?
+    else {
+        return None;
+    };
+    let known = [GATEWAY, RESOLVER].contains(&wanted) && source_hardware_addr.is_unicast();
+    match operation {
+        ArpOperation::Request if known => {
+            Some(Inbound::Arp { wanted, sender: (source_hardware_addr, source_protocol_addr) })
+        }
+        ArpOperation::Reply if known && source_protocol_addr == GUEST => Some(Inbound::Announced),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_parse_or_do_not(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0_u8..5) {
+            if bytes.len() > 54 && kind > 0 {
+                bytes[..6].copy_from_slice(hardware(GATEWAY).as_bytes());
+                bytes[6] &= 0xfe;
+                let head = [[8, 0, 0x45], [8, 6, 0x45], [0x86, 0xdd, 0x60], [0x86, 0xdd, 0x60]];
+                bytes[12..15].copy_from_slice(&head[usize::from(kind - 1)]);
+                if kind == 4 {
+                    let len = u16::try_from(bytes.len() - 54).unwrap();
+                    bytes[18..20].copy_from_slice(&len.to_be_bytes());
+                    bytes[20] = [6, 17, 58, 44][usize::from(bytes[20] % 4)];
+                    bytes[21] = 255;
+                    bytes[22..30].copy_from_slice(&crate::NETWORK6.octets()[..8]);
+                }
+            }
+            let _ = parse(&bytes);
+        }
+    }
+}
