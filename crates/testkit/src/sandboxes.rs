@@ -49,6 +49,8 @@ struct Machine {
     top: LayerId,
     alive: bool,
     from_memory: bool,
+    /// Whether it is somebody's.
+    identified: bool,
 }
 
 struct World {
@@ -79,6 +81,8 @@ struct World {
     warming: HashSet<MachineId>,
     /// Builds that began.
     builds: u32,
+    /// How many machines it keeps that nobody owns yet.
+    most_warm: usize,
     violations: Vec<String>,
 }
 
@@ -104,6 +108,7 @@ impl Default for SimulatedSandboxes {
             templates_hang: false,
             warming: HashSet::new(),
             builds: 0,
+            most_warm: 0,
             violations: Vec::new(),
         };
         let uploads = TempDir::new().expect("a folder");
@@ -249,6 +254,7 @@ impl SandboxEngine for SimulatedSandboxes {
         self.call("observe").await?;
         Ok(match self.world().machines.get(&id) {
             None => Observed::Absent,
+            Some(machine) if !machine.identified => Observed::Absent,
             Some(machine) if machine.alive => Observed::Running { generation: machine.spec.generation },
             Some(_) => Observed::Ended,
         })
@@ -257,9 +263,10 @@ impl SandboxEngine for SimulatedSandboxes {
     async fn start(&self, spec: &StartSpec) -> Result<Started> {
         self.call("start").await?;
         let mut world = self.world();
-        if let Some(machine) = world.machines.get(&spec.id).filter(|m| m.alive) {
+        if let Some(machine) = world.machines.get_mut(&spec.id).filter(|m| m.alive) {
             let from_memory = machine.from_memory;
-            let same = machine.spec.generation == spec.generation;
+            let same = machine.spec.generation == spec.generation && machine.spec.layers == spec.layers;
+            (machine.spec, machine.identified) = (spec.clone(), true);
             world.require(same, || format!("{} is started over another machine", spec.id));
             return Ok(Started { from_memory, note: None });
         }
@@ -275,8 +282,27 @@ impl SandboxEngine for SimulatedSandboxes {
             From::Disk => false,
         };
         world.starts += 1;
-        world.machines.insert(spec.id, Machine { spec: spec.clone(), top, alive: true, from_memory });
+        world.machines.insert(spec.id, Machine { spec: spec.clone(), top, alive: true, from_memory, identified: true });
         Ok(Started { from_memory, note: None })
+    }
+
+    fn most_warm(&self) -> usize {
+        self.world().most_warm
+    }
+
+    async fn warm_up(&self, spec: &StartSpec) -> Result<()> {
+        self.call("warm_up").await?;
+        let mut world = self.world();
+        let top = spec.layers[0];
+        let whole = world.layers.contains_key(&top) && world.chain(top) == spec.layers;
+        world.require(whole, || format!("{} is started on a disk that is not there", spec.id));
+        let machine = Machine { spec: spec.clone(), top, alive: true, from_memory: true, identified: false };
+        world.machines.insert(spec.id, machine);
+        Ok(())
+    }
+
+    async fn is_warm(&self, id: MachineId) -> Result<bool> {
+        Ok(self.world().machines.get(&id).is_some_and(|machine| machine.alive && !machine.identified))
     }
 
     async fn cut(&self, cut: &Cut) -> Result<CutDone> {

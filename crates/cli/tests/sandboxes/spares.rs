@@ -104,22 +104,28 @@ async fn whoever_gets_one_notices_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn none_outlives_its_service() {
+async fn none_outlives_its_service_but_for_one_that_dies() {
     let (mut service, caller) = service_with("[sandbox]\nspares = 2\n").await;
     let mut sandboxes = first(&caller, json!({})).await;
     set_aside(&service, &sandboxes);
     service.stop();
     assert_eq!(service.files("sandbox/machines"), machines_of(&service, &sandboxes));
-    assert_eq!(service.files("sandbox/layers").len(), 3);
-    eventually("the spares' end", 30, || (service.processes("sandbox").len() == 1).then_some(()));
+    eventually("the others' end", 30, || (service.processes("sandbox").len() == 1).then_some(()));
     service.start();
+    eventually("their layers' end", 30, || (service.files("sandbox/layers").len() == 3).then_some(()));
     sandboxes.extend(first(&caller, json!({})).await);
     set_aside(&service, &sandboxes);
+    // What is being made when the service dies is ended by the next one; what was made is somebody's then.
     service.kill();
+    let left = set_aside(&service, &sandboxes);
     service.start();
-    eventually("their end", 30, || (service.files("sandbox/machines").len() == 2).then_some(()));
-    eventually("their layers' end", 30, || (service.files("sandbox/layers").len() == 4).then_some(()));
-    eventually("the end of their processes", 30, || (service.processes("sandbox").len() == 2).then_some(()));
+    sandboxes.extend(first(&caller, json!({})).await);
+    assert!(left.contains(&machine_of(&service, &sandboxes[2])), "the dead service had made it");
+    service.stop();
+    let file = service.dir.path().join("berth.toml");
+    let none = std::fs::read_to_string(&file).expect("a file").replace("spares = 2", "spares = 0");
+    std::fs::write(file, none).expect("a file");
+    service.start();
     for id in &sandboxes {
         delete(&caller, id).await;
     }
@@ -175,4 +181,20 @@ async fn none_is_left_where_there_was_no_room() {
     let ended = |name: &&String| service.processes(&format!("sandbox/machines/{name}")).is_empty();
     assert_eq!(spares.iter().filter(ended).count(), 1, "what failed runs nothing");
     delete(&caller, &id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_was_being_made_when_the_service_died_is_ended() {
+    for point in ["warm.make.intent", "warm.make.done"] {
+        let (mut service, caller) = service_with("[sandbox]\nspares = 1\n").await;
+        service.stop();
+        service.set("BERTH_FAULT", &format!("{point}=kill"));
+        service.start();
+        let id = created_by_one_that_dies(&mut service, &caller, json!({"name": "box"})).await;
+        caller.sandbox_reaches(&id, "Ready").await;
+        let own = machine_of(&service, &id);
+        eventually("its end", 60, || (service.files("sandbox/machines") == [own.clone()]).then_some(()));
+        delete(&caller, &id).await;
+        nothing_left(&service);
+    }
 }

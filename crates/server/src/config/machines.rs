@@ -8,7 +8,7 @@ use berth_qemu::machine::Jail;
 use serde::Deserialize;
 
 /// Users of sandboxes by their slots; as many follow for what is set aside.
-pub(crate) const SANDBOX_USERS: u32 = 1 << 20;
+const SANDBOX_USERS: u32 = 1 << 20;
 /// Users of VMs by their addresses, which are those of 127.64.0.0/10.
 const VM_USERS: u32 = 1 << 22;
 /// The first address of a VM.

@@ -38,7 +38,6 @@ pub use catalog::{Catalog, Plan, Region, VmConfig};
 pub use identity::{Identity, SignUpMode, VerifiedEmail};
 pub use log::LogFormat;
 pub use lost::Lost;
-pub(crate) use machines::SANDBOX_USERS;
 pub use machines::{Demand, Machines};
 pub use mail::{Mail, Sms};
 pub use model::Gateway;

@@ -1,5 +1,9 @@
 //! Machines: one row for each, whoever owns it, and the ledger of a host's memory and processors.
 //!
+//! A machine that began with a template's memory before anybody asked is nobody's yet: its owner is that memory. Whoever
+//! creates a sandbox with it changes its owner in the transaction that writes the sandbox. It is in the ledger like every
+//! other one, and gives way to whoever needs what it holds ([`give_way`]).
+//!
 //! A VM owns a machine for as long as it is there, a sandbox does, and a template owns those that build or boot it. The
 //! store of each owner writes the machine's row in the transaction that writes the owner's, so that a sum over the rows of
 //! a host is what is promised of it at that moment, to all kinds together. A machine's id is what its folder and its
@@ -13,16 +17,16 @@
 use std::net::Ipv4Addr;
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{HostId, MachineId};
+use berth_domain::ids::{HostId, LayerId, MachineId, MemoryId};
 use berth_domain::machine::{Owner, OwnerKind};
 use uuid::Uuid;
 
 use super::record::{self, Columns};
-use super::{DbError, FromRow, On, Row, Tx, sql};
+use super::{DbError, FromRow, On, Row, Signal, Tx, sql};
 use crate::columns;
 
 /// The table.
-const TABLE: &str = "machines";
+pub const TABLE: &str = "machines";
 
 /// The columns of a machine, `m`, by names that no owner's columns have.
 #[macro_export]
@@ -32,7 +36,7 @@ macro_rules! machine_columns {
          m.host_id AS machine_host_id, m.vcpu AS machine_vcpu, m.memory_mb AS machine_memory_mb, \
          m.reserved AS machine_reserved, m.slot AS machine_slot, m.address AS machine_address, \
          m.ssh_port AS machine_ssh_port, m.generation AS machine_generation, m.host_boot AS machine_host_boot, \
-         m.deleted_at AS machine_deleted_at"
+         m.deleted_at AS machine_deleted_at, m.layer_id AS machine_layer_id, m.ready AS machine_ready"
     };
 }
 
@@ -71,6 +75,10 @@ pub struct Machine {
     pub host_boot: Option<String>,
     /// When its owner went.
     pub deleted_at: Option<Timestamp>,
+    /// Of one that nobody owns yet: the top layer of its disk.
+    pub layer: Option<LayerId>,
+    /// Of one that nobody owns yet: whether somebody may have it.
+    pub ready: bool,
 }
 
 impl FromRow for Machine {
@@ -89,6 +97,8 @@ impl FromRow for Machine {
             generation: row.int("machine_generation")?,
             host_boot: row.opt_text("machine_host_boot")?,
             deleted_at: row.opt_time("machine_deleted_at")?,
+            layer: row.opt_parsed("machine_layer_id")?,
+            ready: row.flag("machine_ready")?,
         })
     }
 }
@@ -99,6 +109,7 @@ fn columns(m: &Machine) -> Columns {
         "vcpu": m.vcpu, "memory_mb": m.memory_mb, "reserved": m.reserved, "slot": m.slot,
         "address": m.address.map(|address| address.to_string()), "ssh_port": m.ssh_port.map(i64::from),
         "generation": m.generation, "host_boot": m.host_boot.clone(), "deleted_at": m.deleted_at,
+        "layer_id": m.layer, "ready": m.ready,
     }
 }
 
@@ -118,6 +129,8 @@ impl Machine {
             generation: 0,
             host_boot: None,
             deleted_at: None,
+            layer: None,
+            ready: false,
         }
     }
 
@@ -216,6 +229,41 @@ pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
     .execute(tx)
     .await
     .map(drop)
+}
+
+/// A machine that somebody may have who begins with this memory: the one that is ready for the longest time.
+pub async fn warm(on: impl On, memory: MemoryId) -> Result<Option<Machine>, DbError> {
+    sql(concat!(
+        "SELECT ",
+        machine_columns!(),
+        " FROM machines m WHERE m.owner_id = $1 AND m.owner_kind = 'warm' AND m.ready = 1 ORDER BY m.id LIMIT 1"
+    ))
+    .bind(memory)
+    .fetch_optional(on)
+    .await
+}
+
+/// Every machine that nobody owns yet, the oldest first.
+pub async fn all_warm(on: impl On) -> Result<Vec<Machine>, DbError> {
+    let all = concat!("SELECT ", machine_columns!(), " FROM machines m WHERE m.owner_kind = 'warm' ORDER BY m.id");
+    sql(all).fetch_all(on).await
+}
+
+/// A machine.
+pub async fn find(on: impl On, id: MachineId) -> Result<Option<Machine>, DbError> {
+    let one = concat!("SELECT ", machine_columns!(), " FROM machines m WHERE m.id = $1");
+    sql(one).bind(id).fetch_optional(on).await
+}
+
+/// Has the machines of a host that nobody owns yet hold nothing any more, so that somebody else may: nobody gets one of
+/// them, and the worker ends them.
+pub async fn give_way(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
+    tx.signal(Signal::Work(TABLE));
+    sql("UPDATE machines SET reserved = 0, ready = 0 WHERE host_id = $1 AND owner_kind = 'warm'")
+        .bind(host)
+        .execute(tx)
+        .await
+        .map(drop)
 }
 
 /// What machines of a kind hold of a host.

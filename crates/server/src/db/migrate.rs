@@ -57,6 +57,7 @@ const STEPS: &[Step] = steps![
     25 "0025" "machines",
     26 "0026" "hosts",
     27 "0027" "machine_rows",
+    28 "0028" "warm_machines",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

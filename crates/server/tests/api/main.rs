@@ -44,3 +44,4 @@ mod token;
 mod unread;
 mod upgrade;
 mod vm;
+mod warm;

@@ -45,6 +45,11 @@ impl SimulatedSandboxes {
         change(&mut self.world().capacity);
     }
 
+    /// How many machines services that start from now on keep that nobody owns yet.
+    pub fn set_most_warm(&self, most: usize) {
+        self.world().most_warm = most;
+    }
+
     /// Whether builds last until they are called off.
     pub fn set_builds_last(&self, yes: bool) {
         self.world().builds_last = yes;

@@ -18,6 +18,7 @@ pub mod reconcile;
 pub mod runtime;
 mod service;
 pub mod store;
+mod warm;
 pub mod wire;
 
 use std::sync::Arc;
@@ -48,6 +49,7 @@ use crate::work::lifecycle::{Life, Lifecycle};
 use build::Builds;
 use engine::SandboxEngine;
 use service::Inner;
+use warm::WarmPool;
 
 pub use service::Sandboxes;
 
@@ -61,9 +63,10 @@ const KEEPERS: usize = 8;
 impl Sandboxes {
     /// The service over an engine, which is that of a host.
     pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn SandboxEngine>, host: HostId) -> Self {
+        let warm = WarmPool::new(engine.most_warm());
         let (builds, lost) = (Builds::new(config.sandbox.builders), Lost::new(config));
         let (began_at, overcommit, config) = (clock.now(), config.overcommit(), config.sandbox.clone());
-        Self { inner: Arc::new(Inner { db, clock, engine, config, overcommit, host, builds, lost, began_at }) }
+        Self { inner: Arc::new(Inner { db, clock, engine, config, overcommit, host, builds, warm, lost, began_at }) }
     }
 
     /// Its routes.
@@ -86,6 +89,7 @@ impl Sandboxes {
         self.drive(tasks, stop, SharedLife::<ExpiredUpload>::new(self.clone()), REMOVERS);
         let (engine, ending) = (self.inner.engine.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
+        tasks.spawn(reconcile::warm::keep(self.clone(), stop.clone()));
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         let (rounds, to_write) = metrics::channel();
         tasks.spawn(metrics::sample(self.clone(), rounds, stop.clone()));

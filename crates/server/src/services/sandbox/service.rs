@@ -7,6 +7,7 @@ use berth_domain::ids::HostId;
 
 use super::build::Builds;
 use super::engine::SandboxEngine;
+use super::warm::WarmPool;
 use crate::clock::Clock;
 use crate::config::Overcommit;
 use crate::db::Db;
@@ -27,6 +28,7 @@ pub(super) struct Inner {
     pub overcommit: Overcommit,
     pub host: HostId,
     pub builds: Builds,
+    pub warm: WarmPool,
     pub lost: Lost,
     pub began_at: Timestamp,
 }
@@ -56,6 +58,11 @@ impl Sandboxes {
 
     pub(crate) fn builds(&self) -> &Builds {
         &self.inner.builds
+    }
+
+    /// What is asked of warm machines.
+    pub(in crate::services::sandbox) fn warm(&self) -> &WarmPool {
+        &self.inner.warm
     }
 
     pub(crate) fn overcommit(&self) -> Overcommit {

@@ -102,16 +102,6 @@ pub struct StartSpec {
     pub network: Network,
 }
 
-/// A machine that runs already and is nobody's: the first machine of a sandbox with its id, on a disk with that layer
-/// on top.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spare {
-    /// The machine.
-    pub machine: MachineId,
-    /// The top layer of its disk.
-    pub layer: LayerId,
-}
-
 /// How a start went.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Started {
@@ -398,10 +388,21 @@ pub trait SandboxEngine: Send + Sync + 'static {
     /// What the host has of sandboxes.
     async fn scan(&self) -> Result<Found>;
 
-    /// A machine that was set aside for sandboxes of a template's memory; it is the caller's now.
-    fn spare(&self, memory: MemoryId) -> Option<Spare> {
-        let _ = memory;
-        None
+    /// How many machines it keeps at most that nobody owns yet.
+    fn most_warm(&self) -> usize {
+        0
+    }
+
+    /// Starts a machine that nobody owns yet with the memory that it is to begin with, and has it do once what is slow the
+    /// first time, while nobody else needs the host. [`Self::start`] makes it somebody's.
+    async fn warm_up(&self, spec: &StartSpec) -> Result<()> {
+        Err(EngineError::Permanent(format!("{} cannot be started ahead of its owner", spec.id)))
+    }
+
+    /// Whether a machine that was started by [`Self::warm_up`] still runs, and nobody's.
+    async fn is_warm(&self, id: MachineId) -> Result<bool> {
+        let _ = id;
+        Ok(false)
     }
 
     /// What it does of its own accord, until told to stop.

@@ -53,7 +53,7 @@ pub async fn fork(
         let mut row = child(scope, &source, &origin, now);
         let name = request.name.as_ref().map(|name| numbered(name, number, request.count)).transpose();
         named(&mut row, name.map_err(Error::internal)?);
-        store::sandbox::insert(&mut tx, &row).await?;
+        store::sandbox::insert(&mut tx, &row, None).await?;
         created(&mut tx, scope, &row, "sandbox.create").await?;
         views.push(SandboxView::new(&row, Shown { base, now }));
     }

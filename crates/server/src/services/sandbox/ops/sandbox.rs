@@ -41,20 +41,20 @@ pub async fn create(
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
-    let mut row = match &request.origin {
+    let (mut row, adopted) = match &request.origin {
         Origin::Template(name) => {
             let template = template(&mut tx, scope, name).await?;
             admit(&mut tx, scope, 1, now).await?;
-            with_spare(&mut tx, sandboxes, of_template(scope, &template, now), &template).await?
+            with_warm(&mut tx, sandboxes, of_template(scope, &template, now), &template).await?
         }
         Origin::Snapshot(id) => {
             let snapshot = snapshot::ready(&mut tx, scope, *id).await?;
             admit(&mut tx, scope, 1, now).await?;
-            SandboxRow { snapshot: Some(*id), ..of_snapshot(scope, &snapshot, now) }
+            (SandboxRow { snapshot: Some(*id), ..of_snapshot(scope, &snapshot, now) }, None)
         }
     };
     fill(&mut row, request);
-    store::sandbox::insert(&mut tx, &row).await?;
+    store::sandbox::insert(&mut tx, &row, adopted.as_ref()).await?;
     created(&mut tx, scope, &row, "sandbox.create").await?;
     let view = SandboxView::new(&row, Shown { base, now });
     let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
@@ -62,16 +62,26 @@ pub async fn create(
     Ok(outcome)
 }
 
-/// Gives a new sandbox a machine that was set aside for its template, if there is one.
-async fn with_spare(tx: &mut Tx, sandboxes: &Sandboxes, row: SandboxRow, template: &TemplateRow) -> Result<SandboxRow> {
-    let (TemplateStatus::Ready, Some(base), Some(memory)) = (template.status, template.layer, template.memory) else {
-        return Ok(row);
-    };
-    let Some(spare) = sandboxes.engine().spare(memory) else { return Ok(row) };
-    store::layer::insert(tx, &store::layer::above(&row, spare.layer, base, row.created_at)).await?;
-    let (layer, memory) = (Some(spare.layer), Some(memory));
-    let machine = Machine { id: spare.machine, ..row.machine.clone() };
-    Ok(SandboxRow { machine, layer, memory, source_template: None, ..row })
+/// Gives a new sandbox a machine that waits with its template's memory, if there is one: the sandbox, and that machine as
+/// it was.
+async fn with_warm(
+    tx: &mut Tx,
+    sandboxes: &Sandboxes,
+    row: SandboxRow,
+    template: &TemplateRow,
+) -> Result<(SandboxRow, Option<Machine>)> {
+    let (TemplateStatus::Ready, Some(memory)) = (template.status, template.memory) else { return Ok((row, None)) };
+    if !sandboxes.warm().asked(memory) {
+        return Ok((row, None));
+    }
+    let Some(found) = machine::warm(&mut *tx, memory).await? else { return Ok((row, None)) };
+    let Some(layer) = found.layer else { return Ok((row, None)) };
+    store::layer::give(tx, layer, (row.org, row.project)).await?;
+    // It reserves for itself, as every sandbox does.
+    let machine =
+        Machine { owner: Owner::Sandbox(row.id), reserved: false, layer: None, ready: false, ..found.clone() };
+    let row = SandboxRow { machine, layer: Some(layer), memory: Some(memory), source_template: None, ..row };
+    Ok((row, Some(found)))
 }
 
 async fn template(tx: &mut Tx, scope: &Scope, name: &str) -> Result<TemplateRow> {

@@ -12,8 +12,10 @@ pub(super) struct Left {
     pub sandboxes: i64,
     /// MiB that are offered in all.
     offered_mb: i64,
-    /// MiB that nobody has.
+    /// MiB that nobody has, but for machines that nobody owns yet: those give way.
     memory_mb: i64,
+    /// MiB that machines have that nobody owns yet.
+    warm_mb: i64,
 }
 
 impl Left {
@@ -21,12 +23,22 @@ impl Left {
     pub(super) async fn of(tx: &mut Tx, sandboxes: &Sandboxes, host: Capacity) -> Result<Self, DbError> {
         let overcommit = sandboxes.overcommit();
         let held = machine::held(tx, sandboxes.host()).await?;
-        let taken_mb = held.sandboxes.memory_mb + held.templates.memory_mb + held.warm.memory_mb;
+        let taken_mb = held.sandboxes.memory_mb + held.templates.memory_mb;
         let vms_mb = held.vms.memory_mb;
         #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "MiB of a host are few")]
         let offered_mb = (host.memory_mb as f64 * overcommit.sandbox) as i64;
         let offered_mb = (offered_mb - withheld_mb(vms_mb, overcommit.vm, overcommit.sandbox)).max(0);
-        Ok(Self { sandboxes: held.sandboxes.machines, offered_mb, memory_mb: offered_mb - taken_mb })
+        Ok(Self {
+            sandboxes: held.sandboxes.machines,
+            offered_mb,
+            memory_mb: offered_mb - taken_mb,
+            warm_mb: held.warm.memory_mb,
+        })
+    }
+
+    /// Whether there are so many MiB only if machines that nobody owns yet give way.
+    pub(super) const fn is_crowded(&self, memory_mb: i64) -> bool {
+        memory_mb > self.memory_mb - self.warm_mb
     }
 
     /// How many of so many machines of a size there is memory for; where there is none for one, what is missing.

@@ -6,5 +6,6 @@ pub mod host;
 pub mod sandbox;
 pub mod shared;
 pub mod template;
+pub mod warm;
 
 pub(super) use crate::work::lifecycle::{StepError, fault};

@@ -241,7 +241,9 @@ impl TemplateLife {
         let t = &mut change.after;
         (t.layer, t.memory) = (t.next_layer.take(), t.next_memory.take());
         (t.warm, t.message) = (Warm::Done, None);
-        change.commit().await
+        change.commit().await?;
+        self.sandboxes.warm().announce(warming.memory);
+        Ok(())
     }
 
     /// A command that its owner gave has to work; without one, sandboxes may start from the disk.

@@ -1,7 +1,7 @@
 //! Rows of layers: the files that disks are chains of.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, OrgId, ProjectId};
+use berth_domain::ids::{LayerId, OrgId, Owner, ProjectId};
 
 use super::sandbox::SandboxRow;
 use crate::columns;
@@ -91,6 +91,12 @@ pub async fn put_on(tx: &mut Tx, id: LayerId, parent: LayerId) -> Result<bool, D
     Ok(changed > 0)
 }
 
+/// Has a layer be a sandbox's that was nobody's.
+pub async fn give(tx: &mut Tx, id: LayerId, (org, project): Owner) -> Result<(), DbError> {
+    let columns = columns! { "id": id, "org_id": org, "project_id": project };
+    record::overwrite(TABLE, columns).execute(tx).await.map(drop)
+}
+
 /// Records that nobody writes to a layer any more, and what it takes.
 pub async fn freeze(tx: &mut Tx, id: LayerId, bytes: i64) -> Result<(), DbError> {
     sql("UPDATE sandbox_layers SET frozen = 1, bytes = $2 WHERE id = $1")
@@ -129,11 +135,12 @@ pub async fn rest(tx: &mut Tx, id: LayerId) -> Result<(), DbError> {
     sql("UPDATE sandbox_layers SET work_at = NULL WHERE id = $1").bind(id).execute(tx).await.map(drop)
 }
 
-/// Marks a layer for removal if no sandbox, snapshot, template or layer names it. Whether it is marked.
+/// Marks a layer for removal if no sandbox, machine, snapshot, template or layer names it. Whether it is marked.
 pub async fn condemn(tx: &mut Tx, id: LayerId) -> Result<bool, DbError> {
     let marked = sql("UPDATE sandbox_layers SET state = 'removing' WHERE id = $1 \
          AND NOT EXISTS (SELECT 1 FROM sandbox_layers WHERE parent_id = $1) \
          AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE layer_id = $1) \
+         AND NOT EXISTS (SELECT 1 FROM machines WHERE layer_id = $1) \
          AND NOT EXISTS (SELECT 1 FROM sandbox_snapshots WHERE layer_id = $1) \
          AND NOT EXISTS (SELECT 1 FROM sandbox_snapshots WHERE next_layer_id = $1) \
          AND NOT EXISTS (SELECT 1 FROM sandbox_templates WHERE base_layer_id = $1) \

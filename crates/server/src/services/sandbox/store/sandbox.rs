@@ -224,10 +224,13 @@ impl SandboxRow {
     }
 }
 
-/// Writes a new row, and wakes the worker.
-pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow) -> Result<(), DbError> {
+/// Writes a new row, and wakes the worker; `adopted` is its machine, where that was there before.
+pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow, adopted: Option<&Machine>) -> Result<(), DbError> {
     record::insert(TABLE, columns(sandbox)).execute(&mut *tx).await?;
-    machine::insert(tx, &sandbox.machine).await?;
+    match adopted {
+        Some(before) => machine::update(tx, before, &sandbox.machine).await?,
+        None => machine::insert(tx, &sandbox.machine).await?,
+    }
     tx.signal(Signal::Work(TABLE));
     Ok(())
 }

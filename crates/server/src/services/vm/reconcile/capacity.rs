@@ -21,7 +21,7 @@ pub(super) async fn shortage(
 ) -> Result<Option<String>, DbError> {
     let overcommit = vms.overcommit();
     let all = machine::held(&mut *tx, vms.host()).await?;
-    let (held, others) = (all.vms, all.sandboxes.memory_mb + all.templates.memory_mb + all.warm.memory_mb);
+    let (held, others) = (all.vms, all.sandboxes.memory_mb + all.templates.memory_mb);
     let memory_mb = (capacity.memory_mb - withheld_mb(others, overcommit.sandbox, overcommit.vm)).max(0);
     let lacks = [
         lacking(held.vcpu + vm.vcpu, capacity.vcpu, "virtual CPUs", ""),
@@ -30,6 +30,10 @@ pub(super) async fn shortage(
     ];
     if let Some(missing) = lacks.into_iter().flatten().next() {
         return Ok(Some(missing));
+    }
+    let others = others + all.warm.memory_mb;
+    if held.memory_mb + vm.memory_mb > capacity.memory_mb - withheld_mb(others, overcommit.sandbox, overcommit.vm) {
+        machine::give_way(tx, vms.host()).await?;
     }
     let disks = store::disk::of_vm(tx, vm.id).await?;
     let unmade = disks.iter().filter(|disk| disk.status == DiskStatus::Pending).map(|disk| disk.size_gb).sum();

@@ -80,11 +80,10 @@ impl QemuSandboxes {
         let (mut incarnation, note) = self.launch(spec, before).await?;
         let started = self.identify(spec, dir, &mut incarnation).await?;
         drop(turn);
-        self.spares.learn(spec);
         Ok(Started { note, ..started })
     }
 
-    /// A machine that runs and is not this sandbox yet: what an interrupted start left, or a spare.
+    /// A machine that runs and is not this sandbox yet: what an interrupted start left, or a warm one.
     async fn take_over(&self, spec: &StartSpec, dir: &Path, mut known: Incarnation) -> Result<Started> {
         known.network = spec.network.clone();
         known.guest.clone_from(&spec.guest);
@@ -93,9 +92,7 @@ impl QemuSandboxes {
             live.link().set(spec.network.clone());
         }
         known.generation = spec.generation;
-        let started = self.identify(spec, dir, &mut known).await?;
-        self.spares.learn(spec);
-        Ok(started)
+        self.identify(spec, dir, &mut known).await
     }
 
     /// Starts the process. What runs is nobody yet.

@@ -14,10 +14,10 @@ mod machine;
 mod network;
 mod places;
 mod site;
-mod spares;
 mod stalled;
 mod template;
 mod turns;
+mod warm;
 mod workshop;
 
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, Kept, Observed, Paused, PlatformTemplate,
-    Result, Sample, SandboxEngine, Spare, StartSpec, Started, Warming,
+    Result, Sample, SandboxEngine, StartSpec, Started, Warming,
 };
 use crate::clock::Clock;
 use crate::config::{Config, Machines, Vm};
@@ -47,7 +47,6 @@ use captured::agent_failed;
 use guest::Guest;
 use live::{Incarnation, Lives};
 use places::Places;
-use spares::Spares;
 use stalled::Stalled;
 use turns::Turns;
 
@@ -75,7 +74,7 @@ pub struct QemuSandboxes {
     request: accel::Request,
     registries: Registries,
     lives: Lives,
-    spares: Spares,
+    most_warm: usize,
     making_blank: tokio::sync::Mutex<()>,
     starting: Turns,
     guest: OnceLock<Guest>,
@@ -111,7 +110,7 @@ impl QemuSandboxes {
             request: config.accel.request(),
             registries: Registries::default().trusting(&config.sandbox.registries, &config.sandbox.plain_registries),
             lives: Lives::new(clock, Egress::new(network::egress()), broadcast::channel(HAPPENINGS).0),
-            spares: Spares::new(config.sandbox.spares.unwrap_or_else(|| spares::fitting(host::memory_mb()))),
+            most_warm: config.sandbox.spares.unwrap_or_else(|| warm::fitting(host::memory_mb())),
             making_blank: tokio::sync::Mutex::default(),
             starting: Turns::new(usize::try_from(host::cores()).unwrap_or(1).max(1), STARTS_PER_CORE),
             guest: OnceLock::new(),
@@ -222,7 +221,6 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn remove_layer(&self, id: LayerId) -> Result<()> {
-        self.forget_spares_of_layer(id).await;
         remove(&self.places.layer(id)).await
     }
 
@@ -231,20 +229,13 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn remove_memory(&self, id: MemoryId) -> Result<()> {
-        self.forget_spares_of_memory(id).await;
         remove(&self.places.memory(id).dir).await
     }
 
     async fn set_aside(&self, kept: Kept, into: &Path) -> Result<()> {
         let file = match kept {
-            Kept::Layer(id) => {
-                self.forget_spares_of_layer(id).await;
-                self.places.layer(id)
-            }
-            Kept::Memory(id) => {
-                self.forget_spares_of_memory(id).await;
-                self.places.memory(id).dir
-            }
+            Kept::Layer(id) => self.places.layer(id),
+            Kept::Memory(id) => self.places.memory(id).dir,
             Kept::Upload(id) => self.places.upload(id),
         };
         lost::put(&file, into).await.map_err(transient)
@@ -350,20 +341,25 @@ impl SandboxEngine for QemuSandboxes {
 
     async fn scan(&self) -> Result<Found> {
         self.forget_blanks().await;
-        let (mut machines, builds): (Vec<MachineId>, _) = (ids(&self.places.machines())?, ids(&self.places.builds())?);
-        let (mut layers, memories) = (self.layers_found()?, ids(&self.places.memories())?);
-        let (spares, theirs) = self.spares.known();
-        machines.retain(|id| !spares.contains(id));
-        layers.retain(|id| !theirs.contains(id));
+        let (machines, builds) = (ids(&self.places.machines())?, ids(&self.places.builds())?);
+        let (layers, memories) = (self.layers_found()?, ids(&self.places.memories())?);
         Ok(Found { machines, builds, layers, memories, uploads: ids(&self.places.uploads())? })
     }
 
-    fn spare(&self, memory: MemoryId) -> Option<Spare> {
-        self.spares.take(memory)
+    fn most_warm(&self) -> usize {
+        self.most_warm
+    }
+
+    async fn warm_up(&self, spec: &StartSpec) -> Result<()> {
+        self.make_warm(spec).await
+    }
+
+    async fn is_warm(&self, id: MachineId) -> Result<bool> {
+        Ok(self.is_nobodys(id))
     }
 
     async fn tend(&self, stop: CancellationToken) {
-        tokio::join!(self.keep_spares(stop.clone()), self.keep_going(stop));
+        self.keep_going(stop).await;
     }
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {

@@ -90,7 +90,6 @@ impl QemuSandboxes {
         paused?;
         let kept = || transient("its memory could not be kept");
         let bytes = About::read(&captured).map(|_| bytes_of(&captured)).ok_or_else(kept)?;
-        self.spares.announce(warming.memory, &warming.machine);
         Ok(bytes)
     }
 

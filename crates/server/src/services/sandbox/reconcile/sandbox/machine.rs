@@ -54,6 +54,9 @@ impl SandboxLife {
     async fn shortage(&self, tx: &mut Tx, row: &SandboxRow, host: Capacity) -> Result<Option<String>, StepError> {
         let config = self.sandboxes.config();
         let left = Left::of(tx, &self.sandboxes, host).await?;
+        if left.is_crowded(row.memory_mb) {
+            machine::give_way(tx, self.sandboxes.host()).await?;
+        }
         Ok(if let Err(missing) = left.machines(1, row.memory_mb) {
             Some(missing)
         } else if left.sandboxes >= config.max_sandboxes {

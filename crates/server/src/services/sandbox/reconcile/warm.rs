@@ -1,0 +1,263 @@
+//! Keeps warm machines: makes those that are wanted, and ends those that are not.
+//!
+//! A machine's row is there before the machine, and goes after it. What a service that died left is found by the rows:
+//! what was ready and still runs is had by whoever comes next, and what was being made is ended.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use berth_domain::ids::{LayerId, MachineId, MemoryId};
+use berth_domain::machine::Owner;
+use berth_domain::sandbox::network::Network;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::StepError;
+use super::capacity::Left;
+use crate::db::machine::{self, Machine};
+use crate::db::{Signal, Tx};
+use crate::services::sandbox::Sandboxes;
+use crate::services::sandbox::engine::{EngineError, From, StartSpec};
+use crate::services::sandbox::store;
+use crate::services::sandbox::store::layer::LayerRow;
+use crate::services::sandbox::store::template::TemplateRow;
+
+/// Those that are made at the same time, so that one that hangs does not hold up the others. Of memories whose last one
+/// failed one is made at a time, however many there are.
+const AT_ONCE: usize = 2;
+/// Between two looks at those that are not wanted any more.
+const LOOK: Duration = Duration::from_secs(30);
+/// Wait after the rows could not be read.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Keeps them until told to stop, and ends them then.
+pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken) {
+    let (mut signals, mut tick) = (sandboxes.db().watch(), tokio::time::interval(LOOK));
+    while let Err(error) = sort_out(&sandboxes).await {
+        tracing::warn!(?error, "warm machines of an earlier service cannot be looked at; trying again");
+        if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
+            return;
+        }
+    }
+    let mut making = FuturesUnordered::new();
+    let mut under_way = HashSet::new();
+    loop {
+        // Whatever becomes due behind this is waited for below.
+        let looked = Instant::now();
+        while making.len() < AT_ONCE
+            && let Some(machine) = next(&sandboxes).await
+        {
+            under_way.insert(machine.id);
+            making.push(make(&sandboxes, machine));
+        }
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = sandboxes.warm().wanted() => {}
+            Some(id) = making.next() => drop(under_way.remove(&id)),
+            () = sleep_until(sandboxes.warm().next_try(looked).into()) => {}
+            _ = tick.tick() => end_unwanted(&sandboxes, &under_way).await,
+            () = changed(&mut signals) => end_unwanted(&sandboxes, &under_way).await,
+        }
+    }
+    drop(making);
+    match machine::all_warm(sandboxes.db()).await {
+        Ok(all) => end_all(&sandboxes, all).await,
+        Err(error) => tracing::warn!(%error, "warm machines cannot be ended; the next service finds them"),
+    }
+}
+
+/// Returns once a template changed, or machines gave way. Other signals come with every step of every sandbox.
+async fn changed(signals: &mut Receiver<Signal>) {
+    loop {
+        match signals.recv().await {
+            Ok(Signal::Work(machine::TABLE | store::template::TABLE)) | Err(RecvError::Lagged(_)) => return,
+            Ok(_) => {}
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+/// Ends what a service that died was making, and takes over what it had made.
+async fn sort_out(sandboxes: &Sandboxes) -> Result<(), StepError> {
+    for machine in machine::all_warm(sandboxes.db()).await? {
+        let goes_on = machine.ready && sandboxes.engine().is_warm(machine.id).await?;
+        match machine.owner {
+            Owner::Warm(memory) if goes_on => sandboxes.warm().found(memory),
+            _ => end_all(sandboxes, vec![machine]).await,
+        }
+    }
+    Ok(())
+}
+
+/// The row of the next one that is wanted, if there is room for it.
+async fn next(sandboxes: &Sandboxes) -> Option<Machine> {
+    let counted = ready(sandboxes).await;
+    let memory = sandboxes.warm().next(&counted.ok()?)?;
+    let begun = begin(sandboxes, memory).await;
+    match begun {
+        Ok(Some(machine)) => return Some(machine),
+        Ok(None) => sandboxes.warm().forget(memory),
+        Err(error) => {
+            tracing::debug!(?error, "no warm machine can be made now");
+            sandboxes.warm().finish(memory, false);
+        }
+    }
+    None
+}
+
+/// How many of each memory are ready.
+async fn ready(sandboxes: &Sandboxes) -> Result<HashMap<MemoryId, usize>, StepError> {
+    let mut ready = HashMap::new();
+    for machine in machine::all_warm(sandboxes.db()).await?.into_iter().filter(|machine| machine.ready) {
+        if let Owner::Warm(memory) = machine.owner {
+            *ready.entry(memory).or_default() += 1;
+        }
+    }
+    Ok(ready)
+}
+
+/// Writes the rows of a machine and of its disk; none where no template has that memory any more.
+async fn begin(sandboxes: &Sandboxes, memory: MemoryId) -> Result<Option<Machine>, StepError> {
+    let (now, host) = (sandboxes.clock().now(), sandboxes.engine().capacity().await?);
+    let mut tx = sandboxes.db().begin().await?;
+    let Some(template) = store::template::of_memory(&mut tx, memory).await? else { return Ok(None) };
+    let left = Left::of(&mut tx, sandboxes, host).await?;
+    if left.is_crowded(template.memory_mb) || !host.has_room(0) {
+        return Err(EngineError::Transient("the host has no room to spare".into()).into());
+    }
+    let layer = LayerId(Uuid::now_v7());
+    let (org, project) = (template.org, template.project);
+    let row = LayerRow { id: layer, parent: template.layer, org, project, frozen: false, made: false, created_at: now };
+    store::layer::insert(&mut tx, &row).await?;
+    let mut machine = Machine::new(machine::new_id(), Owner::Warm(memory), template.vcpu, template.memory_mb);
+    let slot = machine::free_slot(&mut tx, sandboxes.host()).await?;
+    machine.reserve(sandboxes.host(), slot);
+    machine.layer = Some(layer);
+    machine::insert(&mut tx, &machine).await?;
+    tx.commit().await?;
+    Ok(Some(machine))
+}
+
+/// Makes one; its id.
+async fn make(sandboxes: &Sandboxes, machine: Machine) -> MachineId {
+    let Owner::Warm(memory) = machine.owner else { return machine.id };
+    let made = try_make(sandboxes, &machine, memory).await;
+    if let Err(error) = &made {
+        tracing::debug!(?error, "no warm machine could be made");
+    }
+    let is_made = matches!(made, Ok(true));
+    sandboxes.warm().finish(memory, is_made);
+    let id = machine.id;
+    if !is_made {
+        end_all(sandboxes, vec![machine]).await;
+    }
+    id
+}
+
+/// Makes one. Whether it is still wanted then.
+async fn try_make(sandboxes: &Sandboxes, machine: &Machine, memory: MemoryId) -> Result<bool, StepError> {
+    super::fault("warm", "make", "intent").await?;
+    let (db, engine) = (sandboxes.db(), sandboxes.engine());
+    let Some(template) = store::template::of_memory(db, memory).await? else { return Ok(false) };
+    let (Some(layer), Some(slot)) = (machine.layer, machine.slot) else { return Ok(false) };
+    let layers = store::layer::chain(db, layer).await?;
+    let [top, base, ..] = layers[..] else { return Ok(false) };
+    engine.make_layer(top, base).await?;
+    engine.warm_up(&spec(machine, memory, template, slot, layers)).await?;
+    super::fault("warm", "make", "done").await?;
+    let mut tx = db.begin().await?;
+    let found = machine::find(&mut tx, machine.id).await?;
+    // One that gave way meanwhile holds nothing any more.
+    let Some(before) = found.filter(|found| found.reserved) else { return Ok(false) };
+    store::layer::made(&mut tx, layer).await?;
+    machine::update(&mut tx, &before, &Machine { ready: true, ..before.clone() }).await?;
+    tx.commit().await?;
+    Ok(true)
+}
+
+fn spec(machine: &Machine, memory: MemoryId, template: TemplateRow, slot: i64, layers: Vec<LayerId>) -> StartSpec {
+    StartSpec {
+        id: machine.id,
+        guest: machine.id.to_string(),
+        generation: 1,
+        slot,
+        hostname: "warm".into(),
+        vcpu: machine.vcpu,
+        memory_mb: machine.memory_mb,
+        layers,
+        from: From::Memory(memory),
+        fresh: true,
+        env: std::collections::BTreeMap::new(),
+        user: template.run_user,
+        workdir: template.workdir,
+        network: Network::default(),
+    }
+}
+
+/// Ends those that nobody asks for any more, that are too many, that gave way, or whose template is gone.
+async fn end_unwanted(sandboxes: &Sandboxes, under_way: &HashSet<MachineId>) {
+    match unwanted(sandboxes, under_way).await {
+        Ok(machines) => end_all(sandboxes, machines).await,
+        Err(error) => tracing::warn!(?error, "warm machines cannot be looked at; trying again later"),
+    }
+}
+
+async fn unwanted(sandboxes: &Sandboxes, under_way: &HashSet<MachineId>) -> Result<Vec<Machine>, StepError> {
+    let (db, mut kept) = (sandboxes.db(), HashMap::<MemoryId, usize>::new());
+    let all: Vec<_> = machine::all_warm(db).await?.into_iter().filter(|m| !under_way.contains(&m.id)).collect();
+    for machine in &all {
+        if let Owner::Warm(memory) = machine.owner
+            && !kept.contains_key(&memory)
+        {
+            let is_there = store::template::of_memory(db, memory).await?.is_some();
+            if !is_there {
+                sandboxes.warm().forget(memory);
+            }
+            kept.insert(memory, 0);
+        }
+    }
+    let allowance = sandboxes.warm().allowance();
+    let mut stays = |machine: &Machine| {
+        let Owner::Warm(memory) = machine.owner else { return false };
+        let count = kept.entry(memory).or_default();
+        *count += 1;
+        machine.ready && *count <= allowance(memory)
+    };
+    Ok(all.into_iter().filter(|machine| !stays(machine)).collect())
+}
+
+/// Ends machines, if nobody got them meanwhile. What cannot be ended now is tried again with the next look.
+async fn end_all(sandboxes: &Sandboxes, machines: Vec<Machine>) {
+    for machine in machines {
+        if let Err(error) = end(sandboxes, &machine).await {
+            tracing::warn!(machine = %machine.id, ?error, "a warm machine cannot be ended; trying again later");
+        }
+    }
+}
+
+async fn end(sandboxes: &Sandboxes, machine: &Machine) -> Result<(), StepError> {
+    let mut tx = sandboxes.db().begin().await?;
+    let Some(before) = still_warm(&mut tx, machine).await? else { return Ok(()) };
+    // From here on nobody gets it.
+    machine::update(&mut tx, &before, &Machine { ready: false, ..before.clone() }).await?;
+    tx.commit().await?;
+    sandboxes.engine().end(machine.id).await?;
+    sandboxes.engine().discard(machine.id).await?;
+    let mut tx = sandboxes.db().begin().await?;
+    machine::remove(&mut tx, machine.id).await?;
+    if let Some(layer) = machine.layer {
+        store::layer::look_at(&mut tx, layer, sandboxes.clock().now()).await?;
+    }
+    Ok(tx.commit().await?)
+}
+
+/// The row as it is now, if nobody owns it.
+async fn still_warm(tx: &mut Tx, machine: &Machine) -> Result<Option<Machine>, StepError> {
+    let found = machine::find(tx, machine.id).await?;
+    Ok(found.filter(|found| matches!(found.owner, Owner::Warm(_))))
+}
