@@ -44,9 +44,9 @@ use_compiled_libraries() {
   ! pkg-config --atleast-version 1.5 libzstd 2>/dev/null || export ZSTD_SYS_USE_PKG_CONFIG=1
 }
 
-# Builds the program and the agent of sandboxes: static, because it runs where there are no libraries.
+# Builds the program, what lies beside it, and the agent of sandboxes: static, because it runs where there are no libraries.
 build_programs() {
-  RUSTC_WORKSPACE_WRAPPER=$root/script/rustc cargo build -p berth -p berth-agent --profile "$profile" --locked "$@"
+  RUSTC_WORKSPACE_WRAPPER=$root/script/rustc cargo build -p berth -p berth-egress -p berth-agent --profile "$profile" --locked "$@"
   ln -sfn "$profile/berth" "$berth"
 }
 

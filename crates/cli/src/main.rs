@@ -33,6 +33,7 @@ mod wait;
 
 use std::process::ExitCode;
 
+use berth_egress::program;
 use tikv_jemalloc_ctl::{Access, AsName, background_thread};
 
 /// Thousands of streams that come and go leave holes in the heap of glibc, which keeps them: after rounds of 4,000
@@ -43,6 +44,11 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 fn main() -> ExitCode {
     if let Some(code) = berth_server::launch::answer() {
         return code;
+    }
+    // Before anything that takes memory, a thread or a setting.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|verb| verb == program::VERB) {
+        return program::main(arguments);
     }
     complete::answer(grammar::command);
     let cli = match line::read() {

@@ -47,6 +47,7 @@ mod ndp;
 mod outside;
 mod packet;
 mod pool;
+pub mod program;
 mod queue;
 mod switch;
 mod tcp;

@@ -12,6 +12,7 @@ mod ipv6;
 mod limits;
 mod link;
 mod namespace;
+mod program;
 mod rules;
 mod tcp;
 mod udp;

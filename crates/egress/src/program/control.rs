@@ -1,0 +1,91 @@
+//! The service's side of a control connection.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use berth_domain::sandbox::network::Network;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use super::channel::Channel;
+use super::protocol::{Answer, Ask, Asked, Port, Request, Status, VERSION};
+
+/// How long a program may take for an answer. Measured: below 1 ms.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection to a program. It does one thing at a time.
+#[derive(Debug)]
+pub struct Control {
+    channel: Channel,
+}
+
+impl Control {
+    pub(super) fn over(stream: UnixStream) -> Self {
+        Self { channel: Channel::new(stream) }
+    }
+
+    /// How things stand.
+    ///
+    /// # Errors
+    /// The program does not answer in time, or not in this version.
+    pub async fn status(&mut self) -> io::Result<Status> {
+        match self.ask(Ask::Status, &[]).await? {
+            Answer::Status(status) if status.version == VERSION => Ok(status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sets what the guest may reach; connections that are not allowed any more end.
+    ///
+    /// # Errors
+    /// The program does not answer in time, or refuses.
+    pub async fn set_rules(&mut self, network: &Network) -> io::Result<()> {
+        self.done(Ask::SetRules { network: network.clone() }, &[]).await
+    }
+
+    /// Sets which ports lead into the guest: those of `kept`, which do so already, and the sockets of `new`. Others are
+    /// closed once this returns.
+    ///
+    /// # Errors
+    /// The program does not answer in time, or lacks one that is to be kept.
+    pub async fn set_forwards(&mut self, kept: &[Port], new: &[(Port, OwnedFd)]) -> io::Result<()> {
+        let kept = kept.iter().map(|port| Asked { port: *port, is_new: false });
+        let added = new.iter().map(|(port, _)| Asked { port: *port, is_new: true });
+        let sockets: Vec<_> = new.iter().map(|(_, socket)| socket).collect();
+        self.done(Ask::SetForwards { ports: kept.chain(added).collect() }, &sockets).await
+    }
+
+    /// Gives it the connection to the machine's network card. From here on it lives as long as that does.
+    ///
+    /// # Errors
+    /// The program does not answer in time, or was told no rules yet.
+    pub async fn set_link(&mut self, link: &OwnedFd) -> io::Result<()> {
+        self.done(Ask::SetLink, &[link]).await
+    }
+
+    async fn done(&mut self, ask: Ask, beside: &[&OwnedFd]) -> io::Result<()> {
+        match self.ask(ask, beside).await? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn ask(&mut self, ask: Ask, beside: &[&OwnedFd]) -> io::Result<Answer> {
+        let line = serde_json::to_vec(&Request { version: VERSION, ask })?;
+        let beside: Vec<_> = beside.iter().map(|descriptor| descriptor.as_fd()).collect();
+        let answered = async {
+            self.channel.send(line, &beside).await?;
+            let answer = self.channel.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            Ok(serde_json::from_slice(&answer.line)?)
+        };
+        timeout(PATIENCE, answered).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+}
+
+fn unexpected(answer: &Answer) -> io::Error {
+    match answer {
+        Answer::Refused { reason } => io::Error::other(format!("the program of the network refused: {reason}")),
+        Answer::Done | Answer::Status(_) => io::Error::other("the program of the network answered something else"),
+    }
+}

@@ -1,0 +1,150 @@
+//! What service and program say to each other: one JSON document a line, a request and then its answer.
+//!
+//! ```text
+//!   {"version":1,"ask":"status"}
+//!   {"version":1,"ask":"set_rules","network":{"egress":"allow","allow":[],"deny":[]}}
+//!   {"version":1,"ask":"set_forwards","ports":[{"protocol":"tcp","at":"127.64.0.1:22","guest_port":22,"is_new":true}]}
+//!   {"version":1,"ask":"set_link"}
+//!   ◄ {"answer":"done"}   {"answer":"status",…}   {"answer":"refused","reason":"…"}
+//! ```
+//!
+//! Descriptors come beside the line (unix(7), SCM_RIGHTS): a bound socket for each port that is new, in order, and the
+//! connection to the machine's network card. Everything can be said again: it sets what is to be, not what changes.
+
+use std::net::SocketAddr;
+
+use berth_domain::sandbox::network::Network;
+use serde::{Deserialize, Serialize};
+
+/// The version of these messages. A program that a later service finds speaks its own; where they differ, it is replaced.
+pub const VERSION: u32 = 1;
+/// Bytes of the longest line: two hundred rules of the longest names, twice.
+pub(super) const LONGEST: usize = 128 << 10;
+/// Most descriptors beside one line: a VM has at most 10 ports and SSH's.
+pub(super) const MOST_DESCRIPTORS: usize = 16;
+
+/// What the service says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Request {
+    /// The version it speaks.
+    pub version: u32,
+    #[serde(flatten)]
+    pub ask: Ask,
+}
+
+/// What it asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub(super) enum Ask {
+    /// How things stand.
+    Status,
+    /// What the guest may reach from now on; connections that are not allowed any more end.
+    SetRules {
+        /// The rules.
+        network: Network,
+    },
+    /// Which ports lead into the guest from now on: these and no others.
+    SetForwards {
+        /// The ports. Those that are not new are open already, and stay as they are.
+        ports: Vec<Asked>,
+    },
+    /// The machine's network card, as the descriptor beside it.
+    SetLink,
+}
+
+/// A port that is to be open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Asked {
+    #[serde(flatten)]
+    pub port: Port,
+    /// Whether its socket comes beside the line.
+    pub is_new: bool,
+}
+
+/// What the program says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub(super) enum Answer {
+    /// It is so.
+    Done,
+    /// How things stand.
+    Status(Status),
+    /// It is not so.
+    Refused {
+        /// Why, for a log.
+        reason: String,
+    },
+}
+
+/// How things stand with a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The version of messages that it speaks.
+    pub version: u32,
+    /// Whether it has the machine's network card.
+    pub is_linked: bool,
+    /// The ports that lead into the guest.
+    pub ports: Vec<Port>,
+    /// Bytes of frames to the guest since it began.
+    pub rx_bytes: u64,
+    /// Bytes of frames from the guest since it began.
+    pub tx_bytes: u64,
+}
+
+/// A port of the host that leads into the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// Address and port on the host.
+    pub at: SocketAddr,
+    /// The port in the guest.
+    pub guest_port: u16,
+}
+
+impl Port {
+    /// Whether both are the same port of the host, wherever they lead.
+    pub fn is_at(&self, other: &Self) -> bool {
+        (self.protocol, self.at) == (other.protocol, other.at)
+    }
+}
+
+/// A layer-4 protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_what_they_are_documented_to_be() {
+        let port = Port { protocol: Protocol::Tcp, at: "127.64.0.1:22".parse().unwrap(), guest_port: 22 };
+        let messages = [
+            (Ask::Status, r#"{"version":1,"ask":"status"}"#),
+            (
+                Ask::SetRules { network: Network::default() },
+                r#"{"version":1,"ask":"set_rules","network":{"egress":"allow","allow":[],"deny":[]}}"#,
+            ),
+            (
+                Ask::SetForwards { ports: vec![Asked { port, is_new: true }] },
+                r#"{"version":1,"ask":"set_forwards","ports":[{"protocol":"tcp","at":"127.64.0.1:22","guest_port":22,"is_new":true}]}"#,
+            ),
+            (Ask::SetLink, r#"{"version":1,"ask":"set_link"}"#),
+        ];
+        for (ask, text) in messages {
+            let request = Request { version: VERSION, ask };
+            assert_eq!(serde_json::to_string(&request).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+        }
+        let refused = Answer::Refused { reason: "no".into() };
+        assert_eq!(serde_json::to_string(&refused).unwrap(), r#"{"answer":"refused","reason":"no"}"#);
+        assert_eq!(serde_json::to_string(&Answer::Done).unwrap(), r#"{"answer":"done"}"#);
+    }
+}

@@ -1,0 +1,276 @@
+//! The program itself: one thread, one link, and conversations with the service.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use berth_domain::sandbox::network::{self, Network};
+use tokio::net::{TcpListener, UdpSocket, UnixListener, UnixStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::channel::{Channel, Message};
+use super::confine::{FILES, confine};
+use super::protocol::{Answer, Ask, Asked, Port, Protocol, Request, Status, VERSION};
+use crate::{Config, Counters, Egress, Forward, ForwardSocket};
+
+/// Conversations at the same time: one of the service, one of the service before it that is about to end, and some.
+const CONVERSATIONS: usize = 8;
+/// How long a port may take to be shut. Measured: below 1 ms.
+const SHUTTING: Duration = Duration::from_secs(1);
+/// Between two looks at something that takes microseconds.
+const TICK: Duration = Duration::from_millis(1);
+/// Threads that read the list of resolvers, and the stack of each.
+const READERS: usize = 2;
+const STACK: usize = 256 << 10;
+
+/// Becomes the program, until its machine ends. The arguments are what follows the program's name: for whom it is, and
+/// the user and group to become, where the service may choose.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match run(arguments.into_iter().nth(1)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("berth-egress: {error}. The service starts it beside each machine; there is nothing to type.");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(user: Option<OsString>) -> io::Result<()> {
+    let owner = rustix::process::geteuid().as_raw();
+    let user = user.map(|text| text.to_str().and_then(|text| text.parse().ok()).ok_or(io::ErrorKind::InvalidInput));
+    let first = StdStream::from(given(rustix::stdio::stdin())?);
+    let listener = StdListener::from(given(rustix::stdio::stdout())?);
+    first.set_nonblocking(true)?;
+    listener.set_nonblocking(true)?;
+    leave_given()?;
+    confine(user.transpose()?)?;
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_io().enable_time().max_blocking_threads(READERS).thread_stack_size(STACK);
+    builder.build()?.block_on(serve(first, listener, owner))
+}
+
+/// From here on the sockets are known by one number alone: that one of them is closed means that it ends.
+fn leave_given() -> io::Result<()> {
+    let nothing = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nothing)?;
+    Ok(rustix::stdio::dup2_stdout(&nothing)?)
+}
+
+/// A socket that whoever started this program left to it.
+fn given(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    rustix::net::sockopt::socket_type(descriptor).map_err(|_| io::Error::other("it was given no socket"))?;
+    descriptor.try_clone_to_owned()
+}
+
+async fn serve(first: StdStream, listener: StdListener, owner: u32) -> io::Result<()> {
+    let program = Arc::new(Program::new());
+    let listener = UnixListener::from_std(listener)?;
+    let mut conversations = JoinSet::new();
+    conversations.spawn(converse(UnixStream::from_std(first)?, Arc::clone(&program)));
+    loop {
+        tokio::select! {
+            () = program.over.notified() => return Ok(()),
+            Some(_) = conversations.join_next() => {
+                if conversations.is_empty() && !program.state().is_linked() {
+                    return Ok(());
+                }
+            }
+            accepted = listener.accept(), if conversations.len() < CONVERSATIONS => {
+                let (stream, _) = accepted?;
+                // The socket's folder lets nobody else in; this holds wherever the folder comes to lie.
+                if stream.peer_cred().is_ok_and(|peer| peer.uid() == owner) {
+                    conversations.spawn(converse(stream, Arc::clone(&program)));
+                }
+            }
+        }
+    }
+}
+
+/// Answers what is asked over a connection, until it ends.
+async fn converse(stream: UnixStream, program: Arc<Program>) {
+    let mut channel = Channel::new(stream);
+    while let Ok(Some(message)) = channel.receive().await {
+        let answer = program.answer(message).await.unwrap_or_else(|reason| Answer::Refused { reason });
+        let Ok(line) = serde_json::to_vec(&answer) else { return };
+        if channel.send(line, &[]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What the program has.
+struct Program {
+    state: Mutex<State>,
+    /// The link ended, and with it the program.
+    over: Arc<Notify>,
+}
+
+struct State {
+    egress: Egress,
+    rules: watch::Sender<Arc<Network>>,
+    has_rules: bool,
+    forwards: watch::Sender<Arc<Vec<Arc<Forward>>>>,
+    ports: Vec<(Port, Arc<Forward>)>,
+    counters: Arc<Counters>,
+    link: Option<AbortHandle>,
+}
+
+impl Program {
+    fn new() -> Self {
+        let sockets = usize::try_from(FILES).unwrap_or(usize::MAX);
+        let nothing = Network { egress: network::Egress::Deny, allow: Vec::new(), deny: Vec::new() };
+        let state = State {
+            egress: Egress::new(Config { sockets, ..Config::default() }),
+            rules: watch::Sender::new(Arc::new(nothing)),
+            has_rules: false,
+            forwards: watch::Sender::default(),
+            ports: Vec::new(),
+            counters: Arc::default(),
+            link: None,
+        };
+        Self { state: Mutex::new(state), over: Arc::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn answer(&self, message: Message) -> Result<Answer, String> {
+        let request: Request = serde_json::from_slice(&message.line).map_err(|error| error.to_string())?;
+        if request.version != VERSION {
+            return Err(format!("it speaks version {VERSION}, not {}", request.version));
+        }
+        let mut beside = message.descriptors.into_iter();
+        match request.ask {
+            Ask::Status => return Ok(Answer::Status(self.state().status())),
+            Ask::SetRules { network } => self.state().set_rules(network),
+            Ask::SetForwards { ports } => {
+                let shut = self.state().set_forwards(&ports, &mut beside)?;
+                wait_shut(&shut).await?;
+            }
+            Ask::SetLink => {
+                let link = beside.next().ok_or("there is no link beside it")?;
+                self.state().set_link(link, Arc::clone(&self.over))?;
+            }
+        }
+        Ok(Answer::Done)
+    }
+}
+
+impl State {
+    fn is_linked(&self) -> bool {
+        self.link.is_some()
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            version: VERSION,
+            is_linked: self.is_linked(),
+            ports: self.ports.iter().map(|(port, _)| *port).collect(),
+            rx_bytes: self.counters.rx_bytes.load(Ordering::Relaxed),
+            tx_bytes: self.counters.tx_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    fn set_rules(&mut self, network: Network) {
+        self.rules.send_replace(Arc::new(network));
+        self.has_rules = true;
+    }
+
+    /// Opens exactly these ports; the forwards that are about to be shut.
+    fn set_forwards(
+        &mut self,
+        ports: &[Asked],
+        sockets: &mut impl Iterator<Item = OwnedFd>,
+    ) -> Result<Vec<Weak<Forward>>, String> {
+        let open = |asked: &Asked| {
+            let known = self.ports.iter().find(|(port, _)| port.is_at(&asked.port));
+            let forward = match known {
+                Some((port, forward)) if !asked.is_new && *port == asked.port => Ok(Arc::clone(forward)),
+                // It leads elsewhere from now on, and is open all the while.
+                Some((_, forward)) if !asked.is_new => again(forward).and_then(|socket| made(asked.port, socket)),
+                _ if asked.is_new => sockets.next().ok_or_else(lacks).and_then(|socket| made(asked.port, socket)),
+                _ => Err(io::Error::other(format!("{} is not open", asked.port.at))),
+            };
+            Ok((asked.port, forward.map_err(|error| error.to_string())?))
+        };
+        let ports = ports.iter().map(open).collect::<Result<Vec<_>, String>>()?;
+        let list = ports.iter().map(|(_, forward)| Arc::clone(forward)).collect();
+        let before = std::mem::replace(&mut self.ports, ports);
+        let shut = before.iter().map(|(_, forward)| forward).filter(|forward| !self.has(forward));
+        let shut = shut.map(Arc::downgrade).collect();
+        self.forwards.send_replace(Arc::new(list));
+        Ok(shut)
+    }
+
+    fn has(&self, forward: &Arc<Forward>) -> bool {
+        self.ports.iter().any(|(_, other)| Arc::ptr_eq(forward, other))
+    }
+
+    fn set_link(&mut self, link: OwnedFd, over: Arc<Notify>) -> Result<(), String> {
+        if !self.has_rules {
+            return Err("it was told no rules".into());
+        }
+        let stream = StdStream::from(link);
+        let stream = stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream));
+        let stream = stream.map_err(|error| error.to_string())?;
+        let counters = Arc::clone(&self.counters);
+        let link = self.egress.attach(stream, self.rules.subscribe(), self.forwards.subscribe(), counters);
+        let task = tokio::spawn(async move {
+            if let Err(error) = link.await {
+                eprintln!("berth-egress: the link broke: {error}");
+            }
+            over.notify_one();
+        });
+        if let Some(before) = self.link.replace(task.abort_handle()) {
+            before.abort();
+        }
+        Ok(())
+    }
+}
+
+fn lacks() -> io::Error {
+    io::Error::other("there are too few sockets beside it")
+}
+
+/// The socket of a forward once more.
+fn again(forward: &Forward) -> io::Result<OwnedFd> {
+    match &forward.socket {
+        ForwardSocket::Tcp(socket) => socket.as_fd().try_clone_to_owned(),
+        ForwardSocket::Udp(socket) => socket.as_fd().try_clone_to_owned(),
+    }
+}
+
+fn made(port: Port, socket: OwnedFd) -> io::Result<Arc<Forward>> {
+    let socket = match port.protocol {
+        Protocol::Tcp => {
+            let socket = std::net::TcpListener::from(socket);
+            socket.set_nonblocking(true)?;
+            ForwardSocket::Tcp(TcpListener::from_std(socket)?)
+        }
+        Protocol::Udp => {
+            let socket = std::net::UdpSocket::from(socket);
+            socket.set_nonblocking(true)?;
+            ForwardSocket::Udp(UdpSocket::from_std(socket)?)
+        }
+    };
+    Ok(Arc::new(Forward { guest_port: port.guest_port, socket }))
+}
+
+/// Waits until nobody has these any more, so that somebody else may bind their ports.
+async fn wait_shut(forwards: &[Weak<Forward>]) -> Result<(), String> {
+    let deadline = Instant::now() + SHUTTING;
+    while forwards.iter().any(|forward| forward.strong_count() > 0) {
+        if Instant::now() > deadline {
+            return Err("a port does not shut".into());
+        }
+        tokio::time::sleep(TICK).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,328 @@
+//! The program beside a machine, as a process; the test is its service, and plays the guest.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use berth_domain::sandbox::network::Network;
+use berth_egress::program::process::{self, Executable, Start};
+use berth_egress::program::{Control, Port, Protocol, VERSION};
+use berth_egress::{GATEWAY, RESOLVER};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::guest::{Guest, Outcome};
+use crate::world::network;
+
+/// How long anything may take before a test fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The user that the program becomes, where the test may choose.
+const USER: u32 = 0x7080_0007;
+/// Private memory of a program whose guest does nothing (`bench/results`; what it was built to is the bound).
+const IDLE_BYTES: u64 = 2 << 20;
+
+/// A program and who started it.
+struct Beside {
+    runtime: Runtime,
+    dir: TempDir,
+    control: Option<Control>,
+}
+
+impl Beside {
+    /// A program that was told nothing.
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let executable = Executable::at(env!("CARGO_BIN_EXE_berth-egress"));
+        let user = is_root().then_some(USER);
+        let control = runtime.block_on(async {
+            let start = Start { executable: &executable, dir: dir.path(), id: "a-machine", user };
+            process::spawn(start).unwrap().note(dir.path()).unwrap()
+        });
+        Self { runtime, dir, control: Some(control) }
+    }
+
+    /// A program with rules and a guest.
+    fn linked(network: &Network) -> (Self, Guest) {
+        let mut beside = Self::new();
+        beside.control(async |control| control.set_rules(network).await).unwrap();
+        let guest = beside.link().unwrap();
+        (beside, guest)
+    }
+
+    fn link(&mut self) -> std::io::Result<Guest> {
+        let (near, far) = UnixStream::pair().unwrap();
+        let far = OwnedFd::from(far);
+        self.control(async |control| control.set_link(&far).await).map(|()| Guest::new(near))
+    }
+
+    fn control<T>(&mut self, ask: impl AsyncFnOnce(&mut Control) -> T) -> T {
+        self.runtime.block_on(ask(self.control.as_mut().unwrap()))
+    }
+
+    /// The service ends, and another one comes.
+    fn another_service(&mut self) {
+        self.control = None;
+        self.control = Some(self.runtime.block_on(process::connect(self.dir.path())).unwrap());
+    }
+
+    fn lives(&self) -> bool {
+        process::find(self.dir.path()).is_some()
+    }
+
+    fn ends(&self) {
+        eventually("its end", || (!self.lives()).then_some(()));
+    }
+
+    fn pid(&self) -> u64 {
+        note(self.dir.path())["pid"].as_u64().unwrap()
+    }
+
+    /// A file that the kernel shows of it.
+    fn proc(&self, name: &str) -> String {
+        fs::read_to_string(format!("/proc/{}/{name}", self.pid())).unwrap()
+    }
+
+    /// Says a line as somebody would who knows nothing of the protocol; what is answered.
+    fn says(&self, line: &str) -> String {
+        let mut stream = UnixStream::connect(self.dir.path().join("egress.sock")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // What is too long is not read to its end.
+        let _ = stream.write_all(line.as_bytes());
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let ended = self.runtime.block_on(process::end(self.dir.path()));
+        assert!(ended.is_ok() || std::thread::panicking(), "{ended:?}");
+    }
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+fn note(dir: &Path) -> Value {
+    serde_json::from_slice(&fs::read(dir.join("egress.json")).unwrap()).unwrap()
+}
+
+fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = check() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A bound port of loopback that leads to a port of the guest.
+fn port(guest_port: u16) -> (Port, OwnedFd) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = listener.local_addr().unwrap();
+    (Port { protocol: Protocol::Tcp, at, guest_port }, listener.into())
+}
+
+/// A connection through a port, and the guest's end of it.
+fn through(guest: &mut Guest, at: SocketAddr, guest_port: u16) -> (TcpStream, smoltcp::iface::SocketHandle) {
+    let handle = guest.listen(guest_port);
+    let stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    guest.accepted(handle);
+    (stream, handle)
+}
+
+/// Sends a word both ways.
+fn talk(guest: &mut Guest, stream: &mut TcpStream, handle: smoltcp::iface::SocketHandle) {
+    stream.write_all(b"ping").unwrap();
+    assert_eq!(guest.receive(handle, 4), b"ping");
+    guest.send(handle, b"pong");
+    let mut answer = [0; 4];
+    // What the guest sent goes while it lives.
+    guest.until("it to be sent", |guest| (guest.tcp(handle).send_queue() == 0).then_some(()));
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"pong");
+}
+
+#[test]
+fn a_connection_outlives_the_service() {
+    let (mut beside, mut guest) = Beside::linked(&Network::default());
+    let (open, socket) = port(22);
+    beside.control(async |control| control.set_forwards(&[], &[(open, socket)]).await).unwrap();
+    let (mut stream, handle) = through(&mut guest, open.at, 22);
+    talk(&mut guest, &mut stream, handle);
+    beside.another_service();
+    let status = beside.control(async |control| control.status().await).unwrap();
+    assert_eq!((status.version, status.is_linked, status.ports.as_slice()), (VERSION, true, &[open][..]));
+    assert!(status.rx_bytes > 0 && status.tx_bytes > 0);
+    talk(&mut guest, &mut stream, handle);
+    // What stays open is not disturbed by what comes beside it.
+    let (more, socket) = port(80);
+    beside.control(async |control| control.set_forwards(&[open], &[(more, socket)]).await).unwrap();
+    talk(&mut guest, &mut stream, handle);
+    let (mut other, beside_it) = through(&mut guest, more.at, 80);
+    talk(&mut guest, &mut other, beside_it);
+}
+
+#[test]
+fn ports_are_exactly_those_that_were_set() {
+    let (mut beside, mut guest) = Beside::linked(&Network::default());
+    let ((one, first), (two, second)) = (port(22), port(80));
+    beside.control(async |control| control.set_forwards(&[], &[(one, first), (two, second)]).await).unwrap();
+    beside.control(async |control| control.set_forwards(&[two], &[]).await).unwrap();
+    // One that was shut is free as soon as that is answered.
+    let again = TcpListener::bind(one.at).unwrap();
+    let refused = beside.control(async |control| control.set_forwards(&[one, two], &[]).await).unwrap_err();
+    assert!(refused.to_string().contains("is not open"), "{refused}");
+    let status = beside.control(async |control| control.status().await).unwrap();
+    assert_eq!(status.ports, [two], "what is refused changes nothing");
+    // A port of the host may lead elsewhere, and is open all the while.
+    let elsewhere = Port { guest_port: 8080, ..two };
+    beside.control(async |control| control.set_forwards(&[elsewhere], &[(one, again.into())]).await).unwrap();
+    let (mut stream, handle) = through(&mut guest, two.at, 8080);
+    talk(&mut guest, &mut stream, handle);
+}
+
+#[test]
+fn without_a_link_it_ends_with_its_service() {
+    let mut beside = Beside::new();
+    let refused = beside.link().err().unwrap();
+    assert!(refused.to_string().contains("no rules"), "{refused}");
+    beside.control(async |control| control.set_rules(&Network::default()).await).unwrap();
+    let (open, socket) = port(22);
+    beside.control(async |control| control.set_forwards(&[], &[(open, socket)]).await).unwrap();
+    assert!(beside.lives());
+    beside.control = None;
+    beside.ends();
+    TcpListener::bind(open.at).unwrap();
+}
+
+#[test]
+fn with_a_link_it_ends_with_the_link() {
+    let (mut beside, guest) = Beside::linked(&Network::default());
+    beside.control = None;
+    let open = beside.says("{\"version\":1,\"ask\":\"status\"}\n");
+    assert!(open.contains("\"is_linked\":true"), "{open}");
+    guest.hang_up();
+    beside.ends();
+}
+
+#[test]
+fn what_is_no_request_is_refused_and_changes_nothing() {
+    let (beside, mut guest) = Beside::linked(&network("deny", &[], &[]));
+    let refused = |answer: &str| answer.starts_with("{\"answer\":\"refused\"");
+    for line in [
+        "\n",
+        "{}\n",
+        "{\"version\":1}\n",
+        "{\"version\":2,\"ask\":\"status\"}\n",
+        "{\"version\":1,\"ask\":\"set_rules\",\"network\":{\"egress\":\"maybe\"}}\n",
+        "{\"version\":1,\"ask\":\"set_link\"}\n",
+        "{\"version\":1,\"ask\":\"set_forwards\",\"ports\":[{\"protocol\":\"tcp\",\"at\":\"127.0.0.1:9\",\"guest_port\":9,\"is_new\":true}]}\n",
+        "GET / HTTP/1.1\n",
+    ] {
+        let answer = beside.says(line);
+        assert!(refused(&answer), "{line}: {answer}");
+    }
+    assert_eq!(beside.says(&"x".repeat(200 << 10)), "");
+    assert_eq!(beside.says("half a line"), "");
+    assert!(beside.says("{\"version\":1,\"ask\":\"status\"}\n").contains("\"is_linked\":true"));
+    assert_eq!(guest.connect(SocketAddrV4::new([9, 9, 9, 9].into(), 9)).1, Outcome::Refused);
+}
+
+#[test]
+fn a_guest_does_not_reach_its_host() {
+    let (_beside, mut guest) = Beside::linked(&Network::default());
+    let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (tcp, udp) = (service.local_addr().unwrap().port(), datagrams.local_addr().unwrap().port());
+    for address in [GATEWAY, RESOLVER, Ipv4Addr::LOCALHOST, [127, 64, 0, 1].into(), [169, 254, 169, 254].into()] {
+        assert_eq!(guest.connect(SocketAddrV4::new(address, tcp)).1, Outcome::Refused, "{address}");
+        let socket = guest.datagrams();
+        guest.datagram(socket, SocketAddrV4::new(address, udp), b"x");
+        assert_eq!(guest.unreachable(address), 13, "{address}");
+    }
+    service.set_nonblocking(true).unwrap();
+    datagrams.set_nonblocking(true).unwrap();
+    assert!(service.accept().is_err() && datagrams.recv(&mut [0]).is_err(), "nothing came");
+}
+
+#[test]
+fn it_is_confined() {
+    let (beside, _guest) = Beside::linked(&Network::default());
+    let status = beside.proc("status");
+    let line = |name: &str| {
+        let found = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        found.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!((line("NoNewPrivs"), line("Seccomp"), line("CapEff")), ("1".into(), "2".into(), none()));
+    if is_root() {
+        let user = [USER.to_string().as_str(); 4].join(" ");
+        assert_eq!((line("Uid"), line("Gid"), line("Groups")), (user.clone(), user, String::new()));
+    }
+    assert_eq!(beside.proc("environ"), "");
+    let here = fs::read_link(format!("/proc/{}/cwd", beside.pid())).unwrap();
+    assert_eq!(fs::read_dir(here).unwrap().count(), 0);
+    let session = beside.proc("stat").rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap().to_owned();
+    assert_eq!(session, beside.pid().to_string(), "a session of its own");
+    let limits = beside.proc("limits");
+    for (name, most) in [("Max open files", 4096), ("Max data size", 192 << 20), ("Max core file size", 0)] {
+        let limit = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        let limit: u64 = limit.split_whitespace().next().unwrap().parse().unwrap();
+        assert!(limit <= most, "{name}: {limit}");
+    }
+    // Its link, where it listens, its service, what it says of itself, and what it waits by.
+    let open = fs::read_dir(format!("/proc/{}/fd", beside.pid())).unwrap().count();
+    assert!(open < 16, "{open} open files");
+}
+
+/// No capability, as root has none by then and others never had one.
+fn none() -> String {
+    "0".repeat(16)
+}
+
+#[test]
+fn it_takes_little_memory() {
+    let (beside, mut guest) = Beside::linked(&Network::default());
+    guest.assert_alive();
+    let text = beside.proc("smaps_rollup");
+    let private = text.lines().filter(|line| line.starts_with("Private_"));
+    let kilobytes: u64 = private.map(|line| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()).sum();
+    assert!(kilobytes * 1024 <= IDLE_BYTES, "{kilobytes} KiB\n{text}");
+}
+
+#[test]
+fn it_is_known_by_its_note_and_ended_by_it() {
+    let (beside, guest) = Beside::linked(&Network::default());
+    let (dir, true_note) = (beside.dir.path(), note(beside.dir.path()));
+    for (name, false_value) in [("started", json!(1)), ("boot", json!("another")), ("pid", json!(1))] {
+        let mut other = true_note.clone();
+        other[name] = false_value;
+        fs::write(dir.join("egress.json"), other.to_string()).unwrap();
+        assert!(!beside.lives(), "{name}");
+        // What is not the machine's program goes on.
+        beside.runtime.block_on(process::end(dir)).unwrap();
+    }
+    for nonsense in ["", "{}", "{\"pid\":-1,\"started\":0,\"boot\":\"\"}"] {
+        fs::write(dir.join("egress.json"), nonsense).unwrap();
+        assert!(!beside.lives());
+    }
+    fs::write(dir.join("egress.json"), true_note.to_string()).unwrap();
+    let running = process::find(dir).unwrap();
+    beside.runtime.block_on(process::end(dir)).unwrap();
+    beside.runtime.block_on(running.ended()).unwrap();
+    assert!(!beside.lives());
+    let mut guest = guest;
+    guest.until("the end of the link", |guest| guest.ended.then_some(()));
+}
