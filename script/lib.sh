@@ -46,7 +46,7 @@ use_compiled_libraries() {
 
 # Builds the program, what lies beside it, and the agent of sandboxes: static, because it runs where there are no libraries.
 build_programs() {
-  RUSTC_WORKSPACE_WRAPPER=$root/script/rustc cargo build -p berth -p berth-egress -p berth-agent --profile "$profile" --locked "$@"
+  RUSTC_WORKSPACE_WRAPPER=$root/script/rustc cargo build -p berth -p berth-agent --profile "$profile" --locked "$@"
   ln -sfn "$profile/berth" "$berth"
 }
 

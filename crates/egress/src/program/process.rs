@@ -1,11 +1,12 @@
 //! The program as a process of the host: making it, knowing it again, ending it.
 //!
-//! It is known by a note in the machine's folder that the service wrote: its number, when it began, and in which boot of
-//! the host. Nothing that the process says of itself counts.
+//! It is known by a note in the machine's folder that the service wrote: its number, when it began, in which boot of the
+//! host, and for which folder, since folders are copied. Nothing that the process says of itself counts.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream as StdStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -110,7 +111,7 @@ impl Spawned {
     /// The note cannot be written, or the program ended.
     pub fn note(self, dir: &Path) -> io::Result<Control> {
         let (started, _) = began(self.pid).ok_or_else(|| io::Error::other(said(dir)))?;
-        let note = Note { pid: self.pid.as_raw_nonzero().get(), started, boot: boot()? };
+        let note = Note { pid: self.pid.as_raw_nonzero().get(), started, boot: boot()?, folder: folder(dir)? };
         let tmp = dir.join("egress.tmp");
         fs::write(&tmp, serde_json::to_vec(&note)?)?;
         fs::rename(tmp, dir.join(NOTE))?;
@@ -151,6 +152,8 @@ struct Note {
     /// Ticks of the kernel's clock from the host's boot.
     started: u64,
     boot: String,
+    /// Device and inode.
+    folder: (u64, u64),
 }
 
 /// A program that lives.
@@ -166,7 +169,8 @@ pub fn find(dir: &Path) -> Option<Running> {
     // What has the number by now is held first and looked at then.
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?;
     let (started, is_dead) = began(pid)?;
-    (!is_dead && started == note.started && boot().ok()? == note.boot).then_some(Running { pidfd })
+    let is_noted = !is_dead && started == note.started && boot().ok()? == note.boot && folder(dir).ok()? == note.folder;
+    is_noted.then_some(Running { pidfd })
 }
 
 impl Running {
@@ -207,6 +211,11 @@ fn began(pid: Pid) -> Option<(u64, bool)> {
     // The name in parentheses may hold anything; what follows it is numbers.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     Some((fields.get(19)?.parse().ok()?, matches!(*fields.first()?, "Z" | "X")))
+}
+
+fn folder(dir: &Path) -> io::Result<(u64, u64)> {
+    let found = fs::metadata(dir)?;
+    Ok((found.dev(), found.ino()))
 }
 
 fn boot() -> io::Result<String> {

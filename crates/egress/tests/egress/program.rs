@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSo
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use berth_domain::sandbox::network::Network;
@@ -38,7 +39,7 @@ impl Beside {
     fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let executable = Executable::at(env!("CARGO_BIN_EXE_berth-egress"));
+        let executable = Executable::at(env!("CARGO_BIN_EXE_egress-alone"));
         let user = is_root().then_some(USER);
         let control = runtime.block_on(async {
             let start = Start { executable: &executable, dir: dir.path(), id: "a-machine", user };
@@ -306,7 +307,9 @@ fn it_takes_little_memory() {
 fn it_is_known_by_its_note_and_ended_by_it() {
     let (beside, guest) = Beside::linked(&Network::default());
     let (dir, true_note) = (beside.dir.path(), note(beside.dir.path()));
-    for (name, false_value) in [("started", json!(1)), ("boot", json!("another")), ("pid", json!(1))] {
+    for (name, false_value) in
+        [("started", json!(1)), ("boot", json!("another")), ("pid", json!(1)), ("folder", json!([1, 2]))]
+    {
         let mut other = true_note.clone();
         other[name] = false_value;
         fs::write(dir.join("egress.json"), other.to_string()).unwrap();
@@ -314,7 +317,7 @@ fn it_is_known_by_its_note_and_ended_by_it() {
         // What is not the machine's program goes on.
         beside.runtime.block_on(process::end(dir)).unwrap();
     }
-    for nonsense in ["", "{}", "{\"pid\":-1,\"started\":0,\"boot\":\"\"}"] {
+    for nonsense in ["", "{}", "{\"pid\":-1,\"started\":0,\"boot\":\"\",\"folder\":[0,0]}"] {
         fs::write(dir.join("egress.json"), nonsense).unwrap();
         assert!(!beside.lives());
     }
@@ -325,4 +328,11 @@ fn it_is_known_by_its_note_and_ended_by_it() {
     assert!(!beside.lives());
     let mut guest = guest;
     guest.until("the end of the link", |guest| guest.ended.then_some(()));
+}
+
+#[test]
+fn by_hand_it_says_what_it_is() {
+    let output = Command::new(env!("CARGO_BIN_EXE_egress-alone")).arg("x").stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("there is nothing to type"), "{said}");
 }

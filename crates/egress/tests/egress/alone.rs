@@ -1,4 +1,4 @@
-//! The network of one machine, as a program beside it. What it does stands in [`berth_egress::program`].
+//! The program beside a machine, for the tests of this crate: the one that is shipped is `berth`'s.
 
 use std::process::ExitCode;
 
