@@ -23,9 +23,6 @@ pub enum Error {
     /// A disk or an image cannot be read as what it should be.
     #[error("a disk or image is damaged: {0}")]
     Damaged(String),
-    /// Somebody else on the host answers on the machine's address. Only a start fails by this.
-    #[error("a port of the machine's address is taken on the host: {0}")]
-    PortTaken(String),
     /// The host has not enough memory.
     #[error("the host has not enough memory for the machine")]
     NoMemory,

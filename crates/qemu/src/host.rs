@@ -75,10 +75,10 @@ pub fn release(version: &str) -> (u32, u32) {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-/// Whether QEMU was built with the network `user`.
-pub async fn has_user_network(qemu: &Path) -> bool {
+/// Whether QEMU can hand a machine's network card to another program (7.2 and later).
+pub async fn has_stream_network(qemu: &Path) -> bool {
     let out = Command::new(qemu).args(["-M", "none", "-netdev", "help"]).output().await;
-    out.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).lines().any(|line| line.trim() == "user"))
+    out.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).lines().any(|line| line.trim() == "stream"))
 }
 
 /// Processors.

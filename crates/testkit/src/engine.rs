@@ -307,6 +307,10 @@ impl Engine for SimulatedEngine {
         self.world().machines.contains_key(&id)
     }
 
+    async fn has_network(&self, _: MachineId) -> bool {
+        true
+    }
+
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {
         self.call("start").await?;
         let mut world = self.world();

@@ -82,14 +82,16 @@ const DEATH: [(&str, &str, &str); 4] = [
     ("on-failure", "vm.start_again.after", "running"),
 ];
 
-fn body() -> Value {
+/// A VM with a data disk.
+pub fn body() -> Value {
     let mut body = vm("web");
     body["delete_root_disk"] = json!(true);
     body["data_disks"] = json!({"create_disks": [{"name": "data", "type": "filesystem", "size_gb": 10}]});
     body
 }
 
-fn service() -> Service {
+/// A service that has no patience with guests.
+pub fn service() -> Service {
     let service = Service::new(BERTH, &["micro"]);
     // A guest that has not booted yet does not hear the power button.
     service.configure("stop_seconds = 1\n");
@@ -97,7 +99,7 @@ fn service() -> Service {
 }
 
 /// Deletes a VM and its data disk, and asserts that the host has nothing of them any more.
-async fn leaves_nothing(service: &Service, caller: &Caller, id: &str) {
+pub async fn leaves_nothing(service: &Service, caller: &Caller, id: &str) {
     let process = service.machine(id);
     caller.ask(Method::DELETE, &format!("/vms/{id}"), Value::Null, 202).await;
     caller.gone(id).await;
@@ -126,7 +128,7 @@ async fn nothing_is_left(service: &Service, caller: &Caller, process: Option<Pid
 }
 
 /// Kills the service at a point of an operation, and starts it again.
-async fn killed_at(service: &mut Service, point: &str, operation: impl AsyncFnOnce(&Caller)) -> Caller {
+pub async fn killed_at(service: &mut Service, point: &str, operation: impl AsyncFnOnce(&Caller)) -> Caller {
     let (name, nth) = point.split_once(':').unwrap_or((point, "1"));
     service.set("BERTH_FAULT", &format!("{name}=kill:{nth}"));
     service.start();

@@ -15,15 +15,20 @@ pub fn key(service: &Service) -> (PathBuf, String) {
     (file, public.trim().to_owned())
 }
 
-/// Runs a command in a guest, by the host's own ssh.
-pub fn ssh(service: &Service, vm: &Value, command: &str) -> Output {
+/// The host's own ssh, about to log in to a guest.
+pub fn login(service: &Service, vm: &Value) -> Command {
     let ssh = &vm["ssh"];
     let text = |name: &str| ssh[name].as_str().expect("a text").to_owned();
     let mut program = Command::new("ssh");
     program.args(["-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]);
     program.args(["-o", "UserKnownHostsFile=/dev/null", "-o", "ConnectTimeout=60", "-p", &ssh["port"].to_string()]);
-    program.arg("-i").arg(service.dir.path().join("key")).args(["-l", &text("user"), &text("host"), command]);
-    program.output().expect("ssh")
+    program.arg("-i").arg(service.dir.path().join("key")).args(["-l", &text("user"), &text("host")]);
+    program
+}
+
+/// Runs a command in a guest.
+pub fn ssh(service: &Service, vm: &Value, command: &str) -> Output {
+    login(service, vm).arg(command).output().expect("ssh")
 }
 
 /// The same; the command's output, once the guest lets it in.

@@ -12,6 +12,7 @@ mod guest;
 mod host;
 mod identity;
 mod image;
+mod network;
 mod schema;
 mod session;
 mod shell;

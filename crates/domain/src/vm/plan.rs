@@ -109,7 +109,7 @@ pub struct Snapshot {
     pub has_room: bool,
     /// Whether the guest was seen to have finished its boot.
     pub guest_ready: bool,
-    /// Whether the running machine has other inbound ports than it should.
+    /// Whether the running machine has other inbound ports than it should, or nobody carries its network.
     pub ports_changed: bool,
     /// Whether the host itself was restarted since the machine was.
     pub host_restarted: bool,
@@ -143,7 +143,7 @@ pub enum Step {
     },
     /// Record that it runs.
     Running,
-    /// Change the inbound ports of the running machine.
+    /// Change the inbound ports of the running machine, and have its network carried again where nobody does.
     SetPorts,
     /// Record that the guest finished its boot.
     GuestReady,

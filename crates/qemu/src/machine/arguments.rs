@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, READY_LOG};
+use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, NETWORK, READY_LOG};
 use super::spec::{Accel, Boot, Drive, Forward, Protocol, Spec};
 
 /// Where distributions keep the UEFI firmware.
@@ -51,8 +51,10 @@ pub fn arguments(spec: &Spec) -> Vec<OsString> {
     for (index, data) in spec.drives.iter().enumerate() {
         drive(&mut args, index + 2, data, false);
     }
-    args.pair("-netdev", netdev(&spec.forwards));
-    args.pair("-device", format!("virtio-net-pci,netdev=n0,mac={},romfile=", spec.mac));
+    // Whoever carries its network connects here, and may do so again.
+    args.pair("-netdev", format!("stream,id=n0,server=on,addr.type=unix,addr.path={NETWORK}"));
+    let card = format!("virtio-net-pci,netdev=n0,mac={},host_mtu={},romfile=", spec.mac, spec.mtu);
+    args.pair("-device", card);
     args.flags("-device virtio-rng-pci");
     // A root folder of its own and another user go with a network of its own: QEMU binds ports and looks at the host's
     // resolver while the machine runs, as long as it serves the card itself.
@@ -116,10 +118,6 @@ pub(crate) fn merged(parts: &[&Value]) -> String {
     Value::Object(all.map(|(key, value)| (key.clone(), value.clone())).collect()).to_string()
 }
 
-fn netdev(forwards: &[Forward]) -> String {
-    forwards.iter().fold("user,id=n0,ipv6=off".to_owned(), |text, forward| format!("{text},hostfwd={}", rule(forward)))
-}
-
 /// A forward as QEMU writes it.
 pub(super) fn rule(forward: &Forward) -> String {
     let protocol = match forward.protocol {
@@ -181,6 +179,14 @@ mod tests {
     use uuid::Uuid;
 
     #[test]
+    fn a_forward_as_qemu_writes_it() {
+        let address = Ipv4Addr::new(127, 64, 0, 1);
+        let forward = |protocol, host_port, guest_port| Forward { protocol, address, host_port, guest_port };
+        assert_eq!(rule(&forward(Protocol::Tcp, 2222, 22)), "tcp:127.64.0.1:2222-:22");
+        assert_eq!(rule(&forward(Protocol::Udp, 53, 53)), "udp:127.64.0.1:53-:53");
+    }
+
+    #[test]
     fn commas_and_order() {
         let disk = |path: &str, serial: &str| Drive {
             path: path.into(),
@@ -188,8 +194,6 @@ mod tests {
             base: (serial == "root").then(|| "/base.qcow2".into()),
             serial: serial.into(),
         };
-        let address = Ipv4Addr::new(127, 64, 0, 1);
-        let forward = |protocol, port| Forward { protocol, address, host_port: port, guest_port: port };
         let spec = Spec {
             id: Uuid::nil(),
             name: "web".into(),
@@ -201,7 +205,7 @@ mod tests {
             seed: "/m/seed.iso".into(),
             drives: vec![disk("/d", "0123456789abcdef0123")],
             mac: Mac([0x52, 0x54, 0, 1, 2, 3]),
-            forwards: vec![forward(Protocol::Tcp, 22), forward(Protocol::Udp, 53)],
+            mtu: 1500,
             accel: Accel::Tcg,
             jail: Jail { user: Some(7), required: false },
             qemu: "/q".into(),
@@ -217,7 +221,8 @@ mod tests {
             r#"{"driver":"raw","file":"d1-file","node-name":"d1","read-only":true}"#,
             r#"{"backing":null,"discard":"unmap","driver":"qcow2","file":"d2-file","node-name":"d2"}"#,
             "virtio-blk-pci,drive=d2,serial=0123456789abcdef0123",
-            "user,id=n0,ipv6=off,hostfwd=tcp:127.64.0.1:22-:22,hostfwd=udp:127.64.0.1:53-:53",
+            "stream,id=n0,server=on,addr.type=unix,addr.path=net.sock",
+            "virtio-net-pci,netdev=n0,mac=52:54:00:01:02:03,host_mtu=1500,romfile=",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }

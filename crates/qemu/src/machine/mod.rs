@@ -24,11 +24,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::net::UnixStream;
 use uuid::Uuid;
 
 pub use arguments::arguments;
 pub use console::{bound_logs, console_connect, console_tail, is_ready};
-pub(crate) use files::COMMANDS;
+pub(crate) use files::{COMMANDS, NETWORK};
 use files::{CONSOLE, EVENTS, PID, QEMU_LOG, READY_LOG};
 use jail::Needs;
 pub(crate) use lock::Lock;
@@ -39,7 +40,7 @@ pub use spec::{Accel, Boot, Drive, Forward, Jail, Protocol, Spec};
 use crate::error::at;
 use crate::groups::Limits;
 use crate::launch::Order;
-use crate::qmp::Qmp;
+use crate::qmp::{Qmp, connect_in};
 use crate::{Error, Result, groups, qcow2};
 
 /// What QEMU needs beside a guest's memory, in MiB: itself, its buffers, and room for what the host keeps of its disks.
@@ -131,7 +132,7 @@ pub(crate) async fn locked(dir: &Path) -> Result<Lock> {
 
 /// Removes what an earlier process of this folder left, so that nothing of it counts for the next.
 pub(crate) fn clear(dir: &Path) -> Result<()> {
-    for name in [COMMANDS, EVENTS, CONSOLE, PID, READY_LOG, QEMU_LOG] {
+    for name in [COMMANDS, EVENTS, CONSOLE, NETWORK, PID, READY_LOG, QEMU_LOG] {
         let path = dir.join(name);
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -241,7 +242,18 @@ async fn gone(dir: &Path, id: Uuid, patience: Duration) -> Result<bool> {
     tokio::time::timeout(patience, process::ended(dir, id)).await.map_or(Ok(false), |ended| ended.map(|()| true))
 }
 
-/// Opens and closes ports of a running machine. Those that another program of the host has stay closed and are
+/// Connects to the network card of a running machine. One connection at a time.
+pub async fn connect_network(dir: &Path) -> Result<UnixStream> {
+    connect_in(dir, NETWORK).await
+}
+
+/// Whether a machine that runs carries its network itself, by QEMU's `user`: one that a Berth started that did not have
+/// [its end](connect_network) beside it.
+pub fn has_user_network(dir: &Path) -> bool {
+    !dir.join(NETWORK).exists()
+}
+
+/// Opens and closes ports of a running machine that [carries its network itself](has_user_network). Those that another program of the host has stay closed and are
 /// answered.
 pub async fn set_forwards(dir: &Path, add: &[Forward], remove: &[Forward]) -> Result<Vec<Forward>> {
     let mut qmp = Qmp::connect(dir, COMMANDS).await?;

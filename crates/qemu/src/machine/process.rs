@@ -104,8 +104,6 @@ pub(crate) fn reason(dir: &Path) -> Error {
     let has = |words: &[&str]| words.iter().any(|word| line.contains(word));
     if has(&["No space left"]) {
         Error::NoSpace
-    } else if has(&["set up host forwarding rule", "Address already in use"]) {
-        Error::PortTaken(line)
     } else if has(&["Cannot allocate memory", "cannot set up guest memory"]) {
         Error::NoMemory
     } else if has(&["Could not open", "not in qcow2 format", "Image is", "could not load kernel", "corrupt"]) {

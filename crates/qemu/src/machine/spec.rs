@@ -101,8 +101,8 @@ pub struct Spec {
     pub drives: Vec<Drive>,
     /// Its network card.
     pub mac: Mac,
-    /// Its ports on the host.
-    pub forwards: Vec<Forward>,
+    /// The largest packet that its card takes and that the other end of its link does, in bytes.
+    pub mtu: usize,
     /// How its processor is made.
     pub accel: Accel,
     /// How its process is confined.

@@ -7,11 +7,11 @@ use std::ffi::OsString;
 
 use serde_json::json;
 
-use super::files::{AGENT, MEMORY, NETWORK};
+use super::files::{AGENT, MEMORY};
 use super::layer;
 use super::spec::{Begin, Layer, Spec};
 use crate::machine::arguments::{Args, jail, merged};
-use crate::machine::{Accel, COMMANDS};
+use crate::machine::{Accel, COMMANDS, NETWORK};
 
 /// What the ring of the console keeps. QEMU wants a power of two.
 pub(super) const CONSOLE_BYTES: u32 = 64 << 10;

@@ -2,7 +2,5 @@
 
 /// Socket of the agent, in the machine's folder.
 pub(super) const AGENT: &str = "agent.sock";
-/// Socket of the network card.
-pub(super) const NETWORK: &str = "net.sock";
 /// The memory the machine began with: a link, so that the file lives as long as the machine.
 pub(super) const MEMORY: &str = "memory";

@@ -33,7 +33,7 @@ use uuid::Uuid;
 
 pub use arguments::arguments;
 pub use capture::{Capture, Report, capture};
-use files::{AGENT, MEMORY, NETWORK};
+use files::{AGENT, MEMORY};
 pub use layer::{create as create_layer, create_root, node as layer_node, size as layer_size, sync as sync_layer};
 pub use memory::{copy as copy_memory, empty as empty_memory};
 pub use spec::{Begin, Layer, Spec};
@@ -83,7 +83,7 @@ pub async fn start(spec: &Spec, about_to_run: impl FnOnce() -> Result<()> + Send
 /// Makes the process, and waits until it answers.
 async fn make(spec: &Spec, lock: Lock) -> Result<Qmp> {
     clear(&spec.dir)?;
-    remove(&spec.dir, &[AGENT, NETWORK, MEMORY])?;
+    remove(&spec.dir, &[AGENT, MEMORY])?;
     let memory = spec.dir.join(MEMORY);
     match &spec.begin {
         Begin::Boot { .. } => empty_memory(&memory, spec.memory_mb)?,
@@ -156,11 +156,6 @@ fn remove(dir: &Path, names: &[&str]) -> Result<()> {
 /// Connects to the agent's end of a running machine. One connection at a time.
 pub async fn connect_agent(dir: &Path) -> Result<UnixStream> {
     connect_in(dir, AGENT).await
-}
-
-/// Connects to the network card of a running machine. One connection at a time.
-pub async fn connect_network(dir: &Path) -> Result<UnixStream> {
-    connect_in(dir, NETWORK).await
 }
 
 /// The layer a running machine writes to.

@@ -233,6 +233,9 @@ pub trait Engine: Send + Sync + 'static {
     /// Whether the guest of the present boot said that it finished booting.
     async fn guest_ready(&self, id: MachineId) -> bool;
 
+    /// Whether somebody carries the network of a running machine; if not, [`Engine::set_ports`] has it carried again.
+    async fn has_network(&self, id: MachineId) -> bool;
+
     /// Starts a machine; none if it runs already, with whatever ports an earlier start gave it.
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>>;
 

@@ -13,9 +13,10 @@
 
 mod bases;
 mod findings;
+mod network;
 
 use std::collections::HashSet;
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,14 +24,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::ids::{DiskId, MachineId};
+use berth_domain::vm::ExposedPort;
 use berth_domain::vm::plan::Machine;
-use berth_domain::vm::{ExposedPort, Protocol};
 use berth_qemu::image::Manifest;
-use berth_qemu::machine::{self, Drive, Forward, Observed, Watch};
+use berth_qemu::machine::{self, Drive, Observed, Watch};
 use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
 use berth_qemu::{accel, disk, host, image};
 use tokio::sync::{OnceCell, broadcast};
 
+use self::network::{Networks, SSH};
 use super::integrity::Integrity;
 use super::{
     Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, EngineError, Found, ImageImport, ImageInfo, MachineSpec,
@@ -41,8 +43,6 @@ use crate::lost;
 
 /// Bytes of a GiB.
 const GIB: u64 = 1 << 30;
-/// Port of SSH in the guest, and outside where it may be bound.
-const SSH: u16 = 22;
 /// Port of SSH outside where 22 may not be bound.
 const HIGH_SSH: u16 = 2222;
 /// A disk with fewer bytes left is full, whatever is kept back.
@@ -61,6 +61,7 @@ pub struct QemuEngine {
     ssh_port: u16,
     happenings: broadcast::Sender<MachineId>,
     watched: Arc<Mutex<HashSet<MachineId>>>,
+    networks: Networks,
     probed: OnceCell<accel::Decision>,
     integrity: Integrity,
     /// Whether the disk was full, so that machines may stand still.
@@ -86,7 +87,7 @@ impl From<berth_qemu::Error> for EngineError {
                 Self::Permanent(reason.into())
             }
             E::Missing { .. } | E::Invalid(_) => Self::Permanent(error.to_string()),
-            E::PortTaken(_) | E::Timeout(_) | E::Qemu(_) | E::Io { .. } => Self::Transient(error.to_string()),
+            E::Timeout(_) | E::Qemu(_) | E::Io { .. } => Self::Transient(error.to_string()),
         }
     }
 }
@@ -98,13 +99,15 @@ fn transient(error: impl std::fmt::Display) -> EngineError {
 impl QemuEngine {
     /// The engine over a data folder. What is missing on the host is told by [`Engine::ready`].
     pub fn open(data: &Path, config: &Vm, machines: Machines, acceleration: Acceleration) -> Self {
+        let happenings = broadcast::channel(HAPPENINGS).0;
         Self {
+            networks: Networks::new(data.join("machines"), happenings.clone()),
             data: data.to_path_buf(),
             config: config.clone(),
             machines,
             request: acceleration.request(),
             ssh_port: if host::can_bind_low_ports() { SSH } else { HIGH_SSH },
-            happenings: broadcast::channel(HAPPENINGS).0,
+            happenings,
             watched: Arc::default(),
             probed: OnceCell::new(),
             integrity: Integrity::default(),
@@ -160,7 +163,7 @@ impl QemuEngine {
         decision
     }
 
-    async fn qemu_spec(&self, spec: &MachineSpec, ports: &[ExposedPort]) -> Result<machine::Spec> {
+    async fn qemu_spec(&self, spec: &MachineSpec) -> Result<machine::Spec> {
         let dir = self.machine(spec.id);
         let base = self.base_of(spec.root_disk)?;
         let manifest = Manifest::load(&base)?;
@@ -195,7 +198,7 @@ impl QemuEngine {
             },
             drives: spec.data_disks.iter().map(data).collect(),
             mac: Mac::of(spec.id.0),
-            forwards: forwards(spec, ports),
+            mtu: berth_egress::MTU,
             accel: self.acceleration(probe, &qemu).await.accel,
             jail: self.machines.of_vm(spec.address),
             qemu,
@@ -221,12 +224,17 @@ impl QemuEngine {
 
     /// Starts a machine with those of its ports that nobody else on the host has.
     async fn start_anew(&self, spec: &MachineSpec) -> Result<Started> {
+        // One that an earlier machine left a moment ago may have them still.
+        self.networks.end(spec.id).await?;
         let (open, low_ports) = self.sort_ports(&spec.ports);
-        let (open, taken_ports): (Vec<_>, Vec<_>) = open.into_iter().partition(|port| is_free(spec.address, *port));
-        let machine = self.qemu_spec(spec, &open).await?;
+        let ports: Vec<_> = std::iter::once(spec.ssh()).chain(open).collect();
+        let bound = network::bind(spec, &ports)?;
+        let machine = self.qemu_spec(spec).await?;
         let foreign = !matches!(machine.boot, machine::Boot::Kernel { .. });
         write_seed(spec, &machine.seed, foreign)?;
         machine::start(&machine).await?;
+        self.networks.begin(spec, bound.sockets).await?;
+        let taken_ports = bound.taken;
         Ok(Started { low_ports, taken_ports })
     }
 
@@ -254,28 +262,6 @@ impl QemuEngine {
 
 fn gib(size_gb: i64) -> u64 {
     u64::try_from(size_gb).unwrap_or_default() * GIB
-}
-
-/// Whether nobody on this host has a port of an address.
-fn is_free(address: Ipv4Addr, port: ExposedPort) -> bool {
-    match port.protocol {
-        Protocol::Tcp => TcpListener::bind((address, port.port)).is_ok(),
-        Protocol::Udp => UdpSocket::bind((address, port.port)).is_ok(),
-    }
-}
-
-/// Where a port of a machine's address leads: SSH's to port 22 of the guest, every other to itself.
-fn forward(spec: &MachineSpec, port: ExposedPort) -> Forward {
-    let protocol = match port.protocol {
-        Protocol::Tcp => machine::Protocol::Tcp,
-        Protocol::Udp => machine::Protocol::Udp,
-    };
-    let guest_port = if port == spec.ssh() { SSH } else { port.port };
-    Forward { protocol, address: spec.address, host_port: port.port, guest_port }
-}
-
-fn forwards(spec: &MachineSpec, ports: &[ExposedPort]) -> Vec<Forward> {
-    std::iter::once(spec.ssh()).chain(ports.iter().copied()).map(|port| forward(spec, port)).collect()
 }
 
 fn info(manifest: Manifest) -> ImageInfo {
@@ -371,6 +357,7 @@ impl Engine for QemuEngine {
         }
         if seen != Observed::Absent {
             self.attend(id);
+            self.networks.attend(id);
         }
         Ok(match seen {
             Observed::Absent => Machine::Absent,
@@ -385,6 +372,10 @@ impl Engine for QemuEngine {
 
     async fn guest_ready(&self, id: MachineId) -> bool {
         machine::is_ready(&self.machine(id), id.0)
+    }
+
+    async fn has_network(&self, id: MachineId) -> bool {
+        self.networks.is_carried(id)
     }
 
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {
@@ -407,10 +398,12 @@ impl Engine for QemuEngine {
     }
 
     async fn power_off(&self, id: MachineId) -> Result<()> {
-        Ok(machine::end(&self.machine(id), id.0).await?)
+        machine::end(&self.machine(id), id.0).await?;
+        self.networks.end(id).await
     }
 
     async fn discard(&self, id: MachineId) -> Result<()> {
+        self.networks.end(id).await?;
         match tokio::fs::remove_dir_all(self.machine(id)).await {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
             _ => Ok(()),
@@ -419,14 +412,7 @@ impl Engine for QemuEngine {
 
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
         let (open, low_ports) = self.sort_ports(&spec.ports);
-        let wanted: Vec<_> = std::iter::once(spec.ssh()).chain(open.iter().copied()).collect();
-        let (shut, add) = before.until(&wanted);
-        let forwards = |ports: &[ExposedPort]| ports.iter().map(|port| forward(spec, *port)).collect::<Vec<_>>();
-        let taken = machine::set_forwards(&self.machine(spec.id), &forwards(&add), &forwards(&shut)).await?;
-        if taken.contains(&forward(spec, spec.ssh())) {
-            return Err(transient("the port of SSH is taken on the host"));
-        }
-        let taken_ports = open.into_iter().filter(|port| taken.contains(&forward(spec, *port))).collect();
+        let taken_ports = self.networks.set_ports(spec, &open, &before).await?;
         Ok(Started { low_ports, taken_ports })
     }
 

@@ -152,6 +152,7 @@ impl VmLife {
         let (vm, engine, config) = (&seen.vm, self.vms.engine(), self.vms.config());
         let running = vm.status == Status::Running;
         let machine = engine.observe(vm.machine.id).await?;
+        let is_pending = vm.ports_pending || vm.exposed_ports != vm.applied_ports;
         Ok(Snapshot {
             now: seen.now,
             deadlines: Deadlines {
@@ -174,7 +175,7 @@ impl VmLife {
             pressed_at: vm.pressed_at,
             start_after: vm.start_after,
             guest_ready: vm.guest_ready,
-            ports_changed: running && (vm.ports_pending || vm.exposed_ports != vm.applied_ports),
+            ports_changed: running && (is_pending || !engine.has_network(vm.machine.id).await),
             host_restarted: vm.machine.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
             disks: seen.disks.iter().map(|d| Disk { id: d.id, status: d.status, message: d.message.clone() }).collect(),

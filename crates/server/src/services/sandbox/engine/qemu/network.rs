@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use berth_domain::sandbox::network::Network;
 use berth_egress::{Config, Counters, Egress};
-use berth_qemu::sandbox::connect_network;
+use berth_qemu::machine::connect_network;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;

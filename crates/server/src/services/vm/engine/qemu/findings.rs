@@ -37,8 +37,8 @@ impl QemuEngine {
     async fn findings_of(&self, qemu: &Path) -> Vec<Finding> {
         let finding = |good, what: &str, text: String| Finding { good, what: what.into(), text };
         let version = host::qemu_version(qemu).await.unwrap_or_else(|e| e.to_string());
-        let user = host::has_user_network(qemu).await;
-        let network = if user { "user" } else { "this QEMU was built without the network 'user'" };
+        let stream = host::has_stream_network(qemu).await;
+        let network = if stream { "user" } else { "this QEMU has no network 'stream'; install QEMU 7.2 or later" };
         let decision = self.acceleration(self.any_probe(), qemu).await;
         let acceleration = format!("{:?}: {}", decision.accel, decision.reason).to_lowercase();
         let acceleration = match decision.accel {
@@ -50,7 +50,7 @@ impl QemuEngine {
         };
         vec![
             finding(true, "version", version),
-            finding(user, "network", network.into()),
+            finding(stream, "network", network.into()),
             finding(true, "acceleration", acceleration),
         ]
     }
