@@ -1,8 +1,39 @@
 //! What a sandbox reaches, and what it does not.
 
+use berth_testkit::{Service, eventually};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::harness::{run, service, shell};
+
+/// The process that carries a sandbox's network, if it lives.
+fn carrier(service: &Service, id: &str) -> Option<Pid> {
+    let named =
+        |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"berth-egress\0"));
+    let found: Vec<_> = service.processes(&format!("sandbox/machines/{id}")).into_iter().filter(named).collect();
+    assert!(found.len() < 2, "{found:?}");
+    found.first().and_then(|pid| Pid::from_raw(*pid))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn its_network_outlives_the_service_and_is_carried_again() {
+    let (mut service, caller) = service().await;
+    let id = caller.ready_sandbox().await;
+    let before = eventually("its program", 30, || carrier(&service, &id));
+    service.kill();
+    service.start();
+    let caller = service.admin().await;
+    // Refused is what somebody answers; nobody would not.
+    let ask = json!({"cmd": "curl -sS -m 20 http://192.168.1.1/"});
+    let outcome = run(&caller, &id, ask.clone()).await;
+    assert_eq!((outcome.last.1["code"].clone(), carrier(&service, &id)), (json!(7), Some(before)), "{outcome:?}");
+    kill_process(before, Signal::KILL).expect("a signal");
+    eventually("another program", 30, || carrier(&service, &id).filter(|pid| *pid != before));
+    let outcome = run(&caller, &id, ask).await;
+    assert_eq!(outcome.last.1["code"], json!(7), "{outcome:?}");
+    caller.delete(&format!("/sandboxes/{id}")).await;
+    eventually("the end of its program", 30, || carrier(&service, &id).is_none().then_some(()));
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_host_and_private_networks_are_out_of_reach() {

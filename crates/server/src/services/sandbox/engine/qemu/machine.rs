@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use berth_domain::agent::control::{Boot, Identity, Network};
 use berth_domain::ids::{LayerId, MachineId};
+use berth_egress::program::process;
 use berth_qemu::machine;
 use berth_qemu::sandbox::{self, Begin, Layer};
 use uuid::Uuid;
@@ -89,7 +90,7 @@ impl QemuSandboxes {
         known.guest.clone_from(&spec.guest);
         known.write(dir).map_err(transient)?;
         if let Some(live) = self.live(spec.id) {
-            live.link().set(spec.network.clone());
+            live.link().set(spec.network.clone()).await.map_err(transient)?;
         }
         known.generation = spec.generation;
         self.identify(spec, dir, &mut known).await
@@ -190,6 +191,7 @@ impl QemuSandboxes {
         self.lives.forget(id);
         let dir = self.places.machine(id);
         sandbox::stop(&dir, id.0).await?;
+        process::end(&dir).await.map_err(transient)?;
         // From here on nobody misses it.
         match Incarnation::read(&dir).filter(|known| known.identified) {
             Some(known) => Incarnation { identified: false, ..known }.write(&dir).map_err(transient),

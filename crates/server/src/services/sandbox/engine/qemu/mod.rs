@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network::Network;
-use berth_egress::Egress;
+use berth_egress::program::process::Executable;
 use berth_oci::Registries;
 use berth_qemu::machine::Accel;
 use berth_qemu::seed::Mac;
@@ -109,7 +109,7 @@ impl QemuSandboxes {
             builders: config.sandbox.builders as u64,
             request: config.accel.request(),
             registries: Registries::default().trusting(&config.sandbox.registries, &config.sandbox.plain_registries),
-            lives: Lives::new(clock, Egress::new(network::egress()), broadcast::channel(HAPPENINGS).0),
+            lives: Lives::new(clock, Executable::installed(), broadcast::channel(HAPPENINGS).0),
             most_warm: config.sandbox.spares.unwrap_or_else(|| warm::fitting(host::memory_mb())),
             making_blank: tokio::sync::Mutex::default(),
             starting: Turns::new(usize::try_from(host::cores()).unwrap_or(1).max(1), STARTS_PER_CORE),
@@ -276,8 +276,7 @@ impl SandboxEngine for QemuSandboxes {
             return Ok(());
         };
         Incarnation { network: network.clone(), ..known }.write(&dir).map_err(transient)?;
-        live.link().set(network.clone());
-        Ok(())
+        live.link().set(network.clone()).await.map_err(transient)
     }
 
     async fn upload(&self, id: UploadId) -> Result<PathBuf> {
@@ -323,7 +322,7 @@ impl SandboxEngine for QemuSandboxes {
     async fn sample(&self, id: MachineId) -> Option<Sample> {
         let live = self.live(id)?;
         let metrics = self.stalled.unless(live.metrics().await)?;
-        let (rx_bytes, tx_bytes) = live.link().bytes();
+        let (rx_bytes, tx_bytes) = live.link().bytes().await;
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         Some(Sample {
             cpu_seconds: metrics.cpu_seconds,
