@@ -64,7 +64,8 @@ pub struct Limits {
     /// TCP connections that came in over one forward and that the guest has not accepted yet. Further ones wait in the
     /// queue of the forward's socket.
     pub forward_half_open: usize,
-    /// Bytes that buffers of TCP connections take. Once half of them are taken, further connections have small ones.
+    /// Bytes that buffers of TCP connections take. Once a quarter of them is taken, further connections have smaller ones,
+    /// and once half of them are, small ones.
     pub buffers: usize,
     /// Bytes of datagrams that wait for the outside; more are dropped.
     pub datagrams: usize,
@@ -92,7 +93,7 @@ impl Default for Limits {
             tcp_flows: 1024,
             half_open: 64,
             forward_half_open: 16,
-            // 128 connections with large buffers, and 1,024 with small ones.
+            // 32 connections with large buffers, 64 with smaller ones, and 1,024 with small ones.
             buffers: 80 << 20,
             datagrams: 4 << 20,
             udp_flows: 256,

@@ -9,10 +9,14 @@ use crate::packet::Key;
 use crate::pool::{Claim, Pool};
 use crate::queue::Queue;
 
-/// The window of a flow, which is also the size of its buffer for each direction, in bytes.
-const LARGE: usize = 64 * 1024;
-/// That of a flow of a machine that has many.
+/// The window of a flow, which is also the size of its buffer for each direction, in bytes. A large one holds two of the
+/// largest segments, so that one is on its way while the other is worked on: half the CPU for a byte that a window of one
+/// takes.
+const LARGE: usize = 128 * 1024;
+/// That of a flow of a machine that has some, and of one that has many.
+const MEDIUM: usize = 64 * 1024;
 const SMALL: usize = 8 * 1024;
+
 /// The guest's end of a flow.
 pub(crate) struct Flow {
     pub(super) key: Key,
@@ -29,10 +33,11 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Room for one more flow, a large one as long as half of the bytes are left.
+    /// Room for one more flow: a large one of the first quarter of the bytes, a medium one of the second.
     pub(crate) fn take(buffers: &Arc<Pool>) -> Option<Self> {
         let claim = |window: usize, left| Some(Self { window, _bytes: buffers.claim(cost(window), left)? });
-        claim(LARGE, buffers.most() / 2).or_else(|| claim(SMALL, 0))
+        let half = buffers.most() / 2;
+        claim(LARGE, half + half / 2).or_else(|| claim(MEDIUM, half)).or_else(|| claim(SMALL, 0))
     }
 }
 
@@ -89,5 +94,21 @@ impl Flow {
     /// Ends the flow with a reset on both sides.
     pub(crate) fn revoke(&self) {
         self.inbox.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_flows_there_are_the_smaller_they_are() {
+        let buffers = Pool::new(crate::Limits::default().buffers);
+        let rooms: Vec<_> = std::iter::from_fn(|| Room::take(&buffers)).collect();
+        let of = |window| rooms.iter().filter(|room| room.window == window).count();
+        assert_eq!((of(LARGE), of(MEDIUM), of(SMALL)), (32, 64, 1024));
+        assert!(rooms.is_sorted_by_key(|room| std::cmp::Reverse(room.window)));
+        drop(rooms);
+        assert_eq!(Room::take(&buffers).unwrap().window, LARGE);
     }
 }
