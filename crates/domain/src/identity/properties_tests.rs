@@ -130,7 +130,8 @@ proptest! {
     #[test]
     fn a_body_is_an_object(body in value().prop_filter("no object", |value| !value.is_object())) {
         for read in readers() {
-            prop_assert_eq!(read(&body).map(|error| error.details[0].field.clone()).as_deref(), Some("body"));
+            let field = read(&body).map(|error| error.details[0].field.clone());
+            prop_assert_eq!(field.as_deref(), Some("body"));
         }
     }
 }

@@ -31,9 +31,13 @@ fn main() -> io::Result<()> {
     let plan = fs::read_to_string("plan").unwrap_or_default();
     let commands = UnixListener::bind("qmp.sock")?;
     let (early, late): (Vec<_>, Vec<_>) = plan.lines().partition(|line| line.starts_with("early "));
-    early.iter().for_each(|line| report(line, line.trim_start_matches("early ")));
+    for line in early {
+        report(line, line.trim_start_matches("early "));
+    }
     confine(&arguments)?;
-    late.iter().for_each(|line| report(line, line));
+    for line in late {
+        report(line, line);
+    }
     println!("played");
     for stream in commands.incoming().flatten() {
         std::thread::spawn(move || answer(&stream));
@@ -80,7 +84,7 @@ fn report(line: &str, what: &str) {
 
 fn attempt(line: &str) -> io::Result<String> {
     let (verb, what) = line.split_once(' ').unwrap_or((line, ""));
-    let done = |_: ()| "done".to_owned();
+    let done = |()| "done".to_owned();
     match verb {
         "read" => fs::read(what).map(|bytes| format!("{} bytes", bytes.len())),
         "write" => File::options().read(true).write(true).open(what).map(|_| "opened".into()),
@@ -138,7 +142,9 @@ fn threads() -> usize {
     }
     drop(hold);
     let count = all.len();
-    all.into_iter().for_each(|thread| drop(thread.join()));
+    for thread in all {
+        drop(thread.join());
+    }
     count
 }
 

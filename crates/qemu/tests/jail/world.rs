@@ -70,7 +70,7 @@ impl World {
             seed: self.dir.join("seed.iso"),
             drives: Vec::new(),
             mac: MAC,
-            forwards: Vec::new(),
+            mtu: 1500,
             accel: Accel::Tcg,
             jail: Self::jail(),
             qemu: env!("CARGO_BIN_EXE_berth-hostile").into(),
