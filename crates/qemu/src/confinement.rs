@@ -12,6 +12,8 @@ use crate::launch::{Order, Part, launch};
 use crate::machine::Lock;
 use crate::{Error, Result, groups, host};
 
+/// A file to try with.
+const LENT: &str = "lent";
 /// A program that every host has and that does nothing.
 const NOTHING: &str = "true";
 
@@ -19,6 +21,7 @@ const NOTHING: &str = "true";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Confinement {
     parts: Vec<Part>,
+    lends: bool,
     missing: Vec<String>,
 }
 
@@ -32,6 +35,11 @@ impl Confinement {
     /// What a machine's process has to itself.
     pub fn parts(&self) -> &[Part] {
         &self.parts
+    }
+
+    /// Whether a file can be lent to it that it would else write to.
+    pub(crate) fn lends(&self) -> bool {
+        self.lends
     }
 
     /// What it does not have: a sentence for each, for an operator.
@@ -50,17 +58,18 @@ async fn find(dir: &Path) -> Confinement {
     // Without root, everything else is had within a namespace of users.
     let first: &[Part] = if rustix::process::geteuid().is_root() { &[] } else { &[Part::Users] };
     let all = [first, &Part::ALL].concat();
-    if has(dir, &all).await.is_ok() {
+    if has(dir, &all, false).await.is_ok() {
         found.parts = all;
     } else {
         for part in &all {
             let alone = if first.contains(part) { vec![*part] } else { [first, &[*part]].concat() };
-            match has(dir, &alone).await {
+            match has(dir, &alone, false).await {
                 Ok(()) => found.parts.push(*part),
                 Err(error) => found.missing.push(format!("{}: {error}", name(*part))),
             }
         }
     }
+    found.lends = has(dir, &found.parts, true).await.is_ok();
     if let Err(reason) = groups::possible() {
         found.missing.push(format!("limits of memory, threads and processors: {reason}"));
     }
@@ -78,20 +87,24 @@ const fn name(part: Part) -> &'static str {
     }
 }
 
-/// Starts a program that does nothing, confined to some parts.
-async fn has(dir: &Path, parts: &[Part]) -> Result<()> {
+/// Starts a program that does nothing, confined to some parts, with a file lent to it or without.
+async fn has(dir: &Path, parts: &[Part], lent: bool) -> Result<()> {
     let dir = dir.join(format!(".probe-{}", Uuid::now_v7()));
     let failed = |what: &'static str| move |e| Error::io(what, e);
     std::fs::create_dir_all(&dir).map_err(failed("cannot make a folder to try in"))?;
-    let tried = attempt(&dir, parts).await;
+    let tried = attempt(&dir, parts, lent).await;
     // What stays is an empty folder, and told where folders are looked through.
     let _ = std::fs::remove_dir_all(&dir);
     tried
 }
 
-async fn attempt(dir: &Path, parts: &[Part]) -> Result<()> {
+async fn attempt(dir: &Path, parts: &[Part], lent: bool) -> Result<()> {
     let program = host::find(NOTHING).ok_or_else(|| Error::Invalid("there is no program to try with".into()))?;
     let lock = Lock::take(dir).await?.ok_or_else(|| Error::Invalid("the folder to try in is gone".into()))?;
-    let order = Order { program, dir: dir.to_path_buf(), parts: parts.to_vec(), ..Order::default() };
+    let lend = lent.then(|| LENT.into());
+    if lent {
+        std::fs::write(dir.join(LENT), "").map_err(|e| Error::io("cannot make a file to try with", e))?;
+    }
+    let order = Order { program, lend, dir: dir.to_path_buf(), parts: parts.to_vec(), ..Order::default() };
     launch(&order, lock.share()?, &dir.join("log")).await
 }

@@ -2,13 +2,14 @@
 
 use std::fmt::Display;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use rustix::io::Errno;
 
+use super::lend::{self, Lender};
 use super::order::{Order, Part};
 use super::{namespaces, rights, tree};
 use crate::note::Note;
@@ -72,9 +73,12 @@ fn launch(order: Order) -> Step {
     command.args(&order.arguments).current_dir(&order.dir).stdin(Stdio::null()).stdout(log);
     // Its threads allocate little, and glibc would give each of them a heap of its own.
     command.env_clear().env("MALLOC_ARENA_MAX", "1");
-    before_exec(&mut command, order.clone());
+    let lender = order.lend.as_deref().map(|name| Lender::new(&order.dir, name));
+    let lender = said("cannot lend a file", lender.transpose())?;
+    let asked = said("cannot lend a file", lender.as_ref().map(Lender::end).transpose())?;
+    before_exec(&mut command, order.clone(), asked);
     match command.spawn() {
-        Ok(_) => Ok(()),
+        Ok(_) => said("cannot lend a file", lender.map_or(Ok(()), Lender::serve)),
         Err(error) if error.raw_os_error() == Some(SAID.raw_os_error()) => Err(String::new()),
         Err(error) => Err(format!("cannot start {}: {error}", order.program.display())),
     }
@@ -82,9 +86,9 @@ fn launch(order: Order) -> Step {
 
 /// Has the process take its last steps before it becomes the program.
 #[expect(unsafe_code, reason = "the standard library has no other way to act between fork and exec")]
-fn before_exec(command: &mut Command, order: Order) {
+fn before_exec(command: &mut Command, order: Order, asked: Option<OwnedFd>) {
     let steps = move || {
-        become_machine(&order).map_err(|line| {
+        become_machine(&order, asked.as_ref()).map_err(|line| {
             say(&line);
             SAID.into()
         })
@@ -94,12 +98,13 @@ fn before_exec(command: &mut Command, order: Order) {
     unsafe { command.pre_exec(steps) };
 }
 
-fn become_machine(order: &Order) -> Step {
+fn become_machine(order: &Order, asked: Option<&OwnedFd>) -> Step {
     said("cannot note the process", Note::of_self().and_then(|note| note.write(&order.dir)))?;
     if order.parts.contains(&Part::Files) {
         tree::enter(order)?;
     }
-    said("cannot give up rights", rights::reduce(order))
+    said("cannot give up rights", rights::reduce(order))?;
+    said("cannot have a file lent", asked.map_or(Ok(()), lend::have_asked))
 }
 
 /// Moves this process into a control group; what it starts is there from its first instruction.

@@ -14,6 +14,7 @@
 //! or ends that machine, whatever becomes of the service, and when it ended there is a note or no machine.
 
 mod launcher;
+mod lend;
 mod namespaces;
 mod order;
 mod rights;

@@ -28,6 +28,8 @@ pub(crate) struct Needs<'a> {
     pub(crate) read: Vec<PathBuf>,
     /// Disks that it writes to.
     pub(crate) write: Vec<PathBuf>,
+    /// A file of its folder that it opens to write to, and is to have for reading alone.
+    pub(crate) lend: Option<PathBuf>,
     /// What it may use.
     pub(crate) limits: Limits,
     /// The size of its largest disk, in bytes.
@@ -50,6 +52,13 @@ pub(crate) async fn order(id: Uuid, jail: Jail, needs: Needs<'_>) -> Result<Orde
     if jail.required && joined.is_empty() {
         return Err(Error::Unconfined("its control groups could not be made".into()));
     }
+    if jail.required && needs.lend.is_some() && !found.lends() {
+        let text = "a memory that it cannot write to: that takes QEMU 8.2, or Linux 5.14 and its seccomp";
+        return Err(Error::Unconfined(text.into()));
+    }
+    let lend = needs.lend.filter(|_| found.lends());
+    let mut read = needs.read;
+    read.extend(lend.as_ref().map(|name| needs.dir.join(name)));
     let wanted = |part: &&Part| !(needs.host_network && **part == Part::Network);
     Ok(Order {
         program: needs.program.to_path_buf(),
@@ -57,8 +66,9 @@ pub(crate) async fn order(id: Uuid, jail: Jail, needs: Needs<'_>) -> Result<Orde
         dir: needs.dir.to_path_buf(),
         groups: joined,
         parts: found.parts().iter().filter(wanted).copied().collect(),
-        read: needs.read,
+        read,
         write: needs.write,
+        lend,
         low_ports: needs.host_network,
         file_bytes: Some(needs.disk_bytes.saturating_mul(LARGER).saturating_add(LEAST)),
     })

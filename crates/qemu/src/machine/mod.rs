@@ -106,8 +106,12 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     let beside = BESIDE_MB + if spec.accel == Accel::Tcg { TRANSLATED_MB } else { 0 };
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
-    jail::order(spec.id, spec.jail, Needs { program, arguments, dir, read, write, limits, disk_bytes, host_network })
-        .await
+    jail::order(
+        spec.id,
+        spec.jail,
+        Needs { program, arguments, dir, read, write, lend: None, limits, disk_bytes, host_network },
+    )
+    .await
 }
 
 /// The size of a disk that is as it was made, in bytes.

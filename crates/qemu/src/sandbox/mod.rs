@@ -109,9 +109,12 @@ async fn order_of(spec: &Spec) -> Result<Order> {
         disk_bytes = disk_bytes.max(qcow2::check(&layer.path, below)?);
         if index == 0 { &mut write } else { &mut read }.push(layer.path.clone());
     }
+    // A memory that it begins with is others', too.
+    let is_shared = matches!(spec.begin, Begin::Load { .. });
+    let lend = (is_shared && !spec.reads_memory).then(|| MEMORY.into());
     let (program, arguments, dir) = (spec.qemu.as_path(), arguments(spec), spec.dir.as_path());
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + BESIDE_MB, vcpus: spec.vcpus };
-    let needs = Needs { program, arguments, dir, read, write, limits, disk_bytes, host_network: false };
+    let needs = Needs { program, arguments, dir, read, write, lend, limits, disk_bytes, host_network: false };
     jail::order(spec.id, spec.jail, needs).await
 }
 

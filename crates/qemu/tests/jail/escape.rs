@@ -7,6 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Command, Stdio};
 
 use berth_qemu::launch::Part;
+use berth_qemu::sandbox;
 
 use crate::world::World;
 
@@ -56,6 +57,26 @@ async fn the_memory_that_machines_share_cannot_be_written_to() {
         return;
     }
     world.in_vain(&["early write memory", "early remove memory", "write memory"]).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_memory_that_qemu_opens_to_write_to_is_lent_to_be_read() {
+    let world = World::new();
+    if !world.has(Part::Files).await {
+        return;
+    }
+    world.plan(&["early alter memory", "alter memory"]);
+    sandbox::start(&world.loaded(), || Ok(())).await.unwrap_or_else(|error| panic!("{error}\n{}", world.log()));
+    let log = world.log();
+    let mut said = log.lines();
+    assert_eq!(said.next(), Some("opened memory"), "{log}");
+    assert!(
+        said.next().is_some_and(|line| line.starts_with("refused early alter memory: Bad file descriptor")),
+        "{log}"
+    );
+    assert!(said.next().is_some_and(|line| line.starts_with("refused alter memory")), "{log}");
+    assert_eq!(std::fs::read_to_string(world.root.path().join("template")).expect("a memory"), "a memory");
     world.end().await;
 }
 

@@ -88,6 +88,7 @@ fn attempt(line: &str) -> io::Result<String> {
     match verb {
         "read" => fs::read(what).map(|bytes| format!("{} bytes", bytes.len())),
         "write" => File::options().read(true).write(true).open(what).map(|_| "opened".into()),
+        "alter" => alter(what),
         "make" => File::create(what).map(|_| "made".into()),
         "remove" => fs::remove_file(what).map(done),
         "link" => std::os::unix::fs::symlink("/etc/passwd", what).map(done),
@@ -110,6 +111,13 @@ fn parsed<T: std::str::FromStr>(text: &str) -> io::Result<T> {
 
 fn pid(text: &str) -> io::Result<Pid> {
     Pid::from_raw(number(text)?).ok_or_else(|| io::Error::other("no process"))
+}
+
+/// Writes to a file that it opens as QEMU opens a memory.
+fn alter(what: &str) -> io::Result<String> {
+    let mut file = File::options().read(true).write(true).open(what)?;
+    println!("opened {what}");
+    file.write_all(b"taken over").map(|()| "written".into())
 }
 
 const fn what_is_mounted(_: &str) -> &'static str {

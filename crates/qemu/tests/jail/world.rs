@@ -52,7 +52,7 @@ impl World {
     }
 
     /// What the hostile QEMU is to try, a line each.
-    fn plan(&self, lines: &[&str]) {
+    pub fn plan(&self, lines: &[&str]) {
         std::fs::write(self.dir.join("plan"), lines.join("\n")).expect("a plan");
     }
 
@@ -94,6 +94,14 @@ impl World {
             reads_memory: true,
             qemu: env!("CARGO_BIN_EXE_berth-hostile").into(),
         }
+    }
+
+    /// A sandbox's machine that begins with a memory, and whose QEMU opens that to write to it.
+    pub fn loaded(&self) -> sandbox::Spec {
+        let [memory, state] = ["template", "state"].map(|name| self.root.path().join(name));
+        std::fs::write(&memory, "a memory").expect("a memory");
+        std::fs::write(&state, "a state").expect("a state");
+        sandbox::Spec { begin: Begin::Load { memory, state }, reads_memory: false, ..self.sandbox() }
     }
 
     fn jail() -> Jail {

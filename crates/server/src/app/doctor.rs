@@ -1,7 +1,7 @@
 //! `berth doctor`: what this machine can do, what is missing, and what to type.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use berth_qemu::{confinement, host};
 
@@ -34,6 +34,7 @@ pub async fn doctor(config: &Config) -> Report {
     let mut lines = engine.findings().await;
     lines.extend(QemuSandboxes::open(config, Clock::default()).findings());
     lines.extend(confined(config).await);
+    lines.extend(shared(Path::new("/sys")));
     lines.extend(["espeak-ng", "ffmpeg"].map(|name| speaks(name, host::find(name))));
     lines.push(data_dir(config));
     lines.push(Finding { good: true, what: "sign-up".into(), text: config.sign_up().describe().into() });
@@ -62,6 +63,24 @@ async fn confined(config: &Config) -> Vec<Finding> {
     std::iter::once(whole).chain(missing).collect()
 }
 
+/// What machines share of a processor and of memory by the host's settings, by which secrets can be timed. It is the
+/// operator's to weigh: a machine runs either way.
+fn shared(kernel: &Path) -> Vec<Finding> {
+    let settings = [
+        (
+            "devices/system/cpu/smt/active",
+            "threads of one core run different machines; to have them do not, switch SMT off",
+        ),
+        (
+            "kernel/mm/ksm/run",
+            "equal pages of machines are merged (KSM); type: echo 2 | sudo tee /sys/kernel/mm/ksm/run",
+        ),
+    ];
+    let is_on = |file: &str| std::fs::read_to_string(kernel.join(file)).is_ok_and(|text| text.trim() == "1");
+    let found = settings.into_iter().filter(|(file, _)| is_on(file));
+    found.map(|(_, text)| Finding { good: true, what: "shared".into(), text: text.into() }).collect()
+}
+
 /// A program that speech needs. Machines run without it.
 fn speaks(name: &str, path: Option<PathBuf>) -> Finding {
     let missing = || "none, so that nothing can be spoken here; type: sudo apt install espeak-ng ffmpeg".to_owned();
@@ -82,6 +101,19 @@ fn data_dir(config: &Config) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_machines_share_is_told() {
+        let kernel = tempfile::tempdir().expect("a folder");
+        assert!(shared(kernel.path()).is_empty());
+        for (file, value) in [("devices/system/cpu/smt/active", "1\n"), ("kernel/mm/ksm/run", "0\n")] {
+            let path = kernel.path().join(file);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+            std::fs::write(path, value).expect("a file");
+        }
+        let found = shared(kernel.path());
+        assert!(found.len() == 1 && found[0].good && found[0].text.contains("SMT"));
+    }
 
     #[test]
     fn a_machine_that_cannot_speak_is_fit() {
