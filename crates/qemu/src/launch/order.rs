@@ -24,8 +24,6 @@ pub struct Order {
     pub write: Vec<PathBuf>,
     /// The name of a file of its folder that it opens for reading and writing, and gets for reading alone.
     pub lend: Option<PathBuf>,
-    /// Whether its user may bind ports below 1024, until it becomes another one.
-    pub low_ports: bool,
     /// Most bytes of a file that it writes.
     pub file_bytes: Option<u64>,
 }

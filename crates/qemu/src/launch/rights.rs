@@ -29,8 +29,7 @@ pub(super) fn reduce(order: &Order) -> io::Result<()> {
     if geteuid().is_root() {
         for number in 0..u64::BITS {
             let right = CapabilitySet::from_bits_retain(1 << number);
-            let low_ports = order.low_ports && right == CapabilitySet::NET_BIND_SERVICE;
-            if low_ports || STARTING.contains(&right) {
+            if STARTING.contains(&right) {
                 continue;
             }
             match remove_capability_from_bounding_set(right) {

@@ -56,16 +56,8 @@ pub fn arguments(spec: &Spec) -> Vec<OsString> {
     let card = format!("virtio-net-pci,netdev=n0,mac={},host_mtu={},romfile=", spec.mac, spec.mtu);
     args.pair("-device", card);
     args.flags("-device virtio-rng-pci");
-    // A root folder of its own and another user go with a network of its own: QEMU binds ports and looks at the host's
-    // resolver while the machine runs, as long as it serves the card itself.
-    let user = spec.jail.user.filter(|_| !uses_host_network(&args.0));
-    jail(&mut args, user);
+    jail(&mut args, spec.jail.user);
     args.0
-}
-
-/// Whether QEMU serves the machine's card itself, over the network of the host.
-pub(super) fn uses_host_network(arguments: &[OsString]) -> bool {
-    arguments.windows(2).any(|pair| pair[0] == "-netdev" && pair[1].to_string_lossy().starts_with("user,"))
 }
 
 /// QEMU opens what it needs, then gives up its user and its root folder. It has to be let do so by its filter;

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::spec::Jail;
 use crate::groups::Limits;
-use crate::launch::{Order, Part};
+use crate::launch::Order;
 use crate::{Error, Result, confinement, groups};
 
 /// How much larger than its disk a file of a machine may become: what QEMU notes about it, and what an unclean end
@@ -34,8 +34,6 @@ pub(crate) struct Needs<'a> {
     pub(crate) limits: Limits,
     /// The size of its largest disk, in bytes.
     pub(crate) disk_bytes: u64,
-    /// Whether QEMU serves the machine's card itself, over the host's network.
-    pub(crate) host_network: bool,
 }
 
 /// What its launcher is told. Nothing of an earlier machine is left in its groups afterwards.
@@ -59,17 +57,15 @@ pub(crate) async fn order(id: Uuid, jail: Jail, needs: Needs<'_>) -> Result<Orde
     let lend = needs.lend.filter(|_| found.lends());
     let mut read = needs.read;
     read.extend(lend.as_ref().map(|name| needs.dir.join(name)));
-    let wanted = |part: &&Part| !(needs.host_network && **part == Part::Network);
     Ok(Order {
         program: needs.program.to_path_buf(),
         arguments: needs.arguments,
         dir: needs.dir.to_path_buf(),
         groups: joined,
-        parts: found.parts().iter().filter(wanted).copied().collect(),
+        parts: found.parts().to_vec(),
         read,
         write: needs.write,
         lend,
-        low_ports: needs.host_network,
         file_bytes: Some(needs.disk_bytes.saturating_mul(LARGER).saturating_add(LEAST)),
     })
 }

@@ -47,8 +47,6 @@ use crate::{Error, Result, groups, qcow2};
 const BESIDE_MB: u64 = 512;
 /// What an emulated processor's code is translated to, in MiB.
 const TRANSLATED_MB: u64 = 256;
-/// Where QEMU looks for the servers that it asks for names, as long as it serves the machine's card itself.
-const RESOLVER: &str = "/etc/resolv.conf";
 /// How long QEMU may take from its start to its first answer.
 const START: Duration = Duration::from_secs(20);
 /// How long a process may take to end after it was told to.
@@ -91,12 +89,10 @@ pub async fn start(spec: &Spec) -> Result<()> {
 /// What a machine's launcher is told.
 async fn order_of(spec: &Spec) -> Result<Order> {
     let arguments = arguments(spec);
-    let host_network = arguments::uses_host_network(&arguments);
     let mut read = vec![spec.seed.clone()];
     if let Boot::Kernel { kernel, initrd, .. } = &spec.boot {
         read.extend([kernel.clone(), initrd.clone()]);
     }
-    read.extend(host_network.then(|| RESOLVER.into()).filter(|path: &std::path::PathBuf| path.exists()));
     let (mut write, mut disk_bytes) = (Vec::new(), 0);
     for drive in std::iter::once(&spec.root).chain(&spec.drives) {
         disk_bytes = disk_bytes.max(checked(drive)?);
@@ -106,12 +102,8 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     let beside = BESIDE_MB + if spec.accel == Accel::Tcg { TRANSLATED_MB } else { 0 };
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
-    jail::order(
-        spec.id,
-        spec.jail,
-        Needs { program, arguments, dir, read, write, lend: None, limits, disk_bytes, host_network },
-    )
-    .await
+    jail::order(spec.id, spec.jail, Needs { program, arguments, dir, read, write, lend: None, limits, disk_bytes })
+        .await
 }
 
 /// The size of a disk that is as it was made, in bytes.

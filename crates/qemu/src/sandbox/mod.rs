@@ -114,7 +114,7 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     let lend = (is_shared && !spec.reads_memory).then(|| MEMORY.into());
     let (program, arguments, dir) = (spec.qemu.as_path(), arguments(spec), spec.dir.as_path());
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + BESIDE_MB, vcpus: spec.vcpus };
-    let needs = Needs { program, arguments, dir, read, write, lend, limits, disk_bytes, host_network: false };
+    let needs = Needs { program, arguments, dir, read, write, lend, limits, disk_bytes };
     jail::order(spec.id, spec.jail, needs).await
 }
 
