@@ -5,12 +5,13 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    OWN, act, content, delete, fork, gone, nothing_left, put, service, service_without_spares, shell, snapshot, there,
+    OWN, act, content, delete, fork, gone, nothing_left, put, service, service_without_warm_machines, shell, snapshot,
+    there,
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_is_restored_forked_and_made_into_others() {
-    let (service, caller) = service_without_spares().await;
+    let (service, caller) = service_without_warm_machines().await;
     let id = caller.ready_sandbox().await;
     put(&caller, &id, "work.txt", b"good".to_vec()).await;
     let kept = snapshot(&caller, &id, json!({"name": "good"})).await;
@@ -94,7 +95,7 @@ const FORKS: usize = 20;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_of_many_forks_is_another() {
-    let (service, caller) = service_without_spares().await;
+    let (service, caller) = service_without_warm_machines().await;
     let id = caller.ready_sandbox().await;
     put(&caller, &id, "state.txt", b"live".to_vec()).await;
     let started = caller.post(&format!("/sandbox/{id}/processes"), json!({"argv": ["sleep", "100000"]})).await;

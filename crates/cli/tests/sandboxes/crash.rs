@@ -9,8 +9,8 @@ use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    act, base_ready, content, decided, delete, fork, gone, nothing_left, put, run, service_without_spares, shell,
-    snapshot, template_ready, tree,
+    act, base_ready, content, decided, delete, fork, gone, nothing_left, put, run, service_without_warm_machines,
+    shell, snapshot, template_ready, tree,
 };
 use crate::{BERTH, points};
 
@@ -27,7 +27,7 @@ pub struct World {
 
 impl World {
     pub async fn new() -> Self {
-        let (service, caller) = service_without_spares().await;
+        let (service, caller) = service_without_warm_machines().await;
         let (id, pid, tree) = Self::of(&caller).await;
         Self { service, caller, id, pid, tree, until_then: Default::default() }
     }

@@ -7,7 +7,7 @@ use berth_testkit::{Caller, Service};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    act, delete, fork, gone, hash_of, nothing_left, put, run, service_without_spares, snapshot, tree,
+    act, delete, fork, gone, hash_of, nothing_left, put, run, service_without_warm_machines, snapshot, tree,
 };
 
 /// Operations of a usual run; `BERTH_TEST_OPERATIONS` asks for others.
@@ -225,7 +225,7 @@ async fn files_are_what_they_should_be_over_random_operations() {
     let seed = number("BERTH_TEST_SEED").unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0);
     let operations = number("BERTH_TEST_OPERATIONS").unwrap_or(OPERATIONS);
     println!("BERTH_TEST_SEED={seed} BERTH_TEST_OPERATIONS={operations}");
-    let (service, caller) = service_without_spares().await;
+    let (service, caller) = service_without_warm_machines().await;
     let mut walk = Walk { service, caller, seed, sandboxes: Vec::new(), snapshots: Vec::new() };
     for number in 0..operations {
         let began = Instant::now();

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{put, service_without_spares, shell};
+use crate::harness::{put, service_without_warm_machines, shell};
 
 /// Rounds of each operation.
 const ROUNDS: usize = 200;
@@ -17,7 +17,7 @@ while True:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_race_leads_out_of_the_workspace() {
-    let (_service, caller) = service_without_spares().await;
+    let (_service, caller) = service_without_warm_machines().await;
     let id = caller.ready_sandbox().await;
     // Whoever got out could read and write there.
     let outside = "for d in /etc /root; do mkdir -m 777 $d/out; echo outside >$d/out/canary; done; \

@@ -17,7 +17,7 @@ pub async fn service() -> (Service, Caller) {
 }
 
 /// The same where every file on the host is a sandbox's or a template's, to be counted.
-pub async fn service_without_spares() -> (Service, Caller) {
+pub async fn service_without_warm_machines() -> (Service, Caller) {
     service_with("[sandbox]\nspares = 0\n").await
 }
 

@@ -3,11 +3,13 @@
 use berth_testkit::eventually;
 use serde_json::json;
 
-use crate::harness::{act, content, delete, nothing_left, put, run, service, service_without_spares, shell, there};
+use crate::harness::{
+    act, content, delete, nothing_left, put, run, service, service_without_warm_machines, shell, there,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_lives_pauses_and_goes() {
-    let (service, caller) = service_without_spares().await;
+    let (service, caller) = service_without_warm_machines().await;
     let body = json!({"name": "box", "env": {"GREETING": "hello"}, "metadata": {"team": "blue"}});
     let id = caller.create_sandbox(body).await;
     let ready = caller.sandbox_reaches(&id, "Ready").await;

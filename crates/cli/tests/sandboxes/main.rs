@@ -16,8 +16,8 @@ mod inside;
 mod life;
 mod network;
 mod points;
-mod spares;
 mod templates;
+mod warm;
 
 /// The program under test.
 const BERTH: &str = env!("CARGO_BIN_EXE_berth");

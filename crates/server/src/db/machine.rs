@@ -1,18 +1,19 @@
 //! Machines: one row for each, whoever owns it, and the ledger of a host's memory and processors.
 //!
-//! A machine that began with a template's memory before anybody asked is nobody's yet: its owner is that memory. Whoever
-//! creates a sandbox with it changes its owner in the transaction that writes the sandbox. It is in the ledger like every
-//! other one, and gives way to whoever needs what it holds ([`give_way`]).
-//!
 //! A VM owns a machine for as long as it is there, a sandbox does, and a template owns those that build or boot it. The
 //! store of each owner writes the machine's row in the transaction that writes the owner's, so that a sum over the rows of
 //! a host is what is promised of it at that moment, to all kinds together. A machine's id is what its folder and its
 //! process are called: the row is there before them, and goes, or is marked, after them.
 //!
+//! A machine that began with a template's memory before anybody asked is nobody's yet: its owner is that memory. Whoever
+//! creates a sandbox with it changes its owner in the transaction that writes the sandbox. It is in the ledger like every
+//! other one, and gives way to whoever needs what it holds ([`give_way`]).
+//!
 //! Intended and observed stand apart. What is to be: the owner, the host, the size, whether it is reserved, slot, address,
 //! port and generation, all of them written before the host is asked for anything. What was seen: `host_boot`, the boot of
-//! the host that the machine was started in; whether it runs is no column, since only the host knows. What an owner wants
-//! of its machine, and how far that is, stands on the owner's row, which a person reads.
+//! the host that the machine was started in, and `ready`, that one which nobody owns did what it was started for; whether
+//! it runs is no column, since only the host knows. What an owner wants of its machine, and how far that is, stands on the
+//! owner's row, which a person reads.
 
 use std::net::Ipv4Addr;
 

@@ -71,7 +71,7 @@ pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken) {
     }
 }
 
-/// Returns once a template changed, or machines gave way. Other signals come with every step of every sandbox.
+/// Returns once a template changed, or machines gave way or were adopted. Other signals come with every step of every sandbox.
 async fn changed(signals: &mut Receiver<Signal>) {
     loop {
         match signals.recv().await {

@@ -228,7 +228,11 @@ impl SandboxRow {
 pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow, adopted: Option<&Machine>) -> Result<(), DbError> {
     record::insert(TABLE, columns(sandbox)).execute(&mut *tx).await?;
     match adopted {
-        Some(before) => machine::update(tx, before, &sandbox.machine).await?,
+        Some(before) => {
+            machine::update(tx, before, &sandbox.machine).await?;
+            // Another one is wanted now, and not before this is seen.
+            tx.signal(Signal::Work(machine::TABLE));
+        }
         None => machine::insert(tx, &sandbox.machine).await?,
     }
     tx.signal(Signal::Work(TABLE));

@@ -27,8 +27,8 @@ fn machines_of(service: &Service, sandboxes: &[String]) -> Vec<String> {
 fn set_aside(service: &Service, sandboxes: &[String]) -> HashSet<String> {
     eventually("machines set aside", 300, || {
         let owned = machines_of(service, sandboxes);
-        let spares = service.files("sandbox/machines").into_iter().filter(|name| !owned.contains(name));
-        Some(spares.collect::<HashSet<_>>()).filter(|spares| spares.len() == 2)
+        let warm = service.files("sandbox/machines").into_iter().filter(|name| !owned.contains(name));
+        Some(warm.collect::<HashSet<_>>()).filter(|warm| warm.len() == 2)
     })
 }
 
@@ -61,7 +61,7 @@ async fn whoever_gets_one_notices_nothing() {
     let (mut service, caller) = service_with("[sandbox]\nspares = 2\n").await;
     let mut sandboxes = first(&caller, json!({})).await;
     for number in 0..4 {
-        let mut spares = set_aside(&service, &sandboxes);
+        let mut warm = set_aside(&service, &sandboxes);
         let body = json!({
             "name": format!("box-{number}"), "env": {"NUMBER": number.to_string()}, "network": {"egress": "deny"},
         });
@@ -70,14 +70,14 @@ async fn whoever_gets_one_notices_nothing() {
             service.set("BERTH_FAULT", "sandbox.start.intent=kill:2");
             service.start();
             sandboxes.extend(first(&caller, json!({})).await);
-            spares = set_aside(&service, &sandboxes);
+            warm = set_aside(&service, &sandboxes);
             created_by_one_that_dies(&mut service, &caller, body).await
         } else {
             caller.create_sandbox(body).await
         };
         let ready = caller.sandbox_reaches(&id, "Ready").await;
         let machine = machine_of(&service, &id);
-        assert!(spares.contains(&machine) && machine != id, "it was set aside");
+        assert!(warm.contains(&machine) && machine != id, "it was set aside");
         assert_eq!(ready["message"], Value::Null, "{ready}");
         assert_eq!(
             shell(&caller, &id, "hostname; echo $NUMBER $BERTH_SANDBOX_ID").await,
@@ -180,12 +180,12 @@ fn memory_of(service: &Service, machine: &str) -> String {
 async fn none_is_left_where_there_was_no_room() {
     let (service, caller) = service_with("[sandbox]\nspares = 2\nmax_sandboxes = 1\n").await;
     let sandboxes = first(&caller, json!({})).await;
-    let spares = set_aside(&service, &sandboxes);
+    let warm = set_aside(&service, &sandboxes);
     let id = caller.create_sandbox(json!({})).await;
     let failed = caller.sandbox_reaches(&id, "Failed").await;
     assert!(failed["message"].as_str().is_some_and(|text| text.starts_with("insufficient_capacity")), "{failed}");
     let ended = |name: &&String| service.processes(&format!("sandbox/machines/{name}")).is_empty();
-    assert_eq!(spares.iter().filter(ended).count(), 1, "what failed runs nothing");
+    assert_eq!(warm.iter().filter(ended).count(), 1, "what failed runs nothing");
     delete(&caller, &id).await;
 }
 
