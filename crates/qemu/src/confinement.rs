@@ -98,11 +98,11 @@ async fn has(dir: &Path, parts: &[Part], lent: bool) -> Result<()> {
     tried
 }
 
-async fn attempt(dir: &Path, parts: &[Part], lent: bool) -> Result<()> {
+async fn attempt(dir: &Path, parts: &[Part], lends: bool) -> Result<()> {
     let program = host::find(NOTHING).ok_or_else(|| Error::Invalid("there is no program to try with".into()))?;
     let lock = Lock::take(dir).await?.ok_or_else(|| Error::Invalid("the folder to try in is gone".into()))?;
-    let lend = lent.then(|| LENT.into());
-    if lent {
+    let lend = lends.then(|| LENT.into());
+    if lends {
         std::fs::write(dir.join(LENT), "").map_err(|e| Error::io("cannot make a file to try with", e))?;
     }
     let order = Order { program, lend, dir: dir.to_path_buf(), parts: parts.to_vec(), ..Order::default() };

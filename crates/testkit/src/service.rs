@@ -314,6 +314,16 @@ impl Service {
         pids.filter(works).collect()
     }
 
+    /// Removes the control groups of machines that were ended from here. One that is not empty yet stays.
+    fn remove_groups(&self) {
+        let machines = ["machines", "sandbox/machines"].map(|folder| self.files(folder));
+        for id in machines.iter().flatten() {
+            for tree in ["", "memory", "pids", "cpu", "unified"] {
+                let _ = std::fs::remove_dir(Path::new("/sys/fs/cgroup").join(tree).join("berth").join(id));
+            }
+        }
+    }
+
     /// Names of the files in a folder of the data folder.
     pub fn files(&self, folder: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.dir.path().join(folder)).into_iter().flatten().flatten();
@@ -342,6 +352,7 @@ impl Drop for Service {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        self.remove_groups();
         if std::thread::panicking() {
             let log = self.log();
             eprintln!("the service's log:\n{}", &log[log.len().saturating_sub(8000)..]);
