@@ -142,7 +142,7 @@ async fn bare_restore(bench: &Bench) -> Result<f64> {
     let id = bench.create().await?;
     let line = std::fs::read(format!("/proc/{}/cmdline", bench.process(&id)?))?;
     let line = String::from_utf8_lossy(&line).into_owned();
-    let files = line.split("driver=file,filename=").skip(1).filter_map(|rest| rest.split(',').next());
+    let files = line.split("\"filename\":\"").skip(1).filter_map(|rest| rest.split('"').next());
     let mut disk: Vec<Layer> = files.map(layer).collect::<Result<_>>()?;
     disk.reverse();
     let folder = bench.service.dir.path().join("sandbox");
