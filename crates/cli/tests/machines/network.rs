@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -212,50 +211,4 @@ fn programs(service: &Service) -> Vec<Pid> {
         line.starts_with(b"berth-egress\0")
     };
     service.processes("machines").into_iter().filter(named).filter_map(Pid::from_raw).collect()
-}
-
-/// Has QEMU started as an earlier version did, with a network of its own, or as this one does.
-fn start_as_before(service: &Service, before: bool) {
-    let network = if before { "user,id=n0,ipv6=off" } else { "$word" };
-    let script = format!(
-        "#!/bin/sh\nfor word; do\n  shift\n  case $word in stream,*) word={network} ;; esac\n  set -- \"$@\" \"$word\"\ndone\n\
-         exec qemu-system-x86_64 \"$@\"\n"
-    );
-    let file = service.dir.path().join("qemu");
-    std::fs::write(&file, script).expect("a file");
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).expect("a mode");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_machine_of_an_earlier_version_keeps_its_network_until_it_is_restarted() {
-    let mut service = Service::new(BERTH, &["micro"]);
-    start_as_before(&service, true);
-    service.configure(&format!("stop_seconds = 1\nqemu = \"{}\"\n", service.dir.path().join("qemu").display()));
-    service.start();
-    let caller = service.admin().await;
-    let id = caller.running_vm("web").await;
-    let path = format!("/vms/{id}");
-    let host = caller.get(&path).await.body["public_ip"].as_str().expect("an address").to_owned();
-    let machine = service.machine(&id);
-    let set = |port: u16| json!({"exposed_ports": [{"port": port, "protocol": "tcp"}]});
-    let opens = |port: u16| eventually("an open port", 20, || TcpStream::connect((host.as_str(), port)).ok().map(drop));
-    let shuts = |port: u16| {
-        eventually("a shut port", 20, || TcpStream::connect((host.as_str(), port)).is_err().then_some(()));
-    };
-    assert_eq!(caller.patch(&path, set(8000)).await.status, 200);
-    opens(8000);
-    service.kill();
-    // It is the machine's, so nobody has to be there.
-    opens(8000);
-    service.start();
-    let caller = service.admin().await;
-    assert_eq!(caller.patch(&path, set(9000)).await.status, 200);
-    opens(9000);
-    shuts(8000);
-    assert_eq!((service.machine(&id), programs(&service).len()), (machine, 0));
-    start_as_before(&service, false);
-    assert_eq!(caller.act(&format!("{path}/restart")).await.status, 202);
-    caller.reaches(&id, "running").await;
-    carried(&service, &id);
-    opens(9000);
 }

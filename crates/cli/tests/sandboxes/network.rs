@@ -10,7 +10,9 @@ use crate::harness::{run, service, shell};
 fn carrier(service: &Service, id: &str) -> Option<Pid> {
     let named =
         |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"berth-egress\0"));
-    let found: Vec<_> = service.processes(&format!("sandbox/machines/{id}")).into_iter().filter(named).collect();
+    let machine = service.sandbox_machine(id)?;
+    let folder = format!("sandbox/machines/{}", machine.file_name()?.to_string_lossy());
+    let found: Vec<_> = service.processes(&folder).into_iter().filter(named).collect();
     assert!(found.len() < 2, "{found:?}");
     found.first().and_then(|pid| Pid::from_raw(*pid))
 }
