@@ -101,7 +101,7 @@ async fn usage_of_models_is_a_table_like_others() {
     let time = rows.split_whitespace().next().expect("a time");
     assert!(time.ends_with('Z') && !time.contains('.'), "{time}");
     let none = err(&berth(&here, &["usage", "--machines", "--from", "20d", "--to", "10d"]).await);
-    assert!(none.starts_with("No machine") && none.matches('.').count() == 1, "{none}");
+    assert!(none.starts_with("There was no machine") && none.matches('.').count() == 1, "{none}");
     for alone in [&["usage", "-q"][..], &["usage", "-o", "name"]] {
         assert_eq!(fine(&here, alone).await.trim_end(), time, "{alone:?}");
     }

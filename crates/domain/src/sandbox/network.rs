@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   a `deny` rule matches the address, or a name it was resolved from ──► denied
-//!   the address is the host's own, or special ─── no `allow` address rule names it ──► denied
+//!   the address is the host's own, or special ─── no `allow` address rule names it, or
+//!                                                 the operator lets none unlock it ──► denied
 //!   egress `allow` ──► allowed
 //!   egress `deny`, an `allow` rule matches the address or a name ──► allowed, else denied
 //! ```
@@ -10,7 +11,8 @@
 //! Two things a rule cannot do. A domain name never unlocks a special or a host's address, because whoever
 //! owns the name decides what it resolves to. And a wide network never does so by accident: `0.0.0.0/0` means
 //! the outside world, so a special address is unlocked by a rule that lies within its [special](mod@special)
-//! range, and an address of the host by a rule for exactly that address.
+//! range, and an address of the host by a rule for exactly that address. Of both only what the operator lets rules
+//! unlock ([`Network::unlock`]), which is nothing unless they say so.
 //!
 //! Domain rules hold at two places: [`Network::resolves`] says which names are looked up at all, and
 //! [`Network::decide`] judges a connection by the names its address was resolved from. Several names often
@@ -22,6 +24,7 @@ pub mod special;
 use core::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
@@ -60,11 +63,15 @@ pub struct Network {
     pub allow: Vec<Rule>,
     /// What is denied in any case.
     pub deny: Vec<Rule>,
+    /// Special and host's addresses that rules of `allow` may unlock, as the operator has it. It is no part of what an
+    /// owner says: whoever enforces rules sets it.
+    #[serde(skip)]
+    pub unlock: Vec<IpNet>,
 }
 
 impl Default for Network {
     fn default() -> Self {
-        Self { egress: Egress::Allow, allow: Vec::new(), deny: Vec::new() }
+        Self { egress: Egress::Allow, allow: Vec::new(), deny: Vec::new(), unlock: Vec::new() }
     }
 }
 
@@ -145,6 +152,7 @@ impl NetworkChange {
             egress: self.egress.unwrap_or(before.egress),
             allow: self.allow.unwrap_or(before.allow),
             deny: self.deny.unwrap_or(before.deny),
+            unlock: before.unlock,
         }
     }
 }
@@ -165,12 +173,13 @@ impl Network {
         if self.deny.iter().any(matches) {
             return Verdict::Deny(Reason::Rule);
         }
-        if destination.host && !self.names_exactly(address) {
+        let may_unlock = self.unlock.iter().any(|network| network.contains(&address));
+        if destination.host && !(may_unlock && self.names_exactly(address)) {
             return Verdict::Deny(Reason::Host);
         }
         if let Some(special) = Special::of(address)
             && !destination.host
-            && !self.allow.iter().any(|rule| rule.network().is_some_and(|n| special::named(address, n)))
+            && !(may_unlock && self.names(address))
         {
             return Verdict::Deny(Reason::Special(special));
         }
@@ -186,6 +195,11 @@ impl Network {
     pub fn resolves(&self, name: &str) -> bool {
         let matches = |rules: &[Rule]| rules.iter().filter_map(Rule::pattern).any(|pattern| pattern.matches(name));
         !matches(&self.deny) && (self.egress == Egress::Allow || matches(&self.allow))
+    }
+
+    /// Whether a rule of `allow` names a special address.
+    fn names(&self, address: IpAddr) -> bool {
+        self.allow.iter().filter_map(Rule::network).any(|network| special::named(address, network))
     }
 
     fn names_exactly(&self, address: IpAddr) -> bool {

@@ -4,7 +4,32 @@ use serde_json::json;
 use super::*;
 
 fn network(egress: &str, allow: &[&str], deny: &[&str]) -> Network {
-    Network::try_from(&json!({"egress": egress, "allow": allow, "deny": deny})).unwrap()
+    let said = Network::try_from(&json!({"egress": egress, "allow": allow, "deny": deny})).unwrap();
+    Network { unlock: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()], ..said }
+}
+
+#[test]
+fn rules_unlock_what_the_operator_lets_them() {
+    let rules = network("allow", &["10.0.0.0/8", "fd00::/8", "8.8.8.1"], &[]);
+    let with = |unlock: &[&str]| Network {
+        unlock: unlock.iter().map(|network| network.parse().unwrap()).collect(),
+        ..rules.clone()
+    };
+    let closed = with(&[]);
+    let locked = |network: &Network, to: &Destination| network.decide(to) != Verdict::Allow;
+    assert!(locked(&closed, &to("10.1.0.1")) && locked(&closed, &to("fd00::1")) && locked(&closed, &host("8.8.8.1")));
+    assert_eq!(closed.decide(&to("8.8.8.1")), Verdict::Allow, "the outside world needs no key");
+    let some = with(&["10.1.0.0/16", "8.8.8.0/24"]);
+    for (address, is_locked) in [("10.1.0.1", false), ("10.2.0.1", true), ("fd00::1", true), ("192.168.0.1", true)] {
+        assert_eq!(locked(&some, &to(address)), is_locked, "{address}");
+    }
+    assert!(!locked(&some, &host("8.8.8.1")) && locked(&some, &host("8.8.8.2")));
+    // What nobody asked for stays locked.
+    let nothing = Network { unlock: some.unlock.clone(), ..Network::default() };
+    assert!(locked(&nothing, &to("10.1.0.1")));
+    // An owner cannot say it, and it is not written down with what they say.
+    assert!(Network::try_from(&json!({"egress": "allow", "unlock": ["10.0.0.0/8"]})).is_err());
+    assert_eq!(serde_json::to_value(&some).unwrap(), serde_json::to_value(&rules).unwrap());
 }
 
 fn to(address: &str) -> Destination {

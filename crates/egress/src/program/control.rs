@@ -41,7 +41,8 @@ impl Control {
     /// # Errors
     /// The program does not answer in time, or refuses.
     pub async fn set_rules(&mut self, network: &Network) -> io::Result<()> {
-        self.done(Ask::SetRules { network: network.clone() }, &[]).await
+        let (network, unlock) = (network.clone(), network.unlock.clone());
+        self.done(Ask::SetRules { network, unlock }, &[]).await
     }
 
     /// Sets which ports lead into the guest: those of `kept`, which do so already, and the sockets of `new`. Others are

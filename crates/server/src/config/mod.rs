@@ -13,6 +13,7 @@ mod lost;
 mod machines;
 mod mail;
 pub mod model;
+mod network;
 mod overcommit;
 mod price_list;
 mod prices;
@@ -41,6 +42,7 @@ pub use lost::Lost;
 pub use machines::{Demand, Machines};
 pub use mail::{Mail, Sms};
 pub use model::Gateway;
+pub use network::Network;
 pub use overcommit::Overcommit;
 pub use prices::{Amount, PlanPrice, Prices};
 pub use quota::Quota;
@@ -103,6 +105,8 @@ pub struct Config {
     pub vm: Vm,
     /// Sandboxes.
     pub sandbox: Sandbox,
+    /// The networks of machines.
+    pub network: Network,
     /// The gateway to models.
     pub gateway: Gateway,
     /// Traces of requests to models.
@@ -145,6 +149,7 @@ impl Default for Config {
             machines: Machines::default(),
             vm: Vm::default(),
             sandbox: Sandbox::default(),
+            network: Network::default(),
             gateway: Gateway::default(),
             traces: Traces::default(),
             models: Vec::new(),

@@ -13,13 +13,12 @@ use berth_domain::Timestamp;
 use berth_domain::agent::control::Metrics;
 use berth_domain::ids::{LayerId, MachineId};
 use berth_domain::sandbox::network::Network;
-use berth_egress::program::process::Executable;
 use berth_qemu::machine;
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
-use super::network::Link;
+use super::network::{Link, Links};
 use crate::clock::Clock;
 use crate::services::sandbox::agent::{self, AgentError, Session};
 
@@ -237,18 +236,18 @@ impl Drop for Use {
 pub(super) struct Lives {
     map: Mutex<HashMap<MachineId, Arc<Live>>>,
     clock: Clock,
-    executable: Executable,
+    links: Links,
     pub happenings: broadcast::Sender<MachineId>,
 }
 
 impl Lives {
-    pub(super) fn new(clock: Clock, executable: Executable, happenings: broadcast::Sender<MachineId>) -> Self {
-        Self { map: Mutex::default(), clock, executable, happenings }
+    pub(super) fn new(clock: Clock, links: Links, happenings: broadcast::Sender<MachineId>) -> Self {
+        Self { map: Mutex::default(), clock, links, happenings }
     }
 
     /// The link of a machine that nobody but its maker speaks to.
     pub(super) fn link(&self, id: Uuid, dir: &Path, network: Network) -> Link {
-        Link::new(&self.executable, id, dir, network)
+        self.links.link(id, dir, network)
     }
 
     /// The machine in a folder, as it was started.
@@ -270,7 +269,7 @@ impl Lives {
             since: Mutex::new(Instant::now()),
             clock: self.clock.clone(),
             happenings: self.happenings.clone(),
-            link: Link::new(&self.executable, id.0, dir, incarnation.network),
+            link: self.links.link(id.0, dir, incarnation.network),
         });
         map.insert(id, live.clone());
         Some(live)

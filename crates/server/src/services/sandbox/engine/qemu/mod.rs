@@ -27,7 +27,6 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network::Network;
-use berth_egress::program::process::Executable;
 use berth_oci::Registries;
 use berth_qemu::machine::Accel;
 use berth_qemu::seed::Mac;
@@ -46,6 +45,7 @@ use crate::services::sandbox::agent::{ANSWER, Connection};
 use captured::agent_failed;
 use guest::Guest;
 use live::{Incarnation, Lives};
+use network::Links;
 use places::Places;
 use stalled::Stalled;
 use turns::Turns;
@@ -109,7 +109,7 @@ impl QemuSandboxes {
             builders: config.sandbox.builders as u64,
             request: config.accel.request(),
             registries: Registries::default().trusting(&config.sandbox.registries, &config.sandbox.plain_registries),
-            lives: Lives::new(clock, Executable::installed(), broadcast::channel(HAPPENINGS).0),
+            lives: Lives::new(clock, Links::new(config.network.unlock.clone()), broadcast::channel(HAPPENINGS).0),
             most_warm: config.sandbox.spares.unwrap_or_else(|| warm::fitting(host::memory_mb())),
             making_blank: tokio::sync::Mutex::default(),
             starting: Turns::new(usize::try_from(host::cores()).unwrap_or(1).max(1), STARTS_PER_CORE),

@@ -11,6 +11,7 @@ use berth_domain::sandbox::network::Network;
 use berth_egress::program::Status;
 use berth_egress::program::process::{self, Executable, Running, Start};
 use berth_qemu::machine::connect_network;
+use ipnet::IpNet;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
@@ -23,6 +24,28 @@ const TRIES: u32 = 20;
 const FIRST_USER: u32 = 0x70c0_0000;
 /// What of a sandbox's id chooses its user among them.
 const USER: u128 = (1 << 22) - 1;
+
+/// What all links are made with.
+pub(super) struct Links {
+    executable: Executable,
+    /// What of local networks rules may unlock.
+    unlock: Vec<IpNet>,
+}
+
+impl Links {
+    /// Links whose rules may unlock some of the local networks.
+    pub(super) fn new(unlock: Vec<IpNet>) -> Self {
+        Self { executable: Executable::installed(), unlock }
+    }
+
+    /// Has the network of the machine in a folder carried.
+    pub(super) fn link(&self, id: Uuid, dir: &Path, network: Network) -> Link {
+        let rules = Mutex::new(Network { unlock: self.unlock.clone(), ..network });
+        let carried = Arc::new(Carried { executable: self.executable.clone(), id, dir: dir.to_path_buf(), rules });
+        let task = tokio::spawn(keep(Arc::clone(&carried))).abort_handle();
+        Link { carried, task }
+    }
+}
 
 /// A machine's link. Dropping it leaves the program to its machine, with which it ends.
 pub(super) struct Link {
@@ -39,19 +62,12 @@ struct Carried {
 }
 
 impl Link {
-    /// Has the network of the machine in a folder carried.
-    pub(super) fn new(executable: &Executable, id: Uuid, dir: &Path, network: Network) -> Self {
-        let rules = Mutex::new(network);
-        let carried = Arc::new(Carried { executable: executable.clone(), id, dir: dir.to_path_buf(), rules });
-        let task = tokio::spawn(keep(Arc::clone(&carried))).abort_handle();
-        Self { carried, task }
-    }
-
     /// Sets what the machine may reach from now on; connections that are not allowed any more end. Once this returns it
     /// is so: a program that cannot be told is ended, and the next one begins with these.
     pub(super) async fn set(&self, network: Network) -> std::io::Result<()> {
         let mut rules = self.carried.rules.lock().await;
-        *rules = network;
+        let unlock = std::mem::take(&mut rules.unlock);
+        *rules = Network { unlock, ..network };
         self.carried.tell(&rules).await.map(drop)
     }
 
