@@ -229,12 +229,12 @@ pub async fn load(on: impl On, id: TemplateId) -> Result<Option<TemplateRow>, Db
     sql("SELECT * FROM sandbox_templates WHERE id = $1").bind(id).fetch_optional(on).await
 }
 
-/// The template whose sandboxes begin with a memory.
+/// The template whose sandboxes begin with a memory, or will a moment later: one that is built has its memory before it is
+/// ready.
 pub async fn of_memory(on: impl On, memory: MemoryId) -> Result<Option<TemplateRow>, DbError> {
-    sql("SELECT * FROM sandbox_templates WHERE memory_id = $1 AND status = 'ready' AND deleted_at IS NULL LIMIT 1")
-        .bind(memory)
-        .fetch_optional(on)
-        .await
+    let of_memory = "SELECT * FROM sandbox_templates \
+         WHERE memory_id = $1 AND status IN ('building', 'ready') AND deleted_at IS NULL LIMIT 1";
+    sql(of_memory).bind(memory).fetch_optional(on).await
 }
 
 /// By what a list of templates can be narrowed and ordered.
