@@ -123,7 +123,7 @@ fn is_mapped(map: &str, number: u32) -> bool {
 
 /// Identifies the present boot of the host.
 pub fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    berth_process::boot_id().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ pub mod host;
 pub mod image;
 pub mod launch;
 pub mod machine;
-mod note;
 mod qcow2;
 pub mod qmp;
 pub mod sandbox;

@@ -1,22 +1,18 @@
 //! The program as a process of the host: making it, knowing it again, ending it.
 //!
-//! It is known by a note in the machine's folder that the service wrote: its number, when it began, in which boot of the
-//! host, and for which folder, since folders are copied. Nothing that the process says of itself counts.
+//! The service that makes it notes in the machine's folder which process it is ([`berth_process`]), and a later service
+//! knows it by that note alone.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream as StdStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, Signal};
-use serde::{Deserialize, Serialize};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use berth_process::{Note, Process};
 use tokio::net::UnixStream;
 
 use super::VERB;
@@ -75,7 +71,7 @@ pub struct Start<'a> {
 /// A program that was started, and that nobody could find again yet.
 #[derive(Debug)]
 pub struct Spawned {
-    pid: Pid,
+    pid: i32,
     control: Control,
 }
 
@@ -94,7 +90,7 @@ pub fn spawn(start: Start<'_>) -> io::Result<Spawned> {
     command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(listen(start.dir)?));
     command.stderr(Stdio::from(File::create(start.dir.join(LOG))?));
     let mut child = tokio::process::Command::from(command).kill_on_drop(false).spawn()?;
-    let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     let pid = pid.ok_or_else(|| io::Error::other("the program of the network ended at once"))?;
     // Somebody waits for it, so that no zombie stays.
     tokio::spawn(async move {
@@ -110,11 +106,7 @@ impl Spawned {
     /// # Errors
     /// The note cannot be written, or the program ended.
     pub fn note(self, dir: &Path) -> io::Result<Control> {
-        let (started, _) = began(self.pid).ok_or_else(|| io::Error::other(said(dir)))?;
-        let note = Note { pid: self.pid.as_raw_nonzero().get(), started, boot: boot()?, folder: folder(dir)? };
-        let tmp = dir.join("egress.tmp");
-        fs::write(&tmp, serde_json::to_vec(&note)?)?;
-        fs::rename(tmp, dir.join(NOTE))?;
+        Note::of(self.pid, dir).map_err(|_| io::Error::other(said(dir)))?.write(&dir.join(NOTE))?;
         Ok(self.control)
     }
 }
@@ -145,53 +137,13 @@ pub async fn connect(dir: &Path) -> io::Result<Control> {
     Ok(Control::over(stream))
 }
 
-/// Who a program is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Note {
-    pid: i32,
-    /// Ticks of the kernel's clock from the host's boot.
-    started: u64,
-    boot: String,
-    /// Device and inode.
-    folder: (u64, u64),
-}
-
-/// A program that lives.
-#[derive(Debug)]
-pub struct Running {
-    pidfd: OwnedFd,
-}
-
 /// The program of a machine, if it lives.
-pub fn find(dir: &Path) -> Option<Running> {
-    let note: Note = serde_json::from_slice(&fs::read(dir.join(NOTE)).ok()?).ok()?;
-    let pid = Pid::from_raw(note.pid.max(0))?;
-    // What has the number by now is held first and looked at then.
-    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?;
-    let (started, is_dead) = began(pid)?;
-    let is_noted = !is_dead && started == note.started && boot().ok()? == note.boot && folder(dir).ok()? == note.folder;
-    is_noted.then_some(Running { pidfd })
-}
-
-impl Running {
-    /// Returns when it has ended.
-    ///
-    /// # Errors
-    /// The kernel cannot tell.
-    pub async fn ended(&self) -> io::Result<()> {
-        let handle = self.pidfd.try_clone()?;
-        #[expect(deprecated, reason = "an owned descriptor stays the same and open, which is all its successor asks")]
-        let handle = AsyncFd::with_interest(handle, Interest::READABLE)?;
-        handle.readable().await.map(drop)
-    }
-
-    async fn kill(&self) -> io::Result<()> {
-        match rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-            Err(error) => return Err(error.into()),
-        }
-        tokio::time::timeout(ENDING, self.ended()).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
-    }
+///
+/// # Errors
+/// The note cannot be read, or the process cannot be held, as where no descriptor is free: there may be one.
+pub fn find(dir: &Path) -> io::Result<Option<Process>> {
+    let note = Note::read(&dir.join(NOTE))?;
+    note.map_or(Ok(None), |note| Process::hold(&note, dir))
 }
 
 /// Ends the program of a machine at once, and with it its connections. Fine where there is none.
@@ -199,25 +151,7 @@ impl Running {
 /// # Errors
 /// It does not end.
 pub async fn end(dir: &Path) -> io::Result<()> {
-    match find(dir) {
-        Some(running) => running.kill().await,
-        None => Ok(()),
-    }
-}
-
-/// When a process began, and whether it is one that ended and that nobody waited for (proc_pid_stat(5), fields 22 and 3).
-fn began(pid: Pid) -> Option<(u64, bool)> {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // The name in parentheses may hold anything; what follows it is numbers.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    Some((fields.get(19)?.parse().ok()?, matches!(*fields.first()?, "Z" | "X")))
-}
-
-fn folder(dir: &Path) -> io::Result<(u64, u64)> {
-    let found = fs::metadata(dir)?;
-    Ok((found.dev(), found.ino()))
-}
-
-fn boot() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    let Some(program) = find(dir)? else { return Ok(()) };
+    program.kill()?;
+    tokio::time::timeout(ENDING, program.ended()).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }

@@ -73,7 +73,7 @@ impl Beside {
     }
 
     fn lives(&self) -> bool {
-        process::find(self.dir.path()).is_some()
+        process::find(self.dir.path()).unwrap().is_some()
     }
 
     fn ends(&self) {
@@ -334,7 +334,7 @@ fn it_is_known_by_its_note_and_ended_by_it() {
         assert!(!beside.lives());
     }
     fs::write(dir.join("egress.json"), true_note.to_string()).unwrap();
-    let running = process::find(dir).unwrap();
+    let running = process::find(dir).unwrap().unwrap();
     beside.runtime.block_on(process::end(dir)).unwrap();
     beside.runtime.block_on(running.ended()).unwrap();
     assert!(!beside.lives());

@@ -7,12 +7,12 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
+use berth_process::Note;
 use rustix::io::Errno;
 
 use super::lend::{self, Lender};
-use super::order::{Order, Part};
+use super::order::{NOTE, Order, Part};
 use super::{namespaces, rights, tree};
-use crate::note::Note;
 
 /// What a process of the launcher ends with that has said why.
 const SAID: Errno = Errno::CANCELED;
@@ -99,7 +99,7 @@ fn before_exec(command: &mut Command, order: Order, asked: Option<OwnedFd>) {
 }
 
 fn become_machine(order: &Order, asked: Option<&OwnedFd>) -> Step {
-    said("cannot note the process", Note::of_self().and_then(|note| note.write(&order.dir)))?;
+    said("cannot note the process", Note::of_self(&order.dir).and_then(|note| note.write(&order.dir.join(NOTE))))?;
     if order.parts.contains(&Part::Files) {
         tree::enter(order)?;
     }

@@ -30,6 +30,7 @@ use std::sync::OnceLock;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
+pub(crate) use order::NOTE;
 pub use order::{Order, Part};
 
 use crate::error::at;

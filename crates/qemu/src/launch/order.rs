@@ -5,6 +5,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+/// The file of a machine's folder in which its process is noted: by the process itself, as one of its last steps before it
+/// becomes QEMU, so that there is no machine without a note. QEMU cannot write to it: it has no way to the folder any more
+/// when its guest begins, or, without root, sees the note as a file that it can only read.
+pub(crate) const NOTE: &str = "process.json";
+
 /// A program to be started, and what it is confined to. What is ordered and cannot be had fails the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {

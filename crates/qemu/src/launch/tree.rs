@@ -16,8 +16,7 @@ use rustix::mount::{
 };
 use rustix::process::{chdir, pivot_root, umask};
 
-use super::order::Order;
-use crate::note::NOTE;
+use super::order::{NOTE, Order};
 
 /// Where hosts keep programs, libraries and firmware, and what tells which libraries those are.
 const PROGRAMS: [&str; 11] = [

@@ -5,10 +5,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use berth_process::Note;
 use uuid::Uuid;
 
 use super::files::PID;
-use crate::note::Note;
+use crate::launch::NOTE;
 
 /// Finds the process of a folder that has no note, and notes it.
 pub(super) fn adopt(dir: &Path, id: Uuid) -> Option<Note> {
@@ -21,8 +22,8 @@ pub(super) fn adopt(dir: &Path, id: Uuid) -> Option<Note> {
         // Started a moment ago, or its number was lost: it is still known by its folder.
         _ => pids().find(|pid| is_machine(*pid, dir, id))?,
     };
-    let note = Note::of(pid)?;
-    match note.write(dir) {
+    let note = Note::of(pid, dir).ok()?;
+    match note.write(&dir.join(NOTE)) {
         Ok(()) => tracing::info!(pid, dir = %dir.display(), "took over a machine of an older version"),
         // It is looked for in the same way again.
         Err(error) => tracing::warn!(pid, %error, dir = %dir.display(), "a machine cannot be noted"),

@@ -9,7 +9,7 @@
 //!
 //! A guest that powers itself off leaves its process behind in QEMU's run state `shutdown`, so that it
 //! can be told from a machine that died. A process is known by what was noted of it in its folder before it became
-//! QEMU ([`crate::note`]), never by what it says of itself.
+//! QEMU ([`berth_process`]), never by what it says of itself.
 
 mod adopt;
 pub(crate) mod arguments;
@@ -23,6 +23,7 @@ mod spec;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use berth_process::Process;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 use uuid::Uuid;
@@ -33,7 +34,7 @@ pub(crate) use files::{COMMANDS, NETWORK};
 use files::{CONSOLE, EVENTS, PID, QEMU_LOG, READY_LOG};
 use jail::Needs;
 pub(crate) use lock::Lock;
-pub(crate) use process::Held;
+pub(crate) use process::hold;
 pub use process::{Found, Usage, ended, find, scan, usage};
 pub use spec::{Accel, Boot, Drive, Forward, Jail, Protocol, Spec};
 
@@ -214,28 +215,31 @@ pub async fn go_on_where_stalled(dir: &Path, id: Uuid) -> Result<bool> {
 pub async fn end(dir: &Path, id: Uuid) -> Result<()> {
     let lock = Lock::take(dir).await?;
     if lock.is_some()
-        && let Some(held) = Held::of(dir, id)?
+        && let Some(process) = hold(dir, id)?
     {
-        end_process(dir, id, &held).await?;
+        end_process(dir, &process).await?;
     }
     // Whatever it started ends with it.
     groups::end(id).await
 }
 
-async fn end_process(dir: &Path, id: Uuid, held: &Held) -> Result<()> {
+async fn end_process(dir: &Path, process: &Process) -> Result<()> {
     if let Ok(mut qmp) = Qmp::connect(dir, COMMANDS).await {
         // `quit` flushes the disks; its answer may be cut off by the end itself.
         let _ = qmp.execute("quit", json!({})).await;
-        if gone(dir, id, END / 5).await? {
+        if gone(process, END / 5).await? {
             return Ok(());
         }
     }
-    held.kill()?;
-    if gone(dir, id, END).await? { Ok(()) } else { Err(Error::Timeout("the machine's process")) }
+    process.kill().map_err(|e| Error::io("cannot end the machine's process", e))?;
+    if gone(process, END).await? { Ok(()) } else { Err(Error::Timeout("the machine's process")) }
 }
 
-async fn gone(dir: &Path, id: Uuid, patience: Duration) -> Result<bool> {
-    tokio::time::timeout(patience, process::ended(dir, id)).await.map_or(Ok(false), |ended| ended.map(|()| true))
+async fn gone(process: &Process, patience: Duration) -> Result<bool> {
+    match tokio::time::timeout(patience, process.ended()).await {
+        Ok(ended) => ended.map(|()| true).map_err(|e| Error::io("cannot wait for the machine's end", e)),
+        Err(_) => Ok(false),
+    }
 }
 
 /// Connects to the network card of a running machine. One connection at a time.
@@ -249,8 +253,8 @@ pub fn has_user_network(dir: &Path) -> bool {
     !dir.join(NETWORK).exists()
 }
 
-/// Opens and closes ports of a running machine that [carries its network itself](has_user_network). Those that another program of the host has stay closed and are
-/// answered.
+/// Opens and closes ports of a running machine that [carries its network itself](has_user_network). The answer is those
+/// that stay closed, because another program of the host has them.
 pub async fn set_forwards(dir: &Path, add: &[Forward], remove: &[Forward]) -> Result<Vec<Forward>> {
     let mut qmp = Qmp::connect(dir, COMMANDS).await?;
     // What is to be added is removed first: an earlier try may have come half way.

@@ -1,13 +1,9 @@
 //! The process of a machine: making, finding, ending.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, waitid};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use berth_process::{Note, Process};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -15,8 +11,8 @@ use super::adopt::adopt;
 use super::files::QEMU_LOG;
 use super::lock::Lock;
 use crate::disk::last_line;
-use crate::launch::{Order, launch};
-use crate::note::Note;
+use crate::error::at;
+use crate::launch::{NOTE, Order, launch};
 use crate::{Error, Result};
 
 /// Clock ticks a second, as the kernel shows them to every program.
@@ -40,43 +36,10 @@ pub struct Usage {
     pub rss_bytes: u64,
 }
 
-/// A machine's process, held: the handle means this process and none that has its number later.
-#[derive(Debug)]
-pub(crate) struct Held {
-    handle: OwnedFd,
-}
-
-impl Held {
-    /// The process of a machine, if it lives.
-    pub(crate) fn of(dir: &Path, id: Uuid) -> Result<Option<Self>> {
-        let Some(note) = noted(dir, id)? else { return Ok(None) };
-        let Some(pid) = Pid::from_raw(note.pid) else { return Ok(None) };
-        match rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) {
-            // Its number may have become another one's before it was held.
-            Ok(handle) => Ok(note.lives().then_some(Self { handle })),
-            Err(Errno::SRCH) => Ok(None),
-            Err(error) => Err(Error::io("cannot hold the machine's process", error.into())),
-        }
-    }
-
-    /// Ends it by force.
-    pub(crate) fn kill(&self) -> Result<()> {
-        match rustix::process::pidfd_send_signal(&self.handle, Signal::KILL) {
-            Ok(()) | Err(Errno::SRCH) => Ok(()),
-            Err(error) => Err(Error::io("cannot end the machine's process", error.into())),
-        }
-    }
-
-    /// Returns when all of its threads have ended.
-    pub(crate) async fn ended(self) -> Result<()> {
-        let failed = |error| Error::io("cannot wait for the machine's end", error);
-        #[expect(deprecated, reason = "an owned descriptor stays the same and open, which is all its successor asks")]
-        let handle = AsyncFd::with_interest(self.handle, Interest::READABLE).map_err(failed)?;
-        handle.readable().await.map(drop).map_err(failed)?;
-        // Where it was left to this process, as to the first one of a container, no zombie stays.
-        let _ = waitid(WaitId::PidFd(handle.get_ref().as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-        Ok(())
-    }
+/// The process of a machine, held, if it lives.
+pub(crate) fn hold(dir: &Path, id: Uuid) -> Result<Option<Process>> {
+    let Some(note) = noted(dir, id)? else { return Ok(None) };
+    Process::hold(&note, dir).map_err(|e| Error::io("cannot hold the machine's process", e))
 }
 
 /// Makes the process. The receiver tells when it ended.
@@ -85,11 +48,11 @@ pub(crate) async fn spawn(order: &Order, id: Uuid, lock: &Lock) -> Result<watch:
     if let Err(error) = launch(order, lock.share()?, &log).await {
         return Err(if matches!(error, Error::Qemu(_)) { reason(&order.dir) } else { error });
     }
-    let held = Held::of(&order.dir, id)?;
-    let (sender, receiver) = watch::channel(held.is_none());
-    if let Some(held) = held {
+    let process = hold(&order.dir, id)?;
+    let (sender, receiver) = watch::channel(process.is_none());
+    if let Some(process) = process {
         tokio::spawn(async move {
-            match held.ended().await {
+            match process.ended().await {
                 Ok(()) => drop(sender.send_replace(true)),
                 Err(error) => tracing::warn!(%error, "nobody notices when a machine's process ends"),
             }
@@ -120,14 +83,15 @@ pub fn find(dir: &Path, id: Uuid) -> Option<i32> {
 
 /// The living process of a machine.
 pub(super) fn noted(dir: &Path, id: Uuid) -> Result<Option<Note>> {
-    let note = Note::read(dir)?.or_else(|| adopt(dir, id));
-    Ok(note.filter(Note::lives))
+    let path = dir.join(NOTE);
+    let note = Note::read(&path).map_err(at("cannot read", &path))?.or_else(|| adopt(dir, id));
+    Ok(note.filter(|note| note.lives_for(dir)))
 }
 
 /// Returns when a machine's process has ended: at once where there is none.
 pub async fn ended(dir: &Path, id: Uuid) -> Result<()> {
-    match Held::of(dir, id)? {
-        Some(held) => held.ended().await,
+    match hold(dir, id)? {
+        Some(process) => process.ended().await.map_err(|e| Error::io("cannot wait for the machine's end", e)),
         None => Ok(()),
     }
 }

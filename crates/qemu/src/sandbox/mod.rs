@@ -42,7 +42,7 @@ use crate::error::at;
 use crate::groups::Limits;
 use crate::launch::Order;
 use crate::machine::jail::{self, Needs};
-use crate::machine::{COMMANDS, Held, Lock, clear, end, find, locked, process, wait_started};
+use crate::machine::{COMMANDS, Lock, clear, end, find, hold, locked, process, wait_started};
 use crate::qmp::{Qmp, connect_in};
 use crate::{Error, Result, qcow2};
 
@@ -59,7 +59,7 @@ const TICK: Duration = Duration::from_millis(1);
 /// the disk.
 pub async fn start(spec: &Spec, about_to_run: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let lock = locked(&spec.dir).await?;
-    if Held::of(&spec.dir, spec.id)?.is_some() {
+    if hold(&spec.dir, spec.id)?.is_some() {
         return Ok(());
     }
     match &spec.begin {

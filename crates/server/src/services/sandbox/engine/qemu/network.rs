@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use berth_domain::sandbox::network::Network;
 use berth_egress::program::Status;
-use berth_egress::program::process::{self, Executable, Running, Start};
+use berth_egress::program::process::{self, Executable, Start};
+use berth_process::Process;
 use berth_qemu::machine::connect_network;
 use ipnet::IpNet;
 use tokio::sync::Mutex;
@@ -86,7 +87,7 @@ impl Drop for Link {
 
 impl Carried {
     /// The program that carries the network by the newest rules.
-    async fn carry(&self) -> std::io::Result<Running> {
+    async fn carry(&self) -> std::io::Result<Process> {
         let rules = self.rules.lock().await;
         if let Some(running) = self.tell(&rules).await? {
             return Ok(running);
@@ -97,12 +98,12 @@ impl Carried {
         let mut control = process::spawn(Start { executable, dir: &self.dir, id: &id, user })?.note(&self.dir)?;
         control.set_rules(&rules).await?;
         control.set_link(&link.into()).await?;
-        process::find(&self.dir).ok_or_else(|| std::io::Error::other("the program of a network ended at once"))
+        process::find(&self.dir)?.ok_or_else(|| std::io::Error::other("the program of a network ended at once"))
     }
 
     /// Tells the program these rules, if there is one. One that does not take them is ended.
-    async fn tell(&self, rules: &Network) -> std::io::Result<Option<Running>> {
-        let Some(running) = process::find(&self.dir) else { return Ok(None) };
+    async fn tell(&self, rules: &Network) -> std::io::Result<Option<Process>> {
+        let Some(running) = process::find(&self.dir)? else { return Ok(None) };
         let told = async {
             let mut control = process::connect(&self.dir).await?;
             control.set_rules(rules).await?;

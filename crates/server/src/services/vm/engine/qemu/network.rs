@@ -61,12 +61,13 @@ impl Networks {
     /// Whether the network of a running machine is carried by anybody.
     pub fn is_carried(&self, id: MachineId) -> bool {
         let dir = self.dir(id);
-        machine::has_user_network(&dir) || process::find(&dir).is_some()
+        // What cannot be told is taken for carried: a second program would cut its connections.
+        machine::has_user_network(&dir) || !process::find(&dir).is_ok_and(|program| program.is_none())
     }
 
     /// Watches the program of a machine that runs, once.
     pub fn attend(&self, id: MachineId) {
-        let Some(program) = process::find(&self.dir(id)) else { return };
+        let Ok(Some(program)) = process::find(&self.dir(id)) else { return };
         if !lock(&self.watched).insert(id) {
             return;
         }
@@ -140,7 +141,7 @@ impl Networks {
     /// The program of a machine, and the ports it has open. One that cannot be spoken to is ended, so that there is none.
     async fn reach(&self, id: MachineId) -> Result<Option<(Control, Vec<Port>)>> {
         let dir = self.dir(id);
-        if process::find(&dir).is_none() {
+        if process::find(&dir).map_err(transient)?.is_none() {
             return Ok(None);
         }
         let asked = async {
