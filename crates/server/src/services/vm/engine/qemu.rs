@@ -101,7 +101,7 @@ impl QemuEngine {
     pub fn open(data: &Path, config: &Vm, machines: Machines, acceleration: Acceleration) -> Self {
         let happenings = broadcast::channel(HAPPENINGS).0;
         Self {
-            networks: Networks::new(data.join("machines"), happenings.clone()),
+            networks: Networks::new(data.join("machines"), machines, happenings.clone()),
             data: data.to_path_buf(),
             config: config.clone(),
             machines,

@@ -58,6 +58,9 @@ pub(super) struct Incarnation {
     pub memory_mb: i64,
     /// What it may reach.
     pub network: Network,
+    /// Its slot on the host; none where an earlier version started it.
+    #[serde(default)]
+    pub slot: Option<i64>,
     /// Whether its agent has taken its identity.
     pub identified: bool,
 }
@@ -246,8 +249,8 @@ impl Lives {
     }
 
     /// The link of a machine that nobody but its maker speaks to.
-    pub(super) fn link(&self, id: Uuid, dir: &Path, network: Network) -> Link {
-        self.links.link(id, dir, network)
+    pub(super) fn link(&self, id: Uuid, dir: &Path, slot: i64, network: Network) -> Link {
+        self.links.link(id, dir, Some(slot), network)
     }
 
     /// The machine in a folder, as it was started.
@@ -269,15 +272,21 @@ impl Lives {
             since: Mutex::new(Instant::now()),
             clock: self.clock.clone(),
             happenings: self.happenings.clone(),
-            link: self.links.link(id.0, dir, incarnation.network),
+            link: self.links.link(id.0, dir, incarnation.slot, incarnation.network),
         });
-        map.insert(id, live.clone());
+        if let Some(before) = map.insert(id, live.clone()) {
+            before.link.end();
+        }
         Some(live)
     }
 
     /// Forgets a machine that ended.
     pub(super) fn forget(&self, id: MachineId) {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let ended = self.map.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        // Somebody may still read from it, and its rules are not those of the machine's next start.
+        if let Some(live) = ended {
+            live.link.end();
+        }
     }
 }
 

@@ -260,6 +260,7 @@ fn incarnation(spec: &StartSpec, before: Option<Incarnation>, booted: bool) -> R
         vcpu: spec.vcpu,
         memory_mb: spec.memory_mb,
         network: spec.network.clone(),
+        slot: Some(spec.slot),
         identified: false,
     })
 }

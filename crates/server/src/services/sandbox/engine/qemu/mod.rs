@@ -109,7 +109,11 @@ impl QemuSandboxes {
             builders: config.sandbox.builders as u64,
             request: config.accel.request(),
             registries: Registries::default().trusting(&config.sandbox.registries, &config.sandbox.plain_registries),
-            lives: Lives::new(clock, Links::new(config.network.unlock.clone()), broadcast::channel(HAPPENINGS).0),
+            lives: Lives::new(
+                clock,
+                Links::new(config.machines, config.network.unlock.clone()),
+                broadcast::channel(HAPPENINGS).0,
+            ),
             most_warm: config.sandbox.spares.unwrap_or_else(|| warm::fitting(host::memory_mb())),
             making_blank: tokio::sync::Mutex::default(),
             starting: Turns::new(usize::try_from(host::cores()).unwrap_or(1).max(1), STARTS_PER_CORE),

@@ -11,38 +11,44 @@ use berth_domain::sandbox::network::Network;
 use berth_egress::program::Status;
 use berth_egress::program::process::{self, Executable, Start};
 use berth_process::Process;
-use berth_qemu::machine::connect_network;
+use berth_qemu::machine::{self, connect_network};
 use ipnet::IpNet;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
+use crate::config::Machines;
+
 /// Between two tries to have a machine's network carried.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Tries without success after which the machine is taken for gone.
+/// Tries without success after which somebody is told; a machine that is not there by then is gone.
 const TRIES: u32 = 20;
-/// The first user of the host that programs of sandboxes run as, where the service may choose; those of VMs lie below.
-const FIRST_USER: u32 = 0x70c0_0000;
-/// What of a sandbox's id chooses its user among them.
-const USER: u128 = (1 << 22) - 1;
+/// Between two tries from then on.
+const RARELY: Duration = Duration::from_secs(30);
+/// What of a machine's id stands for its slot where an earlier version started it, which did not note that.
+const OF_ID: u128 = (1 << 20) - 1;
 
 /// What all links are made with.
 pub(super) struct Links {
     executable: Executable,
+    machines: Machines,
     /// What of local networks rules may unlock.
     unlock: Vec<IpNet>,
 }
 
 impl Links {
     /// Links whose rules may unlock some of the local networks.
-    pub(super) fn new(unlock: Vec<IpNet>) -> Self {
-        Self { executable: Executable::installed(), unlock }
+    pub(super) fn new(machines: Machines, unlock: Vec<IpNet>) -> Self {
+        Self { executable: Executable::installed(), machines, unlock }
     }
 
     /// Has the network of the machine in a folder carried.
-    pub(super) fn link(&self, id: Uuid, dir: &Path, network: Network) -> Link {
+    pub(super) fn link(&self, id: Uuid, dir: &Path, slot: Option<i64>, network: Network) -> Link {
         let rules = Mutex::new(Network { unlock: self.unlock.clone(), ..network });
-        let carried = Arc::new(Carried { executable: self.executable.clone(), id, dir: dir.to_path_buf(), rules });
+        let of_id = || i64::try_from(id.as_u128() & OF_ID).unwrap_or(0);
+        let user = self.machines.network_of_sandbox(slot.unwrap_or_else(of_id));
+        let (executable, dir) = (self.executable.clone(), dir.to_path_buf());
+        let carried = Arc::new(Carried { executable, id, dir, user, rules });
         let task = tokio::spawn(keep(Arc::clone(&carried))).abort_handle();
         Link { carried, task }
     }
@@ -58,6 +64,7 @@ struct Carried {
     executable: Executable,
     id: Uuid,
     dir: PathBuf,
+    user: Option<u32>,
     /// Held while the program is told them.
     rules: Mutex<Network>,
 }
@@ -77,11 +84,16 @@ impl Link {
         let asked = async { process::connect(&self.carried.dir).await?.status().await };
         asked.await.map_or((0, 0), |Status { rx_bytes, tx_bytes, .. }| (rx_bytes, tx_bytes))
     }
+
+    /// Leaves the program to the machine, whoever still holds this.
+    pub(super) fn end(&self) {
+        self.task.abort();
+    }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.task.abort();
+        self.end();
     }
 }
 
@@ -93,9 +105,9 @@ impl Carried {
             return Ok(running);
         }
         let link = connect_network(&self.dir).await.map_err(std::io::Error::other)?.into_std()?;
-        let user = rustix::process::geteuid().is_root().then(|| user_of(self.id));
         let (executable, id) = (&self.executable, self.id.to_string());
-        let mut control = process::spawn(Start { executable, dir: &self.dir, id: &id, user })?.note(&self.dir)?;
+        let start = Start { executable, dir: &self.dir, id: &id, user: self.user };
+        let mut control = process::spawn(start)?.note(&self.dir)?;
         control.set_rules(&rules).await?;
         control.set_link(&link.into()).await?;
         process::find(&self.dir)?.ok_or_else(|| std::io::Error::other("the program of a network ended at once"))
@@ -116,27 +128,28 @@ impl Carried {
     }
 }
 
+/// Has the network carried for as long as there is the machine.
 async fn keep(carried: Arc<Carried>) {
-    let mut failures = 0;
-    while failures < TRIES {
+    let mut failures = 0_u32;
+    loop {
         match carried.carry().await {
             Ok(program) => {
                 failures = 0;
                 if let Err(error) = program.ended().await {
-                    tracing::warn!(sandbox = %carried.id, %error, "nobody notices when this machine's network ends");
+                    tracing::warn!(machine = %carried.id, %error, "nobody notices when this machine's network ends");
                     return;
                 }
             }
             Err(error) => {
-                tracing::debug!(sandbox = %carried.id, %error, "a machine's network is not carried yet");
-                failures += 1;
+                failures = failures.saturating_add(1);
+                if failures >= TRIES && machine::find(&carried.dir, carried.id).is_none() {
+                    return;
+                }
+                if failures == TRIES {
+                    tracing::warn!(machine = %carried.id, %error, "a machine has no network; trying again");
+                }
             }
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(if failures < TRIES { AGAIN } else { RARELY }).await;
     }
-}
-
-/// The user of a sandbox's program. Two may have the same one, seldom: neither can do anything to the other by that.
-fn user_of(id: Uuid) -> u32 {
-    FIRST_USER + u32::try_from(id.as_u128() & USER).unwrap_or(0)
 }

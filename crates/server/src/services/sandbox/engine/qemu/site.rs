@@ -139,7 +139,7 @@ impl QemuSandboxes {
             wanted
         };
         // From here on it ends with its guard.
-        let link = self.lives.link(id, &dir, Network::default());
+        let link = self.lives.link(id, &dir, slot, Network::default());
         let bench = Workbench { taken: Some(taken), id, dir, parent, bytes, _link: link, ended: ended.clone() };
         self.start_bench(build, below, &bench, slot).await?;
         let stream = sandbox::connect_agent(&bench.dir).await?;

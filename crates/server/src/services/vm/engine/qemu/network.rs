@@ -21,22 +21,19 @@ use berth_egress::program::{self, Control, Port};
 use berth_qemu::machine::{self, Forward};
 use tokio::sync::broadcast;
 
+use crate::config::Machines;
 use crate::fault;
 use crate::services::vm::engine::{EngineError, MachineSpec, Open, Result};
 
 /// Port of SSH in the guest.
 pub(super) const SSH: u16 = 22;
-/// The first user of the host that programs of VMs run as, where the service may choose: one for each address that a VM
-/// can have. Those of sandboxes' machines lie below.
-const FIRST_USER: u32 = 0x7080_0000;
-/// What tells the addresses of VMs apart, in 127.64.0.0/10.
-const ADDRESS: u32 = (1 << 22) - 1;
 /// The least time between two programs of a machine: one whose guest makes it end at once keeps nobody busy.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The networks of this host's VMs.
 pub(super) struct Networks {
-    machines: PathBuf,
+    folder: PathBuf,
+    machines: Machines,
     executable: Executable,
     happenings: broadcast::Sender<MachineId>,
     begun: Mutex<HashMap<MachineId, Instant>>,
@@ -53,9 +50,9 @@ pub(super) struct Bound {
 
 impl Networks {
     /// The networks of the machines in a folder. What happens to them is told by the sender.
-    pub fn new(machines: PathBuf, happenings: broadcast::Sender<MachineId>) -> Self {
+    pub fn new(folder: PathBuf, machines: Machines, happenings: broadcast::Sender<MachineId>) -> Self {
         let (begun, watched) = (Mutex::default(), Arc::default());
-        Self { machines, executable: Executable::installed(), happenings, begun, watched }
+        Self { folder, machines, executable: Executable::installed(), happenings, begun, watched }
     }
 
     /// Whether the network of a running machine is carried by anybody.
@@ -94,7 +91,7 @@ impl Networks {
 
     async fn try_begin(&self, spec: &MachineSpec, sockets: &[(Port, OwnedFd)]) -> Result<()> {
         let (dir, id) = (self.dir(spec.id), spec.id.to_string());
-        let user = rustix::process::geteuid().is_root().then(|| FIRST_USER + (spec.address.to_bits() & ADDRESS));
+        let user = self.machines.network_of_vm(spec.address);
         let start = Start { executable: &self.executable, dir: &dir, id: &id, user };
         let spawned = process::spawn(start).map_err(transient)?;
         fault::point("vm.network.spawned").await.map_err(transient)?;
@@ -185,7 +182,7 @@ impl Networks {
     }
 
     fn dir(&self, id: MachineId) -> PathBuf {
-        self.machines.join(id.to_string())
+        self.folder.join(id.to_string())
     }
 }
 
