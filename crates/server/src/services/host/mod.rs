@@ -32,7 +32,9 @@ impl Hosts {
         let hosts = Self { db, clock, own: own.into(), probe: probe.into() };
         let (now, mut tx) = (hosts.clock.now(), hosts.db.begin().await?);
         let known = store::host::find(&mut tx, hosts.own.id).await?;
-        let row = hosts.row(known.as_ref()).await;
+        // One that was given up and is there again takes machines again.
+        let state = known.as_ref().map(|known| known.state).filter(|state| *state != State::Lost);
+        let row = HostRow { state: state.unwrap_or(State::Ready), ..hosts.row(known.as_ref()).await };
         store::host::put(&mut tx, known.as_ref(), &row).await?;
         store::host::lose_others(&mut tx, row.id).await?;
         machine::bring_home(&mut tx, row.id).await?;
@@ -49,8 +51,6 @@ impl Hosts {
     /// The own host as it is now; labels and state as they were said to be.
     async fn row(&self, known: Option<&HostRow>) -> HostRow {
         let (own, now) = (&self.own, self.clock.now());
-        // One that was given up and is there again takes machines again.
-        let state = known.map_or(State::Ready, |known| known.state);
         HostRow {
             id: own.id,
             name: own.name.clone(),
@@ -63,7 +63,7 @@ impl Hosts {
             ]),
             boot: Some(self.probe.boot().await),
             labels: known.map(|known| known.labels.clone()).unwrap_or_default(),
-            state: if state == State::Lost { State::Ready } else { state },
+            state: known.map_or(State::Ready, |known| known.state),
             last_seen: now,
             created_at: known.map_or(now, |known| known.created_at),
         }

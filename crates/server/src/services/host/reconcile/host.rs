@@ -26,3 +26,52 @@ async fn refresh(hosts: &Hosts) -> Result<(), DbError> {
     store::host::put(&mut tx, known.as_ref(), &row).await?;
     tx.commit().await
 }
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use berth_domain::host::{Capacity, State};
+    use berth_domain::ids::HostId;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::config::Config;
+    use crate::db::Db;
+    use crate::services::host::{Own, Probe};
+
+    struct Asked;
+
+    #[async_trait]
+    impl Probe for Asked {
+        fn capacity(&self) -> Capacity {
+            Capacity { cpus: 1, memory_mb: 1 }
+        }
+
+        async fn boot(&self) -> String {
+            "one".into()
+        }
+    }
+
+    async fn start(db: &Db, id: HostId) -> Hosts {
+        let folder = |name: &str| (name == "BERTH_DATA_DIR").then(|| "/nowhere".to_owned());
+        let overcommit = Config::from_sources(None, folder).unwrap().overcommit();
+        let own = Own { id, name: "alpha".into(), addresses: Vec::new(), regions: Vec::new(), overcommit };
+        Hosts::start(db.clone(), Clock::default(), own, Box::new(Asked)).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn one_that_is_lost_is_there_again_only_with_a_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        let [own, next] = [(); 2].map(|()| HostId(Uuid::now_v7()));
+        let hosts = start(&db, own).await;
+        start(&db, next).await;
+        let state = async || store::host::find(&db, own).await.unwrap().map(|host| host.state);
+        assert_eq!(state().await, Some(State::Lost));
+        refresh(&hosts).await.unwrap();
+        assert_eq!(state().await, Some(State::Lost), "its service goes on for a while");
+        start(&db, own).await;
+        assert_eq!(state().await, Some(State::Ready));
+    }
+}
