@@ -268,7 +268,7 @@ impl SandboxEngine for SimulatedSandboxes {
             let same = machine.spec.generation == spec.generation && machine.spec.layers == spec.layers;
             (machine.spec, machine.identified) = (spec.clone(), true);
             world.require(same, || format!("{} is started over another machine", spec.id));
-            return Ok(Started { from_memory, note: None });
+            return Ok(Started { from_memory, ..Started::default() });
         }
         let top = spec.layers[0];
         let whole = world.layers.contains_key(&top) && world.chain(top) == spec.layers;
@@ -277,13 +277,18 @@ impl SandboxEngine for SimulatedSandboxes {
         world.require(!frozen, || format!("{} is started on a frozen layer", spec.id));
         let shared = world.machines.values().any(|m| m.alive && m.top == top);
         world.require(!shared, || format!("{} is started on a layer that another writes to", spec.id));
-        let from_memory = match spec.from {
-            From::Memory(memory) => world.memories.contains(&memory) && world.loads_memory,
-            From::Disk => false,
+        // A memory that ran on a disk does not go on there a second time.
+        let has_run = world.machines.get(&spec.id).is_some_and(|machine| machine.from_memory && machine.top == top);
+        let (from_memory, unloadable) = match spec.from {
+            From::Memory(memory) => {
+                let loads = world.memories.contains(&memory) && world.loads_memory;
+                (loads && !has_run, !loads && !has_run)
+            }
+            From::Disk => (false, false),
         };
         world.starts += 1;
         world.machines.insert(spec.id, Machine { spec: spec.clone(), top, alive: true, from_memory, identified: true });
-        Ok(Started { from_memory, note: None })
+        Ok(Started { from_memory, unloadable, note: None })
     }
 
     fn most_warm(&self) -> usize {

@@ -107,6 +107,9 @@ pub struct StartSpec {
 pub struct Started {
     /// Whether its processes go on where they were captured.
     pub from_memory: bool,
+    /// Whether the memory that it was to begin with cannot be loaded, though it never ran on this disk: not for others
+    /// either, then.
+    pub unloadable: bool,
     /// What its owner should know.
     pub note: Option<String>,
 }

@@ -183,7 +183,10 @@ impl QemuSandboxes {
         live.begins();
         incarnation.identified = true;
         incarnation.write(dir).map_err(transient)?;
-        Ok(Started { from_memory: incarnation.from_memory, note: None })
+        let from_memory = incarnation.from_memory;
+        let has_run = |memory: &String| incarnation.consumed.as_ref() == Some(memory);
+        let unloadable = !from_memory && memory_of(spec).is_some_and(|memory| !has_run(&memory));
+        Ok(Started { from_memory, unloadable, note: None })
     }
 
     /// Ends the process at once.

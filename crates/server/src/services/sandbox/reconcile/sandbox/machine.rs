@@ -171,7 +171,8 @@ impl SandboxLife {
         let lost = memory
             .filter(|memory| memory.kind != MemoryKind::Template)
             .map(|_| "its memory could not be loaded; it was started from its disk".to_owned());
-        if let (Some(memory), Some(id)) = (memory.filter(|m| m.kind == MemoryKind::Template), before.template) {
+        let unloadable = memory.filter(|memory| memory.kind == MemoryKind::Template && started.unloadable);
+        if let (Some(memory), Some(id)) = (unloadable, before.template) {
             warm_again(&mut tx, id, memory.id, now).await?;
         }
         let mut row = before.clone();
