@@ -147,7 +147,7 @@ impl App {
         identity.spawn_workers(&mut tasks, &stop);
         projects.spawn_workers(&mut tasks, &stop);
         vms.spawn_workers(&mut tasks, &stop);
-        sandboxes.spawn_workers(&mut tasks, &stop);
+        sandboxes.spawn_workers(&mut tasks, &stop, &taken_over);
         gateway.spawn_workers(&mut tasks, &stop);
         if config.identity.suspension_stops_machines {
             let services: Vec<Arc<dyn Stops>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];

@@ -1,4 +1,4 @@
-//! Machines: one row for each, whoever owns it, and the ledger of a host's memory and processors.
+//! Machines: one row for each, whoever owns it, and what machines hold of a host's memory and processors.
 //!
 //! A VM owns a machine for as long as it is there, a sandbox does, and a template owns those that build or boot it. The
 //! store of each owner writes the machine's row in the transaction that writes the owner's, so that a sum over the rows of
@@ -6,14 +6,15 @@
 //! process are called: the row is there before them, and goes, or is marked, after them.
 //!
 //! A machine that began with a template's memory before anybody asked is nobody's yet: its owner is that memory. Whoever
-//! creates a sandbox with it changes its owner in the transaction that writes the sandbox. It is in the ledger like every
-//! other one, and gives way to whoever needs what it holds ([`give_way`]).
+//! creates a sandbox with it changes its owner in the transaction that writes the sandbox. It holds what it may use like
+//! every other one, and gives way to whoever needs that ([`reserve`]).
 //!
 //! Intended and observed stand apart. What is to be: the owner, the host, the size, whether it is reserved, slot, address,
 //! port and generation, all of them written before the host is asked for anything. What was seen: `host_boot`, the boot of
 //! the host that the machine was started in, and `ready`, that one which nobody owns did what it was started for; whether
 //! it runs is no column, since only the host knows. What an owner wants of its machine, and how far that is, stands on the
-//! owner's row, which a person reads.
+//! owner's row, which a person reads. Of the columns that migration 0027 copied here, `vcpu` and `memory_mb` of the owners'
+//! rows stay in use: they are the size that was asked for, and the row of the machine says the same.
 
 use std::net::Ipv4Addr;
 
@@ -49,6 +50,17 @@ macro_rules! with_machine {
     };
 }
 
+/// Every machine that is not gone.
+const LIVING: &str = "SELECT id, owner_kind, owner_id FROM machines WHERE deleted_at IS NULL";
+/// Every warm machine of a host.
+const ALL_WARM: &str = concat!(
+    "SELECT ",
+    machine_columns!(),
+    " FROM machines m WHERE m.owner_kind = 'warm' AND m.host_id = $1 ORDER BY m.id"
+);
+/// Has all warm machines of a host hold nothing.
+const GIVE_WAY: &str = "UPDATE machines SET reserved = 0, ready = 0 WHERE owner_kind = 'warm' AND host_id = $1";
+
 /// A machine as its row has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -70,7 +82,7 @@ pub struct Machine {
     pub address: Option<Ipv4Addr>,
     /// Where SSH answers on that.
     pub ssh_port: Option<u16>,
-    /// Starts so far.
+    /// Starts by its owner so far: none yet of a warm machine, though it runs.
     pub generation: i64,
     /// The host's boot that it was started in last.
     pub host_boot: Option<String>,
@@ -135,12 +147,6 @@ impl Machine {
         }
     }
 
-    /// It holds its processors and memory of a host from now on, in this slot if it has none yet.
-    pub fn reserve(&mut self, host: HostId, slot: i64) {
-        (self.host, self.reserved) = (Some(host), true);
-        self.slot = self.slot.or(Some(slot));
-    }
-
     /// It is gone with its owner.
     pub fn end(&mut self, now: Timestamp) {
         (self.reserved, self.slot, self.address, self.ssh_port) = (false, None, None, None);
@@ -198,20 +204,41 @@ pub async fn owner(on: impl On, id: MachineId) -> Result<Option<Owner>, DbError>
 
 /// Every machine that is not gone, with what owns it.
 pub async fn living(on: impl On) -> Result<Vec<Owned>, DbError> {
-    sql("SELECT id, owner_kind, owner_id FROM machines WHERE deleted_at IS NULL").fetch_all(on).await
+    sql(LIVING).fetch_all(on).await
 }
 
 /// The smallest slots of a host that are free: so many.
-pub async fn free_slots(on: impl On, host: HostId, count: usize) -> Result<Vec<i64>, DbError> {
+async fn free_slots(on: impl On, host: HostId, count: usize) -> Result<Vec<i64>, DbError> {
     let taken = sql("SELECT slot FROM machines WHERE host_id = $1 AND slot IS NOT NULL ORDER BY slot");
     let taken: Vec<i64> = taken.bind(host).fetch_all(on).await?;
     let mut taken = taken.into_iter().peekable();
     Ok((1..).filter(|slot| taken.next_if_eq(slot).is_none()).take(count).collect())
 }
 
-/// The smallest slot of a host that is free.
-pub async fn free_slot(on: impl On, host: HostId) -> Result<i64, DbError> {
-    Ok(free_slots(on, host, 1).await?.first().copied().unwrap_or(1))
+/// Where there is room for machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Beside all others.
+    Beside,
+    /// Only in the place of warm machines.
+    Instead,
+}
+
+/// Has machines hold their processors and memory of a host from now on, each in a slot of its own. Where warm machines are
+/// in the way, they hold nothing any more: nobody gets one of them, and the worker ends them.
+pub async fn reserve(tx: &mut Tx, host: HostId, room: Room, machines: &mut [Machine]) -> Result<(), DbError> {
+    if room == Room::Instead {
+        give_way(tx, host).await?;
+    }
+    let without = machines.iter().filter(|machine| machine.slot.is_none()).count();
+    // One that has a slot keeps it, and none is looked for.
+    let slots = if without == 0 { Vec::new() } else { free_slots(tx, host, without).await? };
+    let mut slots = slots.into_iter();
+    for machine in machines {
+        (machine.host, machine.reserved) = (Some(host), true);
+        machine.slot = machine.slot.or_else(|| slots.next());
+    }
+    Ok(())
 }
 
 /// Whether a machine of a host holds an address.
@@ -244,10 +271,9 @@ pub async fn warm(on: impl On, memory: MemoryId) -> Result<Option<Machine>, DbEr
     .await
 }
 
-/// Every machine that nobody owns yet, the oldest first.
-pub async fn all_warm(on: impl On) -> Result<Vec<Machine>, DbError> {
-    let all = concat!("SELECT ", machine_columns!(), " FROM machines m WHERE m.owner_kind = 'warm' ORDER BY m.id");
-    sql(all).fetch_all(on).await
+/// Every warm machine of a host, the oldest first.
+pub async fn all_warm(on: impl On, host: HostId) -> Result<Vec<Machine>, DbError> {
+    sql(ALL_WARM).bind(host).fetch_all(on).await
 }
 
 /// A machine.
@@ -256,15 +282,9 @@ pub async fn find(on: impl On, id: MachineId) -> Result<Option<Machine>, DbError
     sql(one).bind(id).fetch_optional(on).await
 }
 
-/// Has the machines of a host that nobody owns yet hold nothing any more, so that somebody else may: nobody gets one of
-/// them, and the worker ends them.
-pub async fn give_way(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
+async fn give_way(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
     tx.signal(Signal::Work(TABLE));
-    sql("UPDATE machines SET reserved = 0, ready = 0 WHERE host_id = $1 AND owner_kind = 'warm'")
-        .bind(host)
-        .execute(tx)
-        .await
-        .map(drop)
+    sql(GIVE_WAY).bind(host).execute(tx).await.map(drop)
 }
 
 /// What machines of a kind hold of a host.
@@ -336,6 +356,15 @@ mod tests {
         (Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap(), dir)
     }
 
+    /// What SQLite does for a statement.
+    struct Step(String);
+
+    impl FromRow for Step {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            row.text("detail").map(Self)
+        }
+    }
+
     async fn host(tx: &mut Tx) -> HostId {
         let id = HostId(Uuid::now_v7());
         let row = columns! {
@@ -347,7 +376,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_ledger_of_a_host_is_the_sum_over_its_machines() {
+    async fn what_machines_hold_of_a_host_is_a_sum_over_rows() {
         let (db, _dir) = database().await;
         let mut tx = db.begin().await.unwrap();
         let (here, there) = (host(&mut tx).await, host(&mut tx).await);
@@ -365,7 +394,7 @@ mod tests {
             let mut machine = Machine::new(new_id(), owner, 2, 512);
             insert(&mut tx, &machine).await.unwrap();
             let before = machine.clone();
-            machine.reserve(host, free_slot(&mut tx, host).await.unwrap());
+            reserve(&mut tx, host, Room::Beside, std::slice::from_mut(&mut machine)).await.unwrap();
             update(&mut tx, &before, &machine).await.unwrap();
             machines.push(machine);
         }
@@ -389,6 +418,39 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn warm_machines_give_way_only_where_they_are_in_the_way() {
+        let (db, _dir) = database().await;
+        let mut tx = db.begin().await.unwrap();
+        let (here, there) = (host(&mut tx).await, host(&mut tx).await);
+        for host in [here, there] {
+            let mut warm = Machine::new(new_id(), Owner::Warm(MemoryId(Uuid::now_v7())), 1, 256);
+            reserve(&mut tx, host, Room::Beside, std::slice::from_mut(&mut warm)).await.unwrap();
+            insert(&mut tx, &Machine { ready: true, ..warm }).await.unwrap();
+        }
+        let mut machines = [(); 2].map(|()| Machine::new(new_id(), Owner::Vm(VmId(Uuid::now_v7())), 1, 256));
+        machines[1].slot = Some(7);
+        reserve(&mut tx, here, Room::Beside, &mut machines).await.unwrap();
+        assert_eq!(machines.each_ref().map(|machine| machine.slot), [Some(2), Some(7)], "one keeps what it has");
+        assert_eq!(held(&mut tx, here).await.unwrap().warm.machines, 1);
+        reserve(&mut tx, here, Room::Instead, &mut machines).await.unwrap();
+        assert_eq!(held(&mut tx, here).await.unwrap().warm.machines, 0);
+        let warm = all_warm(&mut tx, here).await.unwrap();
+        assert_eq!(warm.iter().map(|machine| machine.ready).collect::<Vec<_>>(), [false], "it is to be ended");
+        assert!(all_warm(&mut tx, there).await.unwrap()[0].ready, "those of another host stay");
+    }
+
+    #[tokio::test]
+    async fn rows_of_what_is_gone_are_not_read() {
+        let (db, _dir) = database().await;
+        for (question, index) in [(LIVING, "machines_living"), (ALL_WARM, "machines_warm"), (GIVE_WAY, "machines_warm")]
+        {
+            let plan: Vec<Step> = sql(format!("EXPLAIN QUERY PLAN {question}")).fetch_all(&db).await.unwrap();
+            let plan: Vec<_> = plan.into_iter().map(|Step(detail)| detail).collect();
+            assert!(plan.iter().any(|step| step.contains(index)), "{question}: {plan:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn machines_of_a_host_that_is_lost_are_the_next_ones() {
         let (db, _dir) = database().await;
         let mut tx = db.begin().await.unwrap();
@@ -397,7 +459,7 @@ mod tests {
             Machine::new(new_id(), Owner::Vm(VmId(Uuid::now_v7())), 1, 256),
             Machine::new(new_id(), Owner::Vm(VmId(Uuid::now_v7())), 1, 256),
         );
-        before.reserve(lost, 1);
+        reserve(&mut tx, lost, Room::Beside, std::slice::from_mut(&mut before)).await.unwrap();
         held_nowhere.reserved = true;
         for machine in [&before, &held_nowhere, &Machine::new(new_id(), before.owner, 1, 256)] {
             insert(&mut tx, machine).await.unwrap();

@@ -58,6 +58,7 @@ const STEPS: &[Step] = steps![
     26 "0026" "hosts",
     27 "0027" "machine_rows",
     28 "0028" "warm_machines",
+    29 "0029" "machine_indexes",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -1,8 +1,12 @@
 //! Machines that are started before anybody owns them: rows like all others, which creations adopt and others displace.
 
+use std::sync::Arc;
+
+use berth_server::app::{App, Engines};
+use berth_server::config::Config;
 use berth_server::db::sql;
 use berth_server::services::sandbox::engine::EngineError;
-use berth_testkit::{Platform, vm};
+use berth_testkit::{Platform, SimulatedEngine, vm};
 use serde_json::json;
 
 /// Machines that somebody may have.
@@ -19,9 +23,17 @@ async fn machine_of(platform: &Platform, sandbox: &str) -> String {
     machine.fetch_one(&platform.app().db).await.expect("a machine")
 }
 
+/// The memories that templates have.
+const MEMORIES: &str = "SELECT memory_id FROM sandbox_templates WHERE memory_id IS NOT NULL";
+
 /// A platform that keeps two, both of which are ready, beside one sandbox.
 async fn with_two() -> (Platform, String) {
-    let platform = Platform::start().await;
+    Box::pin(with_two_of(|_| {})).await
+}
+
+/// The same with another configuration.
+async fn with_two_of(change: impl FnOnce(&mut Config)) -> (Platform, String) {
+    let platform = Platform::start_with(change).await;
     platform.sandboxes.set_most_warm(2);
     let platform = platform.restart().await;
     let first = platform.admin.ready_sandbox().await;
@@ -63,6 +75,111 @@ async fn they_give_way_to_whoever_needs_what_they_hold() {
         "SELECT id FROM sandbox_layers WHERE id NOT IN (SELECT layer_id FROM sandboxes WHERE layer_id IS NOT NULL)";
     platform.admin.until("the end of their disks", async |_| texts(&platform, layers).await.len() == 2).await;
     assert_eq!(platform.sandboxes.counts().0, 1, "the sandbox goes on");
+}
+
+/// Has the sandboxes' part of the host offer so much that one more sandbox fits only in the place of warm machines.
+fn crowd(platform: &Platform) {
+    // Four times that are 1400 MiB, of which three machines of 512 MiB would need more.
+    platform.sandboxes.set_capacity(|capacity| capacity.memory_mb = 350);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_died_is_given_to_nobody() {
+    let (mut platform, _first) = Box::pin(with_two()).await;
+    let (before, memories) = (texts(&platform, READY).await, texts(&platform, MEMORIES).await);
+    platform.sandboxes.kill(&before[0]);
+    platform
+        .admin
+        .until("another one", async |_| {
+            let ready = texts(&platform, READY).await;
+            ready.len() == 2 && !ready.contains(&before[0])
+        })
+        .await;
+    let before = texts(&platform, READY).await;
+    platform.crash();
+    for id in &before {
+        platform.sandboxes.kill(id);
+    }
+    let platform = platform.restart().await;
+    let next = platform.admin.ready_sandbox().await;
+    assert!(!before.contains(&machine_of(&platform, &next).await));
+    assert!(platform.sandboxes.spec(&next).is_some_and(|(_, from_memory)| from_memory));
+    assert_eq!(texts(&platform, MEMORIES).await, memories);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_dies_when_it_is_given_out_costs_its_template_nothing() {
+    let (platform, _first) = Box::pin(with_two()).await;
+    let (warm, memories) = (texts(&platform, READY).await, texts(&platform, MEMORIES).await);
+    platform.sandboxes.refuse("start", EngineError::Transient("the host is slow".into()));
+    let id = platform.admin.create_sandbox(json!({})).await;
+    assert_eq!(machine_of(&platform, &id).await, warm[0]);
+    platform.sandboxes.kill(&warm[0]);
+    platform.sandboxes.allow("start");
+    platform.admin.sandbox_reaches(&id, "Ready").await;
+    assert!(platform.sandboxes.spec(&id).is_some_and(|(_, from_memory)| !from_memory), "its memory ran with its disk");
+    assert_eq!(texts(&platform, MEMORIES).await, memories);
+    assert!(texts(&platform, READY).await.contains(&warm[1]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn they_stay_where_there_is_no_room_without_them_either() {
+    let (platform, first) = Box::pin(with_two_of(|config| config.sandbox.max_sandboxes = 1)).await;
+    let caller = &platform.admin;
+    caller.act(&format!("/sandboxes/{first}/pause")).await;
+    caller.sandbox_reaches(&first, "Paused").await;
+    caller.ready_sandbox().await;
+    caller.until("two warm machines", async |_| texts(&platform, READY).await.len() == 2).await;
+    let warm = texts(&platform, READY).await;
+    crowd(&platform);
+    caller.act(&format!("/sandboxes/{first}/resume")).await;
+    caller
+        .until("its refusal", async |caller| {
+            let shown = caller.get(&format!("/sandboxes/{first}")).await.body;
+            shown["message"].as_str().is_some_and(|told| told.contains("this host runs at most 1 sandboxes"))
+        })
+        .await;
+    assert_eq!(texts(&platform, READY).await, warm);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn they_give_way_to_the_boot_of_a_template() {
+    let (platform, first) = Box::pin(with_two()).await;
+    let (caller, warm) = (&platform.admin, texts(&platform, READY).await);
+    let taken = caller.post(&format!("/sandboxes/{first}/snapshots"), json!({})).await.id();
+    caller
+        .until("the snapshot", async |caller| {
+            caller.get(&format!("/snapshots/{taken}")).await.body["status"] == "Ready"
+        })
+        .await;
+    crowd(&platform);
+    let made = json!({"name": "own", "from_snapshot": taken, "start_command": "true"});
+    let path = format!("/sandbox_templates/{}", caller.post("/sandbox_templates", made).await.id());
+    caller.until("the template", async |caller| caller.get(&path).await.body["status"] == "ready").await;
+    caller
+        .until("their end", async |_| {
+            let there = texts(&platform, ALL).await;
+            warm.iter().all(|id| !there.contains(id))
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_lost_its_database_leaves_them_to_the_next_one() {
+    let (mut platform, _first) = Box::pin(with_two()).await;
+    let warm = texts(&platform, READY).await;
+    let copy = tempfile::tempdir().expect("a folder");
+    std::fs::copy(platform.config.data_dir.join("identity"), copy.path().join("identity")).expect("a copy");
+    let config = Config { data_dir: copy.path().to_owned(), take_over: true, ..platform.config.clone() };
+    let vm: Arc<SimulatedEngine> = Arc::default();
+    let engines = Engines { vm, sandbox: platform.sandboxes.clone() };
+    let other = App::start_with(&config, engines).await.expect("the service starts");
+    platform.app().taken_over.cancelled().await;
+    platform.stop().await;
+    let ready: Vec<String> = sql(READY).fetch_all(&other.db).await.expect("rows");
+    assert_eq!(ready, warm);
+    assert_eq!(platform.sandboxes.counts().0, 3, "they run on");
+    other.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

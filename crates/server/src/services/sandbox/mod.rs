@@ -76,11 +76,12 @@ impl Sandboxes {
 
     /// What has to be so before the first request is answered.
     pub async fn prepare(&self) -> Result<()> {
+        reconcile::warm::prepare(self).await?;
         reconcile::template::prepare(self).await
     }
 
-    /// Its workers, until told to stop.
-    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+    /// Its workers, until told to stop. Once `taken_over`, everything is another service's.
+    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, taken_over: &CancellationToken) {
         let workers = self.inner.config.workers;
         let poke = self.drive(tasks, stop, reconcile::sandbox::SandboxLife::new(self.clone()), workers);
         self.drive(tasks, stop, reconcile::template::TemplateLife::new(self.clone(), stop.clone()), KEEPERS);
@@ -89,7 +90,7 @@ impl Sandboxes {
         self.drive(tasks, stop, SharedLife::<ExpiredUpload>::new(self.clone()), REMOVERS);
         let (engine, ending) = (self.inner.engine.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
-        tasks.spawn(reconcile::warm::keep(self.clone(), stop.clone()));
+        tasks.spawn(reconcile::warm::keep(self.clone(), stop.clone(), taken_over.clone()));
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         let (rounds, to_write) = metrics::channel();
         tasks.spawn(metrics::sample(self.clone(), rounds, stop.clone()));

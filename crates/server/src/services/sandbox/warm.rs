@@ -5,14 +5,17 @@
 //! creates a sandbox gets it, with its disk; all that is left is to make it that sandbox.
 //!
 //! Which there are, the rows say ([`crate::db::machine`]). Here stands what nobody needs to know after a restart: which
-//! memories were asked for lately, and which could not be begun with.
+//! memories were asked for lately, which machines are being made, and which memories could not be begun with.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use berth_domain::ids::MemoryId;
+use berth_domain::ids::{MachineId, MemoryId};
+use berth_domain::machine::Owner;
 use tokio::sync::Notify;
+
+use crate::db::machine::Machine;
 
 /// How long warm machines of a memory are kept after the last request for one.
 const WANTED: Duration = Duration::from_mins(10);
@@ -28,9 +31,17 @@ const UNASKED: usize = 4;
 pub(super) struct WarmPool {
     /// How many there may be.
     most: usize,
-    kinds: Mutex<HashMap<MemoryId, Kind>>,
+    state: Mutex<State>,
     /// Told when one is wanted.
     wanted: Notify,
+}
+
+/// What changes.
+#[derive(Default)]
+struct State {
+    kinds: HashMap<MemoryId, Kind>,
+    /// What is being made, with which memory.
+    making: HashMap<MachineId, MemoryId>,
 }
 
 /// What is wanted of those of one memory.
@@ -39,8 +50,6 @@ struct Kind {
     asked: Instant,
     /// How many there may be of it.
     most: usize,
-    /// Whether one is being made.
-    making: bool,
     /// How many in a row could not be made.
     failures: u32,
     not_before: Option<Instant>,
@@ -48,18 +57,31 @@ struct Kind {
 
 impl Kind {
     const fn new(asked: Instant, most: usize) -> Self {
-        Self { asked, most, making: false, failures: 0, not_before: None }
+        Self { asked, most, failures: 0, not_before: None }
+    }
+}
+
+impl State {
+    /// Whether one that begins with a memory is being made.
+    fn makes(&self, memory: MemoryId) -> bool {
+        self.making.values().any(|making| *making == memory)
+    }
+
+    /// Forgets what nobody asked for lately.
+    fn forget_unasked(&mut self) {
+        let making: Vec<_> = self.making.values().copied().collect();
+        self.kinds.retain(|memory, kind| making.contains(memory) || kind.asked.elapsed() < WANTED);
     }
 }
 
 impl WarmPool {
     /// Nothing is wanted yet, and never more than these.
     pub(super) fn new(most: usize) -> Self {
-        Self { most, kinds: Mutex::default(), wanted: Notify::default() }
+        Self { most, state: Mutex::default(), wanted: Notify::default() }
     }
 
-    fn kinds(&self) -> MutexGuard<'_, HashMap<MemoryId, Kind>> {
-        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a sandbox begins with a memory. Whether there may be a warm machine for it.
@@ -68,8 +90,8 @@ impl WarmPool {
             return false;
         }
         let now = Instant::now();
-        let mut kinds = self.kinds();
-        let kind = kinds.entry(memory).or_insert_with(|| Kind::new(now, usize::MAX));
+        let mut state = self.state();
+        let kind = state.kinds.entry(memory).or_insert_with(|| Kind::new(now, usize::MAX));
         (kind.asked, kind.most, kind.failures) = (now, usize::MAX, kind.failures.min(HOPELESS - 1));
         self.wanted.notify_one();
         true
@@ -78,14 +100,14 @@ impl WarmPool {
     /// Notes that a memory was just made, which will be asked for.
     pub(super) fn announce(&self, memory: MemoryId) {
         if self.most > 0 {
-            self.kinds().entry(memory).or_insert_with(|| Kind::new(Instant::now(), UNASKED));
+            self.state().kinds.entry(memory).or_insert_with(|| Kind::new(Instant::now(), UNASKED));
             self.wanted.notify_one();
         }
     }
 
     /// Notes that an earlier service left one that is ready: that memory was asked for lately.
     pub(super) fn found(&self, memory: MemoryId) {
-        self.kinds().entry(memory).or_insert_with(|| Kind::new(Instant::now(), usize::MAX));
+        self.state().kinds.entry(memory).or_insert_with(|| Kind::new(Instant::now(), usize::MAX));
     }
 
     /// Returns when one may be wanted.
@@ -93,35 +115,36 @@ impl WarmPool {
         self.wanted.notified().await;
     }
 
-    /// Of which memory the next one is to be, if one is wanted and there is room beside those that are `ready`.
-    pub(super) fn next(&self, ready: &HashMap<MemoryId, usize>) -> Option<MemoryId> {
-        let now = Instant::now();
-        let mut kinds = self.kinds();
-        let part = self.share(kinds.len());
-        let making = kinds.values().filter(|kind| kind.making).count();
-        if ready.values().sum::<usize>() + making >= self.most {
+    /// With which memory the next one is to begin, if one is wanted and there is room beside the `machines` that there
+    /// are. It is being made as `id` then.
+    pub(super) fn next(&self, machines: &[Machine], id: MachineId) -> Option<MemoryId> {
+        let (now, ready) = (Instant::now(), ready(machines));
+        let mut state = self.state();
+        let part = self.share(state.kinds.len());
+        if ready.values().sum::<usize>() + state.making.len() >= self.most {
             return None;
         }
-        let tries = kinds.values().any(|kind| kind.failures > 0 && kind.making);
-        let lacks = |(memory, kind): &(&MemoryId, &mut Kind)| {
+        let tries = state.kinds.iter().any(|(memory, kind)| kind.failures > 0 && state.makes(*memory));
+        let lacks = |(memory, kind): &(&MemoryId, &Kind)| {
             let late = kind.not_before.is_none_or(|time| time <= now);
-            !kind.making
+            !state.makes(**memory)
                 && kind.failures < HOPELESS
                 && (kind.failures == 0 || !tries)
                 && ready.get(*memory).copied().unwrap_or_default() < part.min(kind.most)
                 && late
                 && now.duration_since(kind.asked) < WANTED
         };
-        let (memory, kind) = kinds.iter_mut().filter(lacks).max_by_key(|(_, kind)| kind.asked)?;
-        kind.making = true;
-        Some(*memory)
+        let (memory, _) = state.kinds.iter().filter(lacks).max_by_key(|(_, kind)| kind.asked)?;
+        let memory = *memory;
+        state.making.insert(id, memory);
+        Some(memory)
     }
 
     /// Notes how the making of one ended.
-    pub(super) fn finish(&self, memory: MemoryId, is_made: bool) {
-        let mut kinds = self.kinds();
-        let Some(kind) = kinds.get_mut(&memory) else { return };
-        kind.making = false;
+    pub(super) fn finish(&self, id: MachineId, is_made: bool) {
+        let mut state = self.state();
+        let Some(memory) = state.making.remove(&id) else { return };
+        let Some(kind) = state.kinds.get_mut(&memory) else { return };
         if is_made {
             kind.failures = 0;
         } else {
@@ -132,21 +155,32 @@ impl WarmPool {
 
     /// Nothing is wanted of a memory any more.
     pub(super) fn forget(&self, memory: MemoryId) {
-        self.kinds().remove(&memory);
+        self.state().kinds.remove(&memory);
     }
 
-    /// Forgets what nobody asked for lately. How many ready ones of a memory may stay.
-    pub(super) fn allowance(&self) -> impl Fn(MemoryId) -> usize {
-        let mut kinds = self.kinds();
-        kinds.retain(|_, kind| kind.making || kind.asked.elapsed() < WANTED);
-        let part = self.share(kinds.len());
-        let known: Vec<_> = kinds.keys().copied().collect();
-        move |memory| if known.contains(&memory) { part } else { 0 }
+    /// Which of the warm machines that there are nobody wants: those of memories that nobody asked for lately, those
+    /// above their memory's share, the newest first, and those that nobody may have. What is being made stays.
+    pub(super) fn surplus(&self, machines: &[Machine]) -> Vec<Machine> {
+        let mut state = self.state();
+        state.forget_unasked();
+        let part = self.share(state.kinds.len());
+        let mut kept = HashMap::<MemoryId, usize>::new();
+        let mut stays = |machine: &Machine| {
+            let Owner::Warm(memory) = machine.owner else { return false };
+            if !machine.ready {
+                return state.making.contains_key(&machine.id);
+            }
+            let count = kept.entry(memory).or_default();
+            *count += 1;
+            state.kinds.contains_key(&memory) && *count <= part
+        };
+        machines.iter().filter(|machine| !stays(machine)).cloned().collect()
     }
 
     /// When the next that could not be made is due again, of those that were not due by then; with none, after a while.
     pub(super) fn next_try(&self, by: Instant) -> Instant {
-        let times = self.kinds().values().filter_map(|kind| kind.not_before).filter(|time| *time > by).min();
+        let state = self.state();
+        let times = state.kinds.values().filter_map(|kind| kind.not_before).filter(|time| *time > by).min();
         times.unwrap_or(by + AGAIN)
     }
 
@@ -156,91 +190,129 @@ impl WarmPool {
     }
 }
 
+/// How many of each memory somebody may have.
+fn ready(machines: &[Machine]) -> HashMap<MemoryId, usize> {
+    let mut ready = HashMap::new();
+    for machine in machines.iter().filter(|machine| machine.ready) {
+        if let Owner::Warm(memory) = machine.owner {
+            *ready.entry(memory).or_default() += 1;
+        }
+    }
+    ready
+}
+
 #[cfg(test)]
 mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::db::machine::new_id;
 
     fn memories<const N: usize>() -> [MemoryId; N] {
         std::array::from_fn(|_| MemoryId(Uuid::now_v7()))
     }
 
+    fn warm(memory: MemoryId) -> Machine {
+        Machine { ready: true, ..Machine::new(new_id(), Owner::Warm(memory), 1, 256) }
+    }
+
+    fn some(memory: MemoryId, count: usize) -> Vec<Machine> {
+        (0..count).map(|_| warm(memory)).collect()
+    }
+
     /// Makes what is wanted; how many each memory has then.
-    fn made(pool: &WarmPool, ready: &mut HashMap<MemoryId, usize>, memories: &[MemoryId]) -> Vec<usize> {
-        while let Some(memory) = pool.next(ready) {
-            pool.finish(memory, true);
-            *ready.entry(memory).or_default() += 1;
+    fn made(pool: &WarmPool, machines: &mut Vec<Machine>, memories: &[MemoryId]) -> Vec<usize> {
+        let mut id = new_id();
+        while let Some(memory) = pool.next(machines, id) {
+            pool.finish(id, true);
+            machines.push(warm(memory));
+            id = new_id();
         }
+        let ready = ready(machines);
         memories.iter().map(|memory| ready.get(memory).copied().unwrap_or_default()).collect()
     }
 
-    /// Ends what is above each memory's share.
-    fn trim(pool: &WarmPool, ready: &mut HashMap<MemoryId, usize>) {
-        let allowance = pool.allowance();
-        for (memory, count) in ready.iter_mut() {
-            *count = (*count).min(allowance(*memory));
-        }
+    /// Ends what nobody wants.
+    fn trim(pool: &WarmPool, machines: &mut Vec<Machine>) {
+        let surplus = pool.surplus(machines);
+        machines.retain(|machine| !surplus.contains(machine));
     }
 
     #[test]
     fn memories_share_what_there_is() {
-        let (pool, mut ready, all) = (WarmPool::new(5), HashMap::new(), memories::<3>());
+        let (pool, mut machines, all) = (WarmPool::new(5), Vec::new(), memories::<3>());
         assert!(pool.asked(all[0]));
-        assert_eq!(made(&pool, &mut ready, &all[..1]), [5]);
+        assert_eq!(made(&pool, &mut machines, &all[..1]), [5]);
         assert!(pool.asked(all[1]));
-        assert_eq!(made(&pool, &mut ready, &all[..2]), [5, 0], "there is no room");
-        trim(&pool, &mut ready);
-        assert_eq!(made(&pool, &mut ready, &all[..2]), [2, 2]);
+        assert_eq!(made(&pool, &mut machines, &all[..2]), [5, 0], "there is no room");
+        let oldest = machines[..2].to_vec();
+        trim(&pool, &mut machines);
+        assert_eq!(machines, oldest);
+        assert_eq!(made(&pool, &mut machines, &all[..2]), [2, 2]);
         pool.forget(all[0]);
-        trim(&pool, &mut ready);
-        assert_eq!(made(&pool, &mut ready, &all[..2]), [0, 5]);
+        trim(&pool, &mut machines);
+        assert_eq!(made(&pool, &mut machines, &all[..2]), [0, 5]);
         let none = WarmPool::new(0);
         none.announce(all[2]);
-        assert!(!none.asked(all[2]) && none.next(&HashMap::new()).is_none());
+        assert!(!none.asked(all[2]) && none.next(&[], new_id()).is_none());
+    }
+
+    #[test]
+    fn one_that_is_being_made_stays_and_one_that_nobody_may_have_does_not() {
+        let (pool, [memory], id) = (WarmPool::new(2), memories(), new_id());
+        pool.asked(memory);
+        assert_eq!(pool.next(&[], id), Some(memory));
+        let making = Machine::new(id, Owner::Warm(memory), 1, 256);
+        let left = Machine { id: new_id(), ..making.clone() };
+        assert_eq!(pool.surplus(&[making.clone(), left.clone()]), [left]);
+        pool.forget(memory);
+        assert!(pool.surplus(std::slice::from_ref(&making)).is_empty(), "its maker ends it");
+        pool.finish(id, false);
+        assert_eq!(pool.surplus(std::slice::from_ref(&making)), [making]);
     }
 
     #[test]
     fn a_memory_that_nobody_asked_for_has_few() {
-        let (pool, mut ready, [memory]) = (WarmPool::new(10), HashMap::new(), memories());
+        let (pool, mut machines, [memory]) = (WarmPool::new(10), Vec::new(), memories());
         pool.announce(memory);
-        assert_eq!(made(&pool, &mut ready, &[memory]), [UNASKED]);
+        assert_eq!(made(&pool, &mut machines, &[memory]), [UNASKED]);
         assert!(pool.asked(memory));
-        assert_eq!(made(&pool, &mut ready, &[memory]), [10]);
+        assert_eq!(made(&pool, &mut machines, &[memory]), [10]);
     }
 
     #[test]
     fn a_memory_that_cannot_be_begun_with_keeps_none_of_the_others_waiting() {
-        let (pool, none, [hangs, works]) = (WarmPool::new(8), HashMap::new(), memories());
-        let start = Instant::now();
+        let (pool, [hangs, works], mut id) = (WarmPool::new(8), memories(), new_id());
+        let (start, others) = (Instant::now(), some(works, 4));
         pool.asked(hangs);
-        assert_eq!(pool.next(&none), Some(hangs));
+        assert_eq!(pool.next(&[], id), Some(hangs));
         pool.asked(works);
-        assert_eq!(made(&pool, &mut HashMap::new(), &[works]), [4], "beside one that is being made");
+        assert_eq!(made(&pool, &mut Vec::new(), &[works]), [4], "beside one that is being made");
         for failures in 1..=HOPELESS {
             if failures > 1 {
-                assert_eq!(pool.next(&HashMap::from([(works, 4)])), Some(hangs), "another try");
+                id = new_id();
+                assert_eq!(pool.next(&others, id), Some(hangs), "another try");
             }
-            pool.finish(hangs, false);
-            assert!(pool.next(&HashMap::from([(works, 4)])).is_none(), "not at once");
-            let again = pool.kinds()[&hangs].not_before;
+            pool.finish(id, false);
+            assert!(pool.next(&others, new_id()).is_none(), "not at once");
+            let again = pool.state().kinds[&hangs].not_before;
             assert_eq!(again, Some(pool.next_try(start)), "it is looked at as soon as it is due");
-            pool.kinds().get_mut(&hangs).expect("a kind").not_before = None;
+            pool.state().kinds.get_mut(&hangs).expect("a kind").not_before = None;
         }
-        assert!(pool.next(&HashMap::from([(works, 4)])).is_none(), "it is given up");
+        assert!(pool.next(&others, new_id()).is_none(), "it is given up");
         pool.asked(hangs);
-        assert_eq!(pool.next(&HashMap::from([(works, 4)])), Some(hangs), "until somebody asks");
+        assert_eq!(pool.next(&others, new_id()), Some(hangs), "until somebody asks");
     }
 
     #[test]
     fn memories_that_fail_leave_a_maker_to_the_others() {
-        let (pool, none, [one, other, works]) = (WarmPool::new(8), HashMap::new(), memories());
+        let (pool, [one, other, works]) = (WarmPool::new(8), memories());
         for memory in [one, other] {
             pool.asked(memory);
-            pool.kinds().get_mut(&memory).expect("a kind").failures = 1;
+            pool.state().kinds.get_mut(&memory).expect("a kind").failures = 1;
         }
-        assert!(pool.next(&none).is_some() && pool.next(&none).is_none());
+        assert!(pool.next(&[], new_id()).is_some() && pool.next(&[], new_id()).is_none());
         pool.asked(works);
-        assert_eq!(pool.next(&none), Some(works));
+        assert_eq!(pool.next(&[], new_id()), Some(works));
     }
 }

@@ -2,7 +2,8 @@
 
 use berth_domain::host::memory::withheld_mb;
 
-use crate::db::{DbError, Tx, machine};
+use crate::db::machine::{self, Room};
+use crate::db::{DbError, Tx};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::engine::Capacity;
 
@@ -12,9 +13,9 @@ pub(super) struct Left {
     pub sandboxes: i64,
     /// MiB that are offered in all.
     offered_mb: i64,
-    /// MiB that nobody has, but for machines that nobody owns yet: those give way.
+    /// MiB that nobody has, but for warm machines: those give way.
     memory_mb: i64,
-    /// MiB that machines have that nobody owns yet.
+    /// MiB that warm machines have.
     warm_mb: i64,
 }
 
@@ -36,15 +37,13 @@ impl Left {
         })
     }
 
-    /// Whether there are so many MiB only if machines that nobody owns yet give way.
-    pub(super) const fn is_crowded(&self, memory_mb: i64) -> bool {
-        memory_mb > self.memory_mb - self.warm_mb
-    }
-
-    /// How many of so many machines of a size there is memory for; where there is none for one, what is missing.
-    pub(super) fn machines(&self, most: i64, memory_mb: i64) -> Result<i64, String> {
+    /// How many of so many machines of a size there is memory for, and where; if there is none for one, what is missing.
+    pub(super) fn machines(&self, most: i64, memory_mb: i64) -> Result<(i64, Room), String> {
         match (self.memory_mb / memory_mb.max(1)).min(most) {
-            count @ 1.. => Ok(count),
+            count @ 1.. if count.saturating_mul(memory_mb) > self.memory_mb - self.warm_mb => {
+                Ok((count, Room::Instead))
+            }
+            count @ 1.. => Ok((count, Room::Beside)),
             _ => Err(format!(
                 "this host offers {} MiB of memory to sandboxes, and {} MiB would be needed",
                 self.offered_mb,

@@ -10,7 +10,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, template};
-use crate::db::{DbError, machine};
+use crate::db::{DbError, Signal, machine};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::engine::{EngineError, Kept, SandboxEngine};
 use crate::services::sandbox::store;
@@ -55,10 +55,11 @@ pub async fn watch(sandboxes: Sandboxes, poke: Poker<SandboxId>, stop: Cancellat
     }
 }
 
-/// Has the sandbox looked at whose machine something happened to.
+/// Has the sandbox looked at whose machine something happened to, or the warm machines, where it is one of them.
 async fn poke_owner(sandboxes: &Sandboxes, poke: &Poker<SandboxId>, id: MachineId) {
     match machine::owner(sandboxes.db(), id).await {
         Ok(Some(Owner::Sandbox(sandbox))) => poke.poke(sandbox),
+        Ok(Some(Owner::Warm(_))) => sandboxes.db().signal(Signal::Work(machine::TABLE)),
         // Who made a machine that is no sandbox's waits for it; what is nobody's is found by a search of the host.
         Ok(_) => {}
         Err(error) => tracing::warn!(machine = %id, %error, "nobody is told what happened to a machine"),

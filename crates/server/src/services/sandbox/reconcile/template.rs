@@ -18,7 +18,7 @@ use super::capacity::Left;
 use super::{StepError, fault};
 use crate::db::Tx;
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::{DISK_FULL, EngineError, From, StartSpec, Warming};
+use crate::services::sandbox::engine::{Capacity, DISK_FULL, EngineError, From, StartSpec, Warming};
 use crate::services::sandbox::ops;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::layer::LayerRow;
@@ -29,6 +29,16 @@ use crate::work::lifecycle::{Life, Next};
 
 /// Tries of a boot before a template goes without its memory.
 const BOOTS: i64 = 3;
+
+/// How the first boot of a template begins.
+enum Begun {
+    /// With this machine, for which there is room.
+    Boot(Warming),
+    /// Not now: this is what the host lacks.
+    Lacks(String),
+    /// Nobody wants it any more.
+    Unwanted,
+}
 
 /// The lives of templates.
 pub struct TemplateLife {
@@ -184,14 +194,15 @@ impl TemplateLife {
         let engine = self.sandboxes.engine();
         // What an interrupted boot left is thrown away.
         self.clear(template.id).await?;
-        if let Some(missing) = self.missing(template).await? {
+        let warming = match self.begin_warm(template).await? {
+            Begun::Boot(warming) => warming,
+            Begun::Unwanted => return Ok(()),
             // What is built by now keeps its wish: the host is not full for ever.
-            if template.status == TemplateStatus::Ready {
+            Begun::Lacks(missing) if template.status == TemplateStatus::Ready => {
                 return Err(EngineError::Transient(missing).into());
             }
-            return self.cannot_be_warm(template, &missing).await;
-        }
-        let Some(warming) = self.begin_warm(template).await? else { return Ok(()) };
+            Begun::Lacks(missing) => return self.cannot_be_warm(template, &missing).await,
+        };
         let machine = warming.machine.id;
         fault("template", "warm", "intent").await?;
         let [top, base, ..] = warming.machine.layers[..] else {
@@ -212,20 +223,6 @@ impl TemplateLife {
             }
             Err(error) => self.cannot_be_warm(template, &error.to_string()).await,
         }
-    }
-
-    /// What the host lacks to boot a template and keep its memory.
-    async fn missing(&self, template: &TemplateRow) -> Result<Option<String>, StepError> {
-        let host = self.sandboxes.engine().capacity().await?;
-        if !host.has_room(template.memory_mb) {
-            return Ok(Some(DISK_FULL.to_owned()));
-        }
-        let mut tx = self.sandboxes.db().begin().await?;
-        if !store::template::machines(&mut tx, template.id).await?.is_empty() {
-            // What its build had is its own still.
-            return Ok(None);
-        }
-        Ok(Left::of(&mut tx, &self.sandboxes, host).await?.machines(1, template.memory_mb).err())
     }
 
     async fn record_warm(&self, id: TemplateId, warming: &Warming, top: LayerId, bytes: i64) -> Result<(), StepError> {
@@ -262,21 +259,28 @@ impl TemplateLife {
         change.commit().await
     }
 
-    async fn begin_warm(&self, template: &TemplateRow) -> Result<Option<Warming>, StepError> {
+    async fn begin_warm(&self, template: &TemplateRow) -> Result<Begun, StepError> {
         let Some(base) = template.base_layer else {
             return Err(Error::internal("a template without a disk").into());
         };
+        let host = self.sandboxes.engine().capacity().await?;
+        if !host.has_room(template.memory_mb) {
+            return Ok(Begun::Lacks(DISK_FULL.to_owned()));
+        }
         let (layer, memory) = (LayerId(Uuid::now_v7()), MemoryId(Uuid::now_v7()));
         let mut layers = store::layer::chain(self.sandboxes.db(), base).await?;
         layers.insert(0, layer);
-        let Some(mut change) = self.begin(template.id).await? else { return Ok(None) };
+        let Some(mut change) = self.begin(template.id).await? else { return Ok(Begun::Unwanted) };
         if !matches!(change.after.status, TemplateStatus::Building | TemplateStatus::Ready) {
-            return Ok(None);
+            return Ok(Begun::Unwanted);
         }
+        let (machine, slot) = match self.machine_of(&mut change, host).await? {
+            Ok(own) => own,
+            Err(missing) => return Ok(Begun::Lacks(missing)),
+        };
         store::layer::insert(&mut change.tx, &layer_of(template, layer, Some(base), change.now)).await?;
         let kept = MemoryRow { id: memory, layer, kind: MemoryKind::Template, bytes: 0, created_at: change.now };
         store::memory::insert(&mut change.tx, &kept).await?;
-        let (machine, slot) = self.machine_of(&mut change).await?;
         (change.after.next_layer, change.after.next_memory) = (Some(layer), Some(memory));
         change.commit().await?;
         let machine = StartSpec {
@@ -297,19 +301,30 @@ impl TemplateLife {
         };
         let (start_command, ready_command) = (template.start_command.clone(), template.ready_command.clone());
         let patience = Duration::from_secs(self.sandboxes.config().ready_seconds.unsigned_abs());
-        Ok(Some(Warming { machine, memory, start_command, ready_command, patience }))
+        Ok(Begun::Boot(Warming { machine, memory, start_command, ready_command, patience }))
     }
 
-    /// The one machine that boots it: one of those that its build had, or a new one; and its slot.
-    async fn machine_of(&self, change: &mut Change) -> Result<(MachineId, i64), StepError> {
-        let mut own = store::template::machines(&mut change.tx, change.before.id).await?;
+    /// The one machine that boots it, and its slot: one of those that its build had, or a new one; or what the host lacks
+    /// for that.
+    async fn machine_of(
+        &self,
+        change: &mut Change,
+        host: Capacity,
+    ) -> Result<Result<(MachineId, i64), String>, StepError> {
+        let (tx, template) = (&mut change.tx, &change.before);
+        let mut own = store::template::machines(&mut *tx, template.id).await?;
         if own.is_empty() {
-            own = store::template::reserve(&mut change.tx, &change.before, self.sandboxes.host(), 1).await?;
+            let left = Left::of(tx, &self.sandboxes, host).await?;
+            let place = match left.machines(1, template.memory_mb) {
+                Ok(place) => place,
+                Err(missing) => return Ok(Err(missing)),
+            };
+            own = store::template::reserve(tx, template, self.sandboxes.host(), place).await?;
         }
         let more = own.split_off(1);
-        store::template::release(&mut change.tx, &more).await?;
+        store::template::release(tx, &more).await?;
         let machine = own.first().and_then(|machine| Some((machine.id, machine.slot?)));
-        machine.ok_or_else(|| Error::internal("a boot without a machine").into())
+        machine.map(Ok).ok_or_else(|| Error::internal("a boot without a machine").into())
     }
 
     /// Ends its machines, and removes all that they left.

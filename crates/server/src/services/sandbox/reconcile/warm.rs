@@ -1,11 +1,14 @@
 //! Keeps warm machines: makes those that are wanted, and ends those that are not.
 //!
 //! A machine's row is there before the machine, and goes after it. What a service that died left is found by the rows:
-//! what was ready and still runs is had by whoever comes next, and what was being made is ended.
+//! what was ready and still runs is had by whoever comes next, and what was being made is ended. One that dies is ended
+//! as soon as that is told. Whoever got it in between begins from its disk, and its memory is not taken for unloadable.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::slice;
 use std::time::{Duration, Instant};
 
+use berth_domain::Result;
 use berth_domain::ids::{LayerId, MachineId, MemoryId};
 use berth_domain::machine::Owner;
 use berth_domain::sandbox::network::Network;
@@ -19,7 +22,7 @@ use uuid::Uuid;
 
 use super::StepError;
 use super::capacity::Left;
-use crate::db::machine::{self, Machine};
+use crate::db::machine::{self, Machine, Room};
 use crate::db::{Signal, Tx};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::engine::{EngineError, From, StartSpec};
@@ -32,40 +35,53 @@ use crate::services::sandbox::store::template::TemplateRow;
 const AT_ONCE: usize = 2;
 /// Between two looks at those that are not wanted any more.
 const LOOK: Duration = Duration::from_secs(30);
-/// Wait after the rows could not be read.
-const RETRY: Duration = Duration::from_secs(2);
 
-/// Keeps them until told to stop, and ends them then.
-pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken) {
-    let (mut signals, mut tick) = (sandboxes.db().watch(), tokio::time::interval(LOOK));
-    while let Err(error) = sort_out(&sandboxes).await {
-        tracing::warn!(?error, "warm machines of an earlier service cannot be looked at; trying again");
-        if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
-            return;
+/// Before the first request: nobody gets a machine that an earlier service left, but for those that are alive and still
+/// nobody's.
+pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
+    let (db, host) = (sandboxes.db(), sandboxes.host());
+    for machine in machine::all_warm(db, host).await?.into_iter().filter(|machine| machine.ready) {
+        match machine.owner {
+            // One that cannot be asked is taken for dead.
+            Owner::Warm(memory) if is_alive(sandboxes, &machine).await.unwrap_or(false) => {
+                sandboxes.warm().found(memory);
+            }
+            _ => {
+                let mut tx = db.begin().await?;
+                machine::update(&mut tx, &machine, &Machine { ready: false, ..machine.clone() }).await?;
+                tx.commit().await?;
+            }
         }
     }
+    Ok(())
+}
+
+/// Keeps them until told to stop, and ends them then, unless they are another service's by then.
+pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken, taken_over: CancellationToken) {
+    let (mut signals, mut tick) = (sandboxes.db().watch(), tokio::time::interval(LOOK));
     let mut making = FuturesUnordered::new();
-    let mut under_way = HashSet::new();
     loop {
         // Whatever becomes due behind this is waited for below.
         let looked = Instant::now();
         while making.len() < AT_ONCE
             && let Some(machine) = next(&sandboxes).await
         {
-            under_way.insert(machine.id);
             making.push(make(&sandboxes, machine));
         }
         tokio::select! {
             () = stop.cancelled() => break,
             () = sandboxes.warm().wanted() => {}
-            Some(id) = making.next() => drop(under_way.remove(&id)),
+            Some(()) = making.next() => {}
             () = sleep_until(sandboxes.warm().next_try(looked).into()) => {}
-            _ = tick.tick() => end_unwanted(&sandboxes, &under_way).await,
-            () = changed(&mut signals) => end_unwanted(&sandboxes, &under_way).await,
+            _ = tick.tick() => end_unwanted(&sandboxes).await,
+            () = changed(&mut signals) => end_unwanted(&sandboxes).await,
         }
     }
     drop(making);
-    match machine::all_warm(sandboxes.db()).await {
+    if taken_over.is_cancelled() {
+        return;
+    }
+    match machine::all_warm(sandboxes.db(), sandboxes.host()).await {
         Ok(all) => end_all(&sandboxes, all).await,
         Err(error) => tracing::warn!(%error, "warm machines cannot be ended; the next service finds them"),
     }
@@ -82,81 +98,56 @@ async fn changed(signals: &mut Receiver<Signal>) {
     }
 }
 
-/// Ends what a service that died was making, and takes over what it had made.
-async fn sort_out(sandboxes: &Sandboxes) -> Result<(), StepError> {
-    for machine in machine::all_warm(sandboxes.db()).await? {
-        let goes_on = machine.ready && sandboxes.engine().is_warm(machine.id).await?;
-        match machine.owner {
-            Owner::Warm(memory) if goes_on => sandboxes.warm().found(memory),
-            _ => end_all(sandboxes, vec![machine]).await,
-        }
-    }
-    Ok(())
-}
-
 /// The row of the next one that is wanted, if there is room for it.
 async fn next(sandboxes: &Sandboxes) -> Option<Machine> {
-    let counted = ready(sandboxes).await;
-    let memory = sandboxes.warm().next(&counted.ok()?)?;
-    let begun = begin(sandboxes, memory).await;
+    let all = machine::all_warm(sandboxes.db(), sandboxes.host()).await.ok()?;
+    let id = machine::new_id();
+    let memory = sandboxes.warm().next(&all, id)?;
+    let begun = begin(sandboxes, id, memory).await;
     match begun {
         Ok(Some(machine)) => return Some(machine),
         Ok(None) => sandboxes.warm().forget(memory),
-        Err(error) => {
-            tracing::debug!(?error, "no warm machine can be made now");
-            sandboxes.warm().finish(memory, false);
-        }
+        Err(error) => tracing::debug!(?error, "no warm machine can be made now"),
     }
+    sandboxes.warm().finish(id, false);
     None
 }
 
-/// How many of each memory are ready.
-async fn ready(sandboxes: &Sandboxes) -> Result<HashMap<MemoryId, usize>, StepError> {
-    let mut ready = HashMap::new();
-    for machine in machine::all_warm(sandboxes.db()).await?.into_iter().filter(|machine| machine.ready) {
-        if let Owner::Warm(memory) = machine.owner {
-            *ready.entry(memory).or_default() += 1;
-        }
-    }
-    Ok(ready)
-}
-
 /// Writes the rows of a machine and of its disk; none where no template has that memory any more.
-async fn begin(sandboxes: &Sandboxes, memory: MemoryId) -> Result<Option<Machine>, StepError> {
+async fn begin(sandboxes: &Sandboxes, id: MachineId, memory: MemoryId) -> Result<Option<Machine>, StepError> {
     let (now, host) = (sandboxes.clock().now(), sandboxes.engine().capacity().await?);
     let mut tx = sandboxes.db().begin().await?;
     let Some(template) = store::template::of_memory(&mut tx, memory).await? else { return Ok(None) };
     let left = Left::of(&mut tx, sandboxes, host).await?;
-    if left.is_crowded(template.memory_mb) || !host.has_room(0) {
-        return Err(EngineError::Transient("the host has no room to spare".into()).into());
+    if !host.has_room(0) || !matches!(left.machines(1, template.memory_mb), Ok((_, Room::Beside))) {
+        return Err(EngineError::Transient("the host has no room for one".into()).into());
     }
     let layer = LayerId(Uuid::now_v7());
     let (org, project) = (template.org, template.project);
     let row = LayerRow { id: layer, parent: template.layer, org, project, frozen: false, made: false, created_at: now };
     store::layer::insert(&mut tx, &row).await?;
-    let mut machine = Machine::new(machine::new_id(), Owner::Warm(memory), template.vcpu, template.memory_mb);
-    let slot = machine::free_slot(&mut tx, sandboxes.host()).await?;
-    machine.reserve(sandboxes.host(), slot);
+    let mut machine = Machine::new(id, Owner::Warm(memory), template.vcpu, template.memory_mb);
+    machine::reserve(&mut tx, sandboxes.host(), Room::Beside, slice::from_mut(&mut machine)).await?;
     machine.layer = Some(layer);
     machine::insert(&mut tx, &machine).await?;
     tx.commit().await?;
     Ok(Some(machine))
 }
 
-/// Makes one; its id.
-async fn make(sandboxes: &Sandboxes, machine: Machine) -> MachineId {
-    let Owner::Warm(memory) = machine.owner else { return machine.id };
-    let made = try_make(sandboxes, &machine, memory).await;
+async fn make(sandboxes: &Sandboxes, machine: Machine) {
+    let id = machine.id;
+    let made = match machine.owner {
+        Owner::Warm(memory) => try_make(sandboxes, &machine, memory).await,
+        _ => Ok(false),
+    };
     if let Err(error) = &made {
         tracing::debug!(?error, "no warm machine could be made");
     }
     let is_made = matches!(made, Ok(true));
-    sandboxes.warm().finish(memory, is_made);
-    let id = machine.id;
     if !is_made {
         end_all(sandboxes, vec![machine]).await;
     }
-    id
+    sandboxes.warm().finish(id, is_made);
 }
 
 /// Makes one. Whether it is still wanted then.
@@ -199,36 +190,34 @@ fn spec(machine: &Machine, memory: MemoryId, template: TemplateRow, slot: i64, l
     }
 }
 
-/// Ends those that nobody asks for any more, that are too many, that gave way, or whose template is gone.
-async fn end_unwanted(sandboxes: &Sandboxes, under_way: &HashSet<MachineId>) {
-    match unwanted(sandboxes, under_way).await {
+/// Ends those that are dead, and those that nobody wants.
+async fn end_unwanted(sandboxes: &Sandboxes) {
+    match unwanted(sandboxes).await {
         Ok(machines) => end_all(sandboxes, machines).await,
         Err(error) => tracing::warn!(?error, "warm machines cannot be looked at; trying again later"),
     }
 }
 
-async fn unwanted(sandboxes: &Sandboxes, under_way: &HashSet<MachineId>) -> Result<Vec<Machine>, StepError> {
-    let (db, mut kept) = (sandboxes.db(), HashMap::<MemoryId, usize>::new());
-    let all: Vec<_> = machine::all_warm(db).await?.into_iter().filter(|m| !under_way.contains(&m.id)).collect();
-    for machine in &all {
+async fn unwanted(sandboxes: &Sandboxes) -> Result<Vec<Machine>, StepError> {
+    let (mut there, mut dead) = (Vec::new(), Vec::new());
+    let mut memories = HashSet::new();
+    for machine in machine::all_warm(sandboxes.db(), sandboxes.host()).await? {
         if let Owner::Warm(memory) = machine.owner
-            && !kept.contains_key(&memory)
+            && memories.insert(memory)
+            && store::template::of_memory(sandboxes.db(), memory).await?.is_none()
         {
-            let is_there = store::template::of_memory(db, memory).await?.is_some();
-            if !is_there {
-                sandboxes.warm().forget(memory);
-            }
-            kept.insert(memory, 0);
+            sandboxes.warm().forget(memory);
         }
+        let is_there = !machine.ready || is_alive(sandboxes, &machine).await?;
+        if is_there { there.push(machine) } else { dead.push(machine) }
     }
-    let allowance = sandboxes.warm().allowance();
-    let mut stays = |machine: &Machine| {
-        let Owner::Warm(memory) = machine.owner else { return false };
-        let count = kept.entry(memory).or_default();
-        *count += 1;
-        machine.ready && *count <= allowance(memory)
-    };
-    Ok(all.into_iter().filter(|machine| !stays(machine)).collect())
+    dead.extend(sandboxes.warm().surplus(&there));
+    Ok(dead)
+}
+
+/// Whether a machine that was made still runs, and nobody's.
+async fn is_alive(sandboxes: &Sandboxes, machine: &Machine) -> Result<bool, EngineError> {
+    sandboxes.engine().is_warm(machine.id).await
 }
 
 /// Ends machines, if nobody got them meanwhile. What cannot be ended now is tried again with the next look.

@@ -9,7 +9,7 @@ use berth_domain::sandbox::{SourceKind, TemplateStatus, Warm};
 use super::{Holds, Tenant};
 use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
-use crate::db::machine::{self, Machine};
+use crate::db::machine::{self, Machine, Room};
 use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, due, json, page_of, sql};
 
@@ -154,15 +154,19 @@ pub async fn machines(on: impl On, id: TemplateId) -> Result<Vec<Machine>, DbErr
     machine::of_owner(on, Owner::Template(id)).await
 }
 
-/// Reserves so many machines of a host for a template, beside those that it has.
-pub async fn reserve(tx: &mut Tx, template: &TemplateRow, host: HostId, count: usize) -> Result<Vec<Machine>, DbError> {
-    let mut machines = Vec::new();
-    for slot in machine::free_slots(&mut *tx, host, count).await? {
-        let owner = Owner::Template(template.id);
-        let mut machine = Machine::new(machine::new_id(), owner, template.vcpu, template.memory_mb);
-        machine.reserve(host, slot);
-        machine::insert(tx, &machine).await?;
-        machines.push(machine);
+/// Reserves so many machines of a host for a template, where there is room for them.
+pub async fn reserve(
+    tx: &mut Tx,
+    template: &TemplateRow,
+    host: HostId,
+    (count, room): (i64, Room),
+) -> Result<Vec<Machine>, DbError> {
+    let owner = Owner::Template(template.id);
+    let new = |_| Machine::new(machine::new_id(), owner, template.vcpu, template.memory_mb);
+    let mut machines: Vec<_> = (0..count).map(new).collect();
+    machine::reserve(tx, host, room, &mut machines).await?;
+    for machine in &machines {
+        machine::insert(tx, machine).await?;
     }
     Ok(machines)
 }

@@ -6,19 +6,21 @@
 use berth_domain::host::memory::withheld_mb;
 use berth_domain::vm::DiskStatus;
 
-use crate::db::{DbError, Tx, machine};
+use crate::db::machine::{self, Room};
+use crate::db::{DbError, Tx};
 use crate::services::vm::Vms;
 use crate::services::vm::engine::Capacity;
 use crate::services::vm::store;
 use crate::services::vm::store::vm::VmRow;
 
-/// What the host lacks for a VM and for those of its disks that are not made yet. Sandboxes have of the same memory.
-pub(super) async fn shortage(
+/// Where the host has room for a VM and for those of its disks that are not made yet, or what it lacks. Sandboxes have of
+/// the same memory.
+pub(super) async fn room(
     tx: &mut Tx,
     vm: &VmRow,
     capacity: Capacity,
     vms: &Vms,
-) -> Result<Option<String>, DbError> {
+) -> Result<Result<Room, String>, DbError> {
     let overcommit = vms.overcommit();
     let all = machine::held(&mut *tx, vms.host()).await?;
     let (held, others) = (all.vms, all.sandboxes.memory_mb + all.templates.memory_mb);
@@ -29,15 +31,14 @@ pub(super) async fn shortage(
         lacking(vm.gpu_config_count, 0, "GPUs", ""),
     ];
     if let Some(missing) = lacks.into_iter().flatten().next() {
-        return Ok(Some(missing));
+        return Ok(Err(missing));
     }
-    let others = others + all.warm.memory_mb;
-    if held.memory_mb + vm.memory_mb > capacity.memory_mb - withheld_mb(others, overcommit.sandbox, overcommit.vm) {
-        machine::give_way(tx, vms.host()).await?;
-    }
+    let beside = capacity.memory_mb - withheld_mb(others + all.warm.memory_mb, overcommit.sandbox, overcommit.vm);
+    let room = if held.memory_mb + vm.memory_mb > beside { Room::Instead } else { Room::Beside };
     let disks = store::disk::of_vm(tx, vm.id).await?;
     let unmade = disks.iter().filter(|disk| disk.status == DiskStatus::Pending).map(|disk| disk.size_gb).sum();
-    shortage_of_disk(tx, &vm.region_id, unmade, capacity).await
+    let missing = shortage_of_disk(tx, &vm.region_id, unmade, capacity).await?;
+    Ok(missing.map_or(Ok(room), Err))
 }
 
 /// What the host lacks for so many GiB of disks that are not made yet. Disks that are there fit, whatever is said of the

@@ -6,6 +6,7 @@
 mod record;
 
 use std::net::Ipv4Addr;
+use std::slice;
 
 use berth_domain::ids::{DiskId, Owner, VmId};
 use berth_domain::vm::model::{Want, ssh_port};
@@ -13,7 +14,7 @@ use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
 use berth_domain::vm::{DiskKind, Status};
 use berth_domain::{Error, Result, Timestamp};
 
-use super::capacity::shortage;
+use super::capacity::room;
 use super::{StepError, fault};
 use crate::db::machine;
 use crate::services::vm::Vms;
@@ -195,12 +196,14 @@ impl VmLife {
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let mut vm = before.clone();
-        if let Some(missing) = shortage(&mut tx, &vm, capacity, &self.vms).await? {
-            drop(tx);
-            return self.fail(seen, Failure::Capacity(missing)).await;
-        }
-        let slot = machine::free_slot(&mut tx, self.vms.host()).await?;
-        vm.machine.reserve(self.vms.host(), slot);
+        let room = match room(&mut tx, &vm, capacity, &self.vms).await? {
+            Ok(room) => room,
+            Err(missing) => {
+                drop(tx);
+                return self.fail(seen, Failure::Capacity(missing)).await;
+            }
+        };
+        machine::reserve(&mut tx, self.vms.host(), room, slice::from_mut(&mut vm.machine)).await?;
         vm.machine.address = Some(address);
         vm.machine.ssh_port = Some(ssh_port(engine.ssh_port(), &vm.exposed_ports));
         let placed = super::disk::place_all(&mut tx, vm.id, now).await?;

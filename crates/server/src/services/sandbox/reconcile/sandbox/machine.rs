@@ -1,5 +1,7 @@
 //! The steps that touch the host: room, disk, start, pause.
 
+use std::slice;
+
 use berth_domain::ids::{LayerId, MemoryId, SnapshotId};
 use berth_domain::sandbox::plan::{Look, Machine};
 use berth_domain::sandbox::{MemoryKind, Phase, Warm, Wish};
@@ -8,7 +10,8 @@ use uuid::Uuid;
 
 use super::record::{enter, still};
 use super::{SandboxLife, Seen};
-use crate::db::{Tx, machine};
+use crate::db::Tx;
+use crate::db::machine::{self, Room};
 use crate::services::sandbox::engine::{Capacity, DISK_FULL, From, StartSpec, Started};
 use crate::services::sandbox::reconcile::capacity::Left;
 use crate::services::sandbox::reconcile::{StepError, fault};
@@ -32,41 +35,39 @@ impl SandboxLife {
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let mut row = before.clone();
-        if let Some(missing) = self.shortage(&mut tx, &row, capacity).await? {
-            let reason = format!("insufficient_capacity: {missing}");
-            if row.phase != Phase::Resuming {
-                drop(tx);
-                return self.fail(seen, &reason).await;
+        match self.room(&mut tx, &row, capacity).await? {
+            Ok(room) => {
+                machine::reserve(&mut tx, self.sandboxes.host(), room, slice::from_mut(&mut row.machine)).await?;
             }
-            // Nothing of it is lost: it stays paused.
-            enter(&mut row, Phase::Paused, Some(reason), seen.now);
-            row.wish = Wish::Paused;
-        } else {
-            let host = self.sandboxes.host();
-            let slot = machine::free_slot(&mut tx, host).await?;
-            row.machine.reserve(host, slot);
+            Err(missing) => {
+                let reason = format!("insufficient_capacity: {missing}");
+                if row.phase != Phase::Resuming {
+                    drop(tx);
+                    return self.fail(seen, &reason).await;
+                }
+                // Nothing of it is lost: it stays paused.
+                enter(&mut row, Phase::Paused, Some(reason), seen.now);
+                row.wish = Wish::Paused;
+            }
         }
         self.write(&mut tx, &before, row).await?;
         Ok(tx.commit().await?)
     }
 
-    /// What the host lacks for a sandbox, as a sentence; sums over rows are the only counters.
-    async fn shortage(&self, tx: &mut Tx, row: &SandboxRow, host: Capacity) -> Result<Option<String>, StepError> {
+    /// Where the host has room for a sandbox, or what it lacks, as a sentence; sums over rows are the only counters.
+    async fn room(&self, tx: &mut Tx, row: &SandboxRow, host: Capacity) -> Result<Result<Room, String>, StepError> {
         let config = self.sandboxes.config();
         let left = Left::of(tx, &self.sandboxes, host).await?;
-        if left.is_crowded(row.memory_mb) {
-            machine::give_way(tx, self.sandboxes.host()).await?;
-        }
-        Ok(if let Err(missing) = left.machines(1, row.memory_mb) {
-            Some(missing)
-        } else if left.sandboxes >= config.max_sandboxes {
-            Some(format!("this host runs at most {} sandboxes", config.max_sandboxes))
-        } else if row.layer.is_none() && !host.has_room(0) {
-            // One that has its disk only goes on.
-            Some(DISK_FULL.to_owned())
-        } else {
-            None
-        })
+        Ok(left.machines(1, row.memory_mb).and_then(|(_, room)| {
+            if left.sandboxes >= config.max_sandboxes {
+                Err(format!("this host runs at most {} sandboxes", config.max_sandboxes))
+            } else if row.layer.is_none() && !host.has_room(0) {
+                // One that has its disk only goes on.
+                Err(DISK_FULL.to_owned())
+            } else {
+                Ok(room)
+            }
+        }))
     }
 
     pub(super) async fn make_disk(&self, seen: &Seen) -> Result<(), StepError> {

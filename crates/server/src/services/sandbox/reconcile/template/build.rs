@@ -12,7 +12,6 @@ use berth_domain::{Error, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, TemplateLife};
-use crate::db::machine;
 use crate::services::sandbox::build::Log;
 use crate::services::sandbox::engine::{Build, Built, DISK_FULL, EngineError, Named, Stage};
 use crate::services::sandbox::ops::template::USER;
@@ -168,12 +167,8 @@ impl TemplateLife {
         if machines.is_empty() {
             let left = Left::of(&mut change.tx, &self.sandboxes, host).await?;
             let most = i64::try_from(most).unwrap_or(i64::MAX);
-            let count = left.machines(most, template.memory_mb).map_err(EngineError::NoCapacity)?;
-            if left.is_crowded(count.saturating_mul(template.memory_mb)) {
-                machine::give_way(&mut change.tx, self.sandboxes.host()).await?;
-            }
-            let count = usize::try_from(count).unwrap_or(1);
-            machines = store::template::reserve(&mut change.tx, template, self.sandboxes.host(), count).await?;
+            let places = left.machines(most, template.memory_mb).map_err(EngineError::NoCapacity)?;
+            machines = store::template::reserve(&mut change.tx, template, self.sandboxes.host(), places).await?;
         }
         change.after.message = Some("building its disk".into());
         change.commit().await?;
