@@ -185,7 +185,7 @@ fn layer(path: &str) -> Result<Layer> {
 }
 
 async fn burst(report: &mut Report, bench: &Bench) -> Result<()> {
-    // Long enough for the service to prepare spare machines.
+    // Long enough for the service to make warm machines.
     tokio::time::sleep(QUIET).await;
     let began = Instant::now();
     let all = (0..BURST).map(|_| bench.create());

@@ -1,4 +1,4 @@
-//! Machines set aside: whoever gets one notices nothing, and none outlives its purpose.
+//! Warm machines: whoever gets one notices nothing, and none outlives its purpose.
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::unix::fs::MetadataExt;
@@ -22,10 +22,10 @@ fn machines_of(service: &Service, sandboxes: &[String]) -> Vec<String> {
     sandboxes.iter().map(|id| machine_of(service, id)).collect()
 }
 
-/// Waits until machines are set aside; their names. They are made one after the other, so when the second's folder is
+/// Waits until there are warm machines; their names. They are made one after the other, so when the second's folder is
 /// there, the first is to be had.
-fn set_aside(service: &Service, sandboxes: &[String]) -> HashSet<String> {
-    eventually("machines set aside", 300, || {
+fn warm_beside(service: &Service, sandboxes: &[String]) -> HashSet<String> {
+    eventually("warm machines", 300, || {
         let owned = machines_of(service, sandboxes);
         let warm = service.files("sandbox/machines").into_iter().filter(|name| !owned.contains(name));
         Some(warm.collect::<HashSet<_>>()).filter(|warm| warm.len() == 2)
@@ -61,7 +61,7 @@ async fn whoever_gets_one_notices_nothing() {
     let (mut service, caller) = service_with("[sandbox]\nspares = 2\n").await;
     let mut sandboxes = first(&caller, json!({})).await;
     for number in 0..4 {
-        let mut warm = set_aside(&service, &sandboxes);
+        let mut warm = warm_beside(&service, &sandboxes);
         let body = json!({
             "name": format!("box-{number}"), "env": {"NUMBER": number.to_string()}, "network": {"egress": "deny"},
         });
@@ -70,14 +70,14 @@ async fn whoever_gets_one_notices_nothing() {
             service.set("BERTH_FAULT", "sandbox.start.intent=kill:2");
             service.start();
             sandboxes.extend(first(&caller, json!({})).await);
-            warm = set_aside(&service, &sandboxes);
+            warm = warm_beside(&service, &sandboxes);
             created_by_one_that_dies(&mut service, &caller, body).await
         } else {
             caller.create_sandbox(body).await
         };
         let ready = caller.sandbox_reaches(&id, "Ready").await;
         let machine = machine_of(&service, &id);
-        assert!(warm.contains(&machine) && machine != id, "it was set aside");
+        assert!(warm.contains(&machine) && machine != id, "it was warm");
         assert_eq!(ready["message"], Value::Null, "{ready}");
         assert_eq!(
             shell(&caller, &id, "hostname; echo $NUMBER $BERTH_SANDBOX_ID").await,
@@ -98,7 +98,7 @@ async fn whoever_gets_one_notices_nothing() {
     }
     // The service that came back makes others, as other users.
     sandboxes.extend(first(&caller, json!({})).await);
-    set_aside(&service, &sandboxes);
+    warm_beside(&service, &sandboxes);
     let mut users = BTreeMap::new();
     for pid in service.processes("sandbox/machines") {
         let user = std::fs::metadata(format!("/proc/{pid}")).expect("a process").uid();
@@ -113,17 +113,17 @@ async fn whoever_gets_one_notices_nothing() {
 async fn none_outlives_its_service_but_for_one_that_dies() {
     let (mut service, caller) = service_with("[sandbox]\nspares = 2\n").await;
     let mut sandboxes = first(&caller, json!({})).await;
-    set_aside(&service, &sandboxes);
+    warm_beside(&service, &sandboxes);
     service.stop();
     assert_eq!(service.files("sandbox/machines"), machines_of(&service, &sandboxes));
     eventually("the others' end", 30, || (machines(&service) == 1).then_some(()));
     service.start();
     eventually("their layers' end", 30, || (service.files("sandbox/layers").len() == 3).then_some(()));
     sandboxes.extend(first(&caller, json!({})).await);
-    set_aside(&service, &sandboxes);
+    warm_beside(&service, &sandboxes);
     // What is being made when the service dies is ended by the next one; what was made is somebody's then.
     service.kill();
-    let left = set_aside(&service, &sandboxes);
+    let left = warm_beside(&service, &sandboxes);
     service.start();
     sandboxes.extend(first(&caller, json!({})).await);
     assert!(left.contains(&machine_of(&service, &sandboxes[2])), "the dead service had made it");
@@ -151,11 +151,10 @@ async fn none_outlives_its_template() {
     let of_base = memory_of(&service, &sandboxes[0]);
     let is_own =
         |name: &String| !sandboxes.contains(name) && !["", &of_base].contains(&memory_of(&service, name).as_str());
-    let set_aside =
-        |service: &Service| service.files("sandbox/machines").into_iter().filter(is_own).collect::<Vec<_>>();
+    let warm = |service: &Service| service.files("sandbox/machines").into_iter().filter(is_own).collect::<Vec<_>>();
     // Half of what may be kept is the new template's, once what the other has too much is gone.
-    let theirs = eventually("a machine set aside for it", 300, || {
-        Some(set_aside(&service))
+    let theirs = eventually("a warm machine of it", 300, || {
+        Some(warm(&service))
             .filter(|all| !all.is_empty() && all.iter().all(|name| service.sandbox_machine(name).is_some()))
     });
     assert_eq!(caller.delete(&path).await.status, 204);
@@ -180,7 +179,7 @@ fn memory_of(service: &Service, machine: &str) -> String {
 async fn none_is_left_where_there_was_no_room() {
     let (service, caller) = service_with("[sandbox]\nspares = 2\nmax_sandboxes = 1\n").await;
     let sandboxes = first(&caller, json!({})).await;
-    let warm = set_aside(&service, &sandboxes);
+    let warm = warm_beside(&service, &sandboxes);
     let id = caller.create_sandbox(json!({})).await;
     let failed = caller.sandbox_reaches(&id, "Failed").await;
     assert!(failed["message"].as_str().is_some_and(|text| text.starts_with("insufficient_capacity")), "{failed}");

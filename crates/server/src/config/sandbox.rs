@@ -41,7 +41,7 @@ pub struct Sandbox {
     pub memory_overcommit: f64,
     /// Sandboxes that may run at the same time.
     pub max_sandboxes: i64,
-    /// Machines kept ready for recently used templates, some 45 MiB each; 0 for none. By default as many as fit into a
+    /// Number of warm machines, for recently used templates, some 45 MiB each; 0 for none. By default as many as fit into a
     /// thirtieth of the host's memory.
     pub spares: Option<usize>,
     /// Sandboxes that the workers handle at the same time.
