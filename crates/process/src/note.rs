@@ -1,12 +1,13 @@
 //! Who a process is, written down.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::folder;
 use crate::stat::{Stat, is_gone};
 
 /// Longest note that is read, in bytes.
@@ -55,14 +56,11 @@ impl Note {
     /// # Errors
     /// The file cannot be read. Who took that for none would start a second process on what the first one has.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let mut text = Vec::new();
-        file.take(LONGEST).read_to_end(&mut text)?;
-        Ok(serde_json::from_slice(&text).ok())
+        match folder::tail(path, LONGEST) {
+            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes it, whole or not at all.
@@ -70,9 +68,7 @@ impl Note {
     /// # Errors
     /// The file or the one beside it, with the extension `tmp`, cannot be written.
     pub fn write(&self, path: &Path) -> io::Result<()> {
-        let whole = path.with_extension("tmp");
-        fs::write(&whole, serde_json::to_vec(self)?)?;
-        fs::rename(whole, path)
+        folder::write(path, &serde_json::to_vec(self)?)
     }
 
     /// Whether the process lives and works for this folder. Where the kernel cannot be asked (no descriptor is free, for

@@ -6,10 +6,11 @@
 use std::fs::File;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
+use berth_process::folder;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Interest};
@@ -34,9 +35,7 @@ pub struct Qmp {
 
 /// Connects to a socket by its name in a folder, however long the folder's path is.
 pub async fn connect_in(dir: &Path, name: &str) -> Result<UnixStream> {
-    let folder = std::fs::File::open(dir).map_err(at("cannot open", dir))?;
-    let short = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
-    UnixStream::connect(short).await.map_err(at("cannot connect to the machine in", dir))
+    folder::connect(&dir.join(name)).await.map_err(at("cannot connect to the machine in", dir))
 }
 
 impl Qmp {

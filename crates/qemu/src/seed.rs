@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::Cursor;
 use std::path::Path;
 
+use berth_process::folder;
 use hadris_iso::read::PathSeparator;
 use hadris_iso::rrip::RripOptions;
 use hadris_iso::write::options::{CreationFeatures, IsoFormatOptions};
@@ -108,9 +109,7 @@ impl Seed {
         let tree = InputTree::new(PathSeparator::ForwardSlash, entries);
         let image = IsoImageWriter::create(Cursor::new(vec![0; size]), tree, options())
             .map_err(|e| Error::Invalid(format!("the seed cannot be made: {e}")))?;
-        let tmp = dst.with_extension("tmp");
-        std::fs::write(&tmp, image.into_inner()).map_err(at("cannot write", &tmp))?;
-        std::fs::rename(&tmp, dst).map_err(at("cannot rename", &tmp))
+        folder::write(dst, &image.into_inner()).map_err(at("cannot write", dst))
     }
 }
 

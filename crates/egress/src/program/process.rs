@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use berth_process::{Note, Process};
+use berth_process::{Note, Process, folder};
 use tokio::net::UnixStream;
 
 use super::VERB;
@@ -81,14 +81,14 @@ pub struct Spawned {
 /// A socket or a process cannot be made.
 pub fn spawn(start: Start<'_>) -> io::Result<Spawned> {
     let works_in = start.dir.join(WORKS_IN);
-    fs::create_dir_all(&works_in)?;
+    folder::make_folder(&works_in)?;
     let (ours, theirs) = StdStream::pair()?;
     ours.set_nonblocking(true)?;
     let mut command = Command::new(&start.executable.path);
     command.arg0(NAME).args(start.executable.verb).arg(start.id).args(start.user.map(|user| user.to_string()));
     command.env_clear().current_dir(works_in);
     command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(listen(start.dir)?));
-    command.stderr(Stdio::from(File::create(start.dir.join(LOG))?));
+    command.stderr(Stdio::from(folder::create(&start.dir.join(LOG))?));
     let mut child = tokio::process::Command::from(command).kill_on_drop(false).spawn()?;
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     let pid = pid.ok_or_else(|| io::Error::other("the program of the network ended at once"))?;
@@ -113,8 +113,8 @@ impl Spawned {
 
 /// The last line that a program wrote.
 fn said(dir: &Path) -> String {
-    let text = fs::read_to_string(dir.join(LOG)).unwrap_or_default();
-    text.lines().last().unwrap_or("the program of the network ended at once").to_owned()
+    let text = folder::tail(&dir.join(LOG), folder::END_OF_LOG).unwrap_or_default();
+    String::from_utf8_lossy(&text).lines().last().unwrap_or("the program of the network ended at once").to_owned()
 }
 
 /// Listens in a folder, however long its path is.
@@ -132,9 +132,7 @@ fn listen(dir: &Path) -> io::Result<UnixListener> {
 /// # Errors
 /// Nobody listens in the folder.
 pub async fn connect(dir: &Path) -> io::Result<Control> {
-    let folder = File::open(dir)?;
-    let stream = UnixStream::connect(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd())).await?;
-    Ok(Control::over(stream))
+    Ok(Control::over(folder::connect(&dir.join(SOCKET)).await?))
 }
 
 /// The program of a machine, if it lives.

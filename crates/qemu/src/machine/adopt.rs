@@ -5,18 +5,25 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use berth_process::Note;
+use berth_process::{Note, folder};
 use uuid::Uuid;
 
-use super::files::PID;
+use super::files::{COMMANDS, PID};
 use crate::launch::NOTE;
+
+/// Longest file of a number that is read, in bytes.
+const LONGEST: u64 = 32;
 
 /// Finds the process of a folder that has no note, and notes it.
 pub(super) fn adopt(dir: &Path, id: Uuid) -> Option<Note> {
-    if !dir.is_dir() {
+    // It wrote its number, and listens. Where there is neither there is no such machine, and looking at every process of
+    // the host would cost much for each folder.
+    let is_there = |name: &str| fs::symlink_metadata(dir.join(name)).is_ok();
+    if !is_there(PID) && !is_there(COMMANDS) {
         return None;
     }
-    let noted = fs::read_to_string(dir.join(PID)).ok().and_then(|text| text.trim().parse().ok());
+    let noted = folder::read(&dir.join(PID), LONGEST).ok();
+    let noted = noted.and_then(|text| String::from_utf8_lossy(&text).trim().parse().ok());
     let pid = match noted {
         Some(pid) if is_machine(pid, dir, id) => pid,
         // Started a moment ago, or its number was lost: it is still known by its folder.
@@ -87,6 +94,8 @@ mod tests {
         let pid = i32::try_from(child.id()).unwrap();
         assert_ne!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), dir);
         assert_eq!((find(&other, id), find(&dir, Uuid::from_u128(8))), (None, None));
+        assert_eq!(find(&dir, id), None, "it listens nowhere");
+        fs::write(dir.join(COMMANDS), "").unwrap();
         assert_eq!(find(&dir, id), Some(pid));
         // Noted, it is known whatever it says of itself.
         assert_eq!(find(&dir, Uuid::from_u128(8)), Some(pid));

@@ -1,9 +1,8 @@
 //! What a machine says: its serial console and its ready line, kept within bounds.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
+use berth_process::folder::{self, length};
 use tokio::net::UnixStream;
 use uuid::Uuid;
 
@@ -36,16 +35,10 @@ pub fn console_tail(dir: &Path, most: usize) -> Result<Vec<u8>> {
 }
 
 fn tail(path: &Path, most: u64) -> Result<Vec<u8>> {
-    let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(at("cannot open", path)(e)),
-    };
-    let length = file.metadata().map_err(at("cannot look at", path))?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(most))).map_err(at("cannot read", path))?;
-    let mut text = Vec::new();
-    file.take(most).read_to_end(&mut text).map_err(at("cannot read", path))?;
-    Ok(text)
+    match folder::tail(path, most) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        outcome => outcome.map_err(at("cannot read", path)),
+    }
 }
 
 /// Connects to the console of a running machine. One client at a time; the next one waits.
@@ -67,7 +60,7 @@ pub fn bound_logs(dir: &Path) -> Result<()> {
     let console = dir.join(CONSOLE_LOG);
     if length(&console) > CONSOLE_BOUND {
         let keep = tail(&console, CONSOLE_BOUND)?;
-        fs::write(earlier(dir), keep).map_err(at("cannot write", &console))?;
+        folder::write(&earlier(dir), &keep).map_err(at("cannot write", &console))?;
         empty(&console)?;
     }
     for (name, bound) in [(READY_LOG, READY_BOUND), (QEMU_LOG, QEMU_BOUND)] {
@@ -79,16 +72,14 @@ pub fn bound_logs(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn length(path: &Path) -> u64 {
-    fs::metadata(path).map_or(0, |m| m.len())
-}
-
 fn empty(path: &Path) -> Result<()> {
-    OpenOptions::new().write(true).truncate(true).open(path).map(drop).map_err(at("cannot empty", path))
+    folder::empty(path).map_err(at("cannot empty", path))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -128,5 +119,27 @@ mod tests {
         let menu = "\x1b[0m\x1b[37m\x1b[40mWelcome to GRUB!\n\r".repeat(1000);
         fs::write(dir.path().join(READY_LOG), format!("{menu}\x1b[0m\x1b[37m\x1b[40mberth ready {id}\r\n")).unwrap();
         assert!(is_ready(dir.path(), id));
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_log_is_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let (others, dir) = (root.path().join("others"), root.path().join("machine"));
+        fs::create_dir(&dir).unwrap();
+        let secret = vec![b's'; usize::try_from(CONSOLE_BOUND).unwrap() + 1];
+        fs::write(&others, &secret).unwrap();
+        let link = |name: &str| std::os::unix::fs::symlink(&others, dir.join(name)).unwrap();
+        for name in [CONSOLE_LOG, READY_LOG, QEMU_LOG] {
+            link(name);
+        }
+        assert!(console_tail(&dir, 9).is_err() && !is_ready(&dir, Uuid::nil()));
+        bound_logs(&dir).unwrap();
+        // The earlier log may be one, too.
+        fs::remove_file(dir.join(CONSOLE_LOG)).unwrap();
+        fs::write(dir.join(CONSOLE_LOG), vec![b'c'; secret.len()]).unwrap();
+        std::os::unix::fs::symlink(&others, earlier(&dir)).unwrap();
+        bound_logs(&dir).unwrap();
+        assert_eq!(console_tail(&dir, 9).unwrap(), b"ccccccccc");
+        assert!(fs::read(&others).unwrap() == secret, "it was written to");
     }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use berth_process::folder;
 use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
 use rustix::io::Errno;
 
@@ -17,19 +18,18 @@ const PIECE: usize = 1 << 20;
 
 /// Makes an empty memory.
 pub fn empty(path: &Path, memory_mb: u32) -> Result<()> {
-    let file = File::create(path).map_err(at("cannot create", path))?;
+    let file = folder::create_blank(path).map_err(at("cannot create", path))?;
     file.set_len(u64::from(memory_mb) * MIB).map_err(at("cannot size", path))
 }
 
 /// Copies a memory of so many bytes at most, its holes as holes; by reference where the file system can.
 pub fn copy(from: &Path, to: &Path, most: u64) -> Result<File> {
-    let source = File::open(from).map_err(at("cannot open", from))?;
+    let source = folder::open(from).map_err(at("cannot open", from))?;
     let size = source.metadata().map_err(at("cannot look at", from))?.len();
     if size > most {
         return Err(Error::Qemu("its memory is larger than it was made".into()));
     }
-    let target = File::options().read(true).write(true).create(true).truncate(true).open(to);
-    let target = target.map_err(at("cannot create", to))?;
+    let target = folder::create_blank(to).map_err(at("cannot create", to))?;
     if ioctl_ficlone(&target, &source).is_ok() {
         return Ok(target);
     }
@@ -99,5 +99,15 @@ mod tests {
         copy(&from, &to, 64 * MIB).unwrap();
         assert_eq!(std::fs::read(&from).unwrap(), std::fs::read(&to).unwrap());
         assert!(std::fs::metadata(&to).unwrap().blocks() * 512 < MIB);
+    }
+
+    #[test]
+    fn a_memory_that_is_a_link_is_not_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let [others, from, to] = ["others", "from", "to"].map(|name| dir.path().join(name));
+        std::fs::write(&others, "a secret").unwrap();
+        std::os::unix::fs::symlink(&others, &from).unwrap();
+        assert!(copy(&from, &to, MIB).is_err());
+        assert!(!to.exists());
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use berth_domain::agent::control::Boot;
 use berth_domain::ids::{LayerId, MachineId};
 use berth_domain::sandbox::network::Network;
+use berth_process::folder;
 use berth_qemu::sandbox::{self, Layer};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -96,6 +97,8 @@ impl Workbench {
     /// Ends its process, and gives the file of its disk.
     pub(super) async fn finish(&self) -> Result<PathBuf> {
         sandbox::stop(&self.dir, self.id).await?;
+        // Others are to have it: no name that leads elsewhere.
+        folder::open(&disk_of(&self.dir)).map_err(transient)?;
         Ok(disk_of(&self.dir))
     }
 }
