@@ -10,6 +10,7 @@ mod cut;
 mod findings;
 mod guest;
 mod live;
+mod logs;
 mod machine;
 mod network;
 mod places;
@@ -362,7 +363,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn tend(&self, stop: CancellationToken) {
-        self.keep_going(stop).await;
+        tokio::join!(self.keep_going(stop.clone()), self.bound_logs(stop));
     }
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {
