@@ -1,7 +1,9 @@
 //! What machines' processes can be confined to on this host: found out by trying, once.
 //!
 //! A process of the launcher's is given everything that a machine is to have. Where that fails, each part is tried alone,
-//! so that what is missing has a name. From then on what was found is demanded of every start.
+//! so that what is missing has a name. From then on what was found is demanded of every start. Only what the kernel says it
+//! does not do counts as missing: a lack of the moment, as of memory or descriptors, is an error of that start, and the next
+//! one tries again, so that no busy hour takes the walls of all later machines away.
 
 use std::path::Path;
 
@@ -25,10 +27,14 @@ pub struct Confinement {
     missing: Vec<String>,
 }
 
-/// What this host has, found out at the first question. `dir` is a folder in which the service may make others.
-pub async fn of_host(dir: &Path) -> &'static Confinement {
+/// What this host has, found out at the first question that can be answered. `dir` is a folder in which the service may
+/// make others.
+///
+/// # Errors
+/// It cannot be found out now.
+pub async fn of_host(dir: &Path) -> Result<&'static Confinement> {
     static FOUND: OnceCell<Confinement> = OnceCell::const_new();
-    FOUND.get_or_init(|| find(dir)).await
+    FOUND.get_or_try_init(|| find(dir)).await
 }
 
 impl Confinement {
@@ -53,28 +59,40 @@ impl Confinement {
     }
 }
 
-async fn find(dir: &Path) -> Confinement {
+async fn find(dir: &Path) -> Result<Confinement> {
     let mut found = Confinement::default();
     // Without root, everything else is had within a namespace of users.
     let first: &[Part] = if rustix::process::geteuid().is_root() { &[] } else { &[Part::Users] };
     let all = [first, &Part::ALL].concat();
-    if has(dir, &all, false).await.is_ok() {
+    if lack(has(dir, &all, false).await)?.is_none() {
         found.parts = all;
     } else {
         for part in &all {
             let alone = if first.contains(part) { vec![*part] } else { [first, &[*part]].concat() };
-            match has(dir, &alone, false).await {
-                Ok(()) => found.parts.push(*part),
-                Err(error) => found.missing.push(format!("{}: {error}", name(*part))),
+            match lack(has(dir, &alone, false).await)? {
+                None => found.parts.push(*part),
+                Some(reason) => found.missing.push(format!("{}: {reason}", name(*part))),
             }
         }
     }
-    found.lends = has(dir, &found.parts, true).await.is_ok();
+    found.lends = lack(has(dir, &found.parts, true).await)?.is_none();
     if let Err(reason) = groups::possible() {
         found.missing.push(format!("limits of memory, threads and processors: {reason}"));
     }
     tracing::debug!(?found, "looked at how machines are confined");
-    found
+    if !found.missing.is_empty() {
+        tracing::warn!(missing = found.missing.join("; "), "machines run without some of their walls");
+    }
+    Ok(found)
+}
+
+/// What the host lacks, by how a try went; an error is of the moment.
+fn lack(tried: Result<()>) -> Result<Option<String>> {
+    match tried {
+        Ok(()) => Ok(None),
+        Err(Error::Unconfined(reason)) => Ok(Some(reason)),
+        Err(error) => Err(error),
+    }
 }
 
 const fn name(part: Part) -> &'static str {
@@ -107,4 +125,18 @@ async fn attempt(dir: &Path, parts: &[Part], lends: bool) -> Result<()> {
     }
     let order = Order { program, lend, dir: dir.to_path_buf(), parts: parts.to_vec(), ..Order::default() };
     launch(&order, lock.share()?, &dir.join("log")).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_host_lacks_is_missing() {
+        assert!(matches!(lack(Ok(())), Ok(None)));
+        assert_eq!(lack(Err(Error::Unconfined("no namespaces".into()))).unwrap(), Some("no namespaces".into()));
+        for error in [Error::NoMemory, Error::Timeout("the launcher"), Error::Qemu("Too many open files".into())] {
+            assert!(lack(Err(error)).is_err());
+        }
+    }
 }

@@ -157,8 +157,11 @@ impl Groups {
 
     fn possible(&self) -> std::result::Result<(), String> {
         let limits = |tree: &&Tree| matches!(tree.first, None | Some("memory" | "pids"));
-        if self.trees.iter().filter(limits).count() == 0 {
-            return Err("the host shows no control groups for memory and threads".into());
+        let has = |name: &str| self.trees.iter().any(|tree| tree.first.is_none_or(|first| first == name));
+        for (tree, what) in [("memory", "memory"), ("pids", "threads")] {
+            if !has(tree) {
+                return Err(format!("the host shows no control groups for {what}"));
+            }
         }
         for tree in self.trees.iter().filter(limits) {
             let ours = tree.base.join(OURS);
@@ -322,9 +325,13 @@ mod tests {
         let groups = Groups::below(root.path(), "");
         assert!(groups.trees.is_empty() && groups.possible().is_err());
         // Threads alone would leave out what matters most; with processors alone there is none.
-        fs::create_dir_all(root.path().join("cpu")).unwrap();
-        fs::write(root.path().join("cpu/cgroup.procs"), "").unwrap();
-        assert!(Groups::below(root.path(), "").possible().is_err());
+        for (tree, possible) in [("cpu", false), ("pids", false), ("memory", true)] {
+            fs::create_dir_all(root.path().join(tree)).unwrap();
+            fs::write(root.path().join(tree).join("cgroup.procs"), "").unwrap();
+            assert_eq!(Groups::below(root.path(), "").possible().is_ok(), possible, "{tree}");
+        }
+        fs::remove_dir_all(root.path().join("pids")).unwrap();
+        assert!(Groups::below(root.path(), "").possible().is_err(), "memory alone");
     }
 
     #[test]

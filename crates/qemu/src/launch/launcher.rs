@@ -1,6 +1,5 @@
 //! The launcher's own life: one thread, one order, one process.
 
-use std::fmt::Display;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -10,31 +9,30 @@ use std::process::{Command, ExitCode, Stdio};
 use berth_process::Note;
 use rustix::io::Errno;
 
+use super::failure::{Failure, HOST_LACKS, Step};
 use super::lend::{self, Lender};
 use super::order::{NOTE, Order, Part};
 use super::{namespaces, rights, tree};
 
-/// What a process of the launcher ends with that has said why.
+/// What a process of the launcher ends with that has said why, and one whose host does not have what was ordered.
 const SAID: Errno = Errno::CANCELED;
+const LACKS: Errno = Errno::OWNERDEAD;
 
-/// What a step came to: an error has been written to the log.
-type Step<T = ()> = Result<T, String>;
-
-fn said<T, E: Display>(what: &str, outcome: Result<T, E>) -> Step<T> {
-    outcome.map_err(|error| format!("{what}: {error}"))
+fn said<T, E: Into<io::Error>>(what: &str, outcome: Result<T, E>) -> Step<T> {
+    outcome.map_err(|error| Failure::of(what, error.into()))
 }
 
 /// Reads an order and does it; the exit code.
 pub(super) fn run() -> ExitCode {
     close_others();
     let mut text = Vec::new();
-    let read = io::stdin().take(64 << 20).read_to_end(&mut text).map_err(|e| e.to_string());
-    let order = read.and_then(|_| serde_json::from_slice::<Order>(&text).map_err(|e| e.to_string()));
+    let read = said("cannot read the order", io::stdin().take(64 << 20).read_to_end(&mut text));
+    let order = read.and_then(|_| said("cannot read the order", serde_json::from_slice::<Order>(&text)));
     match order.and_then(launch) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(line) => {
-            say(&line);
-            ExitCode::FAILURE
+        Err(failure) => {
+            say(&failure.line);
+            if failure.host_lacks { ExitCode::from(HOST_LACKS) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -66,7 +64,7 @@ fn launch(order: Order) -> Step {
         said("cannot join the control group", join(group))?;
     }
     if !order.parts.is_empty() {
-        said("cannot have namespaces of its own", namespaces::enter(&order.parts))?;
+        namespaces::enter(&order.parts).map_err(|e| Failure::of_part("cannot have namespaces of its own", e))?;
     }
     let log = said("cannot use the log", io::stderr().as_fd().try_clone_to_owned())?;
     let mut command = Command::new(&order.program);
@@ -79,8 +77,11 @@ fn launch(order: Order) -> Step {
     before_exec(&mut command, order.clone(), asked);
     match command.spawn() {
         Ok(_) => said("cannot lend a file", lender.map_or(Ok(()), Lender::serve)),
-        Err(error) if error.raw_os_error() == Some(SAID.raw_os_error()) => Err(String::new()),
-        Err(error) => Err(format!("cannot start {}: {error}", order.program.display())),
+        Err(error) if error.raw_os_error() == Some(SAID.raw_os_error()) => Err(Failure::default()),
+        Err(error) if error.raw_os_error() == Some(LACKS.raw_os_error()) => {
+            Err(Failure { host_lacks: true, ..Failure::default() })
+        }
+        Err(error) => Err(Failure::of(&format!("cannot start {}", order.program.display()), error)),
     }
 }
 
@@ -88,9 +89,9 @@ fn launch(order: Order) -> Step {
 #[expect(unsafe_code, reason = "the standard library has no other way to act between fork and exec")]
 fn before_exec(command: &mut Command, order: Order, asked: Option<OwnedFd>) {
     let steps = move || {
-        become_machine(&order, asked.as_ref()).map_err(|line| {
-            say(&line);
-            SAID.into()
+        become_machine(&order, asked.as_ref()).map_err(|failure| {
+            say(&failure.line);
+            if failure.host_lacks { LACKS.into() } else { SAID.into() }
         })
     };
     // SAFETY: the launcher has one thread, so that nothing of its memory is in the middle of a change, and no lock is
@@ -104,7 +105,7 @@ fn become_machine(order: &Order, asked: Option<&OwnedFd>) -> Step {
         tree::enter(order)?;
     }
     said("cannot give up rights", rights::reduce(order))?;
-    said("cannot have a file lent", asked.map_or(Ok(()), lend::have_asked))
+    asked.map_or(Ok(()), lend::have_asked).map_err(|e| Failure::of_part("cannot have a file lent", e))
 }
 
 /// Moves this process into a control group; what it starts is there from its first instruction.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   service ── order, locked folder ──► launcher ── fork ──► process ── note ── exec ──► QEMU
-//!                                          └── ends: 0, or 1 and a line in the log
+//!                                          └── ends: 0, or 1 (2: the host has no such part) and a line in the log
 //! ```
 //!
 //! What a process is confined to has to hold before its first instruction, and much of it can only be set up by a process
@@ -13,6 +13,7 @@
 //! The launcher's standard output is the machine's folder, locked by who started it. While it lives nobody else starts
 //! or ends that machine, whatever becomes of the service, and when it ended there is a note or no machine.
 
+mod failure;
 mod launcher;
 mod lend;
 mod namespaces;
@@ -21,12 +22,12 @@ mod rights;
 mod tree;
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::sync::OnceLock;
 
+use berth_process::folder;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
@@ -60,11 +61,11 @@ pub fn use_program(path: &Path) {
 }
 
 /// Starts a program as ordered. What it and the launcher have to say goes to `log`. When this returns, the process is
-/// noted in its folder and has become the program.
+/// noted in its folder and has become the program. [`Error::Unconfined`] is what the host lacks, and lacks later, too.
 pub(crate) async fn launch(order: &Order, folder: OwnedFd, log: &Path) -> Result<()> {
     let unable = || Error::Invalid("this program starts no machines; type: berth serve".into());
     let program = LAUNCHER.get().ok_or_else(unable)?;
-    let err = File::create(log).map_err(at("cannot create", log))?;
+    let err = folder::create(log).map_err(at("cannot create", log))?;
     let text = serde_json::to_vec(order).map_err(|e| Error::Invalid(format!("an order cannot be written: {e}")))?;
     let mut command = Command::new(program);
     // Nothing of the service's environment, which may hold secrets.
@@ -79,11 +80,12 @@ pub(crate) async fn launch(order: &Order, folder: OwnedFd, log: &Path) -> Result
     let status = child.wait().await.map_err(failed)?;
     match told {
         Ok(()) if status.success() => Ok(()),
-        _ => Err(reason(log)),
+        _ if status.code() == Some(failure::HOST_LACKS.into()) => Err(Error::Unconfined(last_line(log))),
+        _ => Err(Error::Qemu(last_line(log))),
     }
 }
 
-fn reason(log: &Path) -> Error {
-    let line = crate::disk::last_line(&std::fs::read(log).unwrap_or_default());
-    Error::Qemu(if line.is_empty() { "its launcher ended without a word".into() } else { line })
+fn last_line(log: &Path) -> String {
+    let line = crate::disk::last_line(&folder::tail(log, folder::END_OF_LOG).unwrap_or_default());
+    if line.is_empty() { "its launcher ended without a word".into() } else { line }
 }

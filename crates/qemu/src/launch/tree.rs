@@ -10,12 +10,14 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, StatVfsMountFlags, fstatvfs};
+use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, mount_remount,
     move_mount, open_tree, unmount,
 };
 use rustix::process::{chdir, pivot_root, umask};
 
+use super::failure::{Failure, Step};
 use super::order::{NOTE, Order};
 
 /// Where hosts keep programs, libraries and firmware, and what tells which libraries those are.
@@ -55,31 +57,35 @@ struct Kept {
 }
 
 /// A step that failed, and at what.
-fn at<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> String + 'a {
-    move |error| format!("{what} {}: {error}", path.display())
+fn at<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> Failure + 'a {
+    move |error| Failure::of(&format!("{what} {}", path.display()), error)
+}
+
+/// A mount that failed, and where: the host may have none for this process.
+fn mounting<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(Errno) -> Failure + 'a {
+    move |error| Failure::of_part(&format!("{what} {}", path.display()), error)
 }
 
 /// Has this process see its own tree, from the folder of its machine.
-pub(super) fn enter(order: &Order) -> Result<(), String> {
+pub(super) fn enter(order: &Order) -> Step {
     let root = Path::new("/");
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change(root, private).map_err(|e| at("cannot leave the mounts of", root)(e.into()))?;
+    mount_change(root, private).map_err(mounting("cannot leave the mounts of", root))?;
     let kept = kept(order)?;
     let base = &order.dir;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount("tmpfs", base, "tmpfs", flags, TREE).map_err(|e| at("cannot mount a tree at", base)(e.into()))?;
+    mount("tmpfs", base, "tmpfs", flags, TREE).map_err(mounting("cannot mount a tree at", base))?;
     let mask = umask(rustix::fs::Mode::from_raw_mode(0o022));
     let built = links(base, order).and_then(|()| kept.iter().try_for_each(|kept| attach(base, kept)));
     umask(mask);
     built?;
-    turn(base).map_err(at("cannot turn to the tree at", base))?;
-    mount_remount(root, MountFlags::BIND | MountFlags::RDONLY | flags, "")
-        .map_err(|e| at("cannot seal", root)(e.into()))?;
+    turn(base).map_err(mounting("cannot turn to the tree at", base))?;
+    mount_remount(root, MountFlags::BIND | MountFlags::RDONLY | flags, "").map_err(mounting("cannot seal", root))?;
     chdir(&order.dir).map_err(|e| at("cannot go to", &order.dir)(e.into()))
 }
 
 /// What the process keeps of the host, opened while it is still seen. A folder comes before what lies in it.
-fn kept(order: &Order) -> Result<Vec<Kept>, String> {
+fn kept(order: &Order) -> Step<Vec<Kept>> {
     let mut kept = Vec::new();
     for (names, kind) in [(&PROGRAMS[..], Kind::Program), (&DEVICES[..], Kind::Device)] {
         // What a host does not have it does not need.
@@ -99,11 +105,11 @@ fn kept(order: &Order) -> Result<Vec<Kept>, String> {
     Ok(kept)
 }
 
-fn keep(path: &Path, kind: Kind) -> Result<Kept, String> {
+fn keep(path: &Path, kind: Kind) -> Step<Kept> {
     let is_folder = fs::metadata(path).map_err(at("cannot look at", path))?.is_dir();
     let all = if is_folder { OpenTreeFlags::AT_RECURSIVE } else { OpenTreeFlags::empty() };
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | all;
-    let mount = open_tree(CWD, path, flags).map_err(|e| at("cannot keep", path)(e.into()))?;
+    let mount = open_tree(CWD, path, flags).map_err(mounting("cannot keep", path))?;
     Ok(Kept { path: path.to_path_buf(), mount, is_folder, kind })
 }
 
@@ -120,7 +126,7 @@ fn home(program: &Path) -> Option<PathBuf> {
 
 /// Names that lead to other folders on this host, as `/lib` leads to `/usr/lib`, do the same here. A program that was
 /// named by such a name is found by it.
-fn links(base: &Path, order: &Order) -> Result<(), String> {
+fn links(base: &Path, order: &Order) -> Step {
     let own = order.program.is_symlink().then_some(order.program.as_path());
     for path in PROGRAMS.iter().map(Path::new).chain(own).filter(|path| path.is_symlink()) {
         let target = fs::read_link(path).map_err(at("cannot look at", path))?;
@@ -143,7 +149,7 @@ fn make_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)
 }
 
-fn attach(base: &Path, kept: &Kept) -> Result<(), String> {
+fn attach(base: &Path, kept: &Kept) -> Step {
     let here = below(base, &kept.path);
     let made = match (here.exists(), kept.is_folder) {
         (true, _) => Ok(()),
@@ -152,7 +158,7 @@ fn attach(base: &Path, kept: &Kept) -> Result<(), String> {
     };
     made.map_err(at("cannot make room for", &kept.path))?;
     move_mount(&kept.mount, "", CWD, &here, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .map_err(|e| at("cannot mount", &kept.path)(e.into()))?;
+        .map_err(mounting("cannot mount", &kept.path))?;
     let flags = match kept.kind {
         Kind::Device => return Ok(()),
         Kind::Program => MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
@@ -179,9 +185,9 @@ fn same(before: StatVfsMountFlags) -> MountFlags {
 }
 
 /// Makes the tree this process' root and lets go of the host's (pivot_root(2), "pivot_root(".", ".")").
-fn turn(base: &Path) -> io::Result<()> {
+fn turn(base: &Path) -> rustix::io::Result<()> {
     chdir(base)?;
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
-    Ok(chdir("/")?)
+    chdir("/")
 }

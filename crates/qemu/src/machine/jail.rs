@@ -38,7 +38,7 @@ pub(crate) struct Needs<'a> {
 
 /// What its launcher is told. Nothing of an earlier machine is left in its groups afterwards.
 pub(crate) async fn order(id: Uuid, jail: Jail, needs: Needs<'_>) -> Result<Order> {
-    let found = confinement::of_host(needs.dir.parent().unwrap_or(needs.dir)).await;
+    let found = confinement::of_host(needs.dir.parent().unwrap_or(needs.dir)).await?;
     if jail.required {
         found.require()?;
         if jail.user.is_none() && rustix::process::geteuid().is_root() {

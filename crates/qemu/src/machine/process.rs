@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use berth_process::{Note, Process};
+use berth_process::{Note, Process, Stat, folder};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -15,8 +16,8 @@ use crate::error::at;
 use crate::launch::{NOTE, Order, launch};
 use crate::{Error, Result};
 
-/// Clock ticks a second, as the kernel shows them to every program.
-const TICKS: f64 = 100.0;
+/// Length of a clock tick, of which the kernel shows every program a hundred a second, in milliseconds.
+const TICK_MILLIS: u64 = 10;
 
 /// A machine found on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +47,9 @@ pub(crate) fn hold(dir: &Path, id: Uuid) -> Result<Option<Process>> {
 pub(crate) async fn spawn(order: &Order, id: Uuid, lock: &Lock) -> Result<watch::Receiver<bool>> {
     let log = order.dir.join(QEMU_LOG);
     if let Err(error) = launch(order, lock.share()?, &log).await {
-        return Err(if matches!(error, Error::Qemu(_)) { reason(&order.dir) } else { error });
+        // What the host had when it was looked at, it will have again.
+        let said = matches!(error, Error::Qemu(_) | Error::Unconfined(_));
+        return Err(if said { reason(&order.dir) } else { error });
     }
     let process = hold(&order.dir, id)?;
     let (sender, receiver) = watch::channel(process.is_none());
@@ -63,7 +66,7 @@ pub(crate) async fn spawn(order: &Order, id: Uuid, lock: &Lock) -> Result<watch:
 
 /// Why QEMU ended at once, from the last line it wrote.
 pub(crate) fn reason(dir: &Path) -> Error {
-    let line = last_line(&fs::read(dir.join(QEMU_LOG)).unwrap_or_default());
+    let line = last_line(&folder::tail(&dir.join(QEMU_LOG), folder::END_OF_LOG).unwrap_or_default());
     let has = |words: &[&str]| words.iter().any(|word| line.contains(word));
     if has(&["No space left"]) {
         Error::NoSpace
@@ -98,16 +101,10 @@ pub async fn ended(dir: &Path, id: Uuid) -> Result<()> {
 
 /// What a machine's process used.
 pub fn usage(dir: &Path, id: Uuid) -> Option<Usage> {
-    let pid = find(dir, id)?;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything; what follows it is numbers.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let number = |index: usize| fields.get(index)?.parse::<u32>().ok();
-    let pages: u64 = fields.get(21)?.parse().ok()?;
-    Some(Usage {
-        cpu_seconds: (f64::from(number(11)?) + f64::from(number(12)?)) / TICKS,
-        rss_bytes: pages * rustix::param::page_size() as u64,
-    })
+    let stat = Stat::of(find(dir, id)?).ok()?;
+    let page = rustix::param::page_size() as u64;
+    let used = Duration::from_millis(stat.cpu_ticks.saturating_mul(TICK_MILLIS));
+    Some(Usage { cpu_seconds: used.as_secs_f64(), rss_bytes: stat.resident_pages.saturating_mul(page) })
 }
 
 /// Machines below a folder, whether they run or not.

@@ -46,7 +46,13 @@ pub async fn doctor(config: &Config) -> Report {
 async fn confined(config: &Config) -> Vec<Finding> {
     let demanded = config.machines.confinement == Demand::Required;
     let _ = std::fs::create_dir_all(&config.data_dir);
-    let found = confinement::of_host(&config.data_dir).await;
+    let found = match confinement::of_host(&config.data_dir).await {
+        Ok(found) => found,
+        Err(error) => {
+            let text = format!("cannot be found out now: {error}");
+            return vec![Finding { good: false, what: "confinement".into(), text }];
+        }
+    };
     let has_user = config.machines.of_sandbox(0).user.is_some();
     let who = if has_user { "a user and group of its own" } else { "the service's user" };
     let parts = match found.missing() {
