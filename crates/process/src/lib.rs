@@ -8,10 +8,12 @@
 //! a descriptor, so that whoever ends it or waits for it cannot meet another one.
 
 pub mod folder;
+mod inherited;
 mod note;
 mod process;
 mod stat;
 
+pub use inherited::close_inherited;
 pub use note::{Note, boot_id};
 pub use process::Process;
 pub use stat::Stat;

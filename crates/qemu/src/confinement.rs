@@ -77,7 +77,8 @@ async fn find(dir: &Path) -> Result<Confinement> {
     }
     found.lends = lack(has(dir, &found.parts, true).await)?.is_none();
     if let Err(reason) = groups::possible() {
-        found.missing.push(format!("limits of memory, threads and processors: {reason}"));
+        let types = "run the service as root, or let systemd delegate control groups to it";
+        found.missing.push(format!("limits of memory, threads and processors: {reason}; {types}"));
     }
     tracing::debug!(?found, "looked at how machines are confined");
     if !found.missing.is_empty() {

@@ -117,6 +117,14 @@ pub(crate) fn make(id: Uuid, limits: Limits) -> Vec<PathBuf> {
     })
 }
 
+/// Ends by force whatever is in a machine's groups now.
+pub(crate) fn kill(id: Uuid) {
+    let groups = Groups::of_host();
+    groups.trees.iter().map(|tree| Groups::group(tree, id)).filter(|group| group.is_dir()).for_each(|group| {
+        kill_group(&group);
+    });
+}
+
 /// Ends whatever is left in a machine's groups and removes them. While somebody is left this is an error.
 pub(crate) async fn end(id: Uuid) -> Result<()> {
     Groups::of_host().end(id).await
@@ -203,7 +211,7 @@ impl Groups {
                 match fs::remove_dir(&group) {
                     Ok(()) => break,
                     Err(e) if e.kind() == ErrorKind::NotFound => break,
-                    Err(_) if Instant::now() < deadline => kill(&group),
+                    Err(_) if Instant::now() < deadline => kill_group(&group),
                     Err(_) => {
                         let text = format!("the machine's processes in the control group {}", group.display());
                         tracing::error!(group = %group.display(), "a machine's control group does not get empty");
@@ -260,7 +268,7 @@ fn fill(tree: &Tree, group: &Path, limits: Limits) -> io::Result<PathBuf> {
 }
 
 /// Ends everything in a group: at once, where the kernel does that (Linux 5.14), else one after the other.
-fn kill(group: &Path) {
+fn kill_group(group: &Path) {
     let at_once = group.join("cgroup.kill");
     if at_once.exists() && fs::write(at_once, "1").is_ok() {
         return;

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use berth_process::Note;
+use berth_process::{Note, close_inherited};
 use rustix::io::Errno;
 
 use super::failure::{Failure, HOST_LACKS, Step};
@@ -24,7 +24,7 @@ fn said<T, E: Into<io::Error>>(what: &str, outcome: Result<T, E>) -> Step<T> {
 
 /// Reads an order and does it; the exit code.
 pub(super) fn run() -> ExitCode {
-    close_others();
+    close_inherited();
     let mut text = Vec::new();
     let read = said("cannot read the order", io::stdin().take(64 << 20).read_to_end(&mut text));
     let order = read.and_then(|_| said("cannot read the order", serde_json::from_slice::<Order>(&text)));
@@ -34,20 +34,6 @@ pub(super) fn run() -> ExitCode {
             say(&failure.line);
             if failure.host_lacks { ExitCode::from(HOST_LACKS) } else { ExitCode::FAILURE }
         }
-    }
-}
-
-/// Closes what whoever started the service handed down to everybody: a machine has the descriptors that it is given.
-#[expect(unsafe_code, reason = "nothing in this process owns a descriptor that it does not know of")]
-fn close_others() {
-    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let numbers: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    // The folder itself was one of them while it was read.
-    let is_open = |number: &i32| std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok();
-    for number in numbers.into_iter().filter(|number| *number > 2).filter(is_open) {
-        // SAFETY: this process has just begun and has opened nothing itself but the folder above, which is closed: nobody
-        // uses one of these numbers.
-        unsafe { rustix::io::close(number) };
     }
 }
 

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -21,8 +22,8 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// How long the program may take until it opens the file.
-const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+/// How long the program may take until it opens the file, whatever else it opens meanwhile.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest path that is looked at, with its end.
 const LONGEST: usize = 4096;
 
@@ -59,10 +60,12 @@ impl Lender {
         let Self { name, file, processes, ours, theirs } = self;
         drop(theirs);
         let listener = received(&ours)?;
+        let deadline = Instant::now() + PATIENCE;
         loop {
+            let left = left(deadline)?;
             let mut fds = [PollFd::new(&listener, PollFlags::IN)];
-            if poll(&mut fds, Some(&PATIENCE))? == 0 {
-                return Err(io::Error::other("the program does not open its memory"));
+            if poll(&mut fds, Some(&left))? == 0 {
+                return Err(late());
             }
             if !fds[0].revents().contains(PollFlags::IN) {
                 return Ok(());
@@ -74,6 +77,16 @@ impl Lender {
             kernel::go_on(&listener, &asked)?;
         }
     }
+}
+
+/// What is left of a time.
+fn left(deadline: Instant) -> io::Result<Timespec> {
+    let left = deadline.checked_duration_since(Instant::now()).ok_or_else(late)?;
+    Timespec::try_from(left).map_err(io::Error::other)
+}
+
+fn late() -> io::Error {
+    io::Error::other("the program does not open its memory")
 }
 
 /// The path that a process asks to open.
@@ -244,5 +257,17 @@ mod kernel {
 
     fn gone(error: &io::Error) -> bool {
         matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_is_over_has_nothing_left() {
+        let now = Instant::now();
+        assert!(left(now + PATIENCE).unwrap().tv_sec <= 20);
+        assert!(left(now).is_err(), "each question would begin it anew");
     }
 }

@@ -19,6 +19,7 @@ mod lend;
 mod namespaces;
 mod order;
 mod rights;
+mod seal;
 mod tree;
 
 use std::ffi::OsStr;
@@ -26,6 +27,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use berth_process::folder;
 use tokio::io::AsyncWriteExt;
@@ -36,6 +38,9 @@ pub use order::{Order, Part};
 
 use crate::error::at;
 use crate::{Error, Result};
+
+/// How long a launcher may take: longer than it waits for a program to open what is lent.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The argument by which a program is asked to be the launcher.
 const VERB: &str = "launch-machine";
@@ -74,10 +79,18 @@ pub(crate) async fn launch(order: &Order, folder: OwnedFd, log: &Path) -> Result
     let failed = |e| Error::io("cannot start the launcher of machines", e);
     let mut child = command.spawn().map_err(failed)?;
     let mut input = child.stdin.take().ok_or_else(unable)?;
-    // One that ended early says why in the log.
-    let told = input.write_all(&text).await;
-    drop(input);
-    let status = child.wait().await.map_err(failed)?;
+    let done = async {
+        // One that ended early says why in the log.
+        let told = input.write_all(&text).await;
+        drop(input);
+        (told, child.wait().await)
+    };
+    let Ok((told, status)) = tokio::time::timeout(PATIENCE, done).await else {
+        // With it goes its hold of the folder, so that whoever comes next can end what it began.
+        child.kill().await.map_err(failed)?;
+        return Err(Error::Timeout("the launcher of the machine"));
+    };
+    let status = status.map_err(failed)?;
     match told {
         Ok(()) if status.success() => Ok(()),
         _ if status.code() == Some(failure::HOST_LACKS.into()) => Err(Error::Unconfined(last_line(log))),

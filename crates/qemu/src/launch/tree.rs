@@ -7,9 +7,10 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, StatVfsMountFlags, fstatvfs};
+use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, mount_remount,
@@ -19,6 +20,7 @@ use rustix::process::{chdir, pivot_root, umask};
 
 use super::failure::{Failure, Step};
 use super::order::{NOTE, Order};
+use super::seal::seal;
 
 /// Where hosts keep programs, libraries and firmware, and what tells which libraries those are.
 const PROGRAMS: [&str; 11] = [
@@ -92,9 +94,10 @@ fn kept(order: &Order) -> Step<Vec<Kept>> {
         let there = names.iter().map(Path::new).filter(|path| path.exists() && !path.is_symlink());
         kept.extend(there.filter_map(|path| keep(path, kind).ok()));
     }
-    if let Some(own) = home(&order.program) {
+    for own in home(&order.program, &order.dir)? {
         kept.push(keep(&own, Kind::Program)?);
     }
+    kept.iter().filter(|kept| kept.kind == Kind::Program).try_for_each(|kept| apart(&kept.path, &order.dir))?;
     kept.push(keep(&order.dir, Kind::Write)?);
     for path in &order.write {
         kept.push(keep(path, Kind::Write)?);
@@ -113,15 +116,42 @@ fn keep(path: &Path, kind: Kind) -> Step<Kept> {
     Ok(Kept { path: path.to_path_buf(), mount, is_folder, kind })
 }
 
-/// The folder of a program that is installed in one of its own, `/opt/qemu/bin/…`, with its libraries and firmware.
-fn home(program: &Path) -> Option<PathBuf> {
-    let program = program.canonicalize().ok()?;
+/// What a program needs that lies elsewhere: of one that is installed in a folder of its own, `/opt/qemu/bin/…`, its
+/// programs, libraries and firmware, and of one that was just built, itself and its firmware.
+fn home(program: &Path, dir: &Path) -> Step<Vec<PathBuf>> {
+    let program = program.canonicalize().map_err(at("cannot start", program))?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
     if PROGRAMS.iter().any(|known| program.starts_with(known)) {
-        return None;
+        return Ok(Vec::new());
     }
-    let folder = program.parent()?;
     let prefix = folder.parent().filter(|prefix| folder.ends_with("bin") && prefix.parent().is_some());
-    Some(prefix.unwrap_or(folder).to_path_buf())
+    let Some(prefix) = prefix else {
+        let firmware = ["pc-bios", "qemu-bundle"].map(|name| folder.join(name)).into_iter();
+        let firmware: Vec<_> = firmware.filter(|path| path.exists()).collect();
+        return Ok(std::iter::once(program).chain(firmware).collect());
+    };
+    apart(prefix, dir)?;
+    let entries = fs::read_dir(prefix).map_err(at("cannot look at", prefix))?.flatten();
+    let is_needed = |name: &[u8]| name == b"bin" || name.starts_with(b"lib");
+    let folders = entries.filter(|entry| is_needed(entry.file_name().as_bytes())).map(|entry| entry.path());
+    Ok(folders.chain([prefix.join("share/qemu")]).filter(|path| path.is_dir()).collect())
+}
+
+/// Refuses a folder that machines see and that has the folders of machines in it.
+fn apart(shown: &Path, dir: &Path) -> Step {
+    let (shown, dir) = (shown.canonicalize(), dir.canonicalize());
+    match (shown, dir) {
+        (Ok(shown), Ok(dir)) if dir.starts_with(&shown) => {
+            let (shown, dir) = (shown.display(), dir.display());
+            Err(Failure::of(
+                "QEMU cannot be told apart from what is others'",
+                format!(
+                    "{dir} lies in {shown}, which every machine sees; install QEMU elsewhere, or choose another data folder"
+                ),
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Names that lead to other folders on this host, as `/lib` leads to `/usr/lib`, do the same here. A program that was
@@ -134,7 +164,7 @@ fn links(base: &Path, order: &Order) -> Step {
         if here.symlink_metadata().is_err()
             && PROGRAMS.iter().all(|known| !path.starts_with(known) || path == Path::new(known))
         {
-            make_folder(here.parent().unwrap_or(base)).map_err(at("cannot make a folder for", path))?;
+            fs::create_dir_all(here.parent().unwrap_or(base)).map_err(at("cannot make a folder for", path))?;
             std::os::unix::fs::symlink(target, &here).map_err(at("cannot make", &here))?;
         }
     }
@@ -145,16 +175,14 @@ fn below(base: &Path, path: &Path) -> PathBuf {
     base.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn make_folder(path: &Path) -> io::Result<()> {
-    fs::create_dir_all(path)
-}
-
 fn attach(base: &Path, kept: &Kept) -> Step {
     let here = below(base, &kept.path);
     let made = match (here.exists(), kept.is_folder) {
         (true, _) => Ok(()),
-        (false, true) => make_folder(&here),
-        (false, false) => make_folder(here.parent().unwrap_or(base)).and_then(|()| fs::File::create(&here).map(drop)),
+        (false, true) => fs::create_dir_all(&here),
+        (false, false) => {
+            fs::create_dir_all(here.parent().unwrap_or(base)).and_then(|()| fs::File::create(&here).map(drop))
+        }
     };
     made.map_err(at("cannot make room for", &kept.path))?;
     move_mount(&kept.mount, "", CWD, &here, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
@@ -165,23 +193,7 @@ fn attach(base: &Path, kept: &Kept) -> Step {
         Kind::Read => MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
         Kind::Write => MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
     };
-    let before = fstatvfs(&kept.mount).map_err(|e| at("cannot look at", &kept.path)(e.into()))?.f_flag;
-    mount_remount(&here, MountFlags::BIND | flags | same(before), "")
-        .map_err(|e| at("cannot seal", &kept.path)(e.into()))
-}
-
-/// What a mount was before has to stay: another user's root may not take it away (mount_namespaces(7)).
-fn same(before: StatVfsMountFlags) -> MountFlags {
-    let pairs = [
-        (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
-        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
-        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
-        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
-        (StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
-        (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
-        (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
-    ];
-    pairs.into_iter().filter(|(had, _)| before.contains(*had)).fold(MountFlags::empty(), |all, (_, flag)| all | flag)
+    seal(&here, flags).map_err(mounting("cannot seal", &kept.path))
 }
 
 /// Makes the tree this process' root and lets go of the host's (pivot_root(2), "pivot_root(".", ".")").
@@ -190,4 +202,40 @@ fn turn(base: &Path) -> rustix::io::Result<()> {
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     chdir("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_program_s_own_folder_only_what_it_needs_is_seen() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let (prefix, dir) = (root.join("opt"), root.join("machine"));
+        for folder in ["bin", "lib64", "libexec", "share/qemu", "share/private", "etc", ".ssh"] {
+            fs::create_dir_all(prefix.join(folder)).unwrap();
+        }
+        fs::create_dir(&dir).unwrap();
+        let program = prefix.join("bin/qemu");
+        fs::write(&program, "").unwrap();
+        let mut seen = home(&program, &dir).unwrap();
+        seen.sort();
+        assert_eq!(seen, ["bin", "lib64", "libexec", "share/qemu"].map(|name| prefix.join(name)));
+        // One whose prefix has the machines in it would show them all.
+        let inside = prefix.join("data");
+        fs::create_dir(&inside).unwrap();
+        assert!(home(&program, &inside).unwrap_err().line.contains("which every machine sees"));
+        let built = root.join("qemu");
+        fs::write(&built, "").unwrap();
+        assert_eq!(home(&built, &dir).unwrap(), [built]);
+        assert_eq!(home(Path::new("/usr/bin/env"), &dir).unwrap(), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn what_machines_see_has_no_machine_in_it() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(apart(root.path(), &root.path().join(".")).is_err());
+        assert!(apart(&root.path().join("none"), root.path()).is_ok() && apart(Path::new("/usr"), root.path()).is_ok());
+    }
 }

@@ -24,11 +24,16 @@ pub(crate) struct Lock(File);
 impl Lock {
     /// Waits for it; none where there is no folder.
     pub(crate) async fn take(dir: &Path) -> Result<Option<Self>> {
+        Self::take_within(dir, PATIENCE).await
+    }
+
+    /// Waits for it so long; none where there is no folder.
+    pub(crate) async fn take_within(dir: &Path, patience: Duration) -> Result<Option<Self>> {
         let folder = match File::open(dir) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             folder => folder.map_err(at("cannot open", dir))?,
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience;
         loop {
             match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Some(Self(folder))),

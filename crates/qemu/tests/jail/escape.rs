@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 
 use berth_qemu::launch::Part;
 use berth_qemu::sandbox;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::UnshareFlags;
 
 use crate::world::World;
 
@@ -32,6 +34,26 @@ async fn files_that_are_not_its_own_are_not_there() {
         "read ../others".into(),
         "read /etc/passwd".into(),
     ];
+    world.in_vain(&lines.each_ref().map(String::as_str)).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_file_system_below_the_host_s_programs_cannot_be_written_to_either() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // What is mounted here, this thread and what it starts see alone.
+    #[expect(deprecated, reason = "its successor is unsafe for the sake of descriptors, which are not unshared here")]
+    rustix::thread::unshare(UnshareFlags::NEWNS).expect("a namespace");
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("mounts of its own");
+    let below =
+        ["/usr/local/src", "/usr/src", "/usr/games"].into_iter().find(|path| std::path::Path::new(path).is_dir());
+    let below = below.expect("a folder that nobody needs");
+    mount("tmpfs", below, "tmpfs", MountFlags::empty(), None).expect("a file system");
+    std::fs::write(format!("{below}/there"), "a file").expect("a file");
+    let world = World::new();
+    let lines = [format!("early make {below}/made"), format!("early write {below}/there")];
     world.in_vain(&lines.each_ref().map(String::as_str)).await;
     world.end().await;
 }

@@ -92,10 +92,10 @@ fn attempt(line: &str) -> io::Result<String> {
         "make" => File::create(what).map(|_| "made".into()),
         "remove" => fs::remove_file(what).map(done),
         "link" => std::os::unix::fs::symlink("/etc/passwd", what).map(done),
-        "connect" => TcpStream::connect_timeout(&parsed(what)?, Duration::from_secs(5)).map(|_| "connected".into()),
+        "connect" => TcpStream::connect_timeout(&number(what)?, Duration::from_secs(5)).map(|_| "connected".into()),
         "abstract" => UnixStream::connect_addr(&SocketAddr::from_abstract_name(what)?).map(|_| "connected".into()),
         "signal" => kill_process(pid(what)?, Signal::KILL).map(done).map_err(Into::into),
-        "mount" => mount("none", what, what_is_mounted(what), MountFlags::empty(), None).map(done).map_err(Into::into),
+        "mount" => mount("none", what, "tmpfs", MountFlags::empty(), None).map(done).map_err(Into::into),
         "device" => mknodat(CWD, what, FileType::CharacterDevice, Mode::RUSR, rustix::fs::makedev(1, 1))
             .map(done)
             .map_err(Into::into),
@@ -103,10 +103,6 @@ fn attempt(line: &str) -> io::Result<String> {
         "threads" => Ok(threads().to_string()),
         _ => Err(io::Error::other("nobody knows how")),
     }
-}
-
-fn parsed<T: std::str::FromStr>(text: &str) -> io::Result<T> {
-    number(text)
 }
 
 fn pid(text: &str) -> io::Result<Pid> {
@@ -118,10 +114,6 @@ fn alter(what: &str) -> io::Result<String> {
     let mut file = File::options().read(true).write(true).open(what)?;
     println!("opened {what}");
     file.write_all(b"taken over").map(|()| "written".into())
-}
-
-const fn what_is_mounted(_: &str) -> &'static str {
-    "tmpfs"
 }
 
 /// Out of a root folder, as root gets out of one that is nothing else (chroot(2), "Notes").

@@ -38,7 +38,11 @@ impl QemuEngine {
         let finding = |good, what: &str, text: String| Finding { good, what: what.into(), text };
         let version = host::qemu_version(qemu).await.unwrap_or_else(|e| e.to_string());
         let stream = host::has_stream_network(qemu).await;
-        let network = if stream { "user" } else { "this QEMU has no network 'stream'; install QEMU 7.2 or later" };
+        let network = if stream {
+            "a program beside each machine carries it"
+        } else {
+            "this QEMU has no network 'stream'; install QEMU 7.2 or later"
+        };
         let decision = self.acceleration(self.any_probe(), qemu).await;
         let acceleration = format!("{:?}: {}", decision.accel, decision.reason).to_lowercase();
         let acceleration = match decision.accel {
