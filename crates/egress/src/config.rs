@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::outside::{Outside, RealOutside};
 
-/// The configuration of all gateways of a service.
+/// The configuration of a machine's gateway.
 #[derive(Clone)]
 pub struct Config {
     /// Who answers the guests' questions.
@@ -19,7 +19,7 @@ pub struct Config {
     pub outside: Arc<dyn Outside>,
     /// Bounds.
     pub limits: Limits,
-    /// Sockets of all machines together. One machine has as many as it leaves to the others: half of them at most.
+    /// Sockets that the machine's flows may have together; more are refused.
     pub sockets: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The front door: all links share what is known of the host, and each attachment is one of them.
+//! The front door: the link to a guest's network card, made of a configuration.
 
 use std::io;
 use std::sync::Arc;
@@ -17,26 +17,23 @@ use crate::frame::Deframer;
 use crate::host::Host;
 use crate::link::Link;
 use crate::ndp;
-use crate::pool::Pool;
 use crate::switch::Switch;
 
 /// How long nothing comes before memory is given back that larger packets took.
 const REST: Duration = Duration::from_secs(1);
 
-/// Makes links. One serves all sandboxes of a service; cloning it shares it.
+/// Makes the link of a machine, again if its service gives it another card. Cloning it shares what is known of the host.
 #[derive(Clone)]
 pub struct Egress {
     config: Arc<Config>,
     host: Arc<Host>,
-    sockets: Arc<Pool>,
 }
 
 impl Egress {
     /// An egress with a configuration.
     pub fn new(config: Config) -> Self {
         let host = Arc::new(Host::new(config.host.clone()));
-        let sockets = Pool::new(config.sockets);
-        Self { config: Arc::new(config), host, sockets }
+        Self { config: Arc::new(config), host }
     }
 
     /// Is the other end of a guest's network card until the stream ends; dropping the future ends all its
@@ -53,7 +50,7 @@ impl Egress {
         forwards: watch::Receiver<Arc<Vec<Arc<Forward>>>>,
         counters: Arc<Counters>,
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
-        let link = Link::new(&self.config, &self.host, &self.sockets, rules, &counters);
+        let link = Link::new(&self.config, &self.host, rules, &counters);
         let (read, write) = stream.into_split();
         serve(Arc::new(link), read, write, forwards, counters)
     }

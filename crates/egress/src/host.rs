@@ -15,7 +15,7 @@ use crate::config::HostAddresses;
 /// How old what was read may be.
 const FRESH: Duration = Duration::from_secs(3);
 
-/// What the host is known by, shared by all links of a process.
+/// What the host is known by.
 pub(crate) struct Host {
     source: HostAddresses,
     read: Mutex<Option<(Instant, Arc<Interfaces>)>>,

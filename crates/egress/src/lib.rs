@@ -24,10 +24,10 @@
 //! gateway's address and a port of their own. Rules speak of what goes out only.
 //!
 //! The guest is hostile. Every frame is parsed by types that check it; what does not parse is dropped; every
-//! table, queue and wait is bounded ([`Limits`]). Each machine has its own task and its own link, so
-//! that guests never see each other. All links share the service's sockets: a link takes no more than it leaves free, so
-//! that one machine cannot keep the others, or the service, from theirs. A link without connections has no timer and is
-//! woken by nothing, but for one every few hours that tells the guest that its IPv6 router is still there.
+//! table, queue and wait is bounded ([`Limits`]). Each machine has its own process with one link ([`program`]), so
+//! that guests never see each other, and none can take sockets or memory that another one, or the service, needs. A link
+//! without connections has no timer and is woken by nothing, but for one every few hours that tells the guest that its IPv6
+//! router is still there.
 //!
 //! Not carried: ICMP but for echo, IPv6 packets with further headers, IPv6 by a [`Forward`].
 

@@ -23,25 +23,15 @@ pub(crate) struct Link {
     pub(crate) buffers: Arc<Pool>,
     /// Bytes of datagrams that wait for the outside.
     pub(crate) datagrams: Arc<Pool>,
-    /// Those of all links.
     sockets: Arc<Pool>,
-    /// Those of this one.
-    own: Arc<Pool>,
     names: Mutex<Names>,
 }
 
-/// A socket of the service's, until it is dropped.
-pub(crate) struct SocketClaim {
-    _own: Claim,
-    _all: Claim,
-}
-
 impl Link {
-    /// A link beside those that share the host and the sockets.
+    /// A link to a guest.
     pub(crate) fn new(
         config: &Arc<Config>,
         host: &Arc<Host>,
-        sockets: &Arc<Pool>,
         policy: watch::Receiver<Arc<Network>>,
         counters: &Arc<Counters>,
     ) -> Self {
@@ -53,19 +43,16 @@ impl Link {
             queries: Arc::new(Semaphore::new(limits.queries)),
             buffers: Pool::new(limits.buffers),
             datagrams: Pool::new(limits.datagrams),
-            sockets: Arc::clone(sockets),
-            own: Pool::new(config.sockets),
+            sockets: Pool::new(config.sockets),
             names: Mutex::new(Names::new(limits.names)),
             host: Arc::clone(host),
             config: Arc::clone(config),
         }
     }
 
-    /// A socket more, if the machine leaves as many to the others as it has.
-    pub(crate) fn socket(&self) -> Option<SocketClaim> {
-        let own = self.own.claim(1, 0)?;
-        let all = self.sockets.claim(1, self.own.used().saturating_sub(1))?;
-        Some(SocketClaim { _own: own, _all: all })
+    /// One of the machine's sockets, until it is dropped, if there is one left.
+    pub(crate) fn socket(&self) -> Option<Claim> {
+        self.sockets.claim(1, 0)
     }
 
     pub(crate) fn names(&self) -> MutexGuard<'_, Names> {

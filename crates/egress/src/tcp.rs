@@ -18,9 +18,10 @@ use tokio::io::DuplexStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::dns;
-use crate::link::{Link, SocketClaim};
+use crate::link::Link;
 use crate::outside::Connection;
 use crate::packet::{self, Inbound, Outbound, Quote, Reason};
+use crate::pool::Claim;
 
 mod arriving;
 mod flow;
@@ -43,7 +44,7 @@ pub(crate) struct Opening {
     /// Given back once the guest has finished its handshake.
     pub(crate) permit: OwnedSemaphorePermit,
     /// Held as long as the connection to the outside.
-    pub(crate) socket: SocketClaim,
+    pub(crate) socket: Claim,
 }
 
 impl Opening {

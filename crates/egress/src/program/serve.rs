@@ -42,6 +42,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(user: Option<OsString>) -> io::Result<()> {
+    berth_process::close_inherited();
     let owner = rustix::process::geteuid().as_raw();
     let user = user.map(|text| text.to_str().and_then(|text| text.parse().ok()).ok_or(io::ErrorKind::InvalidInput));
     let first = StdStream::from(given(rustix::stdio::stdin())?);
@@ -123,7 +124,7 @@ struct State {
 
 impl Program {
     fn new() -> Self {
-        let sockets = usize::try_from(FILES).unwrap_or(usize::MAX);
+        let sockets = usize::try_from(FILES / 2).unwrap_or(usize::MAX);
         let nothing = Network { egress: network::Egress::Deny, ..Network::default() };
         let state = State {
             egress: Egress::new(Config { sockets, ..Config::default() }),

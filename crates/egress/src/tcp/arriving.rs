@@ -7,8 +7,9 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::flow::Flow;
 use super::relay::Relay;
-use crate::link::{Link, SocketClaim};
+use crate::link::Link;
 use crate::outside::Connection;
+use crate::pool::Claim;
 
 /// A flow that waits for the guest to accept.
 pub(crate) struct Arriving {
@@ -18,7 +19,7 @@ pub(crate) struct Arriving {
     /// Given back once the guest has accepted.
     pub(crate) permit: OwnedSemaphorePermit,
     /// Held as long as the connection to the outside.
-    pub(crate) socket: SocketClaim,
+    pub(crate) socket: Claim,
 }
 
 impl Arriving {

@@ -229,7 +229,7 @@ fn a_guest_that_does_not_answer_in_time_is_given_up() {
 fn beyond_a_limit_who_comes_is_reset() {
     let limits: [fn(&mut berth_egress::Config); 3] = [
         |config| config.limits.tcp_flows = 2,
-        |config| config.sockets = 4,
+        |config| config.sockets = 2,
         |config| config.limits.buffers = 2 * (40 << 10),
     ];
     for change in limits {

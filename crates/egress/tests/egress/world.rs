@@ -149,11 +149,6 @@ impl World {
         guest
     }
 
-    /// Attaches another guest beside the first.
-    pub fn attach_beside(&self) -> (Guest, JoinHandle<io::Result<()>>) {
-        attach(&self.runtime, &self.egress, &self.policy, &self.forwards, &self.counters)
-    }
-
     /// Waits for the end of the link.
     pub fn ended(&mut self) -> io::Result<()> {
         self.runtime.block_on(&mut self.link).unwrap()
