@@ -13,6 +13,7 @@ use berth_domain::Timestamp;
 use berth_domain::agent::control::Metrics;
 use berth_domain::ids::{LayerId, MachineId};
 use berth_domain::sandbox::network::Network;
+use berth_process::folder;
 use berth_qemu::machine;
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
@@ -24,6 +25,8 @@ use crate::services::sandbox::agent::{self, AgentError, Session};
 
 /// The file in a machine's folder that tells what it was started as. Only the service may read it.
 const INCARNATION: &str = "incarnation.json";
+/// Longest such file, in bytes: a hundred rules of the longest names, and some.
+const LONGEST: u64 = 256 << 10;
 /// How long a running machine's agent may take for a new session.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -68,14 +71,12 @@ pub(super) struct Incarnation {
 impl Incarnation {
     /// What the folder's machine was started as.
     pub(super) fn read(dir: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(dir.join(INCARNATION)).ok()?).ok()
+        serde_json::from_slice(&folder::read(&dir.join(INCARNATION), LONGEST).ok()?).ok()
     }
 
     /// Writes it, whole or not at all.
     pub(super) fn write(&self, dir: &Path) -> std::io::Result<()> {
-        let tmp = dir.join("incarnation.tmp");
-        std::fs::write(&tmp, serde_json::to_vec(self).unwrap_or_default())?;
-        std::fs::rename(tmp, dir.join(INCARNATION))
+        folder::write(&dir.join(INCARNATION), &serde_json::to_vec(self).unwrap_or_default())
     }
 }
 
