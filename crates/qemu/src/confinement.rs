@@ -8,12 +8,13 @@
 use std::path::Path;
 
 use tokio::sync::OnceCell;
-use uuid::Uuid;
 
 use crate::launch::{Order, Part, launch};
 use crate::machine::Lock;
 use crate::{Error, Result, groups, host};
 
+/// The folder to try in. Its name is always the same, so that one that a killed service left is used and removed.
+const PROBE: &str = ".probe";
 /// A file to try with.
 const LENT: &str = "lent";
 /// A program that every host has and that does nothing.
@@ -108,13 +109,20 @@ const fn name(part: Part) -> &'static str {
 
 /// Starts a program that does nothing, confined to some parts, with a file lent to it or without.
 async fn has(dir: &Path, parts: &[Part], lent: bool) -> Result<()> {
-    let dir = dir.join(format!(".probe-{}", Uuid::now_v7()));
-    let failed = |what: &'static str| move |e| Error::io(what, e);
-    std::fs::create_dir_all(&dir).map_err(failed("cannot make a folder to try in"))?;
+    let dir = dir.join(PROBE);
+    empty(&dir).map_err(|e| Error::io("cannot make a folder to try in", e))?;
     let tried = attempt(&dir, parts, lent).await;
-    // What stays is an empty folder, and told where folders are looked through.
+    // What stays goes with the next try.
     let _ = std::fs::remove_dir_all(&dir);
     tried
+}
+
+/// Makes a folder, without what a try left in it whose service was killed.
+fn empty(dir: &Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => std::fs::create_dir(dir),
+    }
 }
 
 async fn attempt(dir: &Path, parts: &[Part], lends: bool) -> Result<()> {
@@ -131,6 +139,17 @@ async fn attempt(dir: &Path, parts: &[Part], lends: bool) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_killed_try_left_is_gone() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join(PROBE);
+        for _ in 0..2 {
+            empty(&dir).unwrap();
+            assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+            std::fs::write(dir.join(LENT), "").unwrap();
+        }
+    }
 
     #[test]
     fn only_what_the_host_lacks_is_missing() {

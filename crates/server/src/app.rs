@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use berth_qemu::confinement;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -99,6 +100,11 @@ pub struct App {
 impl App {
     /// Makes everything and starts the workers, over the engines of this host.
     pub async fn start(config: &Config) -> Result<Self> {
+        lock::make_folder(&config.data_dir)?;
+        // Now, so that an operator reads at the start what is missing, and not with the first machine.
+        if let Err(error) = confinement::of_host(&config.data_dir).await {
+            tracing::warn!(%error, "how machines are confined here cannot be found out; the first machine tries again");
+        }
         let vm = Arc::new(QemuEngine::open(&config.data_dir, &config.vm, config.machines, config.accel));
         let sandbox = Arc::new(QemuSandboxes::open(config, Clock::default()));
         Self::start_with(config, Engines { vm, sandbox }).await

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use berth_qemu::{confinement, host};
 
+use super::lock;
 use crate::clock::Clock;
 use crate::config::{Config, Demand};
 use crate::engine::Finding;
@@ -45,7 +46,7 @@ pub async fn doctor(config: &Config) -> Report {
 /// operator demands it.
 async fn confined(config: &Config) -> Vec<Finding> {
     let demanded = config.machines.confinement == Demand::Required;
-    let _ = std::fs::create_dir_all(&config.data_dir);
+    let _ = lock::make_folder(&config.data_dir);
     let found = match confinement::of_host(&config.data_dir).await {
         Ok(found) => found,
         Err(error) => {
@@ -95,7 +96,7 @@ fn speaks(name: &str, path: Option<PathBuf>) -> Finding {
 
 fn data_dir(config: &Config) -> Finding {
     let dir = &config.data_dir;
-    let writable = std::fs::create_dir_all(dir).and_then(|()| tempfile::tempfile_in(dir)).is_ok();
+    let writable = lock::make_folder(dir).is_ok() && tempfile::tempfile_in(dir).is_ok();
     let text = if writable {
         dir.display().to_string()
     } else {
@@ -106,6 +107,8 @@ fn data_dir(config: &Config) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -119,6 +122,15 @@ mod tests {
         }
         let found = shared(kernel.path());
         assert!(found.len() == 1 && found[0].good && found[0].text.contains("SMT"));
+    }
+
+    #[test]
+    fn nobody_else_looks_into_the_data_folder_that_it_makes() {
+        let root = tempfile::tempdir().expect("a folder");
+        let config = Config { data_dir: root.path().join("data"), ..Config::default() };
+        assert!(data_dir(&config).good);
+        let mode = std::fs::metadata(&config.data_dir).expect("a folder").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]

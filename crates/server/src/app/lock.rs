@@ -14,6 +14,18 @@ pub(super) const TRIES: u32 = 60;
 /// Pause between two tries.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
+/// Makes the data folder if it is missing; nobody else may look into it.
+///
+/// # Errors
+/// It cannot be made.
+pub(super) fn make_folder(dir: &Path) -> Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(cannot(dir))
+}
+
+fn cannot(dir: &Path) -> impl Fn() -> String {
+    move || format!("the data folder {} cannot be used; set BERTH_DATA_DIR to one that can", dir.display())
+}
+
 /// The data folder, locked while this lives. The kernel releases the lock when the process ends.
 pub(super) struct DataDir(File);
 
@@ -28,20 +40,19 @@ impl Drop for DataDir {
 impl DataDir {
     /// Makes the folder if it is missing, and locks it.
     pub(super) async fn take(dir: &Path) -> Result<Self> {
-        let cannot = || format!("the data folder {} cannot be used; set BERTH_DATA_DIR to one that can", dir.display());
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(cannot)?;
+        make_folder(dir)?;
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
             .mode(0o600)
             .open(dir.join("lock"))
-            .with_context(cannot)?;
+            .with_context(cannot(dir))?;
         for _ in 0..TRIES {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self(file)),
                 Err(rustix::io::Errno::WOULDBLOCK) => tokio::time::sleep(PAUSE).await,
-                Err(error) => return Err(error).with_context(cannot),
+                Err(error) => return Err(error).with_context(cannot(dir)),
             }
         }
         bail!(
