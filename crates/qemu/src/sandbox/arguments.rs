@@ -58,7 +58,8 @@ pub fn arguments(spec: &Spec) -> Vec<OsString> {
             args.pair("-kernel", kernel).pair("-initrd", initrd).pair("-append", cmdline.as_str());
         }
         Begin::Load { .. } => {
-            args.flags("-incoming defer");
+            // By itself it would run what it loaded at once, before that is noted and its card has an end.
+            args.flags("-S -incoming defer");
         }
     }
     args.0

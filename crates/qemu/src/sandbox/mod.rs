@@ -21,6 +21,7 @@ mod capture;
 mod files;
 mod layer;
 mod memory;
+mod network;
 mod spec;
 
 use std::fs::File;
@@ -67,7 +68,7 @@ pub async fn start(spec: &Spec, about_to_run: impl FnOnce() -> Result<()> + Send
             about_to_run()?;
             make(spec, lock).await.map(drop)
         }
-        Begin::Load { state, .. } => match run(&mut make(spec, lock).await?, state, about_to_run).await {
+        Begin::Load { state, .. } => match run(spec, &mut make(spec, lock).await?, state, about_to_run).await {
             Ok(()) => Ok(()),
             Err(error) => {
                 // What QEMU said of itself tells more than that it is gone.
@@ -118,8 +119,9 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     jail::order(spec.id, spec.jail, needs).await
 }
 
-async fn run(qmp: &mut Qmp, state: &Path, about_to_run: impl FnOnce() -> Result<()>) -> Result<()> {
+async fn run(spec: &Spec, qmp: &mut Qmp, state: &Path, about_to_run: impl FnOnce() -> Result<()>) -> Result<()> {
     load(qmp, state).await?;
+    network::wait_listening(qmp, &spec.dir).await?;
     about_to_run()?;
     qmp.execute("cont", json!({})).await.map(drop)
 }
@@ -135,7 +137,8 @@ async fn load(qmp: &mut Qmp, state: &Path) -> Result<()> {
         match status.get("status").and_then(Value::as_str) {
             Some("inmigrate") if Instant::now() < deadline => tokio::time::sleep(TICK).await,
             Some("inmigrate") => return Err(Error::Timeout("the machine's state")),
-            _ => return Ok(()),
+            Some("paused") => return Ok(()),
+            status => return Err(Error::Qemu(format!("it does not wait with what it loaded: {status:?}"))),
         }
     }
 }
