@@ -13,6 +13,7 @@
 //! The launcher's standard output is the machine's folder, locked by who started it. While it lives nobody else starts
 //! or ends that machine, whatever becomes of the service, and when it ended there is a note or no machine.
 
+mod calls;
 mod failure;
 mod launcher;
 mod lend;

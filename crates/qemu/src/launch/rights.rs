@@ -2,12 +2,14 @@
 
 use std::io;
 
+use berth_process::filter;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, geteuid, setrlimit};
 use rustix::thread::{
     CapabilitySet, clear_ambient_capability_set, remove_capability_from_bounding_set, set_no_new_privs,
 };
 
+use super::calls::{CALLS, OLDER};
 use super::order::Order;
 
 /// Descriptors of a machine: one for each layer of its disk, and some.
@@ -39,7 +41,8 @@ pub(super) fn reduce(order: &Order) -> io::Result<()> {
             }
         }
     }
-    Ok(())
+    filter::refuse_ways_around()?;
+    filter::allow_only(&[CALLS, OLDER].concat())
 }
 
 /// Bounds what a process may take; never above what it had.

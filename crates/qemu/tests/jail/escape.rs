@@ -146,6 +146,31 @@ async fn no_mount_and_no_device_can_be_made() {
 }
 
 #[tokio::test]
+async fn calls_that_no_machine_needs_are_not_there() {
+    let world = World::new();
+    let calls = [
+        libc::SYS_bpf,
+        libc::SYS_userfaultfd,
+        libc::SYS_perf_event_open,
+        libc::SYS_io_uring_setup,
+        libc::SYS_keyctl,
+        libc::SYS_ptrace,
+        libc::SYS_process_vm_readv,
+        libc::SYS_pidfd_getfd,
+        libc::SYS_unshare,
+        libc::SYS_setns,
+        libc::SYS_mount,
+        libc::SYS_move_mount,
+        libc::SYS_open_by_handle_at,
+        libc::SYS_clone3,
+        libc::SYS_shmget,
+    ];
+    let lines = calls.map(|call| [format!("early ask {call}"), format!("ask {call}")]).concat();
+    world.in_vain(&lines.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    world.end().await;
+}
+
+#[tokio::test]
 async fn what_is_noted_of_it_cannot_be_swapped() {
     let world = World::new();
     if !world.has(Part::Files).await {

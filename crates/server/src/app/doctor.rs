@@ -60,7 +60,7 @@ async fn confined(config: &Config) -> Vec<Finding> {
         [] => "with files, processes, network and names of its own, within limits",
         _ => "without what is missing below",
     };
-    let text = format!("each machine runs as {who}, {parts}, behind QEMU's filter of system calls");
+    let text = format!("each machine runs as {who}, {parts}, behind a list of the system calls that it may make");
     let whole = Finding { good: true, what: "confinement".into(), text };
     let missing = found.missing().iter().map(|missing| Finding {
         good: !demanded,
