@@ -138,6 +138,11 @@ impl Service {
         self
     }
 
+    /// Has another version of the program serve from the next start on.
+    pub fn upgrade(&mut self, binary: &str) {
+        self.binary = binary.into();
+    }
+
     /// Sets a variable for later starts.
     pub fn set(&mut self, name: &str, value: &str) {
         self.environment.retain(|(n, _)| n != name);
