@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use berth_server::clock::Clock;
+use berth_host::clock::Clock;
 use berth_server::config::Config;
 use berth_server::db::Db;
 use berth_server::http::auth::Gate;

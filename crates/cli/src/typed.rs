@@ -232,7 +232,7 @@ mod tests {
     /// All texts of the service.
     fn said() -> String {
         let mut all = String::new();
-        for of in ["server", "domain", "agent"] {
+        for of in ["server", "host", "domain", "agent"] {
             sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of).join("src"), &mut all);
         }
         // A sentence may continue on the next line.

@@ -10,6 +10,7 @@ pub mod error;
 pub mod fair;
 pub mod fields;
 pub mod gateway;
+pub mod hex;
 pub mod host;
 pub mod identity;
 pub mod ids;

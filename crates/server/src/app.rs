@@ -14,6 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use berth_host::clock::Clock;
+use berth_host::sandbox::SandboxEngine;
+use berth_host::sandbox::qemu::QemuSandboxes;
+use berth_host::vm::Engine;
+use berth_host::vm::qemu::QemuEngine;
 use berth_qemu::confinement;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -25,7 +30,6 @@ use uuid::Uuid;
 pub use doctor::{Report, doctor};
 pub use doors::{Bound, Doors};
 
-use crate::clock::Clock;
 use crate::config::{self, Config, LogFormat};
 use crate::db::{Db, DbError, keeper};
 use crate::http::auth::Gate;
@@ -44,12 +48,8 @@ use crate::services::gateway::Gateway;
 use crate::services::identity::{FirstLogin, Identity};
 use crate::services::project::Projects;
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::SandboxEngine;
-use crate::services::sandbox::engine::qemu::QemuSandboxes;
 use crate::services::sandbox::runtime::{self, Runtime};
 use crate::services::vm::Vms;
-use crate::services::vm::engine::Engine;
-use crate::services::vm::engine::qemu::QemuEngine;
 use crate::services::{Holder, Stops, suspension};
 
 /// Why a service ended from which another one took the database. Starting it again would take the database back.
@@ -105,8 +105,8 @@ impl App {
         if let Err(error) = confinement::of_host(&config.data_dir).await {
             tracing::warn!(%error, "how machines are confined here cannot be found out; the first machine tries again");
         }
-        let vm = Arc::new(QemuEngine::open(&config.data_dir, &config.vm, config.machines, config.accel));
-        let sandbox = Arc::new(QemuSandboxes::open(config, Clock::default()));
+        let vm = Arc::new(QemuEngine::open(config.vm_engine()));
+        let sandbox = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default()));
         Self::start_with(config, Engines { vm, sandbox }).await
     }
 

@@ -75,11 +75,34 @@ fn the_domain_does_no_io_and_asks_no_clock() {
     refuse("domain/src", &words, |_| false);
 }
 
+/// What the crate of the host is made of, of the workspace's crates.
+const PARTS_OF_A_HOST: [&str; 5] = ["berth-domain", "berth-egress", "berth-oci", "berth-process", "berth-qemu"];
+
+#[test]
+fn the_host_knows_no_database_no_route_and_no_service() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/Cargo.toml");
+    let manifest = std::fs::read_to_string(manifest).expect("a file");
+    let (_, rest) = manifest.split_once("[dependencies]\n").expect("dependencies");
+    let used: Vec<_> =
+        rest.lines().take_while(|line| !line.starts_with('[')).filter_map(|line| line.split_once(" = ")).collect();
+    assert!(used.len() > PARTS_OF_A_HOST.len(), "{} dependencies", used.len());
+    for (name, _) in used {
+        // The type of a body is `axum_core`'s; routes are `axum`'s.
+        let is_refused = ["axum", "sqlx", "utoipa", "utoipa-axum"].contains(&name)
+            || name.starts_with("berth-") && !PARTS_OF_A_HOST.contains(&name);
+        assert!(!is_refused, "crates/host uses {name}; what needs it belongs in crates/server");
+    }
+    // Whatever its manifest calls them; tests may play an agent or a registry.
+    let words = ["berth_server", "berth_client", "berth_testkit", "sqlx::", "axum::", "utoipa"];
+    refuse("host/src", &words, |file| file.contains("/tests/"));
+}
+
 #[test]
 fn sql_stands_only_in_stores() {
     let words = ["\"SELECT ", "\"INSERT ", "\"UPDATE ", "\"DELETE FROM ", "sql(\""];
     refuse("server/src", &words, |file| file.contains("/store") || file.contains("/db/"));
     refuse("cli/src", &words, |_| false);
+    refuse("host/src", &words, |_| false);
 }
 
 #[test]
@@ -108,7 +131,7 @@ fn services_know_each_other_only_by_their_front_doors() {
         let others: Vec<_> = others.iter().map(String::as_str).collect();
         refuse(&format!("server/src/services/{service}"), &others, |_| false);
     }
-    // Rooms of a service are entered by itself and, for the engine, by the composition root.
+    // Rooms of a service are entered by itself alone.
     let rooms = [
         "host::store",
         "identity::store",

@@ -10,10 +10,10 @@ use async_trait::async_trait;
 use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::ExposedPort;
 use berth_domain::vm::plan::Machine;
-use berth_server::services::vm::engine::{
-    Capacity, Console, DiskSpec, Engine, EngineError, Found, ImageImport, ImageInfo, MachineSpec, Open, Result,
-    Started, Usage,
+use berth_host::vm::{
+    Capacity, Console, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
 };
+use berth_host::{EngineError, Result};
 use tempfile::TempDir;
 use tokio::sync::{broadcast, watch};
 

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use berth_host::clock::Clock;
 use berth_server::app::{App, Doors, Engines};
-use berth_server::clock::Clock;
 use berth_server::config::{Config, Secret};
 use berth_server::db::Db;
 use reqwest::Method;

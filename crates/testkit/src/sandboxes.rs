@@ -14,11 +14,12 @@ use async_trait::async_trait;
 use berth_domain::agent::control::Identity;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network::Network;
-use berth_server::services::sandbox::agent::{self, Connection};
-use berth_server::services::sandbox::engine::{
-    Activity, Build, Built, Capacity, Cut, CutDone, EngineError, Found, From, Kept, Named, Observed, Paused,
-    PlatformTemplate, Result, Sample, SandboxEngine, StartSpec, Started, Warming,
+use berth_host::sandbox::agent::{self, Connection};
+use berth_host::sandbox::{
+    Activity, Build, Built, Capacity, Cut, CutDone, Found, From, Kept, Named, Observed, Paused, PlatformTemplate,
+    Sample, SandboxEngine, StartSpec, Started, Warming,
 };
+use berth_host::{EngineError, Result};
 use tempfile::TempDir;
 use tokio::net::UnixStream;
 use tokio::sync::broadcast;

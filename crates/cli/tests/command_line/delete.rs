@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use berth_server::services::vm::engine::EngineError;
+use berth_host::EngineError;
 
 use crate::harness::{BOX, Here, ended, err, out};
 

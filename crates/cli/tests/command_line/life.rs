@@ -1,7 +1,7 @@
 //! The life of sandboxes and snapshots from the command line, and the client's names of it.
 
 use berth_client::{Client, ForkSandbox, Page, SandboxFilter, Tokens};
-use berth_server::services::sandbox::engine::EngineError;
+use berth_host::EngineError;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};

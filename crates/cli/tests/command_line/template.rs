@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use berth_server::services::sandbox::engine::EngineError;
+use berth_host::EngineError;
 use serde_json::{Value, json};
 
 use crate::harness::{BOX, Here, ended, err, out, until};

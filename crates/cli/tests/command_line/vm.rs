@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use berth_server::services::vm::engine::EngineError;
+use berth_host::EngineError;
 use berth_testkit::vm;
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 
 use std::process::Output;
 
+use berth_host::EngineError;
 use berth_server::config::{Plan, PlanPrice};
-use berth_server::services::vm::engine::EngineError;
 
 use crate::harness::{BOX, Here, ended, err, out};
 

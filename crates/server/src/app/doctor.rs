@@ -3,14 +3,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use berth_host::clock::Clock;
+use berth_host::sandbox::qemu::QemuSandboxes;
+use berth_host::vm::qemu::QemuEngine;
+use berth_host::{Demand, Finding};
 use berth_qemu::{confinement, host};
 
 use super::lock;
-use crate::clock::Clock;
-use crate::config::{Config, Demand};
-use crate::engine::Finding;
-use crate::services::sandbox::engine::qemu::QemuSandboxes;
-use crate::services::vm::engine::qemu::QemuEngine;
+use crate::config::Config;
 
 /// The findings.
 pub struct Report {
@@ -31,9 +31,9 @@ impl fmt::Display for Report {
 
 /// Examines this machine.
 pub async fn doctor(config: &Config) -> Report {
-    let engine = QemuEngine::open(&config.data_dir, &config.vm, config.machines, config.accel);
+    let engine = QemuEngine::open(config.vm_engine());
     let mut lines = engine.findings().await;
-    lines.extend(QemuSandboxes::open(config, Clock::default()).findings());
+    lines.extend(QemuSandboxes::open(config.sandbox_engine(), Clock::default()).findings());
     lines.extend(confined(config).await);
     lines.extend(shared(Path::new("/sys")));
     lines.extend(["espeak-ng", "ffmpeg"].map(|name| speaks(name, host::find(name))));

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use berth_domain::Timestamp;
+use berth_host::clock::Clock;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::keeper::{self, Keeper};
 use crate::db::{Db, DbError, disk_of, due, setting};

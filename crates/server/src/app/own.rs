@@ -6,14 +6,14 @@ use async_trait::async_trait;
 use berth_domain::Result;
 use berth_domain::host::Capacity;
 use berth_domain::ids::HostId;
+use berth_host::clock::Clock;
+use berth_host::sandbox::SandboxEngine;
 use berth_qemu::host;
 
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::Db;
 use crate::db::keeper::Keeper;
 use crate::services::host::{Hosts, Own, Probe};
-use crate::services::sandbox::engine::SandboxEngine;
 
 /// Gives it its row.
 pub(super) async fn enrol(

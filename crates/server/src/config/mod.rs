@@ -6,11 +6,11 @@
 mod acceleration;
 mod audit;
 mod catalog;
+mod engine;
 mod http;
 mod identity;
 mod log;
 mod lost;
-mod machines;
 mod mail;
 pub mod model;
 mod network;
@@ -26,9 +26,10 @@ mod vm;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 pub use berth_domain::Secret;
 use berth_domain::gateway::{Model, Voice};
+use berth_host::Machines;
 use serde::Deserialize;
 
 pub use self::http::Http;
@@ -39,7 +40,6 @@ pub use catalog::{Catalog, Plan, Region, VmConfig};
 pub use identity::{Identity, SignUpMode, VerifiedEmail};
 pub use log::LogFormat;
 pub use lost::Lost;
-pub use machines::{Demand, Machines};
 pub use mail::{Mail, Sms};
 pub use model::Gateway;
 pub use network::Network;
@@ -280,7 +280,7 @@ impl Config {
         self.lost.check()?;
         self.catalog.check()?;
         self.quota.check()?;
-        self.machines.check()?;
+        self.machines.check().map_err(Error::msg)?;
         self.vm.check()?;
         self.sandbox.check()?;
         self.mail.check()?;

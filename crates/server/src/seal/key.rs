@@ -9,10 +9,11 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use aws_lc_rs::aead::{AES_256_GCM, RandomizedNonceKey};
 use aws_lc_rs::{hmac, rand};
+use berth_domain::hex;
 use sha2::{Digest, Sha256};
 
 use crate::config::Secrets;
-use crate::{hex, private_file};
+use crate::private_file;
 
 /// Bytes of a key.
 pub const LENGTH: usize = 32;

@@ -17,11 +17,11 @@ use aws_lc_rs::aead::{Aad, NONCE_LEN, Nonce};
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use berth_domain::hex;
 use berth_domain::{Error, Result};
 
 use crate::config::Secrets;
 use crate::db::{Db, setting};
-use crate::hex;
 use key::Key;
 
 /// The beginning of a sealed text. No secret in clear begins so.

@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use berth_domain::ids::Owner;
 use berth_domain::{Error, Result, Timestamp};
+use berth_host::EngineError;
+use berth_host::clock::Clock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{Driver, Due, Poker, Reconciler};
-use crate::clock::Clock;
 use crate::db::{Db, DbError};
-use crate::engine::EngineError;
 
 /// Steps of one run: far more than a life needs, so that a defect cannot loop for ever.
 const MAX_STEPS: usize = 200;
@@ -65,7 +65,7 @@ impl From<DbError> for StepError {
 /// # Errors
 /// What a failing step would report, where a test asked for that.
 pub async fn fault(kind: &str, step: &str, moment: &str) -> Result<(), StepError> {
-    crate::fault::point(&format!("{kind}.{step}.{moment}"))
+    berth_host::fault::point(&format!("{kind}.{step}.{moment}"))
         .await
         .map_err(|text| StepError::Engine(EngineError::Transient(text)))
 }

@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use berth_domain::ids::{OrgId, Owner, ProjectId};
 use berth_domain::{Result, Timestamp, fair};
+use berth_host::clock::Clock;
 use futures::FutureExt;
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
 pub use crate::db::due::Due;
 use crate::db::{Db, Signal};
 

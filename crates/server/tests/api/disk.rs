@@ -1,7 +1,7 @@
 //! Root disk volumes and data disks.
 
+use berth_host::EngineError;
 use berth_server::db::sql;
-use berth_server::services::vm::engine::EngineError;
 use berth_testkit::{Caller, Platform, vm};
 use serde_json::{Value, json};
 

@@ -436,7 +436,7 @@ async fn readiness_says_which_part_is_not() {
     };
     let fine = serde_json::json!({"status": "ready", "database": "ok", "migrations": "ok", "engines": "ok"});
     assert_eq!(ready().await, (200, fine));
-    let broken = berth_server::services::vm::engine::EngineError::Permanent("no QEMU".into());
+    let broken = berth_host::EngineError::Permanent("no QEMU".into());
     platform.engine.refuse("ready", broken);
     let (status, told) = ready().await;
     assert_eq!((status, &told["status"], &told["database"]), (503, &"not_ready".into(), &"ok".into()));

@@ -139,7 +139,7 @@ async fn probes_and_documents_need_no_credential() {
         let fine = |_| async move { reqwest::get(format!("{base}{path}")).await.expect("an answer").status() == 200 };
         platform.admin.until(path, fine).await;
     }
-    platform.engine.refuse("ready", berth_server::services::vm::engine::EngineError::Permanent("no QEMU".into()));
+    platform.engine.refuse("ready", berth_host::EngineError::Permanent("no QEMU".into()));
     let answer = reqwest::get(format!("{base}/readyz")).await.expect("an answer");
     assert_eq!(answer.status(), 503);
     assert!(answer.text().await.expect("a body").contains("no QEMU"));

@@ -1,7 +1,7 @@
 //! A database that answers slowly or not at all, and an engine that refuses every kind of call.
 
+use berth_host::EngineError;
 use berth_server::config::Config;
-use berth_server::services::vm::engine::EngineError;
 use berth_testkit::{Platform, vm};
 
 fn sqlite(config: &Config) -> String {

@@ -2,8 +2,8 @@
 
 use axum::Router;
 use axum::routing::get;
+use berth_host::EngineError;
 use berth_server::db::sql;
-use berth_server::services::vm::engine::EngineError;
 use berth_testkit::{Caller, Platform, vm};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ async fn an_import_and_a_removal_outlive_the_service() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_that_nobody_owns_is_swept_at_the_start() {
     let platform = Platform::start().await;
-    let staging = berth_server::services::vm::engine::Engine::staging(&*platform.engine).await.expect("a folder");
+    let staging = berth_host::vm::Engine::staging(&*platform.engine).await.expect("a folder");
     std::fs::write(staging.join("half.upload"), b"half").expect("a file");
     let platform = platform.restart().await;
     assert!(platform.engine.staged().is_empty());

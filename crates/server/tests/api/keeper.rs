@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use berth_domain::ids::{DiskId, LayerId, MemoryId, UploadId};
+use berth_host::sandbox::{Kept, SandboxEngine};
+use berth_host::vm::qemu::QemuEngine;
+use berth_host::vm::{DiskSource, DiskSpec, Engine};
 use berth_server::app::{App, Engines};
-use berth_server::config::Config;
-use berth_server::config::{Acceleration, Machines, Vm};
+use berth_server::config::{Acceleration, Config};
 use berth_server::db::sql;
-use berth_server::services::sandbox::engine::{Kept, SandboxEngine};
-use berth_server::services::vm::engine::qemu::QemuEngine;
-use berth_server::services::vm::engine::{DiskSource, DiskSpec, Engine};
 use berth_testkit::{Platform, SimulatedEngine, SimulatedSandboxes};
 use tempfile::TempDir;
 
@@ -211,7 +210,8 @@ async fn what_cannot_be_set_aside_keeps_nothing_else_from_being_swept() {
 #[tokio::test]
 async fn a_disk_is_set_aside_with_all_it_needs_to_be_put_back() {
     let dir = tempfile::tempdir().expect("a folder");
-    let engine = QemuEngine::open(dir.path(), &Vm::default(), Machines::default(), Acceleration::Tcg);
+    let config = Config { data_dir: dir.path().to_path_buf(), accel: Acceleration::Tcg, ..Config::default() };
+    let engine = QemuEngine::open(config.vm_engine());
     let id = DiskId(uuid::Uuid::now_v7());
     for folder in ["disks", "bases/micro-1", "bases/micro-0", "lost/2026-01-01/disks"] {
         std::fs::create_dir_all(dir.path().join(folder)).expect("a folder");

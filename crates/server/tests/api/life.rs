@@ -1,8 +1,8 @@
 //! The life of a VM: every verb in every status, deletion, failure, restart policies, adoption.
 
 use berth_domain::vm::plan::Machine;
+use berth_host::EngineError;
 use berth_server::db::sql;
-use berth_server::services::vm::engine::EngineError;
 use berth_testkit::{Platform, vm};
 use serde_json::{Value, json};
 
@@ -508,7 +508,7 @@ async fn what_no_row_owns_is_removed() {
     let other = Platform::start().await;
     let stray = other.admin.running_vm("stray").await;
     let spec = other.engine.spec(&stray).expect("a machine");
-    berth_server::services::vm::engine::Engine::start(&*platform.engine, &spec).await.expect("a stray");
+    berth_host::vm::Engine::start(&*platform.engine, &spec).await.expect("a stray");
     assert_eq!(platform.engine.counts().0, 2);
     let platform = platform.restart().await;
     let engine = platform.engine.clone();

@@ -1,6 +1,6 @@
 //! Where the ports of a VM are reached, and what happens to those that cannot be had.
 
-use berth_server::services::vm::engine::EngineError;
+use berth_host::EngineError;
 use berth_testkit::{Caller, Platform, vm};
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! What administrators of the platform see of everybody and do about it.
 
+use berth_host::EngineError;
 use berth_server::config::VerifiedEmail;
-use berth_server::services::vm::engine::EngineError;
 use berth_testkit::{Caller, Platform, token_in};
 use reqwest::Method;
 use serde_json::{Value, json};

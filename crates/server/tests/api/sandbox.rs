@@ -270,8 +270,8 @@ async fn templates() {
     }
 }
 
-fn permanent(text: &str) -> berth_server::services::sandbox::engine::EngineError {
-    berth_server::services::sandbox::engine::EngineError::Permanent(text.into())
+fn permanent(text: &str) -> berth_host::EngineError {
+    berth_host::EngineError::Permanent(text.into())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! The life of a sandbox: pause and resume, time, deaths, restarts, deletion, failures, requests at once.
 
 use berth_domain::Timestamp;
-use berth_server::services::sandbox::engine::EngineError;
+use berth_host::EngineError;
 use berth_testkit::Platform;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

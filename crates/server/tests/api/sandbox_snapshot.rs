@@ -1,7 +1,7 @@
 //! Snapshots, restores, forks, and the layers they share.
 
+use berth_host::EngineError;
 use berth_server::db::sql;
-use berth_server::services::sandbox::engine::EngineError;
 use berth_testkit::{Caller, Platform};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -1,7 +1,7 @@
 //! Two hundred random requests, deaths and failures: at the end everything is at rest, nothing that was written is
 //! lost, and when all is deleted nothing is left but the template.
 
-use berth_server::services::sandbox::engine::EngineError;
+use berth_host::EngineError;
 use berth_testkit::Platform;
 use serde_json::{Value, json};
 

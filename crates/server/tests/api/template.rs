@@ -1,7 +1,7 @@
 //! Templates that are built: mistakes, uploads, what builds wait for and tell.
 
+use berth_host::EngineError;
 use berth_server::db::sql;
-use berth_server::services::sandbox::engine::EngineError;
 use berth_testkit::{Answer, Caller, Platform, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};

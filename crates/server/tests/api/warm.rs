@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use berth_host::EngineError;
 use berth_server::app::{App, Engines};
 use berth_server::config::Config;
 use berth_server::db::sql;
-use berth_server::services::sandbox::engine::EngineError;
 use berth_testkit::{Platform, SimulatedEngine, vm};
 use serde_json::json;
 

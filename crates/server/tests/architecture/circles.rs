@@ -27,12 +27,12 @@ const HARMLESS: [(&[&str], &str); 9] = [
     (&["server/src/app.rs", "server/src/app/doors.rs"], "the doors of the service open onto what the service is"),
     (
         &[
-            "server/src/services/sandbox/engine/qemu/captured.rs",
-            "server/src/services/sandbox/engine/qemu/cut.rs",
-            "server/src/services/sandbox/engine/qemu/machine.rs",
-            "server/src/services/sandbox/engine/qemu/mod.rs",
-            "server/src/services/sandbox/engine/qemu/stalled.rs",
-            "server/src/services/sandbox/engine/qemu/warm.rs",
+            "host/src/sandbox/qemu/captured.rs",
+            "host/src/sandbox/qemu/cut.rs",
+            "host/src/sandbox/qemu/machine.rs",
+            "host/src/sandbox/qemu/mod.rs",
+            "host/src/sandbox/qemu/stalled.rs",
+            "host/src/sandbox/qemu/warm.rs",
         ],
         "one engine, whose methods stand in a file for each thing that they act on",
     ),

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use berth_domain::Timestamp;
-use berth_server::services::sandbox::engine::{Activity, Capacity, EngineError, Kept, StartSpec};
+use berth_host::EngineError;
+use berth_host::sandbox::{Activity, Capacity, Kept, StartSpec};
 
 use super::{Layer, SimulatedSandboxes};
 

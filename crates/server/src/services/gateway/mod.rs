@@ -36,11 +36,11 @@ use std::sync::Arc;
 use berth_domain::gateway::{Model, ModelId, Voice};
 use berth_domain::ids::ProjectId;
 use berth_domain::{Code, Error, Result, Timestamp};
+use berth_host::clock::Clock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::Db;
 use crate::http::edge::Hot;

@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 use berth_domain::Result;
 use berth_domain::host::State;
 use berth_domain::ids::HostId;
+use berth_host::clock::Clock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
 use crate::db::{Db, machine};
 
 pub use service::{Hosts, Own, Probe};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use berth_domain::host::Capacity;
 use berth_domain::ids::HostId;
+use berth_host::clock::Clock;
 
-use crate::clock::Clock;
 use crate::config::Overcommit;
 use crate::db::Db;
 

@@ -1,6 +1,7 @@
 //! The gate: from a bearer token to a caller, from a path to a scope. Warm, it asks no database.
 
 use async_trait::async_trait;
+use berth_domain::hex;
 use berth_domain::identity::policy::{Action, may};
 use berth_domain::identity::{ProjectRole, api_key};
 use berth_domain::{Code, Error, FieldError, Result, Timestamp};
@@ -14,7 +15,6 @@ use super::token::Claims;
 use super::{Identity, memory, ops, standing, store};
 use crate::db::tenant::Whose;
 use crate::db::{Tx, quota};
-use crate::hex;
 use crate::http::auth::{Caller, Gate, Grant, OrgScope, PROJECT_ID, Person, Scope, Who, unauthorized};
 use crate::http::client_address::ClientAddress;
 use crate::http::envelope::RequestId;

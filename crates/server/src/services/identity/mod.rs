@@ -36,12 +36,12 @@ use anyhow::Context;
 use async_trait::async_trait;
 use berth_domain::Result;
 use berth_domain::ids::OrgId;
+use berth_host::clock::Clock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::{Holder, Suspensions};
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::Db;
 use crate::seal::Sealer;

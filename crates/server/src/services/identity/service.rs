@@ -4,10 +4,10 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use berth_domain::ids::OrgId;
+use berth_host::clock::Clock;
 
 use super::memory::Memory;
 use super::{limiter, limits, mail, notice, password, throttle, token};
-use crate::clock::Clock;
 use crate::config::SignUpMode;
 use crate::db::{Db, Tx};
 use crate::seal::Sealer;

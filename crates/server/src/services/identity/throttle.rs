@@ -14,11 +14,11 @@ use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 
 use berth_domain::{Error, Result, Timestamp};
+use berth_host::clock::Clock;
 use tokio::sync::Notify;
 
 use super::limits;
 use super::recent::Recent;
-use crate::clock::Clock;
 use crate::config::Identity;
 use crate::http::client_address::Network;
 

@@ -9,6 +9,7 @@ use aws_lc_rs::rand;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use berth_domain::hex;
 use berth_domain::identity::api_key;
 use berth_domain::ids::{SessionId, UserId};
 use berth_domain::{Error, Result, Secret, Timestamp};
@@ -17,7 +18,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::store::signing_key::SigningKeyRow;
-use crate::hex;
 use crate::http::auth::unauthorized;
 
 /// The type of access tokens (RFC 9068).

@@ -16,12 +16,12 @@ mod store;
 mod wire;
 
 use berth_domain::{Result, Timestamp};
+use berth_host::clock::Clock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::Takes;
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::{Db, resource_usage};
 

@@ -1,6 +1,7 @@
 //! The project service as its routes and workers see it.
 
-use crate::clock::Clock;
+use berth_host::clock::Clock;
+
 use crate::db::Db;
 
 /// The project service.

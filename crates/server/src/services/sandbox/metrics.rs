@@ -9,11 +9,11 @@ use std::time::Duration;
 use berth_domain::ids::SandboxId;
 use berth_domain::series::{Bounds, Steps};
 use berth_domain::{Result, Timestamp};
+use berth_host::sandbox::Sample;
 use futures::{StreamExt, future};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::engine::Sample;
 use super::store::metrics::{self, LEVELS, Used};
 use super::store::sandbox::Running;
 use super::{Sandboxes, store};

@@ -8,16 +8,14 @@
 //!   ([`store`]), the file before the row.
 //! - What a cut leads to is written before the cut, so that one that was interrupted finds itself.
 
-pub mod agent;
 pub mod api;
-pub mod build;
-pub mod engine;
 mod metrics;
 pub mod ops;
 pub mod reconcile;
 pub mod runtime;
 mod service;
 pub mod store;
+mod under_way;
 mod warm;
 pub mod wire;
 
@@ -29,6 +27,9 @@ use berth_domain::ids::{HostId, OrgId, ProjectId};
 use berth_domain::resource_usage::Kind;
 use berth_domain::sandbox::Phase;
 use berth_domain::{Result, Timestamp};
+use berth_host::clock::Clock;
+use berth_host::lost::Lost;
+use berth_host::sandbox::SandboxEngine;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
@@ -38,17 +39,14 @@ use self::reconcile::shared::{ExpiredUpload, SharedLife};
 use self::store::layer::LayerRow;
 use self::store::memory::MemoryRow;
 use super::{Holder, Stops, Takes};
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::tenant::Whose;
 use crate::db::{Db, DbError, Tx, usage};
-use crate::lost::Lost;
 use crate::work::Poker;
 use crate::work::lifecycle::{Life, Lifecycle};
-use build::Builds;
-use engine::SandboxEngine;
 use service::Inner;
+use under_way::Builds;
 use warm::WarmPool;
 
 pub use service::Sandboxes;
@@ -64,7 +62,7 @@ impl Sandboxes {
     /// The service over an engine, which is that of a host.
     pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn SandboxEngine>, host: HostId) -> Self {
         let warm = WarmPool::new(engine.most_warm());
-        let (builds, lost) = (Builds::new(config.sandbox.builders), Lost::new(config));
+        let (builds, lost) = (Builds::new(config.sandbox.builders), Lost::new(&config.data_dir, config.lost.days));
         let (began_at, overcommit, config) = (clock.now(), config.overcommit(), config.sandbox.clone());
         Self { inner: Arc::new(Inner { db, clock, engine, config, overcommit, host, builds, warm, lost, began_at }) }
     }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use berth_domain::Timestamp;
 use berth_domain::ids::HostId;
+use berth_host::clock::Clock;
+use berth_host::lost::Lost;
+use berth_host::sandbox::SandboxEngine;
 
-use super::build::Builds;
-use super::engine::SandboxEngine;
+use super::under_way::Builds;
 use super::warm::WarmPool;
-use crate::clock::Clock;
 use crate::config::Overcommit;
 use crate::db::Db;
-use crate::lost::Lost;
 
 /// The sandbox service.
 #[derive(Clone)]

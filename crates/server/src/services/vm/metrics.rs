@@ -10,8 +10,7 @@ use std::time::Duration;
 use berth_domain::Timestamp;
 use berth_domain::ids::VmId;
 use berth_domain::series::Steps;
-
-use super::engine::Usage;
+use berth_host::vm::Usage;
 
 /// Seconds between two samples.
 pub const INTERVAL: i64 = 10;

@@ -9,7 +9,6 @@
 //! - The answer of a request never waits for a machine.
 
 pub mod api;
-pub mod engine;
 mod metrics;
 pub mod ops;
 pub mod reconcile;
@@ -29,20 +28,20 @@ use berth_domain::ids::{HostId, OrgId, ProjectId};
 use berth_domain::resource_usage::Kind;
 use berth_domain::vm::Status;
 use berth_domain::{Result, Timestamp};
+use berth_host::clock::Clock;
+use berth_host::lost::Lost;
+use berth_host::vm::Engine;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
 use super::{Holder, Stops, Takes};
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::{Db, DbError, Tx};
-use crate::lost::Lost;
 use crate::work::Poker;
 use crate::work::lifecycle::{Life, Lifecycle};
-use engine::Engine;
 use service::Inner;
 
 pub use service::Vms;
@@ -65,7 +64,7 @@ impl Vms {
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
             views: views::Views::default(),
-            lost: Lost::new(config),
+            lost: Lost::new(&config.data_dir, config.lost.days),
         };
         Self { inner: Arc::new(inner) }
     }

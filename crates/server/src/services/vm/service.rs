@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use berth_domain::Timestamp;
 use berth_domain::ids::HostId;
+use berth_host::clock::Clock;
+use berth_host::lost::Lost;
+use berth_host::vm::Engine;
 
-use super::engine::Engine;
 use super::{metrics, views};
-use crate::clock::Clock;
 use crate::config::{Catalog, Overcommit};
 use crate::db::Db;
-use crate::lost::Lost;
 
 /// The VM service.
 #[derive(Clone)]

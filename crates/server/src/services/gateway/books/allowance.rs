@@ -19,11 +19,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_domain::gateway::Nano;
 use berth_domain::{Code, Error, Month, Result, Timestamp};
+use berth_host::clock::Clock;
 
 use super::bound;
 use super::meter::Meter;
 use super::totals::minute;
-use crate::clock::Clock;
 use crate::db::resource_usage;
 use crate::db::tenant::Whose;
 use crate::http::auth::{Limits, Scope};

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use berth_host::fault;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +21,6 @@ use super::journal::{Appended, Found, Journal, Segment};
 use super::record::Record;
 use super::totals::Line;
 use crate::db::{Db, DbError};
-use crate::fault;
 use crate::services::gateway::store;
 
 /// How long the worker gathers records before it moves them, and how long it waits between two tries.

@@ -30,9 +30,9 @@ async fn commit(tx: Tx, take_over: impl Future<Output = Result<()>> + Send + 'st
 mod tests {
     use std::time::Duration;
 
+    use berth_host::clock::Clock;
     use serde_json::json;
 
-    use crate::clock::Clock;
     use crate::config::Config;
     use crate::db::Db;
     use crate::services::gateway::Gateway;

@@ -32,10 +32,10 @@ mod tests {
     use async_trait::async_trait;
     use berth_domain::host::{Capacity, State};
     use berth_domain::ids::HostId;
+    use berth_host::clock::Clock;
     use uuid::Uuid;
 
     use super::*;
-    use crate::clock::Clock;
     use crate::config::Config;
     use crate::db::Db;
     use crate::services::host::{Own, Probe};

@@ -1,5 +1,6 @@
 //! API keys of projects.
 
+use berth_domain::hex;
 use berth_domain::identity::api_key::{ChangeKey, NewKey, refuse_long, refuse_past};
 use berth_domain::ids::{KeyId, OrgId, UserId};
 use berth_domain::{Code, Error, Result, Timestamp};
@@ -9,7 +10,6 @@ use uuid::Uuid;
 use super::verification::require_verified;
 use crate::db::audit::Audit;
 use crate::db::{Tx, event};
-use crate::hex;
 use crate::http::auth::{Scope, Who, unauthorized};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::http::reply::Created;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, PoisonError};
 
 use berth_domain::{Error, Result, Secret, Timestamp};
+use berth_host::clock::Clock;
 
-use crate::clock::Clock;
 use crate::db::{Db, Tx};
 use crate::http::auth::Person;
 use crate::http::idempotency::{Idempotency, Outcome};

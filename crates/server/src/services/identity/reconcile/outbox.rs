@@ -7,9 +7,9 @@
 use berth_domain::ids::{InvitationId, OutboxId, UserId};
 use berth_domain::names::misleads;
 use berth_domain::{Error, Result, Secret, Timestamp};
+use berth_host::EngineError;
 
 use crate::db::Tx;
-use crate::engine::EngineError;
 use crate::services::identity::mail::{self, Letter};
 use crate::services::identity::store::one_time::OneTimeRow;
 use crate::services::identity::store::outbox::OutboxRow;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use berth_domain::ids::TemplateId;
 use berth_domain::sandbox::TemplateStatus;
+use berth_host::sandbox::build::{Log, Piece};
 use serde_json::{Value, json};
 
 use crate::db::DbError;
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::build::{Log, Piece};
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::template::TemplateRow;
 

@@ -4,6 +4,7 @@ use berth_domain::ids::{SnapshotId, TemplateId};
 use berth_domain::sandbox::request::CreateTemplate;
 use berth_domain::sandbox::{SourceKind, TemplateStatus, Warm};
 use berth_domain::{Code, Error, Result, Timestamp};
+use berth_host::sandbox::PlatformTemplate;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -14,7 +15,6 @@ use crate::http::auth::Scope;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::quota::require_project;
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::PlatformTemplate;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::snapshot::SnapshotRow;
 use crate::services::sandbox::store::template::TemplateRow;

@@ -4,8 +4,10 @@
 
 use std::path::Path;
 
+use berth_domain::hex;
 use berth_domain::ids::UploadId;
 use berth_domain::{Code, Error, Result};
+use berth_host::sandbox::DISK_FULL;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use serde_json::json;
@@ -15,12 +17,10 @@ use uuid::Uuid;
 
 use super::admit_stored;
 use crate::db::audit::Audit;
-use crate::hex;
 use crate::http::auth::Scope;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::quota::require_project;
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::DISK_FULL;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::upload::UploadRow;
 use crate::services::sandbox::wire::upload::UploadView;

@@ -1,11 +1,11 @@
 //! What the host has left for machines; sums over rows are the only counters.
 
 use berth_domain::host::memory::withheld_mb;
+use berth_host::sandbox::Capacity;
 
 use crate::db::machine::{self, Room};
 use crate::db::{DbError, Tx};
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::Capacity;
 
 /// What sandboxes, and machines that work for templates, leave of a host.
 pub(super) struct Left {

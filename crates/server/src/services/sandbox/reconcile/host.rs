@@ -6,13 +6,14 @@ use std::time::Duration;
 use berth_domain::Error;
 use berth_domain::ids::{MachineId, SandboxId};
 use berth_domain::machine::Owner;
+use berth_host::EngineError;
+use berth_host::sandbox::{Kept, SandboxEngine};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, template};
 use crate::db::{DbError, Signal, machine};
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::{EngineError, Kept, SandboxEngine};
 use crate::services::sandbox::store;
 use crate::work::Poker;
 

@@ -12,10 +12,11 @@ use berth_domain::ids::{Owner, SandboxId};
 use berth_domain::sandbox::plan::{self, Deadlines, Expiry, Look, Source, Step};
 use berth_domain::sandbox::{Phase, SnapshotStatus, TemplateStatus, Wish};
 use berth_domain::{Result, Timestamp};
+use berth_host::EngineError;
+use berth_host::sandbox::Activity;
 
 use super::{StepError, fault};
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::{Activity, EngineError};
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::sandbox::SandboxRow;
 use crate::services::sandbox::store::snapshot::SnapshotRow;
@@ -250,13 +251,13 @@ mod tests {
     use std::sync::Arc;
 
     use berth_domain::ids::{HostId, OrgId, ProjectId};
+    use berth_host::clock::Clock;
+    use berth_host::sandbox::qemu::QemuSandboxes;
     use uuid::Uuid;
 
     use super::*;
-    use crate::clock::Clock;
     use crate::config::Config;
     use crate::db::{Db, record};
-    use crate::services::sandbox::engine::qemu::QemuSandboxes;
 
     /// Rows of an organization, a project of it, and a sandbox that is gone.
     async fn gone(db: &Db, (org, project): Owner, id: SandboxId) {
@@ -293,7 +294,7 @@ mod tests {
         let db = Db::open(&config.database_url).await.unwrap();
         let (owner, id) = ((OrgId(Uuid::now_v7()), ProjectId(Uuid::now_v7())), SandboxId(Uuid::now_v7()));
         gone(&db, owner, id).await;
-        let engine = Arc::new(QemuSandboxes::open(&config, Clock::default()));
+        let engine = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default()));
         let reconciler = SandboxLife::new(Sandboxes::new(db, Clock::default(), &config, engine, HostId(Uuid::nil())));
         assert_eq!(reconciler.owner(&id).await, Some(owner));
         assert_eq!(reconciler.owner(&SandboxId(Uuid::now_v7())).await, None);

@@ -10,12 +10,12 @@ use std::marker::PhantomData;
 
 use berth_domain::ids::{LayerId, MemoryId, UploadId};
 use berth_domain::{Result, Timestamp};
+use berth_host::EngineError;
+use berth_host::sandbox::SandboxEngine;
 
 use super::{StepError, fault};
 use crate::db::{Db, DbError, Tx};
-use crate::engine::EngineError;
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::SandboxEngine;
 use crate::services::sandbox::store::layer::LayerRow;
 use crate::services::sandbox::store::memory::MemoryRow;
 use crate::services::sandbox::store::{layer, memory, upload};

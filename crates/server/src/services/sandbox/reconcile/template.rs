@@ -11,6 +11,8 @@ use berth_domain::sandbox::network::Network;
 use berth_domain::sandbox::template::{Look, TemplateStep, next};
 use berth_domain::sandbox::{MemoryKind, SourceKind, TemplateStatus, Warm};
 use berth_domain::{Error, Result, Timestamp};
+use berth_host::EngineError;
+use berth_host::sandbox::{Capacity, DISK_FULL, From, StartSpec, Warming};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -18,7 +20,6 @@ use super::capacity::Left;
 use super::{StepError, fault};
 use crate::db::Tx;
 use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::engine::{Capacity, DISK_FULL, EngineError, From, StartSpec, Warming};
 use crate::services::sandbox::ops;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::layer::LayerRow;

@@ -12,6 +12,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::{Error, Result, json};
+use berth_host::sandbox::agent::AgentError;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
@@ -24,7 +25,6 @@ use crate::http::BODY_LIMIT;
 use crate::http::auth::Scope;
 use crate::http::body::{read_of, require_json};
 use crate::http::idempotency::{Idempotency, IdempotencyKey, Outcome};
-use crate::services::sandbox::agent::AgentError;
 
 /// What an answer has beside what it repeats of its request, in bytes.
 const BESIDE: usize = 64 << 10;

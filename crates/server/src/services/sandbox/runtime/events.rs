@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::http::HeaderValue;
 use berth_domain::agent::output;
 use berth_domain::sse::{self, Reader, Unreadable};
+use berth_host::sandbox::agent::BOUNDS;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -17,7 +18,6 @@ use serde_json::json;
 
 use super::frames::{self, Frames};
 use super::inside::Inside;
-use crate::services::sandbox::agent::BOUNDS;
 
 /// What a stream of events is declared as.
 pub(super) const CONTENT_TYPE: &str = "text/event-stream";

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use berth_domain::agent::error::ErrorBody;
 use berth_domain::ids::SandboxId;
 use berth_domain::{Code, Error, FieldError};
+use berth_host::sandbox::agent::{AgentError, soon};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
@@ -24,7 +25,6 @@ use crate::http::body;
 use crate::http::envelope::ApiError;
 use crate::http::paced::{Paced, Refusal};
 use crate::http::reply::EVENTS;
-use crate::services::sandbox::agent::{AgentError, soon};
 
 /// Seconds after which somebody may have let go of what there are too many of in a sandbox.
 const COME_AGAIN: u64 = 5;

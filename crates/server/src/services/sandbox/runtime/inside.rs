@@ -18,6 +18,8 @@ use berth_domain::identity::Action;
 use berth_domain::ids::SandboxId;
 use berth_domain::sandbox::Phase;
 use berth_domain::{Code, Error};
+use berth_host::EngineError;
+use berth_host::sandbox::agent::Connection;
 use bytes::Bytes;
 use futures::StreamExt;
 use http_body_util::BodyDataStream;
@@ -29,8 +31,6 @@ use crate::db::Signal;
 use crate::http::auth::{Scope, Watch, sandbox_scope};
 use crate::http::envelope::ApiError;
 use crate::http::query;
-use crate::services::sandbox::agent::Connection;
-use crate::services::sandbox::engine::EngineError;
 use crate::services::sandbox::store;
 
 /// How long a sandbox that comes up is waited for (contract, section 3).

@@ -14,6 +14,7 @@ use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::{Code, Error};
+use berth_host::sandbox::agent::AgentError;
 use bytes::Bytes;
 use futures::TryStreamExt;
 use http_body_util::BodyExt;
@@ -27,7 +28,6 @@ use tokio_util::sync::PollSender;
 use super::forward::{Reply, Size, bounded, make_harmless, open, refusal};
 use super::inside::{Inside, no_longer};
 use crate::http::envelope::{ApiError, keep_shape};
-use crate::services::sandbox::agent::AgentError;
 
 /// Pieces under way to the guest.
 const UNDER_WAY: usize = 16;

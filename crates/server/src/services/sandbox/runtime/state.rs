@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::clock::Clock;
+use berth_host::clock::Clock;
+use berth_host::sandbox::SandboxEngine;
+
 use crate::db::Db;
-use crate::services::sandbox::engine::SandboxEngine;
 
 /// What the runtime's routes need.
 pub struct Runtime {

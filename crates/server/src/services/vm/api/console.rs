@@ -8,6 +8,8 @@ use berth_domain::identity::Action;
 use berth_domain::ids::VmId;
 use berth_domain::vm::Status;
 use berth_domain::{Code, Error};
+use berth_host::EngineError;
+use berth_host::vm::Console;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::vm::not_found;
@@ -17,7 +19,6 @@ use crate::http::list::Params;
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::http::websocket;
-use crate::services::vm::engine::{Console, EngineError};
 use crate::services::vm::{Vms, store};
 
 /// Most bytes of a log that are shown at once.

@@ -5,11 +5,11 @@
 
 use berth_domain::host::memory::withheld_mb;
 use berth_domain::vm::DiskStatus;
+use berth_host::vm::Capacity;
 
 use crate::db::machine::{self, Room};
 use crate::db::{DbError, Tx};
 use crate::services::vm::Vms;
-use crate::services::vm::engine::Capacity;
 use crate::services::vm::store;
 use crate::services::vm::store::vm::VmRow;
 

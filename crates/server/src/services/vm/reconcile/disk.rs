@@ -4,11 +4,12 @@ use berth_domain::ids::{DiskId, Owner, VmId};
 use berth_domain::vm::disk::{DiskStep, next};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 use berth_domain::{Error, Result, Timestamp};
+use berth_host::EngineError;
+use berth_host::vm::{DiskSource, DiskSpec};
 
 use super::capacity::shortage_of_disk;
 use super::{StepError, fault};
 use crate::db::Tx;
-use crate::services::vm::engine::{DiskSource, DiskSpec, EngineError};
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::{Vms, store, told};
 use crate::work::Due;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use berth_domain::ids::{DiskId, MachineId, VmId};
 use berth_domain::machine::Owner;
 use berth_domain::{Error, Timestamp};
+use berth_host::EngineError;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use super::StepError;
 use crate::db::{DbError, machine};
-use crate::services::vm::engine::EngineError;
 use crate::services::vm::{Vms, store};
 use crate::work::Poker;
 

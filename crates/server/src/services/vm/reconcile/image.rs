@@ -12,10 +12,11 @@ use std::time::Duration;
 use berth_domain::vm::ImageStatus;
 use berth_domain::vm::image::{ImageStep, Import, next};
 use berth_domain::{Error, Result, Timestamp};
+use berth_host::EngineError;
+use berth_host::vm::{ImageImport, ImageInfo};
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, download, fault};
-use crate::services::vm::engine::{EngineError, ImageImport, ImageInfo};
 use crate::services::vm::store::image::ImageRow;
 use crate::services::vm::{Vms, store};
 use crate::work::lifecycle::{Life, Next};

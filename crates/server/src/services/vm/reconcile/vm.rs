@@ -13,12 +13,13 @@ use berth_domain::vm::model::{Want, ssh_port};
 use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
 use berth_domain::vm::{DiskKind, Status};
 use berth_domain::{Error, Result, Timestamp};
+use berth_host::EngineError;
+use berth_host::vm::{DataDisk, MachineSpec, Open, ssh_at};
 
 use super::capacity::room;
 use super::{StepError, fault};
 use crate::db::machine;
 use crate::services::vm::Vms;
-use crate::services::vm::engine::{DataDisk, EngineError, MachineSpec, Open, ssh_at};
 use crate::services::vm::store;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::vm::VmRow;

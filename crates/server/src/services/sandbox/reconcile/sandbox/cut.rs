@@ -4,12 +4,13 @@ use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::plan::Look;
 use berth_domain::sandbox::{MemoryKind, SnapshotStatus};
 use berth_domain::{Error, Timestamp};
+use berth_host::EngineError;
+use berth_host::sandbox::{Capacity, Cut, CutDone, DISK_FULL};
 use uuid::Uuid;
 
 use super::record::drop_cut;
 use super::{SandboxLife, Seen};
 use crate::db::Tx;
-use crate::services::sandbox::engine::{Capacity, Cut, CutDone, DISK_FULL, EngineError};
 use crate::services::sandbox::ops;
 use crate::services::sandbox::reconcile::{StepError, fault};
 use crate::services::sandbox::store;

@@ -6,13 +6,13 @@ use berth_domain::ids::{LayerId, MemoryId, SnapshotId};
 use berth_domain::sandbox::plan::{Look, Machine};
 use berth_domain::sandbox::{MemoryKind, Phase, Warm, Wish};
 use berth_domain::{Error, Timestamp};
+use berth_host::sandbox::{Capacity, DISK_FULL, From, StartSpec, Started};
 use uuid::Uuid;
 
 use super::record::{enter, still};
 use super::{SandboxLife, Seen};
 use crate::db::Tx;
 use crate::db::machine::{self, Room};
-use crate::services::sandbox::engine::{Capacity, DISK_FULL, From, StartSpec, Started};
 use crate::services::sandbox::reconcile::capacity::Left;
 use crate::services::sandbox::reconcile::{StepError, fault};
 use crate::services::sandbox::store;

@@ -9,11 +9,12 @@ use berth_domain::sandbox::dockerfile::{Dockerfile, ImageConfig};
 use berth_domain::sandbox::request::UPLOAD;
 use berth_domain::sandbox::{SourceKind, TemplateStatus};
 use berth_domain::{Error, Timestamp};
+use berth_host::EngineError;
+use berth_host::sandbox::build::Log;
+use berth_host::sandbox::{Build, Built, DISK_FULL, Named, Stage};
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, TemplateLife};
-use crate::services::sandbox::build::Log;
-use crate::services::sandbox::engine::{Build, Built, DISK_FULL, EngineError, Named, Stage};
 use crate::services::sandbox::ops::template::USER;
 use crate::services::sandbox::reconcile::capacity::Left;
 use crate::services::sandbox::store;

@@ -9,11 +9,11 @@ use berth_domain::Timestamp;
 use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::Step;
 use berth_domain::vm::{DiskKind, DiskStatus, ExposedPort, Status};
+use berth_host::vm::{MachineSpec, Started, ssh_at};
 use serde_json::json;
 
 use super::{Seen, VmLife};
 use crate::db::{Signal, Tx, event};
-use crate::services::vm::engine::{MachineSpec, Started, ssh_at};
 use crate::services::vm::reconcile::StepError;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::vm::VmRow;

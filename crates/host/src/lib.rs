@@ -1,0 +1,18 @@
+//! What runs machines on a host: the engines of VMs and of sandboxes, and what they need of the host.
+//!
+//! An engine is told what to do and tells what it finds. It knows machines, disks and images by the ids of their rows, and
+//! nothing of the rows themselves. This crate uses no database, no route and no service, so that it is read, tested and
+//! compiled without them.
+
+pub mod clock;
+mod error;
+pub mod fault;
+mod finding;
+pub mod lost;
+mod machines;
+pub mod sandbox;
+pub mod vm;
+
+pub use error::{EngineError, Result};
+pub use finding::Finding;
+pub use machines::{Demand, Machines};

@@ -1,0 +1,123 @@
+//! `[machines]`: how the processes of machines are confined, VMs and sandboxes alike.
+
+use std::net::Ipv4Addr;
+
+use berth_qemu::host::may_become;
+use berth_qemu::machine::Jail;
+use serde::Deserialize;
+
+/// Users of sandboxes' machines, and of those that work for templates, by their slots.
+const SANDBOX_USERS: u32 = 1 << 21;
+/// Users of VMs' machines by their addresses, which are those of 127.64.0.0/10.
+const VM_USERS: u32 = 1 << 22;
+/// How far the user of the program that carries a machine's network lies above the machine's own.
+const NETWORK: u32 = SANDBOX_USERS + VM_USERS;
+/// The first address of a VM.
+const FIRST_ADDRESS: u32 = 0x7f40_0000;
+/// All users of machines and of their networks.
+const USERS: u32 = 2 * NETWORK;
+/// Below these, users are people's and the distribution's, and those that it hands to containers.
+const LEAST_USER: u32 = 1 << 20;
+
+/// What the operator demands of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Demand {
+    /// Machines are confined by what the host has.
+    Available,
+    /// Machines do not run where something is missing.
+    Required,
+}
+
+/// How machines' processes are confined.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Machines {
+    /// What the host must have.
+    pub confinement: Demand,
+    /// The first user of the host that machines and their networks run as, where the service is root; twelve million
+    /// follow.
+    pub first_user: u32,
+}
+
+impl Default for Machines {
+    fn default() -> Self {
+        Self { confinement: Demand::Available, first_user: 0x7000_0000 }
+    }
+}
+
+impl Machines {
+    /// Whether it can be so; else the sentence for the operator.
+    pub fn check(self) -> Result<(), String> {
+        let most = u32::MAX - USERS;
+        if (LEAST_USER..=most).contains(&self.first_user) {
+            Ok(())
+        } else {
+            Err(format!("machines.first_user must be from {LEAST_USER} to {most}"))
+        }
+    }
+
+    /// The jail of a sandbox's machine, or of one that works for a template: a user of its own by its slot.
+    pub fn of_sandbox(self, slot: i64) -> Jail {
+        self.jail(by_slot(slot))
+    }
+
+    /// The jail of a VM: a user of its own by its address, which no other VM of the host has.
+    pub(crate) fn of_vm(self, address: Ipv4Addr) -> Jail {
+        self.jail(by_address(address))
+    }
+
+    /// The user of the program that carries the network of such a sandbox, where the service may choose.
+    pub(crate) fn network_of_sandbox(self, slot: i64) -> Option<u32> {
+        self.user(NETWORK + by_slot(slot))
+    }
+
+    /// The user of the program that carries the network of such a VM, where the service may choose.
+    pub(crate) fn network_of_vm(self, address: Ipv4Addr) -> Option<u32> {
+        self.user(NETWORK + by_address(address))
+    }
+
+    fn jail(self, number: u32) -> Jail {
+        Jail { user: self.user(number), required: self.confinement == Demand::Required }
+    }
+
+    fn user(self, number: u32) -> Option<u32> {
+        Some(self.first_user + number).filter(|user| may_become(*user))
+    }
+}
+
+/// Which of the users a slot has.
+fn by_slot(slot: i64) -> u32 {
+    u32::try_from(slot.rem_euclid(i64::from(SANDBOX_USERS))).unwrap_or(0)
+}
+
+/// Which of the users an address has.
+fn by_address(address: Ipv4Addr) -> u32 {
+    SANDBOX_USERS + address.to_bits().wrapping_sub(FIRST_ADDRESS) % VM_USERS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_two_machines_or_networks() {
+        let (first, last) = (Ipv4Addr::new(127, 64, 0, 0), Ipv4Addr::new(127, 127, 255, 255));
+        let ends = [by_slot(0), by_slot(i64::from(SANDBOX_USERS) - 1), by_address(first), by_address(last)];
+        assert_eq!(ends, [0, 0x1f_ffff, 0x20_0000, 0x5f_ffff]);
+        assert_eq!((NETWORK, USERS), (0x60_0000, 0xc0_0000), "networks begin where machines end");
+    }
+
+    #[test]
+    fn a_user_is_chosen_only_where_the_service_may_become_it() {
+        let machines = Machines::default();
+        let user = may_become(0x7000_0007).then_some(0x7000_0007);
+        assert_eq!((machines.of_sandbox(7).user, machines.of_sandbox(7).required), (user, false));
+        assert_eq!(machines.network_of_sandbox(7), user.map(|user| user + NETWORK));
+        let beyond = Machines { first_user: u32::MAX - USERS, confinement: Demand::Required };
+        assert!(beyond.check().is_ok() && beyond.of_vm(Ipv4Addr::new(127, 127, 255, 255)).required);
+        assert!(Machines { first_user: u32::MAX - USERS + 1, ..beyond }.check().is_err());
+        assert!(Machines { first_user: LEAST_USER - 1, ..beyond }.check().is_err());
+        assert!(Machines { first_user: LEAST_USER, ..beyond }.check().is_ok());
+    }
+}

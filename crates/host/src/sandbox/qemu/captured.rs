@@ -1,0 +1,184 @@
+//! Captured machines in their folders: memories of sandboxes, and blanks.
+//!
+//! A blank is a machine that has booted and knows no disk yet. Whatever a sandbox's disk holds, it begins
+//! as a copy of the blank of its size, and mounts the disk then: some 60 ms instead of the seconds of a boot.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use berth_domain::Timestamp;
+use berth_domain::ids::{LayerId, MemoryId};
+use berth_qemu::sandbox::{self, Begin, Capture, Layer};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::machine::Part;
+use super::places::Captured;
+use super::{QemuSandboxes, transient};
+use crate::sandbox::agent;
+use crate::{EngineError, Result};
+
+/// How long a guest may take to boot, emulated on a busy host. Measured: 1.4 s.
+const BOOT: Duration = Duration::from_mins(1);
+/// What the agent needs to notice that its host left, before it is captured.
+const SETTLE: Duration = Duration::from_millis(200);
+/// Blanks that are kept; each takes some 50 MiB.
+const MOST_BLANKS: usize = 32;
+/// Blanks are nobody's: they run as the first user of the range.
+const NOBODY: i64 = 0;
+
+/// What a machine was captured with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct About {
+    /// The machines it loads into.
+    pub fingerprint: String,
+    /// Virtual CPUs.
+    pub vcpu: i64,
+    /// Memory, in MiB.
+    pub memory_mb: i64,
+    /// The size of its disk, in bytes.
+    pub disk_bytes: u64,
+    /// The layer that its disk was on top of, unless it knew none.
+    pub layer: Option<LayerId>,
+}
+
+impl About {
+    /// What a capture in a folder fits, if the capture is whole.
+    pub(super) fn read(captured: &Captured) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(captured.about()).ok()?).ok()
+    }
+
+    /// Declares a capture whole.
+    pub(super) fn write(&self, captured: &Captured) -> Result<()> {
+        let tmp = captured.dir.join("about.tmp");
+        let bytes = serde_json::to_vec(self).map_err(transient)?;
+        std::fs::write(&tmp, bytes).and_then(|()| std::fs::rename(tmp, captured.about())).map_err(transient)
+    }
+}
+
+/// What a capture takes on the host, in bytes.
+pub(super) fn bytes_of(captured: &Captured) -> i64 {
+    use std::os::unix::fs::MetadataExt;
+    let blocks = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.blocks());
+    i64::try_from((blocks(&captured.memory()) + blocks(&captured.state())) * 512).unwrap_or(i64::MAX)
+}
+
+/// Notes that a blank was used.
+fn used(blank: &Captured, now: Timestamp) {
+    let about = std::fs::File::options().append(true).open(blank.about());
+    // A blank that is taken for seldom used is made anew.
+    let _ = about.and_then(|about| about.set_modified(UNIX_EPOCH + Duration::from_micros(now.0.unsigned_abs())));
+}
+
+impl QemuSandboxes {
+    /// The memory of a sandbox or template, if it is whole and fits a machine.
+    pub(super) fn fitting(&self, id: MemoryId, wanted: &About) -> Option<Captured> {
+        let captured = self.places.memory(id);
+        (About::read(&captured)? == *wanted).then_some(captured)
+    }
+
+    /// The blank of a size, made where there is none.
+    pub(super) async fn blank(&self, about: &About) -> Result<Captured> {
+        let key = format!("{}-{}x{}-{}", about.fingerprint, about.vcpu, about.memory_mb, about.disk_bytes >> 20);
+        let blank = self.places.blank(&key);
+        let is_there = || About::read(&blank).is_some();
+        if is_there() {
+            used(&blank, self.clock.now());
+            return Ok(blank);
+        }
+        // One at a time: whoever waited finds it there.
+        let _making = self.making_blank.lock().await;
+        if !is_there() {
+            tracing::info!(key, "booting a guest, to begin sandboxes from");
+            self.make_blank(about, &blank).await?;
+            self.forget_seldom_used().map_err(transient)?;
+        }
+        Ok(blank)
+    }
+
+    /// Removes the blanks that were not used for longest: sizes are anybody's choice, and each takes room.
+    fn forget_seldom_used(&self) -> std::io::Result<()> {
+        let mut blanks = Vec::new();
+        for entry in std::fs::read_dir(self.places.blanks())?.flatten() {
+            let blank = Captured { dir: entry.path() };
+            if let Ok(used) = std::fs::metadata(blank.about()).and_then(|about| about.modified()) {
+                blanks.push((used, blank.dir));
+            }
+        }
+        blanks.sort();
+        for (_, dir) in blanks.iter().take(blanks.len().saturating_sub(MOST_BLANKS)) {
+            std::fs::remove_dir_all(dir)?;
+        }
+        Ok(())
+    }
+
+    async fn make_blank(&self, about: &About, blank: &Captured) -> Result<()> {
+        let id = Uuid::now_v7();
+        let dir = workplace(&self.places.blanks(), id);
+        let made = self.boot_and_capture(id, &dir, about, blank).await;
+        // Ended or not, whole or not: nothing of it is needed any more.
+        let _ = sandbox::stop(&dir, id).await;
+        let _ = tokio::fs::remove_dir_all(&dir).await;
+        made
+    }
+
+    async fn boot_and_capture(&self, id: Uuid, dir: &Path, about: &About, blank: &Captured) -> Result<()> {
+        for folder in [dir, &blank.dir] {
+            std::fs::create_dir_all(folder).map_err(transient)?;
+        }
+        let disk = Layer { path: dir.join("disk.qcow2"), id };
+        sandbox::create_layer(&disk.path, "", about.disk_bytes)?;
+        let begin = self.guest()?.begin(self.accel().await?);
+        let part = Part { id, dir, disk: vec![disk], begin, slot: NOBODY };
+        sandbox::start(&self.machine_of(part, about).await?, || Ok(())).await?;
+        let stream = sandbox::connect_agent(dir).await?;
+        let session = agent::connect(stream, BOOT).await.map_err(transient)?;
+        drop(session);
+        tokio::time::sleep(SETTLE).await;
+        let memory = Some((blank.memory(), blank.state()));
+        let memory_mb = u32::try_from(about.memory_mb).unwrap_or(0);
+        let capture = Capture { next: None, memory, memory_mb, resume: false };
+        sandbox::capture(dir, id, &capture).await?;
+        about.write(blank)
+    }
+
+    /// Removes blanks that no machine of today fits; running ones keep what they map.
+    pub(super) async fn forget_blanks(&self) {
+        let Ok(fingerprint) = self.fingerprint().await else {
+            return;
+        };
+        // One that is being made has a name of its own.
+        let _making = self.making_blank.lock().await;
+        let entries = std::fs::read_dir(self.places.blanks()).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with(&fingerprint)) {
+            // What stays is tried again with the next search.
+            if end_half_made(&entry.path()).await.is_ok() {
+                let _ = tokio::fs::remove_dir_all(entry.path()).await;
+            }
+        }
+    }
+}
+
+/// The folder in which a blank is made.
+fn workplace(blanks: &Path, id: Uuid) -> PathBuf {
+    blanks.join(format!(".{id}"))
+}
+
+/// Ends the machine that a service which died left half made in a folder, if it is one of those.
+async fn end_half_made(dir: &Path) -> Result<()> {
+    let name = dir.file_name().and_then(|name| name.to_str()?.strip_prefix('.'));
+    match name.and_then(|name| name.parse().ok()) {
+        Some(id) => Ok(sandbox::stop(dir, id).await?),
+        None => Ok(()),
+    }
+}
+
+/// How a machine of some sizes is captured.
+pub(super) fn begin(captured: &Captured) -> Begin {
+    Begin::Load { memory: captured.memory(), state: captured.state() }
+}
+
+/// An agent's refusal, as the engine tells it.
+pub(super) fn agent_failed(error: agent::AgentError) -> EngineError {
+    EngineError::Transient(error.to_string())
+}

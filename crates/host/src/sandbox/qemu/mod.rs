@@ -1,0 +1,368 @@
+//! QEMU on this machine.
+//!
+//! Everything lies in the folder `sandbox` of the data folder ([`places`]) and is named after its row's id.
+//! A machine is a process that outlives the service; [`live`] is how the service finds it again.
+
+mod account;
+mod build;
+mod captured;
+mod cut;
+mod findings;
+mod guest;
+mod live;
+mod logs;
+mod machine;
+mod network;
+mod places;
+mod settings;
+mod site;
+mod stalled;
+mod template;
+mod turns;
+mod warm;
+mod workshop;
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
+use berth_domain::sandbox::network::Network;
+use berth_oci::Registries;
+use berth_qemu::machine::Accel;
+use berth_qemu::seed::Mac;
+use berth_qemu::{accel, host};
+use tokio::sync::{OnceCell, broadcast};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Activity, Build, Built, Capacity, Cut, CutDone, Found, Kept, Observed, Paused, PlatformTemplate, Sample,
+    SandboxEngine, StartSpec, Started, Warming,
+};
+use crate::clock::Clock;
+use crate::sandbox::agent::{ANSWER, Connection};
+use crate::{EngineError, Result, lost};
+use captured::agent_failed;
+use guest::Guest;
+use live::{Incarnation, Lives};
+use network::Links;
+use places::Places;
+pub use settings::Settings;
+use stalled::Stalled;
+use turns::Turns;
+
+/// The first release of QEMU that maps a file privately which it can only read (`rom=off`).
+const READS_MEMORY: (u32, u32) = (8, 2);
+/// Bytes of a GiB.
+const GIB: u64 = 1 << 30;
+/// The card of every machine. Each is alone on its link, so that nobody sees two of them, and a copy has nothing
+/// to change.
+const MAC: Mac = Mac([0x52, 0x54, 0x00, 0xbe, 0x47, 0x01]);
+/// Machines that are started at the same time for each core: all at once take longer, and none is ready before the end.
+const STARTS_PER_CORE: usize = 2;
+/// Happenings kept for a slow watcher before it has to look at every machine.
+const HAPPENINGS: usize = 1024;
+
+/// The engine of this machine.
+pub struct QemuSandboxes {
+    places: Places,
+    settings: Settings,
+    clock: Clock,
+    registries: Registries,
+    lives: Lives,
+    most_warm: usize,
+    making_blank: tokio::sync::Mutex<()>,
+    starting: Turns,
+    guest: OnceLock<Guest>,
+    host: OnceCell<Host>,
+    stalled: Stalled,
+}
+
+/// What is found out about the host once.
+#[derive(Clone, Debug)]
+struct Host {
+    accel: Accel,
+    fingerprint: String,
+    /// Whether its QEMU maps a memory that it cannot write to.
+    reads_memory: bool,
+}
+
+fn transient(error: impl std::fmt::Display) -> EngineError {
+    EngineError::Transient(error.to_string())
+}
+
+impl QemuSandboxes {
+    /// The engine over a data folder. What is missing on the host is told by [`SandboxEngine::ready`].
+    pub fn open(settings: Settings, clock: Clock) -> Self {
+        Self {
+            places: Places::new(&settings.data),
+            clock: clock.clone(),
+            registries: Registries::default().trusting(&settings.registries, &settings.plain_registries),
+            lives: Lives::new(
+                clock,
+                Links::new(settings.machines, settings.unlock.clone()),
+                broadcast::channel(HAPPENINGS).0,
+            ),
+            most_warm: settings.spares.unwrap_or_else(|| warm::fitting(host::memory_mb())),
+            settings,
+            making_blank: tokio::sync::Mutex::default(),
+            starting: Turns::new(usize::try_from(host::cores()).unwrap_or(1).max(1), STARTS_PER_CORE),
+            guest: OnceLock::new(),
+            host: OnceCell::new(),
+            stalled: Stalled::default(),
+        }
+    }
+
+    fn qemu(&self) -> Result<PathBuf> {
+        Ok(host::qemu(self.settings.qemu.as_deref())?)
+    }
+
+    /// What machines boot. It is read and checked once; another one needs another start of the service.
+    fn guest(&self) -> Result<&Guest> {
+        if let Some(guest) = self.guest.get() {
+            return Ok(guest);
+        }
+        let guest = Guest::load(&self.places.guest())?;
+        Ok(self.guest.get_or_init(|| guest))
+    }
+
+    async fn host(&self) -> Result<&Host> {
+        self.host
+            .get_or_try_init(|| async {
+                let (guest, qemu) = (self.guest()?, self.qemu()?);
+                let probe = accel::Probe { kernel: guest.kernel(), initrd: guest.initrd() };
+                let decision = accel::decide(
+                    self.settings.acceleration,
+                    Some(&probe),
+                    &self.settings.data.join("accel.json"),
+                    &qemu,
+                )
+                .await;
+                let version = host::qemu_version(&qemu).await?;
+                Ok(Host {
+                    accel: decision.accel,
+                    fingerprint: guest.fingerprint(decision.accel, &version),
+                    reads_memory: host::release(&version) >= READS_MEMORY,
+                })
+            })
+            .await
+    }
+
+    async fn accel(&self) -> Result<Accel> {
+        Ok(self.host().await?.accel)
+    }
+
+    /// Names the machines of today: what was captured on others does not load.
+    async fn fingerprint(&self) -> Result<String> {
+        Ok(self.host().await?.fingerprint.clone())
+    }
+
+    fn layers_found(&self) -> Result<Vec<LayerId>> {
+        names(&self.places.layers(), |name| name.strip_suffix(".qcow2")?.parse().ok())
+    }
+}
+
+/// What the names in a folder stand for; nothing where there is no folder.
+fn names<T>(dir: &Path, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
+    match std::fs::read_dir(dir) {
+        Ok(entries) => Ok(entries.flatten().filter_map(|entry| parse(entry.file_name().to_str()?)).collect()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(transient(error)),
+    }
+}
+
+fn ids<T: FromStr>(dir: &Path) -> Result<Vec<T>> {
+    names(dir, |name| name.parse().ok())
+}
+
+/// Removes a file or a folder; fine where there is none.
+async fn remove(path: &Path) -> Result<()> {
+    let removed = match tokio::fs::symlink_metadata(path).await {
+        Ok(meta) if meta.is_dir() => tokio::fs::remove_dir_all(path).await,
+        Ok(_) => tokio::fs::remove_file(path).await,
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
+        _ => Ok(()),
+    }
+}
+
+#[async_trait]
+impl SandboxEngine for QemuSandboxes {
+    fn ready(&self) -> std::result::Result<(), String> {
+        // A host where nobody built them runs none, and is ready for everything else.
+        let is_wanted = self.places.guest().exists();
+        let ready = self.qemu().and_then(|_| if is_wanted { self.guest().map(drop) } else { Ok(()) });
+        ready.map_err(|error| error.to_string())
+    }
+
+    async fn capacity(&self) -> Result<Capacity> {
+        let (_, free) = host::disk(&self.settings.data)?;
+        let reserve = self.settings.disk_reserve_gb.saturating_mul(1 << 30);
+        let memory = i64::try_from(host::memory_mb()).unwrap_or(i64::MAX) - self.settings.memory_reserve_mb;
+        Ok(Capacity { memory_mb: memory.max(0), disk_bytes: i64::try_from(free).unwrap_or(i64::MAX) - reserve })
+    }
+
+    async fn host_boot(&self) -> String {
+        host::boot_id()
+    }
+
+    async fn templates(&self) -> Result<Vec<PlatformTemplate>> {
+        self.platform_templates()
+    }
+
+    async fn adopt_template(&self, name: &str, layer: LayerId) -> Result<()> {
+        self.adopt(name, layer).await
+    }
+
+    async fn make_layer(&self, id: LayerId, parent: LayerId) -> Result<()> {
+        self.make_layer_file(id, parent)
+    }
+
+    async fn remove_layer(&self, id: LayerId) -> Result<()> {
+        remove(&self.places.layer(id)).await
+    }
+
+    async fn layer_bytes(&self, id: LayerId) -> Result<i64> {
+        Ok(cut::taken(&self.places.layer(id)))
+    }
+
+    async fn remove_memory(&self, id: MemoryId) -> Result<()> {
+        remove(&self.places.memory(id).dir).await
+    }
+
+    async fn set_aside(&self, kept: Kept, into: &Path) -> Result<()> {
+        let file = match kept {
+            Kept::Layer(id) => self.places.layer(id),
+            Kept::Memory(id) => self.places.memory(id).dir,
+            Kept::Upload(id) => self.places.upload(id),
+        };
+        lost::put(&file, into).await.map_err(transient)
+    }
+
+    async fn observe(&self, id: MachineId) -> Result<Observed> {
+        Ok(self.observe_machine(id))
+    }
+
+    async fn start(&self, spec: &StartSpec) -> Result<Started> {
+        self.start_machine(spec).await
+    }
+
+    async fn cut(&self, cut: &Cut) -> Result<CutDone> {
+        self.cut_live(cut).await
+    }
+
+    async fn cut_cold(&self, cut: &Cut) -> Result<CutDone> {
+        self.cut_without_machine(cut).await
+    }
+
+    async fn pause(&self, id: MachineId, memory: Option<MemoryId>) -> Result<Paused> {
+        self.pause_machine(id, memory).await
+    }
+
+    async fn end(&self, id: MachineId) -> Result<()> {
+        self.end_machine(id).await
+    }
+
+    async fn discard(&self, id: MachineId) -> Result<()> {
+        self.end_machine(id).await?;
+        remove(&self.places.machine(id)).await
+    }
+
+    async fn set_network(&self, id: MachineId, network: &Network) -> Result<()> {
+        let dir = self.places.machine(id);
+        let (Some(live), Some(known)) = (self.live(id), Incarnation::read(&dir)) else {
+            return Ok(());
+        };
+        Incarnation { network: network.clone(), ..known }.write(&dir).map_err(transient)?;
+        live.link().set(network.clone()).await.map_err(transient)
+    }
+
+    async fn upload(&self, id: UploadId) -> Result<PathBuf> {
+        tokio::fs::create_dir_all(self.places.uploads()).await.map_err(transient)?;
+        Ok(self.places.upload(id))
+    }
+
+    async fn remove_upload(&self, id: UploadId) -> Result<()> {
+        remove(&self.places.upload(id)).await
+    }
+
+    async fn clear_build(&self, id: TemplateId) -> Result<()> {
+        self.throw_away(id).await
+    }
+
+    async fn build_template(&self, build: &Build) -> Result<Built> {
+        self.build(build).await
+    }
+
+    async fn warm_template(&self, warming: &Warming) -> Result<i64> {
+        self.warm(warming).await
+    }
+
+    async fn connect(&self, id: MachineId) -> Result<Connection> {
+        let live = self.live(id).ok_or_else(|| transient("the machine is gone"))?;
+        Ok(Connection {
+            session: live.session().await.map_err(agent_failed)?,
+            authorization: live.authorization(),
+            since: live.since(),
+            patience: ANSWER,
+            in_use: Arc::new(live.begin_use()),
+        })
+    }
+
+    fn activity(&self, id: MachineId) -> Activity {
+        let Some(live) = self.live(id) else {
+            return Activity { running: Some(0), ..Activity::default() };
+        };
+        let (open, last_used) = live.used();
+        Activity { open, running: live.running(), last_used: Some(last_used) }
+    }
+
+    async fn sample(&self, id: MachineId) -> Option<Sample> {
+        let live = self.live(id)?;
+        let metrics = self.stalled.unless(live.metrics().await)?;
+        let (rx_bytes, tx_bytes) = live.link().bytes().await;
+        let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        Some(Sample {
+            cpu_seconds: metrics.cpu_seconds,
+            memory_bytes: whole(metrics.memory_bytes),
+            disk_bytes: whole(metrics.disk_bytes),
+            rx_bytes: whole(rx_bytes),
+            tx_bytes: whole(tx_bytes),
+            processes: whole(metrics.processes),
+        })
+    }
+
+    fn unlimited(&self) -> u64 {
+        berth_qemu::groups::unlimited()
+    }
+
+    async fn scan(&self) -> Result<Found> {
+        self.forget_blanks().await;
+        let (machines, builds) = (ids(&self.places.machines())?, ids(&self.places.builds())?);
+        let (layers, memories) = (self.layers_found()?, ids(&self.places.memories())?);
+        Ok(Found { machines, builds, layers, memories, uploads: ids(&self.places.uploads())? })
+    }
+
+    fn most_warm(&self) -> usize {
+        self.most_warm
+    }
+
+    async fn warm_up(&self, spec: &StartSpec) -> Result<()> {
+        self.make_warm(spec).await
+    }
+
+    async fn is_warm(&self, id: MachineId) -> Result<bool> {
+        Ok(self.is_nobodys(id))
+    }
+
+    async fn tend(&self, stop: CancellationToken) {
+        tokio::join!(self.keep_going(stop.clone()), self.bound_logs(stop));
+    }
+
+    fn watch(&self) -> broadcast::Receiver<MachineId> {
+        self.lives.happenings.subscribe()
+    }
+}

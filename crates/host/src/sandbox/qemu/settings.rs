@@ -1,0 +1,35 @@
+//! What the operator tells the engine of sandboxes.
+
+use std::path::PathBuf;
+
+use berth_qemu::accel;
+use ipnet::IpNet;
+
+use crate::Machines;
+
+/// Where the engine works, and what it may take of its host.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The data folder.
+    pub data: PathBuf,
+    /// QEMU's binary; by default the one on PATH.
+    pub qemu: Option<PathBuf>,
+    /// How machines are accelerated.
+    pub acceleration: accel::Request,
+    /// How machines are confined.
+    pub machines: Machines,
+    /// Memory kept back for the host, in MiB.
+    pub memory_reserve_mb: i64,
+    /// GiB of the disk that stay free: below that, nothing new begins.
+    pub disk_reserve_gb: i64,
+    /// Templates that are built at the same time, among which the disk's free space is shared out.
+    pub builders: usize,
+    /// Registries at internal addresses from which images may be pulled, `host[:port]`.
+    pub registries: Vec<String>,
+    /// Those of them that speak without TLS.
+    pub plain_registries: Vec<String>,
+    /// Local networks and addresses of the host that rules may unlock.
+    pub unlock: Vec<IpNet>,
+    /// Number of warm machines; by default as many as fit into a thirtieth of the host's memory.
+    pub spares: Option<usize>,
+}

@@ -1,0 +1,496 @@
+//! QEMU on this machine.
+//!
+//! Everything lies below the data folder and is named after its row's id:
+//!
+//! ```text
+//! images/<image id>/            what can be cloned now
+//! bases/<image id>-<version>/   what was cloned from: hard links, so that a rebuilt image changes nothing
+//! disks/<disk id>.qcow2|.raw    root and data disks; <disk id>.base names a root disk's base
+//! machines/<vm id>/             process, seed, console
+//! ```
+//!
+//! A root disk keeps the kernel it was cloned with, because the modules on it belong to that kernel.
+
+mod bases;
+mod findings;
+mod network;
+mod settings;
+
+use std::collections::HashSet;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_domain::ids::{DiskId, MachineId};
+use berth_domain::vm::ExposedPort;
+use berth_domain::vm::plan::Machine;
+use berth_qemu::image::Manifest;
+use berth_qemu::machine::{self, Drive, Observed, Watch};
+use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
+use berth_qemu::{accel, disk, host, image};
+use tokio::sync::{OnceCell, broadcast};
+
+pub use self::settings::Settings;
+
+use self::network::{Networks, SSH};
+use super::integrity::Integrity;
+use super::{
+    Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open,
+    Started, Usage,
+};
+use crate::{EngineError, Result, lost};
+
+/// Bytes of a GiB.
+const GIB: u64 = 1 << 30;
+/// Port of SSH outside where 22 may not be bound.
+const HIGH_SSH: u16 = 2222;
+/// A disk with fewer bytes left is full, whatever is kept back.
+const LEAST_ROOM: u64 = 16 << 20;
+/// How long a process may take to end once it has left its sockets.
+const ENDING: Duration = Duration::from_secs(30);
+/// Happenings kept for a slow watcher before it has to look at every machine.
+const HAPPENINGS: usize = 1024;
+
+/// The engine of this machine.
+pub struct QemuEngine {
+    settings: Settings,
+    ssh_port: u16,
+    happenings: broadcast::Sender<MachineId>,
+    watched: Arc<Mutex<HashSet<MachineId>>>,
+    networks: Networks,
+    probed: OnceCell<accel::Decision>,
+    integrity: Integrity,
+    /// Whether the disk was full, so that machines may stand still.
+    full: AtomicBool,
+}
+
+impl From<berth_qemu::Error> for EngineError {
+    fn from(error: berth_qemu::Error) -> Self {
+        use berth_qemu::Error as E;
+        match error {
+            E::NoMemory => Self::NoCapacity("the host has not enough memory".into()),
+            E::NoSpace => Self::NoCapacity("the host's disk is full".into()),
+            // A path of the host is nothing for the owner of a VM; the log has it.
+            E::Damaged(reason) => {
+                tracing::error!(reason, "a disk or image is damaged");
+                Self::Permanent("a disk or image of the VM is damaged; ask the operator".into())
+            }
+            // What exactly is missing on the host is the operator's to know.
+            E::Unconfined(missing) => {
+                tracing::error!(missing, "a machine was not started, since [machines] confinement is \"required\"");
+                let reason =
+                    "the host cannot confine machines as its operator requires; ask the operator to type: berth doctor";
+                Self::Permanent(reason.into())
+            }
+            E::Missing { .. } | E::Invalid(_) => Self::Permanent(error.to_string()),
+            E::Timeout(_) | E::Qemu(_) | E::Io { .. } => Self::Transient(error.to_string()),
+        }
+    }
+}
+
+fn transient(error: impl std::fmt::Display) -> EngineError {
+    EngineError::Transient(error.to_string())
+}
+
+impl QemuEngine {
+    /// The engine over a data folder. What is missing on the host is told by [`Engine::ready`].
+    pub fn open(settings: Settings) -> Self {
+        let happenings = broadcast::channel(HAPPENINGS).0;
+        Self {
+            networks: Networks::new(settings.data.join("machines"), settings.machines, happenings.clone()),
+            settings,
+            ssh_port: if host::can_bind_low_ports() { SSH } else { HIGH_SSH },
+            happenings,
+            watched: Arc::default(),
+            probed: OnceCell::new(),
+            integrity: Integrity::default(),
+            full: AtomicBool::new(false),
+        }
+    }
+
+    fn is_room(&self, free: u64) -> bool {
+        free >= gib(self.settings.disk_reserve_gb).max(LEAST_ROOM)
+    }
+
+    /// Whether there is room on the disk, and was none before.
+    fn has_room_again(&self) -> bool {
+        let Ok((_, free)) = host::disk(&self.settings.data) else { return false };
+        if self.is_room(free) {
+            return self.full.swap(false, Ordering::Relaxed);
+        }
+        self.full.store(true, Ordering::Relaxed);
+        false
+    }
+
+    fn machine(&self, id: MachineId) -> PathBuf {
+        self.settings.data.join("machines").join(id.to_string())
+    }
+
+    fn disks(&self) -> PathBuf {
+        self.settings.data.join("disks")
+    }
+
+    fn images_dir(&self) -> PathBuf {
+        self.settings.data.join("images")
+    }
+
+    fn disk_file(&self, id: DiskId, root: bool) -> PathBuf {
+        self.disks().join(format!("{id}.{}", if root { "qcow2" } else { "raw" }))
+    }
+
+    fn qemu(&self) -> Result<PathBuf> {
+        Ok(host::qemu(self.settings.qemu.as_deref())?)
+    }
+
+    async fn acceleration(&self, probe: Option<accel::Probe>, qemu: &Path) -> accel::Decision {
+        if let Some(decision) = self.probed.get() {
+            return decision.clone();
+        }
+        let cache = self.settings.data.join("accel.json");
+        let decision = accel::decide(self.settings.acceleration, probe.as_ref(), &cache, qemu).await;
+        if !decision.provisional {
+            tracing::info!(accel = ?decision.accel, reason = decision.reason, "acceleration decided");
+            // Somebody may have decided the same meanwhile.
+            let _ = self.probed.set(decision.clone());
+        }
+        decision
+    }
+
+    async fn qemu_spec(&self, spec: &MachineSpec) -> Result<machine::Spec> {
+        let dir = self.machine(spec.id);
+        let base = self.base_of(spec.root_disk)?;
+        let manifest = Manifest::load(&base)?;
+        self.integrity.check(&base, &manifest).await?;
+        let qemu = self.qemu()?;
+        let boot = manifest.boot(&base);
+        let probe = match &boot {
+            machine::Boot::Kernel { kernel, initrd, .. } => {
+                Some(accel::Probe { kernel: kernel.clone(), initrd: initrd.clone() })
+            }
+            _ => None,
+        };
+        let data = |d: &DataDisk| Drive {
+            path: self.disk_file(d.id, false),
+            format: "raw",
+            base: None,
+            serial: d.id.serial(),
+        };
+        Ok(machine::Spec {
+            id: spec.id.0,
+            name: spec.name.clone(),
+            seed: dir.join("seed.iso"),
+            dir,
+            vcpus: u32::try_from(spec.vcpu).unwrap_or(1),
+            memory_mb: u32::try_from(spec.memory_mb).unwrap_or(512),
+            boot,
+            root: Drive {
+                path: self.disk_file(spec.root_disk, true),
+                format: "qcow2",
+                base: Some(base.join(&manifest.disk)),
+                serial: spec.root_disk.serial(),
+            },
+            drives: spec.data_disks.iter().map(data).collect(),
+            mac: Mac::of(spec.id.0),
+            mtu: berth_egress::MTU,
+            accel: self.acceleration(probe, &qemu).await.accel,
+            jail: self.settings.machines.of_vm(spec.address),
+            qemu,
+        })
+    }
+
+    /// What taking in an image may cost: no more than is configured, and than there is room for now.
+    fn import_bounds(&self) -> Result<disk::Bounds> {
+        let (_, free) = host::disk(&self.settings.data)?;
+        Ok(disk::Bounds {
+            file_bytes: gib(self.settings.image_file_gb),
+            room_bytes: free.saturating_sub(gib(self.settings.disk_reserve_gb)),
+            virtual_bytes: gib(self.settings.image_virtual_gb),
+            time: Duration::from_secs(u64::try_from(self.settings.image_seconds).unwrap_or_default()),
+        })
+    }
+
+    /// Which of some ports may be bound here, and which not.
+    fn sort_ports(&self, ports: &[ExposedPort]) -> (Vec<ExposedPort>, Vec<ExposedPort>) {
+        let low = self.ssh_port == SSH;
+        ports.iter().partition(|p| low || p.port >= 1024)
+    }
+
+    /// Starts a machine with those of its ports that nobody else on the host has.
+    async fn start_anew(&self, spec: &MachineSpec) -> Result<Started> {
+        // One that an earlier machine left a moment ago may have them still.
+        self.networks.end(spec.id).await?;
+        let (open, low_ports) = self.sort_ports(&spec.ports);
+        let ports: Vec<_> = std::iter::once(spec.ssh()).chain(open).collect();
+        let bound = network::bind(spec, &ports)?;
+        let machine = self.qemu_spec(spec).await?;
+        let foreign = !matches!(machine.boot, machine::Boot::Kernel { .. });
+        write_seed(spec, &machine.seed, foreign)?;
+        machine::start(&machine).await?;
+        self.networks.begin(spec, bound.sockets).await?;
+        let taken_ports = bound.taken;
+        Ok(Started { low_ports, taken_ports })
+    }
+
+    /// Watches a machine that runs, once.
+    fn attend(&self, id: MachineId) {
+        if !self.watched.lock().unwrap_or_else(PoisonError::into_inner).insert(id) {
+            return;
+        }
+        let (dir, happenings, watched) = (self.machine(id), self.happenings.clone(), self.watched.clone());
+        tokio::spawn(async move {
+            if let Ok(mut watch) = Watch::begin(&dir).await {
+                while watch.next().await {
+                    // Nobody listening is fine: whoever comes looks at the machine itself.
+                    let _ = happenings.send(id);
+                }
+            }
+            watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            let _ = happenings.send(id);
+            // A machine that ends leaves its sockets first, and who looks at it then still sees it run.
+            let _ = tokio::time::timeout(ENDING, machine::ended(&dir, id.0)).await;
+            let _ = happenings.send(id);
+        });
+    }
+}
+
+fn gib(size_gb: i64) -> u64 {
+    u64::try_from(size_gb).unwrap_or_default() * GIB
+}
+
+fn info(manifest: Manifest) -> ImageInfo {
+    ImageInfo {
+        id: manifest.id,
+        name: manifest.name,
+        os: manifest.os,
+        version: manifest.version,
+        login_user: manifest.login_user,
+        virtual_size: i64::try_from(manifest.virtual_size_bytes).unwrap_or(i64::MAX),
+        min_memory_mb: i64::try_from(manifest.min_memory_mb).unwrap_or(i64::MAX),
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "capacities are far below 2^52")]
+fn scaled(amount: u64, factor: f64) -> i64 {
+    (amount as f64 * factor) as i64
+}
+
+fn write_seed(spec: &MachineSpec, seed: &Path, foreign: bool) -> Result<()> {
+    let mount = |disk: &DataDisk| Some(Mount { serial: disk.id.serial(), path: disk.mount.clone()? });
+    let seed_of = Seed {
+        instance_id: spec.id.0,
+        hostname: spec.name.clone(),
+        ssh_keys: spec.ssh_keys.clone(),
+        user_data: spec.user_data.clone(),
+        vendor_data: foreign.then(generic_vendor_data),
+        mac: Mac::of(spec.id.0),
+        mounts: spec.data_disks.iter().filter_map(mount).collect(),
+    };
+    Ok(seed_of.write(seed)?)
+}
+
+#[async_trait]
+impl Engine for QemuEngine {
+    fn ready(&self) -> std::result::Result<(), String> {
+        host::qemu(self.settings.qemu.as_deref()).map(drop).map_err(|e| e.to_string())
+    }
+
+    async fn capacity(&self) -> Result<Capacity> {
+        let (total, free) = host::disk(&self.settings.data)?;
+        let reserve = u64::try_from(self.settings.memory_reserve_mb).unwrap_or_default();
+        Ok(Capacity {
+            vcpu: scaled(host::cores(), self.settings.cpu_overcommit),
+            memory_mb: scaled(host::memory_mb().saturating_sub(reserve), self.settings.memory_overcommit),
+            disk_gb: scaled(total / GIB, self.settings.disk_overcommit),
+            disk_free: self.is_room(free),
+        })
+    }
+
+    fn ssh_port(&self) -> u16 {
+        self.ssh_port
+    }
+
+    async fn address_free(&self, address: Ipv4Addr) -> bool {
+        TcpListener::bind((address, self.ssh_port)).is_ok()
+    }
+
+    fn host_boot(&self) -> String {
+        host::boot_id()
+    }
+
+    async fn make_disk(&self, spec: &DiskSpec) -> Result<()> {
+        std::fs::create_dir_all(self.disks()).map_err(transient)?;
+        let size = gib(spec.size_gb);
+        match &spec.source {
+            DiskSource::Image(image) => self.clone_root(spec, image).await,
+            DiskSource::Empty => Ok(disk::create_block(&self.disk_file(spec.id, false), size).await?),
+            DiskSource::Filesystem(name) => {
+                Ok(disk::create_filesystem(&self.disk_file(spec.id, false), size, name).await?)
+            }
+        }
+    }
+
+    async fn remove_disk(&self, id: DiskId) -> Result<()> {
+        for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id)] {
+            disk::remove(&file).await?;
+        }
+        Ok(())
+    }
+
+    async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
+        for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id)] {
+            lost::put(&file, into).await.map_err(transient)?;
+        }
+        Ok(())
+    }
+
+    async fn observe(&self, id: MachineId) -> Result<Machine> {
+        let seen = machine::observe(&self.machine(id), id.0).await;
+        if seen == Observed::Stalled {
+            self.full.store(true, Ordering::Relaxed);
+        }
+        if seen != Observed::Absent {
+            self.attend(id);
+            self.networks.attend(id);
+        }
+        Ok(match seen {
+            Observed::Absent => Machine::Absent,
+            Observed::Running => Machine::Running,
+            Observed::Paused => Machine::Paused,
+            Observed::Stalled => Machine::Stalled,
+            Observed::PoweredOff => Machine::PoweredOff,
+            Observed::Panicked => Machine::Panicked,
+            Observed::Unresponsive => Machine::Unresponsive,
+        })
+    }
+
+    async fn guest_ready(&self, id: MachineId) -> bool {
+        machine::is_ready(&self.machine(id), id.0)
+    }
+
+    async fn has_network(&self, id: MachineId) -> bool {
+        self.networks.is_carried(id)
+    }
+
+    async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {
+        let dir = self.machine(spec.id);
+        std::fs::create_dir_all(&dir).map_err(transient)?;
+        let started = match machine::find(&dir, spec.id.0) {
+            Some(_) => None,
+            None => Some(self.start_anew(spec).await?),
+        };
+        self.attend(spec.id);
+        Ok(started)
+    }
+
+    async fn resume(&self, id: MachineId) -> Result<()> {
+        Ok(machine::resume(&self.machine(id)).await?)
+    }
+
+    async fn press_power(&self, id: MachineId) -> Result<()> {
+        Ok(machine::press_power(&self.machine(id)).await?)
+    }
+
+    async fn power_off(&self, id: MachineId) -> Result<()> {
+        machine::end(&self.machine(id), id.0).await?;
+        self.networks.end(id).await
+    }
+
+    async fn discard(&self, id: MachineId) -> Result<()> {
+        self.networks.end(id).await?;
+        match tokio::fs::remove_dir_all(self.machine(id)).await {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
+        let (open, low_ports) = self.sort_ports(&spec.ports);
+        let taken_ports = self.networks.set_ports(spec, &open, &before).await?;
+        Ok(Started { low_ports, taken_ports })
+    }
+
+    async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {
+        Ok(machine::console_tail(&self.machine(id), bytes)?)
+    }
+
+    async fn console(&self, id: MachineId) -> Result<Box<dyn Console>> {
+        Ok(Box::new(machine::console_connect(&self.machine(id)).await?))
+    }
+
+    async fn usage(&self, id: MachineId) -> Option<Usage> {
+        let usage = machine::usage(&self.machine(id), id.0)?;
+        Some(Usage { cpu_seconds: usage.cpu_seconds, memory_bytes: usage.rss_bytes })
+    }
+
+    async fn images(&self) -> Result<Vec<ImageInfo>> {
+        Ok(image::list(&self.images_dir()).into_iter().map(|(_, manifest)| info(manifest)).collect())
+    }
+
+    async fn image(&self, id: &str) -> Result<Option<ImageInfo>> {
+        let dir = self.images_dir().join(id);
+        let Ok(manifest) = Manifest::load(&dir) else { return Ok(None) };
+        let whole = manifest.id == id && self.integrity.check(&dir, &manifest).await.is_ok();
+        Ok(whole.then(|| info(manifest)))
+    }
+
+    async fn staging(&self) -> Result<PathBuf> {
+        let dir = self.settings.data.join("staging");
+        tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
+        Ok(dir)
+    }
+
+    async fn import_image(&self, file: &Path, import: &ImageImport) -> Result<ImageInfo> {
+        let import = image::Import {
+            id: import.id.clone(),
+            name: import.name.clone(),
+            login_user: import.login_user.clone(),
+            sha256: import.sha256.clone(),
+            uefi: import.uefi,
+        };
+        tokio::fs::create_dir_all(self.images_dir()).await.map_err(transient)?;
+        Ok(info(image::import(file, &self.images_dir(), &import, &self.import_bounds()?).await?))
+    }
+
+    async fn remove_image(&self, id: &str) -> Result<()> {
+        match tokio::fs::remove_dir_all(self.images_dir().join(id)).await {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn scan(&self) -> Result<Found> {
+        self.forget_bases();
+        let machines = machine::scan(&self.settings.data.join("machines"));
+        let disks: HashSet<DiskId> = std::fs::read_dir(self.disks())
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.split('.').next()?.parse().ok())
+            .collect();
+        Ok(Found {
+            machines: machines.into_iter().map(|found| MachineId(found.id)).collect(),
+            disks: disks.into_iter().collect(),
+        })
+    }
+
+    async fn tidy(&self) {
+        if self.has_room_again() {
+            for id in machine::scan(&self.settings.data.join("machines")) {
+                // Nobody listening is fine: whoever comes looks at the machine itself.
+                let _ = self.happenings.send(MachineId(id.id));
+            }
+        }
+        for found in machine::scan(&self.settings.data.join("machines")) {
+            if let Err(error) = machine::bound_logs(&found.dir) {
+                tracing::debug!(%error, "a machine's logs cannot be bounded now");
+            }
+        }
+    }
+
+    fn watch(&self) -> broadcast::Receiver<MachineId> {
+        self.happenings.subscribe()
+    }
+}

@@ -1,0 +1,245 @@
+//! The network of a VM: its ports on the host, and the program beside its machine that carries everything else.
+//!
+//! The service binds the ports, because it may and because it has to tell which are taken, and hands the sockets to the
+//! program (`berth_egress::program`), which needs no right at all. Program and machine find each other by the socket of
+//! the machine's network card; a machine whose program ended gets another one, and loses its connections and nothing else.
+//!
+//! A machine that an earlier Berth started carries its network itself, until it is stopped: its ports are QEMU's.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_domain::ids::MachineId;
+use berth_domain::sandbox::network::Network;
+use berth_domain::vm::{ExposedPort, Protocol};
+use berth_egress::program::process::{self, Executable, Start};
+use berth_egress::program::{self, Control, Port};
+use berth_qemu::machine::{self, Forward};
+use tokio::sync::broadcast;
+
+use crate::Machines;
+use crate::fault;
+use crate::vm::{MachineSpec, Open};
+use crate::{EngineError, Result};
+
+/// Port of SSH in the guest.
+pub(super) const SSH: u16 = 22;
+/// The least time between two programs of a machine: one whose guest makes it end at once keeps nobody busy.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The networks of this host's VMs.
+pub(super) struct Networks {
+    folder: PathBuf,
+    machines: Machines,
+    executable: Executable,
+    happenings: broadcast::Sender<MachineId>,
+    begun: Mutex<HashMap<MachineId, Instant>>,
+    watched: Arc<Mutex<HashSet<MachineId>>>,
+}
+
+/// Ports of a machine, bound.
+pub(super) struct Bound {
+    /// Their sockets.
+    pub sockets: Vec<(Port, OwnedFd)>,
+    /// Those that another program of the host has.
+    pub taken: Vec<ExposedPort>,
+}
+
+impl Networks {
+    /// The networks of the machines in a folder. What happens to them is told by the sender.
+    pub fn new(folder: PathBuf, machines: Machines, happenings: broadcast::Sender<MachineId>) -> Self {
+        let (begun, watched) = (Mutex::default(), Arc::default());
+        Self { folder, machines, executable: Executable::installed(), happenings, begun, watched }
+    }
+
+    /// Whether the network of a running machine is carried by anybody.
+    pub fn is_carried(&self, id: MachineId) -> bool {
+        let dir = self.dir(id);
+        // What cannot be told is taken for carried: a second program would cut its connections.
+        machine::has_user_network(&dir) || !process::find(&dir).is_ok_and(|program| program.is_none())
+    }
+
+    /// Watches the program of a machine that runs, once.
+    pub fn attend(&self, id: MachineId) {
+        let Ok(Some(program)) = process::find(&self.dir(id)) else { return };
+        if !lock(&self.watched).insert(id) {
+            return;
+        }
+        let (watched, happenings) = (self.watched.clone(), self.happenings.clone());
+        tokio::spawn(async move {
+            let _ = program.ended().await;
+            lock(&watched).remove(&id);
+            // Nobody listening is fine: whoever comes looks at the machine itself.
+            let _ = happenings.send(id);
+        });
+    }
+
+    /// Starts the program of a machine that was just started.
+    pub async fn begin(&self, spec: &MachineSpec, sockets: Vec<(Port, OwnedFd)>) -> Result<()> {
+        lock(&self.begun).insert(spec.id, Instant::now());
+        let begun = self.try_begin(spec, &sockets).await;
+        if begun.is_err() {
+            // Half of one is none, and keeps the ports.
+            self.end_program(spec.id).await?;
+        }
+        self.attend(spec.id);
+        begun
+    }
+
+    async fn try_begin(&self, spec: &MachineSpec, sockets: &[(Port, OwnedFd)]) -> Result<()> {
+        let (dir, id) = (self.dir(spec.id), spec.id.to_string());
+        let user = self.machines.network_of_vm(spec.address);
+        let start = Start { executable: &self.executable, dir: &dir, id: &id, user };
+        let spawned = process::spawn(start).map_err(transient)?;
+        fault::point("vm.network.spawned").await.map_err(transient)?;
+        let mut control = spawned.note(&dir).map_err(transient)?;
+        fault::point("vm.network.noted").await.map_err(transient)?;
+        control.set_rules(&rules()).await.map_err(transient)?;
+        control.set_forwards(&[], sockets).await.map_err(transient)?;
+        fault::point("vm.network.told").await.map_err(transient)?;
+        let link = machine::connect_network(&dir).await?.into_std().map_err(transient)?;
+        control.set_link(&link.into()).await.map_err(transient)?;
+        fault::point("vm.network.linked").await.map_err(transient)
+    }
+
+    /// Has exactly these ports of a running machine open, SSH's among them, and a program that carries its network; those
+    /// that another program of the host has.
+    pub async fn set_ports(
+        &self,
+        spec: &MachineSpec,
+        ports: &[ExposedPort],
+        before: &Open,
+    ) -> Result<Vec<ExposedPort>> {
+        let wanted: Vec<_> = std::iter::once(spec.ssh()).chain(ports.iter().copied()).collect();
+        if machine::has_user_network(&self.dir(spec.id)) {
+            return self.set_user_forwards(spec, &wanted, before).await;
+        }
+        let Some((mut control, open)) = self.reach(spec.id).await? else {
+            let recently = |at: &Instant| at.elapsed() < PAUSE;
+            if lock(&self.begun).get(&spec.id).is_some_and(recently) {
+                return Err(transient("the network of the machine ended; another try follows"));
+            }
+            let bound = bind(spec, &wanted)?;
+            self.begin(spec, bound.sockets).await?;
+            return Ok(bound.taken);
+        };
+        let is_open = |wanted: &&ExposedPort| open.iter().any(|port| port.is_at(&port_of(spec, **wanted)));
+        let (kept, missing): (Vec<_>, Vec<_>) = wanted.iter().partition(is_open);
+        let bound = bind(spec, &missing)?;
+        let kept: Vec<_> = kept.into_iter().map(|port| port_of(spec, port)).collect();
+        control.set_rules(&rules()).await.map_err(transient)?;
+        control.set_forwards(&kept, &bound.sockets).await.map_err(transient)?;
+        Ok(bound.taken)
+    }
+
+    /// The program of a machine, and the ports it has open. One that cannot be spoken to is ended, so that there is none.
+    async fn reach(&self, id: MachineId) -> Result<Option<(Control, Vec<Port>)>> {
+        let dir = self.dir(id);
+        if process::find(&dir).map_err(transient)?.is_none() {
+            return Ok(None);
+        }
+        let asked = async {
+            let mut control = process::connect(&dir).await?;
+            let status = control.status().await?;
+            std::io::Result::Ok((control, status))
+        };
+        match asked.await {
+            Ok((control, status)) if status.is_linked => Ok(Some((control, status.ports))),
+            other => {
+                tracing::warn!(vm = %id, answer = ?other.err(), "the program of a machine's network is replaced");
+                self.end_program(id).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn set_user_forwards(
+        &self,
+        spec: &MachineSpec,
+        wanted: &[ExposedPort],
+        before: &Open,
+    ) -> Result<Vec<ExposedPort>> {
+        let (shut, add) = before.until(wanted);
+        let forwards = |ports: &[ExposedPort]| ports.iter().map(|port| forward(spec, *port)).collect::<Vec<_>>();
+        let taken = machine::set_forwards(&self.dir(spec.id), &forwards(&add), &forwards(&shut)).await?;
+        if taken.contains(&forward(spec, spec.ssh())) {
+            return Err(ssh_is_taken());
+        }
+        Ok(wanted.iter().copied().filter(|port| taken.contains(&forward(spec, *port))).collect())
+    }
+
+    /// Ends the program of a machine that ended, so that its ports are free. Fine where there is none.
+    pub async fn end(&self, id: MachineId) -> Result<()> {
+        lock(&self.begun).remove(&id);
+        self.end_program(id).await
+    }
+
+    async fn end_program(&self, id: MachineId) -> Result<()> {
+        process::end(&self.dir(id)).await.map_err(transient)
+    }
+
+    fn dir(&self, id: MachineId) -> PathBuf {
+        self.folder.join(id.to_string())
+    }
+}
+
+/// Binds ports of a machine's address. Without SSH's it would be of no use to anybody.
+pub(super) fn bind(spec: &MachineSpec, ports: &[ExposedPort]) -> Result<Bound> {
+    let mut bound = Bound { sockets: Vec::new(), taken: Vec::new() };
+    for port in ports {
+        let at = SocketAddr::from((spec.address, port.port));
+        let socket = match port.protocol {
+            Protocol::Tcp => TcpListener::bind(at).map(OwnedFd::from),
+            Protocol::Udp => UdpSocket::bind(at).map(OwnedFd::from),
+        };
+        match socket {
+            Ok(socket) => bound.sockets.push((port_of(spec, *port), socket)),
+            Err(error) => {
+                tracing::info!(%at, %error, "a port of a machine is taken on the host");
+                bound.taken.push(*port);
+            }
+        }
+    }
+    if bound.taken.contains(&spec.ssh()) { Err(ssh_is_taken()) } else { Ok(bound) }
+}
+
+/// What a VM may reach: the outside world, and neither its host nor what is special.
+fn rules() -> Network {
+    Network::default()
+}
+
+/// Where a port of a machine's address leads: SSH's to port 22 of the guest, every other to itself.
+fn port_of(spec: &MachineSpec, port: ExposedPort) -> Port {
+    let protocol = match port.protocol {
+        Protocol::Tcp => program::Protocol::Tcp,
+        Protocol::Udp => program::Protocol::Udp,
+    };
+    let guest_port = if port == spec.ssh() { SSH } else { port.port };
+    Port { protocol, at: SocketAddr::from((spec.address, port.port)), guest_port }
+}
+
+/// The same as QEMU has it.
+fn forward(spec: &MachineSpec, port: ExposedPort) -> Forward {
+    let protocol = match port.protocol {
+        Protocol::Tcp => machine::Protocol::Tcp,
+        Protocol::Udp => machine::Protocol::Udp,
+    };
+    let guest_port = port_of(spec, port).guest_port;
+    Forward { protocol, address: spec.address, host_port: port.port, guest_port }
+}
+
+fn ssh_is_taken() -> EngineError {
+    transient("the port of SSH is taken on the host")
+}
+
+fn transient(error: impl std::fmt::Display) -> EngineError {
+    EngineError::Transient(error.to_string())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

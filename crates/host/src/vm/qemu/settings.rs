@@ -1,0 +1,36 @@
+//! What the operator tells the engine of VMs.
+
+use std::path::PathBuf;
+
+use berth_qemu::accel;
+
+use crate::Machines;
+
+/// Where the engine works, and what it may take of its host.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The data folder.
+    pub data: PathBuf,
+    /// QEMU's binary; by default the one on PATH.
+    pub qemu: Option<PathBuf>,
+    /// How machines are accelerated.
+    pub acceleration: accel::Request,
+    /// How machines are confined.
+    pub machines: Machines,
+    /// Virtual CPUs on offer for each core.
+    pub cpu_overcommit: f64,
+    /// Memory on offer for each byte of the host's.
+    pub memory_overcommit: f64,
+    /// Memory kept back for the host, in MiB.
+    pub memory_reserve_mb: i64,
+    /// Disk on offer for each byte of the data folder's file system (disks are sparse).
+    pub disk_overcommit: f64,
+    /// Free space below which no new disk is made, in GiB.
+    pub disk_reserve_gb: i64,
+    /// Largest file of an image that is accepted, both as uploaded and as stored, in GiB.
+    pub image_file_gb: i64,
+    /// Largest disk that an accepted image may give a guest, in GiB.
+    pub image_virtual_gb: i64,
+    /// How long converting an image may take, in seconds.
+    pub image_seconds: i64,
+}

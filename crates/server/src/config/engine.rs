@@ -1,0 +1,42 @@
+//! What the engines of this host are told of the configuration.
+
+use berth_host::{sandbox, vm};
+
+use super::Config;
+
+impl Config {
+    /// The engine of VMs.
+    pub fn vm_engine(&self) -> vm::qemu::Settings {
+        vm::qemu::Settings {
+            data: self.data_dir.clone(),
+            qemu: self.vm.qemu.clone(),
+            acceleration: self.accel.request(),
+            machines: self.machines,
+            cpu_overcommit: self.vm.cpu_overcommit,
+            memory_overcommit: self.vm.memory_overcommit,
+            memory_reserve_mb: self.vm.memory_reserve_mb,
+            disk_overcommit: self.vm.disk_overcommit,
+            disk_reserve_gb: self.vm.disk_reserve_gb,
+            image_file_gb: self.vm.image_file_gb,
+            image_virtual_gb: self.vm.image_virtual_gb,
+            image_seconds: self.vm.image_seconds,
+        }
+    }
+
+    /// The engine of sandboxes.
+    pub fn sandbox_engine(&self) -> sandbox::qemu::Settings {
+        sandbox::qemu::Settings {
+            data: self.data_dir.clone(),
+            qemu: self.vm.qemu.clone(),
+            acceleration: self.accel.request(),
+            machines: self.machines,
+            memory_reserve_mb: self.vm.memory_reserve_mb,
+            disk_reserve_gb: self.sandbox.disk_reserve_gb,
+            builders: self.sandbox.builders,
+            registries: self.sandbox.registries.clone(),
+            plain_registries: self.sandbox.plain_registries.clone(),
+            unlock: self.network.unlock.clone(),
+            spares: self.sandbox.spares,
+        }
+    }
+}
