@@ -25,12 +25,15 @@ pub(crate) struct Arriving {
 impl Arriving {
     /// Calls the guest, and carries the flow if it accepts; if not, the outside is reset.
     ///
-    /// A guest that drives no other traffic is not known by its link address, and is asked for it.
+    /// A guest that drives no other traffic is not known by its link address, and is asked for it. Who goes away meanwhile
+    /// without a word does not come: a guest that begins would have all at once who tried whether it is there yet, and
+    /// refuse the next (dropbear takes five of one address that have not logged in).
     pub(crate) async fn carry(self) {
         let Self { flow, link, mut stream, permit, socket } = self;
         let found = tokio::select! {
             found = tokio::time::timeout(link.config.limits.handshake, link.wire.find_guest()) => found.is_ok(),
             () = std::future::poll_fn(|cx| flow.inbox.poll_closed(cx)) => false,
+            () = gone(&stream) => false,
         };
         // The guest's own stack decides what is sent together.
         let ready = found && stream.set_nodelay(true).is_ok();
@@ -40,5 +43,13 @@ impl Arriving {
             stream.abort();
         }
         drop(socket);
+    }
+}
+
+/// Returns once the outside has closed the connection without having said anything.
+async fn gone(stream: &TcpStream) {
+    match stream.peek(&mut [0]).await {
+        Ok(0) | Err(_) => {}
+        Ok(_) => std::future::pending().await,
     }
 }

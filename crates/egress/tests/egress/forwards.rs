@@ -226,6 +226,24 @@ fn a_guest_that_does_not_answer_in_time_is_given_up() {
 }
 
 #[test]
+fn who_goes_away_before_the_guest_is_known_does_not_come() {
+    let (_world, mut guest, address) = forwarded(|config| config.limits.forward_half_open = 1);
+    let gone = client(address, |stream| {
+        stream.shutdown(Shutdown::Write).unwrap();
+        end(stream)
+    });
+    assert_eq!(gone.recv_timeout(Duration::from_secs(10)), Ok(Err(ErrorKind::ConnectionReset)));
+    let handle = guest.listen(PORT);
+    let comes = client(address, |mut stream| {
+        stream.write_all(b"hello").unwrap();
+        end(stream)
+    });
+    assert_eq!(guest.receive(handle, 5), b"hello");
+    guest.tcp(handle).close();
+    assert_eq!((guest.told(&comes), guest.calls.len()), (Ok(Vec::new()), 1));
+}
+
+#[test]
 fn beyond_a_limit_who_comes_is_reset() {
     let limits: [fn(&mut berth_egress::Config); 3] = [
         |config| config.limits.tcp_flows = 2,
