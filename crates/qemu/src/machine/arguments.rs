@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, NETWORK, READY_LOG};
-use super::spec::{Accel, Boot, Drive, Forward, Protocol, Spec};
+use super::spec::{Accel, Boot, Drive, Spec};
 
 /// Where distributions keep the UEFI firmware.
 const UEFI: [&str; 3] = ["/usr/share/ovmf/OVMF.fd", "/usr/share/OVMF/OVMF.fd", "/usr/share/qemu/OVMF.fd"];
@@ -110,15 +110,6 @@ pub(crate) fn merged(parts: &[&Value]) -> String {
     Value::Object(all.map(|(key, value)| (key.clone(), value.clone())).collect()).to_string()
 }
 
-/// A forward as QEMU writes it.
-pub(super) fn rule(forward: &Forward) -> String {
-    let protocol = match forward.protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
-    };
-    format!("{protocol}:{}:{}-:{}", forward.address, forward.host_port, forward.guest_port)
-}
-
 /// A value within an option: its commas doubled.
 pub(crate) fn escape(text: &str) -> String {
     text.replace(',', ",,")
@@ -167,16 +158,7 @@ mod tests {
     use super::super::spec::Jail;
     use super::*;
     use crate::seed::Mac;
-    use std::net::Ipv4Addr;
     use uuid::Uuid;
-
-    #[test]
-    fn a_forward_as_qemu_writes_it() {
-        let address = Ipv4Addr::new(127, 64, 0, 1);
-        let forward = |protocol, host_port, guest_port| Forward { protocol, address, host_port, guest_port };
-        assert_eq!(rule(&forward(Protocol::Tcp, 2222, 22)), "tcp:127.64.0.1:2222-:22");
-        assert_eq!(rule(&forward(Protocol::Udp, 53, 53)), "udp:127.64.0.1:53-:53");
-    }
 
     #[test]
     fn commas_and_order() {

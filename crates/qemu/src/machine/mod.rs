@@ -19,6 +19,7 @@ pub(crate) mod jail;
 mod lock;
 pub(crate) mod process;
 mod spec;
+pub mod user_network;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -36,7 +37,7 @@ use jail::Needs;
 pub(crate) use lock::Lock;
 pub(crate) use process::hold;
 pub use process::{Found, Usage, ended, find, scan, usage};
-pub use spec::{Accel, Boot, Drive, Forward, Jail, Protocol, Spec};
+pub use spec::{Accel, Boot, Drive, Jail, Spec};
 
 use crate::error::at;
 use crate::groups::Limits;
@@ -252,34 +253,6 @@ async fn gone(process: &Process, patience: Duration) -> Result<bool> {
 /// Connects to the network card of a running machine. One connection at a time.
 pub async fn connect_network(dir: &Path) -> Result<UnixStream> {
     connect_in(dir, NETWORK).await
-}
-
-/// Whether a machine that runs carries its network itself, by QEMU's `user`: one that a Berth started that did not have
-/// [its end](connect_network) beside it.
-pub fn has_user_network(dir: &Path) -> bool {
-    !dir.join(NETWORK).exists()
-}
-
-/// Opens and closes ports of a running machine that [carries its network itself](has_user_network). The answer is those
-/// that stay closed, because another program of the host has them.
-pub async fn set_forwards(dir: &Path, add: &[Forward], remove: &[Forward]) -> Result<Vec<Forward>> {
-    let mut qmp = Qmp::connect(dir, COMMANDS).await?;
-    // What is to be added is removed first: an earlier try may have come half way.
-    for forward in remove.iter().chain(add) {
-        let rule = arguments::rule(forward);
-        let short = rule.rsplit_once('-').map_or(rule.as_str(), |(host, _)| host);
-        // One that is not there any more is as it should be.
-        let _ = qmp.monitor(&format!("hostfwd_remove n0 {short}")).await?;
-    }
-    let mut taken = Vec::new();
-    for forward in add {
-        let answer = qmp.monitor(&format!("hostfwd_add n0 {}", arguments::rule(forward))).await?;
-        if !answer.is_empty() {
-            tracing::info!(answer, "a port of a machine is taken on the host");
-            taken.push(*forward);
-        }
-    }
-    Ok(taken)
 }
 
 /// Waits until something happens to a machine: it powers off, panics, pauses, goes on, or its process

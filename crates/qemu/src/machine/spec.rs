@@ -1,6 +1,5 @@
 //! What a machine is made of.
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use uuid::Uuid;
@@ -54,28 +53,6 @@ pub struct Drive {
     pub base: Option<PathBuf>,
     /// What the guest knows it by, at most 20 characters.
     pub serial: String,
-}
-
-/// A layer-4 protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-}
-
-/// A port of the host that leads into the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forward {
-    /// The protocol.
-    pub protocol: Protocol,
-    /// The address on the host.
-    pub address: Ipv4Addr,
-    /// The port on the host.
-    pub host_port: u16,
-    /// The port in the guest.
-    pub guest_port: u16,
 }
 
 /// A machine to start.

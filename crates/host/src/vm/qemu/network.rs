@@ -18,7 +18,8 @@ use berth_domain::sandbox::network::Network;
 use berth_domain::vm::{ExposedPort, Protocol};
 use berth_egress::program::process::{self, Executable, Start};
 use berth_egress::program::{self, Control, Port};
-use berth_qemu::machine::{self, Forward};
+use berth_qemu::machine;
+use berth_qemu::machine::user_network::{self, Forward};
 use tokio::sync::broadcast;
 
 use crate::Machines;
@@ -60,7 +61,7 @@ impl Networks {
     pub fn is_carried(&self, id: MachineId) -> bool {
         let dir = self.dir(id);
         // What cannot be told is taken for carried: a second program would cut its connections.
-        machine::has_user_network(&dir) || !process::find(&dir).is_ok_and(|program| program.is_none())
+        user_network::carries(&dir) || !process::find(&dir).is_ok_and(|program| program.is_none())
     }
 
     /// Watches the program of a machine that runs, once.
@@ -115,7 +116,7 @@ impl Networks {
         before: &Open,
     ) -> Result<Vec<ExposedPort>> {
         let wanted: Vec<_> = std::iter::once(spec.ssh()).chain(ports.iter().copied()).collect();
-        if machine::has_user_network(&self.dir(spec.id)) {
+        if user_network::carries(&self.dir(spec.id)) {
             return self.set_user_forwards(spec, &wanted, before).await;
         }
         let Some((mut control, open)) = self.reach(spec.id).await? else {
@@ -165,7 +166,7 @@ impl Networks {
     ) -> Result<Vec<ExposedPort>> {
         let (shut, add) = before.until(wanted);
         let forwards = |ports: &[ExposedPort]| ports.iter().map(|port| forward(spec, *port)).collect::<Vec<_>>();
-        let taken = machine::set_forwards(&self.dir(spec.id), &forwards(&add), &forwards(&shut)).await?;
+        let taken = user_network::set_forwards(&self.dir(spec.id), &forwards(&add), &forwards(&shut)).await?;
         if taken.contains(&forward(spec, spec.ssh())) {
             return Err(ssh_is_taken());
         }
@@ -225,8 +226,8 @@ fn port_of(spec: &MachineSpec, port: ExposedPort) -> Port {
 /// The same as QEMU has it.
 fn forward(spec: &MachineSpec, port: ExposedPort) -> Forward {
     let protocol = match port.protocol {
-        Protocol::Tcp => machine::Protocol::Tcp,
-        Protocol::Udp => machine::Protocol::Udp,
+        Protocol::Tcp => user_network::Protocol::Tcp,
+        Protocol::Udp => user_network::Protocol::Udp,
     };
     let guest_port = port_of(spec, port).guest_port;
     Forward { protocol, address: spec.address, host_port: port.port, guest_port }
