@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 pub use crate::db::due::Due;
 use crate::db::{Db, Signal};
 
+pub mod host;
 pub mod lifecycle;
 
 /// Rows fetched at a time.

@@ -43,8 +43,8 @@ use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::tenant::Whose;
 use crate::db::{Db, DbError, Tx, usage};
-use crate::work::Poker;
 use crate::work::lifecycle::{Life, Lifecycle};
+use crate::work::{self, Poker};
 use service::Inner;
 use under_way::Builds;
 use warm::WarmPool;
@@ -89,7 +89,7 @@ impl Sandboxes {
         let (engine, ending) = (self.inner.engine.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
         tasks.spawn(reconcile::warm::keep(self.clone(), stop.clone(), taken_over.clone()));
-        tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
+        tasks.spawn(work::host::watch(self.clone(), poke, stop.clone()));
         let (rounds, to_write) = metrics::channel();
         tasks.spawn(metrics::sample(self.clone(), rounds, stop.clone()));
         tasks.spawn(metrics::write(self.clone(), to_write));

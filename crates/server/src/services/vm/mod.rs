@@ -40,8 +40,9 @@ use super::{Holder, Stops, Takes};
 use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::{Db, DbError, Tx};
-use crate::work::Poker;
 use crate::work::lifecycle::{Life, Lifecycle};
+use crate::work::{self, Poker};
+use engine::Engine;
 use service::Inner;
 
 pub use service::Vms;
@@ -84,7 +85,7 @@ impl Vms {
         let poke = self.drive(tasks, stop, reconcile::vm::VmLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::disk::DiskLife::new(self.clone()));
         let poke_image = self.drive(tasks, stop, reconcile::image::ImageLife::new(self.clone()));
-        tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
+        tasks.spawn(work::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
         tasks.spawn(sampler::sample(self.clone(), stop.clone()));
     }

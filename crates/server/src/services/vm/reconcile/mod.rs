@@ -3,7 +3,7 @@
 mod capacity;
 pub mod disk;
 mod download;
-pub mod host;
+mod host;
 pub mod image;
 pub mod vm;
 

@@ -1,0 +1,163 @@
+//! Machines of a host, watched for one kind of owner: adoption at start, what happens to them, and what no row owns.
+//!
+//! [`Tenants`] holds what is particular to a kind of owner: its engine, its rows, and how to poke one. This file holds what
+//! is general. At the start every owner is looked at that should have a machine, or has a folder on the host: that adopts
+//! machines that are alive, finds those that died while nobody looked, and ends those that a database from a backup wants
+//! no more. Afterwards an owner is looked at when the engine tells that something happened to its machine. A search of the
+//! host, now and then, ends what no row owns: a row is older than its thing, so a thing that is found first and has no row
+//! then is nobody's, or the database is an older copy.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::time::Duration;
+
+use berth_domain::ids::MachineId;
+use berth_domain::machine::Owner;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::Poker;
+use super::lifecycle::StepError;
+use crate::db::{Db, DbError, machine};
+
+/// Between two searches for what no row owns.
+const SWEEP: Duration = Duration::from_mins(10);
+/// Wait after a list that could not be read.
+const RETRY: Duration = Duration::from_secs(2);
+/// Wait after a search that failed.
+const SWEEP_RETRY: Duration = Duration::from_mins(1);
+
+/// What the log says of one kind of owner: whole sentences.
+pub struct Sentences {
+    /// Every owner that should have a machine is looked at.
+    pub adopting: &'static str,
+    /// They could not be listed.
+    pub unlisted: &'static str,
+    /// The host could not be searched.
+    pub unsearched: &'static str,
+    /// A machine is removed that no row owns.
+    pub removing: &'static str,
+}
+
+/// What is particular to one kind of owner of machines.
+pub trait Tenants: Send + Sync + 'static {
+    /// What names an owner.
+    type Id: Copy + Eq + Hash + Send + Sync;
+
+    /// What the log says.
+    const SENTENCES: Sentences;
+    /// Between two rounds ([`Self::round`]).
+    const ROUND: Duration;
+
+    /// Where rows of machines are.
+    fn db(&self) -> &Db;
+
+    /// Machines that something happened to.
+    fn events(&self) -> broadcast::Receiver<MachineId>;
+
+    /// The owner of a machine, if it is of this kind.
+    fn own(owner: Owner) -> Option<Self::Id>;
+
+    /// Something happened to a machine of another owner. Most wait for their machines themselves.
+    fn happened_to_another(&self, owner: Owner) {
+        let _ = owner;
+    }
+
+    /// Owners that should have a machine, by their rows.
+    fn wanting(&self) -> impl Future<Output = Result<Vec<Self::Id>, DbError>> + Send;
+
+    /// Machines that the host has, running or only their folders.
+    fn machines(&self) -> impl Future<Output = berth_host::Result<Vec<MachineId>>> + Send;
+
+    /// Ends a machine, and removes what it left on the host.
+    fn remove(&self, id: MachineId) -> impl Future<Output = berth_host::Result<()>> + Send;
+
+    /// What is done again and again.
+    fn round(&self) -> impl Future<Output = ()> + Send;
+
+    /// Searches the host: ends machines that no row owns ([`end_unowned`]), and sets the rest aside.
+    fn search(&self) -> impl Future<Output = Result<(), StepError>> + Send;
+}
+
+/// Watches the host until told to stop.
+pub async fn watch<T: Tenants>(tenants: T, poke: Poker<T::Id>, stop: CancellationToken) {
+    let mut events = tenants.events();
+    let mut round = tokio::time::interval(T::ROUND);
+    round.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut sweep = tokio::time::interval(SWEEP);
+    adopt(&tenants, &poke, &stop).await;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = round.tick() => tenants.round().await,
+            _ = sweep.tick() => {
+                if let Err(error) = tenants.search().await {
+                    tracing::warn!(?error, "{}", T::SENTENCES.unsearched);
+                    sweep.reset_after(SWEEP_RETRY);
+                }
+            }
+            event = events.recv() => match event {
+                Ok(id) => tell_owner(&tenants, &poke, id).await,
+                Err(RecvError::Lagged(_)) => adopt(&tenants, &poke, &stop).await,
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+}
+
+/// Has the owner looked at to whose machine something happened.
+async fn tell_owner<T: Tenants>(tenants: &T, poke: &Poker<T::Id>, id: MachineId) {
+    match machine::owner(tenants.db(), id).await {
+        Ok(Some(owner)) => match T::own(owner) {
+            Some(id) => poke.poke(id),
+            None => tenants.happened_to_another(owner),
+        },
+        // What is nobody's is found by a search of the host.
+        Ok(None) => {}
+        Err(error) => tracing::warn!(machine = %id, %error, "nobody is told what happened to a machine"),
+    }
+}
+
+/// Has everything looked at that should have a machine, or has one.
+async fn adopt<T: Tenants>(tenants: &T, poke: &Poker<T::Id>, stop: &CancellationToken) {
+    loop {
+        match concerned(tenants).await {
+            Ok(ids) => {
+                tracing::info!(machines = ids.len(), "{}", T::SENTENCES.adopting);
+                return ids.into_iter().for_each(|id| poke.poke(id));
+            }
+            Err(error) => tracing::error!(%error, "{}", T::SENTENCES.unlisted),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(RETRY) => {}
+        }
+    }
+}
+
+/// Owners that should have a machine, and those of which the host has one.
+async fn concerned<T: Tenants>(tenants: &T) -> Result<HashSet<T::Id>, DbError> {
+    let mut ids: HashSet<_> = tenants.wanting().await?.into_iter().collect();
+    let there: HashSet<_> = tenants.machines().await.unwrap_or_default().into_iter().collect();
+    let owned = machine::living(tenants.db()).await?.into_iter().filter(|owned| there.contains(&owned.0));
+    ids.extend(owned.filter_map(|owned| T::own(owned.1)));
+    Ok(ids)
+}
+
+/// Ends those of some machines of the host that no row owns. What cannot be ended keeps nothing else.
+pub async fn end_unowned<T: Tenants>(tenants: &T, found: Vec<MachineId>) -> Result<(), DbError> {
+    let owned: HashSet<_> = machine::living(tenants.db()).await?.into_iter().map(|owned| owned.0).collect();
+    for id in found.into_iter().filter(|id| !owned.contains(id)) {
+        tracing::warn!(machine = %id, "{}", T::SENTENCES.removing);
+        if let Err(error) = tenants.remove(id).await {
+            tracing::warn!(machine = %id, %error, "a machine that no row owns cannot be removed; trying again later");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;
