@@ -130,6 +130,13 @@ pub(crate) async fn end(id: Uuid) -> Result<()> {
     Groups::of_host().end(id).await
 }
 
+/// Removes the groups of a machine that somebody else ended, where nobody is in them any more. Whether none is left.
+pub fn remove_empty(id: Uuid) -> bool {
+    let groups = Groups::of_host().trees.into_iter().map(|tree| Groups::group(&tree, id));
+    // Each is tried, whatever became of those before.
+    groups.filter(|group| fs::remove_dir(group).is_err() && group.exists()).count() == 0
+}
+
 /// A tree of groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Tree {

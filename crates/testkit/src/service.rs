@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use berth_qemu::groups;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -76,6 +77,8 @@ pub struct Service {
     child: Option<Child>,
     environment: Vec<(String, String)>,
     images: Vec<String>,
+    /// Length of its log when it started last.
+    log_before: usize,
     _original: Option<Arc<Service>>,
 }
 
@@ -101,6 +104,7 @@ impl Service {
             child: None,
             environment: Vec::new(),
             images: wanted.iter().map(|i| (*i).to_owned()).collect(),
+            log_before: 0,
             _original: None,
         }
     }
@@ -182,6 +186,12 @@ impl Service {
         std::fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
+    /// How often, since it started last, it passed a fault point that was to do this: `kill`, `fail` or `wait`.
+    pub fn reached(&self, point: &str, action: &str) -> usize {
+        let log = self.log();
+        log.get(self.log_before..).unwrap_or_default().matches(&format!("fault point {point}: {action}")).count()
+    }
+
     /// Starts it and waits until it is ready.
     pub fn start(&mut self) {
         let command = self.command();
@@ -197,6 +207,7 @@ impl Service {
     /// killed predecessor had just forked holds the port until it executes its program, and then cuts off every client
     /// that waits there.
     pub fn start_as(&mut self, mut command: Command) {
+        self.log_before = self.log().len();
         let child = self.child.insert(command.spawn().expect("the service starts"));
         eventually("the service", 120, || {
             assert_eq!(child.try_wait().ok().flatten(), None, "the service ended");
@@ -219,10 +230,19 @@ impl Service {
         self.ended().code()
     }
 
-    /// Starts it, and waits until it has ended by itself.
-    pub fn start_and_die(&mut self) {
+    /// Has it end by itself at a fault point of what it does as soon as it starts. Later starts have no faults.
+    pub fn start_and_die_at(&mut self, point: &str) {
+        self.set("BERTH_FAULT", &format!("{point}=kill"));
+        self.log_before = self.log().len();
         self.child = Some(self.command().spawn().expect("the service starts"));
+        self.died_at(point);
+    }
+
+    /// Waits until it has ended by itself at a fault point. Later starts have no faults.
+    pub fn died_at(&mut self, point: &str) {
         self.died();
+        assert_eq!(self.reached(point, "kill"), 1, "{point} was not reached: {}", self.log());
+        self.set("BERTH_FAULT", "");
     }
 
     /// Waits until it has ended by itself.
@@ -322,10 +342,8 @@ impl Service {
     /// Removes the control groups of machines that were ended from here. One that is not empty yet stays.
     fn remove_groups(&self) {
         let machines = ["machines", "sandbox/machines"].map(|folder| self.files(folder));
-        for id in machines.iter().flatten() {
-            for tree in ["", "memory", "pids", "cpu", "unified"] {
-                let _ = std::fs::remove_dir(Path::new("/sys/fs/cgroup").join(tree).join("berth").join(id));
-            }
+        for id in machines.iter().flatten().filter_map(|id| id.parse().ok()) {
+            groups::remove_empty(id);
         }
     }
 

@@ -58,9 +58,7 @@ async fn what_was_answered_is_in_the_books_whenever_the_service_dies() {
         answered(&service, &key).await;
         service.kill();
         // What the dead one left is moved at the start, and this one dies of it.
-        service.set("BERTH_FAULT", &format!("{point}=kill"));
-        service.start_and_die();
-        service.set("BERTH_FAULT", "");
+        service.start_and_die_at(&point);
         service.start();
         assert_eq!(booked(&service.admin().await).await, (ANSWERED, false), "{point}");
     }

@@ -134,19 +134,14 @@ pub async fn killed_at(service: &mut Service, point: &str, operation: impl Async
     service.start();
     let caller = service.admin().await;
     operation(&caller).await;
-    service.died();
-    assert!(service.log().contains(&format!("fault point {name}: kill")), "{point} was not reached");
-    service.set("BERTH_FAULT", "");
+    service.died_at(name);
     service.start();
     service.admin().await
 }
 
 /// The same of what the service does by itself as soon as it starts.
 async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
-    service.set("BERTH_FAULT", &format!("{point}=kill"));
-    service.start_and_die();
-    assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
-    service.set("BERTH_FAULT", "");
+    service.start_and_die_at(point);
     service.start();
     service.admin().await
 }
@@ -384,7 +379,7 @@ async fn a_machine_that_was_started_unseen_is_recorded() {
         service.set("BERTH_FAULT", "vm.start.done=kill");
         service.start();
         service.admin().await.ask(Method::POST, "/vms", body(), 201).await;
-        service.died();
+        service.died_at("vm.start.done");
         let caller = killed_at_start(&mut service, point).await;
         let id = caller.get("/vms").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
         caller.reaches(&id, "running").await;
@@ -405,9 +400,7 @@ async fn a_deadline_that_passed_begins_again() {
         service.start();
         let caller = service.admin().await;
         caller.ask(Method::POST, "/vms", body(), 201).await;
-        service.died();
-        assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
-        service.set("BERTH_FAULT", "");
+        service.died_at(point);
         std::fs::write(&config, &before).expect("a file");
         service.start();
         let caller = service.admin().await;
@@ -451,7 +444,7 @@ async fn a_step_that_fails_is_taken_again() {
         let id = caller.create_vm(body()).await;
         caller.reaches(&id, "running").await;
         leaves_nothing(&service, &caller, &id).await;
-        assert!(service.log().contains(&format!("fault point {point}: fail")), "{point} was not reached");
+        assert_eq!(service.reached(point, "fail"), 1, "{point} was not reached");
     }
 }
 

@@ -90,9 +90,7 @@ async fn killed_at(service: &mut Service, point: &str, operation: impl AsyncFnOn
     service.start();
     let caller = service.admin().await;
     operation(&caller).await;
-    service.died();
-    assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
-    service.set("BERTH_FAULT", "");
+    service.died_at(point);
     service.start();
     service.admin().await
 }
@@ -123,10 +121,7 @@ async fn rows_follow_the_host_after_a_kill() {
         for (point, from, to, status) in [(missed, &here, &aside, "failed"), (recorded, &aside, &here, "ready")] {
             service.stop();
             std::fs::rename(from, to).expect("moved");
-            service.set("BERTH_FAULT", &format!("{point}=kill"));
-            service.start_and_die();
-            assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
-            service.set("BERTH_FAULT", "");
+            service.start_and_die_at(point);
             service.start();
             caller.until(status, |c| async move { c.get("/api/v1/images/micro").await.body["status"] == status }).await;
         }

@@ -191,10 +191,7 @@ async fn a_network_is_carried_again() {
         // After it died alone.
         service.kill();
         kill_process(programs(&service)[0], Signal::KILL).expect("a signal");
-        service.set("BERTH_FAULT", &format!("{point}=kill"));
-        service.start_and_die();
-        assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
-        service.set("BERTH_FAULT", "");
+        service.start_and_die_at(point);
         service.start();
         let caller = service.admin().await;
         carried(&service, &id);

@@ -56,8 +56,6 @@ impl World {
     /// The service dies at a point that something leads to, and comes back. The point has to have been reached.
     async fn dies_by(&mut self, point: &str, something: impl AsyncFnOnce(&Caller)) {
         self.service.stop();
-        let reached = |service: &Service| service.log().matches(&format!("fault point {point}: kill")).count();
-        let before = reached(&self.service);
         let (faults, settings) = std::mem::take(&mut self.until_then);
         let config = self.service.dir.path().join("berth.toml");
         let usual = std::fs::read(&config).expect("a file");
@@ -65,9 +63,7 @@ impl World {
         self.service.set("BERTH_FAULT", &format!("{faults},{point}=kill"));
         self.service.start();
         something(&self.caller).await;
-        self.service.died();
-        assert_eq!(reached(&self.service), before + 1, "{point} was not reached: {}", self.service.log());
-        self.service.set("BERTH_FAULT", "");
+        self.service.died_at(point);
         std::fs::write(config, usual).expect("a file");
         if point == "sandbox.capture.frozen" {
             // As if it had died a moment later.
@@ -86,7 +82,7 @@ impl World {
         let taken = self.others("/snapshots", "").await.pop().expect("a snapshot");
         let taken = decided(&self.caller, &taken).await;
         assert_eq!(taken["status"], "Ready", "{taken}");
-        assert!(self.service.log().contains("fault point sandbox.capture.declare: fail"));
+        assert_eq!(self.service.reached("sandbox.capture.declare", "fail"), 1);
         self.is_whole(&self.id, true).await;
     }
 
@@ -318,11 +314,8 @@ async fn templates_survive() {
     let mut service = Service::new(BERTH, &[]).with_sandboxes();
     service.configure("[sandbox]\nspares = 0\n");
     for point in points::TEMPLATE {
-        service.set("BERTH_FAULT", &format!("{point}=kill"));
-        service.start_and_die();
-        assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
+        service.start_and_die_at(point);
     }
-    service.set("BERTH_FAULT", "");
     service.start();
     let caller = service.admin().await;
     base_ready(&caller).await;
@@ -343,8 +336,7 @@ async fn templates_survive() {
         service.set("BERTH_FAULT", &format!("{point}=kill"));
         service.start();
         caller.ask(Method::DELETE, &path, Value::Null, 204).await;
-        service.died();
-        service.set("BERTH_FAULT", "");
+        service.died_at(point);
         service.start();
         gone(&caller, &path).await;
         // What was made of it goes on.
@@ -360,10 +352,8 @@ async fn templates_survive() {
         service.start();
         let made = caller.post("/sandbox_templates", json!({"name": "late", "from_snapshot": kept})).await;
         assert_eq!(made.status, 201, "{made:?}");
-        service.died();
-        assert!(service.log().contains(&format!("fault point {point}: kill")), "{point} was not reached");
+        service.died_at(point);
         std::fs::write(&config, &before).expect("a file");
-        service.set("BERTH_FAULT", "");
         service.start();
         let path = format!("/sandbox_templates/{}", made.id());
         let ended = async |caller: Caller| caller.get(&path).await.body["status"] == end;

@@ -57,21 +57,18 @@ impl World {
         self.service.stop();
         let go = self.service.dir.path().join("go");
         let _ = std::fs::remove_file(&go);
-        let said =
-            |world: &Self, what: &str| world.service.log().matches(&format!("fault point {point}: {what}")).count();
-        let before = said(self, "wait");
         self.service.set("BERTH_FAULT", &format!("{point}=wait"));
         self.service.set("BERTH_FAULT_GO", go.to_str().expect("a path"));
         self.service.start();
         let answer = self.caller.post(&format!("/sandboxes/{}/{verb}", self.id), body).await;
-        eventually("the point", 30, || (said(self, "wait") > before).then_some(()));
+        eventually("the point", 30, || (self.service.reached(point, "wait") > 0).then_some(()));
         let machine = self.service.sandbox(&self.id).expect("a machine");
         match death {
             Death::Process => kill_process(machine, Signal::KILL).expect("it runs"),
             Death::Guest => crash.now(&self.caller).await,
         }
         eventually("its end", 20, || (self.service.sandbox(&self.id) != Some(machine)).then_some(()));
-        assert_eq!(said(self, "nobody let it go on"), 0, "it went on before the machine was dead");
+        assert_eq!(self.service.reached(point, "nobody let it go on"), 0, "it went on before the machine was dead");
         std::fs::write(go, "").expect("a file");
         answer
     }

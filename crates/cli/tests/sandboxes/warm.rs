@@ -38,12 +38,11 @@ async fn first(caller: &Caller, body: Value) -> Vec<String> {
     vec![id]
 }
 
-/// The sandbox that a service creates as the last thing it does, once it is back.
-async fn created_by_one_that_dies(service: &mut Service, caller: &Caller, body: Value) -> String {
+/// The sandbox that a service creates as the last thing it does before it dies at a point, once it is back.
+async fn created_by_one_that_dies(service: &mut Service, point: &str, caller: &Caller, body: Value) -> String {
     let name = body["name"].clone();
     caller.ask(Method::POST, "/sandboxes", body, 201).await;
-    service.died();
-    service.set("BERTH_FAULT", "");
+    service.died_at(point);
     service.start();
     let all = caller.get("/sandboxes?limit=100").await.body;
     let named = all["data"].as_array().expect("a list").iter().find(|one| one["name"] == name);
@@ -71,7 +70,7 @@ async fn whoever_gets_one_notices_nothing() {
             service.start();
             sandboxes.extend(first(&caller, json!({})).await);
             warm = warm_beside(&service, &sandboxes);
-            created_by_one_that_dies(&mut service, &caller, body).await
+            created_by_one_that_dies(&mut service, "sandbox.start.intent", &caller, body).await
         } else {
             caller.create_sandbox(body).await
         };
@@ -195,7 +194,7 @@ async fn one_that_was_being_made_when_the_service_died_is_ended() {
         service.stop();
         service.set("BERTH_FAULT", &format!("{point}=kill"));
         service.start();
-        let id = created_by_one_that_dies(&mut service, &caller, json!({"name": "box"})).await;
+        let id = created_by_one_that_dies(&mut service, point, &caller, json!({"name": "box"})).await;
         caller.sandbox_reaches(&id, "Ready").await;
         let own = machine_of(&service, &id);
         eventually("its end", 60, || (service.files("sandbox/machines") == [own.clone()]).then_some(()));

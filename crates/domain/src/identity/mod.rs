@@ -28,3 +28,9 @@ pub use status::{InvitationStatus, KeyStatus, ReferralStatus};
 
 #[cfg(test)]
 mod properties_tests;
+
+/// The fields that a refusal names.
+#[cfg(test)]
+fn mistakes<T>(read: crate::Result<T>) -> Vec<String> {
+    read.err().into_iter().flat_map(|error| error.details).map(|d| d.field).collect()
+}

@@ -57,10 +57,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn mistakes<T>(read: Result<T>) -> Vec<String> {
-        read.err().into_iter().flat_map(|error| error.details).map(|d| d.field).collect()
-    }
+    use crate::identity::mistakes;
 
     #[test]
     fn a_name_is_needed_and_leads_nowhere() {

@@ -135,12 +135,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::identity::mistakes;
 
     const RULES: Rules = Rules { least: 12, most: 128 };
-
-    fn mistakes<T>(read: Result<T>) -> Vec<String> {
-        read.err().into_iter().flat_map(|error| error.details).map(|d| d.field).collect()
-    }
 
     #[test]
     fn rules_on_both_sides() {

@@ -88,12 +88,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::identity::mistakes;
 
     const RULES: Rules = Rules { least: 12, most: 128 };
-
-    fn mistakes<T>(read: Result<T>) -> Vec<String> {
-        read.err().into_iter().flat_map(|error| error.details).map(|d| d.field).collect()
-    }
 
     #[test]
     fn a_sign_up_needs_an_address_and_a_password() {

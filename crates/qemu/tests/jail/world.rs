@@ -3,11 +3,11 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use berth_qemu::confinement;
 use berth_qemu::launch::{self, Part};
 use berth_qemu::machine::{self, Accel, Boot, Drive, Jail};
 use berth_qemu::sandbox::{self, Begin, Layer, create_layer};
 use berth_qemu::seed::Mac;
+use berth_qemu::{confinement, groups};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -157,14 +157,11 @@ impl Drop for World {
             let _ = kill_process(pid, Signal::KILL);
         }
         // Its groups go, too, once nobody is in them; a test that went well has removed them.
-        for tree in ["", "memory", "pids", "cpu", "unified"] {
-            let group = Path::new("/sys/fs/cgroup").join(tree).join("berth").join(self.id.to_string());
-            for _ in 0..100 {
-                if !group.exists() || std::fs::remove_dir(&group).is_ok() {
-                    break;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(10));
+        for _ in 0..100 {
+            if groups::remove_empty(self.id) {
+                break;
             }
+            std::thread::sleep(std::time::Duration::from_millis(10));
         }
     }
 }
