@@ -5,8 +5,9 @@
 //!
 //! A credential is a person's access token or a project's API key. Identity's own operations take persons
 //! only ([`Person`]); a service's operations take keys with its scope ([`Reader`], [`Editor`]); what every
-//! key of a project may read takes an [`Onlooker`].
+//! key of a project may read takes an [`Onlooker`]. Which scope that is, each service says of itself ([`Right`]).
 
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -316,7 +317,7 @@ org_extractors! {
 }
 
 macro_rules! project_extractors {
-    ($($(#[$doc:meta])* $name:ident by $caller:expr, needs $action:ident and $right:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident by $caller:expr, needs $action:ident;)*) => {$(
         $(#[$doc])*
         pub struct $name(pub Scope);
 
@@ -326,7 +327,7 @@ macro_rules! project_extractors {
             async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
                 let caller: Caller = $caller(parts).await?;
                 let mut scope = scope_of(parts, caller).await?;
-                scope.let_in(parts, Action::$action, $right)?;
+                scope.let_in(parts, Action::$action, None)?;
                 query::refuse(parts)?;
                 Ok(Self(scope))
             }
@@ -338,20 +339,61 @@ async fn person_caller(parts: &Parts) -> Result<Caller> {
     person_of(parts).await.map(|person| person.caller)
 }
 
-async fn vm_caller(parts: &Parts) -> Result<Caller> {
-    let caller = caller_of(parts).await?;
-    caller.require_right(Some(KeyScope::Vm))?;
-    Ok(caller)
+/// What a credential has to be good for, so that it may do something with what a service holds.
+pub trait Right: Send + Sync + 'static {
+    /// The scope that an API key needs.
+    const SCOPE: KeyScope;
 }
 
-/// The caller's view of the project that a sandbox belongs to, for routes that name the sandbox alone; `None`
-/// where there is no such sandbox, or the caller cannot see it.
-pub async fn sandbox_scope(
+/// The caller, unless it is a key without a right whose refusal is a 401: that comes before what the path names. A 403
+/// comes after.
+async fn caller_with<R: Right>(parts: &Parts) -> Result<Caller> {
+    let caller = caller_of(parts).await?;
+    match caller.require_right(Some(R::SCOPE)) {
+        Err(refusal) if refusal.code == Code::Unauthorized => Err(refusal),
+        _ => Ok(caller),
+    }
+}
+
+/// A caller who may do something in the project of the path with what a service holds there.
+async fn scope_with<R: Right>(parts: &mut Parts, action: Action) -> Result<Scope> {
+    let caller = caller_with::<R>(parts).await?;
+    let mut scope = scope_of(parts, caller).await?;
+    scope.let_in(parts, action, Some(R::SCOPE))?;
+    query::refuse(parts)?;
+    Ok(scope)
+}
+
+macro_rules! service_extractors {
+    ($($(#[$doc:meta])* $name:ident needs $action:ident;)*) => {$(
+        $(#[$doc])*
+        pub struct $name<R>(pub Scope, pub PhantomData<R>);
+
+        impl<S: Send + Sync, R: Right> FromRequestParts<S> for $name<R> {
+            type Rejection = ApiError;
+
+            async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+                Ok(Self(scope_with::<R>(parts, Action::$action).await?, PhantomData))
+            }
+        }
+    )*};
+}
+
+service_extractors! {
+    /// A caller who may read what a service holds of the project: a person, or a key with the right.
+    Reader needs ReadProject;
+    /// A caller who may change what a service holds of the project: a person, or a key with the right.
+    Editor needs ChangeResources;
+}
+
+/// The caller's view of the project that a thing belongs to, for routes that name the thing alone; `None` where there is
+/// no such thing, or the caller cannot see it.
+pub async fn scope_at<R: Right>(
     parts: &mut Parts,
     place: Option<(OrgId, ProjectId)>,
     action: Action,
 ) -> Result<Option<Scope>> {
-    let caller = caller_of(parts).await?;
+    let caller = caller_with::<R>(parts).await?;
     let Some((org, project)) = place else {
         admit(parts, &caller.who, None)?;
         return Ok(None);
@@ -365,29 +407,21 @@ pub async fn sandbox_scope(
         Err(error) => return Err(error),
     };
     admit(parts, &scope.caller.who, Some(&scope))?;
-    scope.let_in(parts, action, Some(KeyScope::Sandbox))?;
+    scope.let_in(parts, action, Some(R::SCOPE))?;
     Ok(Some(scope))
 }
 
-/// The header in which a person names the project of a call to a model.
+/// The header in which a person names the project of a call whose path names none.
 pub const PROJECT_ID: &str = "x-project-id";
 
-/// A caller who may use models: a person with a role that changes things, or a key of scope `inference`. Listing models
-/// needs only a role that reads.
-pub struct Inference<const CHANGES: bool>(pub Scope);
-
-impl<S: Send + Sync, const CHANGES: bool> FromRequestParts<S> for Inference<CHANGES> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let caller = caller_of(parts).await?;
-        let named = parts.headers.get(PROJECT_ID).map(|value| value.to_str().unwrap_or("?"));
-        let mut scope = gate(parts)?.home(caller, named).await?;
-        admit(parts, &scope.caller.who, Some(&scope))?;
-        let action = if CHANGES { Action::ChangeResources } else { Action::ReadProject };
-        scope.let_in(parts, action, Some(KeyScope::Inference))?;
-        Ok(Self(scope))
-    }
+/// The caller's view of the project that a call goes to whose path names none: a key's own, else the header's.
+pub async fn scope_at_home<R: Right>(parts: &mut Parts, action: Action) -> Result<Scope> {
+    let caller = caller_with::<R>(parts).await?;
+    let named = parts.headers.get(PROJECT_ID).map(|value| value.to_str().unwrap_or("?"));
+    let mut scope = gate(parts)?.home(caller, named).await?;
+    admit(parts, &scope.caller.who, Some(&scope))?;
+    scope.let_in(parts, action, Some(R::SCOPE))?;
+    Ok(scope)
 }
 
 /// An API key that asks about itself.
@@ -417,22 +451,14 @@ impl<S: Send + Sync> FromRequestParts<S> for KeyItself {
 }
 
 project_extractors! {
-    /// A caller who may read the project's machines: a person, or a key of scope `vm`.
-    Reader by vm_caller, needs ReadProject and Some(KeyScope::Vm);
-    /// A caller who may change the project's machines: a person, or a key of scope `vm`.
-    Editor by vm_caller, needs ChangeResources and Some(KeyScope::Vm);
-    /// A caller who may read the project's sandboxes: a person, or a key of scope `sandbox`.
-    SandboxReader by caller_of, needs ReadProject and Some(KeyScope::Sandbox);
-    /// A caller who may change the project's sandboxes: a person, or a key of scope `sandbox`.
-    SandboxEditor by caller_of, needs ChangeResources and Some(KeyScope::Sandbox);
     /// A caller who may read usage, quota and events: a person, or any key of the project.
-    Onlooker by caller_of, needs ReadProject and None;
+    Onlooker by caller_of, needs ReadProject;
     /// A person who sees the project.
-    ProjectReader by person_caller, needs ReadProject and None;
+    ProjectReader by person_caller, needs ReadProject;
     /// A person who administers the project.
-    ProjectManager by person_caller, needs ManageProject and None;
+    ProjectManager by person_caller, needs ManageProject;
     /// A person who may delete projects of the organization.
-    ProjectOwner by person_caller, needs ManageOrganization and None;
+    ProjectOwner by person_caller, needs ManageOrganization;
 }
 
 /// An administrator of the platform.

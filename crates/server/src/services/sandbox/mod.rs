@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_domain::identity::KeyScope;
 use berth_domain::ids::{HostId, OrgId, ProjectId};
 use berth_domain::resource_usage::Kind;
 use berth_domain::sandbox::Phase;
@@ -43,6 +44,7 @@ use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::tenant::Whose;
 use crate::db::{Db, DbError, Tx, usage};
+use crate::http::auth::Right;
 use crate::work::lifecycle::{Life, Lifecycle};
 use crate::work::{self, Poker};
 use service::Inner;
@@ -131,6 +133,11 @@ impl Sandboxes {
         ));
         Ok(text)
     }
+}
+
+/// A key of scope `sandbox` is for sandboxes, their templates and snapshots, and for what runs inside.
+impl Right for Sandboxes {
+    const SCOPE: KeyScope = KeyScope::Sandbox;
 }
 
 #[async_trait]

@@ -24,6 +24,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_domain::identity::KeyScope;
 use berth_domain::ids::{HostId, OrgId, ProjectId};
 use berth_domain::resource_usage::Kind;
 use berth_domain::vm::Status;
@@ -40,9 +41,9 @@ use super::{Holder, Stops, Takes};
 use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::{Db, DbError, Tx};
+use crate::http::auth::Right;
 use crate::work::lifecycle::{Life, Lifecycle};
 use crate::work::{self, Poker};
-use engine::Engine;
 use service::Inner;
 
 pub use service::Vms;
@@ -116,6 +117,11 @@ impl Vms {
         }
         Ok(text)
     }
+}
+
+/// A key of scope `vm` is for machines, disks and their consoles.
+impl Right for Vms {
+    const SCOPE: KeyScope = KeyScope::Vm;
 }
 
 #[async_trait]

@@ -17,7 +17,8 @@ use futures::StreamExt;
 use tokio::time::Instant;
 
 use super::Refused;
-use crate::http::auth::{Inference, Limits, Scope, Who};
+use super::inference::Inference;
+use crate::http::auth::{Limits, Scope, Who};
 use crate::http::body::require_json;
 use crate::http::envelope::keep_shape;
 use crate::http::event_loop::compute;

@@ -1,6 +1,7 @@
 //! The routes: parse, authorize, call, view. A file holds the handlers of one noun.
 
 mod completion;
+mod inference;
 mod model;
 mod model_admin;
 mod speech;

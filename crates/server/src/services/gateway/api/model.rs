@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Refused;
-use crate::http::auth::Inference;
+use super::inference::Inference;
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::gateway::{Gateway, LOCAL_SPEECH};

@@ -18,7 +18,8 @@ use tokio::time::Instant;
 
 use super::Refused;
 use super::completion::{Aside, found, open, refusal_of, refused, scoped, shares, takes_fields, told};
-use crate::http::auth::{Inference, Scope};
+use super::inference::Inference;
+use crate::http::auth::Scope;
 use crate::http::body::require_json;
 use crate::http::event_loop::compute;
 use crate::http::reply::Reply;

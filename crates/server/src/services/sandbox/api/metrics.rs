@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use berth_domain::series::Steps;
 
-use crate::http::auth::SandboxReader;
+use crate::http::auth::Reader;
 use crate::http::envelope::ErrorBody;
 use crate::http::list::Params;
 use crate::http::path::PathText;
@@ -22,7 +22,7 @@ use crate::services::sandbox::{Sandboxes, metrics, ops};
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn get_sandbox_metrics(
     State(sandboxes): State<Sandboxes>,
-    SandboxReader(scope): SandboxReader,
+    Reader(scope, ..): Reader<Sandboxes>,
     path: PathText,
     Params(params): Params,
 ) -> Reply<Json<MetricsView>> {

@@ -10,7 +10,7 @@ use berth_domain::ids::SandboxId;
 use berth_domain::sandbox::Phase;
 use berth_domain::sandbox::request::{self, CreateSandbox, Fork, UpdateSandbox};
 
-use crate::http::auth::{SandboxEditor, SandboxReader, Watch};
+use crate::http::auth::{Editor, Reader, Watch};
 use crate::http::base::Base;
 use crate::http::body::{self, OptionalJson};
 use crate::http::envelope::ErrorBody;
@@ -40,7 +40,7 @@ const MOST_PAIRS: usize = 16;
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn list_sandboxes(
     State(sandboxes): State<Sandboxes>,
-    SandboxReader(scope): SandboxReader,
+    Reader(scope, ..): Reader<Sandboxes>,
     Base(base): Base,
     mut params: Params,
 ) -> Reply<Json<List<SandboxView>>> {
@@ -64,7 +64,7 @@ pub(super) async fn list_sandboxes(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn create_sandbox(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     Base(base): Base,
     key: IdempotencyKey,
     body::Json(body): body::Json,
@@ -81,7 +81,7 @@ pub(super) async fn create_sandbox(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn get_sandbox(
     State(sandboxes): State<Sandboxes>,
-    SandboxReader(scope): SandboxReader,
+    Reader(scope, ..): Reader<Sandboxes>,
     Base(base): Base,
     path: PathText,
 ) -> Reply<Json<SandboxView>> {
@@ -101,7 +101,7 @@ fn view(sandboxes: &Sandboxes, row: &SandboxRow, base: &str) -> SandboxView {
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn update_sandbox(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     Base(base): Base,
     path: PathText,
     body::Json(body): body::Json,
@@ -118,7 +118,7 @@ pub(super) async fn update_sandbox(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn delete_sandbox(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     path: PathText,
 ) -> Reply<StatusCode> {
     ops::sandbox::delete(&sandboxes, &scope, path.id("sandbox_id")?).await?;
@@ -133,7 +133,7 @@ pub(super) async fn delete_sandbox(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn pause_sandbox(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     Base(base): Base,
     path: PathText,
     body: OptionalJson,
@@ -150,7 +150,7 @@ pub(super) async fn pause_sandbox(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn resume_sandbox(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     Base(base): Base,
     path: PathText,
 ) -> Reply<Accepted<SandboxView>> {
@@ -167,7 +167,7 @@ pub(super) async fn resume_sandbox(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn fork_sandbox(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     Base(base): Base,
     path: PathText,
     key: IdempotencyKey,
@@ -187,7 +187,7 @@ pub(super) async fn fork_sandbox(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn restore_sandbox(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     Base(base): Base,
     path: PathText,
     body::Json(body): body::Json,
@@ -206,7 +206,7 @@ pub(super) async fn restore_sandbox(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn wait_sandbox(
     State(sandboxes): State<Sandboxes>,
-    SandboxReader(scope): SandboxReader,
+    Reader(scope, ..): Reader<Sandboxes>,
     watch: Watch,
     Base(base): Base,
     path: PathText,

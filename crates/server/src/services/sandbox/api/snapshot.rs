@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use berth_domain::ids::SandboxId;
 use berth_domain::sandbox::request::NewSnapshot;
 
-use crate::http::auth::{SandboxEditor, SandboxReader};
+use crate::http::auth::{Editor, Reader};
 use crate::http::body::OptionalJson;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
@@ -25,7 +25,7 @@ use crate::services::sandbox::{Sandboxes, ops, store};
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn list_snapshots(
     State(sandboxes): State<Sandboxes>,
-    SandboxReader(scope): SandboxReader,
+    Reader(scope, ..): Reader<Sandboxes>,
     mut params: Params,
 ) -> Reply<Json<List<SnapshotView>>> {
     let listing = params.listing(&store::snapshot::LISTED);
@@ -42,7 +42,7 @@ pub(super) async fn list_snapshots(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn list_sandbox_snapshots(
     State(sandboxes): State<Sandboxes>,
-    SandboxReader(scope): SandboxReader,
+    Reader(scope, ..): Reader<Sandboxes>,
     path: PathText,
     mut params: Params,
 ) -> Reply<Json<List<SnapshotView>>> {
@@ -63,7 +63,7 @@ pub(super) async fn list_sandbox_snapshots(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn create_snapshot(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     path: PathText,
     key: IdempotencyKey,
     body: OptionalJson,
@@ -81,7 +81,7 @@ pub(super) async fn create_snapshot(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn get_snapshot(
     State(sandboxes): State<Sandboxes>,
-    SandboxReader(scope): SandboxReader,
+    Reader(scope, ..): Reader<Sandboxes>,
     path: PathText,
 ) -> Reply<Json<SnapshotView>> {
     let row = store::snapshot::find(sandboxes.db(), (&scope).into(), path.id("snapshot_id")?).await?;
@@ -95,7 +95,7 @@ pub(super) async fn get_snapshot(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn delete_snapshot(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     path: PathText,
 ) -> Reply<StatusCode> {
     ops::snapshot::delete(&sandboxes, &scope, path.id("snapshot_id")?).await?;

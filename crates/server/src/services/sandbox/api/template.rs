@@ -9,7 +9,7 @@ use berth_domain::identity::Action;
 use berth_domain::sandbox::request::CreateTemplate;
 use berth_domain::sse;
 
-use crate::http::auth::{SandboxEditor, SandboxReader, Watch};
+use crate::http::auth::{Editor, Reader, Watch};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
@@ -29,7 +29,7 @@ use crate::services::sandbox::{Sandboxes, ops, store};
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn list_templates(
     State(sandboxes): State<Sandboxes>,
-    SandboxReader(scope): SandboxReader,
+    Reader(scope, ..): Reader<Sandboxes>,
     mut params: Params,
 ) -> Reply<Json<List<TemplateView>>> {
     let listing = params.listing(&store::template::LISTED);
@@ -46,7 +46,7 @@ pub(super) async fn list_templates(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn create_template(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     key: IdempotencyKey,
     body::Json(body): body::Json,
 ) -> Reply<Outcome<TemplateView>> {
@@ -62,7 +62,7 @@ pub(super) async fn create_template(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn get_template(
     State(sandboxes): State<Sandboxes>,
-    SandboxReader(scope): SandboxReader,
+    Reader(scope, ..): Reader<Sandboxes>,
     path: PathText,
 ) -> Reply<Json<TemplateView>> {
     let name = path.text("template_id");
@@ -77,7 +77,7 @@ pub(super) async fn get_template(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn delete_template(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     path: PathText,
 ) -> Reply<StatusCode> {
     ops::template::delete(&sandboxes, &scope, path.text("template_id")).await?;
@@ -94,7 +94,7 @@ pub(super) async fn delete_template(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn get_template_logs(
     State(sandboxes): State<Sandboxes>,
-    SandboxReader(scope): SandboxReader,
+    Reader(scope, ..): Reader<Sandboxes>,
     watch: Watch,
     mut params: Params,
     path: PathText,

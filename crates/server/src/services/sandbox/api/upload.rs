@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 
-use crate::http::auth::{SandboxEditor, SandboxReader};
+use crate::http::auth::{Editor, Reader};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
@@ -21,7 +21,7 @@ use crate::services::sandbox::{Sandboxes, ops, store};
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn list_uploads(
     State(sandboxes): State<Sandboxes>,
-    SandboxReader(scope): SandboxReader,
+    Reader(scope, ..): Reader<Sandboxes>,
     mut params: Params,
 ) -> Reply<Json<List<UploadView>>> {
     let listing = params.listing(&store::upload::LISTED);
@@ -39,7 +39,7 @@ pub(super) async fn list_uploads(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn create_upload(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     key: IdempotencyKey,
     request: Request,
 ) -> Reply<Outcome<UploadView>> {
@@ -54,7 +54,7 @@ pub(super) async fn create_upload(
     security(("bearer" = []), ("api_key" = [])))]
 pub(super) async fn delete_upload(
     State(sandboxes): State<Sandboxes>,
-    SandboxEditor(scope): SandboxEditor,
+    Editor(scope, ..): Editor<Sandboxes>,
     path: PathText,
 ) -> Reply<StatusCode> {
     ops::upload::delete(&sandboxes, &scope, path.id("upload_id")?).await?;

@@ -28,9 +28,10 @@ use tokio::time::{Instant, timeout_at};
 use super::flag::asks;
 use super::state::Runtime;
 use crate::db::Signal;
-use crate::http::auth::{Scope, Watch, sandbox_scope};
+use crate::http::auth::{Scope, Watch, scope_at};
 use crate::http::envelope::ApiError;
 use crate::http::query;
+use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
 
 /// How long a sandbox that comes up is waited for (contract, section 3).
@@ -96,7 +97,7 @@ impl Inside {
             Some(id) => store::sandbox::place(&runtime.db, id).await?,
             None => None,
         };
-        let scope = sandbox_scope(parts, project, action).await?.ok_or_else(not_found)?;
+        let scope = scope_at::<Sandboxes>(parts, project, action).await?.ok_or_else(not_found)?;
         // The agent reads what there is, and an old one passes over the rest.
         query::refuse_unknown(parts)?;
         let id = id.ok_or_else(not_found)?;

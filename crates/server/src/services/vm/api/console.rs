@@ -37,7 +37,7 @@ const USUAL: i64 = 64 << 10;
     security(("bearer" = [])))]
 pub(super) async fn get_vm_console(
     State(vms): State<Vms>,
-    Reader(scope): Reader,
+    Reader(scope, ..): Reader<Vms>,
     path: PathText,
     mut params: Params,
 ) -> Reply<Response> {
@@ -62,7 +62,7 @@ pub(super) async fn get_vm_console(
     security(("bearer" = [])))]
 pub(super) async fn connect_vm_console(
     State(vms): State<Vms>,
-    Editor(scope): Editor,
+    Editor(scope, ..): Editor<Vms>,
     path: PathText,
     watch: Watch,
     upgrade: MaybeUpgrade,

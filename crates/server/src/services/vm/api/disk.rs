@@ -30,7 +30,7 @@ use crate::services::vm::{Vms, store};
     security(("bearer" = [])))]
 pub(super) async fn list_root_disk_volumes(
     State(vms): State<Vms>,
-    Reader(scope): Reader,
+    Reader(scope, ..): Reader<Vms>,
     mut params: Params,
 ) -> Reply<Json<List<RootDiskView>>> {
     let listing = params.listing(&store::disk::LISTED);
@@ -48,7 +48,7 @@ pub(super) async fn list_root_disk_volumes(
     security(("bearer" = [])))]
 pub(super) async fn get_root_disk_volume(
     State(vms): State<Vms>,
-    Reader(scope): Reader,
+    Reader(scope, ..): Reader<Vms>,
     path: PathText,
 ) -> Reply<Json<RootDiskView>> {
     let id: DiskId = path.id("root_disk_id").map_err(|_| ops::volume_not_found())?;
@@ -66,7 +66,7 @@ pub(super) async fn get_root_disk_volume(
     security(("bearer" = [])))]
 pub(super) async fn delete_root_disk_volume(
     State(vms): State<Vms>,
-    Editor(scope): Editor,
+    Editor(scope, ..): Editor<Vms>,
     path: PathText,
 ) -> Reply<StatusCode> {
     ops::disk::delete(&vms, &scope, DiskKind::Root, path.id("root_disk_id")?).await?;
@@ -84,7 +84,7 @@ pub(super) async fn delete_root_disk_volume(
     security(("bearer" = [])))]
 pub(super) async fn list_disks(
     State(vms): State<Vms>,
-    Reader(scope): Reader,
+    Reader(scope, ..): Reader<Vms>,
     mut params: Params,
 ) -> Reply<Json<List<DiskView>>> {
     let listing = params.listing(&store::disk::LISTED);
@@ -106,7 +106,7 @@ pub(super) async fn list_disks(
     security(("bearer" = [])))]
 pub(super) async fn create_disk(
     State(vms): State<Vms>,
-    Editor(scope): Editor,
+    Editor(scope, ..): Editor<Vms>,
     key: IdempotencyKey,
     body::Json(body): body::Json,
 ) -> Reply<Outcome<DiskView>> {
@@ -122,7 +122,11 @@ pub(super) async fn create_disk(
     responses((status = 200, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
-pub(super) async fn get_disk(State(vms): State<Vms>, Reader(scope): Reader, path: PathText) -> Reply<Json<DiskView>> {
+pub(super) async fn get_disk(
+    State(vms): State<Vms>,
+    Reader(scope, ..): Reader<Vms>,
+    path: PathText,
+) -> Reply<Json<DiskView>> {
     let row = store::disk::find(vms.db(), (&scope).into(), DiskKind::Data, path.id("disk_id")?).await?;
     Ok(Json(DiskView::from(&row.ok_or_else(ops::volume_not_found)?)))
 }
@@ -135,7 +139,11 @@ pub(super) async fn get_disk(State(vms): State<Vms>, Reader(scope): Reader, path
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
-pub(super) async fn delete_disk(State(vms): State<Vms>, Editor(scope): Editor, path: PathText) -> Reply<StatusCode> {
+pub(super) async fn delete_disk(
+    State(vms): State<Vms>,
+    Editor(scope, ..): Editor<Vms>,
+    path: PathText,
+) -> Reply<StatusCode> {
     ops::disk::delete(&vms, &scope, DiskKind::Data, path.id("disk_id")?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -151,7 +159,7 @@ pub(super) async fn delete_disk(State(vms): State<Vms>, Editor(scope): Editor, p
     security(("bearer" = [])))]
 pub(super) async fn attach_disk(
     State(vms): State<Vms>,
-    Editor(scope): Editor,
+    Editor(scope, ..): Editor<Vms>,
     path: PathText,
     body::Json(body): body::Json,
 ) -> Reply<Json<DiskView>> {
@@ -169,7 +177,7 @@ pub(super) async fn attach_disk(
     security(("bearer" = [])))]
 pub(super) async fn detach_disk(
     State(vms): State<Vms>,
-    Editor(scope): Editor,
+    Editor(scope, ..): Editor<Vms>,
     path: PathText,
 ) -> Reply<Json<DiskView>> {
     Ok(Json(DiskView::from(&ops::disk::detach(&vms, &scope, path.id("disk_id")?).await?)))

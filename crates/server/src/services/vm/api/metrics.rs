@@ -53,7 +53,7 @@ pub(super) struct Series {
     security(("bearer" = [])))]
 pub(super) async fn get_vm_metrics(
     State(vms): State<Vms>,
-    Reader(scope): Reader,
+    Reader(scope, ..): Reader<Vms>,
     path: PathText,
     Params(params): Params,
 ) -> Reply<Json<MetricsView>> {

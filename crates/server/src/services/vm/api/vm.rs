@@ -38,7 +38,7 @@ use crate::services::vm::{Vms, store};
     security(("bearer" = [])))]
 pub(super) async fn list_vms(
     State(vms): State<Vms>,
-    Reader(scope): Reader,
+    Reader(scope, ..): Reader<Vms>,
     mut params: Params,
 ) -> Reply<Json<List<VmView>>> {
     let listing = params.listing(&store::vm::LISTED);
@@ -72,7 +72,7 @@ fn truth(text: &str) -> Result<bool, String> {
     security(("bearer" = [])))]
 pub(super) async fn create_vm(
     State(vms): State<Vms>,
-    Editor(scope): Editor,
+    Editor(scope, ..): Editor<Vms>,
     key: IdempotencyKey,
     body::Json(body): body::Json,
 ) -> Reply<Outcome<VmView>> {
@@ -91,7 +91,7 @@ pub(super) async fn create_vm(
     security(("bearer" = [])))]
 pub(super) async fn get_vm(
     State(vms): State<Vms>,
-    Reader(scope): Reader,
+    Reader(scope, ..): Reader<Vms>,
     path: PathText,
     mut params: Params,
 ) -> Reply<Response> {
@@ -125,7 +125,7 @@ fn json(body: Bytes) -> Response {
     security(("bearer" = [])))]
 pub(super) async fn update_vm(
     State(vms): State<Vms>,
-    Editor(scope): Editor,
+    Editor(scope, ..): Editor<Vms>,
     path: PathText,
     body::Json(body): body::Json,
 ) -> Reply<Json<VmView>> {
@@ -142,7 +142,11 @@ pub(super) async fn update_vm(
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
-pub(super) async fn delete_vm(State(vms): State<Vms>, Editor(scope): Editor, path: PathText) -> Reply<StatusCode> {
+pub(super) async fn delete_vm(
+    State(vms): State<Vms>,
+    Editor(scope, ..): Editor<Vms>,
+    path: PathText,
+) -> Reply<StatusCode> {
     ops::vm::delete(&vms, &scope, path.id("vm_id")?).await?;
     Ok(StatusCode::ACCEPTED)
 }
@@ -158,7 +162,7 @@ macro_rules! verb_route {
             security(("bearer" = [])))]
         pub(super) async fn $handler(
             State(vms): State<Vms>,
-            Editor(scope): Editor,
+            Editor(scope, ..): Editor<Vms>,
             path: PathText,
         ) -> Reply<Accepted<VmView>> {
             let found = ops::vm::verb(&vms, &scope, path.id("vm_id")?, $verb).await?;
@@ -191,7 +195,7 @@ verb_route!(
     security(("bearer" = [])))]
 pub(super) async fn wait_vm(
     State(vms): State<Vms>,
-    Reader(scope): Reader,
+    Reader(scope, ..): Reader<Vms>,
     watch: Watch,
     path: PathText,
     mut params: Params,
@@ -222,7 +226,7 @@ pub(super) async fn wait_vm(
     security(("bearer" = [])))]
 pub(super) async fn list_vm_operations(
     State(vms): State<Vms>,
-    Reader(scope): Reader,
+    Reader(scope, ..): Reader<Vms>,
     path: PathText,
     mut params: Params,
 ) -> Reply<Json<List<OperationView>>> {
