@@ -139,7 +139,7 @@ impl App {
         let health = folder::Health::default();
         let probes = probes(&db, &health, engines, metrics);
         let managed = identity.routes().merge(vms.routes()).merge(sandboxes.routes()).merge(gateway.routes());
-        let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(inside);
+        let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(hosts.routes()).merge(inside);
         let base = Configured(config.public_url().map(Arc::from));
         let gate: Arc<dyn Gate> = Arc::new(identity.clone());
         let router = crate::http::router(services, gate.clone(), db.clone(), base, probes, Turns::new(sealer.clone()));

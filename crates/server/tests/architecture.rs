@@ -204,7 +204,7 @@ fn requests_are_parsed_by_the_domain_and_only_described_by_wire() {
     refuse("server/src", &["domain::fields", "Fields::of", "Fields<'", "TryFrom<&Value>"], |_| false);
     // Whatever can refuse, judges; what describes and shows cannot.
     let judges = ["FieldError", "Parsed", "Error::", "Err(", "Result<", ".fail(", "query::", "list::Params"];
-    for service in ["identity", "project", "vm", "sandbox", "gateway"] {
+    for service in ["host", "identity", "project", "vm", "sandbox", "gateway"] {
         refuse(&format!("server/src/services/{service}/wire"), &judges, |_| false);
     }
 }

@@ -22,22 +22,3 @@ pub struct Capacity {
     /// Memory, in MiB, but for what the host keeps for itself.
     pub memory_mb: i64,
 }
-
-impl State {
-    /// Whether a new machine may be put there.
-    pub const fn takes_machines(self) -> bool {
-        matches!(self, Self::Ready)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_host_that_is_ready_takes_machines() {
-        let taking: Vec<_> = State::ALL.iter().filter(|state| state.takes_machines()).collect();
-        assert_eq!(taking, [&State::Ready]);
-        assert_eq!(State::WORDS, ["ready", "draining", "lost"]);
-    }
-}

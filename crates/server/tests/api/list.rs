@@ -122,7 +122,8 @@ async fn filters_and_order() {
 
 /// Of every list that can be narrowed or ordered: its path in the document, the parameter that tells where rows stand, and
 /// whether rows have a name. What is not here takes a page and, at most, filters of its own.
-const NARROWED: [(&str, Option<&str>, bool); 22] = [
+const NARROWED: [(&str, Option<&str>, bool); 23] = [
+    ("/api/v1/admin/hosts", Some("state"), true),
     ("/api/v1/admin/orgs", None, true),
     ("/api/v1/admin/projects", None, true),
     ("/api/v1/admin/referrals", Some("status"), false),

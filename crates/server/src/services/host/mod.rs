@@ -3,14 +3,17 @@
 //! A host is a row. The service writes the row of its own host before anything else looks at machines, and keeps it fresh:
 //! which boot it is in, what it has to give, when it was last seen. The row's id is the data folder's, so that it stays the
 //! same whatever the host is called and wherever the folder lies. What an administrator says of a host, its labels and
-//! whether it takes machines, stays as it is.
+//! whether it takes machines, stays as it is; no route changes that. Administrators read the rows
+//! (`GET /api/v1/admin/hosts`).
 //!
 //! A database has one data folder ([`crate::db::keeper`]), and so one host that can answer: whichever host it was on
 //! before is lost, and its machines are this one's.
 
+mod api;
 mod reconcile;
 mod service;
 mod store;
+mod wire;
 
 use std::collections::BTreeMap;
 
@@ -20,6 +23,7 @@ use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use utoipa_axum::router::OpenApiRouter;
 
 use crate::db::{Db, machine};
 
@@ -67,6 +71,11 @@ impl Hosts {
             last_seen: now,
             created_at: known.map_or(now, |known| known.created_at),
         }
+    }
+
+    /// Its routes.
+    pub fn routes(&self) -> OpenApiRouter {
+        api::routes().with_state(self.clone())
     }
 
     /// Its workers, until told to stop.

@@ -7,8 +7,9 @@ use berth_domain::host::{Capacity, State};
 use berth_domain::ids::HostId;
 
 use crate::columns;
+use crate::db::listing::{Listed, Listing, Words};
 use crate::db::record::{self, Columns};
-use crate::db::{DbError, FromRow, On, Row, Tx, json, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, json, page_of, sql};
 
 /// The table.
 const TABLE: &str = "hosts";
@@ -67,6 +68,20 @@ fn columns(host: &HostRow) -> Columns {
     }
 }
 
+/// How lists of hosts are narrowed and ordered.
+pub const LISTED: Listed = Listed {
+    id: "hosts.id",
+    created: "hosts.created_at",
+    name: Some("hosts.name"),
+    status: Some(Words { param: "state", column: "hosts.state", words: State::WORDS }),
+    labels: Some("hosts.labels"),
+};
+
+/// A page of all hosts, and how many there are.
+pub async fn list(db: &Db, listing: &Listing) -> Result<(Vec<HostRow>, i64), DbError> {
+    page_of("*", "hosts WHERE 1 = 1").list(db, &LISTED, listing).await
+}
+
 /// A host.
 pub async fn find(on: impl On, id: HostId) -> Result<Option<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE id = $1").bind(id).fetch_optional(on).await
@@ -91,7 +106,6 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::db::Db;
 
     fn host(name: &str, state: State) -> HostRow {
         HostRow {

@@ -1,0 +1,13 @@
+//! The routes: parse, authorize, read, view. A file holds the handlers of one noun.
+
+mod host;
+
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Hosts;
+
+/// Every route of the service.
+pub(super) fn routes() -> OpenApiRouter<Hosts> {
+    OpenApiRouter::new().routes(routes!(host::list_hosts)).routes(routes!(host::get_host))
+}

@@ -1,0 +1,3 @@
+//! What the host service shows, as the OpenAPI document describes it.
+
+pub mod host;
