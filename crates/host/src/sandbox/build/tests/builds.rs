@@ -258,9 +258,12 @@ async fn time_is_bounded_and_a_build_can_be_called_off() {
     yard.cancel = CancellationToken::new();
     yard.limits.step = Duration::from_millis(1);
     assert!(yard.failure("FROM base\nRUN hang").await.0.contains("line 2: it took longer"));
+    yard.told();
     yard.limits = Limits { step: Duration::from_mins(1), whole: Duration::from_millis(1), ..yard.limits };
     assert!(yard.failure("FROM base\nRUN hang").await.0.contains("the build took longer"));
-    assert!(yard.told().last().is_some_and(|told| told.ends_with("gone")));
+    // Its time may be over before it has a machine.
+    let told = yard.told();
+    assert!(!told.iter().any(|told| told.contains(": ")) || told.last().is_some_and(|told| told.ends_with("gone")));
 }
 
 /// A runtime whose only thread for what blocks is taken, until the other end is dropped.
