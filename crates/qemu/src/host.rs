@@ -2,8 +2,10 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use tokio::process::Command;
+use tokio::sync::Mutex;
 
 use crate::error::at;
 use crate::{Error, Result};
@@ -68,8 +70,27 @@ pub async fn qemu_version(qemu: &Path) -> Result<String> {
     text.lines().next().map(str::to_owned).ok_or_else(|| Error::Qemu("it did not tell its version".into()))
 }
 
+/// A release of QEMU: its first two numbers.
+pub type Release = (u32, u32);
+
+/// The release of a QEMU, asked once for each file.
+pub(crate) async fn release_of(qemu: &Path) -> Result<Release> {
+    static KNOWN: Mutex<Option<(PathBuf, SystemTime, Release)>> = Mutex::const_new(None);
+    let changed = std::fs::metadata(qemu).and_then(|file| file.modified()).map_err(at("cannot start", qemu))?;
+    let mut known = KNOWN.lock().await;
+    if let Some((path, at, release)) = known.as_ref()
+        && path == qemu
+        && *at == changed
+    {
+        return Ok(*release);
+    }
+    let release = release(&qemu_version(qemu).await?);
+    *known = Some((qemu.to_path_buf(), changed, release));
+    Ok(release)
+}
+
 /// The release that a version tells, as `QEMU emulator version 7.2.22 (Debian …)` tells 7 and 2; 0 and 0 where it tells none.
-pub fn release(version: &str) -> (u32, u32) {
+pub fn release(version: &str) -> Release {
     let number = version.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
     let mut parts = number.unwrap_or_default().split('.').map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))

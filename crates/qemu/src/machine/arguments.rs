@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, NETWORK, READY_LOG};
 use super::spec::{Accel, Boot, Drive, Spec};
+use crate::host::Release;
 
 /// Where distributions keep the UEFI firmware.
 const UEFI: [&str; 3] = ["/usr/share/ovmf/OVMF.fd", "/usr/share/OVMF/OVMF.fd", "/usr/share/qemu/OVMF.fd"];
@@ -21,7 +22,7 @@ const TRANSLATED: &str = "tcg,tb-size=256";
 const BASE: &str = "base";
 
 /// The arguments of a machine. Files of its folder are named relative to it.
-pub fn arguments(spec: &Spec) -> Vec<OsString> {
+pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     let (accel, cpu) = match spec.accel {
         Accel::Kvm => ("kvm", "host"),
         Accel::Tcg => (TRANSLATED, EMULATED),
@@ -56,18 +57,30 @@ pub fn arguments(spec: &Spec) -> Vec<OsString> {
     let card = format!("virtio-net-pci,netdev=n0,mac={},host_mtu={},romfile=", spec.mac, spec.mtu);
     args.pair("-device", card);
     args.flags("-device virtio-rng-pci");
-    jail(&mut args, spec.jail.user);
+    jail(&mut args, spec.jail.user, release);
     args.0
 }
 
+/// The first release that is told its root folder by `-run-with`; 9.0 knows it by no other name (QEMU,
+/// docs/about/removed-features.rst).
+const RUNS_WITH_ROOT: Release = (8, 1);
+/// The first release that is told its user so; 10.0 knows it by no other name.
+const RUNS_WITH_USER: Release = (9, 1);
+
 /// QEMU opens what it needs, then gives up its user and its root folder. It has to be let do so by its filter;
 /// once it is nobody, the kernel refuses what the filter would.
-pub(crate) fn jail(args: &mut Args, user: Option<u32>) {
+pub(crate) fn jail(args: &mut Args, user: Option<u32>, release: Release) {
     let privileges = if user.is_some() { "allow" } else { "deny" };
     let filter = format!("on,obsolete=deny,elevateprivileges={privileges},spawn=deny,resourcecontrol=deny");
     args.pair("-sandbox", filter);
     if let Some(user) = user {
-        args.pair("-chroot", ".").pair("-runas", format!("{user}:{user}"));
+        match release {
+            release if release >= RUNS_WITH_USER => args.pair("-run-with", format!("chroot=.,user={user}:{user}")),
+            release if release >= RUNS_WITH_ROOT => {
+                args.pair("-run-with", "chroot=.").pair("-runas", format!("{user}:{user}"))
+            }
+            _ => args.pair("-chroot", ".").pair("-runas", format!("{user}:{user}")),
+        };
     }
 }
 
@@ -184,7 +197,7 @@ mod tests {
             jail: Jail { user: Some(7), required: false },
             qemu: "/q".into(),
         };
-        let text = arguments(&spec).join(std::ffi::OsStr::new(" ")).into_string().unwrap();
+        let text = arguments(&spec, (7, 2)).join(std::ffi::OsStr::new(" ")).into_string().unwrap();
         for part in [
             "-accel tcg,tb-size=256 -cpu max,-erms,-fsrm,-la57 -smp 2 -m 512",
             "-append a=b,c root=/dev/vda",
@@ -202,8 +215,22 @@ mod tests {
         }
         assert!(text.contains("elevateprivileges=allow") && text.ends_with("-chroot . -runas 7:7"), "{text}");
         let mut args = Args::default();
-        jail(&mut args, None);
+        jail(&mut args, None, (10, 0));
         let text = args.0.join(std::ffi::OsStr::new(" ")).into_string().unwrap();
-        assert!(text.contains("elevateprivileges=deny") && !text.contains("-runas"), "{text}");
+        assert!(text.contains("elevateprivileges=deny") && !text.contains("-run"), "{text}");
+    }
+
+    #[test]
+    fn each_release_is_told_its_user_and_root_as_it_knows_them() {
+        let told = |release| {
+            let mut args = Args::default();
+            jail(&mut args, Some(7), release);
+            args.0[2..].join(std::ffi::OsStr::new(" ")).into_string().unwrap()
+        };
+        for release in [(0, 0), (7, 2), (8, 0)] {
+            assert_eq!(told(release), "-chroot . -runas 7:7");
+        }
+        assert_eq!([told((8, 1)), told((9, 0))], ["-run-with chroot=. -runas 7:7"; 2]);
+        assert_eq!([told((9, 1)), told((10, 0))], ["-run-with chroot=.,user=7:7"; 2]);
     }
 }

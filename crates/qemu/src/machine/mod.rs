@@ -43,7 +43,7 @@ use crate::error::at;
 use crate::groups::Limits;
 use crate::launch::Order;
 use crate::qmp::{Qmp, connect_in};
-use crate::{Error, Result, groups, qcow2};
+use crate::{Error, Result, groups, host, qcow2};
 
 /// What QEMU needs beside a guest's memory, in MiB: itself, its buffers, and room for what the host keeps of its disks.
 const BESIDE_MB: u64 = 512;
@@ -90,7 +90,7 @@ pub async fn start(spec: &Spec) -> Result<()> {
 
 /// What a machine's launcher is told.
 async fn order_of(spec: &Spec) -> Result<Order> {
-    let arguments = arguments(spec);
+    let arguments = arguments(spec, host::release_of(&spec.qemu).await?);
     let mut read = vec![spec.seed.clone()];
     if let Boot::Kernel { kernel, initrd, .. } = &spec.boot {
         read.extend([kernel.clone(), initrd.clone()]);

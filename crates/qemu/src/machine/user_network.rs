@@ -1,5 +1,7 @@
 //! The network of a machine that an older Berth started: QEMU carries it itself (`-netdev user`), until the machine is
 //! started again. Ports are opened and closed by QEMU's monitor.
+//!
+//! It goes when no machine of such a version can run any more, and with it what asks for it (`berth_host`, network of VMs).
 
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::files::{AGENT, MEMORY};
 use super::layer;
 use super::spec::{Begin, Layer, Spec};
+use crate::host::Release;
 use crate::machine::arguments::{Args, jail, merged};
 use crate::machine::{Accel, COMMANDS, NETWORK};
 
@@ -25,7 +26,7 @@ const TRANSLATED: &str = "tcg,tb-size=64";
 const EMULATED: &str = "max,-erms,-fsrm,-smap,-smep,-pku,-la57";
 
 /// The arguments of a sandbox. Files of its folder are named relative to it.
-pub fn arguments(spec: &Spec) -> Vec<OsString> {
+pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     let (accel, cpu) = match spec.accel {
         Accel::Kvm => ("kvm", "host,migratable=on"),
         Accel::Tcg => (TRANSLATED, EMULATED),
@@ -41,7 +42,7 @@ pub fn arguments(spec: &Spec) -> Vec<OsString> {
     args.pair("-object", memory);
     // A capture holds no section that describes the machine: it is made of the devices' states alone.
     args.pair("-global", "migration.send-configuration=off");
-    jail(&mut args, spec.jail.user);
+    jail(&mut args, spec.jail.user, release);
     args.pair("-chardev", format!("socket,id=commands,path={COMMANDS},server=on,wait=off"));
     args.flags("-mon chardev=commands,mode=control");
     args.pair("-chardev", format!("ringbuf,id=console,size={CONSOLE_BYTES}"));

@@ -45,7 +45,7 @@ use crate::launch::Order;
 use crate::machine::jail::{self, Needs};
 use crate::machine::{COMMANDS, Lock, clear, end, find, hold, locked, process, wait_started};
 use crate::qmp::{Qmp, connect_in};
-use crate::{Error, Result, qcow2};
+use crate::{Error, Result, host, qcow2};
 
 /// What QEMU needs beside the guest's memory: itself, its buffers, and what an emulated processor's code is translated
 /// to, in MiB.
@@ -113,7 +113,8 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     // A memory that it begins with is others', too.
     let is_shared = matches!(spec.begin, Begin::Load { .. });
     let lend = (is_shared && !spec.reads_memory).then(|| MEMORY.into());
-    let (program, arguments, dir) = (spec.qemu.as_path(), arguments(spec), spec.dir.as_path());
+    let arguments = arguments(spec, host::release_of(&spec.qemu).await?);
+    let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + BESIDE_MB, vcpus: spec.vcpus };
     let needs = Needs { program, arguments, dir, read, write, lend, limits, disk_bytes };
     jail::order(spec.id, spec.jail, needs).await
