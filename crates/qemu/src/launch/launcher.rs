@@ -62,7 +62,7 @@ fn launch(order: Order) -> Step {
     let asked = said("cannot lend a file", lender.as_ref().map(Lender::end).transpose())?;
     before_exec(&mut command, order.clone(), asked);
     match command.spawn() {
-        Ok(_) => said("cannot lend a file", lender.map_or(Ok(()), Lender::serve)),
+        Ok(_) => lender.map_or(Ok(()), Lender::serve).map_err(|e| Failure::of_part("cannot lend a file", e)),
         Err(error) if error.raw_os_error() == Some(SAID.raw_os_error()) => Err(Failure::default()),
         Err(error) if error.raw_os_error() == Some(LACKS.raw_os_error()) => {
             Err(Failure { host_lacks: true, ..Failure::default() })

@@ -60,6 +60,7 @@ impl Lender {
         let Self { name, file, processes, ours, theirs } = self;
         drop(theirs);
         let listener = received(&ours)?;
+        kernel::can_answer(&listener, &file)?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = left(deadline)?;
@@ -241,6 +242,13 @@ mod kernel {
         // SAFETY: the kernel reads a response, which lives until the call returns.
         let outcome = unsafe { libc::ioctl(listener.as_raw_fd(), SEND, &raw mut response) };
         checked(outcome).or_else(|error| if gone(&error) { Ok(()) } else { Err(error) })
+    }
+
+    /// Whether the kernel takes a descriptor for an answer (since 5.14): it looks at how that is asked for before it looks for
+    /// the call, and there is none of this number.
+    pub(super) fn can_answer(listener: &OwnedFd, file: &File) -> io::Result<()> {
+        let none = Asked { id: 0, pid: 0, path: 0 };
+        answer(listener, &none, file).or_else(|error| if gone(&error) { Ok(()) } else { Err(error) })
     }
 
     /// Answers a call with a descriptor for a file.
