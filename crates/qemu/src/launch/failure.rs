@@ -1,7 +1,8 @@
 //! Why a launcher could not do as ordered, and whether its host can at all.
 
 use std::fmt::Display;
-use std::io;
+use std::path::Path;
+use std::{fs, io};
 
 use rustix::io::Errno;
 
@@ -34,12 +35,22 @@ impl Failure {
 }
 
 /// Whether the kernel says that it does not do this at all, or not for this service: it does not know it, its
-/// configuration or a security module forbids it (`EACCES` of AppArmor, as where Ubuntu restricts namespaces of users), no
-/// more of these namespaces may be (`ENOSPC`, user_namespaces(7)), or one who is above this service listens already.
+/// configuration or a security module forbids it (`EACCES` of AppArmor, as where Ubuntu restricts namespaces of users), it
+/// allows no namespace of a kind at all (`ENOSPC`, namespaces(7); where it allows some, others have them for now), or a
+/// filter above this service listens already (`EBUSY`).
 fn is_lack(error: &io::Error) -> bool {
-    let lacks =
-        [Errno::PERM, Errno::ACCESS, Errno::NOSYS, Errno::INVAL, Errno::USERS, Errno::NOSPC, Errno::NODEV, Errno::BUSY];
+    if error.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) {
+        return may_have_none(Path::new("/proc/sys/user"));
+    }
+    let lacks = [Errno::PERM, Errno::ACCESS, Errno::NOSYS, Errno::INVAL, Errno::USERS, Errno::NODEV, Errno::BUSY];
     error.raw_os_error().is_some_and(|number| lacks.iter().any(|lack| lack.raw_os_error() == number))
+}
+
+/// Whether of a kind of namespace the host allows none: the bounds are files of a folder.
+fn may_have_none(bounds: &Path) -> bool {
+    let bounds = fs::read_dir(bounds).into_iter().flatten().flatten();
+    let of_namespaces = bounds.filter(|bound| bound.file_name().to_string_lossy().ends_with("_namespaces"));
+    of_namespaces.into_iter().any(|bound| fs::read_to_string(bound.path()).is_ok_and(|most| most.trim() == "0"))
 }
 
 #[cfg(test)]
@@ -47,11 +58,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_bound_of_namespaces_that_is_reached_is_of_the_moment() {
+        let bounds = tempfile::tempdir().unwrap();
+        for (most, none) in [("15000", false), ("0", true)] {
+            fs::write(bounds.path().join("max_user_namespaces"), format!("{most}\n")).unwrap();
+            fs::write(bounds.path().join("max_inotify_watches"), "0\n").unwrap();
+            assert_eq!(may_have_none(bounds.path()), none, "{most}");
+        }
+        assert!(!may_have_none(&bounds.path().join("none")));
+    }
+
+    #[test]
     fn a_lack_of_the_host_is_no_lack_of_the_moment() {
         for (error, host_lacks) in [
             (Errno::PERM, true),
             (Errno::NOSYS, true),
-            (Errno::NOSPC, true),
+            (Errno::ACCESS, true),
+            (Errno::INVAL, true),
+            (Errno::USERS, true),
+            (Errno::NODEV, true),
+            (Errno::BUSY, true),
             (Errno::NOMEM, false),
             (Errno::NFILE, false),
             (Errno::MFILE, false),

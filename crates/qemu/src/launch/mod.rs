@@ -42,6 +42,8 @@ use crate::{Error, Result};
 
 /// How long a launcher may take: longer than it waits for a program to open what is lent.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a launcher may take to end once it was killed.
+const KILLED: Duration = Duration::from_secs(1);
 
 /// The argument by which a program is asked to be the launcher.
 const VERB: &str = "launch-machine";
@@ -88,7 +90,9 @@ pub(crate) async fn launch(order: &Order, folder: OwnedFd, log: &Path) -> Result
     };
     let Ok((told, status)) = tokio::time::timeout(PATIENCE, done).await else {
         // With it goes its hold of the folder, so that whoever comes next can end what it began.
-        child.kill().await.map_err(failed)?;
+        child.start_kill().map_err(failed)?;
+        // One that waits for a file system that does not answer ends when that does.
+        let _ = tokio::time::timeout(KILLED, child.wait()).await;
         return Err(Error::Timeout("the launcher of the machine"));
     };
     let status = status.map_err(failed)?;
