@@ -6,15 +6,18 @@
 //! one tries again, so that no busy hour takes the walls of all later machines away.
 
 use std::path::Path;
+use std::time::Duration;
 
 use tokio::sync::OnceCell;
+use uuid::Uuid;
 
+use crate::error::at;
 use crate::launch::{Order, Part, launch};
 use crate::machine::Lock;
 use crate::{Error, Result, groups, host};
 
-/// The folder to try in. Its name is always the same, so that one that a killed service left is used and removed.
-const PROBE: &str = ".probe";
+/// How folders to try in are called.
+const PROBE: &str = ".probe-";
 /// A file to try with.
 const LENT: &str = "lent";
 /// A program that every host has and that does nothing.
@@ -109,19 +112,23 @@ const fn name(part: Part) -> &'static str {
 
 /// Starts a program that does nothing, confined to some parts, with a file lent to it or without.
 async fn has(dir: &Path, parts: &[Part], lent: bool) -> Result<()> {
-    let dir = dir.join(PROBE);
-    empty(&dir).map_err(|e| Error::io("cannot make a folder to try in", e))?;
+    remove_left(dir).await;
+    let dir = dir.join(format!("{PROBE}{}", Uuid::now_v7()));
+    std::fs::create_dir(&dir).map_err(at("cannot make a folder to try in", &dir))?;
     let tried = attempt(&dir, parts, lent).await;
     // What stays goes with the next try.
     let _ = std::fs::remove_dir_all(&dir);
     tried
 }
 
-/// Makes a folder, without what a try left in it whose service was killed.
-fn empty(dir: &Path) -> std::io::Result<()> {
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => std::fs::create_dir(dir),
+/// Removes what tries left that were killed: folders of them that nobody has locked. One that cannot be removed, as another
+/// user's, harms nobody.
+async fn remove_left(dir: &Path) {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PROBE)) {
+        if let Ok(Some(_lock)) = Lock::take_within(&entry.path(), Duration::ZERO).await {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -140,14 +147,23 @@ async fn attempt(dir: &Path, parts: &[Part], lends: bool) -> Result<()> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_a_killed_try_left_is_gone() {
+    #[tokio::test]
+    async fn what_a_killed_try_left_is_gone_and_what_is_under_way_is_not() {
         let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join(PROBE);
-        for _ in 0..2 {
-            empty(&dir).unwrap();
-            assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+        let [left, under_way, other] =
+            [".probe-left", ".probe-under-way", "machine"].map(|name| root.path().join(name));
+        for dir in [&left, &under_way, &other] {
+            std::fs::create_dir(dir).unwrap();
             std::fs::write(dir.join(LENT), "").unwrap();
+        }
+        let lock = Lock::take(&under_way).await.unwrap();
+        remove_left(root.path()).await;
+        assert_eq!([&left, &under_way, &other].map(|dir| dir.is_dir()), [false, true, true]);
+        drop(lock);
+        // A child of another test that was forked a moment ago has a copy of the lock until it executes its program.
+        while under_way.is_dir() {
+            remove_left(root.path()).await;
+            tokio::task::yield_now().await;
         }
     }
 
