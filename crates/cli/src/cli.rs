@@ -143,7 +143,7 @@ pub struct ServiceArgs {
     /// Address at which people reach the service, like https://berth.example.com [env: BERTH_BASE_URL]
     #[arg(long, value_name = "URL")]
     pub base_url: Option<String>,
-    /// What to log, like info or berth_server=debug,info [env: BERTH_LOG]
+    /// What to log, like info or berth_server=debug,berth_host=debug,info [env: BERTH_LOG]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
     /// How log lines look: auto, json or text [env: BERTH_LOG_FORMAT]

@@ -208,8 +208,9 @@ mod tests {
     }
 
     /// Requests that the service never names to a person at a command line, and why.
-    const UNTYPED: [(&str, &str); 2] = [
+    const UNTYPED: [(&str, &str); 3] = [
         ("There is no such voice. GET /api/v1/admin/voices lists them.", "no command is about voices"),
+        ("There is no such host. GET /api/v1/admin/hosts lists them.", "no command is about hosts"),
         ("GET /health HTTP/1.1", "a model's server is asked this"),
     ];
 

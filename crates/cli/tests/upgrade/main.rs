@@ -49,7 +49,8 @@ impl OldVm {
         assert_eq!(caller.patch(&path, ports).await.status, 200);
         eventually("the open port", 20, || TcpStream::connect((host.as_str(), 9000)).ok());
         eventually("the shut port", 20, || TcpStream::connect((host.as_str(), 8000)).is_err().then_some(()));
-        assert!(!caller.get(&format!("{path}/console/log")).await.body.to_string().is_empty());
+        let log = caller.get(&format!("{path}/console/log")).await;
+        assert!(log.status == 200 && log.body.to_string().contains("login"), "{log:?}");
         assert_eq!(caller.act(&format!("{path}/restart")).await.status, 202);
         eventually("another process", 120, || qemu(service, &folder).filter(|now| *now != self.process));
         ready(caller, &self.id).await;
@@ -77,13 +78,13 @@ impl OldSandboxes {
         shell(caller, &paused, "echo paused > kept").await;
         assert_eq!(caller.act(&format!("/sandboxes/{paused}/pause")).await.status, 202);
         caller.sandbox_reaches(&paused, "Paused").await;
-        Self { process: qemu(service, &sandbox(&running)).expect("a machine"), running, paused, snapshot }
+        Self { process: sandbox(service, &running).expect("a machine"), running, paused, snapshot }
     }
 
     async fn go_on(&self, service: &Service, caller: &Caller) {
         assert_eq!(caller.sandbox_reaches(&self.running, "Ready").await["message"], Value::Null);
         assert_eq!(shell(caller, &self.running, "cat kept").await, "kept\n");
-        assert_eq!(qemu(service, &sandbox(&self.running)), Some(self.process), "the same process");
+        assert_eq!(sandbox(service, &self.running), Some(self.process), "the same process");
         let beat = shell(caller, &self.running, "cat beat").await;
         caller
             .until("its process to go on", |caller| {
@@ -107,9 +108,10 @@ impl OldSandboxes {
     }
 }
 
-/// The folder of a sandbox's machine: of the earlier version, whose machines had no ids of their own.
-fn sandbox(id: &str) -> String {
-    format!("sandbox/machines/{id}")
+/// The process of a sandbox's machine. The earlier version may have called its folder by the sandbox.
+fn sandbox(service: &Service, id: &str) -> Option<i32> {
+    let folder = service.sandbox_machine(id).and_then(|folder| Some(folder.file_name()?.to_str()?.to_owned()));
+    qemu(service, &format!("sandbox/machines/{}", folder.as_deref().unwrap_or(id)))
 }
 
 /// The process of the machine in a folder.
@@ -151,8 +153,10 @@ async fn delete_all(service: &Service, caller: &Caller) {
                 .await;
         }
     }
-    eventually("the end of the VMs' processes", 30, || service.processes("machines").is_empty().then_some(()));
-    eventually("the end of the VMs' folders", 30, || service.files("machines").is_empty().then_some(()));
+    for folder in ["machines", "sandbox/machines"] {
+        eventually("the end of the processes", 60, || service.processes(folder).is_empty().then_some(()));
+        eventually("the end of the folders", 30, || service.files(folder).is_empty().then_some(()));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

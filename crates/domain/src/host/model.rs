@@ -3,13 +3,13 @@
 use crate::words::words;
 
 words! {
-    /// Whether machines may be put onto a host.
+    /// What becomes of the machines of a host.
     State {
-        /// It takes machines.
+        /// Its service runs there, or ran there last.
         Ready = "ready",
         /// It keeps those that it has until they are somewhere else, and takes no more.
         Draining = "draining",
-        /// It will not come back, and neither will its machines.
+        /// Another one has its database and its machines.
         Lost = "lost",
     }
 }

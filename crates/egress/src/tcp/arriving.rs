@@ -46,7 +46,8 @@ impl Arriving {
     }
 }
 
-/// Returns once the outside has closed the connection without having said anything.
+/// Returns once the outside has closed the connection without having said anything. One that closed its sending half alone
+/// looks the same; it is served once the guest is known.
 async fn gone(stream: &TcpStream) {
     match stream.peek(&mut [0]).await {
         Ok(0) | Err(_) => {}

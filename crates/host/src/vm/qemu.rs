@@ -6,7 +6,7 @@
 //! images/<image id>/            what can be cloned now
 //! bases/<image id>-<version>/   what was cloned from: hard links, so that a rebuilt image changes nothing
 //! disks/<disk id>.qcow2|.raw    root and data disks; <disk id>.base names a root disk's base
-//! machines/<vm id>/             process, seed, console
+//! machines/<machine id>/             process, seed, console
 //! ```
 //!
 //! A root disk keeps the kernel it was cloned with, because the modules on it belong to that kernel.

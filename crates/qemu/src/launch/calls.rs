@@ -2,14 +2,14 @@
 //!
 //! QEMU's own filter refuses what it knows to be harmful and lets through whatever else a kernel has, and each new kernel has
 //! more. This one holds beside it, from before QEMU's first instruction, and names what QEMU and its libraries use: files,
-//! memory, threads, sockets, timers, signals, events, and the devices of the host that it was given (`ioctl`: KVM, VFIO).
+//! memory, threads, sockets, timers, signals, events, and `ioctl`, by which it speaks to KVM.
 //! It follows systemd's `@system-service` (systemd.exec(5)) without what no QEMU needs: keys, other kinds of asynchronous
 //! input and output, memory of other processes, namespaces, mounts, modules, tracing, counters.
 //!
 //! What is not named answers as if the kernel did not have it, so that libraries take another way. What begins QEMU and
 //! confines it (`execve`, users and groups, `chroot`) is here, because QEMU takes those from itself when it has done that.
 
-/// Calls of every processor's kind.
+/// Calls that every kind of processor has.
 pub(super) const CALLS: &[i64] = &[
     // Files and folders.
     libc::SYS_openat,

@@ -39,7 +39,7 @@ pub(super) fn check(filter: &str) -> Result<()> {
         if !is_level || !is_target || (target.is_empty() && directive.contains('=')) {
             bail!(
                 "log (BERTH_LOG) has '{directive}'; write a level ({}) or target=level, several with commas between them, \
-                 like info or berth_server=debug,info",
+                 like info or berth_server=debug,berth_host=debug,info",
                 LEVELS.join(", ")
             );
         }
@@ -53,7 +53,14 @@ mod tests {
 
     #[test]
     fn a_filter_is_levels_and_targets_with_levels() {
-        for good in ["info", "WARN", "off", "berth_server=debug,info", "berth_server::http=trace, info", "a-b=off"] {
+        for good in [
+            "info",
+            "WARN",
+            "off",
+            "berth_server=debug,info",
+            "berth_server::http=trace, berth_host=debug, info",
+            "a-b=off",
+        ] {
             check(good).unwrap();
         }
         for bad in ["loud", "", "foo=bar=baz", "info,", "berth_server", "berth_server=loud", "=info", "a b=info", "5"] {

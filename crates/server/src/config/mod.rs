@@ -73,7 +73,7 @@ pub struct Config {
     pub base_url: String,
     /// How machines are accelerated.
     pub accel: Acceleration,
-    /// Filter of the log, as `info` or `berth_server=debug,info`.
+    /// Filter of the log, as `info` or `berth_server=debug,berth_host=debug,info`.
     pub log: String,
     /// Form of log lines.
     pub log_format: LogFormat,

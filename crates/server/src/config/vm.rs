@@ -45,7 +45,7 @@ pub struct Vm {
     pub image_seconds: i64,
     /// QEMU's binary; by default the one on PATH.
     pub qemu: Option<PathBuf>,
-    /// First address that a machine on the network `user` gets.
+    /// First address that a VM gets.
     pub first_address: std::net::Ipv4Addr,
 }
 

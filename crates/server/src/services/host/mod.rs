@@ -2,9 +2,8 @@
 //!
 //! A host is a row. The service writes the row of its own host before anything else looks at machines, and keeps it fresh:
 //! which boot it is in, what it has to give, when it was last seen. The row's id is the data folder's, so that it stays the
-//! same whatever the host is called and wherever the folder lies. What an administrator says of a host, its labels and
-//! whether it takes machines, stays as it is; no route changes that. Administrators read the rows
-//! (`GET /api/v1/admin/hosts`).
+//! same whatever the host is called and wherever the folder lies. Its labels and
+//! its state stay as they are; no route changes them. Administrators read the rows (`GET /api/v1/admin/hosts`).
 //!
 //! A database has one data folder ([`crate::db::keeper`]), and so one host that can answer: whichever host it was on
 //! before is lost, and its machines are this one's.

@@ -29,7 +29,7 @@ pub struct HostView {
     memory_overcommit: BTreeMap<String, f64>,
     /// Free pairs.
     labels: BTreeMap<String, String>,
-    /// Whether it takes machines.
+    /// What becomes of its machines.
     #[schema(value_type = HostState)]
     state: &'static str,
     /// When its service last said that it is there: every ten seconds, while it runs.
@@ -40,16 +40,16 @@ pub struct HostView {
     created_at: Timestamp,
 }
 
-/// Whether a host takes machines.
+/// What becomes of the machines of a host.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[expect(dead_code, reason = "describes a word of the wire")]
 pub(crate) enum HostState {
-    /// It does.
+    /// Its service runs there, or ran there last.
     Ready,
-    /// It keeps those that it has, and takes no more.
+    /// It keeps those that it has until they are somewhere else; no route sets this yet.
     Draining,
-    /// Another one has its database now, and its machines.
+    /// Another one has its database and its machines.
     Lost,
 }
 
