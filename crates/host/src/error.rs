@@ -1,28 +1,27 @@
-//! What an engine could not do.
+//! What QEMU could not do, as whoever asked is told.
 
-/// What an engine could not do.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum EngineError {
-    /// Trying again later may work.
-    #[error("{0}")]
-    Transient(String),
-    /// Trying again will not help; the owner of what it was for reads the sentence.
-    #[error("{0}")]
-    Permanent(String),
-    /// The host has not enough of something; the sentence says of what.
-    #[error("insufficient_capacity: {0}")]
-    NoCapacity(String),
-}
+use berth_domain::host::EngineError;
+use berth_qemu::Error;
 
-impl EngineError {
-    /// Whether trying again will not help.
-    pub const fn is_final(&self) -> bool {
-        match self {
-            Self::Transient(_) => false,
-            Self::Permanent(_) | Self::NoCapacity(_) => true,
+/// Tells an error of QEMU's. What only the operator may know stands in the log.
+pub fn qemu_failed(error: Error) -> EngineError {
+    use EngineError::{NoCapacity, Permanent, Transient};
+    match error {
+        Error::NoMemory => NoCapacity("the host has not enough memory".into()),
+        Error::NoSpace => NoCapacity("the host's disk is full".into()),
+        // A path of the host is nothing for the owner of a VM; the log has it.
+        Error::Damaged(reason) => {
+            tracing::error!(reason, "a disk or image is damaged");
+            Permanent("a disk or image of the VM is damaged; ask the operator".into())
         }
+        // What exactly is missing on the host is the operator's to know.
+        Error::Unconfined(missing) => {
+            tracing::error!(missing, "a machine was not started, since [machines] confinement is \"required\"");
+            let reason =
+                "the host cannot confine machines as its operator requires; ask the operator to type: berth doctor";
+            Permanent(reason.into())
+        }
+        Error::Missing { .. } | Error::Invalid(_) => Permanent(error.to_string()),
+        Error::Timeout(_) | Error::Qemu(_) | Error::Io { .. } => Transient(error.to_string()),
     }
 }
-
-/// The result of an engine's work.
-pub type Result<T> = std::result::Result<T, EngineError>;

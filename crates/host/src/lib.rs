@@ -4,6 +4,7 @@
 //! nothing of the rows themselves. This crate uses no database, no route and no service, so that it is read, tested and
 //! compiled without them.
 
+mod answer;
 pub mod clock;
 mod error;
 pub mod fault;
@@ -13,6 +14,7 @@ mod machines;
 pub mod sandbox;
 pub mod vm;
 
-pub use error::{EngineError, Result};
+pub use answer::Host;
+pub use berth_domain::host::{EngineError, Result};
 pub use finding::Finding;
 pub use machines::{Demand, Machines};

@@ -380,26 +380,26 @@ impl SandboxEngine for SimulatedSandboxes {
         let (last, parent) = {
             let mut world = self.world();
             world.builds += 1;
-            let below = build.images.values().find_map(|named| match named {
+            let below = build.spec.images.values().find_map(|named| match named {
                 Named::Template { layers, .. } => layers.first().copied(),
                 Named::Upload(_) => None,
             });
             let there = below.is_none_or(|below| world.layers.contains_key(&below));
-            world.require(there, || format!("{} is built on a layer that is not there", build.id));
+            world.require(there, || format!("{} is built on a layer that is not there", build.spec.id));
             (world.builds_last, below)
         };
         if last {
             build.cancel.cancelled().await;
             return Err(EngineError::Transient("called off".into()));
         }
-        self.world().layers.entry(build.layer).or_default().parent = parent;
+        self.world().layers.entry(build.spec.layer).or_default().parent = parent;
         Ok(Built {
             env: [("FROM_IMAGE".to_owned(), "1".to_owned())].into(),
             user: "user".into(),
             workdir: None,
             start_command: None,
             parent,
-            disk_gb: build.disk_gb,
+            disk_gb: build.spec.disk_gb,
         })
     }
 

@@ -1,5 +1,7 @@
 //! What a host is.
 
+use serde::{Deserialize, Serialize};
+
 use crate::words::words;
 
 words! {
@@ -21,4 +23,37 @@ pub struct Capacity {
     pub cpus: i64,
     /// Memory, in MiB, but for what the host keeps for itself.
     pub memory_mb: i64,
+}
+
+/// What a host says of itself without looking at anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// What its engine of VMs says.
+    pub vm: AboutVms,
+    /// What its engine of sandboxes says.
+    pub sandbox: AboutSandboxes,
+}
+
+/// What an engine of VMs says of its host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AboutVms {
+    /// What is missing before it can work.
+    pub missing: Option<String>,
+    /// The port on which a machine's SSH can answer.
+    pub ssh_port: u16,
+    /// Identifies the host's present boot.
+    pub boot: String,
+}
+
+/// What an engine of sandboxes says of its host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AboutSandboxes {
+    /// What is missing before it can work.
+    pub missing: Option<String>,
+    /// Identifies the host's present boot.
+    pub boot: String,
+    /// Machines that run without the limits that the host could set.
+    pub unlimited: u64,
+    /// How many machines it keeps at most that nobody owns yet.
+    pub most_warm: usize,
 }

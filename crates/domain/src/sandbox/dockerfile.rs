@@ -23,6 +23,8 @@ mod scope;
 mod stages;
 mod step;
 
+use serde::{Deserialize, Serialize};
+
 pub use config::ImageConfig;
 pub use instruction::Instruction;
 pub use mistake::{Mistake, Mistakes, Note};
@@ -38,7 +40,7 @@ pub const MAX_STAGES: usize = 16;
 const MAX_MISTAKES: usize = 20;
 
 /// An instruction and its place.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Located {
     /// The line it begins at, from 1.
     pub line: usize,
@@ -49,7 +51,7 @@ pub struct Located {
 }
 
 /// A parsed Dockerfile.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dockerfile {
     /// The character that continues lines and escapes.
     pub escape: char,

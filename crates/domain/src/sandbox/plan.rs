@@ -15,6 +15,8 @@
 //! - A restore ends the machine first, then puts a new layer on the snapshot's, and only then is the old one
 //!   nobody's.
 
+use serde::{Deserialize, Serialize};
+
 use super::model::{Phase, Wish};
 use crate::Timestamp;
 use crate::ids::{LayerId, SnapshotId};
@@ -49,7 +51,7 @@ impl Deadlines {
 }
 
 /// The machine as the host shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Machine {
     /// There is no process.
     Absent,

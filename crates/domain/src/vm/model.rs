@@ -1,5 +1,7 @@
 //! The words of the VM service: statuses, ports, policies.
 
+use serde::{Deserialize, Serialize};
+
 use crate::words;
 
 words! {
@@ -52,6 +54,8 @@ words! {
 
 words! {
     /// A layer-4 protocol.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
     Protocol {
         /// TCP.
         Tcp = "tcp",
@@ -73,7 +77,7 @@ words! {
 }
 
 /// An inbound port on the public IP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ExposedPort {
     /// 1..=65535, never 22.
     pub port: u16,

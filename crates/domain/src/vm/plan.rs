@@ -9,6 +9,8 @@
 //! powered itself off, for example, is first recorded as stopping and only then is its process ended,
 //! because afterwards it would look like a machine that died.
 
+use serde::{Deserialize, Serialize};
+
 use super::disk::DiskStatus;
 use super::model::{RestartPolicy, Status, Want};
 use crate::Timestamp;
@@ -47,7 +49,7 @@ impl Deadlines {
 }
 
 /// The machine as the host shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Machine {
     /// There is no process.
     Absent,

@@ -7,18 +7,18 @@ pub mod agent;
 pub mod build;
 pub mod qemu;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
-use berth_domain::sandbox::dockerfile::{Dockerfile, ImageConfig};
 use berth_domain::sandbox::network::Network;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+pub use berth_domain::host::sandbox::{
+    Activity, Capacity, Cut, CutDone, DISK_FULL, Found, From, Kept, Paused, Sample, StartSpec, Started,
+};
+pub use berth_domain::host::template::{BuildSpec, Built, Named, PlatformTemplate, Stage, Warming};
 pub use berth_domain::sandbox::plan::Machine as Observed;
 
 use agent::Connection;
@@ -26,277 +26,15 @@ use build::Log;
 
 use crate::{EngineError, Result};
 
-/// What a host has to give to sandboxes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
-    /// Memory, in MiB.
-    pub memory_mb: i64,
-    /// Bytes that are free on its disk at this moment, but for those that are kept back: the database lies there, too.
-    pub disk_bytes: i64,
-}
-
-/// Why nothing new is begun on a host whose disk is full.
-pub const DISK_FULL: &str =
-    "the host's disk is almost full; delete snapshots, templates or sandboxes, or tell its operator";
-
-impl Capacity {
-    /// Whether there is room for one more layer and so many MiB.
-    pub fn has_room(&self, mib: i64) -> bool {
-        self.disk_bytes > mib.saturating_mul(1 << 20)
-    }
-}
-
-/// A template that the platform brings along.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlatformTemplate {
-    /// Its name, such as `base`.
-    pub name: String,
-    /// What it was made from: another one needs another layer.
-    pub version: String,
-    /// Virtual CPUs of its sandboxes.
-    pub vcpu: i64,
-    /// Memory of its sandboxes, in MiB.
-    pub memory_mb: i64,
-    /// Size of its disk, in GiB.
-    pub disk_gb: i64,
-    /// Who its commands run as.
-    pub user: String,
-}
-
-/// What a machine begins with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
-    /// Its disk alone.
-    Disk,
-    /// A captured memory that fits its disk.
-    Memory(MemoryId),
-}
-
-/// A machine to start.
-#[derive(Clone, Debug)]
-pub struct StartSpec {
-    /// Its id: what it is called on the host.
-    pub id: MachineId,
-    /// What its guest is told that it is: the id of what owns the machine.
-    pub guest: String,
-    /// Counts its starts.
-    pub generation: i64,
-    /// A small number that no other machine of the host has: its user there.
-    pub slot: i64,
-    /// Host name of the guest.
-    pub hostname: String,
-    /// Virtual CPUs.
-    pub vcpu: i64,
-    /// Memory, in MiB.
-    pub memory_mb: i64,
-    /// Its disk, the top layer first.
-    pub layers: Vec<LayerId>,
-    /// What it begins with.
-    pub from: From,
-    /// Whether it becomes somebody else: after a fork, a restore, a creation. Else it keeps its machine-id.
-    pub fresh: bool,
-    /// Environment of every command.
-    pub env: BTreeMap<String, String>,
-    /// Who commands run as.
-    pub user: String,
-    /// The workspace, if it is not the user's home.
-    pub workdir: Option<String>,
-    /// What it may reach.
-    pub network: Network,
-}
-
-/// How a start went.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Started {
-    /// Whether its processes go on where they were captured.
-    pub from_memory: bool,
-    /// Whether the memory that it was to begin with cannot be loaded, though it never ran on this disk: not for others
-    /// either, then.
-    pub unloadable: bool,
-    /// What its owner should know.
-    pub note: Option<String>,
-}
-
-/// A cut: the top layer stays as it is from now on, and the sandbox goes on in a new one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// Whose disk.
-    pub machine: MachineId,
-    /// Its top layer.
-    pub top: LayerId,
-    /// The new top layer.
-    pub next: LayerId,
-    /// Where its memory goes, if it is wanted.
-    pub memory: Option<MemoryId>,
-}
-
-/// How a cut went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CutDone {
-    /// What the frozen layer takes on the host, in bytes.
-    pub disk_bytes: i64,
-    /// What the memory takes, in bytes, if it was captured.
-    pub memory_bytes: Option<i64>,
-}
-
-/// How a pause went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Paused {
-    /// What the kept memory takes, in bytes; none where it was not wanted or could not be kept.
-    pub memory_bytes: Option<i64>,
-}
-
-/// A template that is to be kept in memory: booted once, its start command run.
-#[derive(Clone, Debug)]
-pub struct Warming {
-    /// The machine that does it. Its disk's top layer becomes the template's.
-    pub machine: StartSpec,
-    /// Where the memory goes.
-    pub memory: MemoryId,
-    /// What its sandboxes find running.
-    pub start_command: Option<String>,
-    /// What succeeds when that is ready.
-    pub ready_command: Option<String>,
-    /// How long it may take from its boot until that is so.
-    pub patience: Duration,
-}
-
-/// A template to be built from an image or a Dockerfile.
+/// A build under way: what is built, and how its owner follows it and calls it off.
 #[derive(Clone, Debug)]
 pub struct Build {
-    /// What its folder is called on the host.
-    pub id: TemplateId,
-    /// Host name of its machines.
-    pub hostname: String,
-    /// Virtual CPUs of its machines.
-    pub vcpu: i64,
-    /// Memory of its machines, in MiB.
-    pub memory_mb: i64,
-    /// The machines that it may have: as many at a time.
-    pub machines: Vec<Stage>,
-    /// What to do.
-    pub dockerfile: Dockerfile,
-    /// What the images in it mean; one that is not here is a registry's.
-    pub images: BTreeMap<String, Named>,
-    /// The files that were sent with it.
-    pub context: Option<UploadId>,
-    /// The layer that it becomes.
-    pub layer: LayerId,
-    /// Size of its disk, in GiB. It is as large as its beginning at least.
-    pub disk_gb: i64,
-    /// How long it may take.
-    pub patience: Duration,
+    /// What to build.
+    pub spec: BuildSpec,
     /// Where it is told what is done.
     pub log: Log,
     /// Calls it off.
     pub cancel: CancellationToken,
-}
-
-/// A machine that builds stages, one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stage {
-    /// The machine.
-    pub machine: MachineId,
-    /// A small number that no other machine of the host has: its user there.
-    pub slot: i64,
-}
-
-/// What an image in a Dockerfile means.
-#[derive(Clone, Debug)]
-pub enum Named {
-    /// A template.
-    Template {
-        /// Its disk, the top layer first.
-        layers: Vec<LayerId>,
-        /// What it says about its programs.
-        config: ImageConfig,
-        /// Who commands of its sandboxes run as.
-        user: String,
-    },
-    /// An archive that was sent.
-    Upload(UploadId),
-}
-
-/// What a build came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Built {
-    /// Environment of the image.
-    pub env: BTreeMap<String, String>,
-    /// Who its commands run as.
-    pub user: String,
-    /// Its working directory.
-    pub workdir: Option<String>,
-    /// What it runs when nobody says otherwise.
-    pub start_command: Option<String>,
-    /// What the layer lies on.
-    pub parent: Option<LayerId>,
-    /// Size of its disk, in GiB.
-    pub disk_gb: i64,
-}
-
-/// How a sandbox is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Activity {
-    /// Requests, streams and terminals that are open.
-    pub open: u32,
-    /// Commands and processes that run; none where that is not known yet, and is being asked.
-    pub running: Option<u32>,
-    /// When the last request began or ended; none since this service began.
-    pub last_used: Option<Timestamp>,
-}
-
-/// What a sandbox uses: counters since its start, the rest as it is now.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Sample {
-    /// Seconds of CPU.
-    pub cpu_seconds: f64,
-    /// Memory in use, in bytes.
-    pub memory_bytes: i64,
-    /// Disk in use, in bytes.
-    pub disk_bytes: i64,
-    /// Bytes received.
-    pub rx_bytes: i64,
-    /// Bytes sent.
-    pub tx_bytes: i64,
-    /// Processes of its users.
-    pub processes: i64,
-}
-
-/// What the host keeps of sandboxes beside their machines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// A layer.
-    Layer(LayerId),
-    /// A memory.
-    Memory(MemoryId),
-    /// An upload.
-    Upload(UploadId),
-}
-
-impl Kept {
-    /// The folder of what of its kind was set aside.
-    pub const fn folder(self) -> &'static str {
-        match self {
-            Self::Layer(_) => "layers",
-            Self::Memory(_) => "memories",
-            Self::Upload(_) => "uploads",
-        }
-    }
-}
-
-/// What the host has of sandboxes.
-#[derive(Clone, Debug, Default)]
-pub struct Found {
-    /// Machines, running or only their folders.
-    pub machines: Vec<MachineId>,
-    /// Templates of which there is a build, running or only its folder.
-    pub builds: Vec<TemplateId>,
-    /// Layers.
-    pub layers: Vec<LayerId>,
-    /// Memories.
-    pub memories: Vec<MemoryId>,
-    /// Uploads.
-    pub uploads: Vec<UploadId>,
 }
 
 /// What runs sandboxes.

@@ -41,6 +41,7 @@ use super::{
     Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open,
     Started, Usage,
 };
+use crate::error::qemu_failed;
 use crate::{EngineError, Result, lost};
 
 /// Bytes of a GiB.
@@ -65,30 +66,6 @@ pub struct QemuEngine {
     integrity: Integrity,
     /// Whether the disk was full, so that machines may stand still.
     full: AtomicBool,
-}
-
-impl From<berth_qemu::Error> for EngineError {
-    fn from(error: berth_qemu::Error) -> Self {
-        use berth_qemu::Error as E;
-        match error {
-            E::NoMemory => Self::NoCapacity("the host has not enough memory".into()),
-            E::NoSpace => Self::NoCapacity("the host's disk is full".into()),
-            // A path of the host is nothing for the owner of a VM; the log has it.
-            E::Damaged(reason) => {
-                tracing::error!(reason, "a disk or image is damaged");
-                Self::Permanent("a disk or image of the VM is damaged; ask the operator".into())
-            }
-            // What exactly is missing on the host is the operator's to know.
-            E::Unconfined(missing) => {
-                tracing::error!(missing, "a machine was not started, since [machines] confinement is \"required\"");
-                let reason =
-                    "the host cannot confine machines as its operator requires; ask the operator to type: berth doctor";
-                Self::Permanent(reason.into())
-            }
-            E::Missing { .. } | E::Invalid(_) => Self::Permanent(error.to_string()),
-            E::Timeout(_) | E::Qemu(_) | E::Io { .. } => Self::Transient(error.to_string()),
-        }
-    }
 }
 
 fn transient(error: impl std::fmt::Display) -> EngineError {
@@ -142,7 +119,7 @@ impl QemuEngine {
     }
 
     fn qemu(&self) -> Result<PathBuf> {
-        Ok(host::qemu(self.settings.qemu.as_deref())?)
+        host::qemu(self.settings.qemu.as_deref()).map_err(qemu_failed)
     }
 
     async fn acceleration(&self, probe: Option<accel::Probe>, qemu: &Path) -> accel::Decision {
@@ -162,7 +139,7 @@ impl QemuEngine {
     async fn qemu_spec(&self, spec: &MachineSpec) -> Result<machine::Spec> {
         let dir = self.machine(spec.id);
         let base = self.base_of(spec.root_disk)?;
-        let manifest = Manifest::load(&base)?;
+        let manifest = Manifest::load(&base).map_err(qemu_failed)?;
         self.integrity.check(&base, &manifest).await?;
         let qemu = self.qemu()?;
         let boot = manifest.boot(&base);
@@ -203,7 +180,7 @@ impl QemuEngine {
 
     /// What taking in an image may cost: no more than is configured, and than there is room for now.
     fn import_bounds(&self) -> Result<disk::Bounds> {
-        let (_, free) = host::disk(&self.settings.data)?;
+        let (_, free) = host::disk(&self.settings.data).map_err(qemu_failed)?;
         Ok(disk::Bounds {
             file_bytes: gib(self.settings.image_file_gb),
             room_bytes: free.saturating_sub(gib(self.settings.disk_reserve_gb)),
@@ -228,7 +205,7 @@ impl QemuEngine {
         let machine = self.qemu_spec(spec).await?;
         let foreign = !matches!(machine.boot, machine::Boot::Kernel { .. });
         write_seed(spec, &machine.seed, foreign)?;
-        machine::start(&machine).await?;
+        machine::start(&machine).await.map_err(qemu_failed)?;
         self.networks.begin(spec, bound.sockets).await?;
         let taken_ports = bound.taken;
         Ok(Started { low_ports, taken_ports })
@@ -288,7 +265,7 @@ fn write_seed(spec: &MachineSpec, seed: &Path, foreign: bool) -> Result<()> {
         mac: Mac::of(spec.id.0),
         mounts: spec.data_disks.iter().filter_map(mount).collect(),
     };
-    Ok(seed_of.write(seed)?)
+    seed_of.write(seed).map_err(qemu_failed)
 }
 
 #[async_trait]
@@ -298,7 +275,7 @@ impl Engine for QemuEngine {
     }
 
     async fn capacity(&self) -> Result<Capacity> {
-        let (total, free) = host::disk(&self.settings.data)?;
+        let (total, free) = host::disk(&self.settings.data).map_err(qemu_failed)?;
         let reserve = u64::try_from(self.settings.memory_reserve_mb).unwrap_or_default();
         Ok(Capacity {
             vcpu: scaled(host::cores(), self.settings.cpu_overcommit),
@@ -325,16 +302,16 @@ impl Engine for QemuEngine {
         let size = gib(spec.size_gb);
         match &spec.source {
             DiskSource::Image(image) => self.clone_root(spec, image).await,
-            DiskSource::Empty => Ok(disk::create_block(&self.disk_file(spec.id, false), size).await?),
+            DiskSource::Empty => disk::create_block(&self.disk_file(spec.id, false), size).await.map_err(qemu_failed),
             DiskSource::Filesystem(name) => {
-                Ok(disk::create_filesystem(&self.disk_file(spec.id, false), size, name).await?)
+                disk::create_filesystem(&self.disk_file(spec.id, false), size, name).await.map_err(qemu_failed)
             }
         }
     }
 
     async fn remove_disk(&self, id: DiskId) -> Result<()> {
         for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id)] {
-            disk::remove(&file).await?;
+            disk::remove(&file).await.map_err(qemu_failed)?;
         }
         Ok(())
     }
@@ -386,15 +363,15 @@ impl Engine for QemuEngine {
     }
 
     async fn resume(&self, id: MachineId) -> Result<()> {
-        Ok(machine::resume(&self.machine(id)).await?)
+        machine::resume(&self.machine(id)).await.map_err(qemu_failed)
     }
 
     async fn press_power(&self, id: MachineId) -> Result<()> {
-        Ok(machine::press_power(&self.machine(id)).await?)
+        machine::press_power(&self.machine(id)).await.map_err(qemu_failed)
     }
 
     async fn power_off(&self, id: MachineId) -> Result<()> {
-        machine::end(&self.machine(id), id.0).await?;
+        machine::end(&self.machine(id), id.0).await.map_err(qemu_failed)?;
         self.networks.end(id).await
     }
 
@@ -413,11 +390,11 @@ impl Engine for QemuEngine {
     }
 
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {
-        Ok(machine::console_tail(&self.machine(id), bytes)?)
+        machine::console_tail(&self.machine(id), bytes).map_err(qemu_failed)
     }
 
     async fn console(&self, id: MachineId) -> Result<Box<dyn Console>> {
-        Ok(Box::new(machine::console_connect(&self.machine(id)).await?))
+        Ok(Box::new(machine::console_connect(&self.machine(id)).await.map_err(qemu_failed)?))
     }
 
     async fn usage(&self, id: MachineId) -> Option<Usage> {
@@ -451,7 +428,7 @@ impl Engine for QemuEngine {
             uefi: import.uefi,
         };
         tokio::fs::create_dir_all(self.images_dir()).await.map_err(transient)?;
-        Ok(info(image::import(file, &self.images_dir(), &import, &self.import_bounds()?).await?))
+        Ok(info(image::import(file, &self.images_dir(), &import, &self.import_bounds()?).await.map_err(qemu_failed)?))
     }
 
     async fn remove_image(&self, id: &str) -> Result<()> {

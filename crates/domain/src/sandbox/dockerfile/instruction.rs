@@ -1,11 +1,13 @@
 //! One instruction: its parsed line, with variables still in it.
 
+use serde::{Deserialize, Serialize};
+
 use super::expand::split;
 use super::lines::{Heredoc, Line};
 use super::mistake::Note;
 
 /// An instruction. Texts still have their quotes and variables unless said otherwise.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Instruction {
     /// `FROM [--platform=…] base [AS name]`.
     From {
@@ -44,7 +46,7 @@ pub enum Instruction {
 }
 
 /// A command in its own words: a builder replaces no variables in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// Text for the shell.
     Shell(String),
@@ -55,7 +57,7 @@ pub enum Command {
 }
 
 /// The arguments of `COPY` and `ADD`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfer {
     /// Whether it is `ADD`, which unpacks archives.
     pub add: bool,

@@ -1,5 +1,7 @@
 //! From text to logical lines: directives, comments, continuations and heredocs.
 
+use serde::{Deserialize, Serialize};
+
 use super::mistake::Mistakes;
 
 /// A text cut into instructions.
@@ -22,7 +24,7 @@ pub struct Line {
 }
 
 /// A text below its instruction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heredoc {
     /// Its name, which also ends it.
     pub name: String,

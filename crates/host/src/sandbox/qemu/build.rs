@@ -21,6 +21,7 @@ use super::site::QemuSite;
 use super::workshop::QemuWorkshop;
 use super::{GIB, QemuSandboxes, account, remove, transient};
 use crate::EngineError;
+use crate::error::qemu_failed;
 use crate::sandbox::build::{BuildError, Builder, Finished, Limits, Site, open_context, within};
 use crate::sandbox::{Build, Built, Named};
 
@@ -32,13 +33,13 @@ type Result<T, E = EngineError> = std::result::Result<T, E>;
 
 impl QemuSandboxes {
     pub(super) async fn build(&self, build: &Build) -> Result<Built> {
-        self.throw_away(build.id).await?;
-        let dir = self.places.build(build.id);
+        self.throw_away(build.spec.id).await?;
+        let dir = self.places.build(build.spec.id);
         tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
         let mut workshop = QemuWorkshop::new(self, build, dir);
         let outcome = self.build_with(&mut workshop, build).await;
         workshop.settle().await;
-        self.throw_away(build.id).await?;
+        self.throw_away(build.spec.id).await?;
         outcome.map_err(told)
     }
 
@@ -46,31 +47,31 @@ impl QemuSandboxes {
     pub(super) async fn throw_away(&self, id: TemplateId) -> Result<()> {
         let dir = self.places.build(id);
         for bench in super::ids(&dir)? {
-            sandbox::stop(&dir.join(uuid::Uuid::to_string(&bench)), bench).await?;
+            sandbox::stop(&dir.join(uuid::Uuid::to_string(&bench)), bench).await.map_err(qemu_failed)?;
         }
         remove(&dir).await
     }
 
     async fn build_with(&self, workshop: &mut QemuWorkshop<'_>, build: &Build) -> Result<Built, BuildError> {
-        let bytes = u64::try_from(build.disk_gb).unwrap_or(1) * GIB;
+        let bytes = u64::try_from(build.spec.disk_gb).unwrap_or(1) * GIB;
         let began = Instant::now();
-        let context = match build.context {
-            Some(id) => open_context(self.places.upload(id), bytes, build.patience, &build.cancel).await?,
+        let context = match build.spec.context {
+            Some(id) => open_context(self.places.upload(id), bytes, build.spec.patience, &build.cancel).await?,
             None => Context::empty(),
         };
-        let whole = build.patience.saturating_sub(began.elapsed());
+        let whole = build.spec.patience.saturating_sub(began.elapsed());
         let builder = Builder {
             workshop,
             context: Arc::new(context),
             log: build.log.clone(),
-            limits: Limits { step: build.patience, whole, bytes, sites: build.machines.len() },
+            limits: Limits { step: build.spec.patience, whole, bytes, sites: build.spec.machines.len() },
             cancel: build.cancel.clone(),
         };
-        let Finished { site, config, origin } = builder.build(&build.dockerfile, &BTreeMap::new(), None).await?;
+        let Finished { site, config, origin } = builder.build(&build.spec.dockerfile, &BTreeMap::new(), None).await?;
         let site: Box<dyn Any> = site;
         let foreign = |_| BuildError::Host("a site that is not this engine's".into());
         let mut site = site.downcast::<QemuSite>().map_err(foreign)?;
-        let left = build.patience.saturating_sub(began.elapsed()).max(SETTLING);
+        let left = build.spec.patience.saturating_sub(began.elapsed()).max(SETTLING);
         let settled = self.settle_user(build, &mut site, &config, origin.as_deref());
         let user = within(&build.cancel, left, settled).await?;
         self.keep(build, &site).await.map_err(|error| BuildError::Host(error.to_string()))?;
@@ -91,7 +92,7 @@ impl QemuSandboxes {
         // What the guest still holds is written, and so is what QEMU does.
         site.session().freeze(true).await.map_err(super::agent_failed)?;
         let disk = site.held().finish().await?;
-        let layer = self.places.layer(build.layer);
+        let layer = self.places.layer(build.spec.layer);
         tokio::fs::create_dir_all(self.places.layers()).await.map_err(transient)?;
         let from = disk.clone();
         blocking(move || sandbox::sync_layer(&from)).await?;
@@ -110,14 +111,15 @@ impl QemuSandboxes {
         if let Some(user) = &config.user {
             return account::settle(site, user).await;
         }
-        let Some(Named::Template { user, config: before, .. }) = origin.and_then(|name| build.images.get(name)) else {
+        let Some(Named::Template { user, config: before, .. }) = origin.and_then(|name| build.spec.images.get(name))
+        else {
             return Ok(account::ROOT.to_owned());
         };
         if let Some(workdir) = config.workdir.as_ref().filter(|dir| before.workdir.as_ref() != Some(dir)) {
             let argv = ["chown", "--", user, workdir].map(ToOwned::to_owned).into();
             let run = Run { argv, env: Arc::default(), cwd: "/".into(), user: None, network: false };
             let log = build.log.clone();
-            site.run(&run, build.patience, &mut |line| log.line(line)).await?;
+            site.run(&run, build.spec.patience, &mut |line| log.line(line)).await?;
         }
         Ok(user.clone())
     }

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::machine::Part;
 use super::places::Captured;
 use super::{QemuSandboxes, transient};
+use crate::error::qemu_failed;
 use crate::sandbox::agent;
 use crate::{EngineError, Result};
 
@@ -127,18 +128,18 @@ impl QemuSandboxes {
             std::fs::create_dir_all(folder).map_err(transient)?;
         }
         let disk = Layer { path: dir.join("disk.qcow2"), id };
-        sandbox::create_layer(&disk.path, "", about.disk_bytes)?;
+        sandbox::create_layer(&disk.path, "", about.disk_bytes).map_err(qemu_failed)?;
         let begin = self.guest()?.begin(self.accel().await?);
         let part = Part { id, dir, disk: vec![disk], begin, slot: NOBODY };
-        sandbox::start(&self.machine_of(part, about).await?, || Ok(())).await?;
-        let stream = sandbox::connect_agent(dir).await?;
+        sandbox::start(&self.machine_of(part, about).await?, || Ok(())).await.map_err(qemu_failed)?;
+        let stream = sandbox::connect_agent(dir).await.map_err(qemu_failed)?;
         let session = agent::connect(stream, BOOT).await.map_err(transient)?;
         drop(session);
         tokio::time::sleep(SETTLE).await;
         let memory = Some((blank.memory(), blank.state()));
         let memory_mb = u32::try_from(about.memory_mb).unwrap_or(0);
         let capture = Capture { next: None, memory, memory_mb, resume: false };
-        sandbox::capture(dir, id, &capture).await?;
+        sandbox::capture(dir, id, &capture).await.map_err(qemu_failed)?;
         about.write(blank)
     }
 
@@ -168,7 +169,7 @@ fn workplace(blanks: &Path, id: Uuid) -> PathBuf {
 async fn end_half_made(dir: &Path) -> Result<()> {
     let name = dir.file_name().and_then(|name| name.to_str()?.strip_prefix('.'));
     match name.and_then(|name| name.parse().ok()) {
-        Some(id) => Ok(sandbox::stop(dir, id).await?),
+        Some(id) => sandbox::stop(dir, id).await.map_err(qemu_failed),
         None => Ok(()),
     }
 }

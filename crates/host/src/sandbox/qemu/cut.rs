@@ -14,6 +14,7 @@ use super::captured::{About, agent_failed, bytes_of};
 use super::live::Incarnation;
 use super::places::{Captured, layer_file};
 use super::{QemuSandboxes, transient};
+use crate::error::qemu_failed;
 use crate::fault;
 use crate::sandbox::{Cut, CutDone, Paused};
 use crate::{EngineError, Result};
@@ -68,7 +69,7 @@ impl QemuSandboxes {
     }
 
     async fn top_of(&self, dir: &Path) -> Result<LayerId> {
-        let node = sandbox::top(dir).await?;
+        let node = sandbox::top(dir).await.map_err(qemu_failed)?;
         let ids = self.layers_found()?;
         ids.into_iter().find(|id| sandbox::layer_node(id.0) == node).ok_or_else(|| transient("its layer is gone"))
     }
@@ -88,7 +89,7 @@ impl QemuSandboxes {
             std::fs::create_dir_all(&captured.dir).map_err(transient)?;
         }
         // A service that died in the middle of a capture left the machine standing.
-        machine::resume(&dir).await?;
+        machine::resume(&dir).await.map_err(qemu_failed)?;
         let live = self.live(id).ok_or_else(|| transient("the machine is gone"))?;
         let session = live.session().await.map_err(agent_failed)?;
         let frozen = session.freeze(memory.is_some()).await.map_err(agent_failed);
@@ -99,7 +100,7 @@ impl QemuSandboxes {
             Ok(_) => {
                 let memory_mb = Incarnation::read(&dir).map_or(0, |known| u32::try_from(known.memory_mb).unwrap_or(0));
                 let capture = Capture { next, memory: files, memory_mb, resume };
-                sandbox::capture(&dir, id.0, &capture).await.map_err(Into::into)
+                sandbox::capture(&dir, id.0, &capture).await.map_err(qemu_failed)
             }
             Err(error) => Err(error),
         };
@@ -123,15 +124,15 @@ impl QemuSandboxes {
             fingerprint: self.fingerprint().await?,
             vcpu: known.vcpu,
             memory_mb: known.memory_mb,
-            disk_bytes: sandbox::layer_size(&self.places.layer(top))?,
+            disk_bytes: sandbox::layer_size(&self.places.layer(top)).map_err(qemu_failed)?,
             layer: Some(top),
         };
         about.write(captured)
     }
 
     pub(super) fn make_layer_file(&self, id: LayerId, parent: LayerId) -> Result<()> {
-        let size = sandbox::layer_size(&self.places.layer(parent))?;
-        Ok(sandbox::create_layer(&self.places.layer(id), &layer_file(parent), size)?)
+        let size = sandbox::layer_size(&self.places.layer(parent)).map_err(qemu_failed)?;
+        sandbox::create_layer(&self.places.layer(id), &layer_file(parent), size).map_err(qemu_failed)
     }
 }
 
@@ -150,5 +151,5 @@ pub(super) fn taken(path: &Path) -> i64 {
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> berth_qemu::Result<T> + Send + 'static,
 ) -> Result<T> {
-    Ok(tokio::task::spawn_blocking(work).await.map_err(transient)??)
+    tokio::task::spawn_blocking(work).await.map_err(transient)?.map_err(qemu_failed)
 }

@@ -19,6 +19,7 @@ use super::live::{Incarnation, Live};
 use super::places::Captured;
 use super::{MAC, QemuSandboxes, transient};
 use crate::Result;
+use crate::error::qemu_failed;
 use crate::fault;
 use crate::sandbox::{From, Observed, StartSpec, Started};
 
@@ -117,7 +118,8 @@ impl QemuSandboxes {
             incarnation.consumed = Some(key.clone());
             incarnation.write(dir).map_err(|error| berth_qemu::Error::io("cannot note what is loaded", error))
         })
-        .await?;
+        .await
+        .map_err(qemu_failed)?;
         fault::point("sandbox.start.launched").await.map_err(transient)?;
         Ok((incarnation, origin.note))
     }
@@ -166,7 +168,7 @@ impl QemuSandboxes {
             fingerprint: self.fingerprint().await?,
             vcpu: spec.vcpu,
             memory_mb: spec.memory_mb,
-            disk_bytes: sandbox::layer_size(&self.places.layer(*lowest))?,
+            disk_bytes: sandbox::layer_size(&self.places.layer(*lowest)).map_err(qemu_failed)?,
             layer: None,
         })
     }
@@ -194,7 +196,7 @@ impl QemuSandboxes {
     pub(super) async fn end_machine(&self, id: MachineId) -> Result<()> {
         self.lives.forget(id);
         let dir = self.places.machine(id);
-        sandbox::stop(&dir, id.0).await?;
+        sandbox::stop(&dir, id.0).await.map_err(qemu_failed)?;
         process::end(&dir).await.map_err(transient)?;
         // From here on nobody misses it.
         match Incarnation::read(&dir).filter(|known| known.identified) {

@@ -41,6 +41,7 @@ use super::{
     SandboxEngine, StartSpec, Started, Warming,
 };
 use crate::clock::Clock;
+use crate::error::qemu_failed;
 use crate::sandbox::agent::{ANSWER, Connection};
 use crate::{EngineError, Result, lost};
 use captured::agent_failed;
@@ -115,7 +116,7 @@ impl QemuSandboxes {
     }
 
     fn qemu(&self) -> Result<PathBuf> {
-        Ok(host::qemu(self.settings.qemu.as_deref())?)
+        host::qemu(self.settings.qemu.as_deref()).map_err(qemu_failed)
     }
 
     /// What machines boot. It is read and checked once; another one needs another start of the service.
@@ -139,7 +140,7 @@ impl QemuSandboxes {
                     &qemu,
                 )
                 .await;
-                let version = host::qemu_version(&qemu).await?;
+                let version = host::qemu_version(&qemu).await.map_err(qemu_failed)?;
                 Ok(Host {
                     accel: decision.accel,
                     fingerprint: guest.fingerprint(decision.accel, &version),
@@ -199,7 +200,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn capacity(&self) -> Result<Capacity> {
-        let (_, free) = host::disk(&self.settings.data)?;
+        let (_, free) = host::disk(&self.settings.data).map_err(qemu_failed)?;
         let reserve = self.settings.disk_reserve_gb.saturating_mul(1 << 30);
         let memory = i64::try_from(host::memory_mb()).unwrap_or(i64::MAX) - self.settings.memory_reserve_mb;
         Ok(Capacity { memory_mb: memory.max(0), disk_bytes: i64::try_from(free).unwrap_or(i64::MAX) - reserve })

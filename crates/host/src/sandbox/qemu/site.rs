@@ -22,6 +22,7 @@ use super::network::Link;
 use super::places::layer_file;
 use super::{QemuSandboxes, transient};
 use crate::Result;
+use crate::error::qemu_failed;
 use crate::sandbox::agent;
 use crate::sandbox::build::AgentSite;
 use crate::sandbox::{Build, Stage};
@@ -97,7 +98,7 @@ impl Workbench {
 
     /// Ends its process, and gives the file of its disk.
     pub(super) async fn finish(&self) -> Result<PathBuf> {
-        sandbox::stop(&self.dir, self.id).await?;
+        sandbox::stop(&self.dir, self.id).await.map_err(qemu_failed)?;
         // Others are to have it: no name that leads elsewhere.
         folder::open(&disk_of(&self.dir)).map_err(transient)?;
         Ok(disk_of(&self.dir))
@@ -130,35 +131,35 @@ impl QemuSandboxes {
         ended: &TaskTracker,
     ) -> Result<QemuSite> {
         let Stage { machine: MachineId(id), slot } = taken.stage;
-        let dir = self.places.build(build.id).join(id.to_string());
+        let dir = self.places.build(build.spec.id).join(id.to_string());
         tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
-        let wanted = u64::try_from(build.disk_gb).unwrap_or(1) * super::GIB;
+        let wanted = u64::try_from(build.spec.disk_gb).unwrap_or(1) * super::GIB;
         let (parent, disk) = (below.first().copied(), disk_of(&dir));
         let bytes = if let Some(top) = parent {
-            let bytes = sandbox::layer_size(&self.places.layer(top))?.max(wanted);
-            sandbox::create_layer(&disk, &layer_file(top), bytes)?;
+            let bytes = sandbox::layer_size(&self.places.layer(top)).map_err(qemu_failed)?.max(wanted);
+            sandbox::create_layer(&disk, &layer_file(top), bytes).map_err(qemu_failed)?;
             bytes
         } else {
-            sandbox::create_root(&disk, wanted).await?;
+            sandbox::create_root(&disk, wanted).await.map_err(qemu_failed)?;
             wanted
         };
         // From here on it ends with its guard.
         let link = self.lives.link(id, &dir, slot, Network::default());
         let bench = Workbench { taken: Some(taken), id, dir, parent, bytes, _link: link, ended: ended.clone() };
         self.start_bench(build, below, &bench, slot).await?;
-        let stream = sandbox::connect_agent(&bench.dir).await?;
+        let stream = sandbox::connect_agent(&bench.dir).await.map_err(qemu_failed)?;
         let session = agent::connect(stream, PATIENCE).await.map_err(agent_failed)?;
         let root = Boot { root: DISK.into(), user: None, workspace: None, bare: true };
         session.boot(&root).await.map_err(agent_failed)?;
-        let identity = identity_of(&build.id.to_string(), &build.hostname, self.clock.now().0)?;
+        let identity = identity_of(&build.spec.id.to_string(), &build.spec.hostname, self.clock.now().0)?;
         Ok(AgentSite::new(session, Some(identity), bench))
     }
 
     async fn start_bench(&self, build: &Build, below: &[LayerId], bench: &Workbench, slot: i64) -> Result<()> {
         let about = About {
             fingerprint: self.fingerprint().await?,
-            vcpu: build.vcpu,
-            memory_mb: build.memory_mb,
+            vcpu: build.spec.vcpu,
+            memory_mb: build.spec.memory_mb,
             disk_bytes: bench.bytes,
             layer: None,
         };
@@ -167,6 +168,6 @@ impl QemuSandboxes {
         let disk = std::iter::once(own).chain(below).collect();
         let begin = begin(&self.blank(&about).await?);
         let part = Part { id: bench.id, dir: &bench.dir, disk, begin, slot };
-        Ok(sandbox::start(&self.machine_of(part, &about).await?, || Ok(())).await?)
+        sandbox::start(&self.machine_of(part, &about).await?, || Ok(())).await.map_err(qemu_failed)
     }
 }

@@ -12,6 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::captured::{About, agent_failed, bytes_of};
 use super::{QemuSandboxes, transient};
+use crate::error::qemu_failed;
 use crate::sandbox::agent::{AgentError, Output, Session};
 use crate::sandbox::{PlatformTemplate, Warming};
 use crate::{EngineError, Result};
@@ -71,7 +72,7 @@ impl QemuSandboxes {
         let manifest = self.manifest(name)?;
         tokio::fs::create_dir_all(self.places.layers()).await.map_err(transient)?;
         let (from, tmp) = (self.places.templates().join(name).join(manifest.disk), to.with_extension("tmp"));
-        disk::flatten(&from, "qcow2", &tmp).await?;
+        disk::flatten(&from, "qcow2", &tmp).await.map_err(qemu_failed)?;
         tokio::fs::rename(tmp, to).await.map_err(transient)
     }
 

@@ -47,7 +47,7 @@ impl<'a> QemuWorkshop<'a> {
             build,
             dir,
             images: BTreeMap::new(),
-            free: Free::new(&build.machines),
+            free: Free::new(&build.spec.machines),
             ended: TaskTracker::new(),
         }
     }
@@ -60,7 +60,7 @@ impl<'a> QemuWorkshop<'a> {
 
     /// Bytes that an image may have.
     async fn most(&self) -> Result<u64, BuildError> {
-        let disk = u64::try_from(self.build.disk_gb).unwrap_or(1) * super::GIB;
+        let disk = u64::try_from(self.build.spec.disk_gb).unwrap_or(1) * super::GIB;
         let host = self.engine.capacity().await.map_err(host)?;
         share(disk, host.disk_bytes, self.engine.settings.builders as u64).ok_or(BuildError::Full)
     }
@@ -109,7 +109,7 @@ fn no_template(error: Error) -> Error {
 #[async_trait]
 impl Workshop for QemuWorkshop<'_> {
     async fn inspect(&mut self, name: &str) -> Result<ImageConfig, BuildError> {
-        let image = match self.build.images.get(name) {
+        let image = match self.build.spec.images.get(name) {
             Some(Named::Template { config, .. }) => return Ok(config.clone()),
             Some(Named::Upload(id)) => self.upload(self.engine.places.upload(*id)).await?,
             None => self.pull(name).await?,
@@ -122,7 +122,7 @@ impl Workshop for QemuWorkshop<'_> {
     async fn open(&mut self, beginning: Beginning<'_>) -> Result<Opened, BuildError> {
         let (below, layers) = match beginning {
             Beginning::Empty => (Vec::new(), Vec::new()),
-            Beginning::Image(name) => match (self.build.images.get(name), self.images.get(name)) {
+            Beginning::Image(name) => match (self.build.spec.images.get(name), self.images.get(name)) {
                 (Some(Named::Template { layers, .. }), _) => (layers.clone(), Vec::new()),
                 (_, Some(image)) => (Vec::new(), image.layers.clone()),
                 (_, None) => return Err(BuildError::Host(format!("{name} was not looked for"))),
@@ -153,6 +153,7 @@ mod tests {
     use super::*;
     use crate::Machines;
     use crate::clock::Clock;
+    use crate::sandbox::BuildSpec;
     use crate::sandbox::build::Log;
     use crate::sandbox::qemu::Settings;
 
@@ -176,7 +177,7 @@ mod tests {
 
     /// A build on a disk of so many GiB, to which one archive was sent.
     fn build(disk_gb: i64, sent: UploadId) -> Build {
-        Build {
+        let spec = BuildSpec {
             id: TemplateId(Uuid::nil()),
             hostname: "build".into(),
             vcpu: 1,
@@ -188,9 +189,8 @@ mod tests {
             layer: LayerId(Uuid::nil()),
             disk_gb,
             patience: Duration::ZERO,
-            log: Log::default(),
-            cancel: CancellationToken::new(),
-        }
+        };
+        Build { spec, log: Log::default(), cancel: CancellationToken::new() }
     }
 
     /// Of an engine that keeps nothing free, and pulls from a registry that speaks without TLS.

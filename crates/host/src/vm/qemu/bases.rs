@@ -9,6 +9,7 @@ use berth_qemu::image::Manifest;
 use berth_qemu::{disk, image};
 
 use super::{DiskSpec, QemuEngine, gib, transient};
+use crate::error::qemu_failed;
 use crate::{EngineError, Result, lost};
 
 /// Age below which a base is left alone.
@@ -23,7 +24,7 @@ impl QemuEngine {
     /// The folder a root disk is cloned from: the image as it is now, kept for as long as it is needed.
     async fn base(&self, image: &str) -> Result<PathBuf> {
         let from = self.images_dir().join(image);
-        let manifest = Manifest::load(&from)?;
+        let manifest = Manifest::load(&from).map_err(qemu_failed)?;
         self.integrity.check(&from, &manifest).await?;
         let to = self.settings.data.join("bases").join(format!("{image}-{}", manifest.version));
         if to.join(image::MANIFEST).is_file() {
@@ -71,10 +72,10 @@ impl QemuEngine {
     /// Clones a root disk from an image as it is now.
     pub(super) async fn clone_root(&self, spec: &DiskSpec, image: &str) -> Result<()> {
         let base = self.base(image).await?;
-        let manifest = Manifest::load(&base)?;
+        let manifest = Manifest::load(&base).map_err(qemu_failed)?;
         let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
         std::fs::write(self.base_note(spec.id), name).map_err(transient)?;
         let size = gib(spec.size_gb).max(manifest.virtual_size_bytes);
-        Ok(disk::clone_image(&base.join(&manifest.disk), &self.disk_file(spec.id, true), size).await?)
+        disk::clone_image(&base.join(&manifest.disk), &self.disk_file(spec.id, true), size).await.map_err(qemu_failed)
     }
 }

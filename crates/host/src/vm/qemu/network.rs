@@ -23,6 +23,7 @@ use berth_qemu::machine::user_network::{self, Forward};
 use tokio::sync::broadcast;
 
 use crate::Machines;
+use crate::error::qemu_failed;
 use crate::fault;
 use crate::vm::{MachineSpec, Open};
 use crate::{EngineError, Result};
@@ -102,7 +103,7 @@ impl Networks {
         control.set_rules(&rules()).await.map_err(transient)?;
         control.set_forwards(&[], sockets).await.map_err(transient)?;
         fault::point("vm.network.told").await.map_err(transient)?;
-        let link = machine::connect_network(&dir).await?.into_std().map_err(transient)?;
+        let link = machine::connect_network(&dir).await.map_err(qemu_failed)?.into_std().map_err(transient)?;
         control.set_link(&link.into()).await.map_err(transient)?;
         fault::point("vm.network.linked").await.map_err(transient)
     }
@@ -166,7 +167,8 @@ impl Networks {
     ) -> Result<Vec<ExposedPort>> {
         let (shut, add) = before.until(wanted);
         let forwards = |ports: &[ExposedPort]| ports.iter().map(|port| forward(spec, *port)).collect::<Vec<_>>();
-        let taken = user_network::set_forwards(&self.dir(spec.id), &forwards(&add), &forwards(&shut)).await?;
+        let changed = user_network::set_forwards(&self.dir(spec.id), &forwards(&add), &forwards(&shut)).await;
+        let taken = changed.map_err(qemu_failed)?;
         if taken.contains(&forward(spec, spec.ssh())) {
             return Err(ssh_is_taken());
         }

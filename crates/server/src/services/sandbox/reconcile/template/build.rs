@@ -11,7 +11,7 @@ use berth_domain::sandbox::{SourceKind, TemplateStatus};
 use berth_domain::{Error, Timestamp};
 use berth_host::EngineError;
 use berth_host::sandbox::build::Log;
-use berth_host::sandbox::{Build, Built, DISK_FULL, Named, Stage};
+use berth_host::sandbox::{Build, BuildSpec, Built, DISK_FULL, Named, Stage};
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, TemplateLife};
@@ -60,7 +60,7 @@ impl TemplateLife {
         };
         let Some(machines) = self.reserve(template, dockerfile.machines()).await? else { return Ok(None) };
         let left = u64::try_from((until.0 - self.sandboxes.clock().now().0) / 1_000_000).unwrap_or(0);
-        let build = Build {
+        let spec = BuildSpec {
             id: template.id,
             hostname: template.name.clone(),
             vcpu: template.vcpu,
@@ -72,9 +72,9 @@ impl TemplateLife {
             layer,
             disk_gb: template.disk_gb,
             patience: Duration::from_secs(left.min(self.sandboxes.config().build_seconds.unsigned_abs()).max(1)),
-            log: self.sandboxes.builds().begin(template.id),
-            cancel: CancellationToken::new(),
         };
+        let log = self.sandboxes.builds().begin(template.id);
+        let build = Build { spec, log, cancel: CancellationToken::new() };
         let outcome = self.watched(&build, template).await;
         self.conclude(template, &build.log, outcome).await
     }

@@ -1,0 +1,38 @@
+//! Questions about the host itself, and about all that it has.
+
+use core::net::Ipv4Addr;
+
+use super::question::questions;
+use crate::Timestamp;
+use crate::host::model::About;
+use crate::host::{sandbox, vm};
+
+questions! {
+    /// What may be asked about the host itself.
+    "host" {
+        /// What it is and whether it can work, as far as it knows without looking.
+        Describe "describe" {} -> About,
+        /// What it has to give to VMs in total.
+        VmCapacity "vm_capacity" {} -> vm::Capacity,
+        /// What it has to give to sandboxes in total.
+        SandboxCapacity "sandbox_capacity" {} -> sandbox::Capacity,
+        /// Whether nobody else on it answers on an address.
+        AddressFree "address_free" {
+            /// The address.
+            address: Ipv4Addr,
+        } -> bool,
+        /// What it has of VMs.
+        ScanVms "scan_vms" {} -> vm::Found,
+        /// What it has of sandboxes.
+        ScanSandboxes "scan_sandboxes" {} -> sandbox::Found,
+        /// Moves what no row owns to what was set aside on a day; fine where there is none.
+        SetAside "set_aside" {
+            /// What.
+            kept: sandbox::Kept,
+            /// When that was found.
+            at: Timestamp,
+        } -> (),
+        /// Keeps logs within their bounds; asked every few seconds.
+        Tidy "tidy" {} -> (),
+    }
+}

@@ -1,0 +1,69 @@
+//! All that may be asked of a host.
+//!
+//! A question is a value. It names things by the ids of their rows, says nothing of the rows themselves, and may be asked
+//! again after whoever asked it died. Its answer is of the type that belongs to it ([`Question::Answer`]), or an
+//! [`EngineError`](super::EngineError). Who asks and who answers may be one process, or two that exchange bytes; what is
+//! asked is the same.
+
+pub mod disk;
+pub mod host;
+pub mod image;
+pub mod layer;
+pub mod memory;
+pub mod question;
+pub mod sandbox;
+pub mod template;
+pub mod upload;
+pub mod vm;
+
+pub use question::Question;
+
+/// The questions by their nouns.
+macro_rules! nouns {
+    ($($(#[$doc:meta])* $noun:ident $word:literal $module:ident),* $(,)?) => {
+        /// All that may be asked of a host, by what it is about.
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        pub enum Ask { $(
+            $(#[$doc])*
+            #[serde(rename = $word)]
+            $noun($module::Ask)
+        ),* }
+
+        impl Ask {
+            /// What the questions are called, by their nouns.
+            pub const VERBS: &'static [&'static [&'static str]] = &[$($module::Ask::VERBS),*];
+
+            /// What it is called: its noun, a dot, its verb.
+            pub const fn verb(&self) -> &'static str {
+                match self { $(Self::$noun(ask) => ask.verb()),* }
+            }
+        }
+
+        $(impl From<$module::Ask> for Ask {
+            fn from(ask: $module::Ask) -> Self {
+                Self::$noun(ask)
+            }
+        })*
+    };
+}
+
+nouns! {
+    /// The host itself, and all that it has.
+    Host "host" host,
+    /// Images of VMs.
+    Image "image" image,
+    /// Disks of VMs.
+    Disk "disk" disk,
+    /// Machines of VMs.
+    Vm "vm" vm,
+    /// Layers of sandboxes' disks.
+    Layer "layer" layer,
+    /// Captured memories.
+    Memory "memory" memory,
+    /// Archives that templates are built of.
+    Upload "upload" upload,
+    /// Templates of sandboxes.
+    Template "template" template,
+    /// Machines of sandboxes, and those that nobody owns yet.
+    Sandbox "sandbox" sandbox,
+}

@@ -1,0 +1,71 @@
+//! Questions about machines of VMs.
+
+use super::question::questions;
+use crate::host::vm::{MachineSpec, Open, Started};
+use crate::ids::MachineId;
+use crate::vm::plan::Machine;
+
+questions! {
+    /// What may be asked about a machine of a VM.
+    "vm" {
+        /// Looks at a machine.
+        Observe "observe" {
+            /// Which.
+            id: MachineId,
+        } -> Machine,
+        /// Whether the guest of the present boot said that it finished booting.
+        GuestReady "guest_ready" {
+            /// Which.
+            id: MachineId,
+        } -> bool,
+        /// Whether somebody carries the network of a running machine; if not, [`SetPorts`] has it carried again.
+        HasNetwork "has_network" {
+            /// Which.
+            id: MachineId,
+        } -> bool,
+        /// Starts a machine; none if it runs already, with whatever ports an earlier start gave it.
+        Start "start" {
+            /// The machine.
+            spec: MachineSpec,
+        } -> Option<Started>,
+        /// Lets a paused machine go on.
+        Resume "resume" {
+            /// Which.
+            id: MachineId,
+        } -> (),
+        /// Presses the power button.
+        PressPower "press_power" {
+            /// Which.
+            id: MachineId,
+        } -> (),
+        /// Ends a machine's process; fine where there is none.
+        PowerOff "power_off" {
+            /// Which.
+            id: MachineId,
+        } -> (),
+        /// Removes everything a machine left on the host, but for its disks.
+        Discard "discard" {
+            /// Which.
+            id: MachineId,
+        } -> (),
+        /// Changes the inbound ports of a running machine.
+        SetPorts "set_ports" {
+            /// The machine as it is to be.
+            spec: MachineSpec,
+            /// What is open so far.
+            before: Open,
+        } -> Started,
+        /// The last bytes a machine wrote to its console.
+        ConsoleLog "console_log" {
+            /// Which.
+            id: MachineId,
+            /// How many at most.
+            bytes: usize,
+        } -> Vec<u8>,
+        /// What a machine uses, if it runs.
+        Usage "usage" {
+            /// Which.
+            id: MachineId,
+        } -> Option<crate::host::vm::Usage>,
+    }
+}

@@ -1,0 +1,27 @@
+//! Disks of VMs, as a host is told of them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::DiskId;
+
+/// A disk to be made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DiskSpec {
+    /// Its id: what it is called on the host.
+    pub id: DiskId,
+    /// Where its content comes from.
+    pub source: DiskSource,
+    /// Its size, in GiB.
+    pub size_gb: i64,
+}
+
+/// Where a disk's content comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum DiskSource {
+    /// A clone of an image.
+    Image(String),
+    /// Empty.
+    Empty,
+    /// A file system with this name.
+    Filesystem(String),
+}

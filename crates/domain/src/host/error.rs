@@ -1,0 +1,41 @@
+//! What a host could not do.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a host, or one of its engines, could not do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineError {
+    /// Trying again later may work.
+    Transient(String),
+    /// Trying again will not help; the owner of what it was for reads the sentence.
+    Permanent(String),
+    /// The host has not enough of something; the sentence says of what.
+    NoCapacity(String),
+}
+
+/// The result of what a host was asked.
+pub type Result<T> = std::result::Result<T, EngineError>;
+
+impl EngineError {
+    /// Whether trying again will not help.
+    pub const fn is_final(&self) -> bool {
+        match self {
+            Self::Transient(_) => false,
+            Self::Permanent(_) | Self::NoCapacity(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Transient(text) | Self::Permanent(text) => f.write_str(text),
+            Self::NoCapacity(text) => write!(f, "insufficient_capacity: {text}"),
+        }
+    }
+}
+
+impl std::error::Error for EngineError {}

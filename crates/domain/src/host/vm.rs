@@ -1,0 +1,118 @@
+//! Machines of VMs, as a host is told of them and tells of them.
+
+use core::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{DiskId, MachineId};
+use crate::vm::{ExposedPort, Protocol};
+
+/// A machine to be started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineSpec {
+    /// Its id: what it is called on the host.
+    pub id: MachineId,
+    /// Host name of the guest.
+    pub name: String,
+    /// Virtual CPUs.
+    pub vcpu: i64,
+    /// Memory, in MiB.
+    pub memory_mb: i64,
+    /// The image its root disk was cloned from: kernel, firmware, login user.
+    pub image_id: String,
+    /// Its root disk.
+    pub root_disk: DiskId,
+    /// Its data disks in order.
+    pub data_disks: Vec<DataDisk>,
+    /// Keys of the login user.
+    pub ssh_keys: Vec<String>,
+    /// What cloud-init gets.
+    pub user_data: Option<String>,
+    /// Its own address.
+    pub address: Ipv4Addr,
+    /// Where SSH answers on that address.
+    pub ssh_port: u16,
+    /// Inbound ports.
+    pub ports: Vec<ExposedPort>,
+}
+
+impl MachineSpec {
+    /// The port of the host at which SSH answers, as one of the inbound ports.
+    pub const fn ssh(&self) -> ExposedPort {
+        ssh_at(self.ssh_port)
+    }
+}
+
+/// A port at which SSH answers, as one of the inbound ports.
+pub const fn ssh_at(port: u16) -> ExposedPort {
+    ExposedPort { port, protocol: Protocol::Tcp }
+}
+
+/// A data disk of a machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DataDisk {
+    /// Its id.
+    pub id: DiskId,
+    /// Where its file system is mounted; none for a raw disk.
+    pub mount: Option<String>,
+}
+
+/// What a started machine is reachable by.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Started {
+    /// Exposed ports that this host does not let the service bind, because they are below 1024.
+    pub low_ports: Vec<ExposedPort>,
+    /// Exposed ports that another program of the host has.
+    pub taken_ports: Vec<ExposedPort>,
+}
+
+/// The inbound ports a running machine has, SSH's among them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Open {
+    /// These, and no others.
+    All(Vec<ExposedPort>),
+    /// Perhaps some of these, and no others: a change of them was not recorded.
+    Some(Vec<ExposedPort>),
+}
+
+impl Open {
+    /// What is to be shut and what is to be opened, so that these are open and no others. Where it is not certain what
+    /// is open, everything is opened anew.
+    pub fn until(&self, wanted: &[ExposedPort]) -> (Vec<ExposedPort>, Vec<ExposedPort>) {
+        let (Self::All(before) | Self::Some(before)) = self;
+        let is_open = |port: &&ExposedPort| matches!(self, Self::All(_)) && before.contains(port);
+        let shut = before.iter().filter(|port| !wanted.contains(port)).copied().collect();
+        (shut, wanted.iter().filter(|port| !is_open(port)).copied().collect())
+    }
+}
+
+/// How much a machine uses, as counters since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Seconds of CPU.
+    pub cpu_seconds: f64,
+    /// Resident memory, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// What a host has to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// Virtual CPUs.
+    pub vcpu: i64,
+    /// Memory, in MiB.
+    pub memory_mb: i64,
+    /// Disk, in GiB, counted by the size disks have for their guests.
+    pub disk_gb: i64,
+    /// Whether there is room for one more disk at this moment.
+    pub disk_free: bool,
+}
+
+/// What the host has of us.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// Machines, running or only their folders.
+    pub machines: Vec<MachineId>,
+    /// Disks.
+    pub disks: Vec<DiskId>,
+}

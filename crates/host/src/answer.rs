@@ -1,0 +1,180 @@
+//! A host that is asked by values: every question of [`Ask`] is a call of one of its engines.
+//!
+//! Whoever is in the same process may as well call the engines; both are the same verbs. What each answer looks like follows
+//! from its question's type ([`Question::Answer`]), so that no answer can be given to another one's question.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use berth_domain::Timestamp;
+use berth_domain::host::ask::{Ask, Question, disk, host, image, layer, memory, sandbox, template, upload, vm};
+use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
+use serde_json::Value;
+
+use crate::lost::Lost;
+use crate::sandbox::SandboxEngine;
+use crate::vm::Engine;
+use crate::{EngineError, Result};
+
+/// The folder of disks that were set aside.
+const DISKS: &str = "disks";
+
+/// A host: its engines, and where it sets aside what no row owns.
+pub struct Host {
+    pub(crate) vm: Arc<dyn Engine>,
+    pub(crate) sandbox: Arc<dyn SandboxEngine>,
+    lost: Lost,
+}
+
+impl Host {
+    /// A host with these engines.
+    pub const fn new(vm: Arc<dyn Engine>, sandbox: Arc<dyn SandboxEngine>, lost: Lost) -> Self {
+        Self { vm, sandbox, lost }
+    }
+
+    /// Asks one question.
+    pub async fn ask<Q: Question>(&self, question: Q) -> Result<Q::Answer>
+    where
+        Ask: From<Q::Noun>,
+    {
+        let said = self.answer(Ask::from(question.into())).await?;
+        serde_json::from_value(said).map_err(|error| EngineError::Transient(format!("{}: {error}", Q::VERB)))
+    }
+
+    /// Answers any question. What is said is the answer of the question's type, as JSON.
+    pub async fn answer(&self, ask: Ask) -> Result<Value> {
+        match ask {
+            Ask::Host(ask) => self.of_host(ask).await,
+            Ask::Image(ask) => self.of_image(ask).await,
+            Ask::Disk(ask) => self.of_disk(ask).await,
+            Ask::Vm(ask) => self.of_vm(ask).await,
+            Ask::Layer(ask) => self.of_layer(ask).await,
+            Ask::Memory(memory::Ask::Remove(q)) => say(&q, self.sandbox.remove_memory(q.id).await),
+            Ask::Upload(upload::Ask::Remove(q)) => say(&q, self.sandbox.remove_upload(q.id).await),
+            Ask::Template(ask) => self.of_template(ask).await,
+            Ask::Sandbox(ask) => self.of_sandbox(ask).await,
+        }
+    }
+
+    /// What it says of itself without looking at anything.
+    pub async fn about(&self) -> About {
+        let (vm, sandbox) = (&self.vm, &self.sandbox);
+        About {
+            vm: AboutVms { missing: vm.ready().err(), ssh_port: vm.ssh_port(), boot: vm.host_boot() },
+            sandbox: AboutSandboxes {
+                missing: sandbox.ready().err(),
+                boot: sandbox.host_boot().await,
+                unlimited: sandbox.unlimited(),
+                most_warm: sandbox.most_warm(),
+            },
+        }
+    }
+
+    async fn of_host(&self, ask: host::Ask) -> Result<Value> {
+        use host::Ask as A;
+        let (vm, sandbox) = (&self.vm, &self.sandbox);
+        match ask {
+            A::Describe(q) => say(&q, Ok(self.about().await)),
+            A::VmCapacity(q) => say(&q, vm.capacity().await),
+            A::SandboxCapacity(q) => say(&q, sandbox.capacity().await),
+            A::AddressFree(q) => say(&q, Ok(vm.address_free(q.address).await)),
+            A::ScanVms(q) => say(&q, vm.scan().await),
+            A::ScanSandboxes(q) => say(&q, sandbox.scan().await),
+            A::SetAside(q) => {
+                let into = self.aside(q.kept.folder(), q.at).await?;
+                say(&q, sandbox.set_aside(q.kept, &into).await)
+            }
+            A::Tidy(q) => {
+                vm.tidy().await;
+                say(&q, Ok(()))
+            }
+        }
+    }
+
+    async fn of_image(&self, ask: image::Ask) -> Result<Value> {
+        use image::Ask as A;
+        match ask {
+            A::List(q) => say(&q, self.vm.images().await),
+            A::Find(q) => say(&q, self.vm.image(&q.id).await),
+            A::Remove(q) => say(&q, self.vm.remove_image(&q.id).await),
+        }
+    }
+
+    async fn of_disk(&self, ask: disk::Ask) -> Result<Value> {
+        use disk::Ask as A;
+        match ask {
+            A::Make(q) => say(&q, self.vm.make_disk(&q.disk).await),
+            A::Remove(q) => say(&q, self.vm.remove_disk(q.id).await),
+            A::SetAside(q) => {
+                let into = self.aside(DISKS, q.at).await?;
+                say(&q, self.vm.set_aside_disk(q.id, &into).await)
+            }
+        }
+    }
+
+    async fn of_vm(&self, ask: vm::Ask) -> Result<Value> {
+        use vm::Ask as A;
+        let engine = &self.vm;
+        match ask {
+            A::Observe(q) => say(&q, engine.observe(q.id).await),
+            A::GuestReady(q) => say(&q, Ok(engine.guest_ready(q.id).await)),
+            A::HasNetwork(q) => say(&q, Ok(engine.has_network(q.id).await)),
+            A::Start(q) => say(&q, engine.start(&q.spec).await),
+            A::Resume(q) => say(&q, engine.resume(q.id).await),
+            A::PressPower(q) => say(&q, engine.press_power(q.id).await),
+            A::PowerOff(q) => say(&q, engine.power_off(q.id).await),
+            A::Discard(q) => say(&q, engine.discard(q.id).await),
+            A::SetPorts(q) => say(&q, engine.set_ports(&q.spec, q.before.clone()).await),
+            A::ConsoleLog(q) => say(&q, engine.console_log(q.id, q.bytes).await),
+            A::Usage(q) => say(&q, Ok(engine.usage(q.id).await)),
+        }
+    }
+
+    async fn of_layer(&self, ask: layer::Ask) -> Result<Value> {
+        use layer::Ask as A;
+        match ask {
+            A::Make(q) => say(&q, self.sandbox.make_layer(q.id, q.parent).await),
+            A::Remove(q) => say(&q, self.sandbox.remove_layer(q.id).await),
+            A::Bytes(q) => say(&q, self.sandbox.layer_bytes(q.id).await),
+        }
+    }
+
+    async fn of_template(&self, ask: template::Ask) -> Result<Value> {
+        use template::Ask as A;
+        match ask {
+            A::List(q) => say(&q, self.sandbox.templates().await),
+            A::Adopt(q) => say(&q, self.sandbox.adopt_template(&q.name, q.layer).await),
+            A::ClearBuild(q) => say(&q, self.sandbox.clear_build(q.id).await),
+            A::Warm(q) => say(&q, self.sandbox.warm_template(&q.warming).await),
+        }
+    }
+
+    async fn of_sandbox(&self, ask: sandbox::Ask) -> Result<Value> {
+        use sandbox::Ask as A;
+        let engine = &self.sandbox;
+        match ask {
+            A::Observe(q) => say(&q, engine.observe(q.id).await),
+            A::Start(q) => say(&q, engine.start(&q.spec).await),
+            A::Cut(q) => say(&q, engine.cut(&q.cut).await),
+            A::CutCold(q) => say(&q, engine.cut_cold(&q.cut).await),
+            A::Pause(q) => say(&q, engine.pause(q.id, q.memory).await),
+            A::End(q) => say(&q, engine.end(q.id).await),
+            A::Discard(q) => say(&q, engine.discard(q.id).await),
+            A::SetNetwork(q) => say(&q, engine.set_network(q.id, &q.network).await),
+            A::Activity(q) => say(&q, Ok(engine.activity(q.id))),
+            A::Sample(q) => say(&q, Ok(engine.sample(q.id).await)),
+            A::WarmUp(q) => say(&q, engine.warm_up(&q.spec).await),
+            A::IsWarm(q) => say(&q, engine.is_warm(q.id).await),
+        }
+    }
+
+    /// The folder for what is set aside.
+    async fn aside(&self, kind: &str, at: Timestamp) -> Result<PathBuf> {
+        self.lost.folder(kind, at).await.map_err(|error| EngineError::Transient(error.to_string()))
+    }
+}
+
+/// What is said to a question: an answer of its type.
+pub fn say<Q: Question>(_: &Q, answer: Result<Q::Answer>) -> Result<Value> {
+    serde_json::to_value(answer?).map_err(|error| EngineError::Permanent(format!("{}: {error}", Q::VERB)))
+}
