@@ -9,11 +9,12 @@ use std::sync::Arc;
 use berth_domain::Timestamp;
 use berth_domain::host::ask::{Ask, Question, disk, host, image, layer, memory, sandbox, template, upload, vm};
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
+use berth_domain::names::Slug;
 use serde_json::Value;
 
 use crate::lost::Lost;
 use crate::sandbox::SandboxEngine;
-use crate::vm::Engine;
+use crate::vm::{Engine, ImageImport, ImageInfo};
 use crate::{EngineError, Result};
 
 /// The folder of disks that were set aside.
@@ -53,6 +54,10 @@ impl Host {
             Ask::Upload(upload::Ask::Remove(q)) => say(&q, self.sandbox.remove_upload(q.id).await),
             Ask::Template(ask) => self.of_template(ask).await,
             Ask::Sandbox(ask) => self.of_sandbox(ask).await,
+            // What carries bytes answers those itself.
+            Ask::Stream(ask) => {
+                Err(EngineError::Permanent(format!("{} needs a connection that becomes a stream", ask.verb())))
+            }
         }
     }
 
@@ -96,6 +101,7 @@ impl Host {
         match ask {
             A::List(q) => say(&q, self.vm.images().await),
             A::Find(q) => say(&q, self.vm.image(&q.id).await),
+            A::Import(q) => say(&q, self.import(&q.import).await),
             A::Remove(q) => say(&q, self.vm.remove_image(&q.id).await),
         }
     }
@@ -166,6 +172,23 @@ impl Host {
             A::WarmUp(q) => say(&q, engine.warm_up(&q.spec).await),
             A::IsWarm(q) => say(&q, engine.is_warm(q.id).await),
         }
+    }
+
+    /// Takes in an image that was brought, and keeps what was brought only where another try may help.
+    async fn import(&self, import: &ImageImport) -> Result<ImageInfo> {
+        let file = self.staged(&import.id).await?;
+        let imported = self.vm.import_image(&file, import).await;
+        if imported.as_ref().err().is_none_or(EngineError::is_final) {
+            // What stays is overwritten by the next one.
+            let _ = tokio::fs::remove_file(&file).await;
+        }
+        imported
+    }
+
+    /// Where an image is brought to that is about to be imported.
+    pub(crate) async fn staged(&self, id: &str) -> Result<PathBuf> {
+        let id = Slug::parse(id).map_err(|why| EngineError::Permanent(format!("the id of an image {why}")))?;
+        Ok(self.vm.staging().await?.join(format!("{}.brought", id.as_str())))
     }
 
     /// The folder for what is set aside.

@@ -13,6 +13,7 @@ pub mod lost;
 mod machines;
 pub mod sandbox;
 pub mod vm;
+pub mod wire;
 
 pub use answer::Host;
 pub use berth_domain::host::{EngineError, Result};

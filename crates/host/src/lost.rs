@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use berth_domain::Timestamp;
 use uuid::Uuid;
 
+use crate::EngineError;
+
 /// The folder, below the data folder.
 const FOLDER: &str = "lost";
 /// Seconds of a day.
@@ -56,6 +58,16 @@ pub fn of_every_day(data_dir: &Path) -> impl Iterator<Item = PathBuf> {
     days(&data_dir.join(FOLDER))
 }
 
+/// The day of a folder that [`Lost::folder`] gave: where things are set aside on another host.
+///
+/// # Errors
+/// Where it is no such folder.
+pub fn day(folder: &Path) -> crate::Result<Timestamp> {
+    let day = folder.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    let wrong = |_| EngineError::Permanent(format!("{} is no folder of what was set aside on a day", folder.display()));
+    Timestamp::parse(&format!("{day}T00:00:00Z")).map_err(wrong)
+}
+
 /// Moves a file or a folder into a folder; does nothing if it is missing. A thing of the same name there stays, too.
 pub async fn put(thing: &Path, into: &Path) -> io::Result<()> {
     let name = thing.file_name().unwrap_or_default();
@@ -93,6 +105,8 @@ mod tests {
         let file = dir.path().join("disk.raw");
         fs::write(&file, "a disk").unwrap();
         let kept = lost.folder("disks", now).await.unwrap();
+        assert_eq!(day(&kept).unwrap(), Timestamp::parse("2026-03-01T00:00:00Z").unwrap());
+        assert!(day(dir.path()).is_err());
         put(&file, &kept).await.unwrap();
         put(&file, &kept).await.unwrap();
         assert_eq!((file.exists(), fs::read_to_string(kept.join("disk.raw")).unwrap()), (false, "a disk".into()));

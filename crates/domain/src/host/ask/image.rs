@@ -1,7 +1,7 @@
 //! Questions about images of VMs.
 
 use super::question::questions;
-use crate::host::image::ImageInfo;
+use crate::host::image::{ImageImport, ImageInfo};
 
 questions! {
     /// What may be asked about images.
@@ -13,6 +13,11 @@ questions! {
             /// Its id.
             id: String,
         } -> Option<ImageInfo>,
+        /// Takes in the foreign image that was brought under its id; nothing in it is executed.
+        Import "import" {
+            /// What it becomes.
+            import: ImageImport,
+        } -> ImageInfo,
         /// Removes an image; fine where there is none.
         Remove "remove" {
             /// Its id.

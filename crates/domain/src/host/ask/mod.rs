@@ -12,6 +12,7 @@ pub mod layer;
 pub mod memory;
 pub mod question;
 pub mod sandbox;
+pub mod stream;
 pub mod template;
 pub mod upload;
 pub mod vm;
@@ -66,4 +67,6 @@ nouns! {
     Template "template" template,
     /// Machines of sandboxes, and those that nobody owns yet.
     Sandbox "sandbox" sandbox,
+    /// What becomes a stream.
+    Stream "stream" stream,
 }

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 pub use output::{BOUNDS, Output};
-pub use session::connect;
+pub use session::{begin, connect};
 
 /// The largest answer of a control route, in bytes.
 const LARGEST: usize = 64 << 10;

@@ -31,7 +31,11 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// Begins a session on a machine's stream. A machine that boots answers when it is up.
 pub async fn connect(mut stream: UnixStream, patience: Duration) -> Result<Session, AgentError> {
     let rest = synchronise(&mut stream, Instant::now() + patience).await?;
-    let io = TokioIo::new(Rewound { rest, stream });
+    begin(Rewound { rest, stream }).await
+}
+
+/// Begins a session on a stream on which nothing was said yet.
+pub async fn begin(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Session, AgentError> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
@@ -39,7 +43,7 @@ pub async fn connect(mut stream: UnixStream, patience: Duration) -> Result<Sessi
         .max_frame_size(MAX_FRAME)
         .keep_alive_interval(SILENCE)
         .keep_alive_timeout(SILENCE)
-        .handshake(io)
+        .handshake(TokioIo::new(stream))
         .await
         .map_err(gone)?;
     let (end, ended) = watch::channel(false);

@@ -1,0 +1,72 @@
+//! Questions whose connection becomes a stream, and those that bring or tell more than one answer.
+
+use serde::{Deserialize, Serialize};
+
+use super::question::questions;
+use crate::host::model::About;
+use crate::host::template::{BuildSpec, Built};
+use crate::ids::{MachineId, UploadId};
+
+questions! {
+    /// What may be asked that becomes a stream.
+    "stream" {
+        /// Tells from now on what happens on the host: messages, each a [`Happening`], as long as somebody listens.
+        Watch "watch" {} -> (),
+        /// Reaches the serial console of a running machine of a VM: bytes in both directions.
+        Console "console" {
+            /// Whose.
+            id: MachineId,
+        } -> (),
+        /// Reaches a running machine's agent, for what the users of a sandbox ask of it: HTTP/2, in which the host is the
+        /// server. While it lasts, the sandbox is in use.
+        Agent "agent" {
+            /// Whose.
+            id: MachineId,
+        } -> Reached,
+        /// Builds the disk of a template. Its log is told until its answer. What an earlier, interrupted build left is thrown
+        /// away. It can be called off; whoever leaves before the answer ends it.
+        Build "build" {
+            /// What to build.
+            spec: BuildSpec,
+        } -> Built,
+        /// Brings the file of an image that is to be imported: so many bytes follow the answer, and then a second answer.
+        Stage "stage" {
+            /// The image's id.
+            image: String,
+            /// How many bytes it has.
+            bytes: u64,
+        } -> (),
+        /// Brings an upload: so many bytes follow the answer, and then a second answer.
+        Receive "receive" {
+            /// Its id.
+            id: UploadId,
+            /// How many bytes it has.
+            bytes: u64,
+        } -> (),
+    }
+}
+
+/// What happens on a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Happening {
+    /// Something to a machine of a VM.
+    Vm(MachineId),
+    /// Something to a machine of a sandbox.
+    Sandbox(MachineId),
+    /// More than whoever listens has taken: every machine may be concerned.
+    Missed,
+    /// Nothing new perhaps: what it says of itself, every few seconds.
+    About(About),
+}
+
+/// How an agent is asked from now on.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reached {
+    /// What requests bear in `Authorization`: a secret.
+    pub authorization: String,
+    /// For how long the machine has been this sandbox, in milliseconds, as far as the host knows.
+    pub age_ms: u64,
+    /// How long the agent may take until it begins to answer, in milliseconds.
+    pub patience_ms: u64,
+}

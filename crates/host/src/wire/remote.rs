@@ -1,0 +1,149 @@
+//! The side of whoever asks.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_domain::host::ask::{Ask, Question, host};
+use berth_domain::host::model::About;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::frame;
+use super::known::Known;
+use super::message::{ANSWER, Asked, QUESTION, SILENCE, Told, VERSION};
+use crate::vm::Console;
+use crate::{EngineError, Result};
+
+/// Bytes of a file that are sent at a time.
+const CHUNK: usize = 128 << 10;
+
+/// What carries bytes to a host.
+#[async_trait]
+pub trait Carrier: Send + Sync + 'static {
+    /// Begins a connection, for one question.
+    async fn connect(&self) -> io::Result<Box<dyn Console>>;
+}
+
+/// A host that is somewhere else, as an engine of VMs and one of sandboxes.
+///
+/// What is received before a host is chosen (uploads, images to import) lies in a folder on this side, and goes there with
+/// what it is for.
+#[derive(Clone)]
+pub struct Remote {
+    pub(super) carrier: Arc<dyn Carrier>,
+    pub(super) spool: PathBuf,
+    pub(super) known: Arc<Known>,
+    patience: Duration,
+}
+
+impl Remote {
+    /// A host to which these bytes lead; the folder is for what it gets later.
+    ///
+    /// # Errors
+    /// Where it does not say what it is.
+    pub async fn reach(carrier: Arc<dyn Carrier>, spool: &Path) -> Result<Self> {
+        let remote = Self { carrier, spool: spool.to_owned(), known: Arc::default(), patience: SILENCE };
+        remote.describe().await?;
+        Ok(remote)
+    }
+
+    /// The same host, given up after this silence.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Has the host say what it is.
+    pub async fn describe(&self) -> Result<About> {
+        let about = self.ask(host::Describe {}).await?;
+        self.known.note(about.clone());
+        Ok(about)
+    }
+
+    /// Asks one question.
+    pub async fn ask<Q: Question>(&self, question: Q) -> Result<Q::Answer>
+    where
+        Ask: From<Q::Noun>,
+    {
+        let mut stream = self.begin(Ask::from(question.into())).await?;
+        let said = self.hear(&mut stream, &mut |_| ()).await?;
+        read::<Q>(said)
+    }
+
+    /// Begins a connection with a question.
+    pub(super) async fn begin(&self, ask: Ask) -> Result<Box<dyn Console>> {
+        let bytes = frame::of(&Asked { version: VERSION, ask }, QUESTION)
+            .map_err(|error| EngineError::Permanent(error.to_string()))?;
+        let begun = async {
+            let mut stream = self.carrier.connect().await?;
+            frame::write(&mut stream, &bytes).await?;
+            io::Result::Ok(stream)
+        };
+        timeout(self.patience, begun).await.map_err(|_| self.silent())?.map_err(|error| unreachable(&error))
+    }
+
+    /// Waits for the answer, and gives away what is told before it.
+    pub(super) async fn hear(
+        &self,
+        stream: &mut (impl AsyncRead + Unpin),
+        lines: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<Value> {
+        loop {
+            match self.next(stream).await? {
+                Told::Working => {}
+                Told::Lines(text) => lines(&text),
+                Told::Said(answer) => return Ok(answer),
+                Told::Failed(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The next message of a connection.
+    pub(super) async fn next<M: DeserializeOwned>(&self, stream: &mut (impl AsyncRead + Unpin)) -> Result<M> {
+        let bytes = timeout(self.patience, frame::read(stream, ANSWER)).await.map_err(|_| self.silent())?;
+        serde_json::from_slice(&bytes.map_err(|error| unreachable(&error))?).map_err(|error| nonsense(&error))
+    }
+
+    /// Sends a file behind a question that says how long it is.
+    pub(super) async fn send(&self, file: &Path, ask: impl FnOnce(u64) -> Ask) -> Result<()> {
+        let here = |error: io::Error| EngineError::Transient(format!("what the host is sent cannot be read: {error}"));
+        let mut file = tokio::fs::File::open(file).await.map_err(here)?;
+        let length = file.metadata().await.map_err(here)?.len();
+        let mut stream = self.begin(ask(length)).await?;
+        self.hear(&mut stream, &mut |_| ()).await?;
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let read = file.read(&mut chunk).await.map_err(here)?;
+            let sent = timeout(self.patience, stream.write_all(&chunk[..read])).await.map_err(|_| self.silent())?;
+            // A host that takes no more says why.
+            if read == 0 || sent.is_err() {
+                break;
+            }
+        }
+        let _ = timeout(self.patience, stream.flush()).await;
+        self.hear(&mut stream, &mut |_| ()).await.map(drop)
+    }
+
+    fn silent(&self) -> EngineError {
+        EngineError::Transient(format!("the host has said nothing for {} ms", self.patience.as_millis()))
+    }
+}
+
+/// Reads the answer to a question of its type.
+pub(super) fn read<Q: Question>(said: Value) -> Result<Q::Answer> {
+    serde_json::from_value(said).map_err(|error| nonsense(&error))
+}
+
+/// Nothing is known of what became of a question.
+pub(super) fn unreachable(error: &io::Error) -> EngineError {
+    EngineError::Transient(format!("the host cannot be reached: {error}"))
+}
+
+fn nonsense(error: &serde_json::Error) -> EngineError {
+    EngineError::Transient(format!("the host sent an answer that makes no sense: {error}"))
+}

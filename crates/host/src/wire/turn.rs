@@ -1,0 +1,202 @@
+//! Questions whose connection becomes a stream, on the side of the host.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+
+use axum_core::body::Body;
+use berth_domain::agent::{MAX_FRAME, SESSION_WINDOW, STREAM_WINDOW};
+use berth_domain::host::ask::stream::{Agent, Ask, Build, Console, Happening, Reached, Receive};
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::frame;
+use super::message::{ANSWER, SILENCE, Told};
+use super::tell::{Stream, attend, beat, end, tell};
+use crate::answer::say;
+use crate::sandbox::build::Log;
+use crate::sandbox::{self, DISK_FULL};
+use crate::{EngineError, Host, Result};
+
+/// Bytes of a file that are received at a time.
+const CHUNK: usize = 128 << 10;
+
+/// Answers a question, and makes its connection the stream that it asks for.
+pub async fn turn(host: &Host, ask: Ask, stream: impl Stream) -> io::Result<()> {
+    match ask {
+        Ask::Watch(_) => watch(host, stream).await,
+        Ask::Console(q) => console(host, q, stream).await,
+        Ask::Agent(q) => agent(host, q, stream).await,
+        Ask::Build(q) => build(host, q, stream).await,
+        Ask::Stage(q) => {
+            let place = host.staged(&q.image).await;
+            receive(place, q.bytes, stream).await
+        }
+        Ask::Receive(q) => {
+            let place = place(host, &q).await;
+            receive(place, q.bytes, stream).await
+        }
+    }
+}
+
+/// Tells what happens, and now and then what the host is, until nobody listens.
+async fn watch(host: &Host, mut stream: impl Stream) -> io::Result<()> {
+    let (mut vms, mut sandboxes) = (host.vm.watch(), host.sandbox.watch());
+    tell(&mut stream, &Told::Said(Value::Null)).await?;
+    let mut beat = beat();
+    loop {
+        let happening = tokio::select! {
+            event = vms.recv() => happened(event, Happening::Vm),
+            event = sandboxes.recv() => happened(event, Happening::Sandbox),
+            _ = beat.tick() => Some(Happening::About(host.about().await)),
+            _ = stream.read_u8() => None,
+        };
+        let Some(happening) = happening else { return Ok(()) };
+        let bytes = frame::of(&happening, ANSWER)?;
+        timeout(SILENCE, frame::write(&mut stream, &bytes)).await??;
+    }
+}
+
+fn happened<T>(event: std::result::Result<T, RecvError>, to: impl FnOnce(T) -> Happening) -> Option<Happening> {
+    match event {
+        Ok(id) => Some(to(id)),
+        Err(RecvError::Lagged(_)) => Some(Happening::Missed),
+        Err(RecvError::Closed) => None,
+    }
+}
+
+/// Carries the bytes of a serial console.
+async fn console(host: &Host, q: Console, mut stream: impl Stream) -> io::Result<()> {
+    let Some(reached) = attend(&mut stream, host.vm.console(q.id)).await? else { return Ok(()) };
+    match reached {
+        Err(error) => end(&mut stream, Told::Failed(error)).await,
+        Ok(mut console) => {
+            tell(&mut stream, &say(&q, Ok(())).into()).await?;
+            tokio::io::copy_bidirectional(&mut stream, &mut console).await.map(drop)
+        }
+    }
+}
+
+/// Passes on what a sandbox's agent is asked, by HTTP/2, as long as both sides are there.
+async fn agent(host: &Host, q: Agent, mut stream: impl Stream) -> io::Result<()> {
+    let Some(reached) = attend(&mut stream, host.sandbox.connect(q.id)).await? else { return Ok(()) };
+    let connection = match reached {
+        Ok(connection) => connection,
+        Err(error) => return end(&mut stream, Told::Failed(error)).await,
+    };
+    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let reached = Reached {
+        authorization: connection.authorization.clone(),
+        age_ms: millis(connection.since.elapsed()),
+        patience_ms: millis(connection.patience),
+    };
+    tell(&mut stream, &say(&q, Ok(reached)).into()).await?;
+    let session = connection.session.clone();
+    let pass = service_fn(move |request: Request<Incoming>| {
+        let session = session.clone();
+        async move { session.send(request.map(Body::new)).await }
+    });
+    let served = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(SESSION_WINDOW)
+        .max_frame_size(MAX_FRAME)
+        .keep_alive_interval(SILENCE)
+        .keep_alive_timeout(SILENCE)
+        .serve_connection(TokioIo::new(stream), pass);
+    tokio::select! {
+        outcome = served => outcome.map_err(io::Error::other),
+        () = connection.session.over() => Ok(()),
+    }
+}
+
+/// Builds a template, and tells its log meanwhile. A byte calls it off; who leaves ends it.
+async fn build(host: &Host, q: Build, mut stream: impl Stream) -> io::Result<()> {
+    let cancel = CancellationToken::new();
+    let build = sandbox::Build { spec: q.spec.clone(), log: Log::default(), cancel: cancel.clone() };
+    let (mut log, mut at) = (build.log.end(), 0);
+    let mut work = pin!(host.sandbox.build_template(&build));
+    let mut beat = beat();
+    loop {
+        let (outcome, told) = tokio::select! {
+            biased;
+            outcome = &mut work => (Some(outcome), None),
+            _ = log.changed() => (None, None),
+            _ = beat.tick() => (None, Some(Told::Working)),
+            more = stream.read_u8(), if !cancel.is_cancelled() => match more {
+                Ok(_) => {
+                    cancel.cancel();
+                    continue;
+                }
+                Err(_) => return Ok(()),
+            },
+        };
+        let piece = build.log.read(at);
+        at = piece.from + piece.text.len() as u64;
+        if !piece.text.is_empty() {
+            tell(&mut stream, &Told::Lines(piece.text)).await?;
+        }
+        if let Some(told) = told {
+            tell(&mut stream, &told).await?;
+        }
+        if let Some(outcome) = outcome {
+            return end(&mut stream, say(&q, outcome).into()).await;
+        }
+    }
+}
+
+/// Where an upload is received, if there is room for it.
+async fn place(host: &Host, q: &Receive) -> Result<PathBuf> {
+    let free = host.sandbox.capacity().await?.disk_bytes;
+    if i64::try_from(q.bytes).is_ok_and(|bytes| bytes < free) {
+        host.sandbox.upload(q.id).await
+    } else {
+        Err(EngineError::NoCapacity(DISK_FULL.into()))
+    }
+}
+
+/// Receives so many bytes as a file, whole or not at all.
+async fn receive(place: Result<PathBuf>, bytes: u64, mut stream: impl Stream) -> io::Result<()> {
+    let place = match place {
+        Ok(place) => place,
+        Err(error) => return end(&mut stream, Told::Failed(error)).await,
+    };
+    tell(&mut stream, &Told::Said(Value::Null)).await?;
+    let mut part = place.clone().into_os_string();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let received = match write(&part, bytes, &mut stream).await {
+        Ok(()) => tokio::fs::rename(&part, &place).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = received {
+        // What is left of it is overwritten by the next try.
+        let _ = tokio::fs::remove_file(&part).await;
+        return end(&mut stream, Told::Failed(EngineError::Transient(error.to_string()))).await;
+    }
+    end(&mut stream, Told::Said(Value::Null)).await
+}
+
+async fn write(part: &Path, bytes: u64, stream: &mut impl Stream) -> io::Result<()> {
+    let mut file = tokio::fs::File::create(part).await?;
+    let mut left = bytes;
+    let mut chunk = vec![0; CHUNK];
+    while left > 0 {
+        let most = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+        let read = timeout(SILENCE, stream.read(&mut chunk[..most])).await??;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        file.write_all(&chunk[..read]).await?;
+        left -= read as u64;
+    }
+    file.sync_all().await
+}

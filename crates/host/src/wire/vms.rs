@@ -1,0 +1,139 @@
+//! [`Engine`] by bytes.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use berth_domain::host::ask::{Ask, disk, host, image, stream, vm};
+use berth_domain::ids::{DiskId, MachineId};
+use berth_domain::vm::plan::Machine;
+use tokio::sync::broadcast;
+
+use super::remote::Remote;
+use crate::vm::{
+    Capacity, Console, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
+};
+use crate::{EngineError, Result, lost};
+
+#[async_trait]
+impl Engine for Remote {
+    fn ready(&self) -> std::result::Result<(), String> {
+        self.known.about().vm.missing.map_or(Ok(()), Err)
+    }
+
+    async fn capacity(&self) -> Result<Capacity> {
+        self.ask(host::VmCapacity {}).await
+    }
+
+    fn ssh_port(&self) -> u16 {
+        self.known.about().vm.ssh_port
+    }
+
+    async fn address_free(&self, address: Ipv4Addr) -> bool {
+        self.ask(host::AddressFree { address }).await.unwrap_or(false)
+    }
+
+    fn host_boot(&self) -> String {
+        self.known.about().vm.boot
+    }
+
+    async fn make_disk(&self, disk: &DiskSpec) -> Result<()> {
+        self.ask(disk::Make { disk: disk.clone() }).await
+    }
+
+    async fn remove_disk(&self, id: DiskId) -> Result<()> {
+        self.ask(disk::Remove { id }).await
+    }
+
+    async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
+        self.ask(disk::SetAside { id, at: lost::day(into)? }).await
+    }
+
+    async fn observe(&self, id: MachineId) -> Result<Machine> {
+        self.ask(vm::Observe { id }).await
+    }
+
+    async fn guest_ready(&self, id: MachineId) -> bool {
+        self.ask(vm::GuestReady { id }).await.unwrap_or(false)
+    }
+
+    async fn has_network(&self, id: MachineId) -> bool {
+        // What cannot be told is taken for carried: a second program would cut its connections.
+        self.ask(vm::HasNetwork { id }).await.unwrap_or(true)
+    }
+
+    async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {
+        self.ask(vm::Start { spec: spec.clone() }).await
+    }
+
+    async fn resume(&self, id: MachineId) -> Result<()> {
+        self.ask(vm::Resume { id }).await
+    }
+
+    async fn press_power(&self, id: MachineId) -> Result<()> {
+        self.ask(vm::PressPower { id }).await
+    }
+
+    async fn power_off(&self, id: MachineId) -> Result<()> {
+        self.ask(vm::PowerOff { id }).await
+    }
+
+    async fn discard(&self, id: MachineId) -> Result<()> {
+        self.ask(vm::Discard { id }).await
+    }
+
+    async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
+        self.ask(vm::SetPorts { spec: spec.clone(), before }).await
+    }
+
+    async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {
+        self.ask(vm::ConsoleLog { id, bytes }).await
+    }
+
+    async fn console(&self, id: MachineId) -> Result<Box<dyn Console>> {
+        let mut stream = self.begin(Ask::Stream(stream::Console { id }.into())).await?;
+        self.hear(&mut stream, &mut |_| ()).await?;
+        Ok(stream)
+    }
+
+    async fn usage(&self, id: MachineId) -> Option<Usage> {
+        self.ask(vm::Usage { id }).await.ok().flatten()
+    }
+
+    async fn images(&self) -> Result<Vec<ImageInfo>> {
+        self.ask(image::List {}).await
+    }
+
+    async fn image(&self, id: &str) -> Result<Option<ImageInfo>> {
+        self.ask(image::Find { id: id.to_owned() }).await
+    }
+
+    async fn staging(&self) -> Result<PathBuf> {
+        let staging = self.spool.join("staging");
+        tokio::fs::create_dir_all(&staging).await.map_err(|error| EngineError::Transient(error.to_string()))?;
+        Ok(staging)
+    }
+
+    async fn import_image(&self, file: &Path, import: &ImageImport) -> Result<ImageInfo> {
+        self.send(file, |bytes| Ask::Stream(stream::Stage { image: import.id.clone(), bytes }.into())).await?;
+        self.ask(image::Import { import: import.clone() }).await
+    }
+
+    async fn remove_image(&self, id: &str) -> Result<()> {
+        self.ask(image::Remove { id: id.to_owned() }).await
+    }
+
+    async fn scan(&self) -> Result<Found> {
+        self.ask(host::ScanVms {}).await
+    }
+
+    async fn tidy(&self) {
+        if let Err(error) = self.ask(host::Tidy {}).await {
+            tracing::debug!(%error, "a host keeps its logs within their bounds later");
+        }
+    }
+
+    fn watch(&self) -> broadcast::Receiver<MachineId> {
+        self.known.vms.subscribe()
+    }
+}

@@ -1,0 +1,8 @@
+//! What may be asked of a host, in the same process and by bytes: the same scenarios, and the same answers.
+
+mod agent;
+mod bytes;
+mod sandboxes;
+mod streams;
+mod vms;
+mod way;

@@ -1,0 +1,140 @@
+//! Scenarios of VMs.
+
+use std::net::Ipv4Addr;
+
+use berth_domain::host::Ask;
+use berth_domain::host::ask::{disk, host, image, stream, vm};
+use berth_domain::ids::{DiskId, MachineId};
+use berth_domain::vm::plan::Machine;
+use berth_domain::vm::{ExposedPort, Protocol};
+use berth_host::EngineError;
+use berth_host::vm::{DataDisk, DiskSource, DiskSpec, ImageImport, MachineSpec, Open};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::way::{Asked, Way, id, verbs};
+
+const VM: MachineId = MachineId(id(1));
+
+pub fn spec() -> MachineSpec {
+    MachineSpec {
+        id: VM,
+        name: "one".into(),
+        vcpu: 2,
+        memory_mb: 512,
+        image_id: "micro".into(),
+        root_disk: DiskId(id(2)),
+        data_disks: vec![DataDisk { id: DiskId(id(3)), mount: Some("/mnt/data".into()) }],
+        ssh_keys: vec!["ssh-ed25519 AAAA one".into()],
+        user_data: Some("#!/bin/sh\necho \"ü\"\n".into()),
+        address: Ipv4Addr::new(127, 64, 0, 2),
+        ssh_port: 2222,
+        ports: vec![port(80), port(8080)],
+    }
+}
+
+const fn port(port: u16) -> ExposedPort {
+    ExposedPort { port, protocol: Protocol::Tcp }
+}
+
+/// What is answered, in order.
+async fn life(way: &Way) -> Vec<String> {
+    let (mut said, vm) = (Vec::new(), &way.vm);
+    macro_rules! note {
+        ($($answer:expr),* $(,)?) => { $(said.push(format!("{:?}", $answer));)* };
+    }
+    let disk = DiskSpec { id: DiskId(id(2)), source: DiskSource::Image("micro".into()), size_gb: 20 };
+    way.vms.take_port(8080);
+    note!(vm.ready(), vm.capacity().await, vm.ssh_port(), vm.host_boot());
+    note!(vm.address_free(Ipv4Addr::new(127, 64, 0, 2)).await, vm.make_disk(&disk).await, vm.make_disk(&disk).await);
+    note!(vm.observe(VM).await, vm.guest_ready(VM).await);
+    let started = vm.start(&spec()).await.expect("a start").expect("a machine");
+    assert_eq!(started.taken_ports, [port(8080)]);
+    note!(started, vm.observe(VM).await, vm.guest_ready(VM).await, vm.has_network(VM).await);
+    let fewer = MachineSpec { ports: vec![port(81)], ..spec() };
+    note!(vm.set_ports(&fewer, Open::All(vec![spec().ssh(), port(80), port(8080)])).await);
+    assert_eq!(way.vms.open_ports(&VM.to_string()), [81, 2222]);
+    note!(vm.console_log(VM, 5).await, vm.usage(VM).await, vm.scan().await.map(|found| (found.machines, found.disks)));
+    vm.press_power(VM).await.expect("a press");
+    assert_eq!(vm.observe(VM).await.expect("a look"), Machine::PoweredOff);
+    note!(vm.resume(VM).await, vm.observe(VM).await, vm.power_off(VM).await, vm.discard(VM).await);
+    vm.tidy().await;
+    let aside = way.aside("disks").await;
+    note!(vm.set_aside_disk(disk.id, &aside).await, vm.remove_disk(disk.id).await);
+    assert!(aside.join(disk.id.to_string()).exists(), "it was set aside");
+    note!(vm.scan().await.map(|found| (found.machines, found.disks)));
+    said
+}
+
+/// What is answered about images, in order.
+async fn images(way: &Way) -> Vec<String> {
+    let vm = &way.vm;
+    let import =
+        ImageImport { id: "mine".into(), name: "Mine".into(), login_user: "me".into(), sha256: None, uefi: true };
+    let file = vm.staging().await.expect("a folder").join("a file of some name");
+    // Longer than what is under way at a time.
+    std::fs::write(&file, vec![7; 300_000]).expect("a file");
+    let taken = vm.import_image(&file, &import).await.expect("an import");
+    assert_eq!((taken.virtual_size, taken.login_user.as_str()), (300_000, "me"));
+    assert!(file.exists(), "whose file it is removes it");
+    if way.is_far {
+        assert_eq!(way.vms.staged(), Vec::<String>::new(), "the host keeps nothing of what was brought");
+    }
+    let mut all = vm.images().await.expect("images");
+    all.sort_by(|one, other| one.id.cmp(&other.id));
+    let found = [vm.image("mine").await, vm.image("no").await];
+    let said = format!("{taken:?} {all:?} {found:?} {:?} {:?}", vm.remove_image("mine").await, vm.image("mine").await);
+    vec![said]
+}
+
+/// What is answered where something cannot be done: errors keep their kinds.
+async fn refusals(way: &Way) -> Vec<String> {
+    let mut said = Vec::new();
+    let text = || "no room for \"it\"".to_owned();
+    for error in [EngineError::Transient(text()), EngineError::Permanent(text()), EngineError::NoCapacity(text())] {
+        way.vms.refuse("start", error.clone());
+        let refused = way.vm.start(&spec()).await.expect_err("a refusal");
+        assert_eq!(refused, error);
+        said.push(format!("{refused:?}"));
+    }
+    way.vms.allow("start");
+    said
+}
+
+async fn console(way: &Way) -> Vec<String> {
+    let mut console = way.vm.console(VM).await.expect("a console");
+    let typed = b"typed and said back ".repeat(1000);
+    let (mut reading, mut writing) = tokio::io::split(&mut console);
+    let mut heard = vec![0; typed.len()];
+    let (written, read) = tokio::join!(writing.write_all(&typed), reading.read_exact(&mut heard));
+    written.expect("bytes are taken");
+    read.expect("bytes come");
+    assert!(heard == typed, "it says back what is typed");
+    Vec::new()
+}
+
+#[tokio::test]
+async fn vms_are_run_the_same_in_process_and_by_bytes() {
+    let asked = Asked::default();
+    let (near, far) = (Way::near(), Way::far(&asked).await);
+    assert_eq!(life(&near).await, life(&far).await);
+    assert_eq!(images(&near).await, images(&far).await);
+    assert_eq!(refusals(&near).await, refusals(&far).await);
+    assert_eq!(console(&near).await, console(&far).await);
+    let verbs = verbs(&asked);
+    let own = ["stream.console", "stream.stage", "host.describe", "host.vm_capacity", "host.address_free"];
+    let own = own.into_iter().chain(["host.scan_vms", "host.tidy"]);
+    let all = vm::Ask::VERBS.iter().chain(disk::Ask::VERBS).chain(image::Ask::VERBS).copied().chain(own);
+    let missing: Vec<_> = all.filter(|verb| !verbs.contains(verb)).collect();
+    assert!(missing.is_empty(), "no scenario drives {missing:?}");
+    // Whoever adds a noun or a verb of the host or of streams says here or in `sandboxes` which scenario drives it.
+    let elsewhere = crate::sandboxes::NOUNS.iter().flat_map(|verbs| verbs.iter());
+    let known: std::collections::BTreeSet<_> = elsewhere.copied().chain(verbs).collect();
+    let all = Ask::VERBS.iter().flat_map(|verbs| verbs.iter()).copied();
+    let missing: Vec<_> = all.filter(|verb| !known.contains(verb)).collect();
+    assert!(
+        missing.is_empty(),
+        "no scenario drives {missing:?} of {} and {}",
+        host::Ask::VERBS.len(),
+        stream::Ask::VERBS.len()
+    );
+}

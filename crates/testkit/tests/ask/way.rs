@@ -1,0 +1,149 @@
+//! The two ways to a host.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_domain::Timestamp;
+use berth_domain::host::Ask;
+use berth_host::Host;
+use berth_host::lost::Lost;
+use berth_host::sandbox::SandboxEngine;
+use berth_host::vm::{Console, Engine};
+use berth_host::wire::{Carrier, Remote, serve};
+use berth_testkit::{SimulatedEngine, SimulatedSandboxes};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use uuid::Uuid;
+
+/// Bytes that are on their way at most: less than a chunk, so that streams have to wait for who reads them.
+const UNDER_WAY: usize = 4096;
+
+/// A host that only remembers, and a way to it.
+pub struct Way {
+    /// What its engine of VMs is steered by.
+    pub vms: Arc<SimulatedEngine>,
+    /// What its engine of sandboxes is steered by.
+    pub sandboxes: Arc<SimulatedSandboxes>,
+    /// Its engine of VMs, as it is asked.
+    pub vm: Arc<dyn Engine>,
+    /// Its engine of sandboxes, as it is asked.
+    pub sandbox: Arc<dyn SandboxEngine>,
+    /// Where it sets things aside.
+    pub data: TempDir,
+    /// Whether it is asked by bytes.
+    pub is_far: bool,
+}
+
+impl Way {
+    /// Its engines are called.
+    pub fn near() -> Self {
+        let (vms, sandboxes) = engines();
+        let data = TempDir::new().expect("a folder");
+        Self { vm: vms.clone(), sandbox: sandboxes.clone(), vms, sandboxes, data, is_far: false }
+    }
+
+    /// Its engines are asked by bytes; what is asked is noted.
+    pub async fn far(asked: &Asked) -> Self {
+        let (vms, sandboxes) = engines();
+        let data = TempDir::new().expect("a folder");
+        let wire = Wire::to(&vms, &sandboxes, data.path(), asked);
+        let remote = Remote::reach(Arc::new(wire), &data.path().join("spool")).await.expect("a host");
+        let remote = Arc::new(remote);
+        Self { vm: remote.clone(), sandbox: remote, vms, sandboxes, data, is_far: true }
+    }
+
+    /// Where a kind of things is set aside today.
+    pub async fn aside(&self, kind: &str) -> PathBuf {
+        self.lost().folder(kind, Timestamp(0)).await.expect("a folder")
+    }
+
+    fn lost(&self) -> Lost {
+        Lost::new(self.data.path(), 7)
+    }
+}
+
+fn engines() -> (Arc<SimulatedEngine>, Arc<SimulatedSandboxes>) {
+    (Arc::default(), Arc::default())
+}
+
+/// The questions that were asked by bytes.
+pub type Asked = Arc<Mutex<Vec<Ask>>>;
+
+/// The verbs among them.
+pub fn verbs(asked: &Asked) -> BTreeSet<&'static str> {
+    asked.lock().expect("questions").iter().map(Ask::verb).collect()
+}
+
+/// Carries bytes to a host, and notes what it is asked.
+pub struct Wire {
+    host: Arc<Host>,
+    asked: Asked,
+    is_cut: Arc<AtomicBool>,
+}
+
+impl Wire {
+    /// To a host with these engines.
+    pub fn to(vms: &Arc<SimulatedEngine>, sandboxes: &Arc<SimulatedSandboxes>, data: &Path, asked: &Asked) -> Self {
+        let host = Arc::new(Host::new(vms.clone(), sandboxes.clone(), Lost::new(data, 7)));
+        Self { host, asked: asked.clone(), is_cut: Arc::default() }
+    }
+
+    /// Whether what is sent from now on reaches nobody.
+    pub fn cut(&self) -> Arc<AtomicBool> {
+        self.is_cut.clone()
+    }
+}
+
+#[async_trait]
+impl Carrier for Wire {
+    async fn connect(&self) -> io::Result<Box<dyn Console>> {
+        let (ours, tap) = duplex(UNDER_WAY);
+        if self.is_cut.load(Ordering::SeqCst) {
+            // Somebody has it and says nothing.
+            tokio::spawn(async move {
+                let (_tap, never) = (tap, std::future::pending::<()>());
+                never.await;
+            });
+            return Ok(Box::new(ours));
+        }
+        let (host, asked) = (self.host.clone(), self.asked.clone());
+        tokio::spawn(carry(tap, host, asked));
+        Ok(Box::new(ours))
+    }
+}
+
+/// Notes the question of a connection, and carries it on.
+async fn carry(mut tap: DuplexStream, host: Arc<Host>, asked: Asked) -> io::Result<()> {
+    let length = tap.read_u32().await?;
+    let mut question = vec![0; length as usize];
+    tap.read_exact(&mut question).await?;
+    let message: serde_json::Value = serde_json::from_slice(&question).expect("a question");
+    let ask: Ask = serde_json::from_value(message["ask"].clone()).expect("a question");
+    assert_eq!(serde_json::to_value(&ask).expect("JSON"), message["ask"], "a question survives its bytes");
+    asked.lock().expect("questions").push(ask);
+    let (mut to, theirs) = duplex(UNDER_WAY);
+    tokio::spawn(async move { serve(&host, theirs).await });
+    to.write_u32(length).await?;
+    to.write_all(&question).await?;
+    tokio::io::copy_bidirectional(&mut tap, &mut to).await.map(drop)
+}
+
+/// An id that is the same in both ways.
+pub const fn id(number: u128) -> Uuid {
+    Uuid::from_u128(number)
+}
+
+/// Waits until something is so.
+pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let waited = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), waited).await.unwrap_or_else(|_| panic!("{what}"));
+}
