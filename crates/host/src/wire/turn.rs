@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use axum_core::body::Body;
 use berth_domain::agent::{MAX_FRAME, SESSION_WINDOW, STREAM_WINDOW};
-use berth_domain::host::ask::stream::{Agent, Ask, Build, Console, Happening, Reached, Receive};
+use berth_domain::host::ask::stream::{Agent, Ask, Build, Console, Happening, Reached, Receive, Stage};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -37,7 +37,7 @@ pub async fn turn(host: &Host, ask: Ask, stream: impl Stream) -> io::Result<()> 
         Ask::Agent(q) => agent(host, q, stream).await,
         Ask::Build(q) => build(host, q, stream).await,
         Ask::Stage(q) => {
-            let place = host.staged(&q.image).await;
+            let place = staged(host, &q).await;
             receive(place, q.bytes, stream).await
         }
         Ask::Receive(q) => {
@@ -153,14 +153,23 @@ async fn build(host: &Host, q: Build, mut stream: impl Stream) -> io::Result<()>
     }
 }
 
+/// Where an image is received, if there is room for it.
+async fn staged(host: &Host, q: &Stage) -> Result<PathBuf> {
+    room(host, q.bytes).await?;
+    host.staged(&q.image).await
+}
+
 /// Where an upload is received, if there is room for it.
 async fn place(host: &Host, q: &Receive) -> Result<PathBuf> {
+    room(host, q.bytes).await?;
+    host.sandbox.upload(q.id).await
+}
+
+/// Refuses what there is no room for. What is kept back is kept back from images, too: they lie on the same disk.
+async fn room(host: &Host, bytes: u64) -> Result<()> {
     let free = host.sandbox.capacity().await?.disk_bytes;
-    if i64::try_from(q.bytes).is_ok_and(|bytes| bytes < free) {
-        host.sandbox.upload(q.id).await
-    } else {
-        Err(EngineError::NoCapacity(DISK_FULL.into()))
-    }
+    let fits = i64::try_from(bytes).is_ok_and(|bytes| bytes < free);
+    if fits { Ok(()) } else { Err(EngineError::NoCapacity(DISK_FULL.into())) }
 }
 
 /// Receives so many bytes as a file, whole or not at all.

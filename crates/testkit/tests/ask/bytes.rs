@@ -80,6 +80,26 @@ async fn what_is_no_question_is_refused_in_words() {
 }
 
 #[tokio::test]
+async fn half_a_file_is_none() {
+    let data = tempfile::tempdir().expect("a folder");
+    let sandboxes = Arc::<SimulatedSandboxes>::default();
+    let host = Host::new(Arc::<SimulatedEngine>::default(), sandboxes.clone(), Lost::new(data.path(), 1));
+    let question = json!({"stream": {"receive": {"id": uuid::Uuid::nil(), "bytes": 5}}});
+    let question = framed(&json!({"version": VERSION, "ask": question}).to_string());
+    for (bytes, last) in [("half", "failed"), ("whole", "said"), ("whole and more", "said")] {
+        let (mut ours, theirs) = duplex(1 << 20);
+        ours.write_all(&[&question, bytes.as_bytes()].concat()).await.expect("bytes are taken");
+        ours.shutdown().await.expect("an end");
+        serve(&host, theirs).await.expect("an answer");
+        let mut said = Vec::new();
+        ours.read_to_end(&mut said).await.expect("bytes");
+        assert!(String::from_utf8_lossy(&said).contains(&format!("{{\"{last}\"")), "{bytes}");
+        let kept = if last == "said" { vec![b"whole".to_vec()] } else { Vec::new() };
+        assert_eq!(sandboxes.uploaded(), kept, "{bytes}");
+    }
+}
+
+#[tokio::test]
 async fn who_says_more_than_a_question_is_not_answered() {
     let question = json!({"version": VERSION, "ask": {"host": {"tidy": {}}}}).to_string();
     let mut bytes = framed(&question);

@@ -10,7 +10,7 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::plan::Machine;
 use berth_host::EngineError;
 use berth_host::sandbox::SandboxEngine;
-use berth_host::vm::{DiskSource, DiskSpec, Engine};
+use berth_host::vm::{DiskSource, DiskSpec, Engine, ImageImport};
 use berth_host::wire::Remote;
 use berth_testkit::{SimulatedEngine, SimulatedSandboxes};
 use http_body_util::BodyExt;
@@ -66,6 +66,31 @@ async fn far() -> Far {
     let is_cut = wire.cut();
     let remote = Remote::reach(Arc::new(wire), data.path()).await.expect("a host");
     Far { vms, remote: Arc::new(remote), is_cut, asked, _data: data }
+}
+
+fn import(id: &str) -> ImageImport {
+    ImageImport { id: id.into(), name: "Mine".into(), login_user: "me".into(), sha256: None, uefi: false }
+}
+
+#[tokio::test]
+async fn a_host_receives_what_it_has_room_for_under_names_of_its_own() {
+    let asked = Asked::default();
+    let far = Way::far(&asked).await;
+    let file = far.data.path().join("an image");
+    std::fs::write(&file, "image").expect("a file");
+    let import_of = async |id: &str| far.vm.import_image(&file, &import(id)).await.map(|info| info.virtual_size);
+    for id in ["../mine", "", ".", "a/b"] {
+        assert!(matches!(import_of(id).await, Err(EngineError::Permanent(_))), "{id:?}");
+    }
+    far.sandboxes.set_capacity(|capacity| capacity.disk_bytes = 5);
+    assert!(matches!(import_of("mine").await, Err(EngineError::NoCapacity(_))));
+    far.sandboxes.set_capacity(|capacity| capacity.disk_bytes = 6);
+    assert_eq!(import_of("mine").await, Ok(5));
+    far.vms.refuse("import_image", EngineError::Transient("not now".into()));
+    assert_eq!(import_of("mine").await, Err(EngineError::Transient("not now".into())));
+    far.vms.refuse("import_image", EngineError::Permanent("no image".into()));
+    assert_eq!(import_of("mine").await, Err(EngineError::Permanent("no image".into())));
+    assert_eq!(far.vms.staged(), Vec::<String>::new());
 }
 
 #[tokio::test]
