@@ -98,6 +98,17 @@ fn the_host_knows_no_database_no_route_and_no_service() {
 }
 
 #[test]
+fn an_engine_knows_nothing_of_who_asks_and_what_carries_bytes_nothing_of_engines() {
+    for engines in ["host/src/vm", "host/src/sandbox"] {
+        refuse(engines, &["crate::wire", "crate::answer", "host::ask", "host::Ask"], |_| false);
+    }
+    // Neither sockets nor who is on their other side.
+    let words = ["::qemu", "tokio::net", "std::os::unix::net", "rustls", "TcpStream", "UnixStream"];
+    refuse("host/src/wire", &words, |_| false);
+    refuse("domain/src/host", &["berth_", "dyn Engine"], |_| false);
+}
+
+#[test]
 fn sql_stands_only_in_stores() {
     let words = ["\"SELECT ", "\"INSERT ", "\"UPDATE ", "\"DELETE FROM ", "sql(\""];
     refuse("server/src", &words, |file| file.contains("/store") || file.contains("/db/"));
