@@ -49,7 +49,7 @@ impl OldVm {
         assert_eq!(caller.patch(&path, ports).await.status, 200);
         eventually("the open port", 20, || TcpStream::connect((host.as_str(), 9000)).ok());
         eventually("the shut port", 20, || TcpStream::connect((host.as_str(), 8000)).is_err().then_some(()));
-        let log = caller.get(&format!("{path}/console/log")).await;
+        let log = caller.get(&format!("{path}/console")).await;
         assert!(log.status == 200 && log.body.to_string().contains("login"), "{log:?}");
         assert_eq!(caller.act(&format!("{path}/restart")).await.status, 202);
         eventually("another process", 120, || qemu(service, &folder).filter(|now| *now != self.process));
