@@ -1,6 +1,6 @@
 //! Machines of a host, watched for one kind of owner: adoption at start, what happens to them, and what no row owns.
 //!
-//! [`Tenants`] holds what is particular to a kind of owner: its engine, its rows, and how to poke one. This file holds what
+//! [`MachineOwners`] holds what is particular to a kind of owner: its engine, its rows, and how to poke one. This file holds what
 //! is general. At the start every owner is looked at that should have a machine, or has a folder on the host: that adopts
 //! machines that are alive, finds those that died while nobody looked, and ends those that a database from a backup wants
 //! no more. Afterwards an owner is looked at when the engine tells that something happened to its machine. A search of the
@@ -42,13 +42,13 @@ pub struct Sentences {
 }
 
 /// What is particular to one kind of owner of machines.
-pub trait Tenants: Send + Sync + 'static {
+pub trait MachineOwners: Send + Sync + 'static {
     /// What names an owner.
     type Id: Copy + Eq + Hash + Send + Sync;
 
     /// What the log says.
     const SENTENCES: Sentences;
-    /// Between two rounds ([`Self::round`]).
+    /// Between two calls of [`Self::round`].
     const ROUND: Duration;
 
     /// Where rows of machines are.
@@ -58,7 +58,7 @@ pub trait Tenants: Send + Sync + 'static {
     fn events(&self) -> broadcast::Receiver<MachineId>;
 
     /// The owner of a machine, if it is of this kind.
-    fn own(owner: Owner) -> Option<Self::Id>;
+    fn of_kind(owner: Owner) -> Option<Self::Id>;
 
     /// Something happened to a machine of another owner. Most wait for their machines themselves.
     fn happened_to_another(&self, owner: Owner) {
@@ -74,7 +74,7 @@ pub trait Tenants: Send + Sync + 'static {
     /// Ends a machine, and removes what it left on the host.
     fn remove(&self, id: MachineId) -> impl Future<Output = berth_host::Result<()>> + Send;
 
-    /// What is done again and again.
+    /// What the watch does every [`Self::ROUND`]: VMs have their logs bounded, sandboxes the platform's templates adopted.
     fn round(&self) -> impl Future<Output = ()> + Send;
 
     /// Searches the host: ends machines that no row owns ([`end_unowned`]), and sets the rest aside.
@@ -82,25 +82,25 @@ pub trait Tenants: Send + Sync + 'static {
 }
 
 /// Watches the host until told to stop.
-pub async fn watch<T: Tenants>(tenants: T, poke: Poker<T::Id>, stop: CancellationToken) {
-    let mut events = tenants.events();
+pub async fn watch<T: MachineOwners>(owners: T, poke: Poker<T::Id>, stop: CancellationToken) {
+    let mut events = owners.events();
     let mut round = tokio::time::interval(T::ROUND);
     round.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut sweep = tokio::time::interval(SWEEP);
-    adopt(&tenants, &poke, &stop).await;
+    adopt(&owners, &poke, &stop).await;
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = round.tick() => tenants.round().await,
+            _ = round.tick() => owners.round().await,
             _ = sweep.tick() => {
-                if let Err(error) = tenants.search().await {
+                if let Err(error) = owners.search().await {
                     tracing::warn!(?error, "{}", T::SENTENCES.unsearched);
                     sweep.reset_after(SWEEP_RETRY);
                 }
             }
             event = events.recv() => match event {
-                Ok(id) => tell_owner(&tenants, &poke, id).await,
-                Err(RecvError::Lagged(_)) => adopt(&tenants, &poke, &stop).await,
+                Ok(id) => tell_owner(&owners, &poke, id).await,
+                Err(RecvError::Lagged(_)) => adopt(&owners, &poke, &stop).await,
                 Err(RecvError::Closed) => return,
             }
         }
@@ -108,11 +108,11 @@ pub async fn watch<T: Tenants>(tenants: T, poke: Poker<T::Id>, stop: Cancellatio
 }
 
 /// Has the owner looked at to whose machine something happened.
-async fn tell_owner<T: Tenants>(tenants: &T, poke: &Poker<T::Id>, id: MachineId) {
-    match machine::owner(tenants.db(), id).await {
-        Ok(Some(owner)) => match T::own(owner) {
+async fn tell_owner<T: MachineOwners>(owners: &T, poke: &Poker<T::Id>, id: MachineId) {
+    match machine::owner(owners.db(), id).await {
+        Ok(Some(owner)) => match T::of_kind(owner) {
             Some(id) => poke.poke(id),
-            None => tenants.happened_to_another(owner),
+            None => owners.happened_to_another(owner),
         },
         // What is nobody's is found by a search of the host.
         Ok(None) => {}
@@ -121,9 +121,9 @@ async fn tell_owner<T: Tenants>(tenants: &T, poke: &Poker<T::Id>, id: MachineId)
 }
 
 /// Has everything looked at that should have a machine, or has one.
-async fn adopt<T: Tenants>(tenants: &T, poke: &Poker<T::Id>, stop: &CancellationToken) {
+async fn adopt<T: MachineOwners>(owners: &T, poke: &Poker<T::Id>, stop: &CancellationToken) {
     loop {
-        match concerned(tenants).await {
+        match concerned(owners).await {
             Ok(ids) => {
                 tracing::info!(machines = ids.len(), "{}", T::SENTENCES.adopting);
                 return ids.into_iter().for_each(|id| poke.poke(id));
@@ -138,20 +138,20 @@ async fn adopt<T: Tenants>(tenants: &T, poke: &Poker<T::Id>, stop: &Cancellation
 }
 
 /// Owners that should have a machine, and those of which the host has one.
-async fn concerned<T: Tenants>(tenants: &T) -> Result<HashSet<T::Id>, DbError> {
-    let mut ids: HashSet<_> = tenants.wanting().await?.into_iter().collect();
-    let there: HashSet<_> = tenants.machines().await.unwrap_or_default().into_iter().collect();
-    let owned = machine::living(tenants.db()).await?.into_iter().filter(|owned| there.contains(&owned.0));
-    ids.extend(owned.filter_map(|owned| T::own(owned.1)));
+async fn concerned<T: MachineOwners>(owners: &T) -> Result<HashSet<T::Id>, DbError> {
+    let mut ids: HashSet<_> = owners.wanting().await?.into_iter().collect();
+    let there: HashSet<_> = owners.machines().await.unwrap_or_default().into_iter().collect();
+    let owned = machine::living(owners.db()).await?.into_iter().filter(|owned| there.contains(&owned.0));
+    ids.extend(owned.filter_map(|owned| T::of_kind(owned.1)));
     Ok(ids)
 }
 
-/// Ends those of some machines of the host that no row owns. What cannot be ended keeps nothing else.
-pub async fn end_unowned<T: Tenants>(tenants: &T, found: Vec<MachineId>) -> Result<(), DbError> {
-    let owned: HashSet<_> = machine::living(tenants.db()).await?.into_iter().map(|owned| owned.0).collect();
+/// Of the machines that the host has, ends those that no row owns. One that cannot be ended keeps none of the others.
+pub async fn end_unowned<T: MachineOwners>(owners: &T, found: Vec<MachineId>) -> Result<(), DbError> {
+    let owned: HashSet<_> = machine::living(owners.db()).await?.into_iter().map(|owned| owned.0).collect();
     for id in found.into_iter().filter(|id| !owned.contains(id)) {
         tracing::warn!(machine = %id, "{}", T::SENTENCES.removing);
-        if let Err(error) = tenants.remove(id).await {
+        if let Err(error) = owners.remove(id).await {
             tracing::warn!(machine = %id, %error, "a machine that no row owns cannot be removed; trying again later");
         }
     }

@@ -19,7 +19,7 @@ struct Few {
     others: mpsc::UnboundedSender<Owner>,
 }
 
-impl Tenants for Few {
+impl MachineOwners for Few {
     type Id = VmId;
     const SENTENCES: Sentences = Sentences { adopting: "", unlisted: "", unsearched: "", removing: "" };
     const ROUND: Duration = Duration::from_hours(1);
@@ -32,7 +32,7 @@ impl Tenants for Few {
         self.events.subscribe()
     }
 
-    fn own(owner: Owner) -> Option<VmId> {
+    fn of_kind(owner: Owner) -> Option<VmId> {
         if let Owner::Vm(vm) = owner { Some(vm) } else { None }
     }
 

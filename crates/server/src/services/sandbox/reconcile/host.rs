@@ -14,9 +14,9 @@ use super::{StepError, template};
 use crate::db::{Db, DbError, Signal, machine};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
-use crate::work::host::{Sentences, Tenants, end_unowned};
+use crate::work::host::{MachineOwners, Sentences, end_unowned};
 
-impl Tenants for Sandboxes {
+impl MachineOwners for Sandboxes {
     type Id = SandboxId;
     const SENTENCES: Sentences = Sentences {
         adopting: "looking at every sandbox that should have a machine",
@@ -35,7 +35,7 @@ impl Tenants for Sandboxes {
         self.engine().watch()
     }
 
-    fn own(owner: Owner) -> Option<SandboxId> {
+    fn of_kind(owner: Owner) -> Option<SandboxId> {
         if let Owner::Sandbox(sandbox) = owner { Some(sandbox) } else { None }
     }
 
@@ -69,26 +69,25 @@ impl Tenants for Sandboxes {
         let (db, engine) = (self.db(), self.engine());
         let found = engine.scan().await?;
         end_unowned(self, found.machines).await?;
-        let templates: HashSet<String> = store::template::living(db).await?.into_iter().collect();
-        for id in found.builds.into_iter().filter(|id| !templates.contains(&id.to_string())) {
+        for id in unowned(found.builds, store::template::living(db).await?) {
             if let Err(error) = engine.clear_build(id).await {
                 tracing::warn!(template = %id, %error, "a build that no row owns cannot be removed; trying again later");
             }
         }
-        let uploads: HashSet<String> = store::upload::ids(db).await?.into_iter().collect();
-        for id in found.uploads.into_iter().filter(|id| !uploads.contains(&id.to_string())) {
-            set_aside(self, Kept::Upload(id)).await;
-        }
-        let layers: HashSet<String> = store::layer::ids(db).await?.into_iter().collect();
-        for id in found.layers.into_iter().filter(|id| !layers.contains(&id.to_string())) {
-            set_aside(self, Kept::Layer(id)).await;
-        }
-        let memories: HashSet<String> = store::memory::ids(db).await?.into_iter().collect();
-        for id in found.memories.into_iter().filter(|id| !memories.contains(&id.to_string())) {
-            set_aside(self, Kept::Memory(id)).await;
+        let uploads = unowned(found.uploads, store::upload::ids(db).await?).map(Kept::Upload);
+        let layers = unowned(found.layers, store::layer::ids(db).await?).map(Kept::Layer);
+        let memories = unowned(found.memories, store::memory::ids(db).await?).map(Kept::Memory);
+        for kept in uploads.chain(layers).chain(memories) {
+            set_aside(self, kept).await;
         }
         Ok(())
     }
+}
+
+/// Of what the host has, what no row owns.
+fn unowned<I: ToString>(found: Vec<I>, owned: Vec<String>) -> impl Iterator<Item = I> {
+    let owned: HashSet<String> = owned.into_iter().collect();
+    found.into_iter().filter(move |id| !owned.contains(&id.to_string()))
 }
 
 async fn set_aside(sandboxes: &Sandboxes, kept: Kept) {

@@ -12,9 +12,9 @@ use tokio::sync::broadcast;
 use super::StepError;
 use crate::db::{Db, DbError};
 use crate::services::vm::{Vms, store};
-use crate::work::host::{Sentences, Tenants, end_unowned};
+use crate::work::host::{MachineOwners, Sentences, end_unowned};
 
-impl Tenants for Vms {
+impl MachineOwners for Vms {
     type Id = VmId;
     const SENTENCES: Sentences = Sentences {
         adopting: "looking at every machine that should exist",
@@ -33,7 +33,7 @@ impl Tenants for Vms {
         self.engine().watch()
     }
 
-    fn own(owner: Owner) -> Option<VmId> {
+    fn of_kind(owner: Owner) -> Option<VmId> {
         if let Owner::Vm(vm) = owner { Some(vm) } else { None }
     }
 
