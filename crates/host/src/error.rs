@@ -1,7 +1,12 @@
-//! What QEMU could not do, as whoever asked is told.
+//! What could not be done, as whoever asked is told.
 
 use berth_domain::host::EngineError;
 use berth_qemu::Error;
+
+/// Tells an error after which another try may work.
+pub fn transient(error: impl std::fmt::Display) -> EngineError {
+    EngineError::Transient(error.to_string())
+}
 
 /// Tells an error of QEMU's. What only the operator may know stands in the log.
 pub fn qemu_failed(error: Error) -> EngineError {
@@ -9,10 +14,10 @@ pub fn qemu_failed(error: Error) -> EngineError {
     match error {
         Error::NoMemory => NoCapacity("the host has not enough memory".into()),
         Error::NoSpace => NoCapacity("the host's disk is full".into()),
-        // A path of the host is nothing for the owner of a VM; the log has it.
+        // A path of the host is nothing for the owner of a machine; the log has it.
         Error::Damaged(reason) => {
             tracing::error!(reason, "a disk or image is damaged");
-            Permanent("a disk or image of the VM is damaged; ask the operator".into())
+            Permanent("a disk or image is damaged; ask the operator".into())
         }
         // What exactly is missing on the host is the operator's to know.
         Error::Unconfined(missing) => {

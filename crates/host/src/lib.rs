@@ -12,6 +12,7 @@ mod finding;
 pub mod lost;
 mod machines;
 pub mod sandbox;
+mod settings;
 pub mod vm;
 pub mod wire;
 
@@ -19,3 +20,4 @@ pub use answer::Host;
 pub use berth_domain::host::{EngineError, Result};
 pub use finding::Finding;
 pub use machines::{Demand, Machines};
+pub use settings::HostSettings;

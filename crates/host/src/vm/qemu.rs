@@ -41,8 +41,8 @@ use super::{
     Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open,
     Started, Usage,
 };
-use crate::error::qemu_failed;
-use crate::{EngineError, Result, lost};
+use crate::error::{qemu_failed, transient};
+use crate::{Result, lost};
 
 /// Bytes of a GiB.
 const GIB: u64 = 1 << 30;
@@ -68,16 +68,12 @@ pub struct QemuEngine {
     full: AtomicBool,
 }
 
-fn transient(error: impl std::fmt::Display) -> EngineError {
-    EngineError::Transient(error.to_string())
-}
-
 impl QemuEngine {
     /// The engine over a data folder. What is missing on the host is told by [`Engine::ready`].
     pub fn open(settings: Settings) -> Self {
         let happenings = broadcast::channel(HAPPENINGS).0;
         Self {
-            networks: Networks::new(settings.data.join("machines"), settings.machines, happenings.clone()),
+            networks: Networks::new(settings.host.data.join("machines"), settings.host.machines, happenings.clone()),
             settings,
             ssh_port: if host::can_bind_low_ports() { SSH } else { HIGH_SSH },
             happenings,
@@ -94,7 +90,7 @@ impl QemuEngine {
 
     /// Whether there is room on the disk, and was none before.
     fn has_room_again(&self) -> bool {
-        let Ok((_, free)) = host::disk(&self.settings.data) else { return false };
+        let Ok((_, free)) = host::disk(&self.settings.host.data) else { return false };
         if self.is_room(free) {
             return self.full.swap(false, Ordering::Relaxed);
         }
@@ -103,31 +99,26 @@ impl QemuEngine {
     }
 
     fn machine(&self, id: MachineId) -> PathBuf {
-        self.settings.data.join("machines").join(id.to_string())
+        self.settings.host.data.join("machines").join(id.to_string())
     }
 
     fn disks(&self) -> PathBuf {
-        self.settings.data.join("disks")
+        self.settings.host.data.join("disks")
     }
 
     fn images_dir(&self) -> PathBuf {
-        self.settings.data.join("images")
+        self.settings.host.data.join("images")
     }
 
     fn disk_file(&self, id: DiskId, root: bool) -> PathBuf {
         self.disks().join(format!("{id}.{}", if root { "qcow2" } else { "raw" }))
     }
 
-    fn qemu(&self) -> Result<PathBuf> {
-        host::qemu(self.settings.qemu.as_deref()).map_err(qemu_failed)
-    }
-
     async fn acceleration(&self, probe: Option<accel::Probe>, qemu: &Path) -> accel::Decision {
         if let Some(decision) = self.probed.get() {
             return decision.clone();
         }
-        let cache = self.settings.data.join("accel.json");
-        let decision = accel::decide(self.settings.acceleration, probe.as_ref(), &cache, qemu).await;
+        let decision = self.settings.host.decide_acceleration(probe.as_ref(), qemu).await;
         if !decision.provisional {
             tracing::info!(accel = ?decision.accel, reason = decision.reason, "acceleration decided");
             // Somebody may have decided the same meanwhile.
@@ -141,7 +132,7 @@ impl QemuEngine {
         let base = self.base_of(spec.root_disk)?;
         let manifest = Manifest::load(&base).map_err(qemu_failed)?;
         self.integrity.check(&base, &manifest).await?;
-        let qemu = self.qemu()?;
+        let qemu = self.settings.host.find_qemu()?;
         let boot = manifest.boot(&base);
         let probe = match &boot {
             machine::Boot::Kernel { kernel, initrd, .. } => {
@@ -173,14 +164,14 @@ impl QemuEngine {
             mac: Mac::of(spec.id.0),
             mtu: berth_egress::MTU,
             accel: self.acceleration(probe, &qemu).await.accel,
-            jail: self.settings.machines.of_vm(spec.address),
+            jail: self.settings.host.machines.of_vm(spec.address),
             qemu,
         })
     }
 
     /// What taking in an image may cost: no more than is configured, and than there is room for now.
     fn import_bounds(&self) -> Result<disk::Bounds> {
-        let (_, free) = host::disk(&self.settings.data).map_err(qemu_failed)?;
+        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
         Ok(disk::Bounds {
             file_bytes: gib(self.settings.image_file_gb),
             room_bytes: free.saturating_sub(gib(self.settings.disk_reserve_gb)),
@@ -271,12 +262,12 @@ fn write_seed(spec: &MachineSpec, seed: &Path, foreign: bool) -> Result<()> {
 #[async_trait]
 impl Engine for QemuEngine {
     fn ready(&self) -> std::result::Result<(), String> {
-        host::qemu(self.settings.qemu.as_deref()).map(drop).map_err(|e| e.to_string())
+        self.settings.host.find_qemu().map(drop).map_err(|e| e.to_string())
     }
 
     async fn capacity(&self) -> Result<Capacity> {
-        let (total, free) = host::disk(&self.settings.data).map_err(qemu_failed)?;
-        let reserve = u64::try_from(self.settings.memory_reserve_mb).unwrap_or_default();
+        let (total, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
+        let reserve = u64::try_from(self.settings.host.memory_reserve_mb).unwrap_or_default();
         Ok(Capacity {
             vcpu: scaled(host::cores(), self.settings.cpu_overcommit),
             memory_mb: scaled(host::memory_mb().saturating_sub(reserve), self.settings.memory_overcommit),
@@ -414,7 +405,7 @@ impl Engine for QemuEngine {
     }
 
     async fn staging(&self) -> Result<PathBuf> {
-        let dir = self.settings.data.join("staging");
+        let dir = self.settings.host.data.join("staging");
         tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
         Ok(dir)
     }
@@ -440,7 +431,7 @@ impl Engine for QemuEngine {
 
     async fn scan(&self) -> Result<Found> {
         self.forget_bases();
-        let machines = machine::scan(&self.settings.data.join("machines"));
+        let machines = machine::scan(&self.settings.host.data.join("machines"));
         let disks: HashSet<DiskId> = std::fs::read_dir(self.disks())
             .into_iter()
             .flatten()
@@ -455,12 +446,12 @@ impl Engine for QemuEngine {
 
     async fn tidy(&self) {
         if self.has_room_again() {
-            for id in machine::scan(&self.settings.data.join("machines")) {
+            for id in machine::scan(&self.settings.host.data.join("machines")) {
                 // Nobody listening is fine: whoever comes looks at the machine itself.
                 let _ = self.happenings.send(MachineId(id.id));
             }
         }
-        for found in machine::scan(&self.settings.data.join("machines")) {
+        for found in machine::scan(&self.settings.host.data.join("machines")) {
             if let Err(error) = machine::bound_logs(&found.dir) {
                 tracing::debug!(%error, "a machine's logs cannot be bounded now");
             }

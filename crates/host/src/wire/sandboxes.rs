@@ -13,12 +13,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::message::CALL_OFF;
 use super::remote::{Remote, read};
+use crate::error::transient;
 use crate::sandbox::agent::{self, Connection};
 use crate::sandbox::{
     Activity, Build, BuildSpec, Built, Capacity, Cut, CutDone, Found, Kept, Named, Observed, Paused, PlatformTemplate,
     Sample, SandboxEngine, StartSpec, Started, Warming,
 };
-use crate::{EngineError, Result, lost};
+use crate::{Result, lost};
 
 #[async_trait]
 impl SandboxEngine for Remote {
@@ -237,8 +238,4 @@ fn sent(spec: &BuildSpec) -> impl Iterator<Item = UploadId> {
         Named::Template { .. } => None,
     });
     spec.context.into_iter().chain(named)
-}
-
-fn transient(error: impl std::fmt::Display) -> EngineError {
-    EngineError::Transient(error.to_string())
 }

@@ -1,20 +1,27 @@
 //! What the engines of this host are told of the configuration.
 
-use berth_host::{sandbox, vm};
+use berth_host::{HostSettings, sandbox, vm};
 
 use super::Config;
 
 impl Config {
-    /// The engine of VMs.
-    pub fn vm_engine(&self) -> vm::qemu::Settings {
-        vm::qemu::Settings {
+    /// What every engine of this host is told.
+    fn host(&self) -> HostSettings {
+        HostSettings {
             data: self.data_dir.clone(),
             qemu: self.vm.qemu.clone(),
             acceleration: self.accel.request(),
             machines: self.machines,
+            memory_reserve_mb: self.vm.memory_reserve_mb,
+        }
+    }
+
+    /// The engine of VMs.
+    pub fn vm_engine(&self) -> vm::qemu::Settings {
+        vm::qemu::Settings {
+            host: self.host(),
             cpu_overcommit: self.vm.cpu_overcommit,
             memory_overcommit: self.vm.memory_overcommit,
-            memory_reserve_mb: self.vm.memory_reserve_mb,
             disk_overcommit: self.vm.disk_overcommit,
             disk_reserve_gb: self.vm.disk_reserve_gb,
             image_file_gb: self.vm.image_file_gb,
@@ -26,11 +33,7 @@ impl Config {
     /// The engine of sandboxes.
     pub fn sandbox_engine(&self) -> sandbox::qemu::Settings {
         sandbox::qemu::Settings {
-            data: self.data_dir.clone(),
-            qemu: self.vm.qemu.clone(),
-            acceleration: self.accel.request(),
-            machines: self.machines,
-            memory_reserve_mb: self.vm.memory_reserve_mb,
+            host: self.host(),
             disk_reserve_gb: self.sandbox.disk_reserve_gb,
             builders: self.sandbox.builders,
             registries: self.sandbox.registries.clone(),

@@ -19,9 +19,9 @@ use tokio::time::Instant;
 use super::cut::blocking;
 use super::site::QemuSite;
 use super::workshop::QemuWorkshop;
-use super::{GIB, QemuSandboxes, account, remove, transient};
+use super::{GIB, QemuSandboxes, account, remove};
 use crate::EngineError;
-use crate::error::qemu_failed;
+use crate::error::{qemu_failed, transient};
 use crate::sandbox::build::{BuildError, Builder, Finished, Limits, Site, open_context, within};
 use crate::sandbox::{Build, Built, Named};
 

@@ -12,10 +12,10 @@ use berth_qemu::sandbox::{self, Begin, Capture, Layer};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::QemuSandboxes;
 use super::machine::Part;
 use super::places::Captured;
-use super::{QemuSandboxes, transient};
-use crate::error::qemu_failed;
+use crate::error::{qemu_failed, transient};
 use crate::sandbox::agent;
 use crate::{EngineError, Result};
 

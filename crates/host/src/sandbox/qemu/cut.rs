@@ -10,11 +10,11 @@ use berth_domain::ids::{LayerId, MachineId, MemoryId};
 use berth_qemu::machine;
 use berth_qemu::sandbox::{self, Capture, Layer, Report};
 
+use super::QemuSandboxes;
 use super::captured::{About, agent_failed, bytes_of};
 use super::live::Incarnation;
 use super::places::{Captured, layer_file};
-use super::{QemuSandboxes, transient};
-use crate::error::qemu_failed;
+use crate::error::{qemu_failed, transient};
 use crate::fault;
 use crate::sandbox::{Cut, CutDone, Paused};
 use crate::{EngineError, Result};

@@ -17,9 +17,9 @@ use uuid::Uuid;
 use super::captured::{About, agent_failed, begin};
 use super::live::{Incarnation, Live};
 use super::places::Captured;
-use super::{MAC, QemuSandboxes, transient};
+use super::{MAC, QemuSandboxes};
 use crate::Result;
-use crate::error::qemu_failed;
+use crate::error::{qemu_failed, transient};
 use crate::fault;
 use crate::sandbox::{From, Observed, StartSpec, Started};
 
@@ -135,9 +135,9 @@ impl QemuSandboxes {
             mac: MAC,
             begin: part.begin,
             accel: self.accel().await?,
-            jail: self.settings.machines.of_sandbox(part.slot),
+            jail: self.settings.host.machines.of_sandbox(part.slot),
             reads_memory: self.host().await?.reads_memory,
-            qemu: self.qemu()?,
+            qemu: self.settings.host.find_qemu()?,
         })
     }
 

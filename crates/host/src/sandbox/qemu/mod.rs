@@ -41,9 +41,9 @@ use super::{
     SandboxEngine, StartSpec, Started, Warming,
 };
 use crate::clock::Clock;
-use crate::error::qemu_failed;
+use crate::error::{qemu_failed, transient};
 use crate::sandbox::agent::{ANSWER, Connection};
-use crate::{EngineError, Result, lost};
+use crate::{Result, lost};
 use captured::agent_failed;
 use guest::Guest;
 use live::{Incarnation, Lives};
@@ -89,20 +89,16 @@ struct Host {
     reads_memory: bool,
 }
 
-fn transient(error: impl std::fmt::Display) -> EngineError {
-    EngineError::Transient(error.to_string())
-}
-
 impl QemuSandboxes {
     /// The engine over a data folder. What is missing on the host is told by [`SandboxEngine::ready`].
     pub fn open(settings: Settings, clock: Clock) -> Self {
         Self {
-            places: Places::new(&settings.data),
+            places: Places::new(&settings.host.data),
             clock: clock.clone(),
             registries: Registries::default().trusting(&settings.registries, &settings.plain_registries),
             lives: Lives::new(
                 clock,
-                Links::new(settings.machines, settings.unlock.clone()),
+                Links::new(settings.host.machines, settings.unlock.clone()),
                 broadcast::channel(HAPPENINGS).0,
             ),
             most_warm: settings.spares.unwrap_or_else(|| warm::fitting(host::memory_mb())),
@@ -113,10 +109,6 @@ impl QemuSandboxes {
             host: OnceCell::new(),
             stalled: Stalled::default(),
         }
-    }
-
-    fn qemu(&self) -> Result<PathBuf> {
-        host::qemu(self.settings.qemu.as_deref()).map_err(qemu_failed)
     }
 
     /// What machines boot. It is read and checked once; another one needs another start of the service.
@@ -131,15 +123,9 @@ impl QemuSandboxes {
     async fn host(&self) -> Result<&Host> {
         self.host
             .get_or_try_init(|| async {
-                let (guest, qemu) = (self.guest()?, self.qemu()?);
+                let (guest, qemu) = (self.guest()?, self.settings.host.find_qemu()?);
                 let probe = accel::Probe { kernel: guest.kernel(), initrd: guest.initrd() };
-                let decision = accel::decide(
-                    self.settings.acceleration,
-                    Some(&probe),
-                    &self.settings.data.join("accel.json"),
-                    &qemu,
-                )
-                .await;
+                let decision = self.settings.host.decide_acceleration(Some(&probe), &qemu).await;
                 let version = host::qemu_version(&qemu).await.map_err(qemu_failed)?;
                 Ok(Host {
                     accel: decision.accel,
@@ -195,14 +181,15 @@ impl SandboxEngine for QemuSandboxes {
     fn ready(&self) -> std::result::Result<(), String> {
         // A host where nobody built them runs none, and is ready for everything else.
         let is_wanted = self.places.guest().exists();
-        let ready = self.qemu().and_then(|_| if is_wanted { self.guest().map(drop) } else { Ok(()) });
+        let ready =
+            self.settings.host.find_qemu().and_then(|_| if is_wanted { self.guest().map(drop) } else { Ok(()) });
         ready.map_err(|error| error.to_string())
     }
 
     async fn capacity(&self) -> Result<Capacity> {
-        let (_, free) = host::disk(&self.settings.data).map_err(qemu_failed)?;
+        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
         let reserve = self.settings.disk_reserve_gb.saturating_mul(1 << 30);
-        let memory = i64::try_from(host::memory_mb()).unwrap_or(i64::MAX) - self.settings.memory_reserve_mb;
+        let memory = i64::try_from(host::memory_mb()).unwrap_or(i64::MAX) - self.settings.host.memory_reserve_mb;
         Ok(Capacity { memory_mb: memory.max(0), disk_bytes: i64::try_from(free).unwrap_or(i64::MAX) - reserve })
     }
 

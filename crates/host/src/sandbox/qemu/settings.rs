@@ -1,25 +1,14 @@
 //! What the operator tells the engine of sandboxes.
 
-use std::path::PathBuf;
-
-use berth_qemu::accel;
 use ipnet::IpNet;
 
-use crate::Machines;
+use crate::HostSettings;
 
-/// Where the engine works, and what it may take of its host.
+/// What the engine may take of its host.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The data folder.
-    pub data: PathBuf,
-    /// QEMU's binary; by default the one on PATH.
-    pub qemu: Option<PathBuf>,
-    /// How machines are accelerated.
-    pub acceleration: accel::Request,
-    /// How machines are confined.
-    pub machines: Machines,
-    /// Memory kept back for the host, in MiB.
-    pub memory_reserve_mb: i64,
+    /// What every engine of the host is told.
+    pub host: HostSettings,
     /// GiB of the disk that stay free: below that, nothing new begins.
     pub disk_reserve_gb: i64,
     /// Templates that are built at the same time, among which the disk's free space is shared out.

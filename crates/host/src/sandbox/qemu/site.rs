@@ -16,13 +16,13 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use super::QemuSandboxes;
 use super::captured::{About, agent_failed, begin};
 use super::machine::{DISK, Part, identity_of};
 use super::network::Link;
 use super::places::layer_file;
-use super::{QemuSandboxes, transient};
 use crate::Result;
-use crate::error::qemu_failed;
+use crate::error::{qemu_failed, transient};
 use crate::sandbox::agent;
 use crate::sandbox::build::AgentSite;
 use crate::sandbox::{Build, Stage};

@@ -49,7 +49,7 @@ impl QemuSandboxes {
     /// Lets machines go on once there is room for them, until told to stop.
     pub(super) async fn keep_going(&self, stop: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
-            if host::disk(&self.settings.data).is_ok_and(|(_, free)| self.stalled.wants_a_look(free)) {
+            if host::disk(&self.settings.host.data).is_ok_and(|(_, free)| self.stalled.wants_a_look(free)) {
                 self.let_go_on().await;
             }
         }

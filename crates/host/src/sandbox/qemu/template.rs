@@ -10,9 +10,9 @@ use http::{Request, StatusCode, header};
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
+use super::QemuSandboxes;
 use super::captured::{About, agent_failed, bytes_of};
-use super::{QemuSandboxes, transient};
-use crate::error::qemu_failed;
+use crate::error::{qemu_failed, transient};
 use crate::sandbox::agent::{AgentError, Output, Session};
 use crate::sandbox::{PlatformTemplate, Warming};
 use crate::{EngineError, Result};

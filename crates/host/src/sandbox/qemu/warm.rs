@@ -6,11 +6,12 @@ use berth_domain::ids::MachineId;
 use berth_qemu::machine;
 use tokio::time::timeout;
 
+use super::QemuSandboxes;
 use super::captured::agent_failed;
 use super::live::Incarnation;
 use super::machine::identity;
-use super::{QemuSandboxes, transient};
 use crate::Result;
+use crate::error::transient;
 use crate::sandbox::StartSpec;
 
 /// How long making one may take: a guest that hangs keeps no start from others.

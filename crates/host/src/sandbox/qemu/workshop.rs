@@ -151,11 +151,11 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::Machines;
     use crate::clock::Clock;
     use crate::sandbox::BuildSpec;
     use crate::sandbox::build::Log;
     use crate::sandbox::qemu::Settings;
+    use crate::{HostSettings, Machines};
 
     /// A letter, compressed by gzip.
     const LETTER: [u8; 21] = [31, 139, 8, 0, 0, 0, 0, 0, 2, 3, 171, 0, 0, 131, 22, 220, 140, 1, 0, 0, 0];
@@ -196,11 +196,13 @@ mod tests {
     /// Of an engine that keeps nothing free, and pulls from a registry that speaks without TLS.
     fn settings(data: &Path, registry: &str) -> Settings {
         Settings {
-            data: data.to_owned(),
-            qemu: None,
-            acceleration: Request::Auto,
-            machines: Machines::default(),
-            memory_reserve_mb: 0,
+            host: HostSettings {
+                data: data.to_owned(),
+                qemu: None,
+                acceleration: Request::Auto,
+                machines: Machines::default(),
+                memory_reserve_mb: 0,
+            },
             disk_reserve_gb: 0,
             builders: 2,
             registries: Vec::new(),

@@ -8,8 +8,8 @@ use berth_domain::ids::DiskId;
 use berth_qemu::image::Manifest;
 use berth_qemu::{disk, image};
 
-use super::{DiskSpec, QemuEngine, gib, transient};
-use crate::error::qemu_failed;
+use super::{DiskSpec, QemuEngine, gib};
+use crate::error::{qemu_failed, transient};
 use crate::{EngineError, Result, lost};
 
 /// Age below which a base is left alone.
@@ -26,7 +26,7 @@ impl QemuEngine {
         let from = self.images_dir().join(image);
         let manifest = Manifest::load(&from).map_err(qemu_failed)?;
         self.integrity.check(&from, &manifest).await?;
-        let to = self.settings.data.join("bases").join(format!("{image}-{}", manifest.version));
+        let to = self.settings.host.data.join("bases").join(format!("{image}-{}", manifest.version));
         if to.join(image::MANIFEST).is_file() {
             return Ok(to);
         }
@@ -47,11 +47,11 @@ impl QemuEngine {
     pub(super) fn forget_bases(&self) {
         let entries = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
         // What was set aside needs what it builds on, to be put back.
-        let lost = lost::of_every_day(&self.settings.data).flat_map(|day| entries(day.join("disks")));
+        let lost = lost::of_every_day(&self.settings.host.data).flat_map(|day| entries(day.join("disks")));
         let notes = entries(self.disks()).chain(lost).filter(|e| e.path().extension().is_some_and(|x| x == "base"));
         let used: HashSet<String> =
             notes.filter_map(|e| Some(std::fs::read_to_string(e.path()).ok()?.trim().to_owned())).collect();
-        for entry in entries(self.settings.data.join("bases")) {
+        for entry in entries(self.settings.host.data.join("bases")) {
             let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
             if !used.contains(&*entry.file_name().to_string_lossy()) && age.is_some_and(|age| age > YOUNG) {
                 tracing::info!(base = %entry.file_name().to_string_lossy(), "removing a base that no disk builds on");
@@ -66,7 +66,7 @@ impl QemuEngine {
         let name = std::fs::read_to_string(self.base_note(disk)).map_err(|_| {
             EngineError::Permanent("the root disk is not whole; delete the VM and create it again".into())
         })?;
-        Ok(self.settings.data.join("bases").join(name.trim()))
+        Ok(self.settings.host.data.join("bases").join(name.trim()))
     }
 
     /// Clones a root disk from an image as it is now.

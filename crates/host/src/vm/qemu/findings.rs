@@ -18,12 +18,12 @@ impl QemuEngine {
                 None => finding(false, tool.name, format!("{}; type: sudo apt install {}", tool.purpose, tool.package)),
             })
             .collect();
-        match self.qemu() {
+        match self.settings.host.find_qemu() {
             Ok(qemu) => findings.extend(self.findings_of(&qemu).await),
             Err(missing) => findings.push(finding(false, "qemu", missing.to_string())),
         }
         findings.push(finding(true, "host", format!("{} cores, {} MiB of memory", host::cores(), host::memory_mb())));
-        if let Ok((total, free)) = host::disk(&self.settings.data) {
+        if let Ok((total, free)) = host::disk(&self.settings.host.data) {
             findings.push(finding(true, "disk", format!("{} of {} GiB free", free / GIB, total / GIB)));
         }
         let ssh = format!("machines answer SSH on port {} of their own address in 127.64.0.0/10", self.ssh_port);

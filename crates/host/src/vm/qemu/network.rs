@@ -23,7 +23,7 @@ use berth_qemu::machine::user_network::{self, Forward};
 use tokio::sync::broadcast;
 
 use crate::Machines;
-use crate::error::qemu_failed;
+use crate::error::{qemu_failed, transient};
 use crate::fault;
 use crate::vm::{MachineSpec, Open};
 use crate::{EngineError, Result};
@@ -237,10 +237,6 @@ fn forward(spec: &MachineSpec, port: ExposedPort) -> Forward {
 
 fn ssh_is_taken() -> EngineError {
     transient("the port of SSH is taken on the host")
-}
-
-fn transient(error: impl std::fmt::Display) -> EngineError {
-    EngineError::Transient(error.to_string())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,28 +1,16 @@
 //! What the operator tells the engine of VMs.
 
-use std::path::PathBuf;
+use crate::HostSettings;
 
-use berth_qemu::accel;
-
-use crate::Machines;
-
-/// Where the engine works, and what it may take of its host.
+/// What the engine may take of its host.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The data folder.
-    pub data: PathBuf,
-    /// QEMU's binary; by default the one on PATH.
-    pub qemu: Option<PathBuf>,
-    /// How machines are accelerated.
-    pub acceleration: accel::Request,
-    /// How machines are confined.
-    pub machines: Machines,
+    /// What every engine of the host is told.
+    pub host: HostSettings,
     /// Virtual CPUs on offer for each core.
     pub cpu_overcommit: f64,
     /// Memory on offer for each byte of the host's.
     pub memory_overcommit: f64,
-    /// Memory kept back for the host, in MiB.
-    pub memory_reserve_mb: i64,
     /// Disk on offer for each byte of the data folder's file system (disks are sparse).
     pub disk_overcommit: f64,
     /// Free space below which no new disk is made, in GiB.
