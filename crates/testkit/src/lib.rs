@@ -5,6 +5,7 @@
 //! that a machine can show.
 
 mod body;
+pub mod commands;
 mod engine;
 mod platform;
 mod sandboxes;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use berth_testkit::{Caller, Service, eventually};
-use serde_json::Value;
+use berth_testkit::{Caller, Service, eventually, vm};
+use serde_json::{Value, json};
 
 /// A key pair in the service's folder; the private key's file and the public key.
 pub fn key(service: &Service) -> (PathBuf, String) {
@@ -13,6 +13,15 @@ pub fn key(service: &Service) -> (PathBuf, String) {
     assert!(command.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&file).status().expect("ssh-keygen").success());
     let public = std::fs::read_to_string(file.with_extension("pub")).expect("a key");
     (file, public.trim().to_owned())
+}
+
+/// A VM called `web` that can be logged in to, and whose port 8000 is exposed.
+pub fn with_login(service: &Service) -> Value {
+    let (_, public) = key(service);
+    let mut body = vm("web");
+    body["ssh_keys"] = json!([public]);
+    body["exposed_ports"] = json!([{"port": 8000, "protocol": "tcp"}]);
+    body
 }
 
 /// The host's own ssh, about to log in to a guest.

@@ -6,14 +6,14 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use berth_testkit::{Caller, Service, eventually, vm};
+use berth_testkit::{Caller, Service, eventually};
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::BERTH;
 use crate::crash::{body, killed_at, leaves_nothing, service};
-use crate::guest::{key, login, ready, says};
+use crate::guest::{login, ready, says, with_login};
 
 /// Of the start of a machine, and of having its network carried again.
 const NETWORK: &[&str] = &["vm.network.spawned", "vm.network.noted", "vm.network.told", "vm.network.linked"];
@@ -47,11 +47,7 @@ fn carried(service: &Service, id: &str) {
 
 /// A VM that can be logged in to.
 async fn logged_in(service: &Service, caller: &Caller) -> (String, Value) {
-    let (_, public) = key(service);
-    let mut body = vm("web");
-    body["ssh_keys"] = json!([public]);
-    body["exposed_ports"] = json!([{"port": 8000, "protocol": "tcp"}]);
-    let id = caller.create_vm(body).await;
+    let id = caller.create_vm(with_login(service)).await;
     let vm = ready(caller, &id).await;
     assert_eq!(says(service, &vm, "hostname"), "web");
     (id, vm)

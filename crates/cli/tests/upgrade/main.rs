@@ -10,8 +10,9 @@ mod guest;
 
 use std::net::TcpStream;
 
-use berth_testkit::{Caller, Service, eventually, vm};
-use guest::{key, ready, says};
+use berth_testkit::commands::shell;
+use berth_testkit::{Caller, Service, eventually};
+use guest::{ready, says, with_login};
 use serde_json::{Value, json};
 
 /// The program under test.
@@ -26,11 +27,7 @@ struct OldVm {
 
 impl OldVm {
     async fn of(service: &Service, caller: &Caller) -> Self {
-        let (_, public) = key(service);
-        let mut body = vm("web");
-        body["ssh_keys"] = json!([public]);
-        body["exposed_ports"] = json!([{"port": 8000, "protocol": "tcp"}]);
-        let id = caller.create_vm(body).await;
+        let id = caller.create_vm(with_login(service)).await;
         let vm = ready(caller, &id).await;
         says(service, &vm, "echo kept > kept");
         Self { process: qemu(service, &format!("machines/{id}")).expect("a machine"), vm, id }
@@ -123,19 +120,6 @@ fn qemu(service: &Service, folder: &str) -> Option<i32> {
 /// Waits until something has a value.
 async fn until(caller: &Caller, path: &str, name: &str, value: &str) {
     caller.until(path, |caller| async move { caller.get(path).await.body[name] == value }).await;
-}
-
-/// Runs a line of shell that has to succeed; what it printed.
-async fn shell(caller: &Caller, sandbox: &str, line: &str) -> String {
-    let answer = caller.post(&format!("/sandbox/{sandbox}/commands"), json!({"cmd": line})).await;
-    let events = answer.body.as_str().expect("a stream").to_owned();
-    let of = |name: &str| -> Vec<Value> {
-        let begin = format!("event: {name}\ndata: ");
-        let data = events.split("\n\n").filter_map(|event| event.split_once(&begin)).map(|(_, data)| data);
-        data.map(|data| serde_json::from_str(data).expect("data in JSON")).collect()
-    };
-    assert_eq!(of("exit").first().map(|exit| &exit["code"]), Some(&json!(0)), "{line}: {events}");
-    of("stdout").iter().map(|data| format!("{}\n", data["line"].as_str().expect("a line"))).collect()
 }
 
 /// Deletes everything, and waits until it is gone.
