@@ -41,7 +41,7 @@ pub fn allow_only(calls: &[i64]) -> io::Result<()> {
     apply(rules, SeccompAction::Errno(libc::ENOSYS.unsigned_abs()), SeccompAction::Allow)
 }
 
-/// Refuses namespaces, and a second set of numbers for all calls by which filters would be passed by.
+/// Refuses new namespaces, and the second set of numbers that calls have, which a filter by numbers does not see.
 ///
 /// # Errors
 /// The kernel takes no filter.
@@ -122,10 +122,10 @@ mod tests {
 
     #[test]
     fn what_is_not_named_is_not_there() {
-        // All that a thread of this library needs to end, and one more.
+        // Every call but two.
         let take = || {
-            let rules = (0..450).filter(|call| ![libc::SYS_getppid, libc::SYS_keyctl].contains(call));
-            allow_only(&rules.collect::<Vec<i64>>())
+            let calls = (0..450).filter(|call| ![libc::SYS_getppid, libc::SYS_keyctl].contains(call));
+            allow_only(&calls.collect::<Vec<i64>>())
         };
         let said = after(take, || {
             [error(libc::SYS_keyctl, -1, 0), error(libc::SYS_getppid, 0, 0), error(libc::SYS_getpid, 0, 0)]

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::folder;
-use crate::stat::{Stat, is_gone};
+use crate::stat::{Stat, is_gone, unreadable};
 
 /// Longest note that is read, in bytes.
 const LONGEST: u64 = 4096;
@@ -81,10 +81,6 @@ impl Note {
             && is(identity(dir).map(|folder| folder == self.folder))
             && is(fs::read_to_string(Stat::path(self.pid)).map(is_alive))
     }
-}
-
-fn unreadable() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what the kernel says of a process cannot be read")
 }
 
 /// The folder itself and not its path: it is the same in every mount namespace, and a copy is another one.

@@ -17,14 +17,17 @@ pub struct Stat {
     pub(crate) started: u64,
 }
 
+/// What the kernel says is not as it was.
+pub(crate) fn unreadable() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "what the kernel says of a process cannot be read")
+}
+
 impl Stat {
     /// Of a process that lives, or is not waited for yet.
     ///
     /// # Errors
     /// There is none of that number.
     pub fn of(pid: i32) -> io::Result<Self> {
-        let unreadable =
-            || io::Error::new(io::ErrorKind::InvalidData, "what the kernel says of a process cannot be read");
         Self::parse(&std::fs::read_to_string(Self::path(pid))?).ok_or_else(unreadable)
     }
 

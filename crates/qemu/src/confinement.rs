@@ -121,7 +121,7 @@ async fn has(dir: &Path, parts: &[Part], lent: bool) -> Result<()> {
     tried
 }
 
-/// Removes what tries left that were killed: folders of them that nobody has locked. One that cannot be removed, as another
+/// Removes what tries left that were killed: their folders that nobody has locked. One that cannot be removed, as another
 /// user's, harms nobody.
 async fn remove_left(dir: &Path) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();

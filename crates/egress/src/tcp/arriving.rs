@@ -46,8 +46,8 @@ impl Arriving {
     }
 }
 
-/// Returns once the outside has closed the connection without having said anything. One that closed its sending half alone
-/// looks the same; it is served once the guest is known.
+/// Returns once the outside has closed the connection without having said anything. One that closed only its sending half
+/// looks the same, and is reset, too.
 async fn gone(stream: &TcpStream) {
     match stream.peek(&mut [0]).await {
         Ok(0) | Err(_) => {}

@@ -139,7 +139,10 @@ async fn load(qmp: &mut Qmp, state: &Path) -> Result<()> {
             Some("inmigrate") if Instant::now() < deadline => tokio::time::sleep(TICK).await,
             Some("inmigrate") => return Err(Error::Timeout("the machine's state")),
             Some("paused") => return Ok(()),
-            status => return Err(Error::Qemu(format!("it does not wait with what it loaded: {status:?}"))),
+            status => {
+                let status = status.unwrap_or("nothing is said of it");
+                return Err(Error::Qemu(format!("it does not wait with what it loaded: {status}")));
+            }
         }
     }
 }

@@ -339,7 +339,7 @@ async fn person_caller(parts: &Parts) -> Result<Caller> {
     person_of(parts).await.map(|person| person.caller)
 }
 
-/// What a credential has to be good for, so that it may do something with what a service holds.
+/// What a service asks of an API key.
 pub trait Right: Send + Sync + 'static {
     /// The scope that an API key needs.
     const SCOPE: KeyScope;

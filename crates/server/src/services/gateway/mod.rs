@@ -34,6 +34,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use berth_domain::gateway::{Model, ModelId, Voice};
+use berth_domain::identity::KeyScope;
 use berth_domain::ids::ProjectId;
 use berth_domain::{Code, Error, Result, Timestamp};
 use berth_host::clock::Clock;
@@ -43,6 +44,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::config::Config;
 use crate::db::Db;
+use crate::http::auth::Right;
 use crate::http::edge::Hot;
 use crate::http::streams;
 use books::allowance::Allowances;
@@ -82,6 +84,11 @@ struct Inner {
     parking: Parking,
     traces: Traces,
     reloading: tokio::sync::Mutex<()>,
+}
+
+/// A key of scope `inference` is for models.
+impl Right for Gateway {
+    const SCOPE: KeyScope = KeyScope::Inference;
 }
 
 impl Gateway {

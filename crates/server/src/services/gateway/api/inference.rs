@@ -2,16 +2,11 @@
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use berth_domain::identity::{Action, KeyScope};
+use berth_domain::identity::Action;
 
-use crate::http::auth::{Right, Scope, scope_at_home};
+use crate::http::auth::{Scope, scope_at_home};
 use crate::http::envelope::ApiError;
 use crate::services::gateway::Gateway;
-
-/// A key of scope `inference` is for models.
-impl Right for Gateway {
-    const SCOPE: KeyScope = KeyScope::Inference;
-}
 
 /// A caller who may use models: a person with a role that changes things, or a key of scope `inference`. Listing models
 /// needs only a role that reads.

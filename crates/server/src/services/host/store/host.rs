@@ -33,7 +33,7 @@ pub struct HostRow {
     pub boot: Option<String>,
     /// Free pairs.
     pub labels: BTreeMap<String, String>,
-    /// Whether it takes machines.
+    /// What becomes of its machines.
     pub state: State,
     /// When its service last wrote here.
     pub last_seen: Timestamp,
