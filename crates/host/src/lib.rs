@@ -9,6 +9,7 @@ pub mod clock;
 mod error;
 pub mod fault;
 mod finding;
+mod generation;
 pub mod lost;
 mod machines;
 pub mod sandbox;

@@ -7,11 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_domain::host::aim::{Act, Noted};
 use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::ExposedPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Capacity, Console, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
+    Aim, Capacity, Console, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -41,6 +42,8 @@ struct World {
     taken: HashSet<u16>,
     boot: u32,
     starts: u32,
+    /// The generation of each machine that was acted on.
+    generations: HashMap<MachineId, Noted>,
     everything_runs: bool,
     looked_at: HashSet<MachineId>,
 }
@@ -64,6 +67,7 @@ impl Default for SimulatedEngine {
             taken: HashSet::new(),
             boot: 1,
             starts: 0,
+            generations: HashMap::new(),
             everything_runs: false,
             looked_at: HashSet::new(),
         };
@@ -214,6 +218,20 @@ impl SimulatedEngine {
         self.world().refusals.get(name).map_or(Ok(()), |error| Err(error.clone()))
     }
 
+    /// Somebody else has acted on this generation of a machine.
+    pub fn overtake(&self, vm: &str, generation: i64) {
+        self.world().generations.insert(vm.parse().expect("an id"), Noted { generation, ended: false });
+    }
+
+    fn admit(&self, aim: Aim, act: Act) -> Result<()> {
+        let mut world = self.world();
+        let noted = world.generations.get(&aim.id).copied();
+        if let Some(next) = aim.admit(act, noted).map_err(EngineError::Outdated)? {
+            world.generations.insert(aim.id, next);
+        }
+        Ok(())
+    }
+
     fn set(&self, id: MachineId, machine: Machine) {
         if let Some(entry) = self.world().machines.get_mut(&id) {
             entry.0 = machine;
@@ -313,6 +331,7 @@ impl Engine for SimulatedEngine {
 
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {
         self.call("start").await?;
+        self.admit(spec.aim(), Act::Start)?;
         let mut world = self.world();
         world.starts += 1;
         world.open.insert(spec.id, wanted(spec).into_iter().collect());
@@ -320,14 +339,18 @@ impl Engine for SimulatedEngine {
         Ok(Some(world.started(spec)))
     }
 
-    async fn resume(&self, id: MachineId) -> Result<()> {
+    async fn resume(&self, aim: Aim) -> Result<()> {
         self.call("resume").await?;
+        self.admit(aim, Act::Change)?;
+        let id = aim.id;
         self.set(id, Machine::Running);
         Ok(())
     }
 
-    async fn press_power(&self, id: MachineId) -> Result<()> {
+    async fn press_power(&self, aim: Aim) -> Result<()> {
         self.call("press_power").await?;
+        self.admit(aim, Act::Change)?;
+        let id = aim.id;
         let heard = {
             let mut world = self.world();
             let unheard = world.unheard;
@@ -340,19 +363,26 @@ impl Engine for SimulatedEngine {
         Ok(())
     }
 
-    async fn power_off(&self, id: MachineId) -> Result<()> {
+    async fn power_off(&self, aim: Aim) -> Result<()> {
         self.call("power_off").await?;
+        self.admit(aim, Act::End)?;
+        let id = aim.id;
         self.set(id, Machine::Absent);
         Ok(())
     }
 
-    async fn discard(&self, id: MachineId) -> Result<()> {
+    async fn discard(&self, aim: Aim) -> Result<()> {
         self.call("discard").await?;
-        self.world().machines.remove(&id);
+        self.admit(aim, Act::End)?;
+        let id = aim.id;
+        let mut world = self.world();
+        world.machines.remove(&id);
+        world.generations.remove(&id);
         Ok(())
     }
 
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
+        self.admit(spec.aim(), Act::Change)?;
         let (shut, add) = before.until(&wanted(spec));
         let refused = self.call("set_ports").await;
         let mut world = self.world();

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use berth_domain::agent::control::Identity;
+use berth_domain::host::aim::{Act, Noted};
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network::Network;
 use berth_host::sandbox::agent::{self, Connection};
 use berth_host::sandbox::{
-    Activity, Build, Built, Capacity, Cut, CutDone, Found, From, Kept, Named, Observed, Paused, PlatformTemplate,
+    Activity, Aim, Build, Built, Capacity, Cut, CutDone, Found, From, Kept, Named, Observed, Paused, PlatformTemplate,
     Sample, SandboxEngine, StartSpec, Started, Warming,
 };
 use berth_host::{EngineError, Result};
@@ -72,6 +73,8 @@ struct World {
     answer: Duration,
     boot: u32,
     starts: u32,
+    /// The generation of each machine that was acted on.
+    generations: HashMap<MachineId, Noted>,
     loads_memory: bool,
     version: u32,
     /// Whether builds last until they are called off.
@@ -103,6 +106,7 @@ impl Default for SimulatedSandboxes {
             answer: AGENT_ANSWER,
             boot: 1,
             starts: 0,
+            generations: HashMap::new(),
             loads_memory: true,
             version: 1,
             builds_last: false,
@@ -146,6 +150,15 @@ impl SimulatedSandboxes {
             tokio::time::sleep(delay).await;
         }
         self.world().refusals.get(name).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    fn admit(&self, aim: Aim, act: Act) -> Result<()> {
+        let mut world = self.world();
+        let noted = world.generations.get(&aim.id).copied();
+        if let Some(next) = aim.admit(act, noted).map_err(EngineError::Outdated)? {
+            world.generations.insert(aim.id, next);
+        }
+        Ok(())
     }
 
     /// The rest of a cut, of a machine or without one.
@@ -263,6 +276,7 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn start(&self, spec: &StartSpec) -> Result<Started> {
         self.call("start").await?;
+        self.admit(spec.aim(), Act::Start)?;
         let mut world = self.world();
         if let Some(machine) = world.machines.get_mut(&spec.id).filter(|m| m.alive) {
             let from_memory = machine.from_memory;
@@ -313,6 +327,7 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn cut(&self, cut: &Cut) -> Result<CutDone> {
         self.call("cut").await?;
+        self.admit(cut.aim(), Act::Change)?;
         if !self.world().machines.get(&cut.machine).is_some_and(|m| m.alive) {
             return Err(EngineError::Transient("there is no machine".into()));
         }
@@ -321,11 +336,14 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn cut_cold(&self, cut: &Cut) -> Result<CutDone> {
         self.call("cut_cold").await?;
+        self.admit(cut.aim(), Act::Change)?;
         Ok(CutDone { memory_bytes: None, ..self.advance(&Cut { memory: None, ..cut.clone() }) })
     }
 
-    async fn pause(&self, id: MachineId, memory: Option<MemoryId>) -> Result<Paused> {
+    async fn pause(&self, aim: Aim, memory: Option<MemoryId>) -> Result<Paused> {
         self.call("pause").await?;
+        self.admit(aim, Act::End)?;
+        let id = aim.id;
         let mut world = self.world();
         let ran = world.machines.remove(&id).is_some_and(|m| m.alive);
         if let Some(memory) = memory.filter(|_| ran) {
@@ -335,24 +353,31 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(Paused { memory_bytes: kept.map(|_| 1 << 20) })
     }
 
-    async fn end(&self, id: MachineId) -> Result<()> {
+    async fn end(&self, aim: Aim) -> Result<()> {
         self.call("end").await?;
+        self.admit(aim, Act::End)?;
+        let id = aim.id;
         let mut world = self.world();
         world.machines.remove(&id);
         world.warming.remove(&id);
         Ok(())
     }
 
-    async fn discard(&self, id: MachineId) -> Result<()> {
+    async fn discard(&self, aim: Aim) -> Result<()> {
         self.call("discard").await?;
+        self.admit(aim, Act::End)?;
+        let id = aim.id;
         let mut world = self.world();
         let runs = world.machines.remove(&id).is_some_and(|m| m.alive);
+        world.generations.remove(&id);
         world.require(!runs, || format!("{id} is discarded while it runs"));
         Ok(())
     }
 
-    async fn set_network(&self, id: MachineId, network: &Network) -> Result<()> {
+    async fn set_network(&self, aim: Aim, network: &Network) -> Result<()> {
         self.call("set_network").await?;
+        self.admit(aim, Act::Change)?;
+        let id = aim.id;
         if let Some(machine) = self.world().machines.get_mut(&id) {
             machine.spec.network = network.clone();
         }

@@ -196,3 +196,38 @@ async fn a_shutdown_stops_the_machines_of_every_project() {
         assert_eq!(caller.get(&format!("/vms/{id}")).await.body["status"], "stopped");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_an_older_copy_of_the_database_does_not_know_so_is_taken_up_and_stopped() {
+    let mut service = Service::new(BERTH, &["micro"]);
+    service.configure("stop_seconds = 1\n");
+    service.start();
+    let caller = service.admin().await;
+    let id = caller.running_vm("web").await;
+    let copy = service.dir.path().join("older.db");
+    let mut backup = service.berth(&["backup", "--config"]);
+    backup.arg(service.dir.path().join("berth.toml")).arg("--data-dir").arg(service.dir.path()).arg(&copy);
+    let output = backup.output().expect("an end");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for (act, reached) in [("stop", "stopped"), ("start", "running")] {
+        assert_eq!(caller.act(&format!("/vms/{id}/{act}")).await.status, 202);
+        caller.reaches(&id, reached).await;
+    }
+    let before = service.machine(&id).expect("a machine");
+    service.stop();
+    let database = service.dir.path().join("berth.db");
+    for beside in ["berth.db-wal", "berth.db-shm"] {
+        let _ = std::fs::remove_file(service.dir.path().join(beside));
+    }
+    std::fs::rename(copy, database).expect("a restored database");
+    service.start();
+    let caller = service.admin().await;
+    assert_eq!(caller.get(&format!("/vms/{id}")).await.body["status"], "running");
+    assert_eq!(service.machine(&id), Some(before), "it is the machine of after the copy");
+    assert_eq!(caller.act(&format!("/vms/{id}/stop")).await.status, 202);
+    caller.reaches(&id, "stopped").await;
+    assert!(service.log().contains("its host has acted on a later generation"), "{}", service.log());
+    assert_eq!(service.machine(&id), None);
+    assert_eq!(caller.act(&format!("/vms/{id}/start")).await.status, 202);
+    caller.reaches(&id, "running").await;
+}

@@ -14,6 +14,8 @@ pub enum EngineError {
     Permanent(String),
     /// The host has not enough of something; the sentence says of what.
     NoCapacity(String),
+    /// It was decided for an older generation of a machine than this one, on which the host has acted.
+    Outdated(i64),
 }
 
 /// The result of what a host was asked.
@@ -23,7 +25,7 @@ impl EngineError {
     /// Whether trying again will not help.
     pub const fn is_final(&self) -> bool {
         match self {
-            Self::Transient(_) => false,
+            Self::Transient(_) | Self::Outdated(_) => false,
             Self::Permanent(_) | Self::NoCapacity(_) => true,
         }
     }
@@ -33,6 +35,7 @@ impl fmt::Display for EngineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Transient(text) | Self::Permanent(text) => f.write_str(text),
+            Self::Outdated(known) => write!(f, "the host has acted on a later decision, of generation {known}"),
             Self::NoCapacity(text) => write!(f, "insufficient_capacity: {text}"),
         }
     }

@@ -3,6 +3,7 @@
 //! [`Ask`] is all that may be asked of a host, with the type of each answer. What questions and answers speak of stands
 //! in a file for each noun, and is the same for whoever runs machines in the same process and for whoever is told by bytes.
 
+pub mod aim;
 pub mod ask;
 pub mod disk;
 pub mod error;
@@ -13,6 +14,7 @@ pub mod sandbox;
 pub mod template;
 pub mod vm;
 
+pub use aim::Aim;
 pub use ask::{Ask, Question};
 pub use error::{EngineError, Result};
 pub use model::{Capacity, State};

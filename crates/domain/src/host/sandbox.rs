@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::Aim;
 use crate::Timestamp;
 use crate::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use crate::sandbox::network::Network;
@@ -50,6 +51,13 @@ pub struct StartSpec {
     pub network: Network,
 }
 
+impl StartSpec {
+    /// The machine as what is decided about it.
+    pub const fn aim(&self) -> Aim {
+        Aim::of(self.id, self.generation)
+    }
+}
+
 /// How a start went.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
@@ -67,12 +75,21 @@ pub struct Started {
 pub struct Cut {
     /// Whose disk.
     pub machine: MachineId,
+    /// How many starts of that its row counts.
+    pub generation: i64,
     /// Its top layer.
     pub top: LayerId,
     /// The new top layer.
     pub next: LayerId,
     /// Where its memory goes, if it is wanted.
     pub memory: Option<MemoryId>,
+}
+
+impl Cut {
+    /// The machine as what is decided about it.
+    pub const fn aim(&self) -> Aim {
+        Aim::of(self.machine, self.generation)
+    }
 }
 
 /// How a cut went.

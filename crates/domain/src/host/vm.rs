@@ -4,6 +4,7 @@ use core::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
+use super::Aim;
 use crate::ids::{DiskId, MachineId};
 use crate::vm::{ExposedPort, Protocol};
 
@@ -12,6 +13,8 @@ use crate::vm::{ExposedPort, Protocol};
 pub struct MachineSpec {
     /// Its id: what it is called on the host.
     pub id: MachineId,
+    /// Counts its starts.
+    pub generation: i64,
     /// Host name of the guest.
     pub name: String,
     /// Virtual CPUs.
@@ -37,6 +40,11 @@ pub struct MachineSpec {
 }
 
 impl MachineSpec {
+    /// The machine as what is decided about it.
+    pub const fn aim(&self) -> Aim {
+        Aim::of(self.id, self.generation)
+    }
+
     /// The port of the host at which SSH answers, as one of the inbound ports.
     pub const fn ssh(&self) -> ExposedPort {
         ssh_at(self.ssh_port)

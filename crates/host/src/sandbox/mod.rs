@@ -1,6 +1,7 @@
 //! What runs sandboxes, behind a trait: QEMU on this machine today, a cluster beside it tomorrow.
 //!
-//! An engine is told, it does not decide. Every call may be repeated after a crash, and names things by
+//! An engine is told, it does not decide. What was decided for an older generation of a machine than it has acted on is
+//! refused ([`Aim`]). Every call may be repeated after a crash, and names things by
 //! the ids of their rows, so that a scan of the host finds what no row owns.
 
 pub mod agent;
@@ -15,6 +16,7 @@ use berth_domain::sandbox::network::Network;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+pub use berth_domain::host::Aim;
 pub use berth_domain::host::sandbox::{
     Activity, Capacity, Cut, CutDone, DISK_FULL, Found, From, Kept, Paused, Sample, StartSpec, Started,
 };
@@ -87,16 +89,16 @@ pub trait SandboxEngine: Send + Sync + 'static {
 
     /// Ends a machine in good order, its disk consistent, and keeps its memory if it is wanted. Without a machine
     /// it answers what was kept before.
-    async fn pause(&self, id: MachineId, memory: Option<MemoryId>) -> Result<Paused>;
+    async fn pause(&self, aim: Aim, memory: Option<MemoryId>) -> Result<Paused>;
 
     /// Ends a machine's process; fine where there is none. Afterwards none is missed: it is absent.
-    async fn end(&self, id: MachineId) -> Result<()>;
+    async fn end(&self, aim: Aim) -> Result<()>;
 
     /// Removes everything a machine left on the host, but for its layers and memories.
-    async fn discard(&self, id: MachineId) -> Result<()>;
+    async fn discard(&self, aim: Aim) -> Result<()>;
 
     /// Changes what a running machine may reach.
-    async fn set_network(&self, id: MachineId, network: &Network) -> Result<()>;
+    async fn set_network(&self, aim: Aim, network: &Network) -> Result<()>;
 
     /// Where an upload is received; its folder is there.
     async fn upload(&self, id: UploadId) -> Result<PathBuf>;

@@ -1,6 +1,7 @@
 //! What runs machines, behind a trait: QEMU on this machine today, a cluster beside it tomorrow.
 //!
-//! An engine is told, it does not decide. Every call may be repeated after a crash, and names things by
+//! An engine is told, it does not decide. What was decided for an older generation of a machine than it has acted on is
+//! refused ([`Aim`]). Every call may be repeated after a crash, and names things by
 //! the ids of their rows, so that a scan of the host finds what no row owns.
 
 mod integrity;
@@ -14,6 +15,7 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::plan::Machine;
 use tokio::sync::broadcast;
 
+pub use berth_domain::host::Aim;
 pub use berth_domain::host::disk::{DiskSource, DiskSpec};
 pub use berth_domain::host::image::{ImageImport, ImageInfo};
 pub use berth_domain::host::vm::{Capacity, DataDisk, Found, MachineSpec, Open, Started, Usage, ssh_at};
@@ -64,16 +66,16 @@ pub trait Engine: Send + Sync + 'static {
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>>;
 
     /// Lets a paused machine go on.
-    async fn resume(&self, id: MachineId) -> Result<()>;
+    async fn resume(&self, aim: Aim) -> Result<()>;
 
     /// Presses the power button.
-    async fn press_power(&self, id: MachineId) -> Result<()>;
+    async fn press_power(&self, aim: Aim) -> Result<()>;
 
     /// Ends a machine's process; fine where there is none.
-    async fn power_off(&self, id: MachineId) -> Result<()>;
+    async fn power_off(&self, aim: Aim) -> Result<()>;
 
     /// Removes everything a machine left on the host, but for its disks.
-    async fn discard(&self, id: MachineId) -> Result<()>;
+    async fn discard(&self, aim: Aim) -> Result<()>;
 
     /// Changes the inbound ports of a running machine.
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started>;

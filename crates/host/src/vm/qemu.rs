@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_domain::host::aim::Act;
 use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::ExposedPort;
 use berth_domain::vm::plan::Machine;
@@ -38,10 +39,11 @@ pub use self::settings::Settings;
 use self::network::{Networks, SSH};
 use super::integrity::Integrity;
 use super::{
-    Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open,
+    Aim, Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open,
     Started, Usage,
 };
 use crate::error::{qemu_failed, transient};
+use crate::generation::Generations;
 use crate::{Result, lost};
 
 /// Bytes of a GiB.
@@ -62,6 +64,7 @@ pub struct QemuEngine {
     happenings: broadcast::Sender<MachineId>,
     watched: Arc<Mutex<HashSet<MachineId>>>,
     networks: Networks,
+    generations: Generations,
     probed: OnceCell<accel::Decision>,
     integrity: Integrity,
     /// Whether the disk was full, so that machines may stand still.
@@ -78,6 +81,7 @@ impl QemuEngine {
             ssh_port: if host::can_bind_low_ports() { SSH } else { HIGH_SSH },
             happenings,
             watched: Arc::default(),
+            generations: Generations::default(),
             probed: OnceCell::new(),
             integrity: Integrity::default(),
             full: AtomicBool::new(false),
@@ -112,6 +116,39 @@ impl QemuEngine {
 
     fn disk_file(&self, id: DiskId, root: bool) -> PathBuf {
         self.disks().join(format!("{id}.{}", if root { "qcow2" } else { "raw" }))
+    }
+
+    /// Acts on a machine, if that was not decided too early.
+    async fn act<T>(&self, aim: Aim, act: Act, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.generations.act(&self.machine(aim.id), aim, act, work).await
+    }
+
+    async fn start_machine(&self, spec: &MachineSpec) -> Result<Option<Started>> {
+        let started = match machine::find(&self.machine(spec.id), spec.id.0) {
+            Some(_) => None,
+            None => Some(self.start_anew(spec).await?),
+        };
+        self.attend(spec.id);
+        Ok(started)
+    }
+
+    async fn end_machine(&self, id: MachineId) -> Result<()> {
+        machine::end(&self.machine(id), id.0).await.map_err(qemu_failed)?;
+        self.networks.end(id).await
+    }
+
+    async fn remove_machine(&self, id: MachineId) -> Result<()> {
+        self.networks.end(id).await?;
+        match tokio::fs::remove_dir_all(self.machine(id)).await {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn change_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
+        let (open, low_ports) = self.sort_ports(&spec.ports);
+        let taken_ports = self.networks.set_ports(spec, &open, &before).await?;
+        Ok(Started { low_ports, taken_ports })
     }
 
     async fn acceleration(&self, probe: Option<accel::Probe>, qemu: &Path) -> accel::Decision {
@@ -343,41 +380,30 @@ impl Engine for QemuEngine {
     }
 
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {
-        let dir = self.machine(spec.id);
-        std::fs::create_dir_all(&dir).map_err(transient)?;
-        let started = match machine::find(&dir, spec.id.0) {
-            Some(_) => None,
-            None => Some(self.start_anew(spec).await?),
-        };
-        self.attend(spec.id);
-        Ok(started)
+        std::fs::create_dir_all(self.machine(spec.id)).map_err(transient)?;
+        self.act(spec.aim(), Act::Start, self.start_machine(spec)).await
     }
 
-    async fn resume(&self, id: MachineId) -> Result<()> {
-        machine::resume(&self.machine(id)).await.map_err(qemu_failed)
+    async fn resume(&self, aim: Aim) -> Result<()> {
+        let dir = self.machine(aim.id);
+        self.act(aim, Act::Change, async { machine::resume(&dir).await.map_err(qemu_failed) }).await
     }
 
-    async fn press_power(&self, id: MachineId) -> Result<()> {
-        machine::press_power(&self.machine(id)).await.map_err(qemu_failed)
+    async fn press_power(&self, aim: Aim) -> Result<()> {
+        let dir = self.machine(aim.id);
+        self.act(aim, Act::Change, async { machine::press_power(&dir).await.map_err(qemu_failed) }).await
     }
 
-    async fn power_off(&self, id: MachineId) -> Result<()> {
-        machine::end(&self.machine(id), id.0).await.map_err(qemu_failed)?;
-        self.networks.end(id).await
+    async fn power_off(&self, aim: Aim) -> Result<()> {
+        self.act(aim, Act::End, self.end_machine(aim.id)).await
     }
 
-    async fn discard(&self, id: MachineId) -> Result<()> {
-        self.networks.end(id).await?;
-        match tokio::fs::remove_dir_all(self.machine(id)).await {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
-            _ => Ok(()),
-        }
+    async fn discard(&self, aim: Aim) -> Result<()> {
+        self.act(aim, Act::End, self.remove_machine(aim.id)).await
     }
 
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
-        let (open, low_ports) = self.sort_ports(&spec.ports);
-        let taken_ports = self.networks.set_ports(spec, &open, &before).await?;
-        Ok(Started { low_ports, taken_ports })
+        self.act(spec.aim(), Act::Change, self.change_ports(spec, before)).await
     }
 
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {

@@ -16,8 +16,8 @@ use super::remote::{Remote, read};
 use crate::error::transient;
 use crate::sandbox::agent::{self, Connection};
 use crate::sandbox::{
-    Activity, Build, BuildSpec, Built, Capacity, Cut, CutDone, Found, Kept, Named, Observed, Paused, PlatformTemplate,
-    Sample, SandboxEngine, StartSpec, Started, Warming,
+    Activity, Aim, Build, BuildSpec, Built, Capacity, Cut, CutDone, Found, Kept, Named, Observed, Paused,
+    PlatformTemplate, Sample, SandboxEngine, StartSpec, Started, Warming,
 };
 use crate::{Result, lost};
 
@@ -82,20 +82,20 @@ impl SandboxEngine for Remote {
         self.ask(sandbox::CutCold { cut: cut.clone() }).await
     }
 
-    async fn pause(&self, id: MachineId, memory: Option<MemoryId>) -> Result<Paused> {
-        self.ask(sandbox::Pause { id, memory }).await
+    async fn pause(&self, aim: Aim, memory: Option<MemoryId>) -> Result<Paused> {
+        self.ask(sandbox::Pause { aim, memory }).await
     }
 
-    async fn end(&self, id: MachineId) -> Result<()> {
-        self.ask(sandbox::End { id }).await
+    async fn end(&self, aim: Aim) -> Result<()> {
+        self.ask(sandbox::End { aim }).await
     }
 
-    async fn discard(&self, id: MachineId) -> Result<()> {
-        self.ask(sandbox::Discard { id }).await
+    async fn discard(&self, aim: Aim) -> Result<()> {
+        self.ask(sandbox::Discard { aim }).await
     }
 
-    async fn set_network(&self, id: MachineId, network: &Network) -> Result<()> {
-        self.ask(sandbox::SetNetwork { id, network: network.clone() }).await
+    async fn set_network(&self, aim: Aim, network: &Network) -> Result<()> {
+        self.ask(sandbox::SetNetwork { aim, network: network.clone() }).await
     }
 
     async fn upload(&self, id: UploadId) -> Result<PathBuf> {

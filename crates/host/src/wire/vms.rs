@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 
 use super::remote::Remote;
 use crate::vm::{
-    Capacity, Console, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
+    Aim, Capacity, Console, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
 };
 use crate::{EngineError, Result, lost};
 
@@ -66,20 +66,20 @@ impl Engine for Remote {
         self.ask(vm::Start { spec: spec.clone() }).await
     }
 
-    async fn resume(&self, id: MachineId) -> Result<()> {
-        self.ask(vm::Resume { id }).await
+    async fn resume(&self, aim: Aim) -> Result<()> {
+        self.ask(vm::Resume { aim }).await
     }
 
-    async fn press_power(&self, id: MachineId) -> Result<()> {
-        self.ask(vm::PressPower { id }).await
+    async fn press_power(&self, aim: Aim) -> Result<()> {
+        self.ask(vm::PressPower { aim }).await
     }
 
-    async fn power_off(&self, id: MachineId) -> Result<()> {
-        self.ask(vm::PowerOff { id }).await
+    async fn power_off(&self, aim: Aim) -> Result<()> {
+        self.ask(vm::PowerOff { aim }).await
     }
 
-    async fn discard(&self, id: MachineId) -> Result<()> {
-        self.ask(vm::Discard { id }).await
+    async fn discard(&self, aim: Aim) -> Result<()> {
+        self.ask(vm::Discard { aim }).await
     }
 
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {

@@ -19,6 +19,7 @@
 use std::net::Ipv4Addr;
 
 use berth_domain::Timestamp;
+use berth_domain::host::Aim;
 use berth_domain::ids::{HostId, LayerId, MachineId, MemoryId};
 use berth_domain::machine::{Owner, OwnerKind};
 use uuid::Uuid;
@@ -145,6 +146,11 @@ impl Machine {
             layer: None,
             ready: false,
         }
+    }
+
+    /// The machine as what is decided about it for the generation that the row has.
+    pub const fn aim(&self) -> Aim {
+        Aim::of(self.id, self.generation)
     }
 
     /// It is gone with its owner.

@@ -116,6 +116,14 @@ pub trait Life: Send + Sync + 'static {
     /// Does a step, and records it onto the row it was decided for.
     fn take(&self, seen: &Self::Seen, step: Self::Step) -> impl Future<Output = Result<(), StepError>> + Send;
 
+    /// Goes on from this generation, which is later than all that the host has acted on: the database is an older copy, so
+    /// that what runs there is not what the row describes. False where the row counts no starts. Who was overtaken by another
+    /// service does not get this far, since that one alone writes rows.
+    fn catch_up(&self, seen: &Self::Seen, generation: i64) -> impl Future<Output = Result<bool, StepError>> + Send {
+        let _ = (seen, generation);
+        async { Ok(false) }
+    }
+
     /// Notes when to look again at a row at rest, unless the row changed since it was read.
     fn rest(&self, seen: &Self::Seen, until: Option<Timestamp>) -> impl Future<Output = Result<(), StepError>> + Send;
 
@@ -186,6 +194,13 @@ impl<L: Life> Lifecycle<L> {
                 }
                 tracing::warn!(kind = L::KIND, id = %key, %error, "a step failed; trying again");
                 self.later(key, Some(seen)).await
+            }
+            StepError::Engine(EngineError::Outdated(known)) => {
+                tracing::warn!(kind = L::KIND, id = %key, known, "its host has acted on a later generation; going on from there");
+                match &seen {
+                    Some(row) if self.life.catch_up(row, known + 1).await? => Ok(()),
+                    _ => self.later(key, seen).await,
+                }
             }
             StepError::Engine(error) => {
                 tracing::warn!(kind = L::KIND, id = %key, %error, "a step failed; trying again");

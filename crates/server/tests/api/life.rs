@@ -289,6 +289,19 @@ async fn a_status_that_takes_too_long_is_tried_again_and_then_failed() {
     caller.gone(&id).await;
 }
 
+#[tokio::test]
+async fn a_row_of_an_older_copy_goes_on_from_the_generation_of_its_host() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let id = caller.running_vm("web").await;
+    platform.engine.overtake(&id, 7);
+    assert_eq!(caller.act(&format!("/vms/{id}/stop")).await.status, 202);
+    caller.reaches(&id, "stopped").await;
+    assert_eq!(caller.act(&format!("/vms/{id}/start")).await.status, 202);
+    caller.reaches(&id, "running").await;
+    assert_eq!(platform.engine.spec(&id).expect("a machine").generation, 9);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_that_cannot_be_ended_fails_its_stop_and_its_deletion_in_time() {
     let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;

@@ -67,6 +67,20 @@ async fn what_is_on_its_way_to_be_ready_is_put_away_with_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_runs_for_a_row_of_an_older_copy_is_ended_and_the_row_goes_on_behind_it() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let id = caller.ready_sandbox().await;
+    platform.sandboxes.overtake(&id, 7);
+    assert_eq!(caller.act(&format!("/sandboxes/{id}/pause")).await.status, 202);
+    caller.sandbox_reaches(&id, "Paused").await;
+    assert_eq!(platform.sandboxes.counts().0, 0);
+    assert_eq!(caller.act(&format!("/sandboxes/{id}/resume")).await.status, 202);
+    caller.sandbox_reaches(&id, "Ready").await;
+    assert_eq!(platform.sandboxes.spec(&id).expect("a machine").0.generation, 9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn memory_that_does_not_load_is_told() {
     let platform = Platform::start().await;
     let caller = &platform.admin;

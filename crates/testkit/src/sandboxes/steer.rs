@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use berth_domain::Timestamp;
+use berth_domain::host::aim::Noted;
 use berth_host::EngineError;
 use berth_host::sandbox::{Activity, Capacity, Kept, StartSpec};
 
@@ -130,6 +131,13 @@ impl SimulatedSandboxes {
             world.machines.entry(id).and_modify(|machine| machine.alive = false);
             let _ = self.happenings.send(id);
         }
+    }
+
+    /// Somebody else has acted on this generation of a sandbox's machine.
+    pub fn overtake(&self, sandbox: &str, generation: i64) {
+        let mut world = self.world();
+        let id = world.machine_of(sandbox).expect("a machine");
+        world.generations.insert(id, Noted { generation, ended: false });
     }
 
     /// The host starts anew: no machine runs any more, and their traces are there.

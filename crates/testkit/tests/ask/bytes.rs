@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_domain::host::ask::{Ask, Question, host, sandbox, stream, vm};
 use berth_domain::host::sandbox::Sample;
-use berth_domain::host::{EngineError, image::ImageInfo};
+use berth_domain::host::{Aim, EngineError, image::ImageInfo};
 use berth_domain::ids::MachineId;
 use berth_host::Host;
 use berth_host::lost::Lost;
@@ -145,7 +145,7 @@ proptest! {
     ) {
         let seconds = f64::from(eighths) / 8.0;
         let id = MachineId(uuid::Uuid::from_u128(id));
-        survives(Ask::Vm(vm::PowerOff { id }.into()));
+        survives(Ask::Vm(vm::PowerOff { aim: Aim { id, generation: (number > 0).then_some(number) } }.into()));
         survives(Ask::Image(berth_domain::host::ask::image::Find { id: text.clone() }.into()));
         survives(Ask::Host(host::AddressFree { address: std::net::Ipv4Addr::from_bits(eighths) }.into()));
         answer_survives::<vm::ConsoleLog>(bytes);

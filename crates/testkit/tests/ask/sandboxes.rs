@@ -9,7 +9,9 @@ use berth_domain::sandbox::dockerfile::Dockerfile;
 use berth_domain::sandbox::network::{Egress, Network};
 use berth_host::EngineError;
 use berth_host::sandbox::build::Log;
-use berth_host::sandbox::{Activity, Build, BuildSpec, Cut, From, Kept, Named, Observed, Stage, StartSpec, Warming};
+use berth_host::sandbox::{
+    Activity, Aim, Build, BuildSpec, Cut, From, Kept, Named, Observed, Stage, StartSpec, Warming,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::way::{Asked, Way, id, until, verbs};
@@ -34,6 +36,7 @@ pub const NOUNS: [&[&str]; 6] = [
 ];
 
 const SANDBOX: MachineId = MachineId(id(10));
+const AIM: Aim = Aim::of(SANDBOX, 3);
 const BASE: LayerId = LayerId(id(20));
 const TOP: LayerId = LayerId(id(21));
 const NEXT: LayerId = LayerId(id(22));
@@ -96,13 +99,24 @@ async fn life(way: &Way) -> Vec<String> {
     note!(engine.observe(SANDBOX).await, engine.start(&machine).await, engine.start(&machine).await);
     assert_eq!(engine.observe(SANDBOX).await.expect("a look"), Observed::Running { generation: 3 });
     assert_eq!(way.sandboxes.spec("a-sandbox").expect("a machine").0, machine, "it is started as it was asked for");
-    note!(engine.set_network(SANDBOX, &Network { deny: Vec::new(), ..network() }).await);
-    let cut = Cut { machine: SANDBOX, top: TOP, next: NEXT, memory: Some(MEMORY) };
+    note!(engine.set_network(AIM, &Network { deny: Vec::new(), ..network() }).await);
+    let cut = Cut { machine: SANDBOX, generation: 3, top: TOP, next: NEXT, memory: Some(MEMORY) };
+    let (aim, outdated) = (Aim::of(SANDBOX, 2), EngineError::Outdated(3));
+    for older in [engine.end(aim).await, engine.discard(aim).await, engine.set_network(aim, &network()).await] {
+        assert_eq!(older, Err(outdated.clone()));
+    }
+    let older = Cut { generation: 2, ..cut.clone() };
+    assert_eq!(engine.cut(&older).await, Err(outdated.clone()));
+    assert_eq!(engine.cut_cold(&older).await, Err(outdated.clone()));
+    assert_eq!(engine.pause(aim, None).await, Err(outdated.clone()));
+    assert_eq!(engine.start(&StartSpec { generation: 2, ..machine }).await, Err(outdated));
     note!(engine.cut(&cut).await, engine.cut(&cut).await, engine.sample(SANDBOX).await);
-    note!(engine.pause(SANDBOX, Some(MEMORY)).await, engine.pause(SANDBOX, Some(MEMORY)).await);
-    note!(engine.cut_cold(&Cut { machine: SANDBOX, top: NEXT, next: LAST, memory: None }).await);
+    note!(engine.pause(AIM, Some(MEMORY)).await, engine.pause(AIM, Some(MEMORY)).await);
+    note!(engine.cut_cold(&Cut { machine: SANDBOX, generation: 3, top: NEXT, next: LAST, memory: None }).await);
     let again = spec(SANDBOX, &[LAST, NEXT, TOP, BASE], From::Memory(MEMORY));
-    note!(engine.start(&again).await, engine.end(SANDBOX).await, engine.discard(SANDBOX).await);
+    assert_eq!(engine.start(&again).await, Err(EngineError::Outdated(4)), "it was ended since");
+    let (again, aim) = (StartSpec { generation: 4, ..again }, Aim::of(SANDBOX, 4));
+    note!(engine.start(&again).await, engine.end(aim).await, engine.discard(aim).await);
     note!(engine.sample(SANDBOX).await, engine.unlimited(), engine.most_warm());
     said.extend(warm(way).await);
     note!(engine.remove_layer(LAST).await, engine.remove_memory(MEMORY).await);
@@ -117,7 +131,7 @@ async fn warm(way: &Way) -> Vec<String> {
     let machine = spec(other, &[layer, BASE], From::Memory(MEMORY));
     let warmed = engine.warm_up(&machine).await;
     assert!(engine.is_warm(other).await.expect("a look"));
-    let told = format!("{warmed:?} {:?} {:?}", engine.end(other).await, engine.is_warm(other).await);
+    let told = format!("{warmed:?} {:?} {:?}", engine.end(Aim::uncounted(other)).await, engine.is_warm(other).await);
     let warming = Warming {
         machine: spec(MachineId(id(12)), &[layer, BASE], From::Disk),
         memory: MemoryId(id(31)),

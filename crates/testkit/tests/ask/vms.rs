@@ -8,16 +8,18 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, Protocol};
 use berth_host::EngineError;
-use berth_host::vm::{DataDisk, DiskSource, DiskSpec, ImageImport, MachineSpec, Open};
+use berth_host::vm::{Aim, DataDisk, DiskSource, DiskSpec, ImageImport, MachineSpec, Open};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::way::{Asked, Way, id, verbs};
 
 const VM: MachineId = MachineId(id(1));
+const AIM: Aim = Aim::of(VM, 3);
 
 pub fn spec() -> MachineSpec {
     MachineSpec {
         id: VM,
+        generation: 3,
         name: "one".into(),
         vcpu: 2,
         memory_mb: 512,
@@ -54,9 +56,19 @@ async fn life(way: &Way) -> Vec<String> {
     note!(vm.set_ports(&fewer, Open::All(vec![spec().ssh(), port(80), port(8080)])).await);
     assert_eq!(way.vms.open_ports(&VM.to_string()), [81, 2222]);
     note!(vm.console_log(VM, 5).await, vm.usage(VM).await, vm.scan().await.map(|found| (found.machines, found.disks)));
-    vm.press_power(VM).await.expect("a press");
+    for older in [vm.power_off(Aim::of(VM, 2)).await, vm.discard(Aim::of(VM, 2)).await, vm.resume(Aim::of(VM, 2)).await]
+    {
+        assert_eq!(older, Err(EngineError::Outdated(3)));
+    }
+    let older = MachineSpec { generation: 2, ..spec() };
+    assert_eq!(vm.start(&older).await.err(), Some(EngineError::Outdated(3)));
+    assert_eq!(vm.set_ports(&older, Open::All(Vec::new())).await.err(), Some(EngineError::Outdated(3)));
+    assert_eq!(vm.press_power(Aim::of(VM, 2)).await, Err(EngineError::Outdated(3)));
+    vm.press_power(AIM).await.expect("a press");
     assert_eq!(vm.observe(VM).await.expect("a look"), Machine::PoweredOff);
-    note!(vm.resume(VM).await, vm.observe(VM).await, vm.power_off(VM).await, vm.discard(VM).await);
+    note!(vm.resume(AIM).await, vm.observe(VM).await, vm.power_off(AIM).await);
+    assert_eq!(vm.start(&spec()).await.err(), Some(EngineError::Outdated(4)), "it was ended since");
+    note!(vm.discard(AIM).await);
     vm.tidy().await;
     let aside = way.aside("disks").await;
     note!(vm.set_aside_disk(disk.id, &aside).await, vm.remove_disk(disk.id).await);

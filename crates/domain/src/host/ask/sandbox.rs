@@ -1,6 +1,7 @@
 //! Questions about machines of sandboxes, and about those that nobody owns yet.
 
 use super::question::questions;
+use crate::host::Aim;
 use crate::host::sandbox::{CutDone, Paused, StartSpec, Started};
 use crate::ids::{MachineId, MemoryId};
 use crate::sandbox::network::Network;
@@ -35,25 +36,25 @@ questions! {
         /// Ends a machine in good order, its disk consistent, and keeps its memory if it is wanted. Without a machine it
         /// answers what was kept before.
         Pause "pause" {
-            /// Which.
-            id: MachineId,
+            /// Which, and what it was decided for.
+            aim: Aim,
             /// Where its memory goes, if it is wanted.
             memory: Option<MemoryId>,
         } -> Paused,
         /// Ends a machine's process; fine where there is none. Afterwards none is missed: it is absent.
         End "end" {
-            /// Which.
-            id: MachineId,
+            /// Which, and what it was decided for.
+            aim: Aim,
         } -> (),
         /// Removes everything a machine left on the host, but for its layers and memories.
         Discard "discard" {
-            /// Which.
-            id: MachineId,
+            /// Which, and what it was decided for.
+            aim: Aim,
         } -> (),
         /// Changes what a running machine may reach.
         SetNetwork "set_network" {
-            /// Which.
-            id: MachineId,
+            /// Which, and what it was decided for.
+            aim: Aim,
             /// What it may reach.
             network: Network,
         } -> (),

@@ -1,6 +1,7 @@
 //! Questions about machines of VMs.
 
 use super::question::questions;
+use crate::host::Aim;
 use crate::host::vm::{MachineSpec, Open, Started};
 use crate::ids::MachineId;
 use crate::vm::plan::Machine;
@@ -30,23 +31,23 @@ questions! {
         } -> Option<Started>,
         /// Lets a paused machine go on.
         Resume "resume" {
-            /// Which.
-            id: MachineId,
+            /// Which, and what it was decided for.
+            aim: Aim,
         } -> (),
         /// Presses the power button.
         PressPower "press_power" {
-            /// Which.
-            id: MachineId,
+            /// Which, and what it was decided for.
+            aim: Aim,
         } -> (),
         /// Ends a machine's process; fine where there is none.
         PowerOff "power_off" {
-            /// Which.
-            id: MachineId,
+            /// Which, and what it was decided for.
+            aim: Aim,
         } -> (),
         /// Removes everything a machine left on the host, but for its disks.
         Discard "discard" {
-            /// Which.
-            id: MachineId,
+            /// Which, and what it was decided for.
+            aim: Aim,
         } -> (),
         /// Changes the inbound ports of a running machine.
         SetPorts "set_ports" {

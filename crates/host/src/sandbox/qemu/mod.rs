@@ -27,6 +27,7 @@ use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
+use berth_domain::host::aim::Act;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network::Network;
 use berth_oci::Registries;
@@ -37,11 +38,12 @@ use tokio::sync::{OnceCell, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Activity, Build, Built, Capacity, Cut, CutDone, Found, Kept, Observed, Paused, PlatformTemplate, Sample,
+    Activity, Aim, Build, Built, Capacity, Cut, CutDone, Found, Kept, Observed, Paused, PlatformTemplate, Sample,
     SandboxEngine, StartSpec, Started, Warming,
 };
 use crate::clock::Clock;
 use crate::error::{qemu_failed, transient};
+use crate::generation::Generations;
 use crate::sandbox::agent::{ANSWER, Connection};
 use crate::{Result, lost};
 use captured::agent_failed;
@@ -78,6 +80,7 @@ pub struct QemuSandboxes {
     guest: OnceLock<Guest>,
     host: OnceCell<Host>,
     stalled: Stalled,
+    generations: Generations,
 }
 
 /// What is found out about the host once.
@@ -108,6 +111,7 @@ impl QemuSandboxes {
             guest: OnceLock::new(),
             host: OnceCell::new(),
             stalled: Stalled::default(),
+            generations: Generations::default(),
         }
     }
 
@@ -176,6 +180,28 @@ async fn remove(path: &Path) -> Result<()> {
     }
 }
 
+impl QemuSandboxes {
+    /// Acts on a machine, if that was not decided too early.
+    async fn act<T>(&self, aim: Aim, act: Act, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.generations.act(&self.places.machine(aim.id), aim, act, work).await
+    }
+
+    /// Starts a machine that may have no folder yet.
+    async fn begin<T>(&self, spec: &StartSpec, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::fs::create_dir_all(self.places.machine(spec.id)).await.map_err(transient)?;
+        self.act(spec.aim(), Act::Start, work).await
+    }
+
+    async fn change_network(&self, id: MachineId, network: &Network) -> Result<()> {
+        let dir = self.places.machine(id);
+        let (Some(live), Some(known)) = (self.live(id), Incarnation::read(&dir)) else {
+            return Ok(());
+        };
+        Incarnation { network: network.clone(), ..known }.write(&dir).map_err(transient)?;
+        live.link().set(network.clone()).await.map_err(transient)
+    }
+}
+
 #[async_trait]
 impl SandboxEngine for QemuSandboxes {
     fn ready(&self) -> std::result::Result<(), String> {
@@ -235,37 +261,35 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn start(&self, spec: &StartSpec) -> Result<Started> {
-        self.start_machine(spec).await
+        self.begin(spec, Box::pin(self.start_machine(spec))).await
     }
 
     async fn cut(&self, cut: &Cut) -> Result<CutDone> {
-        self.cut_live(cut).await
+        self.act(cut.aim(), Act::Change, self.cut_live(cut)).await
     }
 
     async fn cut_cold(&self, cut: &Cut) -> Result<CutDone> {
-        self.cut_without_machine(cut).await
+        self.act(cut.aim(), Act::Change, self.cut_without_machine(cut)).await
     }
 
-    async fn pause(&self, id: MachineId, memory: Option<MemoryId>) -> Result<Paused> {
-        self.pause_machine(id, memory).await
+    async fn pause(&self, aim: Aim, memory: Option<MemoryId>) -> Result<Paused> {
+        self.act(aim, Act::End, self.pause_machine(aim.id, memory)).await
     }
 
-    async fn end(&self, id: MachineId) -> Result<()> {
-        self.end_machine(id).await
+    async fn end(&self, aim: Aim) -> Result<()> {
+        self.act(aim, Act::End, self.end_machine(aim.id)).await
     }
 
-    async fn discard(&self, id: MachineId) -> Result<()> {
-        self.end_machine(id).await?;
-        remove(&self.places.machine(id)).await
-    }
-
-    async fn set_network(&self, id: MachineId, network: &Network) -> Result<()> {
-        let dir = self.places.machine(id);
-        let (Some(live), Some(known)) = (self.live(id), Incarnation::read(&dir)) else {
-            return Ok(());
+    async fn discard(&self, aim: Aim) -> Result<()> {
+        let removed = async {
+            self.end_machine(aim.id).await?;
+            remove(&self.places.machine(aim.id)).await
         };
-        Incarnation { network: network.clone(), ..known }.write(&dir).map_err(transient)?;
-        live.link().set(network.clone()).await.map_err(transient)
+        self.act(aim, Act::End, removed).await
+    }
+
+    async fn set_network(&self, aim: Aim, network: &Network) -> Result<()> {
+        self.act(aim, Act::Change, self.change_network(aim.id, network)).await
     }
 
     async fn upload(&self, id: UploadId) -> Result<PathBuf> {
@@ -286,7 +310,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn warm_template(&self, warming: &Warming) -> Result<i64> {
-        self.warm(warming).await
+        self.begin(&warming.machine, Box::pin(self.warm(warming))).await
     }
 
     async fn connect(&self, id: MachineId) -> Result<Connection> {
@@ -339,7 +363,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn warm_up(&self, spec: &StartSpec) -> Result<()> {
-        self.make_warm(spec).await
+        self.begin(spec, Box::pin(self.make_warm(spec))).await
     }
 
     async fn is_warm(&self, id: MachineId) -> Result<bool> {

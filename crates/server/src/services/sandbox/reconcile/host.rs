@@ -7,7 +7,7 @@ use berth_domain::Error;
 use berth_domain::ids::{MachineId, SandboxId};
 use berth_domain::machine::Owner;
 use berth_host::EngineError;
-use berth_host::sandbox::Kept;
+use berth_host::sandbox::{Aim, Kept};
 use tokio::sync::broadcast;
 
 use super::{StepError, template};
@@ -55,8 +55,9 @@ impl MachineOwners for Sandboxes {
     }
 
     async fn remove(&self, id: MachineId) -> Result<(), EngineError> {
-        self.engine().end(id).await?;
-        self.engine().discard(id).await
+        let nobodys = Aim::uncounted(id);
+        self.engine().end(nobodys).await?;
+        self.engine().discard(nobodys).await
     }
 
     async fn round(&self) {

@@ -93,21 +93,30 @@ impl Life for SandboxLife {
             Step::CutCold(_) => self.cut(seen, true).await,
             Step::GiveUpCut(_) => self.give_up_cut(seen, &look).await,
             Step::SetNetwork => {
-                engine.set_network(seen.row.machine.id, &seen.row.network).await?;
+                engine.set_network(seen.row.machine.aim(), &seen.row.network).await?;
                 fault("sandbox", "set_network", "done").await?;
                 self.record(seen, |row| row.applied_network = Some(seen.row.network.clone())).await
             }
             Step::Pause => self.pause(seen, &look).await,
-            Step::End => Ok(engine.end(seen.row.machine.id).await?),
+            Step::End => Ok(engine.end(seen.row.machine.aim()).await?),
             Step::Expire(over) => self.expire(seen, over).await,
             Step::Fail(reason) => self.fail(seen, &reason).await,
             Step::Finish => {
-                engine.discard(seen.row.machine.id).await?;
+                engine.discard(seen.row.machine.aim()).await?;
                 fault("sandbox", "finish", "done").await?;
                 self.finish(seen).await
             }
             step => self.record(seen, |row| record::apply(row, &look, &step)).await,
         }
+    }
+
+    async fn catch_up(&self, seen: &Seen, generation: i64) -> Result<bool, StepError> {
+        self.record(seen, |row| {
+            row.machine.generation = row.machine.generation.max(generation);
+            row.work_at = Some(seen.now);
+        })
+        .await?;
+        Ok(true)
     }
 
     /// A change that came in meanwhile, whatever it is, wants another look: it set its own time.

@@ -6,7 +6,7 @@ mod build;
 
 use std::time::Duration;
 
-use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId};
+use berth_domain::ids::{LayerId, MemoryId, TemplateId};
 use berth_domain::sandbox::network::Network;
 use berth_domain::sandbox::template::{Look, TemplateStep, next};
 use berth_domain::sandbox::{MemoryKind, SourceKind, TemplateStatus, Warm};
@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::capacity::Left;
 use super::{StepError, fault};
 use crate::db::Tx;
+use crate::db::machine::{self, Machine};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::ops;
 use crate::services::sandbox::store;
@@ -103,6 +104,16 @@ impl Life for TemplateLife {
             }
             TemplateStep::Remove => self.remove(template).await,
         }
+    }
+
+    async fn catch_up(&self, template: &TemplateRow, generation: i64) -> Result<bool, StepError> {
+        let mut tx = self.sandboxes.db().begin().await?;
+        for machine in store::template::machines(&mut tx, template.id).await? {
+            let generation = machine.generation.max(generation);
+            machine::update(&mut tx, &machine, &Machine { generation, ..machine.clone() }).await?;
+        }
+        tx.commit().await?;
+        Ok(true)
     }
 
     async fn rest(&self, template: &TemplateRow, until: Option<Timestamp>) -> Result<(), StepError> {
@@ -204,7 +215,6 @@ impl TemplateLife {
             }
             Begun::Lacks(missing) => return self.cannot_be_warm(template, &missing).await,
         };
-        let machine = warming.machine.id;
         fault("template", "warm", "intent").await?;
         let [top, base, ..] = warming.machine.layers[..] else {
             return Err(Error::internal("a boot without its layers").into());
@@ -213,7 +223,7 @@ impl TemplateLife {
         let warmed = tokio::select! {
             warmed = engine.warm_template(&warming) => warmed,
             // What is half done is thrown away with its machine, here or where it begins anew.
-            () = self.called_off(template) => return Ok(engine.end(machine).await?),
+            () = self.called_off(template) => return Ok(engine.end(warming.machine.aim()).await?),
         };
         fault("template", "warm", "done").await?;
         match warmed {
@@ -285,9 +295,9 @@ impl TemplateLife {
         (change.after.next_layer, change.after.next_memory) = (Some(layer), Some(memory));
         change.commit().await?;
         let machine = StartSpec {
-            id: machine,
+            id: machine.id,
             guest: template.id.to_string(),
-            generation: 1,
+            generation: machine.generation,
             slot,
             hostname: template.name.clone(),
             vcpu: template.vcpu,
@@ -305,13 +315,13 @@ impl TemplateLife {
         Ok(Begun::Boot(Warming { machine, memory, start_command, ready_command, patience }))
     }
 
-    /// The one machine that boots it, and its slot: one of those that its build had, or a new one; or what the host lacks
-    /// for that.
+    /// The one machine that boots it, its start counted, and its slot: one of those that its build had, or a new one; or
+    /// what the host lacks for that.
     async fn machine_of(
         &self,
         change: &mut Change,
         host: Capacity,
-    ) -> Result<Result<(MachineId, i64), String>, StepError> {
+    ) -> Result<Result<(Machine, i64), String>, StepError> {
         let (tx, template) = (&mut change.tx, &change.before);
         let mut own = store::template::machines(&mut *tx, template.id).await?;
         if own.is_empty() {
@@ -324,16 +334,20 @@ impl TemplateLife {
         }
         let more = own.split_off(1);
         store::template::release(tx, &more).await?;
-        let machine = own.first().and_then(|machine| Some((machine.id, machine.slot?)));
-        machine.map(Ok).ok_or_else(|| Error::internal("a boot without a machine").into())
+        let missing = || Error::internal("a boot without a machine");
+        let (before, slot) =
+            own.pop().and_then(|machine| Some((machine.clone(), machine.slot?))).ok_or_else(missing)?;
+        let machine = Machine { generation: before.generation + 1, ..before.clone() };
+        machine::update(tx, &before, &machine).await?;
+        Ok(Ok((machine, slot)))
     }
 
     /// Ends its machines, and removes all that they left.
     async fn clear(&self, id: TemplateId) -> Result<(), StepError> {
         let engine = self.sandboxes.engine();
         for machine in store::template::machines(self.sandboxes.db(), id).await? {
-            engine.end(machine.id).await?;
-            engine.discard(machine.id).await?;
+            engine.end(machine.aim()).await?;
+            engine.discard(machine.aim()).await?;
         }
         Ok(engine.clear_build(id).await?)
     }

@@ -13,7 +13,7 @@ use berth_domain::ids::{LayerId, MachineId, MemoryId};
 use berth_domain::machine::Owner;
 use berth_domain::sandbox::network::Network;
 use berth_host::EngineError;
-use berth_host::sandbox::{From, StartSpec};
+use berth_host::sandbox::{Aim, From, StartSpec};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::broadcast::Receiver;
@@ -34,6 +34,8 @@ use crate::services::sandbox::store::template::TemplateRow;
 /// Those that are made at the same time, so that one that hangs does not hold up the others. Of memories whose last one
 /// failed one is made at a time, however many there are.
 const AT_ONCE: usize = 2;
+/// The one start of a machine that nobody owns, which is the first one of whoever gets it.
+const FIRST: i64 = 1;
 /// Between two looks at those that are not wanted any more.
 const LOOK: Duration = Duration::from_secs(30);
 
@@ -176,7 +178,7 @@ fn spec(machine: &Machine, memory: MemoryId, template: TemplateRow, slot: i64, l
     StartSpec {
         id: machine.id,
         guest: machine.id.to_string(),
-        generation: 1,
+        generation: FIRST,
         slot,
         hostname: "warm".into(),
         vcpu: machine.vcpu,
@@ -236,8 +238,9 @@ async fn end(sandboxes: &Sandboxes, machine: &Machine) -> Result<(), StepError> 
     // From here on nobody gets it.
     machine::update(&mut tx, &before, &Machine { ready: false, ..before.clone() }).await?;
     tx.commit().await?;
-    sandboxes.engine().end(machine.id).await?;
-    sandboxes.engine().discard(machine.id).await?;
+    let aim = Aim::of(machine.id, FIRST);
+    sandboxes.engine().end(aim).await?;
+    sandboxes.engine().discard(aim).await?;
     let mut tx = sandboxes.db().begin().await?;
     machine::remove(&mut tx, machine.id).await?;
     if let Some(layer) = machine.layer {

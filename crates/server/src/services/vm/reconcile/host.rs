@@ -7,6 +7,7 @@ use berth_domain::ids::{DiskId, MachineId, VmId};
 use berth_domain::machine::Owner;
 use berth_domain::{Error, Timestamp};
 use berth_host::EngineError;
+use berth_host::vm::Aim;
 use tokio::sync::broadcast;
 
 use super::StepError;
@@ -46,8 +47,9 @@ impl MachineOwners for Vms {
     }
 
     async fn remove(&self, id: MachineId) -> Result<(), EngineError> {
-        self.engine().power_off(id).await?;
-        self.engine().discard(id).await
+        let nobodys = Aim::uncounted(id);
+        self.engine().power_off(nobodys).await?;
+        self.engine().discard(nobodys).await
     }
 
     async fn round(&self) {

@@ -82,7 +82,7 @@ impl Life for VmLife {
     }
 
     async fn take(&self, seen: &Seen, step: Step) -> Result<(), StepError> {
-        let (machine, engine, now) = (seen.vm.machine.id, self.vms.engine(), seen.now);
+        let (machine, engine, now) = (seen.vm.machine.aim(), self.vms.engine(), seen.now);
         match step {
             Step::Reserve => self.reserve(seen).await,
             Step::MakeDisk(disk) => self.make_disk(seen, disk).await,
@@ -108,6 +108,15 @@ impl Life for VmLife {
             Step::Fail(reason) => self.fail(seen, Failure::Other(reason)).await,
             step => self.record(seen, |vm| apply(vm, &step, now)).await,
         }
+    }
+
+    async fn catch_up(&self, seen: &Seen, generation: i64) -> Result<bool, StepError> {
+        self.record(seen, |vm| {
+            vm.machine.generation = vm.machine.generation.max(generation);
+            vm.work_at = Some(seen.now);
+        })
+        .await?;
+        Ok(true)
     }
 
     /// A change that came in meanwhile, whatever it is, wants another look: it set its own time.
@@ -244,10 +253,11 @@ impl VmLife {
 
     async fn start(&self, seen: &Seen) -> Result<(), StepError> {
         let spec = spec(&seen.vm, &seen.disks)?;
+        let spec = MachineSpec { generation: spec.generation + 1, ..spec };
         let host = self.vms.engine().host_boot();
         let now = seen.now;
         let intent = |vm: &mut VmRow| {
-            vm.machine.generation += 1;
+            vm.machine.generation = spec.generation;
             vm.machine.host_boot = Some(host);
             opens(vm, &spec);
             vm.machine.ssh_port = Some(spec.ssh_port);
@@ -274,7 +284,7 @@ impl VmLife {
 
     async fn go_on(&self, seen: &Seen, has_room: bool) -> Result<(), StepError> {
         if has_room {
-            self.vms.engine().resume(seen.vm.machine.id).await?;
+            self.vms.engine().resume(seen.vm.machine.aim()).await?;
         }
         self.record(seen, |vm| {
             if has_room {
@@ -322,6 +332,7 @@ pub(super) fn spec(vm: &VmRow, disks: &[DiskRow]) -> Result<MachineSpec, StepErr
     let mounts = mount_points(&data);
     Ok(MachineSpec {
         id: vm.machine.id,
+        generation: vm.machine.generation,
         name: vm.name.clone(),
         vcpu: vm.vcpu,
         memory_mb: vm.memory_mb,

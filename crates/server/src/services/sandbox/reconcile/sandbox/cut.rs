@@ -38,7 +38,8 @@ impl SandboxLife {
                 return Ok(tx.commit().await?);
             }
             // Nobody knows which layer is the newest, so there is no giving up.
-            Err(error) => return Err(EngineError::Transient(error.to_string()).into()),
+            Err(error) if error.is_final() => return Err(EngineError::Transient(error.to_string()).into()),
+            Err(error) => return Err(error.into()),
         };
         fault("sandbox", step, "done").await?;
         self.record_cut(seen.row.id, &snapshot, &cut, done).await
@@ -91,7 +92,7 @@ impl SandboxLife {
             None => None,
         };
         let memory = memory.filter(|memory| memory.kind == MemoryKind::Snapshot).map(|memory| memory.id);
-        Ok(Cut { machine: row.machine.id, top, next, memory })
+        Ok(Cut { machine: row.machine.id, generation: row.machine.generation, top, next, memory })
     }
 
     async fn record_cut(

@@ -211,7 +211,7 @@ impl SandboxLife {
     pub(super) async fn pause(&self, seen: &Seen, look: &Look) -> Result<(), StepError> {
         let memory = self.name_memory(seen, look).await?;
         fault("sandbox", "pause", "intent").await?;
-        let paused = self.sandboxes.engine().pause(seen.row.machine.id, memory).await?;
+        let paused = self.sandboxes.engine().pause(seen.row.machine.aim(), memory).await?;
         fault("sandbox", "pause", "done").await?;
         let now = self.sandboxes.clock().now();
         let mut tx = self.sandboxes.db().begin().await?;

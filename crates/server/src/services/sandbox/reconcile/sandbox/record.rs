@@ -88,7 +88,7 @@ impl SandboxLife {
     /// Records a failure: no machine is wanted any more, everything that was made is kept.
     pub(super) async fn fail(&self, seen: &Seen, reason: &str) -> Result<(), StepError> {
         // A machine that never became the sandbox is not seen, and would run on.
-        self.sandboxes.engine().end(seen.row.machine.id).await?;
+        self.sandboxes.engine().end(seen.row.machine.aim()).await?;
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let mut row = before.clone();
