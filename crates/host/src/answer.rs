@@ -1,7 +1,7 @@
 //! A host that is asked by values: every question of [`Ask`] is a call of one of its engines.
 //!
-//! Whoever is in the same process may as well call the engines; both are the same verbs. What each answer looks like follows
-//! from its question's type ([`Question::Answer`]), so that no answer can be given to another one's question.
+//! Whoever is in the same process may as well call the engines; both are the same verbs. What each answer looks like
+//! follows from its question's type ([`Question::Answer`]), so that no answer can be given to another one's question.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -161,8 +161,8 @@ impl Host {
         match ask {
             A::Observe(q) => say(&q, engine.observe(q.id).await),
             A::Start(q) => say(&q, engine.start(&q.spec).await),
-            A::Cut(q) => say(&q, engine.cut(&q.cut).await),
-            A::CutCold(q) => say(&q, engine.cut_cold(&q.cut).await),
+            A::Checkpoint(q) => say(&q, engine.checkpoint(&q.checkpoint).await),
+            A::CheckpointCold(q) => say(&q, engine.checkpoint_cold(&q.checkpoint).await),
             A::Pause(q) => say(&q, engine.pause(q.aim, q.memory).await),
             A::End(q) => say(&q, engine.end(q.aim).await),
             A::Discard(q) => say(&q, engine.discard(q.aim).await),

@@ -21,7 +21,7 @@ use tokio::sync::{broadcast, watch};
 /// The engine.
 pub struct SimulatedEngine {
     world: Mutex<World>,
-    happenings: broadcast::Sender<MachineId>,
+    events: broadcast::Sender<MachineId>,
     staging: TempDir,
     /// The call that is held back.
     held: watch::Sender<Option<String>>,
@@ -72,12 +72,7 @@ impl Default for SimulatedEngine {
             looked_at: HashSet::new(),
         };
         let staging = tempfile::tempdir().expect("a folder");
-        Self {
-            world: Mutex::new(world),
-            happenings: broadcast::channel(4096).0,
-            staging,
-            held: watch::Sender::new(None),
-        }
+        Self { world: Mutex::new(world), events: broadcast::channel(4096).0, staging, held: watch::Sender::new(None) }
     }
 }
 
@@ -155,7 +150,7 @@ impl SimulatedEngine {
     pub fn happen(&self, vm: &str, machine: Machine) {
         let id: MachineId = vm.parse().expect("an id");
         self.world().machines.get_mut(&id).expect("a machine").0 = machine;
-        let _ = self.happenings.send(id);
+        let _ = self.events.send(id);
     }
 
     /// The host starts anew: every machine is gone.
@@ -236,7 +231,7 @@ impl SimulatedEngine {
         if let Some(entry) = self.world().machines.get_mut(&id) {
             entry.0 = machine;
         }
-        let _ = self.happenings.send(id);
+        let _ = self.events.send(id);
     }
 }
 
@@ -450,6 +445,6 @@ impl Engine for SimulatedEngine {
     async fn tidy(&self) {}
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {
-        self.happenings.subscribe()
+        self.events.subscribe()
     }
 }

@@ -17,8 +17,8 @@ use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network::Network;
 use berth_host::sandbox::agent::{self, Connection};
 use berth_host::sandbox::{
-    Activity, Aim, Build, Built, Capacity, Cut, CutDone, Found, From, Kept, Named, Observed, Paused, PlatformTemplate,
-    Sample, SandboxEngine, StartSpec, Started, Warming,
+    Activity, Aim, Build, Built, Capacity, Checkpoint, CheckpointDone, Found, From, Kept, Named, Observed, Paused,
+    PlatformTemplate, Sample, SandboxEngine, StartSpec, Started, Warming,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -35,7 +35,7 @@ const AGENT_ANSWER: Duration = Duration::from_mins(10);
 /// The engine.
 pub struct SimulatedSandboxes {
     world: Mutex<World>,
-    happenings: broadcast::Sender<MachineId>,
+    events: broadcast::Sender<MachineId>,
     uploads: TempDir,
 }
 
@@ -117,7 +117,7 @@ impl Default for SimulatedSandboxes {
             violations: Vec::new(),
         };
         let uploads = TempDir::new().expect("a folder");
-        Self { world: Mutex::new(world), happenings: broadcast::channel(4096).0, uploads }
+        Self { world: Mutex::new(world), events: broadcast::channel(4096).0, uploads }
     }
 }
 
@@ -161,23 +161,26 @@ impl SimulatedSandboxes {
         Ok(())
     }
 
-    /// The rest of a cut, of a machine or without one.
-    fn advance(&self, cut: &Cut) -> CutDone {
+    /// The rest of a checkpoint, of a machine or without one.
+    fn advance(&self, checkpoint: &Checkpoint) -> CheckpointDone {
         let mut world = self.world();
-        world.layers.entry(cut.next).or_insert_with(|| Layer { parent: Some(cut.top), ..Layer::default() });
-        let known = world.layers.contains_key(&cut.top);
-        world.require(known, || format!("{} is cut at a layer that is not there", cut.machine));
-        if let Some(top) = world.layers.get_mut(&cut.top) {
+        world
+            .layers
+            .entry(checkpoint.next)
+            .or_insert_with(|| Layer { parent: Some(checkpoint.top), ..Layer::default() });
+        let known = world.layers.contains_key(&checkpoint.top);
+        world.require(known, || format!("{} is checkpointed at a layer that is not there", checkpoint.machine));
+        if let Some(top) = world.layers.get_mut(&checkpoint.top) {
             top.frozen = true;
         }
-        if let Some(machine) = world.machines.get_mut(&cut.machine) {
-            machine.top = cut.next;
+        if let Some(machine) = world.machines.get_mut(&checkpoint.machine) {
+            machine.top = checkpoint.next;
         }
-        let memory_bytes = cut.memory.map(|memory| {
+        let memory_bytes = checkpoint.memory.map(|memory| {
             world.memories.insert(memory);
             1 << 20
         });
-        CutDone { disk_bytes: 1 << 10, memory_bytes }
+        CheckpointDone { disk_bytes: 1 << 10, memory_bytes }
     }
 }
 
@@ -325,19 +328,19 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(self.world().machines.get(&id).is_some_and(|machine| machine.alive && !machine.identified))
     }
 
-    async fn cut(&self, cut: &Cut) -> Result<CutDone> {
-        self.call("cut").await?;
-        self.admit(cut.aim(), Act::Change)?;
-        if !self.world().machines.get(&cut.machine).is_some_and(|m| m.alive) {
+    async fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone> {
+        self.call("checkpoint").await?;
+        self.admit(checkpoint.aim(), Act::Change)?;
+        if !self.world().machines.get(&checkpoint.machine).is_some_and(|m| m.alive) {
             return Err(EngineError::Transient("there is no machine".into()));
         }
-        Ok(self.advance(cut))
+        Ok(self.advance(checkpoint))
     }
 
-    async fn cut_cold(&self, cut: &Cut) -> Result<CutDone> {
-        self.call("cut_cold").await?;
-        self.admit(cut.aim(), Act::Change)?;
-        Ok(CutDone { memory_bytes: None, ..self.advance(&Cut { memory: None, ..cut.clone() }) })
+    async fn checkpoint_cold(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone> {
+        self.call("checkpoint_cold").await?;
+        self.admit(checkpoint.aim(), Act::Change)?;
+        Ok(CheckpointDone { memory_bytes: None, ..self.advance(&Checkpoint { memory: None, ..checkpoint.clone() }) })
     }
 
     async fn pause(&self, aim: Aim, memory: Option<MemoryId>) -> Result<Paused> {
@@ -479,7 +482,7 @@ impl SandboxEngine for SimulatedSandboxes {
     }
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {
-        self.happenings.subscribe()
+        self.events.subscribe()
     }
 }
 

@@ -367,8 +367,8 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.kill();
-        // Machines outlive their service, also those of builds and blanks. A machine that was just being started may
-        // appear in its folder a moment later.
+        // Machines outlive their service, also those of builds and boot snapshots. A machine that was just being
+        // started may appear in its folder a moment later.
         for _ in 0..2 {
             for pid in self.processes("").into_iter().filter_map(Pid::from_raw) {
                 let _ = kill_process(pid, Signal::KILL);

@@ -72,8 +72,9 @@ impl World {
         self.service.start();
     }
 
-    /// A step fails once the machine has gone over to its new layer: the step is done again, and the machine stays there.
-    async fn fails_behind_a_cut(&mut self) {
+    /// A step fails once the machine has gone over to its new layer: the step is done again, and the machine stays
+    /// there.
+    async fn fails_behind_a_checkpoint(&mut self) {
         self.service.stop();
         self.service.set("BERTH_FAULT", "sandbox.capture.declare=fail");
         self.service.start();
@@ -133,7 +134,7 @@ fn stop_processor(service: &Service, id: &str) {
 async fn cuts_of_a_running_sandbox_survive() {
     let mut world = World::new().await;
     for memory in [false, true] {
-        for point in points::CUT {
+        for point in points::CHECKPOINT {
             world.does_at(point, "snapshots", json!({"include_memory": memory})).await;
             let id = world.others("/snapshots", "").await.pop().expect("a snapshot");
             let path = format!("/snapshots/{id}");
@@ -147,7 +148,7 @@ async fn cuts_of_a_running_sandbox_survive() {
             gone(&world.caller, &path).await;
         }
     }
-    world.fails_behind_a_cut().await;
+    world.fails_behind_a_checkpoint().await;
     world.end().await;
 }
 
@@ -178,7 +179,7 @@ async fn pauses_and_resumptions_survive() {
         world.is_whole(&world.id, true).await;
     }
     // Without memory, and snapshots of what is paused.
-    for point in points::CUT_COLD {
+    for point in points::CHECKPOINT_COLD {
         world.does_at("sandbox.pause.done", "pause", json!({"include_memory": false})).await;
         world.caller.sandbox_reaches(&world.id, "Paused").await;
         world.does_at(point, "snapshots", json!({})).await;
@@ -257,8 +258,8 @@ async fn deadlines_that_passed_are_dealt_with() {
         world.caller.sandbox_reaches(&made, end).await;
         delete(&world.caller, &made).await;
     }
-    for (point, end) in points::GIVEN_UP_CUT.iter().zip(["Ready", "Failed"]) {
-        world.until_then = ("sandbox.cut.intent=fails".into(), "snapshot_seconds = 1\n".into());
+    for (point, end) in points::GIVEN_UP_CHECKPOINT.iter().zip(["Ready", "Failed"]) {
+        world.until_then = ("sandbox.checkpoint.intent=fails".into(), "snapshot_seconds = 1\n".into());
         world.does_at(point, "snapshots", json!({})).await;
         let taken = world.others("/snapshots", "").await.pop().expect("a snapshot");
         assert_eq!(decided(&world.caller, &taken).await["status"], end, "{point}");
@@ -312,7 +313,7 @@ async fn ends_of_life_survive() {
 #[tokio::test(flavor = "multi_thread")]
 async fn templates_survive() {
     let mut service = Service::new(BERTH, &[]).with_sandboxes();
-    service.configure("[sandbox]\nspares = 0\n");
+    service.configure("[sandbox]\nwarm_machines = 0\n");
     for point in points::TEMPLATE {
         service.start_and_die_at(point);
     }

@@ -83,7 +83,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_dies_during_a_cut_has_its_files() {
+async fn a_machine_that_dies_during_a_checkpoint_has_its_files() {
     let mut world = World::new().await;
     for death in [Death::Process, Death::Guest] {
         let taken = world.machine_dies_at(death, "sandbox.capture.frozen", "snapshots", json!({})).await;
@@ -94,12 +94,12 @@ async fn a_machine_that_dies_during_a_cut_has_its_files() {
         world.is_whole(&made, false).await;
         delete(&world.caller, &made).await;
     }
-    for point in ["sandbox.capture.frozen", "sandbox.capture.done", "sandbox.cut.done"] {
+    for point in ["sandbox.capture.frozen", "sandbox.capture.done", "sandbox.checkpoint.done"] {
         let body = json!({"include_memory": true});
         let taken = world.machine_dies_at(Death::Process, point, "snapshots", body).await;
         world.comes_back().await;
         let taken = decided(&world.caller, &taken.id()).await;
-        if point == "sandbox.cut.done" {
+        if point == "sandbox.checkpoint.done" {
             assert_eq!(taken["status"], "Ready", "{taken}");
         } else {
             assert_eq!(taken["status"], "Failed", "{point}: {taken}");
@@ -110,7 +110,7 @@ async fn a_machine_that_dies_during_a_cut_has_its_files() {
         world.comes_back().await;
         for fork in forked.body["data"].as_array().expect("forks") {
             let id = fork["id"].as_str().expect("an id");
-            if point == "sandbox.cut.done" {
+            if point == "sandbox.checkpoint.done" {
                 world.is_whole(id, true).await;
             } else {
                 let failed = world.caller.sandbox_reaches(id, "Failed").await;

@@ -19,7 +19,7 @@ pub async fn service() -> (Service, Caller) {
 
 /// The same where every file on the host is a sandbox's or a template's, to be counted.
 pub async fn service_without_warm_machines() -> (Service, Caller) {
-    service_with("[sandbox]\nspares = 0\n").await
+    service_with("[sandbox]\nwarm_machines = 0\n").await
 }
 
 /// A service with more configuration, whose `base` is ready: a copy of one on which it became so.
@@ -41,7 +41,7 @@ async fn prepared() -> Arc<Service> {
         return service;
     }
     let mut service = Service::new(BERTH, &[]).with_sandboxes();
-    service.configure("[sandbox]\nspares = 0\n");
+    service.configure("[sandbox]\nwarm_machines = 0\n");
     service.start();
     base_ready(&service.admin().await).await;
     assert_eq!(service.stop(), Some(0));

@@ -18,17 +18,21 @@ pub const CREATION: &[&str] = &[
     "sandbox.start.done",
     "sandbox.start.after",
 ];
-pub const CUT: &[&str] = &[
-    "sandbox.cut.before",
-    "sandbox.cut.intent",
+pub const CHECKPOINT: &[&str] = &[
+    "sandbox.checkpoint.before",
+    "sandbox.checkpoint.intent",
     "sandbox.capture.frozen",
     "sandbox.capture.done",
-    "sandbox.cut.done",
-    "sandbox.cut.after",
+    "sandbox.checkpoint.done",
+    "sandbox.checkpoint.after",
 ];
-pub const CUT_COLD: &[&str] =
-    &["sandbox.cut_cold.before", "sandbox.cut_cold.intent", "sandbox.cut_cold.done", "sandbox.cut_cold.after"];
-pub const GIVEN_UP_CUT: &[&str] = &["sandbox.give_up_cut.before", "sandbox.give_up_cut.after"];
+pub const CHECKPOINT_COLD: &[&str] = &[
+    "sandbox.checkpoint_cold.before",
+    "sandbox.checkpoint_cold.intent",
+    "sandbox.checkpoint_cold.done",
+    "sandbox.checkpoint_cold.after",
+];
+pub const GIVEN_UP_CHECKPOINT: &[&str] = &["sandbox.give_up_checkpoint.before", "sandbox.give_up_checkpoint.after"];
 pub const FORK: &[&str] = &[
     "sandbox.reserve.done",
     "sandbox.make_disk.intent",
@@ -38,7 +42,7 @@ pub const FORK: &[&str] = &[
     "sandbox.start.launched",
     "sandbox.start.done",
     "sandbox.start.after",
-    "sandbox.cut.done",
+    "sandbox.checkpoint.done",
 ];
 pub const PAUSE: &[&str] = &[
     "sandbox.pause.before",
@@ -99,7 +103,19 @@ pub const TEMPLATE_REMOVAL: &[&str] = &["template.remove.before", "template.remo
 #[test]
 fn every_step_of_every_plan_has_points_at_which_the_service_is_killed() {
     let lists = [
-        &[CREATION, CUT, CUT_COLD, GIVEN_UP_CUT, FORK, PAUSE, RESUMPTION, RESTORE, NETWORK, DELETION, REMOVAL][..],
+        &[
+            CREATION,
+            CHECKPOINT,
+            CHECKPOINT_COLD,
+            GIVEN_UP_CHECKPOINT,
+            FORK,
+            PAUSE,
+            RESUMPTION,
+            RESTORE,
+            NETWORK,
+            DELETION,
+            REMOVAL,
+        ][..],
         &[UPLOAD, EXPIRY, DEATH, RETRY, FAILURE, TEMPLATE, TEMPLATE_LATE, TEMPLATE_REMOVAL],
     ];
     let killed: Vec<_> = lists.into_iter().flatten().copied().flatten().copied().collect();

@@ -123,7 +123,7 @@ async fn a_build_that_fails_says_where_and_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_whose_commands_hang_is_ready_without_them() {
-    let (service, caller) = service_with("[sandbox]\nspares = 0\nready_seconds = 5\n").await;
+    let (service, caller) = service_with("[sandbox]\nwarm_machines = 0\nready_seconds = 5\n").await;
     // One that never answers, and one that is never content.
     for (name, ready) in [("hangs", "sleep 1000"), ("waits", "false")] {
         let (made, _) = build(&caller, name, json!({"dockerfile": "FROM base\n", "ready_command": ready})).await;

@@ -57,7 +57,7 @@ fn machines(service: &Service) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_gets_one_notices_nothing() {
-    let (mut service, caller) = service_with("[sandbox]\nspares = 2\n").await;
+    let (mut service, caller) = service_with("[sandbox]\nwarm_machines = 2\n").await;
     let mut sandboxes = first(&caller, json!({})).await;
     for number in 0..4 {
         let mut warm = warm_beside(&service, &sandboxes);
@@ -110,7 +110,7 @@ async fn whoever_gets_one_notices_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn none_outlives_its_service_but_for_one_that_dies() {
-    let (mut service, caller) = service_with("[sandbox]\nspares = 2\n").await;
+    let (mut service, caller) = service_with("[sandbox]\nwarm_machines = 2\n").await;
     let mut sandboxes = first(&caller, json!({})).await;
     warm_beside(&service, &sandboxes);
     service.stop();
@@ -128,7 +128,7 @@ async fn none_outlives_its_service_but_for_one_that_dies() {
     assert!(left.contains(&machine_of(&service, &sandboxes[2])), "the dead service had made it");
     service.stop();
     let file = service.dir.path().join("berth.toml");
-    let none = std::fs::read_to_string(&file).expect("a file").replace("spares = 2", "spares = 0");
+    let none = std::fs::read_to_string(&file).expect("a file").replace("warm_machines = 2", "warm_machines = 0");
     std::fs::write(file, none).expect("a file");
     service.start();
     for id in &sandboxes {
@@ -139,7 +139,7 @@ async fn none_outlives_its_service_but_for_one_that_dies() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn none_outlives_its_template() {
-    let (service, caller) = service_with("[sandbox]\nspares = 2\n").await;
+    let (service, caller) = service_with("[sandbox]\nwarm_machines = 2\n").await;
     let base = caller.ready_sandbox().await;
     let kept = snapshot(&caller, &base, json!({})).await;
     let made = caller.post("/sandbox_templates", json!({"name": "own", "from_snapshot": kept})).await;
@@ -176,7 +176,7 @@ fn memory_of(service: &Service, machine: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn none_is_left_where_there_was_no_room() {
-    let (service, caller) = service_with("[sandbox]\nspares = 2\nmax_sandboxes = 1\n").await;
+    let (service, caller) = service_with("[sandbox]\nwarm_machines = 2\nmax_sandboxes = 1\n").await;
     let sandboxes = first(&caller, json!({})).await;
     let warm = warm_beside(&service, &sandboxes);
     let id = caller.create_sandbox(json!({})).await;
@@ -190,7 +190,7 @@ async fn none_is_left_where_there_was_no_room() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_was_being_made_when_the_service_died_is_ended() {
     for point in ["warm.make.intent", "warm.make.done"] {
-        let (mut service, caller) = service_with("[sandbox]\nspares = 1\n").await;
+        let (mut service, caller) = service_with("[sandbox]\nwarm_machines = 1\n").await;
         service.stop();
         service.set("BERTH_FAULT", &format!("{point}=kill"));
         service.start();

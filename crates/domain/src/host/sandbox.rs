@@ -70,9 +70,9 @@ pub struct Started {
     pub note: Option<String>,
 }
 
-/// A cut: the top layer stays as it is from now on, and the sandbox goes on in a new one.
+/// A checkpoint: the top layer stays as it is from now on, and the sandbox goes on in a new one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cut {
+pub struct Checkpoint {
     /// Whose disk.
     pub machine: MachineId,
     /// How many starts of that its row counts.
@@ -85,16 +85,16 @@ pub struct Cut {
     pub memory: Option<MemoryId>,
 }
 
-impl Cut {
+impl Checkpoint {
     /// The machine as what is decided about it.
     pub const fn aim(&self) -> Aim {
         Aim::of(self.machine, self.generation)
     }
 }
 
-/// How a cut went.
+/// How a checkpoint went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CutDone {
+pub struct CheckpointDone {
     /// What the frozen layer takes on the host, in bytes.
     pub disk_bytes: i64,
     /// What the memory takes, in bytes, if it was captured.

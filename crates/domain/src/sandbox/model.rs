@@ -60,13 +60,13 @@ words! {
 words! {
     /// Where a snapshot stands. On the wire there are the first three: what is being deleted is not shown.
     SnapshotStatus {
-        /// Waits for the cut, or is cut.
+        /// Waits for the checkpoint, or is checkpointed.
         Pending = "Pending",
         /// It can be used.
         Ready = "Ready",
         /// It could not be taken; `message` says why.
         Failed = "Failed",
-        /// Goes as soon as no cut is under way for it.
+        /// Goes as soon as no checkpoint is under way for it.
         Deleting = "Deleting",
     }
 }

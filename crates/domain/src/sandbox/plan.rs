@@ -7,11 +7,11 @@
 //!
 //! - A machine is known by its generation, which is recorded before it starts. One of another generation is
 //!   ended, never used.
-//! - A cut (a snapshot, a fork) freezes the top layer and puts an empty one on it. Which one is recorded before.
+//! - A checkpoint (a snapshot, a fork) freezes the top layer and puts an empty one on it. Which one is recorded before.
 //!   Once it has begun, the machine may have gone over to the new layer without anybody having noted it. If the
 //!   machine is dead, the new layer is right in both cases: either it has what was written since, or it is empty.
-//!   So a cut that has begun is brought to its end before anything else starts. A snapshot whose time is over is
-//!   told to have failed; its cut ends all the same.
+//!   So a checkpoint that has begun is brought to its end before anything else starts. A snapshot whose time is over is
+//!   told to have failed; its checkpoint ends all the same.
 //! - A restore ends the machine first, then puts a new layer on the snapshot's, and only then is the old one
 //!   nobody's.
 
@@ -22,7 +22,7 @@ use crate::Timestamp;
 use crate::ids::{LayerId, SnapshotId};
 use crate::words;
 
-/// How long each transitional phase and a cut may last, in seconds.
+/// How long each transitional phase and a checkpoint may last, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
     /// `Provisioning`.
@@ -33,7 +33,7 @@ pub struct Deadlines {
     pub resuming: i64,
     /// `Restoring`.
     pub restoring: i64,
-    /// A cut, from its beginning.
+    /// A checkpoint, from its beginning.
     pub snapshot: i64,
 }
 
@@ -75,14 +75,14 @@ pub enum Source {
     Failed(String),
 }
 
-/// The oldest snapshot that waits to be cut.
+/// The oldest snapshot that waits to be checkpointed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct Checkpoint {
     /// Which.
     pub snapshot: SnapshotId,
-    /// When the cut began; `None` before.
+    /// When the checkpoint began; `None` before.
     pub begun: Option<Timestamp>,
-    /// Whether the snapshot has failed or is not wanted any more, and only the cut has to end.
+    /// Whether the snapshot has failed or is not wanted any more, and only the checkpoint has to end.
     pub given_up: bool,
 }
 
@@ -130,8 +130,8 @@ pub struct Look {
     pub deaths: i64,
     /// The first death that counts.
     pub deaths_since: Option<Timestamp>,
-    /// What is to be cut.
-    pub cut: Option<Cut>,
+    /// What is to be checkpointed.
+    pub checkpoint: Option<Checkpoint>,
     /// Whether the running machine has other rules for its network than it should.
     pub network_changed: bool,
     /// When its time is over.
@@ -160,12 +160,12 @@ pub enum Step {
     Swap,
     /// Start the machine, or wait until the one that was started answers.
     Start,
-    /// Cut the disk of the running machine.
-    Cut(SnapshotId),
-    /// Cut the disk while there is no machine.
-    CutCold(SnapshotId),
-    /// Record that a snapshot failed because its cut takes too long.
-    GiveUpCut(SnapshotId),
+    /// Checkpoint the disk of the running machine.
+    Checkpoint(SnapshotId),
+    /// Checkpoint the disk while there is no machine.
+    CheckpointCold(SnapshotId),
+    /// Record that a snapshot failed because its checkpoint takes too long.
+    GiveUpCheckpoint(SnapshotId),
     /// Give the running machine its rules for the network.
     SetNetwork,
     /// Put the machine away.
@@ -206,12 +206,12 @@ words! {
         Swap = "swap",
         /// [`Step::Start`].
         Start = "start",
-        /// [`Step::Cut`].
-        Cut = "cut",
-        /// [`Step::CutCold`].
-        CutCold = "cut_cold",
-        /// [`Step::GiveUpCut`].
-        GiveUpCut = "give_up_cut",
+        /// [`Step::Checkpoint`].
+        Checkpoint = "checkpoint",
+        /// [`Step::CheckpointCold`].
+        CheckpointCold = "checkpoint_cold",
+        /// [`Step::GiveUpCheckpoint`].
+        GiveUpCheckpoint = "give_up_checkpoint",
         /// [`Step::SetNetwork`].
         SetNetwork = "set_network",
         /// [`Step::Pause`].
@@ -251,9 +251,9 @@ impl Step {
             Self::MakeDisk => StepKind::MakeDisk,
             Self::Swap => StepKind::Swap,
             Self::Start => StepKind::Start,
-            Self::Cut(_) => StepKind::Cut,
-            Self::CutCold(_) => StepKind::CutCold,
-            Self::GiveUpCut(_) => StepKind::GiveUpCut,
+            Self::Checkpoint(_) => StepKind::Checkpoint,
+            Self::CheckpointCold(_) => StepKind::CheckpointCold,
+            Self::GiveUpCheckpoint(_) => StepKind::GiveUpCheckpoint,
             Self::SetNetwork => StepKind::SetNetwork,
             Self::Pause => StepKind::Pause,
             Self::End => StepKind::End,
@@ -304,8 +304,8 @@ pub fn deaths(s: &Look) -> i64 {
 
 /// Nothing is wanted but what was begun.
 fn at_rest(s: &Look) -> Step {
-    match (&s.machine, s.cut) {
-        (Machine::Absent, Some(cut)) => cold(s, cut),
+    match (&s.machine, s.checkpoint) {
+        (Machine::Absent, Some(checkpoint)) => cold(s, checkpoint),
         (Machine::Absent, None) => Step::Rest,
         _ => Step::End,
     }
@@ -315,8 +315,8 @@ fn put_away(s: &Look) -> Step {
     if overdue(s) {
         return late(s);
     }
-    match (is_ours(s), &s.machine, s.cut) {
-        (true, _, Some(cut)) if !cut.given_up => live(s, cut),
+    match (is_ours(s), &s.machine, s.checkpoint) {
+        (true, _, Some(checkpoint)) if !checkpoint.given_up => live(s, checkpoint),
         (true, ..) | (_, Machine::Absent, _) => Step::Pause,
         _ => Step::End,
     }
@@ -330,10 +330,10 @@ fn is_ours(s: &Look) -> bool {
 fn keep(s: &Look) -> Step {
     match &s.machine {
         Machine::Running { .. } if !is_ours(s) => Step::End,
-        Machine::Running { .. } => match s.cut {
-            Some(cut) if !cut.given_up => live(s, cut),
+        Machine::Running { .. } => match s.checkpoint {
+            Some(checkpoint) if !checkpoint.given_up => live(s, checkpoint),
             _ if s.network_changed => Step::SetNetwork,
-            cut => live_on(s, cut),
+            checkpoint => live_on(s, checkpoint),
         },
         Machine::Ended | Machine::Absent if s.host_restarted => Step::StartAgain {
             reason: "the host was restarted; it was started again from its disk".into(),
@@ -343,27 +343,35 @@ fn keep(s: &Look) -> Step {
     }
 }
 
-/// A cut of a running machine.
-fn live(s: &Look, cut: Cut) -> Step {
-    if takes_too_long(s, cut) { Step::GiveUpCut(cut.snapshot) } else { Step::Cut(cut.snapshot) }
+/// A checkpoint of a running machine.
+fn live(s: &Look, checkpoint: Checkpoint) -> Step {
+    if takes_too_long(s, checkpoint) {
+        Step::GiveUpCheckpoint(checkpoint.snapshot)
+    } else {
+        Step::Checkpoint(checkpoint.snapshot)
+    }
 }
 
-/// A cut without a machine.
-fn cold(s: &Look, cut: Cut) -> Step {
-    if takes_too_long(s, cut) { Step::GiveUpCut(cut.snapshot) } else { Step::CutCold(cut.snapshot) }
+/// A checkpoint without a machine.
+fn cold(s: &Look, checkpoint: Checkpoint) -> Step {
+    if takes_too_long(s, checkpoint) {
+        Step::GiveUpCheckpoint(checkpoint.snapshot)
+    } else {
+        Step::CheckpointCold(checkpoint.snapshot)
+    }
 }
 
-fn takes_too_long(s: &Look, cut: Cut) -> bool {
-    !cut.given_up && cut.begun.is_some_and(|at| s.now >= at.plus_seconds(s.deadlines.snapshot))
+fn takes_too_long(s: &Look, checkpoint: Checkpoint) -> bool {
+    !checkpoint.given_up && checkpoint.begun.is_some_and(|at| s.now >= at.plus_seconds(s.deadlines.snapshot))
 }
 
-fn live_on(s: &Look, cut: Option<Cut>) -> Step {
+fn live_on(s: &Look, checkpoint: Option<Checkpoint>) -> Step {
     let Expiry { expires_at, idle_at } = s.expiry;
     let passed = |at: Option<Timestamp>| at.is_some_and(|at| at <= s.now);
     match expires_at.into_iter().chain(idle_at).min() {
         _ if passed(expires_at) => Step::Expire(Over::Lifetime),
         _ if passed(idle_at) => Step::Expire(Over::Idle),
-        _ if cut.is_some() => cut.map_or(Step::Rest, |cut| Step::Cut(cut.snapshot)),
+        _ if checkpoint.is_some() => checkpoint.map_or(Step::Rest, |checkpoint| Step::Checkpoint(checkpoint.snapshot)),
         Some(at) => Step::Wait(at),
         None => Step::Rest,
     }
@@ -404,17 +412,17 @@ fn bring_up(s: &Look) -> Step {
         (_, None, _) | (_, Some(_), false) => return Step::MakeDisk,
         _ => {}
     }
-    match (is_ours(s), &s.machine, s.cut) {
+    match (is_ours(s), &s.machine, s.checkpoint) {
         (true, ..) | (_, Machine::Absent, None) => Step::Start,
-        (_, Machine::Absent, Some(cut)) => cold(s, cut),
+        (_, Machine::Absent, Some(checkpoint)) => cold(s, checkpoint),
         _ => Step::End,
     }
 }
 
 fn swap(s: &Look) -> Step {
-    match (is_ours(s), &s.machine, s.cut) {
-        (true, _, Some(cut)) if !cut.given_up => live(s, cut),
-        (_, Machine::Absent, Some(cut)) => cold(s, cut),
+    match (is_ours(s), &s.machine, s.checkpoint) {
+        (true, _, Some(checkpoint)) if !checkpoint.given_up => live(s, checkpoint),
+        (_, Machine::Absent, Some(checkpoint)) => cold(s, checkpoint),
         (_, Machine::Absent, None) if !s.reserved => Step::Reserve,
         (_, Machine::Absent, None) => Step::Swap,
         _ => Step::End,

@@ -20,12 +20,12 @@ struct World {
     layers: u128,
     /// The layer in which the newest write is.
     newest: Option<LayerId>,
-    cuts: u128,
+    checkpoints: u128,
     /// Layers that exist on the host.
     made: Vec<LayerId>,
     /// The layer that the machine writes to.
     writes: Option<LayerId>,
-    /// The layer that a cut goes over to.
+    /// The layer that a checkpoint goes over to.
     next: Option<LayerId>,
 }
 
@@ -48,11 +48,11 @@ impl World {
             host_restarted: false,
             deaths: 0,
             deaths_since: None,
-            cut: None,
+            checkpoint: None,
             network_changed: false,
             expiry: Expiry::default(),
         };
-        Self { s, layers: 0, newest: None, cuts: 0, made: Vec::new(), writes: None, next: None }
+        Self { s, layers: 0, newest: None, checkpoints: 0, made: Vec::new(), writes: None, next: None }
     }
 
     fn enter(&mut self, phase: Phase) {
@@ -68,12 +68,12 @@ impl World {
         id
     }
 
-    fn begin_cut(&mut self) -> LayerId {
-        let cut = self.s.cut.expect("a cut");
-        if cut.begun.is_none() {
+    fn begin_checkpoint(&mut self) -> LayerId {
+        let checkpoint = self.s.checkpoint.expect("a checkpoint");
+        if checkpoint.begun.is_none() {
             self.layers += 1;
             self.next = Some(layer(self.layers));
-            self.s.cut = Some(Cut { begun: Some(self.s.now), ..cut });
+            self.s.checkpoint = Some(Checkpoint { begun: Some(self.s.now), ..checkpoint });
         }
         self.next.expect("a layer")
     }
@@ -102,9 +102,9 @@ impl World {
                 (self.s.swap, self.s.layer_made) = (false, recorded);
             }
             Step::Start => self.start(recorded),
-            Step::Cut(_) | Step::CutCold(_) => self.cut(recorded),
-            Step::GiveUpCut(_) => {
-                self.s.cut = self.s.cut.map(|cut| Cut { given_up: true, ..cut });
+            Step::Checkpoint(_) | Step::CheckpointCold(_) => self.checkpoint(recorded),
+            Step::GiveUpCheckpoint(_) => {
+                self.s.checkpoint = self.s.checkpoint.map(|checkpoint| Checkpoint { given_up: true, ..checkpoint });
             }
             Step::SetNetwork => self.s.network_changed = !recorded,
             Step::Pause => {
@@ -128,12 +128,12 @@ impl World {
             }
             Step::Fail(_) => {
                 (self.s.wish, self.s.reserved, self.s.swap) = (Wish::Paused, false, false);
-                self.s.cut = self.s.cut.filter(|cut| cut.begun.is_some());
+                self.s.checkpoint = self.s.checkpoint.filter(|checkpoint| checkpoint.begun.is_some());
                 self.enter(Phase::Failed);
             }
             Step::Finish => {
                 assert_eq!(self.s.machine, Machine::Absent);
-                (self.s.reserved, self.s.cut) = (false, None);
+                (self.s.reserved, self.s.checkpoint) = (false, None);
                 self.enter(Phase::Deleted);
             }
             Step::Wait(until) => self.s.now = self.s.now.max(until),
@@ -170,8 +170,8 @@ impl World {
         }
     }
 
-    fn cut(&mut self, recorded: bool) {
-        let next = self.begin_cut();
+    fn checkpoint(&mut self, recorded: bool) {
+        let next = self.begin_checkpoint();
         if !self.made.contains(&next) {
             self.made.push(next);
         }
@@ -180,15 +180,19 @@ impl World {
         }
         if recorded {
             self.s.layer = Some(next);
-            self.s.cut = None;
+            self.s.checkpoint = None;
         }
     }
 
     fn verb(&mut self, verb: Verb) {
         let Ok(to) = on_verb(verb, self.s.phase) else { return };
-        if matches!(verb, Verb::Fork | Verb::Snapshot) && self.s.cut.is_none() {
-            self.cuts += 1;
-            self.s.cut = Some(Cut { snapshot: SnapshotId(Uuid::from_u128(self.cuts)), begun: None, given_up: false });
+        if matches!(verb, Verb::Fork | Verb::Snapshot) && self.s.checkpoint.is_none() {
+            self.checkpoints += 1;
+            self.s.checkpoint = Some(Checkpoint {
+                snapshot: SnapshotId(Uuid::from_u128(self.checkpoints)),
+                begun: None,
+                given_up: false,
+            });
         }
         if let Some(phase) = to {
             self.s.wish = if verb == Verb::Pause { Wish::Paused } else { Wish::Ready };
@@ -291,7 +295,7 @@ proptest! {
                 prop_assert!(!running && !world.s.reserved);
             }
         }
-        prop_assert_eq!(world.s.cut, None);
+        prop_assert_eq!(world.s.checkpoint, None);
         if running {
             prop_assert_eq!(world.writes, world.s.layer);
         }
@@ -360,19 +364,21 @@ fn the_fourth_death_in_ten_minutes_is_the_last() {
 }
 
 #[test]
-fn a_cut_that_has_begun_is_given_up_late_and_ended_all_the_same() {
+fn a_checkpoint_that_has_begun_is_given_up_late_and_ended_all_the_same() {
     let world = ready();
     let snapshot = SnapshotId(Uuid::from_u128(1));
-    let cut = Cut { snapshot, begun: Some(world.s.now), given_up: false };
-    let at = |cut, seconds| next(&Look { cut: Some(cut), now: world.s.now.plus_seconds(seconds), ..world.s.clone() });
-    assert_eq!(at(cut, 119), Step::Cut(snapshot));
-    assert_eq!(at(cut, 120), Step::GiveUpCut(snapshot));
-    let given_up = Cut { given_up: true, ..cut };
-    assert_eq!(at(given_up, 120), Step::Cut(snapshot));
-    let network = Look { cut: Some(given_up), network_changed: true, ..world.s.clone() };
+    let checkpoint = Checkpoint { snapshot, begun: Some(world.s.now), given_up: false };
+    let at = |checkpoint, seconds| {
+        next(&Look { checkpoint: Some(checkpoint), now: world.s.now.plus_seconds(seconds), ..world.s.clone() })
+    };
+    assert_eq!(at(checkpoint, 119), Step::Checkpoint(snapshot));
+    assert_eq!(at(checkpoint, 120), Step::GiveUpCheckpoint(snapshot));
+    let given_up = Checkpoint { given_up: true, ..checkpoint };
+    assert_eq!(at(given_up, 120), Step::Checkpoint(snapshot));
+    let network = Look { checkpoint: Some(given_up), network_changed: true, ..world.s.clone() };
     assert_eq!(next(&network), Step::SetNetwork, "others come first");
-    let dead = Look { cut: Some(given_up), machine: Machine::Absent, phase: Phase::Resuming, ..world.s.clone() };
-    assert_eq!(next(&dead), Step::CutCold(snapshot), "before anything starts");
+    let dead = Look { checkpoint: Some(given_up), machine: Machine::Absent, phase: Phase::Resuming, ..world.s.clone() };
+    assert_eq!(next(&dead), Step::CheckpointCold(snapshot), "before anything starts");
 }
 
 #[test]

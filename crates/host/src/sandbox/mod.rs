@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use berth_domain::host::Aim;
 pub use berth_domain::host::sandbox::{
-    Activity, Capacity, Cut, CutDone, DISK_FULL, Found, From, Kept, Paused, Sample, StartSpec, Started,
+    Activity, Capacity, Checkpoint, CheckpointDone, DISK_FULL, Found, From, Kept, Paused, Sample, StartSpec, Started,
 };
 pub use berth_domain::host::template::{BuildSpec, Built, Named, PlatformTemplate, Stage, Warming};
 pub use berth_domain::sandbox::plan::Machine as Observed;
@@ -79,13 +79,13 @@ pub trait SandboxEngine: Send + Sync + 'static {
     /// loaded onto a disk at most once, and never one that does not fit: then it starts from its disk.
     async fn start(&self, spec: &StartSpec) -> Result<Started>;
 
-    /// Cuts the disk of a running machine, which goes on. A cut that was made already is found made. After a
-    /// permanent error the machine writes to the old top, and will not go over to the new one.
-    async fn cut(&self, cut: &Cut) -> Result<CutDone>;
+    /// Checkpoints the disk of a running machine, which goes on. A checkpoint that was made already is found made.
+    /// After a permanent error the machine writes to the old top, and will not go over to the new one.
+    async fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone>;
 
-    /// Cuts the disk of a sandbox without a machine. A new layer that is there already is left as it is: the
+    /// Checkpoints the disk of a sandbox without a machine. A new layer that is there already is left as it is: the
     /// machine had gone on in it before it ended. A memory is part of the answer only if it was captured then.
-    async fn cut_cold(&self, cut: &Cut) -> Result<CutDone>;
+    async fn checkpoint_cold(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone>;
 
     /// Ends a machine in good order, its disk consistent, and keeps its memory if it is wanted. Without a machine
     /// it answers what was kept before.
@@ -139,8 +139,8 @@ pub trait SandboxEngine: Send + Sync + 'static {
         0
     }
 
-    /// Starts a machine that nobody owns yet with the memory that it is to begin with, and has it do once what is slow the
-    /// first time, while nobody else needs the host. [`Self::start`] makes it somebody's.
+    /// Starts a machine that nobody owns yet with the memory that it is to begin with, and has it do once what is slow
+    /// the first time, while nobody else needs the host. [`Self::start`] makes it somebody's.
     async fn warm_up(&self, spec: &StartSpec) -> Result<()> {
         Err(EngineError::Permanent(format!("{} cannot be started ahead of its owner", spec.id)))
     }

@@ -54,14 +54,14 @@ const HIGH_SSH: u16 = 2222;
 const LEAST_ROOM: u64 = 16 << 20;
 /// How long a process may take to end once it has left its sockets.
 const ENDING: Duration = Duration::from_secs(30);
-/// Happenings kept for a slow watcher before it has to look at every machine.
-const HAPPENINGS: usize = 1024;
+/// Events kept for a slow watcher before it has to look at every machine.
+const EVENTS: usize = 1024;
 
 /// The engine of this machine.
 pub struct QemuEngine {
     settings: Settings,
     ssh_port: u16,
-    happenings: broadcast::Sender<MachineId>,
+    events: broadcast::Sender<MachineId>,
     watched: Arc<Mutex<HashSet<MachineId>>>,
     networks: Networks,
     generations: Generations,
@@ -74,12 +74,12 @@ pub struct QemuEngine {
 impl QemuEngine {
     /// The engine over a data folder. What is missing on the host is told by [`Engine::ready`].
     pub fn open(settings: Settings) -> Self {
-        let happenings = broadcast::channel(HAPPENINGS).0;
+        let events = broadcast::channel(EVENTS).0;
         Self {
-            networks: Networks::new(settings.host.data.join("machines"), settings.host.machines, happenings.clone()),
+            networks: Networks::new(settings.host.data.join("machines"), settings.host.machines, events.clone()),
             settings,
             ssh_port: if host::can_bind_low_ports() { SSH } else { HIGH_SSH },
-            happenings,
+            events,
             watched: Arc::default(),
             generations: Generations::default(),
             probed: OnceCell::new(),
@@ -244,19 +244,19 @@ impl QemuEngine {
         if !self.watched.lock().unwrap_or_else(PoisonError::into_inner).insert(id) {
             return;
         }
-        let (dir, happenings, watched) = (self.machine(id), self.happenings.clone(), self.watched.clone());
+        let (dir, events, watched) = (self.machine(id), self.events.clone(), self.watched.clone());
         tokio::spawn(async move {
             if let Ok(mut watch) = Watch::begin(&dir).await {
                 while watch.next().await {
                     // Nobody listening is fine: whoever comes looks at the machine itself.
-                    let _ = happenings.send(id);
+                    let _ = events.send(id);
                 }
             }
             watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-            let _ = happenings.send(id);
+            let _ = events.send(id);
             // A machine that ends leaves its sockets first, and who looks at it then still sees it run.
             let _ = tokio::time::timeout(ENDING, machine::ended(&dir, id.0)).await;
-            let _ = happenings.send(id);
+            let _ = events.send(id);
         });
     }
 }
@@ -474,7 +474,7 @@ impl Engine for QemuEngine {
         if self.has_room_again() {
             for id in machine::scan(&self.settings.host.data.join("machines")) {
                 // Nobody listening is fine: whoever comes looks at the machine itself.
-                let _ = self.happenings.send(MachineId(id.id));
+                let _ = self.events.send(MachineId(id.id));
             }
         }
         for found in machine::scan(&self.settings.host.data.join("machines")) {
@@ -485,6 +485,6 @@ impl Engine for QemuEngine {
     }
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {
-        self.happenings.subscribe()
+        self.events.subscribe()
     }
 }

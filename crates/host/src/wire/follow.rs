@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use berth_domain::host::ask::stream::{Happening, Watch};
+use berth_domain::host::ask::stream::{Event, Watch};
 use berth_domain::host::ask::{Ask, host, sandbox};
 use berth_domain::ids::MachineId;
 use tokio_util::sync::CancellationToken;
@@ -15,8 +15,8 @@ use crate::Result;
 const RETRY: Duration = Duration::from_secs(1);
 
 impl Remote {
-    /// Follows what happens on the host, until told to stop. While it cannot be reached, its engines are not ready; once it
-    /// can be again, every machine that it has is looked at, since nobody knows what happened meanwhile.
+    /// Follows what happens on the host, until told to stop. While it cannot be reached, its engines are not ready;
+    /// once it can be again, every machine that it has is looked at, since nobody knows what happened meanwhile.
     pub async fn follow(&self, stop: CancellationToken) {
         loop {
             let Some(Err(error)) = stop.run_until_cancelled(self.listen()).await else { return };
@@ -35,10 +35,10 @@ impl Remote {
         loop {
             match self.next(&mut stream).await? {
                 // Who does not watch misses nothing.
-                Happening::Vm(id) => drop(self.known.vms.send(id)),
-                Happening::Sandbox(id) => drop(self.known.sandboxes.send(id)),
-                Happening::About(about) => self.known.note(about),
-                Happening::Missed => self.look_at_all().await?,
+                Event::Vm(id) => drop(self.known.vms.send(id)),
+                Event::Sandbox(id) => drop(self.known.sandboxes.send(id)),
+                Event::About(about) => self.known.note(about),
+                Event::Missed => self.look_at_all().await?,
             }
         }
     }

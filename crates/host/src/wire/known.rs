@@ -11,8 +11,8 @@ use tokio::sync::broadcast;
 
 use crate::EngineError;
 
-/// Happenings kept for a slow watcher before it has to look at every machine.
-const HAPPENINGS: usize = 1024;
+/// Events kept for a slow watcher before it has to look at every machine.
+const EVENTS: usize = 1024;
 /// How long it is believed how a sandbox is used: until whoever is told that it is known asks again.
 const BELIEVED: Duration = Duration::from_secs(2);
 
@@ -32,8 +32,8 @@ impl Default for Known {
         Self {
             about: Mutex::default(),
             activities: Mutex::default(),
-            vms: broadcast::channel(HAPPENINGS).0,
-            sandboxes: broadcast::channel(HAPPENINGS).0,
+            vms: broadcast::channel(EVENTS).0,
+            sandboxes: broadcast::channel(EVENTS).0,
         }
     }
 }

@@ -16,7 +16,7 @@ use super::remote::{Remote, read};
 use crate::error::transient;
 use crate::sandbox::agent::{self, Connection};
 use crate::sandbox::{
-    Activity, Aim, Build, BuildSpec, Built, Capacity, Cut, CutDone, Found, Kept, Named, Observed, Paused,
+    Activity, Aim, Build, BuildSpec, Built, Capacity, Checkpoint, CheckpointDone, Found, Kept, Named, Observed, Paused,
     PlatformTemplate, Sample, SandboxEngine, StartSpec, Started, Warming,
 };
 use crate::{Result, lost};
@@ -74,12 +74,12 @@ impl SandboxEngine for Remote {
         self.ask(sandbox::Start { spec: spec.clone() }).await
     }
 
-    async fn cut(&self, cut: &Cut) -> Result<CutDone> {
-        self.ask(sandbox::Cut { cut: cut.clone() }).await
+    async fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone> {
+        self.ask(sandbox::Checkpoint { checkpoint: checkpoint.clone() }).await
     }
 
-    async fn cut_cold(&self, cut: &Cut) -> Result<CutDone> {
-        self.ask(sandbox::CutCold { cut: cut.clone() }).await
+    async fn checkpoint_cold(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone> {
+        self.ask(sandbox::CheckpointCold { checkpoint: checkpoint.clone() }).await
     }
 
     async fn pause(&self, aim: Aim, memory: Option<MemoryId>) -> Result<Paused> {

@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use axum_core::body::Body;
 use berth_domain::agent::{MAX_FRAME, SESSION_WINDOW, STREAM_WINDOW};
-use berth_domain::host::ask::stream::{Agent, Ask, Build, Console, Happening, Reached, Receive, Stage};
+use berth_domain::host::ask::stream::{Agent, Ask, Build, Console, Event, Reached, Receive, Stage};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -53,22 +53,22 @@ async fn watch(host: &Host, mut stream: impl Stream) -> io::Result<()> {
     tell(&mut stream, &Told::Said(Value::Null)).await?;
     let mut beat = beat();
     loop {
-        let happening = tokio::select! {
-            event = vms.recv() => happened(event, Happening::Vm),
-            event = sandboxes.recv() => happened(event, Happening::Sandbox),
-            _ = beat.tick() => Some(Happening::About(host.about().await)),
+        let event = tokio::select! {
+            event = vms.recv() => happened(event, Event::Vm),
+            event = sandboxes.recv() => happened(event, Event::Sandbox),
+            _ = beat.tick() => Some(Event::About(host.about().await)),
             _ = stream.read_u8() => None,
         };
-        let Some(happening) = happening else { return Ok(()) };
-        let bytes = frame::of(&happening, ANSWER)?;
+        let Some(event) = event else { return Ok(()) };
+        let bytes = frame::of(&event, ANSWER)?;
         timeout(SILENCE, frame::write(&mut stream, &bytes)).await??;
     }
 }
 
-fn happened<T>(event: std::result::Result<T, RecvError>, to: impl FnOnce(T) -> Happening) -> Option<Happening> {
+fn happened<T>(event: std::result::Result<T, RecvError>, to: impl FnOnce(T) -> Event) -> Option<Event> {
     match event {
         Ok(id) => Some(to(id)),
-        Err(RecvError::Lagged(_)) => Some(Happening::Missed),
+        Err(RecvError::Lagged(_)) => Some(Event::Missed),
         Err(RecvError::Closed) => None,
     }
 }

@@ -1,8 +1,8 @@
-//! Capturing a running machine: its disk by a cut, its memory by what it wrote.
+//! Capturing a running machine: its disk by a checkpoint, its memory by what it wrote.
 //!
 //! The machine stands still while the devices' state is saved and the pages are read; both together take
 //! some 20 ms for 5 MiB of pages, and neither depends on the sizes of the disk or the memory. The rest
-//! (the copy of the memory it began with) is done before. A disk alone is cut without stopping at all.
+//! (the copy of the memory it began with) is done before. A disk alone is checkpointed without stopping at all.
 
 use std::fs::File;
 use std::io::Read;
@@ -50,13 +50,13 @@ pub struct Capture {
 /// What a capture cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How long the machine stood still; nothing where only its disk was cut.
+    /// How long the machine stood still; nothing where only its disk was checkpointed.
     pub stopped: Duration,
     /// Memory that was its own, in bytes.
     pub written: u64,
 }
 
-/// Captures a machine. Repeating it after a crash is fine: the cut comes last, so where it was made, the
+/// Captures a machine. Repeating it after a crash is fine: the checkpoint comes last, so where it was made, the
 /// memory is whole, too.
 pub async fn capture(dir: &Path, id: Uuid, capture: &Capture) -> Result<Report> {
     let mut qmp = Qmp::connect(dir, COMMANDS).await?;
@@ -68,7 +68,7 @@ pub async fn capture(dir: &Path, id: Uuid, capture: &Capture) -> Result<Report> 
     }
     match &capture.memory {
         None => {
-            cut(&mut qmp, capture).await?;
+            checkpoint(&mut qmp, capture).await?;
             Ok(Report::default())
         }
         Some((memory, state)) => with_memory(&mut qmp, dir, id, capture, (memory, state)).await,
@@ -94,7 +94,7 @@ async fn add_layer(qmp: &mut Qmp, next: &Layer) -> Result<()> {
     added.map(drop)
 }
 
-async fn cut(qmp: &mut Qmp, capture: &Capture) -> Result<()> {
+async fn checkpoint(qmp: &mut Qmp, capture: &Capture) -> Result<()> {
     let Some(next) = &capture.next else {
         return Ok(());
     };
@@ -122,7 +122,7 @@ async fn still(qmp: &mut Qmp, dir: &Path, pid: i32, capture: &Capture, state: &P
     let most = bytes_of(capture);
     let written = blocking(move || own_pages(pid, &dir, &copy, most)).await?;
     // Last, because it is what a later look finds.
-    cut(qmp, capture).await?;
+    checkpoint(qmp, capture).await?;
     Ok(written)
 }
 
@@ -175,8 +175,8 @@ fn mapping(pid: i32, dir: &Path) -> Result<(u64, u64)> {
     let mut text = String::new();
     let maps = File::open(format!("/proc/{pid}/maps")).and_then(|file| file.take(MOST_MAPS).read_to_string(&mut text));
     maps.map_err(|e| Error::io("cannot read the machine's mappings", e))?;
-    // In a root folder of its own the process sees its memory directly below it; we see the whole path, of a tree of its
-    // own the path that its folder was given by.
+    // In a root folder of its own the process sees its memory directly below it; we see the whole path, of a tree of
+    // its own the path that its folder was given by.
     let name = format!("/{MEMORY}");
     let folder = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
     let is_ours =

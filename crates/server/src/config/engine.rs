@@ -39,7 +39,7 @@ impl Config {
             registries: self.sandbox.registries.clone(),
             plain_registries: self.sandbox.plain_registries.clone(),
             unlock: self.network.unlock.clone(),
-            spares: self.sandbox.spares,
+            warm_machines: self.sandbox.warm_machines,
         }
     }
 }

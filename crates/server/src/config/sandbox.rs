@@ -41,9 +41,10 @@ pub struct Sandbox {
     pub memory_overcommit: f64,
     /// Sandboxes that may run at the same time.
     pub max_sandboxes: i64,
-    /// Number of warm machines, for recently used templates, some 45 MiB each; 0 for none. By default as many as fit into a
-    /// thirtieth of the host's memory.
-    pub spares: Option<usize>,
+    /// Number of warm machines, for recently used templates, some 45 MiB each; 0 for none. By default as many as fit
+    /// into a thirtieth of the host's memory. Older files call it `spares`.
+    #[serde(alias = "spares")]
+    pub warm_machines: Option<usize>,
     /// Sandboxes that the workers handle at the same time.
     pub workers: usize,
 }
@@ -68,7 +69,7 @@ impl Default for Sandbox {
             plain_registries: Vec::new(),
             memory_overcommit: 4.0,
             max_sandboxes: 1000,
-            spares: None,
+            warm_machines: None,
             workers: 32,
         }
     }
@@ -103,7 +104,7 @@ impl Sandbox {
             ensure!((1..=1_048_576).contains(&most), "sandbox.{name} must be from 1 to 1048576");
         }
         ensure!((1..=1_000_000).contains(&self.max_sandboxes), "sandbox.max_sandboxes must be from 1 to 1000000");
-        ensure!(self.spares.is_none_or(|spares| spares <= 64), "sandbox.spares must be at most 64");
+        ensure!(self.warm_machines.is_none_or(|number| number <= 64), "sandbox.warm_machines must be at most 64");
         ensure!((1..=256).contains(&self.workers), "sandbox.workers must be from 1 to 256");
         Ok(())
     }

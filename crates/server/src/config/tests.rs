@@ -198,3 +198,13 @@ fn mistakes_of_where_it_is_reached_are_named() {
         ("[[vm_configs]]\nid = \"a\"\nvcpu = 0\nmemory_mb = 1\n", &[], "vcpu"),
     ]);
 }
+
+#[test]
+fn warm_machines_go_by_their_older_name_too() {
+    for name in ["warm_machines", "spares"] {
+        let number =
+            |most| with(&format!("[sandbox]\n{name} = {most}\n"), &[]).map(|config| config.sandbox.warm_machines);
+        assert_eq!(number(64).unwrap(), Some(64));
+        assert!(number(65).is_err());
+    }
+}

@@ -147,25 +147,25 @@ async fn what_is_not_ready_cannot_be_built_on() {
     let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
     let (caller, engine) = (&platform.admin, &platform.sandboxes);
     let id = caller.ready_sandbox().await;
-    engine.refuse("cut", EngineError::Transient("busy".into()));
+    engine.refuse("checkpoint", EngineError::Transient("busy".into()));
     let slow = snapshot(caller, &id, json!({})).await;
     let named = json!({"snapshot_id": slow});
     caller.post("/sandboxes", named.clone()).await.refused(409, "snapshot_not_ready");
     caller.post(&format!("/sandboxes/{id}/restore"), named.clone()).await.refused(409, "snapshot_not_ready");
     caller.post(&format!("/sandboxes/{id}/fork"), named).await.refused(409, "snapshot_not_ready");
     let child = caller.post(&format!("/sandboxes/{id}/fork"), json!({})).await.body["data"][0]["id"].clone();
-    // A snapshot that takes too long has failed; its cut ends all the same, and the next one follows.
+    // A snapshot that takes too long has failed; its checkpoint ends all the same, and the next one follows.
     caller
-        .until("the cut", |c| {
+        .until("the checkpoint", |c| {
             let path = format!("/snapshots/{slow}");
             platform.advance(10);
             async move { c.get(&path).await.body["status"] == "Failed" }
         })
         .await;
-    engine.allow("cut");
+    engine.allow("checkpoint");
     platform.advance(20);
     caller.sandbox_reaches(child.as_str().expect("an id"), "Ready").await;
-    engine.refuse("cut", EngineError::Permanent("the disk is damaged".into()));
+    engine.refuse("checkpoint", EngineError::Permanent("the disk is damaged".into()));
     let bad = snapshot(caller, &id, json!({})).await;
     assert_eq!(settles(caller, &bad, "Failed").await["message"], "the disk is damaged");
     assert_eq!(caller.get(&format!("/sandboxes/{id}")).await.body["phase"], "Ready");
@@ -179,7 +179,7 @@ async fn deletion_of_the_source_fails_who_waits_for_it() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
     let id = caller.ready_sandbox().await;
-    platform.sandboxes.refuse("cut", EngineError::Transient("busy".into()));
+    platform.sandboxes.refuse("checkpoint", EngineError::Transient("busy".into()));
     let pending = snapshot(caller, &id, json!({})).await;
     let child = caller.post(&format!("/sandboxes/{id}/fork"), json!({})).await.body["data"][0]["id"].clone();
     assert_eq!(caller.delete(&format!("/sandboxes/{id}")).await.status, 202);
@@ -243,10 +243,10 @@ async fn a_platform_template_that_is_built_anew_replaces_the_old_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn time_in_which_no_service_runs_is_none_of_a_cut_s() {
+async fn time_in_which_no_service_runs_is_none_of_a_checkpoint_s() {
     let platform = Platform::start_with(|config| config.identity.access_token_seconds = 86_400).await;
     let id = platform.admin.ready_sandbox().await;
-    platform.sandboxes.refuse("cut", EngineError::Transient("slow".into()));
+    platform.sandboxes.refuse("checkpoint", EngineError::Transient("slow".into()));
     let made = snapshot(&platform.admin, &id, json!({})).await;
     let begun = async || {
         let at = sql("SELECT cut_at FROM sandbox_snapshots WHERE id = $1 AND cut_at IS NOT NULL").bind(made.clone());
@@ -254,7 +254,7 @@ async fn time_in_which_no_service_runs_is_none_of_a_cut_s() {
     };
     platform.admin.until("its beginning", |_| begun()).await;
     let away = platform.config.sandbox.snapshot_seconds + 1;
-    platform.sandboxes.allow("cut");
+    platform.sandboxes.allow("checkpoint");
     let platform = platform.crash_for(away).await;
     settles(&platform.admin, &made, "Ready").await;
 }

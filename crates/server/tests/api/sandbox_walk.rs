@@ -47,7 +47,8 @@ async fn step(platform: &Platform, dice: &mut Dice) {
             return;
         }
         (11, _) => {
-            let call = ["cut", "cut_cold", "start", "pause", "make_layer", "end", "remove_layer"][dice.below(7)];
+            let call =
+                ["checkpoint", "checkpoint_cold", "start", "pause", "make_layer", "end", "remove_layer"][dice.below(7)];
             engine.refuse(call, EngineError::Transient("not now".into()));
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             engine.allow(call);

@@ -240,7 +240,7 @@ async fn a_project_keeps_as_much_as_it_may() {
     let (caller, engine) = (&platform.admin, &platform.sandboxes);
     let id = caller.ready_sandbox().await;
     let snapshots = format!("/sandboxes/{id}/snapshots");
-    engine.refuse("cut", EngineError::Transient("slow".into()));
+    engine.refuse("checkpoint", EngineError::Transient("slow".into()));
     // Its disk has 10 GiB, which is what a snapshot may become.
     for _ in 0..2 {
         assert_eq!(caller.post(&snapshots, json!({})).await.status, 201);
@@ -251,7 +251,7 @@ async fn a_project_keeps_as_much_as_it_may() {
     upload(caller, vec![1]).await.refused(403, "quota_exceeded");
     let stranger = platform.sign_up("stranger@example.com").await;
     assert_eq!(upload(&stranger, vec![1]).await.status, 201);
-    engine.allow("cut");
+    engine.allow("checkpoint");
     caller
         .until("what they take", |c| async move { c.get("/snapshots").await.body["data"][1]["status"] == "Ready" })
         .await;
@@ -264,7 +264,7 @@ async fn an_organization_keeps_as_much_as_it_may_however_many_projects_it_has() 
     let (caller, engine) = (&platform.admin, &platform.sandboxes);
     let sibling = caller.another_project("second").await;
     let snapshots = format!("/sandboxes/{}/snapshots", caller.ready_sandbox().await);
-    engine.refuse("cut", EngineError::Transient("slow".into()));
+    engine.refuse("checkpoint", EngineError::Transient("slow".into()));
     // Its disk has 10 GiB, which is what a snapshot may become.
     assert_eq!(caller.post(&snapshots, json!({})).await.status, 201);
     assert_eq!(upload(&sibling, vec![1]).await.status, 201);

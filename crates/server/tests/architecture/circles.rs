@@ -28,7 +28,7 @@ const HARMLESS: [(&[&str], &str); 9] = [
     (
         &[
             "host/src/sandbox/qemu/captured.rs",
-            "host/src/sandbox/qemu/cut.rs",
+            "host/src/sandbox/qemu/checkpoint.rs",
             "host/src/sandbox/qemu/machine.rs",
             "host/src/sandbox/qemu/mod.rs",
             "host/src/sandbox/qemu/stalled.rs",

@@ -115,7 +115,7 @@ impl SimulatedSandboxes {
             world.machine_of(sandbox)
         };
         if let Some(machine) = machine {
-            let _ = self.happenings.send(machine);
+            let _ = self.events.send(machine);
         }
     }
 
@@ -129,7 +129,7 @@ impl SimulatedSandboxes {
         let mut world = self.world();
         if let Some(id) = world.machine_of(sandbox) {
             world.machines.entry(id).and_modify(|machine| machine.alive = false);
-            let _ = self.happenings.send(id);
+            let _ = self.events.send(id);
         }
     }
 

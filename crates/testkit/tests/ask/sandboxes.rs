@@ -10,7 +10,7 @@ use berth_domain::sandbox::network::{Egress, Network};
 use berth_host::EngineError;
 use berth_host::sandbox::build::Log;
 use berth_host::sandbox::{
-    Activity, Aim, Build, BuildSpec, Cut, From, Kept, Named, Observed, Stage, StartSpec, Warming,
+    Activity, Aim, Build, BuildSpec, Checkpoint, From, Kept, Named, Observed, Stage, StartSpec, Warming,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -100,19 +100,23 @@ async fn life(way: &Way) -> Vec<String> {
     assert_eq!(engine.observe(SANDBOX).await.expect("a look"), Observed::Running { generation: 3 });
     assert_eq!(way.sandboxes.spec("a-sandbox").expect("a machine").0, machine, "it is started as it was asked for");
     note!(engine.set_network(AIM, &Network { deny: Vec::new(), ..network() }).await);
-    let cut = Cut { machine: SANDBOX, generation: 3, top: TOP, next: NEXT, memory: Some(MEMORY) };
+    let checkpoint = Checkpoint { machine: SANDBOX, generation: 3, top: TOP, next: NEXT, memory: Some(MEMORY) };
     let (aim, outdated) = (Aim::of(SANDBOX, 2), EngineError::Outdated(3));
     for older in [engine.end(aim).await, engine.discard(aim).await, engine.set_network(aim, &network()).await] {
         assert_eq!(older, Err(outdated.clone()));
     }
-    let older = Cut { generation: 2, ..cut.clone() };
-    assert_eq!(engine.cut(&older).await, Err(outdated.clone()));
-    assert_eq!(engine.cut_cold(&older).await, Err(outdated.clone()));
+    let older = Checkpoint { generation: 2, ..checkpoint.clone() };
+    assert_eq!(engine.checkpoint(&older).await, Err(outdated.clone()));
+    assert_eq!(engine.checkpoint_cold(&older).await, Err(outdated.clone()));
     assert_eq!(engine.pause(aim, None).await, Err(outdated.clone()));
     assert_eq!(engine.start(&StartSpec { generation: 2, ..machine }).await, Err(outdated));
-    note!(engine.cut(&cut).await, engine.cut(&cut).await, engine.sample(SANDBOX).await);
+    note!(engine.checkpoint(&checkpoint).await, engine.checkpoint(&checkpoint).await, engine.sample(SANDBOX).await);
     note!(engine.pause(AIM, Some(MEMORY)).await, engine.pause(AIM, Some(MEMORY)).await);
-    note!(engine.cut_cold(&Cut { machine: SANDBOX, generation: 3, top: NEXT, next: LAST, memory: None }).await);
+    note!(
+        engine
+            .checkpoint_cold(&Checkpoint { machine: SANDBOX, generation: 3, top: NEXT, next: LAST, memory: None })
+            .await
+    );
     let again = spec(SANDBOX, &[LAST, NEXT, TOP, BASE], From::Memory(MEMORY));
     assert_eq!(engine.start(&again).await, Err(EngineError::Outdated(4)), "it was ended since");
     let (again, aim) = (StartSpec { generation: 4, ..again }, Aim::of(SANDBOX, 4));

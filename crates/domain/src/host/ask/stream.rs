@@ -10,26 +10,27 @@ use crate::ids::{MachineId, UploadId};
 questions! {
     /// What may be asked that becomes a stream.
     "stream" {
-        /// Tells from now on what happens on the host: messages, each a [`Happening`], as long as somebody listens.
+        /// Tells from now on what happens on the host: messages, each a [`Event`], as long as somebody listens.
         Watch "watch" {} -> (),
         /// Reaches the serial console of a running machine of a VM: bytes in both directions.
         Console "console" {
             /// Whose.
             id: MachineId,
         } -> (),
-        /// Reaches a running machine's agent, for what the users of a sandbox ask of it: HTTP/2, in which the host is the
-        /// server. While it lasts, the sandbox is in use.
+        /// Reaches a running machine's agent, for what the users of a sandbox ask of it: HTTP/2, in which the host is
+        /// the server. While it lasts, the sandbox is in use.
         Agent "agent" {
             /// Whose.
             id: MachineId,
         } -> Reached,
-        /// Builds the disk of a template. Its log is told until its answer. What an earlier, interrupted build left is thrown
-        /// away. It can be called off; whoever leaves before the answer ends it.
+        /// Builds the disk of a template. Its log is told until its answer. What an earlier, interrupted build left is
+        /// thrown away. It can be called off; whoever leaves before the answer ends it.
         Build "build" {
             /// What to build.
             spec: BuildSpec,
         } -> Built,
-        /// Brings the file of an image that is to be imported: so many bytes follow the answer, and then a second answer.
+        /// Brings the file of an image that is to be imported: so many bytes follow the answer, and then a second
+        /// answer.
         Stage "stage" {
             /// The image's id.
             image: String,
@@ -49,7 +50,7 @@ questions! {
 /// What happens on a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Happening {
+pub enum Event {
     /// Something to a machine of a VM.
     Vm(MachineId),
     /// Something to a machine of a sandbox.

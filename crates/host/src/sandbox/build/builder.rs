@@ -1,4 +1,4 @@
-//! A whole build: which stages, in which order, and on which sites.
+//! A whole build: which stages, in which order, and on which machines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use berth_domain::sandbox::dockerfile::{Action, Base, Dockerfile, ImageConfig, P
 use berth_oci::{Budget, Context};
 use tokio_util::sync::CancellationToken;
 
-use super::site::{Beginning, Opened, Site, Unpack, Workshop};
+use super::build_machine::{Beginning, BuildMachine, Opened, Provisioner, Unpack};
 use super::{BuildError, Log, blocking, stream};
 
 /// What a build may take.
@@ -22,14 +22,14 @@ pub struct Limits {
     pub whole: Duration,
     /// Bytes that the layers of an image may have without compression: those of the disk.
     pub bytes: u64,
-    /// How many sites there may be at a time.
-    pub sites: usize,
+    /// How many machines there may be at a time.
+    pub machines: usize,
 }
 
 /// What was built.
 pub struct Finished {
     /// Where it is.
-    pub site: Box<dyn Site>,
+    pub machine: Box<dyn BuildMachine>,
     /// What is known of its programs.
     pub config: ImageConfig,
     /// The image that everything goes back to; none where it began with nothing.
@@ -38,8 +38,8 @@ pub struct Finished {
 
 /// Builds.
 pub struct Builder<'a> {
-    /// Who makes sites.
-    pub workshop: &'a mut dyn Workshop,
+    /// Who makes machines.
+    pub provisioner: &'a mut dyn Provisioner,
     /// The files that were sent.
     pub context: Arc<Context>,
     /// Where it is told what is done.
@@ -69,15 +69,15 @@ struct Work<'a> {
     uses: Vec<usize>,
 }
 
-/// Sites while stages are built.
+/// StageMachines while stages are built.
 #[derive(Default)]
-pub(super) struct Sites {
-    pub stages: Vec<Option<Box<dyn Site>>>,
+pub(super) struct StageMachines {
+    pub stages: Vec<Option<Box<dyn BuildMachine>>>,
     /// Images that are only copied from.
-    pub images: BTreeMap<String, Box<dyn Site>>,
+    pub images: BTreeMap<String, Box<dyn BuildMachine>>,
 }
 
-impl Sites {
+impl StageMachines {
     /// How many there are, beside the one that is worked on.
     pub(super) fn others(&self) -> usize {
         self.stages.iter().flatten().count() + self.images.len()
@@ -121,7 +121,7 @@ impl Builder<'_> {
         let mut known = BTreeMap::new();
         for name in dockerfile.images(given, target)? {
             self.log.line(&format!("looking for {name}"));
-            let config = self.workshop.inspect(&name).await?;
+            let config = self.provisioner.inspect(&name).await?;
             known.insert(name, config);
         }
         let config = |name: &str| known.get(name).cloned();
@@ -131,31 +131,37 @@ impl Builder<'_> {
         }
         look_for_copies(self.context.clone(), &plan).await?;
         let work = Work { uses: last_uses(&plan), plan: &plan };
-        let mut sites = Sites { stages: plan.stages.iter().map(|_| None).collect(), ..Sites::default() };
+        let mut machines =
+            StageMachines { stages: plan.stages.iter().map(|_| None).collect(), ..StageMachines::default() };
         for (index, stage) in plan.stages.iter().enumerate() {
-            sites.stages[index] = Some(self.stage(&work, index, &mut sites).await?);
-            sites.forget(&work, index);
+            machines.stages[index] = Some(self.stage(&work, index, &mut machines).await?);
+            machines.forget(&work, index);
             tracing::debug!(stage = stage.name, "a stage was built");
         }
-        let last = sites.stages.pop().flatten();
-        let site = last.ok_or_else(|| BuildError::Host("the last stage has no site".into()))?;
-        Ok(Finished { site, config: plan.config(), origin: origin(&plan) })
+        let last = machines.stages.pop().flatten();
+        let machine = last.ok_or_else(|| BuildError::Host("the last stage has no machine".into()))?;
+        Ok(Finished { machine, config: plan.config(), origin: origin(&plan) })
     }
 
-    async fn stage(&mut self, work: &Work<'_>, index: usize, sites: &mut Sites) -> Result<Box<dyn Site>, BuildError> {
+    async fn stage(
+        &mut self,
+        work: &Work<'_>,
+        index: usize,
+        machines: &mut StageMachines,
+    ) -> Result<Box<dyn BuildMachine>, BuildError> {
         let stage = &work.plan.stages[index];
         let title = stage.name.clone().unwrap_or_else(|| format!("stage {index}"));
         let title = if work.plan.stages.len() == 1 { String::new() } else { format!("{title} ") };
-        let mut site = self.begin(work, index, &title, sites).await.map_err(|error| error.at(stage.line))?;
-        site.furnish().await?;
+        let mut machine = self.begin(work, index, &title, machines).await.map_err(|error| error.at(stage.line))?;
+        machine.furnish().await?;
         for (number, step) in stage.steps.iter().enumerate() {
             self.log.line(&format!("[{title}{}/{}] {}", number + 1, stage.steps.len(), step.text));
             let began = tokio::time::Instant::now();
-            self.step(step, &mut *site, sites).await?;
+            self.step(step, &mut *machine, machines).await?;
             crate::fault::point("sandbox.build_step.done").await.map_err(BuildError::Host)?;
             self.log.line(&format!("    done in {:.1} s", began.elapsed().as_secs_f64()));
         }
-        Ok(site)
+        Ok(machine)
     }
 
     async fn begin(
@@ -163,49 +169,49 @@ impl Builder<'_> {
         work: &Work<'_>,
         index: usize,
         title: &str,
-        sites: &mut Sites,
-    ) -> Result<Box<dyn Site>, BuildError> {
+        machines: &mut StageMachines,
+    ) -> Result<Box<dyn BuildMachine>, BuildError> {
         let stage = &work.plan.stages[index];
         match &stage.base {
-            Base::Scratch => Ok(self.open(Beginning::Empty, sites.others()).await?.site),
+            Base::Scratch => Ok(self.open(Beginning::Empty, machines.others()).await?.machine),
             Base::Image(name) => {
                 self.log.line(&format!("[{title}FROM] {name}"));
-                self.open_image(name, sites.others()).await
+                self.open_image(name, machines.others()).await
             }
             Base::Stage(base) => {
                 let copied_from = origins(stage).any(|origin| origin == *base);
                 let gone = || BuildError::Host("a stage that is built on is gone".into());
                 if work.uses[*base] == index && !copied_from {
-                    return sites.stages[*base].take().ok_or_else(gone);
+                    return machines.stages[*base].take().ok_or_else(gone);
                 }
                 self.log.line(&format!("[{title}FROM] a copy of an earlier stage"));
-                let mut site = self.open(Beginning::Empty, sites.others()).await?.site;
+                let mut machine = self.open(Beginning::Empty, machines.others()).await?.machine;
                 let everything = Pack { sources: vec![".".into()], to: "/".into(), into: true };
-                let tar = sites.stages[*base].as_mut().ok_or_else(gone)?.pack(everything).await?;
-                site.unpack(tar, Unpack::default()).await?;
-                Ok(site)
+                let tar = machines.stages[*base].as_mut().ok_or_else(gone)?.pack(everything).await?;
+                machine.unpack(tar, Unpack::default()).await?;
+                Ok(machine)
             }
         }
     }
 
-    /// One more site beside so many others.
+    /// One more machine beside so many others.
     async fn open(&mut self, beginning: Beginning<'_>, others: usize) -> Result<Opened, BuildError> {
-        if others >= self.limits.sites {
-            return Err(BuildError::Machines(others + 1, self.limits.sites));
+        if others >= self.limits.machines {
+            return Err(BuildError::Machines(others + 1, self.limits.machines));
         }
-        self.workshop.open(beginning).await
+        self.provisioner.open(beginning).await
     }
 
-    /// A site with an image on it, beside so many others.
-    pub(super) async fn open_image(&mut self, name: &str, others: usize) -> Result<Box<dyn Site>, BuildError> {
-        let Opened { mut site, layers } = self.open(Beginning::Image(name), others).await?;
+    /// A machine with an image on it, beside so many others.
+    pub(super) async fn open_image(&mut self, name: &str, others: usize) -> Result<Box<dyn BuildMachine>, BuildError> {
+        let Opened { mut machine, layers } = self.open(Beginning::Image(name), others).await?;
         let budget = Budget::new(self.limits.bytes);
         for (number, layer) in layers.iter().enumerate() {
             let (at, all, mib) = (number + 1, layers.len(), layer.size().div_ceil(1 << 20));
             self.log.line(&format!("    layer {at}/{all}, {mib} MiB, {}", layer.diff_id()));
-            stream::unpack_from(&mut *site, Unpack::default(), layer.open(&budget)?).await?;
+            stream::unpack_from(&mut *machine, Unpack::default(), layer.open(&budget)?).await?;
         }
-        Ok(site)
+        Ok(machine)
     }
 }
 

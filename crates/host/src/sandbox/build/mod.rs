@@ -1,32 +1,32 @@
 //! Building templates.
 //!
 //! ```text
-//!   Dockerfile ─ images ─► Workshop::inspect ─ plan ─► steps ─┐
+//!   Dockerfile ─ images ─► Provisioner::inspect ─ plan ─► steps ─┐
 //!                                                             ▼
-//!   layers, contexts (berth-oci) ── tar ──► Site: a machine with the disk that is built
+//!   layers, contexts (berth-oci) ── tar ──► BuildMachine: a machine with the disk that is built
 //!                                            unpack · pack · run
 //! ```
 //!
-//! [`Builder`] decides nothing about machines and disks: a [`Workshop`] makes them, and a [`Site`] is one disk that
-//! is being built, wherever it is. [`AgentSite`] is one inside a machine, reached through its agent. Nothing that is
-//! built is unpacked or executed on the host; it only passes streams along.
+//! [`Builder`] decides nothing about machines and disks: a [`Provisioner`] makes them, and a [`BuildMachine`] is one
+//! disk that is being built, wherever it is. [`AgentMachine`] is one inside a machine, reached through its agent.
+//! Nothing that is built is unpacked or executed on the host; it only passes streams along.
 //!
-//! Invariants: a stage has a site of its own; a site that is not needed any more is dropped at once, and dropping it
-//! ends what runs in it; every step has a deadline, and so has the whole.
+//! Invariants: a stage has a machine of its own; a machine that is not needed any more is dropped at once, and dropping
+//! it ends what runs in it; every step has a deadline, and so has the whole.
 
+mod agent_machine;
+mod build_machine;
 mod builder;
 mod context;
 mod log;
-mod machine;
-mod site;
 mod step;
 mod stream;
 
+pub use agent_machine::AgentMachine;
+pub use build_machine::{Beginning, BuildMachine, Lines, Opened, Provisioner, Tar, Unpack};
 pub use builder::{Builder, Finished, Limits, within};
 pub use context::open_context;
 pub use log::{End, Log, Piece};
-pub use machine::AgentSite;
-pub use site::{Beginning, Lines, Opened, Site, Tar, Unpack, Workshop};
 
 use berth_domain::sandbox::dockerfile::Mistakes;
 

@@ -5,13 +5,18 @@ use berth_domain::agent::runtime::Exit;
 use berth_domain::sandbox::dockerfile::plan::{Copy, Origin, Run};
 use berth_domain::sandbox::dockerfile::{Action, Base, Step};
 
-use super::builder::{Builder, Sites};
-use super::site::{Site, Unpack};
+use super::build_machine::{BuildMachine, Unpack};
+use super::builder::{Builder, StageMachines};
 use super::{BuildError, stream};
 
 impl Builder<'_> {
-    /// Does a step on a site.
-    pub(super) async fn step(&mut self, step: &Step, site: &mut dyn Site, sites: &mut Sites) -> Result<(), BuildError> {
+    /// Does a step on a machine.
+    pub(super) async fn step(
+        &mut self,
+        step: &Step,
+        machine: &mut dyn BuildMachine,
+        machines: &mut StageMachines,
+    ) -> Result<(), BuildError> {
         let patience = self.limits.step;
         let seconds = patience.as_secs();
         let late = || {
@@ -20,11 +25,11 @@ impl Builder<'_> {
         };
         let done = async {
             match &step.action {
-                Action::Run(run) => self.run(step, run, site).await,
-                Action::Copy(copy) => self.copy(copy, site, sites).await,
+                Action::Run(run) => self.run(step, run, machine).await,
+                Action::Copy(copy) => self.copy(copy, machine, machines).await,
                 Action::MakeDirectory(path) => {
                     let how = Unpack { path: Some(path.clone()), keep: true, ..Unpack::default() };
-                    site.unpack(stream::empty(), how).await
+                    machine.unpack(stream::empty(), how).await
                 }
             }
         };
@@ -34,9 +39,9 @@ impl Builder<'_> {
         done.map_err(|error| error.at(step.line))
     }
 
-    async fn run(&mut self, step: &Step, run: &Run, site: &mut dyn Site) -> Result<(), BuildError> {
+    async fn run(&mut self, step: &Step, run: &Run, machine: &mut dyn BuildMachine) -> Result<(), BuildError> {
         let log = self.log.clone();
-        let exit = site.run(run, self.limits.step, &mut |line| log.line(&format!("    {line}"))).await?;
+        let exit = machine.run(run, self.limits.step, &mut |line| log.line(&format!("    {line}"))).await?;
         match failure(&exit, self.limits.step.as_secs()) {
             None => Ok(()),
             Some(reason) => {
@@ -45,27 +50,32 @@ impl Builder<'_> {
         }
     }
 
-    async fn copy(&mut self, copy: &Copy, site: &mut dyn Site, sites: &mut Sites) -> Result<(), BuildError> {
-        let into = copy.into || site.is_directory(&copy.to).await?;
+    async fn copy(
+        &mut self,
+        copy: &Copy,
+        machine: &mut dyn BuildMachine,
+        machines: &mut StageMachines,
+    ) -> Result<(), BuildError> {
+        let into = copy.into || machine.is_directory(&copy.to).await?;
         let how = Unpack { path: None, keep: true, owner: copy.owner.clone(), mode: copy.mode };
         let from = match &copy.origin {
             Origin::Context => {
                 let (context, copy) = (self.context.clone(), copy.clone());
-                return stream::unpack(site, how, move |out| context.select(&copy, into, out)).await;
+                return stream::unpack(machine, how, move |out| context.select(&copy, into, out)).await;
             }
             Origin::Base(Base::Scratch) => return Ok(()),
-            Origin::Base(Base::Stage(index)) => sites.stages.get_mut(*index).and_then(Option::as_mut),
+            Origin::Base(Base::Stage(index)) => machines.stages.get_mut(*index).and_then(Option::as_mut),
             Origin::Base(Base::Image(name)) => {
-                if !sites.images.contains_key(name) {
-                    let opened = self.open_image(name, sites.others() + 1).await?;
-                    sites.images.insert(name.clone(), opened);
+                if !machines.images.contains_key(name) {
+                    let opened = self.open_image(name, machines.others() + 1).await?;
+                    machines.images.insert(name.clone(), opened);
                 }
-                sites.images.get_mut(name)
+                machines.images.get_mut(name)
             }
         };
         let from = from.ok_or_else(|| BuildError::Host("a stage that is copied from is gone".into()))?;
         let tar = from.pack(Pack { sources: copy.sources.clone(), to: copy.to.clone(), into }).await?;
-        site.unpack(tar, how).await
+        machine.unpack(tar, how).await
     }
 }
 

@@ -7,8 +7,8 @@ use futures::StreamExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::io::ReaderStream;
 
-use super::site::Tar;
-use super::{BuildError, site::Site, site::Unpack};
+use super::build_machine::Tar;
+use super::{BuildError, build_machine::BuildMachine, build_machine::Unpack};
 
 /// Bytes of one chunk.
 const CHUNK: usize = 128 * 1024;
@@ -19,12 +19,12 @@ type Written = Result<(), berth_oci::Error>;
 
 /// Unpacks what is written in a thread. What its writer says is told before what unpacking makes of half an archive.
 pub async fn unpack(
-    site: &mut dyn Site,
+    machine: &mut dyn BuildMachine,
     how: Unpack,
     write: impl FnOnce(&mut dyn Write) -> Written + Send + 'static,
 ) -> Result<(), BuildError> {
     let (tar, written) = start(write);
-    let unpacked = site.unpack(tar, how).await;
+    let unpacked = machine.unpack(tar, how).await;
     let written = written.await.unwrap_or(Ok(()));
     match (written, unpacked) {
         (Err(berth_oci::Error::Io(_)), Err(error)) => Err(error),
@@ -35,7 +35,7 @@ pub async fn unpack(
 
 /// Unpacks what a reader gives.
 pub async fn unpack_from(
-    site: &mut dyn Site,
+    machine: &mut dyn BuildMachine,
     how: Unpack,
     mut reader: impl Read + Send + 'static,
 ) -> Result<(), BuildError> {
@@ -48,7 +48,7 @@ pub async fn unpack_from(
             }
         }
     };
-    unpack(site, how, copy).await
+    unpack(machine, how, copy).await
 }
 
 /// An archive without members: all that is unpacked is the directory it goes to.

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use tar::{Archive, Builder, Header};
 
-use super::site::QemuSite;
+use super::stage_machine::QemuBuildMachine;
 use crate::sandbox::agent::AgentError;
-use crate::sandbox::build::{BuildError, Site, Unpack};
+use crate::sandbox::build::{BuildError, BuildMachine, Unpack};
 
 /// Who commands run as in an image that says nothing of it, as everywhere.
 pub(super) const ROOT: &str = "root";
@@ -19,17 +19,17 @@ const PASSWD: &str = "etc/passwd";
 const MOST: u64 = 1 << 20;
 
 /// The name of the account that an image names, `name[:group]` or numbers. A number that has none gets one.
-pub(super) async fn settle(site: &mut QemuSite, user: &str) -> Result<String, BuildError> {
+pub(super) async fn settle(machine: &mut QemuBuildMachine, user: &str) -> Result<String, BuildError> {
     let (name, group) = user.split_once(':').unwrap_or((user, ""));
     match name.parse::<u32>() {
         Ok(0) => Ok(ROOT.to_owned()),
         Ok(number) => {
-            let accounts = read(site).await?;
+            let accounts = read(machine).await?;
             if let Some(name) = named(&accounts, number) {
                 return Ok(name);
             }
             let (name, line) = fresh(&accounts, number, group.parse().unwrap_or(0));
-            write(site, &format!("{accounts}{line}")).await?;
+            write(machine, &format!("{accounts}{line}")).await?;
             Ok(name)
         }
         Err(_) if is_account(name) => Ok(name.to_owned()),
@@ -62,9 +62,9 @@ fn fresh(accounts: &str, number: u32, group: u32) -> (String, String) {
 }
 
 /// The accounts of a disk; none where there is no such file.
-async fn read(site: &mut QemuSite) -> Result<String, BuildError> {
+async fn read(machine: &mut QemuBuildMachine) -> Result<String, BuildError> {
     let wanted = Pack { sources: vec![PASSWD.into()], to: "/passwd".into(), into: false };
-    let mut packed = match site.pack(wanted).await {
+    let mut packed = match machine.pack(wanted).await {
         Ok(packed) => packed,
         Err(BuildError::Agent(AgentError::Refused { status, .. })) if status.is_client_error() => {
             return Ok(String::new());
@@ -85,7 +85,7 @@ async fn read(site: &mut QemuSite) -> Result<String, BuildError> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-async fn write(site: &mut QemuSite, accounts: &str) -> Result<(), BuildError> {
+async fn write(machine: &mut QemuBuildMachine, accounts: &str) -> Result<(), BuildError> {
     let mut builder = Builder::new(Vec::new());
     let mut header = Header::new_gnu();
     header.set_size(accounts.len() as u64);
@@ -93,7 +93,7 @@ async fn write(site: &mut QemuSite, accounts: &str) -> Result<(), BuildError> {
     builder.append_data(&mut header, PASSWD, accounts.as_bytes()).map_err(told)?;
     let archive = Bytes::from(builder.into_inner().map_err(told)?);
     let how = Unpack { keep: true, ..Unpack::default() };
-    site.unpack(futures::stream::once(async { Ok(archive) }).boxed(), how).await
+    machine.unpack(futures::stream::once(async { Ok(archive) }).boxed(), how).await
 }
 
 fn told(error: std::io::Error) -> BuildError {

@@ -1,4 +1,4 @@
-//! Building templates: a workshop of machines, and what becomes of the disk that was built.
+//! Building templates: a provisioner of machines, and what becomes of the disk that was built.
 //!
 //! A build that was interrupted is thrown away and begun anew. Everything of it lies in one folder, and the disk leaves
 //! that folder, as the template's layer, by a rename.
@@ -16,13 +16,13 @@ use berth_oci::Context;
 use berth_qemu::sandbox;
 use tokio::time::Instant;
 
-use super::cut::blocking;
-use super::site::QemuSite;
-use super::workshop::QemuWorkshop;
+use super::checkpoint::blocking;
+use super::provisioner::QemuProvisioner;
+use super::stage_machine::QemuBuildMachine;
 use super::{GIB, QemuSandboxes, account, remove};
 use crate::EngineError;
 use crate::error::{qemu_failed, transient};
-use crate::sandbox::build::{BuildError, Builder, Finished, Limits, Site, open_context, within};
+use crate::sandbox::build::{BuildError, BuildMachine, Builder, Finished, Limits, open_context, within};
 use crate::sandbox::{Build, Built, Named};
 
 /// What finding out whom programs run as may take, however late it is.
@@ -36,9 +36,9 @@ impl QemuSandboxes {
         self.throw_away(build.spec.id).await?;
         let dir = self.places.build(build.spec.id);
         tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
-        let mut workshop = QemuWorkshop::new(self, build, dir);
-        let outcome = self.build_with(&mut workshop, build).await;
-        workshop.settle().await;
+        let mut provisioner = QemuProvisioner::new(self, build, dir);
+        let outcome = self.build_with(&mut provisioner, build).await;
+        provisioner.settle().await;
         self.throw_away(build.spec.id).await?;
         outcome.map_err(told)
     }
@@ -46,13 +46,13 @@ impl QemuSandboxes {
     /// Ends what is left of a build, and removes it.
     pub(super) async fn throw_away(&self, id: TemplateId) -> Result<()> {
         let dir = self.places.build(id);
-        for bench in super::ids(&dir)? {
-            sandbox::stop(&dir.join(uuid::Uuid::to_string(&bench)), bench).await.map_err(qemu_failed)?;
+        for machine in super::ids(&dir)? {
+            sandbox::stop(&dir.join(uuid::Uuid::to_string(&machine)), machine).await.map_err(qemu_failed)?;
         }
         remove(&dir).await
     }
 
-    async fn build_with(&self, workshop: &mut QemuWorkshop<'_>, build: &Build) -> Result<Built, BuildError> {
+    async fn build_with(&self, provisioner: &mut QemuProvisioner<'_>, build: &Build) -> Result<Built, BuildError> {
         let bytes = u64::try_from(build.spec.disk_gb).unwrap_or(1) * GIB;
         let began = Instant::now();
         let context = match build.spec.context {
@@ -61,37 +61,38 @@ impl QemuSandboxes {
         };
         let whole = build.spec.patience.saturating_sub(began.elapsed());
         let builder = Builder {
-            workshop,
+            provisioner,
             context: Arc::new(context),
             log: build.log.clone(),
-            limits: Limits { step: build.spec.patience, whole, bytes, sites: build.spec.machines.len() },
+            limits: Limits { step: build.spec.patience, whole, bytes, machines: build.spec.machines.len() },
             cancel: build.cancel.clone(),
         };
-        let Finished { site, config, origin } = builder.build(&build.spec.dockerfile, &BTreeMap::new(), None).await?;
-        let site: Box<dyn Any> = site;
-        let foreign = |_| BuildError::Host("a site that is not this engine's".into());
-        let mut site = site.downcast::<QemuSite>().map_err(foreign)?;
+        let Finished { machine, config, origin } =
+            builder.build(&build.spec.dockerfile, &BTreeMap::new(), None).await?;
+        let machine: Box<dyn Any> = machine;
+        let foreign = |_| BuildError::Host("a machine that is not this engine's".into());
+        let mut machine = machine.downcast::<QemuBuildMachine>().map_err(foreign)?;
         let left = build.spec.patience.saturating_sub(began.elapsed()).max(SETTLING);
-        let settled = self.settle_user(build, &mut site, &config, origin.as_deref());
+        let settled = self.settle_user(build, &mut machine, &config, origin.as_deref());
         let user = within(&build.cancel, left, settled).await?;
-        self.keep(build, &site).await.map_err(|error| BuildError::Host(error.to_string()))?;
-        let bench = site.held();
+        self.keep(build, &machine).await.map_err(|error| BuildError::Host(error.to_string()))?;
+        let machine = machine.held();
         Ok(Built {
             // What every command has anyway need not be said.
             env: config.env.iter().filter(|(name, value)| name != "PATH" || value != DEFAULT_PATH).cloned().collect(),
             user,
             workdir: config.workdir.clone(),
             start_command: config.start_command(),
-            parent: bench.parent(),
-            disk_gb: i64::try_from(bench.bytes().div_ceil(GIB)).unwrap_or(i64::MAX),
+            parent: machine.parent(),
+            disk_gb: i64::try_from(machine.bytes().div_ceil(GIB)).unwrap_or(i64::MAX),
         })
     }
 
     /// Makes a disk that was built the template's layer.
-    async fn keep(&self, build: &Build, site: &QemuSite) -> Result<()> {
+    async fn keep(&self, build: &Build, machine: &QemuBuildMachine) -> Result<()> {
         // What the guest still holds is written, and so is what QEMU does.
-        site.session().freeze(true).await.map_err(super::agent_failed)?;
-        let disk = site.held().finish().await?;
+        machine.session().freeze(true).await.map_err(super::agent_failed)?;
+        let disk = machine.held().finish().await?;
         let layer = self.places.layer(build.spec.layer);
         tokio::fs::create_dir_all(self.places.layers()).await.map_err(transient)?;
         let from = disk.clone();
@@ -104,12 +105,12 @@ impl QemuSandboxes {
     async fn settle_user(
         &self,
         build: &Build,
-        site: &mut QemuSite,
+        machine: &mut QemuBuildMachine,
         config: &ImageConfig,
         origin: Option<&str>,
     ) -> Result<String, BuildError> {
         if let Some(user) = &config.user {
-            return account::settle(site, user).await;
+            return account::settle(machine, user).await;
         }
         let Some(Named::Template { user, config: before, .. }) = origin.and_then(|name| build.spec.images.get(name))
         else {
@@ -119,7 +120,7 @@ impl QemuSandboxes {
             let argv = ["chown", "--", user, workdir].map(ToOwned::to_owned).into();
             let run = Run { argv, env: Arc::default(), cwd: "/".into(), user: None, network: false };
             let log = build.log.clone();
-            site.run(&run, build.spec.patience, &mut |line| log.line(line)).await?;
+            machine.run(&run, build.spec.patience, &mut |line| log.line(line)).await?;
         }
         Ok(user.clone())
     }

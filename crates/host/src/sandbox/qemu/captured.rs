@@ -1,7 +1,7 @@
-//! Captured machines in their folders: memories of sandboxes, and blanks.
+//! Captured machines in their folders: memories of sandboxes, and boot snapshots.
 //!
-//! A blank is a machine that has booted and knows no disk yet. Whatever a sandbox's disk holds, it begins
-//! as a copy of the blank of its size, and mounts the disk then: some 60 ms instead of the seconds of a boot.
+//! A boot snapshot is a machine that has booted and knows no disk yet. Whatever a sandbox's disk holds, it begins
+//! as a copy of the boot snapshot of its size, and mounts the disk then: some 60 ms instead of the seconds of a boot.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
@@ -24,7 +24,7 @@ const BOOT: Duration = Duration::from_mins(1);
 /// What the agent needs to notice that its host left, before it is captured.
 const SETTLE: Duration = Duration::from_millis(200);
 /// Blanks that are kept; each takes some 50 MiB.
-const MOST_BLANKS: usize = 32;
+const MOST_BOOT_SNAPSHOTS: usize = 32;
 /// Blanks are nobody's: they run as the first user of the range.
 const NOBODY: i64 = 0;
 
@@ -64,10 +64,10 @@ pub(super) fn bytes_of(captured: &Captured) -> i64 {
     i64::try_from((blocks(&captured.memory()) + blocks(&captured.state())) * 512).unwrap_or(i64::MAX)
 }
 
-/// Notes that a blank was used.
-fn used(blank: &Captured, now: Timestamp) {
-    let about = std::fs::File::options().append(true).open(blank.about());
-    // A blank that is taken for seldom used is made anew.
+/// Notes that a boot snapshot was used.
+fn used(boot_snapshot: &Captured, now: Timestamp) {
+    let about = std::fs::File::options().append(true).open(boot_snapshot.about());
+    // A boot snapshot that is taken for seldom used is made anew.
     let _ = about.and_then(|about| about.set_modified(UNIX_EPOCH + Duration::from_micros(now.0.unsigned_abs())));
 }
 
@@ -78,53 +78,53 @@ impl QemuSandboxes {
         (About::read(&captured)? == *wanted).then_some(captured)
     }
 
-    /// The blank of a size, made where there is none.
-    pub(super) async fn blank(&self, about: &About) -> Result<Captured> {
+    /// The boot snapshot of a size, made where there is none.
+    pub(super) async fn boot_snapshot(&self, about: &About) -> Result<Captured> {
         let key = format!("{}-{}x{}-{}", about.fingerprint, about.vcpu, about.memory_mb, about.disk_bytes >> 20);
-        let blank = self.places.blank(&key);
-        let is_there = || About::read(&blank).is_some();
+        let boot_snapshot = self.places.boot_snapshot(&key);
+        let is_there = || About::read(&boot_snapshot).is_some();
         if is_there() {
-            used(&blank, self.clock.now());
-            return Ok(blank);
+            used(&boot_snapshot, self.clock.now());
+            return Ok(boot_snapshot);
         }
         // One at a time: whoever waited finds it there.
-        let _making = self.making_blank.lock().await;
+        let _making = self.making_boot_snapshot.lock().await;
         if !is_there() {
             tracing::info!(key, "booting a guest, to begin sandboxes from");
-            self.make_blank(about, &blank).await?;
+            self.make_boot_snapshot(about, &boot_snapshot).await?;
             self.forget_seldom_used().map_err(transient)?;
         }
-        Ok(blank)
+        Ok(boot_snapshot)
     }
 
-    /// Removes the blanks that were not used for longest: sizes are anybody's choice, and each takes room.
+    /// Removes the boot snapshots that were not used for longest: sizes are anybody's choice, and each takes room.
     fn forget_seldom_used(&self) -> std::io::Result<()> {
-        let mut blanks = Vec::new();
-        for entry in std::fs::read_dir(self.places.blanks())?.flatten() {
-            let blank = Captured { dir: entry.path() };
-            if let Ok(used) = std::fs::metadata(blank.about()).and_then(|about| about.modified()) {
-                blanks.push((used, blank.dir));
+        let mut boot_snapshots = Vec::new();
+        for entry in std::fs::read_dir(self.places.boot_snapshots())?.flatten() {
+            let boot_snapshot = Captured { dir: entry.path() };
+            if let Ok(used) = std::fs::metadata(boot_snapshot.about()).and_then(|about| about.modified()) {
+                boot_snapshots.push((used, boot_snapshot.dir));
             }
         }
-        blanks.sort();
-        for (_, dir) in blanks.iter().take(blanks.len().saturating_sub(MOST_BLANKS)) {
+        boot_snapshots.sort();
+        for (_, dir) in boot_snapshots.iter().take(boot_snapshots.len().saturating_sub(MOST_BOOT_SNAPSHOTS)) {
             std::fs::remove_dir_all(dir)?;
         }
         Ok(())
     }
 
-    async fn make_blank(&self, about: &About, blank: &Captured) -> Result<()> {
+    async fn make_boot_snapshot(&self, about: &About, boot_snapshot: &Captured) -> Result<()> {
         let id = Uuid::now_v7();
-        let dir = workplace(&self.places.blanks(), id);
-        let made = self.boot_and_capture(id, &dir, about, blank).await;
+        let dir = workplace(&self.places.boot_snapshots(), id);
+        let made = self.boot_and_capture(id, &dir, about, boot_snapshot).await;
         // Ended or not, whole or not: nothing of it is needed any more.
         let _ = sandbox::stop(&dir, id).await;
         let _ = tokio::fs::remove_dir_all(&dir).await;
         made
     }
 
-    async fn boot_and_capture(&self, id: Uuid, dir: &Path, about: &About, blank: &Captured) -> Result<()> {
-        for folder in [dir, &blank.dir] {
+    async fn boot_and_capture(&self, id: Uuid, dir: &Path, about: &About, boot_snapshot: &Captured) -> Result<()> {
+        for folder in [dir, &boot_snapshot.dir] {
             std::fs::create_dir_all(folder).map_err(transient)?;
         }
         let disk = Layer { path: dir.join("disk.qcow2"), id };
@@ -136,21 +136,21 @@ impl QemuSandboxes {
         let session = agent::connect(stream, BOOT).await.map_err(transient)?;
         drop(session);
         tokio::time::sleep(SETTLE).await;
-        let memory = Some((blank.memory(), blank.state()));
+        let memory = Some((boot_snapshot.memory(), boot_snapshot.state()));
         let memory_mb = u32::try_from(about.memory_mb).unwrap_or(0);
         let capture = Capture { next: None, memory, memory_mb, resume: false };
         sandbox::capture(dir, id, &capture).await.map_err(qemu_failed)?;
-        about.write(blank)
+        about.write(boot_snapshot)
     }
 
-    /// Removes blanks that no machine of today fits; running ones keep what they map.
-    pub(super) async fn forget_blanks(&self) {
+    /// Removes boot snapshots that no machine of today fits; running ones keep what they map.
+    pub(super) async fn forget_boot_snapshots(&self) {
         let Ok(fingerprint) = self.fingerprint().await else {
             return;
         };
         // One that is being made has a name of its own.
-        let _making = self.making_blank.lock().await;
-        let entries = std::fs::read_dir(self.places.blanks()).into_iter().flatten().flatten();
+        let _making = self.making_boot_snapshot.lock().await;
+        let entries = std::fs::read_dir(self.places.boot_snapshots()).into_iter().flatten().flatten();
         for entry in entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with(&fingerprint)) {
             // What stays is tried again with the next search.
             if end_half_made(&entry.path()).await.is_ok() {
@@ -160,9 +160,9 @@ impl QemuSandboxes {
     }
 }
 
-/// The folder in which a blank is made.
-fn workplace(blanks: &Path, id: Uuid) -> PathBuf {
-    blanks.join(format!(".{id}"))
+/// The folder in which a boot snapshot is made.
+fn workplace(boot_snapshots: &Path, id: Uuid) -> PathBuf {
+    boot_snapshots.join(format!(".{id}"))
 }
 
 /// Ends the machine that a service which died left half made in a folder, if it is one of those.

@@ -93,7 +93,7 @@ pub(super) struct Live {
     running: Running,
     since: Mutex<Instant>,
     clock: Clock,
-    happenings: broadcast::Sender<MachineId>,
+    events: broadcast::Sender<MachineId>,
     link: Link,
 }
 
@@ -124,19 +124,19 @@ impl Live {
     /// Tells when a session ends, and when the process does: a machine that is about to end has left its session
     /// already, and who looks at it then still sees it run.
     fn attend(&self, session: Session) {
-        let (id, happenings) = (self.id, self.happenings.clone());
+        let (id, events) = (self.id, self.events.clone());
         tokio::spawn(async move {
             session.over().await;
             // Nobody listening is fine: whoever comes looks at the machine itself.
-            let _ = happenings.send(id);
+            let _ = events.send(id);
         });
         if self.is_attended.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (id, dir, happenings) = (self.id, self.dir.clone(), self.happenings.clone());
+        let (id, dir, events) = (self.id, self.dir.clone(), self.events.clone());
         tokio::spawn(async move {
             match machine::ended(&dir, id.0).await {
-                Ok(()) => drop(happenings.send(id)),
+                Ok(()) => drop(events.send(id)),
                 Err(error) => tracing::warn!(sandbox = %id, %error, "nobody notices when this machine ends"),
             }
         });
@@ -181,7 +181,7 @@ impl Live {
             let live = self.clone();
             tokio::spawn(async move {
                 live.running.asked(live.metrics(), ANSWER).await;
-                let _ = live.happenings.send(live.id);
+                let _ = live.events.send(live.id);
             });
         }
         known
@@ -215,7 +215,8 @@ impl Running {
         !self.is_asked.swap(true, Ordering::Relaxed)
     }
 
-    /// Waits for an answer, whose taker notes it. A guest that gives none in time runs nothing, as far as anybody knows.
+    /// Waits for an answer, whose taker notes it. A guest that gives none in time runs nothing, as far as anybody
+    /// knows.
     async fn asked<T, E>(&self, answer: impl Future<Output = Result<T, E>>, patience: Duration) {
         if !matches!(tokio::time::timeout(patience, answer).await, Ok(Ok(_))) {
             self.told(0, Instant::now());
@@ -241,12 +242,12 @@ pub(super) struct Lives {
     map: Mutex<HashMap<MachineId, Arc<Live>>>,
     clock: Clock,
     links: Links,
-    pub happenings: broadcast::Sender<MachineId>,
+    pub events: broadcast::Sender<MachineId>,
 }
 
 impl Lives {
-    pub(super) fn new(clock: Clock, links: Links, happenings: broadcast::Sender<MachineId>) -> Self {
-        Self { map: Mutex::default(), clock, links, happenings }
+    pub(super) fn new(clock: Clock, links: Links, events: broadcast::Sender<MachineId>) -> Self {
+        Self { map: Mutex::default(), clock, links, events }
     }
 
     /// The link of a machine that nobody but its maker speaks to.
@@ -272,7 +273,7 @@ impl Lives {
             running: Running::default(),
             since: Mutex::new(Instant::now()),
             clock: self.clock.clone(),
-            happenings: self.happenings.clone(),
+            events: self.events.clone(),
             link: self.links.link(id.0, dir, incarnation.slot, incarnation.network),
         });
         if let Some(before) = map.insert(id, live.clone()) {

@@ -79,10 +79,10 @@ impl QemuSandboxes {
     }
 
     async fn start_anew(&self, spec: &StartSpec, dir: &Path, before: Option<Incarnation>) -> Result<Started> {
-        let turn = self.starting.take().await.map_err(transient)?;
+        let start_slot = self.starting.take().await.map_err(transient)?;
         let (mut incarnation, note) = self.launch(spec, before).await?;
         let started = self.identify(spec, dir, &mut incarnation).await?;
-        drop(turn);
+        drop(start_slot);
         Ok(Started { note, ..started })
     }
 
@@ -145,7 +145,7 @@ impl QemuSandboxes {
         Layer { path: self.places.layer(id), id: id.0 }
     }
 
-    /// The memory that was asked for, if it can be had; else the blank.
+    /// The memory that was asked for, if it can be had; else the boot snapshot.
     async fn origin(&self, spec: &StartSpec, before: Option<&Incarnation>) -> Result<Origin> {
         let mut about = self.about(spec).await?;
         let mut note = None;
@@ -158,7 +158,7 @@ impl QemuSandboxes {
             }
         }
         about.layer = None;
-        Ok(Origin { captured: self.blank(&about).await?, about, booted: false, note })
+        Ok(Origin { captured: self.boot_snapshot(&about).await?, about, booted: false, note })
     }
 
     /// What a capture has to be to load into a machine.

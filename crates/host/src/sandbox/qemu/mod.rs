@@ -6,7 +6,7 @@
 mod account;
 mod build;
 mod captured;
-mod cut;
+mod checkpoint;
 mod findings;
 mod guest;
 mod live;
@@ -14,13 +14,13 @@ mod logs;
 mod machine;
 mod network;
 mod places;
+mod provisioner;
 mod settings;
-mod site;
+mod stage_machine;
 mod stalled;
+mod start_slots;
 mod template;
-mod turns;
 mod warm;
-mod workshop;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -38,8 +38,8 @@ use tokio::sync::{OnceCell, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Activity, Aim, Build, Built, Capacity, Cut, CutDone, Found, Kept, Observed, Paused, PlatformTemplate, Sample,
-    SandboxEngine, StartSpec, Started, Warming,
+    Activity, Aim, Build, Built, Capacity, Checkpoint, CheckpointDone, Found, Kept, Observed, Paused, PlatformTemplate,
+    Sample, SandboxEngine, StartSpec, Started, Warming,
 };
 use crate::clock::Clock;
 use crate::error::{qemu_failed, transient};
@@ -53,7 +53,7 @@ use network::Links;
 use places::Places;
 pub use settings::Settings;
 use stalled::Stalled;
-use turns::Turns;
+use start_slots::StartSlots;
 
 /// The first release of QEMU that maps a file privately which it can only read (`rom=off`).
 const READS_MEMORY: (u32, u32) = (8, 2);
@@ -64,8 +64,8 @@ const GIB: u64 = 1 << 30;
 const MAC: Mac = Mac([0x52, 0x54, 0x00, 0xbe, 0x47, 0x01]);
 /// Machines that are started at the same time for each core: all at once take longer, and none is ready before the end.
 const STARTS_PER_CORE: usize = 2;
-/// Happenings kept for a slow watcher before it has to look at every machine.
-const HAPPENINGS: usize = 1024;
+/// Events kept for a slow watcher before it has to look at every machine.
+const EVENTS: usize = 1024;
 
 /// The engine of this machine.
 pub struct QemuSandboxes {
@@ -75,8 +75,8 @@ pub struct QemuSandboxes {
     registries: Registries,
     lives: Lives,
     most_warm: usize,
-    making_blank: tokio::sync::Mutex<()>,
-    starting: Turns,
+    making_boot_snapshot: tokio::sync::Mutex<()>,
+    starting: StartSlots,
     guest: OnceLock<Guest>,
     host: OnceCell<Host>,
     stalled: Stalled,
@@ -102,12 +102,12 @@ impl QemuSandboxes {
             lives: Lives::new(
                 clock,
                 Links::new(settings.host.machines, settings.unlock.clone()),
-                broadcast::channel(HAPPENINGS).0,
+                broadcast::channel(EVENTS).0,
             ),
-            most_warm: settings.spares.unwrap_or_else(|| warm::fitting(host::memory_mb())),
+            most_warm: settings.warm_machines.unwrap_or_else(|| warm::fitting(host::memory_mb())),
             settings,
-            making_blank: tokio::sync::Mutex::default(),
-            starting: Turns::new(usize::try_from(host::cores()).unwrap_or(1).max(1), STARTS_PER_CORE),
+            making_boot_snapshot: tokio::sync::Mutex::default(),
+            starting: StartSlots::new(usize::try_from(host::cores()).unwrap_or(1).max(1), STARTS_PER_CORE),
             guest: OnceLock::new(),
             host: OnceCell::new(),
             stalled: Stalled::default(),
@@ -240,7 +240,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn layer_bytes(&self, id: LayerId) -> Result<i64> {
-        Ok(cut::taken(&self.places.layer(id)))
+        Ok(checkpoint::taken(&self.places.layer(id)))
     }
 
     async fn remove_memory(&self, id: MemoryId) -> Result<()> {
@@ -264,12 +264,12 @@ impl SandboxEngine for QemuSandboxes {
         self.begin(spec, Box::pin(self.start_machine(spec))).await
     }
 
-    async fn cut(&self, cut: &Cut) -> Result<CutDone> {
-        self.act(cut.aim(), Act::Change, self.cut_live(cut)).await
+    async fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone> {
+        self.act(checkpoint.aim(), Act::Change, self.checkpoint_live(checkpoint)).await
     }
 
-    async fn cut_cold(&self, cut: &Cut) -> Result<CutDone> {
-        self.act(cut.aim(), Act::Change, self.cut_without_machine(cut)).await
+    async fn checkpoint_cold(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone> {
+        self.act(checkpoint.aim(), Act::Change, self.checkpoint_without_machine(checkpoint)).await
     }
 
     async fn pause(&self, aim: Aim, memory: Option<MemoryId>) -> Result<Paused> {
@@ -352,7 +352,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn scan(&self) -> Result<Found> {
-        self.forget_blanks().await;
+        self.forget_boot_snapshots().await;
         let (machines, builds) = (ids(&self.places.machines())?, ids(&self.places.builds())?);
         let (layers, memories) = (self.layers_found()?, ids(&self.places.memories())?);
         Ok(Found { machines, builds, layers, memories, uploads: ids(&self.places.uploads())? })
@@ -375,6 +375,6 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {
-        self.lives.happenings.subscribe()
+        self.lives.events.subscribe()
     }
 }

@@ -72,12 +72,12 @@ impl Places {
         Captured { dir: self.memories().join(id.to_string()) }
     }
 
-    pub(super) fn blanks(&self) -> PathBuf {
+    pub(super) fn boot_snapshots(&self) -> PathBuf {
         self.root.join("blanks")
     }
 
-    pub(super) fn blank(&self, key: &str) -> Captured {
-        Captured { dir: self.blanks().join(key) }
+    pub(super) fn boot_snapshot(&self, key: &str) -> Captured {
+        Captured { dir: self.boot_snapshots().join(key) }
     }
 
     pub(super) fn machines(&self) -> PathBuf {

@@ -20,5 +20,5 @@ pub struct Settings {
     /// Local networks and addresses of the host that rules may unlock.
     pub unlock: Vec<IpNet>,
     /// Number of warm machines; by default as many as fit into a thirtieth of the host's memory.
-    pub spares: Option<usize>,
+    pub warm_machines: Option<usize>,
 }

@@ -2,7 +2,8 @@
 //!
 //! The service binds the ports, because it may and because it has to tell which are taken, and hands the sockets to the
 //! program (`berth_egress::program`), which needs no right at all. Program and machine find each other by the socket of
-//! the machine's network card; a machine whose program ended gets another one, and loses its connections and nothing else.
+//! the machine's network card; a machine whose program ended gets another one, and loses its connections and nothing
+//! else.
 //!
 //! A machine that an earlier Berth started carries its network itself, until it is stopped: its ports are QEMU's.
 
@@ -38,7 +39,7 @@ pub(super) struct Networks {
     folder: PathBuf,
     machines: Machines,
     executable: Executable,
-    happenings: broadcast::Sender<MachineId>,
+    events: broadcast::Sender<MachineId>,
     begun: Mutex<HashMap<MachineId, Instant>>,
     watched: Arc<Mutex<HashSet<MachineId>>>,
 }
@@ -53,9 +54,9 @@ pub(super) struct Bound {
 
 impl Networks {
     /// The networks of the machines in a folder. What happens to them is told by the sender.
-    pub fn new(folder: PathBuf, machines: Machines, happenings: broadcast::Sender<MachineId>) -> Self {
+    pub fn new(folder: PathBuf, machines: Machines, events: broadcast::Sender<MachineId>) -> Self {
         let (begun, watched) = (Mutex::default(), Arc::default());
-        Self { folder, machines, executable: Executable::installed(), happenings, begun, watched }
+        Self { folder, machines, executable: Executable::installed(), events, begun, watched }
     }
 
     /// Whether the network of a running machine is carried by anybody.
@@ -71,12 +72,12 @@ impl Networks {
         if !lock(&self.watched).insert(id) {
             return;
         }
-        let (watched, happenings) = (self.watched.clone(), self.happenings.clone());
+        let (watched, events) = (self.watched.clone(), self.events.clone());
         tokio::spawn(async move {
             let _ = program.ended().await;
             lock(&watched).remove(&id);
             // Nobody listening is fine: whoever comes looks at the machine itself.
-            let _ = happenings.send(id);
+            let _ = events.send(id);
         });
     }
 
@@ -108,8 +109,8 @@ impl Networks {
         fault::point("vm.network.linked").await.map_err(transient)
     }
 
-    /// Has exactly these ports of a running machine open, SSH's among them, and a program that carries its network; those
-    /// that another program of the host has.
+    /// Has exactly these ports of a running machine open, SSH's among them, and a program that carries its network;
+    /// those that another program of the host has.
     pub async fn set_ports(
         &self,
         spec: &MachineSpec,
@@ -138,7 +139,8 @@ impl Networks {
         Ok(bound.taken)
     }
 
-    /// The program of a machine, and the ports it has open. One that cannot be spoken to is ended, so that there is none.
+    /// The program of a machine, and the ports it has open. One that cannot be spoken to is ended, so that there is
+    /// none.
     async fn reach(&self, id: MachineId) -> Result<Option<(Control, Vec<Port>)>> {
         let dir = self.dir(id);
         if process::find(&dir).map_err(transient)?.is_none() {

@@ -6,7 +6,7 @@
 //! - A request writes a wish and returns; only [`reconcile`] touches the host.
 //! - A disk is a chain of layers. A layer or memory goes when no row names it any more, decided over rows
 //!   ([`store`]), the file before the row.
-//! - What a cut leads to is written before the cut, so that one that was interrupted finds itself.
+//! - What a checkpoint leads to is written before the checkpoint, so that one that was interrupted finds itself.
 
 pub mod api;
 mod metrics;

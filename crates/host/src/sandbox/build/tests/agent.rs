@@ -1,4 +1,4 @@
-//! A site whose agent is played: what it is asked, and what becomes of its answers.
+//! A machine whose agent is played: what it is asked, and what becomes of its answers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use crate::sandbox::agent::connect;
-use crate::sandbox::build::{AgentSite, BuildError, Site, Unpack};
+use crate::sandbox::build::{AgentMachine, BuildError, BuildMachine, Unpack};
 
 type Asked = Arc<Mutex<Vec<(String, String)>>>;
 type Answers = Arc<dyn Fn(&str) -> Response + Send + Sync>;
@@ -33,8 +33,8 @@ async fn answer(State((asked, answers)): State<(Asked, Answers)>, request: Reque
     answers(&target)
 }
 
-/// A site, and what its agent is asked.
-async fn site(answers: impl Fn(&str) -> Response + Send + Sync + 'static) -> (AgentSite, Asked) {
+/// A machine, and what its agent is asked.
+async fn machine(answers: impl Fn(&str) -> Response + Send + Sync + 'static) -> (AgentMachine, Asked) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let asked = Asked::default();
     let router = Router::new().fallback(answer).with_state((asked.clone(), Arc::new(answers) as Answers));
@@ -56,7 +56,7 @@ async fn site(answers: impl Fn(&str) -> Response + Send + Sync + 'static) -> (Ag
         let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await;
     });
     let session = connect(ours, Duration::from_secs(30)).await.unwrap();
-    (AgentSite::new(session, None, ()), asked)
+    (AgentMachine::new(session, None, ()), asked)
 }
 
 fn events(events: &[(&str, Value)]) -> Response {
@@ -75,15 +75,15 @@ fn program() -> Run {
     Run { argv, env, cwd: "/w".into(), user: Some("app".into()), network: false }
 }
 
-async fn run(site: &mut AgentSite) -> (Vec<String>, Result<berth_domain::agent::runtime::Exit, BuildError>) {
+async fn run(machine: &mut AgentMachine) -> (Vec<String>, Result<berth_domain::agent::runtime::Exit, BuildError>) {
     let mut lines = Vec::new();
-    let exit = site.run(&program(), Duration::from_secs(5), &mut |line| lines.push(line.to_owned())).await;
+    let exit = machine.run(&program(), Duration::from_secs(5), &mut |line| lines.push(line.to_owned())).await;
     (lines, exit)
 }
 
 #[tokio::test]
 async fn archives_and_questions_are_passed_on() {
-    let (mut site, asked) = site(|target| match target {
+    let (mut machine, asked) = machine(|target| match target {
         "/control/stat?path=%2Fa" => Body::from(r#"{"directory": true}"#).into_response(),
         "/control/stat?path=%2Fb" => refusal(404, "not_found"),
         "/control/pack" => Body::from("packed").into_response(),
@@ -91,11 +91,11 @@ async fn archives_and_questions_are_passed_on() {
     })
     .await;
     let tar = || futures::stream::iter([Ok("some".into()), Ok(" bytes".into())]).boxed();
-    site.unpack(tar(), Unpack::default()).await.unwrap();
+    machine.unpack(tar(), Unpack::default()).await.unwrap();
     let how = Unpack { path: Some("/x y".into()), keep: true, owner: Some("a:b".into()), mode: Some(0o755) };
-    site.unpack(tar(), how).await.unwrap();
-    assert_eq!((site.is_directory("/a").await.unwrap(), site.is_directory("/b").await.unwrap()), (true, false));
-    let packed = site.pack(Pack { sources: vec!["s".into()], to: "/t".into(), into: true }).await.unwrap();
+    machine.unpack(tar(), how).await.unwrap();
+    assert_eq!((machine.is_directory("/a").await.unwrap(), machine.is_directory("/b").await.unwrap()), (true, false));
+    let packed = machine.pack(Pack { sources: vec!["s".into()], to: "/t".into(), into: true }).await.unwrap();
     let packed: Vec<bytes::Bytes> = packed.try_collect().await.unwrap();
     assert_eq!(packed.concat(), b"packed");
     let asked = asked.lock().unwrap().clone();
@@ -107,7 +107,7 @@ async fn archives_and_questions_are_passed_on() {
 
 #[tokio::test]
 async fn a_programs_lines_are_told_as_they_are() {
-    let (mut site, asked) = site(|_| {
+    let (mut machine, asked) = machine(|_| {
         events(&[
             ("start", json!({"pid": 7})),
             ("stdout", json!({"line": "one", "offset": 0})),
@@ -120,7 +120,7 @@ async fn a_programs_lines_are_told_as_they_are() {
         ])
     })
     .await;
-    let (lines, exit) = run(&mut site).await;
+    let (lines, exit) = run(&mut machine).await;
     assert_eq!(exit.unwrap().code, Some(3));
     assert_eq!(lines[..3], ["one", "half and half", "\u{fffd}a"]);
     assert!(lines[3].contains("lost") && lines[4] == "no newline" && lines.len() == 5, "{lines:?}");
@@ -132,16 +132,16 @@ async fn a_programs_lines_are_told_as_they_are() {
 
 #[tokio::test]
 async fn an_agent_that_refuses_breaks_off_or_lies_is_told_apart() {
-    let (mut full, _) = site(|_| refusal(507, "no_space")).await;
+    let (mut full, _) = machine(|_| refusal(507, "no_space")).await;
     let unpacked = full.unpack(futures::stream::empty().boxed(), Unpack::default()).await.unwrap_err();
     assert!(unpacked.to_string().contains("disk_gb") && !unpacked.is_transient(), "{unpacked}");
     let (_, refused) = run(&mut full).await;
     assert!(!refused.unwrap_err().is_transient());
-    let (mut cut, _) = site(|_| events(&[("start", json!({"pid": 7}))])).await;
+    let (mut cut, _) = machine(|_| events(&[("start", json!({"pid": 7}))])).await;
     assert!(run(&mut cut).await.1.unwrap_err().is_transient());
-    let (mut lying, _) = site(|_| events(&[("exit", json!("what"))])).await;
+    let (mut lying, _) = machine(|_| events(&[("exit", json!("what"))])).await;
     assert!(run(&mut lying).await.1.is_err());
-    let (mut endless, _) = site(|_| Body::from(vec![b'x'; 3 << 20]).into_response()).await;
+    let (mut endless, _) = machine(|_| Body::from(vec![b'x'; 3 << 20]).into_response()).await;
     assert!(run(&mut endless).await.1.is_err());
     assert!(endless.unpack(futures::stream::empty().boxed(), Unpack::default()).await.is_err());
     assert!(endless.is_directory("/").await.is_err());

@@ -34,7 +34,8 @@ struct Yard {
 
 impl Yard {
     fn new() -> Self {
-        let limits = Limits { step: Duration::from_mins(1), whole: Duration::from_mins(10), bytes: 1 << 20, sites: 9 };
+        let limits =
+            Limits { step: Duration::from_mins(1), whole: Duration::from_mins(10), bytes: 1 << 20, machines: 9 };
         let (shop, log, cancel) = (Shop::default(), Log::default(), CancellationToken::new());
         Self { folder: TempDir::new().unwrap(), shop, log, limits, cancel }
     }
@@ -69,7 +70,7 @@ impl Yard {
     async fn build(&self, text: &str) -> Result<Finished, BuildError> {
         let mut shop = self.shop.clone();
         let builder = Builder {
-            workshop: &mut shop,
+            provisioner: &mut shop,
             context: Arc::new(self.context()),
             log: self.log.clone(),
             limits: self.limits,
@@ -82,7 +83,7 @@ impl Yard {
     async fn disk(&self, text: &str) -> Vec<(String, String)> {
         let mut finished = self.build(text).await.unwrap_or_else(|error| panic!("{error}"));
         let everything = berth_domain::agent::control::Pack { sources: vec!["/".into()], to: "/".into(), into: true };
-        let tar = finished.site.pack(everything).await.unwrap();
+        let tar = finished.machine.pack(everything).await.unwrap();
         let chunks: Vec<bytes::Bytes> = futures::TryStreamExt::try_collect(tar).await.unwrap();
         let bytes = chunks.concat();
         let mut archive = tar::Archive::new(&bytes[..]);
@@ -229,13 +230,13 @@ async fn a_build_has_as_many_machines_at_a_time_as_there_is_room_for() {
     let kept =
         "FROM base AS a\nFROM base AS b\nFROM base\nCOPY --from=a /x /\nCOPY --from=b /x /\nCOPY --from=c /x /\n";
     assert_eq!(Dockerfile::parse(kept).unwrap().machines(), 6);
-    yard.limits.sites = 4;
+    yard.limits.machines = 4;
     assert!(yard.build(kept).await.is_ok());
-    yard.limits.sites = 3;
+    yard.limits.machines = 3;
     let (message, transient) = yard.failure(kept).await;
     assert!(message.contains("needs 4 machines at a time, and the host has memory for 3") && !transient, "{message}");
     // What no later stage needs is gone before the next begins.
-    yard.limits.sites = 2;
+    yard.limits.machines = 2;
     let chain = "FROM base AS a\nCOPY --from=c /x /\nFROM base\nCOPY --from=a /x /\n";
     assert!(yard.build(chain).await.is_ok(), "{:?}", yard.told());
     assert!(yard.failure("FROM scratch\nCOPY --from=c /x /\nCOPY --from=d /x /\n").await.0.contains("needs 3"));

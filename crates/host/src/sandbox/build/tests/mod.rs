@@ -1,4 +1,4 @@
-//! Builds on disks that are maps of names, and a site whose agent is played.
+//! Builds on disks that are maps of names, and a machine whose agent is played.
 
 mod agent;
 mod builds;

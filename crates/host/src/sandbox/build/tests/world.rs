@@ -1,4 +1,4 @@
-//! A workshop whose disks are maps.
+//! A provisioner whose disks are maps.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -16,7 +16,7 @@ use futures::{StreamExt, TryStreamExt};
 use tar::{Builder, EntryType, Header};
 use tokio::sync::Notify;
 
-use crate::sandbox::build::{Beginning, BuildError, Lines, Opened, Site, Tar, Unpack, Workshop};
+use crate::sandbox::build::{Beginning, BuildError, BuildMachine, Lines, Opened, Provisioner, Tar, Unpack};
 
 /// Files by path; a directory's content is `/`.
 pub type Disk = BTreeMap<String, String>;
@@ -48,7 +48,7 @@ impl Shop {
 }
 
 #[async_trait]
-impl Workshop for Shop {
+impl Provisioner for Shop {
     async fn inspect(&mut self, name: &str) -> Result<ImageConfig, BuildError> {
         self.world().told.push(format!("inspect {name}"));
         if name == "none" {
@@ -73,30 +73,30 @@ impl Workshop for Shop {
         };
         world.told.push(format!("{id}: open {what}"));
         drop(world);
-        Ok(Opened { site: Box::new(MapSite { id, disk, shop: self.clone() }), layers })
+        Ok(Opened { machine: Box::new(MapMachine { id, disk, shop: self.clone() }), layers })
     }
 }
 
-pub struct MapSite {
+pub struct MapMachine {
     id: usize,
     pub disk: Disk,
     shop: Shop,
 }
 
-impl MapSite {
+impl MapMachine {
     fn tell(&self, what: &str) {
         self.shop.world().told.push(format!("{}: {what}", self.id));
     }
 }
 
-impl Drop for MapSite {
+impl Drop for MapMachine {
     fn drop(&mut self) {
         self.tell("gone");
     }
 }
 
 #[async_trait]
-impl Site for MapSite {
+impl BuildMachine for MapMachine {
     async fn unpack(&mut self, tar: Tar, how: Unpack) -> Result<(), BuildError> {
         let bytes = tar.try_concat_bytes().await.map_err(|error| BuildError::Host(error.to_string()))?;
         if let Some(path) = &how.path {

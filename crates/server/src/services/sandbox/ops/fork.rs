@@ -1,7 +1,7 @@
 //! Forks: others that begin where one is now.
 //!
-//! The live state is cut once, into a snapshot that nobody sees; the sandboxes are made of it and wait for it. It
-//! goes when each of them has a disk of its own.
+//! The live state is checkpointed once, into a snapshot that nobody sees; the sandboxes are made of it and wait for it.
+//! It goes when each of them has a disk of its own.
 
 use berth_domain::ids::SandboxId;
 use berth_domain::sandbox::request::{Fork, numbered};

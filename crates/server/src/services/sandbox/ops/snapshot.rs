@@ -51,7 +51,7 @@ pub async fn create(
     Ok(outcome)
 }
 
-/// A new snapshot of a sandbox, not yet cut.
+/// A new snapshot of a sandbox, not yet checkpointed.
 pub(super) fn of(sandbox: &SandboxRow, include_memory: bool, now: Timestamp) -> SnapshotRow {
     let id = SnapshotId(Uuid::now_v7());
     SnapshotRow {
@@ -107,7 +107,7 @@ pub(super) async fn ready(tx: &mut Tx, scope: &Scope, id: SnapshotId) -> Result<
 }
 
 /// Lets go of a snapshot that is not wanted any more: deleted, or made by a fork whose sandboxes have their own
-/// disks. One whose cut is under way, and one that somebody still waits for, stays for now.
+/// disks. One whose checkpoint is under way, and one that somebody still waits for, stays for now.
 pub(in crate::services::sandbox) async fn settle(
     tx: &mut Tx,
     id: SnapshotId,

@@ -1,4 +1,4 @@
-//! Making the world agree with the rows: sandboxes and their cuts, templates, what disks and memories nobody
+//! Making the world agree with the rows: sandboxes and their checkpoints, templates, what disks and memories nobody
 //! needs, and the host as a whole.
 
 mod capacity;

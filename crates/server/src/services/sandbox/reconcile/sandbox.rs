@@ -1,10 +1,10 @@
 //! Brings a sandbox to what its row wants.
 //!
 //! A step is recorded only onto the row it was decided for: if a request changed the wish meanwhile, the worker drops
-//! the record and the next look decides anew. A cut is the exception: the worker records what it cut whatever is wanted
-//! now.
+//! the record and the next look decides anew. A checkpoint is the exception: the worker records what it checkpointed
+//! whatever is wanted now.
 
-mod cut;
+mod checkpoint;
 mod machine;
 mod record;
 
@@ -36,8 +36,8 @@ pub struct SandboxLife {
 /// One look at a sandbox.
 pub struct Seen {
     row: SandboxRow,
-    /// The snapshot whose cut is next.
-    cut: Option<SnapshotRow>,
+    /// The snapshot whose checkpoint is next.
+    checkpoint: Option<SnapshotRow>,
     now: Timestamp,
 }
 
@@ -65,8 +65,8 @@ impl Life for SandboxLife {
     async fn look(&self, id: &SandboxId) -> Result<Option<Seen>, StepError> {
         let db = self.sandboxes.db();
         let Some(row) = store::sandbox::load(db, *id).await? else { return Ok(None) };
-        let cut = store::snapshot::to_cut(db, *id).await?.into_iter().next();
-        Ok(Some(Seen { row, cut, now: self.sandboxes.clock().now() }))
+        let checkpoint = store::snapshot::to_checkpoint(db, *id).await?.into_iter().next();
+        Ok(Some(Seen { row, checkpoint, now: self.sandboxes.clock().now() }))
     }
 
     async fn plan(&self, seen: &Seen) -> Result<Next<Decided>, StepError> {
@@ -89,9 +89,9 @@ impl Life for SandboxLife {
             Step::MakeDisk => self.make_disk(seen).await,
             Step::Swap => self.swap(seen).await,
             Step::Start => self.start(seen, &look).await,
-            Step::Cut(_) => self.cut(seen, false).await,
-            Step::CutCold(_) => self.cut(seen, true).await,
-            Step::GiveUpCut(_) => self.give_up_cut(seen, &look).await,
+            Step::Checkpoint(_) => self.checkpoint(seen, false).await,
+            Step::CheckpointCold(_) => self.checkpoint(seen, true).await,
+            Step::GiveUpCheckpoint(_) => self.give_up_checkpoint(seen, &look).await,
             Step::SetNetwork => {
                 engine.set_network(seen.row.machine.aim(), &seen.row.network).await?;
                 fault("sandbox", "set_network", "done").await?;
@@ -190,7 +190,7 @@ impl SandboxLife {
             },
             deaths: row.deaths,
             deaths_since: row.deaths_since,
-            cut: seen.cut.as_ref().map(|snapshot| plan::Cut {
+            checkpoint: seen.checkpoint.as_ref().map(|snapshot| plan::Checkpoint {
                 snapshot: snapshot.id,
                 begun: snapshot.next_layer.and(snapshot.cut_at).map(|at| at.max(self.sandboxes.began_at())),
                 given_up: snapshot.status != SnapshotStatus::Pending,

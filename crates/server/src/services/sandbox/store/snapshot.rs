@@ -39,11 +39,11 @@ pub struct SnapshotRow {
     pub include_memory: bool,
     /// The disk.
     pub layer: Option<LayerId>,
-    /// While a cut is under way: the sandbox's next top layer.
+    /// While a checkpoint is under way: the sandbox's next top layer.
     pub next_layer: Option<LayerId>,
     /// The memory.
     pub memory: Option<MemoryId>,
-    /// When the cut began.
+    /// When the checkpoint began.
     pub cut_at: Option<Timestamp>,
     /// What the sandbox, or its origin, was made of.
     pub template: Option<TemplateId>,
@@ -200,8 +200,8 @@ pub async fn list(
     page_of("*", text).bind(tenant.project).bind(sandbox).list(db, &LISTED, listing).await
 }
 
-/// The snapshots of a sandbox whose cut is under way or to be made, in the order they have to be made in.
-pub async fn to_cut(on: impl On, sandbox: SandboxId) -> Result<Vec<SnapshotRow>, DbError> {
+/// The snapshots of a sandbox whose checkpoint is under way or to be made, in the order they have to be made in.
+pub async fn to_checkpoint(on: impl On, sandbox: SandboxId) -> Result<Vec<SnapshotRow>, DbError> {
     sql("SELECT * FROM sandbox_snapshots WHERE sandbox_id = $1 AND deleted_at IS NULL \
          AND (status = 'Pending' OR next_layer_id IS NOT NULL) \
          ORDER BY CASE WHEN next_layer_id IS NULL THEN 1 ELSE 0 END, created_at, id")

@@ -97,10 +97,10 @@ impl SandboxLife {
         row.machine.reserved = false;
         (row.restore, row.source_snapshot, row.source_template) = (None, None, None);
         (row.memory, row.again) = (None, None);
-        for snapshot in store::snapshot::to_cut(&mut tx, row.id).await? {
-            // A cut that has begun is brought to its end.
+        for snapshot in store::snapshot::to_checkpoint(&mut tx, row.id).await? {
+            // A checkpoint that has begun is brought to its end.
             if snapshot.next_layer.is_none() {
-                drop_cut(&mut tx, &snapshot, reason, seen.now).await?;
+                drop_checkpoint(&mut tx, &snapshot, reason, seen.now).await?;
             }
         }
         self.write(&mut tx, &before, row).await?;
@@ -113,8 +113,8 @@ impl SandboxLife {
         let now = seen.now;
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
-        for snapshot in store::snapshot::to_cut(&mut tx, before.id).await? {
-            drop_cut(&mut tx, &snapshot, "the sandbox was deleted", now).await?;
+        for snapshot in store::snapshot::to_checkpoint(&mut tx, before.id).await? {
+            drop_checkpoint(&mut tx, &snapshot, "the sandbox was deleted", now).await?;
         }
         let mut row = before.clone();
         enter(&mut row, Phase::Deleted, None, now);
@@ -130,8 +130,8 @@ impl SandboxLife {
     }
 }
 
-/// Ends a snapshot without its cut.
-pub(super) async fn drop_cut(
+/// Ends a snapshot without its checkpoint.
+pub(super) async fn drop_checkpoint(
     tx: &mut Tx,
     snapshot: &SnapshotRow,
     reason: &str,

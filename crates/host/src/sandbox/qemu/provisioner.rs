@@ -13,25 +13,25 @@ use berth_oci::{Error, Image, Puller};
 use tokio_util::task::TaskTracker;
 
 use super::QemuSandboxes;
-use super::site::Free;
+use super::stage_machine::Free;
 use crate::EngineError;
-use crate::sandbox::build::{Beginning, BuildError, Opened, Workshop, blocking};
+use crate::sandbox::build::{Beginning, BuildError, Opened, Provisioner, blocking};
 use crate::sandbox::{Build, Named, SandboxEngine};
 
 /// Layers smaller than this many bytes are not worth a line of the log.
 const SMALL: u64 = 1 << 20;
 
-/// Makes the sites of one build.
-pub(super) struct QemuWorkshop<'a> {
+/// Makes the machines of one build.
+pub(super) struct QemuProvisioner<'a> {
     engine: &'a QemuSandboxes,
     build: &'a Build,
     /// The build's folder.
     dir: PathBuf,
     /// Images of archives and registries that were inspected.
     images: BTreeMap<String, Image>,
-    /// The machines that no site has.
+    /// The machines that no machine has.
     free: Free,
-    /// Sites that end.
+    /// StageMachines that end.
     ended: TaskTracker,
 }
 
@@ -39,8 +39,8 @@ fn host(error: EngineError) -> BuildError {
     BuildError::Host(error.to_string())
 }
 
-impl<'a> QemuWorkshop<'a> {
-    /// A workshop in a build's folder.
+impl<'a> QemuProvisioner<'a> {
+    /// A provisioner in a build's folder.
     pub(super) fn new(engine: &'a QemuSandboxes, build: &'a Build, dir: PathBuf) -> Self {
         Self {
             engine,
@@ -52,7 +52,7 @@ impl<'a> QemuWorkshop<'a> {
         }
     }
 
-    /// Waits until every site that is not needed any more has ended.
+    /// Waits until every machine that is not needed any more has ended.
     pub(super) async fn settle(&self) {
         self.ended.close();
         self.ended.wait().await;
@@ -107,7 +107,7 @@ fn no_template(error: Error) -> Error {
 }
 
 #[async_trait]
-impl Workshop for QemuWorkshop<'_> {
+impl Provisioner for QemuProvisioner<'_> {
     async fn inspect(&mut self, name: &str) -> Result<ImageConfig, BuildError> {
         let image = match self.build.spec.images.get(name) {
             Some(Named::Template { config, .. }) => return Ok(config.clone()),
@@ -131,9 +131,9 @@ impl Workshop for QemuWorkshop<'_> {
         if !self.engine.capacity().await.map_err(host)?.has_room(0) {
             return Err(BuildError::Full);
         }
-        let site =
-            self.engine.workbench(self.build, &below, self.free.take().await, &self.ended).await.map_err(host)?;
-        Ok(Opened { site: Box::new(site), layers })
+        let machine =
+            self.engine.stage_machine(self.build, &below, self.free.take().await, &self.ended).await.map_err(host)?;
+        Ok(Opened { machine: Box::new(machine), layers })
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
             registries: Vec::new(),
             plain_registries: vec![registry.to_owned()],
             unlock: Vec::new(),
-            spares: None,
+            warm_machines: None,
         }
     }
 
@@ -219,11 +219,11 @@ mod tests {
         let engine = QemuSandboxes::open(settings(folder.path(), &host), Clock::default());
         std::fs::write(engine.upload(sent).await.unwrap(), LETTER).unwrap();
         let build = build(0, sent);
-        let mut workshop = QemuWorkshop::new(&engine, &build, folder.path().to_owned());
+        let mut provisioner = QemuProvisioner::new(&engine, &build, folder.path().to_owned());
         for (image, told) in
             [("sent".to_owned(), "more than the 0 bytes"), (format!("{host}/small:1"), "more than the 0 ")]
         {
-            let refused = workshop.inspect(&image).await.err().unwrap();
+            let refused = provisioner.inspect(&image).await.err().unwrap();
             let is_told = |message: &str| message.contains(told);
             assert!(
                 matches!(&refused, BuildError::Image(Error::TooLarge(text)) if is_told(text)),

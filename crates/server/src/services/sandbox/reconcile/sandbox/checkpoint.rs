@@ -1,14 +1,14 @@
-//! Cuts: the top layer of a disk becomes a snapshot's, and the sandbox goes on in a new one.
+//! Checkpoints: the top layer of a disk becomes a snapshot's, and the sandbox goes on in a new one.
 
 use berth_domain::ids::{LayerId, MemoryId, SandboxId};
 use berth_domain::sandbox::plan::Look;
 use berth_domain::sandbox::{MemoryKind, SnapshotStatus};
 use berth_domain::{Error, Timestamp};
 use berth_host::EngineError;
-use berth_host::sandbox::{Capacity, Cut, CutDone, DISK_FULL};
+use berth_host::sandbox::{Capacity, Checkpoint, CheckpointDone, DISK_FULL};
 use uuid::Uuid;
 
-use super::record::drop_cut;
+use super::record::drop_checkpoint;
 use super::{SandboxLife, Seen};
 use crate::db::Tx;
 use crate::services::sandbox::ops;
@@ -19,21 +19,21 @@ use crate::services::sandbox::store::sandbox::SandboxRow;
 use crate::services::sandbox::store::snapshot::SnapshotRow;
 
 impl SandboxLife {
-    /// Cuts the disk for the next snapshot, of the running machine or without one.
-    pub(super) async fn cut(&self, seen: &Seen, cold: bool) -> Result<(), StepError> {
-        let step = if cold { "cut_cold" } else { "cut" };
+    /// Checkpoints the disk for the next snapshot, of the running machine or without one.
+    pub(super) async fn checkpoint(&self, seen: &Seen, cold: bool) -> Result<(), StepError> {
+        let step = if cold { "checkpoint_cold" } else { "checkpoint" };
         let host = self.sandboxes.engine().capacity().await?;
-        let Some(snapshot) = self.begin_cut(seen, cold, host).await? else { return Ok(()) };
+        let Some(snapshot) = self.begin_checkpoint(seen, cold, host).await? else { return Ok(()) };
         fault("sandbox", step, "intent").await?;
-        let cut = self.cut_of(&seen.row, &snapshot).await?;
+        let checkpoint = self.checkpoint_of(&seen.row, &snapshot).await?;
         let engine = self.sandboxes.engine();
-        let done = if cold { engine.cut_cold(&cut).await } else { engine.cut(&cut).await };
+        let done = if cold { engine.checkpoint_cold(&checkpoint).await } else { engine.checkpoint(&checkpoint).await };
         let done = match done {
             Ok(done) => done,
             Err(error) if error.is_final() && !cold => {
                 let mut tx = self.sandboxes.db().begin().await?;
                 if let Some(snapshot) = store::snapshot::load(&mut tx, snapshot.id).await? {
-                    drop_cut(&mut tx, &snapshot, &error.to_string(), seen.now).await?;
+                    drop_checkpoint(&mut tx, &snapshot, &error.to_string(), seen.now).await?;
                 }
                 return Ok(tx.commit().await?);
             }
@@ -42,12 +42,17 @@ impl SandboxLife {
             Err(error) => return Err(error.into()),
         };
         fault("sandbox", step, "done").await?;
-        self.record_cut(seen.row.id, &snapshot, &cut, done).await
+        self.record_checkpoint(seen.row.id, &snapshot, &checkpoint, done).await
     }
 
-    /// Records what the cut leads to, before it is made.
-    async fn begin_cut(&self, seen: &Seen, cold: bool, host: Capacity) -> Result<Option<SnapshotRow>, StepError> {
-        let Some(before) = &seen.cut else { return Ok(None) };
+    /// Records what the checkpoint leads to, before it is made.
+    async fn begin_checkpoint(
+        &self,
+        seen: &Seen,
+        cold: bool,
+        host: Capacity,
+    ) -> Result<Option<SnapshotRow>, StepError> {
+        let Some(before) = &seen.checkpoint else { return Ok(None) };
         let mut tx = self.sandboxes.db().begin().await?;
         let (found, row) =
             (store::snapshot::load(&mut tx, before.id).await?, store::sandbox::load(&mut tx, seen.row.id).await?);
@@ -58,7 +63,7 @@ impl SandboxLife {
         let Some(top) = row.layer.filter(|_| before.status == SnapshotStatus::Pending) else { return Ok(None) };
         let memory_mb = if before.include_memory && !cold { row.memory_mb } else { 0 };
         if !host.has_room(memory_mb) {
-            drop_cut(&mut tx, &before, &format!("insufficient_capacity: {DISK_FULL}"), seen.now).await?;
+            drop_checkpoint(&mut tx, &before, &format!("insufficient_capacity: {DISK_FULL}"), seen.now).await?;
             tx.commit().await?;
             return Ok(None);
         }
@@ -82,9 +87,9 @@ impl SandboxLife {
         Ok(Some(after))
     }
 
-    async fn cut_of(&self, row: &SandboxRow, snapshot: &SnapshotRow) -> Result<Cut, StepError> {
+    async fn checkpoint_of(&self, row: &SandboxRow, snapshot: &SnapshotRow) -> Result<Checkpoint, StepError> {
         let (Some(top), Some(next)) = (snapshot.layer, snapshot.next_layer) else {
-            return Err(Error::internal("a cut without its layers").into());
+            return Err(Error::internal("a checkpoint without its layers").into());
         };
         // What a pause kept is there already.
         let memory = match snapshot.memory {
@@ -92,24 +97,24 @@ impl SandboxLife {
             None => None,
         };
         let memory = memory.filter(|memory| memory.kind == MemoryKind::Snapshot).map(|memory| memory.id);
-        Ok(Cut { machine: row.machine.id, generation: row.machine.generation, top, next, memory })
+        Ok(Checkpoint { machine: row.machine.id, generation: row.machine.generation, top, next, memory })
     }
 
-    async fn record_cut(
+    async fn record_checkpoint(
         &self,
         sandbox: SandboxId,
         seen: &SnapshotRow,
-        cut: &Cut,
-        done: CutDone,
+        checkpoint: &Checkpoint,
+        done: CheckpointDone,
     ) -> Result<(), StepError> {
         let now = self.sandboxes.clock().now();
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = store::sandbox::load(&mut tx, sandbox).await? else { return Ok(()) };
-        store::layer::made(&mut tx, cut.next).await?;
-        store::layer::freeze(&mut tx, cut.top, done.disk_bytes).await?;
-        self.write(&mut tx, &before, SandboxRow { layer: Some(cut.next), ..before.clone() }).await?;
+        store::layer::made(&mut tx, checkpoint.next).await?;
+        store::layer::freeze(&mut tx, checkpoint.top, done.disk_bytes).await?;
+        self.write(&mut tx, &before, SandboxRow { layer: Some(checkpoint.next), ..before.clone() }).await?;
         if let Some(before) = store::snapshot::load(&mut tx, seen.id).await? {
-            let after = outcome(&mut tx, &before, cut, done, now).await?;
+            let after = outcome(&mut tx, &before, checkpoint, done, now).await?;
             store::snapshot::update(&mut tx, &before, &after, now).await?;
             if after.status != before.status {
                 ops::snapshot::tell(&mut tx, &after, now).await?;
@@ -120,11 +125,11 @@ impl SandboxLife {
         Ok(tx.commit().await?)
     }
 
-    /// Tells that a snapshot failed whose cut takes too long; the cut is brought to its end.
-    pub(super) async fn give_up_cut(&self, seen: &Seen, look: &Look) -> Result<(), StepError> {
-        let Some(cut) = &seen.cut else { return Ok(()) };
+    /// Tells that a snapshot failed whose checkpoint takes too long; the checkpoint is brought to its end.
+    pub(super) async fn give_up_checkpoint(&self, seen: &Seen, look: &Look) -> Result<(), StepError> {
+        let Some(checkpoint) = &seen.checkpoint else { return Ok(()) };
         let mut tx = self.sandboxes.db().begin().await?;
-        let Some(before) = store::snapshot::load(&mut tx, cut.id).await? else { return Ok(()) };
+        let Some(before) = store::snapshot::load(&mut tx, checkpoint.id).await? else { return Ok(()) };
         let reason = format!("it was not taken within {} seconds", look.deadlines.snapshot);
         let after = SnapshotRow {
             status: SnapshotStatus::Failed,
@@ -139,19 +144,19 @@ impl SandboxLife {
     }
 }
 
-/// What a snapshot is after its cut.
+/// What a snapshot is after its checkpoint.
 async fn outcome(
     tx: &mut Tx,
     before: &SnapshotRow,
-    cut: &Cut,
-    done: CutDone,
+    checkpoint: &Checkpoint,
+    done: CheckpointDone,
     now: Timestamp,
 ) -> Result<SnapshotRow, StepError> {
     let mut after = SnapshotRow { next_layer: None, updated_at: now, ..before.clone() };
-    if let (Some(id), Some(bytes)) = (cut.memory, done.memory_bytes) {
+    if let (Some(id), Some(bytes)) = (checkpoint.memory, done.memory_bytes) {
         store::memory::set_bytes(tx, id, bytes).await?;
     }
-    let captured = after.memory.is_some() && (cut.memory.is_none() || done.memory_bytes.is_some());
+    let captured = after.memory.is_some() && (checkpoint.memory.is_none() || done.memory_bytes.is_some());
     if before.status == SnapshotStatus::Pending {
         let missing = before.include_memory && !captured;
         after.status = if missing { SnapshotStatus::Failed } else { SnapshotStatus::Ready };

@@ -1,6 +1,6 @@
 //! A machine in which one stage of a template is built.
 //!
-//! It lies in `builds/<template>/<id>`, with its disk beside it, and belongs to its site: when that goes, so do the
+//! It lies in `builds/<template>/<id>`, with its disk beside it, and belongs to its machine: when that goes, so do the
 //! process and the folder. What a service that died left there is thrown away by the next build, or by the search
 //! for what no row owns.
 
@@ -24,13 +24,13 @@ use super::places::layer_file;
 use crate::Result;
 use crate::error::{qemu_failed, transient};
 use crate::sandbox::agent;
-use crate::sandbox::build::AgentSite;
+use crate::sandbox::build::AgentMachine;
 use crate::sandbox::{Build, Stage};
 
 /// How long a machine may take to answer, emulated on a busy host.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A build's machines that no site has: a machine works for one site at a time, and for the next one when it has ended.
+/// A build's machines that no stage has: each works for one stage at a time, and for the next one when that has ended.
 #[derive(Clone)]
 pub(super) struct Free(watch::Sender<Vec<Stage>>);
 
@@ -70,8 +70,8 @@ impl Drop for Taken {
     }
 }
 
-/// A machine, as long as its site.
-pub(super) struct Workbench {
+/// The machine of a stage, with the disk that is built in it.
+pub(super) struct StageMachine {
     /// The machine; none once it is being ended.
     taken: Option<Taken>,
     id: Uuid,
@@ -82,10 +82,10 @@ pub(super) struct Workbench {
     ended: TaskTracker,
 }
 
-/// A site in a machine of its own.
-pub(super) type QemuSite = AgentSite<Workbench>;
+/// That machine, reached through its agent.
+pub(super) type QemuBuildMachine = AgentMachine<StageMachine>;
 
-impl Workbench {
+impl StageMachine {
     /// What its disk lies on.
     pub(super) fn parent(&self) -> Option<LayerId> {
         self.parent
@@ -105,7 +105,7 @@ impl Workbench {
     }
 }
 
-impl Drop for Workbench {
+impl Drop for StageMachine {
     fn drop(&mut self) {
         let (id, dir, taken) = (self.id, self.dir.clone(), self.taken.take());
         self.ended.spawn(async move {
@@ -123,13 +123,13 @@ fn disk_of(dir: &Path) -> PathBuf {
 
 impl QemuSandboxes {
     /// Starts a machine with a disk on some layers, the top one first, or with an empty one.
-    pub(super) async fn workbench(
+    pub(super) async fn stage_machine(
         &self,
         build: &Build,
         below: &[LayerId],
         taken: Taken,
         ended: &TaskTracker,
-    ) -> Result<QemuSite> {
+    ) -> Result<QemuBuildMachine> {
         let Stage { machine: MachineId(id), slot } = taken.stage;
         let dir = self.places.build(build.spec.id).join(id.to_string());
         tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
@@ -145,29 +145,35 @@ impl QemuSandboxes {
         };
         // From here on it ends with its guard.
         let link = self.lives.link(id, &dir, slot, Network::default());
-        let bench = Workbench { taken: Some(taken), id, dir, parent, bytes, _link: link, ended: ended.clone() };
-        self.start_bench(build, below, &bench, slot).await?;
-        let stream = sandbox::connect_agent(&bench.dir).await.map_err(qemu_failed)?;
+        let machine = StageMachine { taken: Some(taken), id, dir, parent, bytes, _link: link, ended: ended.clone() };
+        self.start_stage_machine(build, below, &machine, slot).await?;
+        let stream = sandbox::connect_agent(&machine.dir).await.map_err(qemu_failed)?;
         let session = agent::connect(stream, PATIENCE).await.map_err(agent_failed)?;
         let root = Boot { root: DISK.into(), user: None, workspace: None, bare: true };
         session.boot(&root).await.map_err(agent_failed)?;
         let identity = identity_of(&build.spec.id.to_string(), &build.spec.hostname, self.clock.now().0)?;
-        Ok(AgentSite::new(session, Some(identity), bench))
+        Ok(AgentMachine::new(session, Some(identity), machine))
     }
 
-    async fn start_bench(&self, build: &Build, below: &[LayerId], bench: &Workbench, slot: i64) -> Result<()> {
+    async fn start_stage_machine(
+        &self,
+        build: &Build,
+        below: &[LayerId],
+        machine: &StageMachine,
+        slot: i64,
+    ) -> Result<()> {
         let about = About {
             fingerprint: self.fingerprint().await?,
             vcpu: build.spec.vcpu,
             memory_mb: build.spec.memory_mb,
-            disk_bytes: bench.bytes,
+            disk_bytes: machine.bytes,
             layer: None,
         };
-        let own = Layer { path: disk_of(&bench.dir), id: bench.id };
+        let own = Layer { path: disk_of(&machine.dir), id: machine.id };
         let below = below.iter().map(|id| self.layer(*id));
         let disk = std::iter::once(own).chain(below).collect();
-        let begin = begin(&self.blank(&about).await?);
-        let part = Part { id: bench.id, dir: &bench.dir, disk, begin, slot };
+        let begin = begin(&self.boot_snapshot(&about).await?);
+        let part = Part { id: machine.id, dir: &machine.dir, disk, begin, slot };
         sandbox::start(&self.machine_of(part, &about).await?, || Ok(())).await.map_err(qemu_failed)
     }
 }

@@ -1,4 +1,4 @@
-//! A site inside a machine, reached through its agent.
+//! A build machine that is reached through its agent.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use serde::Serialize;
 
 use super::BuildError;
-use super::site::{Lines, Site, Tar, Unpack};
+use super::build_machine::{BuildMachine, Lines, Tar, Unpack};
 use crate::sandbox::agent::{AgentError, Output, Session, soon, whole};
 
 /// Bytes of a line that comes in pieces, before the log begins another one.
@@ -25,17 +25,17 @@ const LONGEST_LINE: usize = 64 << 10;
 /// How much later than a program's end its last event may come.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// A site inside a machine that booted a bare disk.
-pub struct AgentSite<H = ()> {
+/// A machine that booted a bare disk, and its agent.
+pub struct AgentMachine<H = ()> {
     session: Session,
     /// What the machine becomes before programs run: its clock, its network. None leaves it as it is.
     identity: Option<Identity>,
-    /// Held as long as the site: dropping it may end the machine.
+    /// Held as long as the machine: dropping it may end the machine.
     held: H,
 }
 
-impl<H> AgentSite<H> {
-    /// A site of a session whose machine was booted with `bare`. What is `held` goes with it.
+impl<H> AgentMachine<H> {
+    /// The machine at the other end of a session, booted with `bare`. What is `held` goes with it.
     pub fn new(session: Session, identity: Option<Identity>, held: H) -> Self {
         Self { session, identity, held }
     }
@@ -86,7 +86,7 @@ fn query_of(how: &Unpack) -> String {
 }
 
 #[async_trait]
-impl<H: Send + Sync + 'static> Site for AgentSite<H> {
+impl<H: Send + Sync + 'static> BuildMachine for AgentMachine<H> {
     async fn unpack(&mut self, tar: Tar, how: Unpack) -> Result<(), BuildError> {
         let request = Request::post(format!("http://agent/control/unpack?{}", query_of(&how)))
             .header(header::CONTENT_TYPE, "application/x-tar")

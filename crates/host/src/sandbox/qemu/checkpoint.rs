@@ -1,8 +1,8 @@
-//! Cuts: what snapshots, forks and pauses are made of.
+//! Checkpoints: what snapshots, forks and pauses are made of.
 //!
 //! The guest is made to stand still first, so that what is captured is consistent by itself: its file
 //! system has nothing half written, and with its memory no program of the user runs before the copy has
-//! its own identity. However a cut ends, the guest is let go again.
+//! its own identity. However a checkpoint ends, the guest is let go again.
 
 use std::path::Path;
 
@@ -16,26 +16,26 @@ use super::live::Incarnation;
 use super::places::{Captured, layer_file};
 use crate::error::{qemu_failed, transient};
 use crate::fault;
-use crate::sandbox::{Cut, CutDone, Paused};
+use crate::sandbox::{Checkpoint, CheckpointDone, Paused};
 use crate::{EngineError, Result};
 
 impl QemuSandboxes {
-    pub(super) async fn cut_live(&self, cut: &Cut) -> Result<CutDone> {
-        self.make_layer_file(cut.next, cut.top)?;
-        let next = Layer { path: self.places.layer(cut.next), id: cut.next.0 };
-        self.capture(cut.machine, Some(next), cut.memory, cut.top, true).await?;
-        self.done(cut).await.map_err(not_final)
+    pub(super) async fn checkpoint_live(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone> {
+        self.make_layer_file(checkpoint.next, checkpoint.top)?;
+        let next = Layer { path: self.places.layer(checkpoint.next), id: checkpoint.next.0 };
+        self.capture(checkpoint.machine, Some(next), checkpoint.memory, checkpoint.top, true).await?;
+        self.done(checkpoint).await.map_err(not_final)
     }
 
-    pub(super) async fn cut_without_machine(&self, cut: &Cut) -> Result<CutDone> {
-        self.make_layer_file(cut.next, cut.top)?;
-        self.done(cut).await
+    pub(super) async fn checkpoint_without_machine(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone> {
+        self.make_layer_file(checkpoint.next, checkpoint.top)?;
+        self.done(checkpoint).await
     }
 
-    /// What a cut left, made to survive the death of the host.
-    async fn done(&self, cut: &Cut) -> Result<CutDone> {
-        let layer = self.places.layer(cut.top);
-        let memory = cut.memory.map(|id| self.places.memory(id)).filter(|memory| About::read(memory).is_some());
+    /// What a checkpoint left, made to survive the death of the host.
+    async fn done(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone> {
+        let layer = self.places.layer(checkpoint.top);
+        let memory = checkpoint.memory.map(|id| self.places.memory(id)).filter(|memory| About::read(memory).is_some());
         let memory_bytes = memory.as_ref().map(bytes_of);
         let files = memory.map(|captured| [captured.memory(), captured.state()]);
         let disk_bytes = blocking(move || {
@@ -46,7 +46,7 @@ impl QemuSandboxes {
             Ok(taken(&layer))
         })
         .await?;
-        Ok(CutDone { disk_bytes, memory_bytes })
+        Ok(CheckpointDone { disk_bytes, memory_bytes })
     }
 
     pub(super) async fn pause_machine(&self, id: MachineId, memory: Option<MemoryId>) -> Result<Paused> {
@@ -106,7 +106,7 @@ impl QemuSandboxes {
         };
         fault::point("sandbox.capture.done").await.map_err(transient)?;
         if resume {
-            // A guest that stays frozen is worse than a cut that failed; an ended session ends with its machine.
+            // A guest that stays frozen is worse than a checkpoint that failed; an ended session ends with its machine.
             session.thaw().await.map_err(agent_failed)?;
         }
         let report = outcome?;
@@ -136,8 +136,8 @@ impl QemuSandboxes {
     }
 }
 
-/// A failure behind the cut itself. The machine has gone over to the new layer, so that there is no giving up: the cut is
-/// repeated until all that follows it is done.
+/// A failure behind the checkpoint itself. The machine has gone over to the new layer, so that there is no giving up:
+/// the checkpoint is repeated until all that follows it is done.
 fn not_final(error: EngineError) -> EngineError {
     transient(error)
 }

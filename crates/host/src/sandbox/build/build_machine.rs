@@ -34,9 +34,9 @@ pub struct Unpack {
     pub mode: Option<u32>,
 }
 
-/// A disk that is being built. Dropping it ends what runs in it.
+/// A machine with a disk that is being built. Dropping it ends what runs in it.
 #[async_trait]
-pub trait Site: Any + Send {
+pub trait BuildMachine: Any + Send {
     /// Unpacks an archive onto it.
     async fn unpack(&mut self, tar: Tar, how: Unpack) -> Result<(), BuildError>;
 
@@ -56,7 +56,7 @@ pub trait Site: Any + Send {
     async fn run(&mut self, run: &Run, patience: Duration, line: &mut Lines<'_>) -> Result<Exit, BuildError>;
 }
 
-/// What a site begins with.
+/// What a machine begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beginning<'a> {
     /// Nothing.
@@ -65,21 +65,21 @@ pub enum Beginning<'a> {
     Image(&'a str),
 }
 
-/// A site, and what has to be unpacked onto it first.
+/// A build machine, and what has to be unpacked onto its disk first.
 pub struct Opened {
-    /// The site.
-    pub site: Box<dyn Site>,
+    /// The machine.
+    pub machine: Box<dyn BuildMachine>,
     /// Layers, the lowest first; none where the disk has everything already.
     pub layers: Vec<Layer>,
 }
 
-/// Who makes sites.
+/// Who makes build machines.
 #[async_trait]
-pub trait Workshop: Send {
+pub trait Provisioner: Send {
     /// Finds an image: a template, an uploaded archive, or one of a registry, which is fetched. Gives what it says
     /// about its programs.
     async fn inspect(&mut self, name: &str) -> Result<ImageConfig, BuildError>;
 
-    /// Makes a site.
+    /// Makes a machine.
     async fn open(&mut self, beginning: Beginning<'_>) -> Result<Opened, BuildError>;
 }
