@@ -1,5 +1,7 @@
 //! The composition root: makes everything, once, and hands each part to those that need it.
 
+#[cfg(feature = "faults")]
+mod by_bytes;
 mod doctor;
 mod doors;
 mod folder;
@@ -107,7 +109,10 @@ impl App {
         }
         let vm = Arc::new(QemuEngine::open(config.vm_engine()));
         let sandbox = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default()));
-        Self::start_with(config, Engines { vm, sandbox }).await
+        let engines = Engines { vm, sandbox };
+        #[cfg(feature = "faults")]
+        let engines = by_bytes::engines(config, engines).await?;
+        Self::start_with(config, engines).await
     }
 
     /// The same over other engines.

@@ -20,6 +20,9 @@ use crate::Caller;
 const EMAIL: &str = "admin@example.com";
 const PASSWORD: &str = "a quiet harbour at night";
 
+/// Has a service ask its host by bytes.
+const BY_BYTES: &str = "BERTH_HOST_BY_BYTES";
+
 /// The folder of built images; `script/test` builds them.
 pub fn images() -> PathBuf {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -102,7 +105,7 @@ impl Service {
             listen,
             _port: held,
             child: None,
-            environment: Vec::new(),
+            environment: std::env::var(BY_BYTES).into_iter().map(|value| (BY_BYTES.to_owned(), value)).collect(),
             images: wanted.iter().map(|i| (*i).to_owned()).collect(),
             log_before: 0,
             _original: None,
@@ -151,6 +154,12 @@ impl Service {
     pub fn set(&mut self, name: &str, value: &str) {
         self.environment.retain(|(n, _)| n != name);
         self.environment.push((name.into(), value.into()));
+    }
+
+    /// Has later starts ask their host by bytes, as if it were elsewhere; all services do where the tests' own environment
+    /// says so.
+    pub fn ask_by_bytes(&mut self) {
+        self.set(BY_BYTES, "1");
     }
 
     /// Adds configuration for later starts; whole sections, or more keys of `[vm]`.

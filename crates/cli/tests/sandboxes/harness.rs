@@ -22,10 +22,20 @@ pub async fn service_without_warm_machines() -> (Service, Caller) {
     service_with("[sandbox]\nwarm_machines = 0\n").await
 }
 
+/// The same over a host that it asks by bytes.
+pub async fn service_by_bytes() -> (Service, Caller) {
+    begun("[sandbox]\nwarm_machines = 0\n", Service::ask_by_bytes).await
+}
+
 /// A service with more configuration, whose `base` is ready: a copy of one on which it became so.
 pub async fn service_with(configuration: &str) -> (Service, Caller) {
+    begun(configuration, |_| ()).await
+}
+
+async fn begun(configuration: &str, also: impl FnOnce(&mut Service)) -> (Service, Caller) {
     let mut service = Service::copy_of(prepared().await);
     service.configure(configuration);
+    also(&mut service);
     service.start();
     let caller = service.admin().await;
     base_ready(&caller).await;
