@@ -11,6 +11,7 @@ use berth_domain::host::ask::{Ask, Question, disk, host, image, layer, memory, s
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
 use berth_domain::names::Slug;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::lost::Lost;
 use crate::sandbox::SandboxEngine;
@@ -31,6 +32,11 @@ impl Host {
     /// A host with these engines.
     pub const fn new(vm: Arc<dyn Engine>, sandbox: Arc<dyn SandboxEngine>, lost: Lost) -> Self {
         Self { vm, sandbox, lost }
+    }
+
+    /// What its engines do of their own accord, until told to stop: whoever asks by bytes leaves that to the host.
+    pub async fn tend(&self, stop: CancellationToken) {
+        tokio::join!(self.vm.tend(stop.clone()), self.sandbox.tend(stop));
     }
 
     /// Asks one question.
@@ -62,13 +68,13 @@ impl Host {
     }
 
     /// What it says of itself without looking at anything.
-    pub async fn about(&self) -> About {
+    pub fn about(&self) -> About {
         let (vm, sandbox) = (&self.vm, &self.sandbox);
         About {
             vm: AboutVms { missing: vm.ready().err(), ssh_port: vm.ssh_port(), boot: vm.host_boot() },
             sandbox: AboutSandboxes {
                 missing: sandbox.ready().err(),
-                boot: sandbox.host_boot().await,
+                boot: sandbox.host_boot(),
                 unlimited: sandbox.unlimited(),
                 most_warm: sandbox.most_warm(),
             },
@@ -79,7 +85,7 @@ impl Host {
         use host::Ask as A;
         let (vm, sandbox) = (&self.vm, &self.sandbox);
         match ask {
-            A::Describe(q) => say(&q, Ok(self.about().await)),
+            A::Describe(q) => say(&q, Ok(self.about())),
             A::VmCapacity(q) => say(&q, vm.capacity().await),
             A::SandboxCapacity(q) => say(&q, sandbox.capacity().await),
             A::AddressFree(q) => say(&q, Ok(vm.address_free(q.address).await)),
@@ -88,10 +94,6 @@ impl Host {
             A::SetAside(q) => {
                 let into = self.aside(q.kept.folder(), q.at).await?;
                 say(&q, sandbox.set_aside(q.kept, &into).await)
-            }
-            A::Tidy(q) => {
-                vm.tidy().await;
-                say(&q, Ok(()))
             }
         }
     }

@@ -7,16 +7,21 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use berth_domain::Timestamp;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::EngineError;
+use crate::clock::Clock;
 
 /// The folder, below the data folder.
 const FOLDER: &str = "lost";
 /// Seconds of a day.
 const DAY: i64 = 86_400;
+/// Between two looks at what is old enough to go.
+const LOOK: Duration = Duration::from_mins(10);
 
 /// Where things are set aside.
 #[derive(Clone, Debug)]
@@ -36,6 +41,16 @@ impl Lost {
         let folder = self.folder.join(now.date()).join(kind);
         tokio::fs::create_dir_all(&folder).await?;
         Ok(folder)
+    }
+
+    /// Removes what has been there long enough, at once and every few minutes until told to stop.
+    pub async fn keep(self, clock: Clock, stop: CancellationToken) {
+        loop {
+            self.purge(clock.now()).await;
+            if stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_none() {
+                return;
+            }
+        }
     }
 
     /// Removes what was set aside so many whole days ago. What it cannot remove stays until the next time.

@@ -4,6 +4,7 @@
 mod by_bytes;
 mod doctor;
 mod doors;
+mod engines;
 mod folder;
 mod host;
 mod lock;
@@ -17,10 +18,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use berth_host::clock::Clock;
-use berth_host::sandbox::SandboxEngine;
-use berth_host::sandbox::qemu::QemuSandboxes;
-use berth_host::vm::Engine;
-use berth_host::vm::qemu::QemuEngine;
 use berth_qemu::confinement;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -31,6 +28,7 @@ use uuid::Uuid;
 
 pub use doctor::{Report, doctor};
 pub use doors::{Bound, Doors};
+pub use engines::Engines;
 
 use crate::config::{self, Config, LogFormat};
 use crate::db::{Db, DbError, keeper};
@@ -63,15 +61,6 @@ pub struct TakenOver;
 const ENDING: Duration = Duration::from_secs(30);
 /// How long closing the database may take.
 const LEAVING: Duration = Duration::from_secs(10);
-
-/// The engines that run machines.
-#[derive(Clone)]
-pub struct Engines {
-    /// Virtual machines.
-    pub vm: Arc<dyn Engine>,
-    /// Sandboxes.
-    pub sandbox: Arc<dyn SandboxEngine>,
-}
 
 /// A service that is ready to answer.
 pub struct App {
@@ -107,11 +96,9 @@ impl App {
         if let Err(error) = confinement::of_host(&config.data_dir).await {
             tracing::warn!(%error, "how machines are confined here cannot be found out; the first machine tries again");
         }
-        let vm = Arc::new(QemuEngine::open(config.vm_engine()));
-        let sandbox = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default()));
-        let engines = Engines { vm, sandbox };
+        let engines = Engines::of_this_host(config);
         #[cfg(feature = "faults")]
-        let engines = by_bytes::engines(config, engines).await?;
+        let engines = by_bytes::by_bytes(config, engines).await?;
         Self::start_with(config, engines).await
     }
 

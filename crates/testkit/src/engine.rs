@@ -442,8 +442,6 @@ impl Engine for SimulatedEngine {
         Ok(Found { machines: world.machines.keys().copied().collect(), disks: world.disks.iter().copied().collect() })
     }
 
-    async fn tidy(&self) {}
-
     fn watch(&self) -> broadcast::Receiver<MachineId> {
         self.events.subscribe()
     }

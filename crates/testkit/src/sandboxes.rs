@@ -202,7 +202,7 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(self.world().capacity)
     }
 
-    async fn host_boot(&self) -> String {
+    fn host_boot(&self) -> String {
         self.world().boot.to_string()
     }
 

@@ -49,7 +49,7 @@ pub trait SandboxEngine: Send + Sync + 'static {
     async fn capacity(&self) -> Result<Capacity>;
 
     /// Identifies the host's present boot.
-    async fn host_boot(&self) -> String;
+    fn host_boot(&self) -> String;
 
     /// The templates that the platform brings along.
     async fn templates(&self) -> Result<Vec<PlatformTemplate>>;

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::plan::Machine;
 use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
 
 pub use berth_domain::host::Aim;
 pub use berth_domain::host::disk::{DiskSource, DiskSpec};
@@ -107,8 +108,10 @@ pub trait Engine: Send + Sync + 'static {
     /// What the host has of us.
     async fn scan(&self) -> Result<Found>;
 
-    /// Keeps logs within their bounds; called every few seconds.
-    async fn tidy(&self);
+    /// What it does of its own accord, until told to stop.
+    async fn tend(&self, stop: CancellationToken) {
+        stop.cancelled().await;
+    }
 
     /// Machines that something happened to.
     fn watch(&self) -> broadcast::Receiver<MachineId>;

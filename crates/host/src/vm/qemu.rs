@@ -33,6 +33,7 @@ use berth_qemu::machine::{self, Drive, Observed, Watch};
 use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
 use berth_qemu::{accel, disk, host, image};
 use tokio::sync::{OnceCell, broadcast};
+use tokio_util::sync::CancellationToken;
 
 pub use self::settings::Settings;
 
@@ -54,6 +55,8 @@ const HIGH_SSH: u16 = 2222;
 const LEAST_ROOM: u64 = 16 << 20;
 /// How long a process may take to end once it has left its sockets.
 const ENDING: Duration = Duration::from_secs(30);
+/// Between two looks at logs and at the room on the disk.
+const TEND: Duration = Duration::from_secs(5);
 /// Events kept for a slow watcher before it has to look at every machine.
 const EVENTS: usize = 1024;
 
@@ -116,6 +119,20 @@ impl QemuEngine {
 
     fn disk_file(&self, id: DiskId, root: bool) -> PathBuf {
         self.disks().join(format!("{id}.{}", if root { "qcow2" } else { "raw" }))
+    }
+
+    /// Keeps logs within their bounds, and has machines looked at that stood still while the disk was full.
+    fn tend_machines(&self) {
+        let has_room_again = self.has_room_again();
+        for found in machine::scan(&self.settings.host.data.join("machines")) {
+            if has_room_again {
+                // Nobody listening is fine: whoever comes looks at the machine itself.
+                let _ = self.events.send(MachineId(found.id));
+            }
+            if let Err(error) = machine::bound_logs(&found.dir) {
+                tracing::debug!(%error, "a machine's logs cannot be bounded now");
+            }
+        }
     }
 
     /// Acts on a machine, if that was not decided too early.
@@ -470,17 +487,9 @@ impl Engine for QemuEngine {
         })
     }
 
-    async fn tidy(&self) {
-        if self.has_room_again() {
-            for id in machine::scan(&self.settings.host.data.join("machines")) {
-                // Nobody listening is fine: whoever comes looks at the machine itself.
-                let _ = self.events.send(MachineId(id.id));
-            }
-        }
-        for found in machine::scan(&self.settings.host.data.join("machines")) {
-            if let Err(error) = machine::bound_logs(&found.dir) {
-                tracing::debug!(%error, "a machine's logs cannot be bounded now");
-            }
+    async fn tend(&self, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(TEND)).await.is_some() {
+            self.tend_machines();
         }
     }
 

@@ -31,7 +31,7 @@ impl SandboxEngine for Remote {
         self.ask(host::SandboxCapacity {}).await
     }
 
-    async fn host_boot(&self) -> String {
+    fn host_boot(&self) -> String {
         self.known.about().sandbox.boot
     }
 

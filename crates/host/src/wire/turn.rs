@@ -56,7 +56,7 @@ async fn watch(host: &Host, mut stream: impl Stream) -> io::Result<()> {
         let event = tokio::select! {
             event = vms.recv() => happened(event, Event::Vm),
             event = sandboxes.recv() => happened(event, Event::Sandbox),
-            _ = beat.tick() => Some(Event::About(host.about().await)),
+            _ = beat.tick() => Some(Event::About(host.about())),
             _ = stream.read_u8() => None,
         };
         let Some(event) = event else { return Ok(()) };

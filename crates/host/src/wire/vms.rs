@@ -127,12 +127,6 @@ impl Engine for Remote {
         self.ask(host::ScanVms {}).await
     }
 
-    async fn tidy(&self) {
-        if let Err(error) = self.ask(host::Tidy {}).await {
-            tracing::debug!(%error, "a host keeps its logs within their bounds later");
-        }
-    }
-
     fn watch(&self) -> broadcast::Receiver<MachineId> {
         self.known.vms.subscribe()
     }

@@ -15,24 +15,23 @@ use berth_host::vm::Console;
 use berth_host::wire::{Carrier, Remote, serve};
 use tokio_util::sync::CancellationToken;
 
-use super::Engines;
+use super::engines::Engines;
 use crate::config::Config;
 
 /// Bytes under way in a pipe.
 const UNDER_WAY: usize = 64 << 10;
 
 /// These engines, asked by bytes if the environment says so.
-pub(super) async fn engines(config: &Config, own: Engines) -> Result<Engines> {
+pub(super) async fn by_bytes(config: &Config, own: Engines) -> Result<Engines> {
     if std::env::var_os("BERTH_HOST_BY_BYTES").is_none() {
         return Ok(own);
     }
     let lost = Lost::new(&config.data_dir, config.lost.days);
-    let pipes = Arc::new(Pipes(Arc::new(Host::new(own.vm, own.sandbox, lost))));
+    let host = Arc::new(Host::new(own.vm, own.sandbox, lost));
     let spool = config.data_dir.join("spool");
-    let remote = Remote::reach(pipes, &spool).await.context("the host cannot be asked by bytes")?;
-    let follower = remote.clone();
-    // It follows as long as the process lives.
-    tokio::spawn(async move { follower.follow(CancellationToken::new()).await });
+    let remote = Remote::reach(Arc::new(Pipes(host.clone())), &spool).await.context("the host is not to be reached")?;
+    // As long as the process lives. The service's own workers follow what happens there.
+    tokio::spawn(async move { host.tend(CancellationToken::new()).await });
     let remote = Arc::new(remote);
     Ok(Engines { vm: remote.clone(), sandbox: remote })
 }

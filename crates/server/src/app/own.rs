@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use berth_domain::Result;
 use berth_domain::host::Capacity;
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
+use berth_host::lost::Lost;
 use berth_host::sandbox::SandboxEngine;
 use berth_qemu::host;
 
@@ -34,6 +34,7 @@ fn own(config: &Config, keeper: &Keeper) -> Own {
         addresses: vec![config.listen.to_string()],
         regions: config.catalog.regions.iter().map(|region| region.id.clone()).collect(),
         overcommit: config.overcommit(),
+        lost: Lost::new(&config.data_dir, config.lost.days),
     }
 }
 
@@ -47,7 +48,6 @@ struct Asked {
     reserve_mb: i64,
 }
 
-#[async_trait]
 impl Probe for Asked {
     fn capacity(&self) -> Capacity {
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -57,7 +57,7 @@ impl Probe for Asked {
         }
     }
 
-    async fn boot(&self) -> String {
-        self.engine.host_boot().await
+    fn boot(&self) -> String {
+        self.engine.host_boot()
     }
 }

@@ -15,7 +15,6 @@ use berth_domain::ids::MachineId;
 use berth_domain::machine::Owner;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::Poker;
@@ -48,8 +47,6 @@ pub trait MachineOwners: Send + Sync + 'static {
 
     /// What the log says.
     const SENTENCES: Sentences;
-    /// Between two calls of [`Self::round`].
-    const ROUND: Duration;
 
     /// Where rows of machines are.
     fn db(&self) -> &Db;
@@ -74,9 +71,6 @@ pub trait MachineOwners: Send + Sync + 'static {
     /// Ends a machine, and removes what it left on the host.
     fn remove(&self, id: MachineId) -> impl Future<Output = berth_host::Result<()>> + Send;
 
-    /// What the watch does every [`Self::ROUND`]: VMs have their logs bounded, sandboxes the platform's templates adopted.
-    fn round(&self) -> impl Future<Output = ()> + Send;
-
     /// Searches the host: ends machines that no row owns ([`end_unowned`]), and sets the rest aside.
     fn search(&self) -> impl Future<Output = Result<(), StepError>> + Send;
 }
@@ -84,14 +78,11 @@ pub trait MachineOwners: Send + Sync + 'static {
 /// Watches the host until told to stop.
 pub async fn watch<T: MachineOwners>(owners: T, poke: Poker<T::Id>, stop: CancellationToken) {
     let mut events = owners.events();
-    let mut round = tokio::time::interval(T::ROUND);
-    round.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut sweep = tokio::time::interval(SWEEP);
     adopt(&owners, &poke, &stop).await;
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = round.tick() => owners.round().await,
             _ = sweep.tick() => {
                 if let Err(error) = owners.search().await {
                     tracing::warn!(?error, "{}", T::SENTENCES.unsearched);

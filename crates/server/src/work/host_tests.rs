@@ -22,7 +22,6 @@ struct Few {
 impl MachineOwners for Few {
     type Id = VmId;
     const SENTENCES: Sentences = Sentences { adopting: "", unlisted: "", unsearched: "", removing: "" };
-    const ROUND: Duration = Duration::from_hours(1);
 
     fn db(&self) -> &Db {
         &self.db
@@ -52,8 +51,6 @@ impl MachineOwners for Few {
         self.removed.lock().unwrap().push(id);
         if self.stuck == Some(id) { Err(berth_host::EngineError::Transient("not now".into())) } else { Ok(()) }
     }
-
-    async fn round(&self) {}
 
     async fn search(&self) -> Result<(), StepError> {
         Ok(end_unowned(self, self.there.clone()).await?)

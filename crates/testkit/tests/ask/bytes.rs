@@ -101,7 +101,7 @@ async fn half_a_file_is_none() {
 
 #[tokio::test]
 async fn who_says_more_than_a_question_is_not_answered() {
-    let question = json!({"version": VERSION, "ask": {"host": {"tidy": {}}}}).to_string();
+    let question = json!({"version": VERSION, "ask": {"host": {"describe": {}}}}).to_string();
     let mut bytes = framed(&question);
     bytes.truncate(bytes.len() - 1);
     assert_eq!(told(&bytes).await, None, "half a question is none");

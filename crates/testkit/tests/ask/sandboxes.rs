@@ -93,7 +93,7 @@ async fn life(way: &Way) -> Vec<String> {
     macro_rules! note {
         ($($answer:expr),* $(,)?) => { $(said.push(format!("{:?}", $answer));)* };
     }
-    note!(engine.ready(), engine.capacity().await, engine.host_boot().await, engine.templates().await);
+    note!(engine.ready(), engine.capacity().await, engine.host_boot(), engine.templates().await);
     note!(engine.adopt_template("base", BASE).await, engine.make_layer(TOP, BASE).await, engine.layer_bytes(TOP).await);
     let machine = spec(SANDBOX, &[TOP, BASE], From::Disk);
     note!(engine.observe(SANDBOX).await, engine.start(&machine).await, engine.start(&machine).await);

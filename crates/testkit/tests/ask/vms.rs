@@ -69,7 +69,6 @@ async fn life(way: &Way) -> Vec<String> {
     note!(vm.resume(AIM).await, vm.observe(VM).await, vm.power_off(AIM).await);
     assert_eq!(vm.start(&spec()).await.err(), Some(EngineError::Outdated(4)), "it was ended since");
     note!(vm.discard(AIM).await);
-    vm.tidy().await;
     let aside = way.aside("disks").await;
     note!(vm.set_aside_disk(disk.id, &aside).await, vm.remove_disk(disk.id).await);
     assert!(aside.join(disk.id.to_string()).exists(), "it was set aside");
@@ -134,7 +133,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     assert_eq!(console(&near).await, console(&far).await);
     let verbs = verbs(&asked);
     let own = ["stream.console", "stream.stage", "host.describe", "host.vm_capacity", "host.address_free"];
-    let own = own.into_iter().chain(["host.scan_vms", "host.tidy"]);
+    let own = own.into_iter().chain(["host.scan_vms"]);
     let all = vm::Ask::VERBS.iter().chain(disk::Ask::VERBS).chain(image::Ask::VERBS).copied().chain(own);
     let missing: Vec<_> = all.filter(|verb| !verbs.contains(verb)).collect();
     assert!(missing.is_empty(), "no scenario drives {missing:?}");

@@ -32,7 +32,5 @@ questions! {
             /// When that was found.
             at: Timestamp,
         } -> (),
-        /// Keeps logs within their bounds; asked every few seconds.
-        Tidy "tidy" {} -> (),
     }
 }

@@ -219,7 +219,7 @@ impl SandboxEngine for QemuSandboxes {
         Ok(Capacity { memory_mb: memory.max(0), disk_bytes: i64::try_from(free).unwrap_or(i64::MAX) - reserve })
     }
 
-    async fn host_boot(&self) -> String {
+    fn host_boot(&self) -> String {
         host::boot_id()
     }
 

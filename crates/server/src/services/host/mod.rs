@@ -37,7 +37,7 @@ impl Hosts {
         let known = store::host::find(&mut tx, hosts.own.id).await?;
         // One that was given up and is there again takes machines again.
         let state = known.as_ref().map(|known| known.state).filter(|state| *state != State::Lost);
-        let row = HostRow { state: state.unwrap_or(State::Ready), ..hosts.row(known.as_ref()).await };
+        let row = HostRow { state: state.unwrap_or(State::Ready), ..hosts.row(known.as_ref()) };
         store::host::put(&mut tx, known.as_ref(), &row).await?;
         store::host::lose_others(&mut tx, row.id).await?;
         machine::bring_home(&mut tx, row.id).await?;
@@ -52,7 +52,7 @@ impl Hosts {
     }
 
     /// The own host as it is now; labels and state as they were said to be.
-    async fn row(&self, known: Option<&HostRow>) -> HostRow {
+    fn row(&self, known: Option<&HostRow>) -> HostRow {
         let (own, now) = (&self.own, self.clock.now());
         HostRow {
             id: own.id,
@@ -64,7 +64,7 @@ impl Hosts {
                 ("vm".to_owned(), own.overcommit.vm),
                 ("sandbox".to_owned(), own.overcommit.sandbox),
             ]),
-            boot: Some(self.probe.boot().await),
+            boot: Some(self.probe.boot()),
             labels: known.map(|known| known.labels.clone()).unwrap_or_default(),
             state: known.map_or(State::Ready, |known| known.state),
             last_seen: now,
@@ -80,5 +80,6 @@ impl Hosts {
     /// Its workers, until told to stop.
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         tasks.spawn(reconcile::host::keep_fresh(self.clone(), stop.clone()));
+        tasks.spawn(self.own.lost.clone().keep(self.clock.clone(), stop.clone()));
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use berth_domain::host::Capacity;
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
+use berth_host::lost::Lost;
 
 use crate::config::Overcommit;
 use crate::db::Db;
@@ -32,14 +32,15 @@ pub struct Own {
     pub regions: Vec<String>,
     /// How often each MiB of it is promised.
     pub overcommit: Overcommit,
+    /// Where things of it are set aside that no row owns.
+    pub lost: Lost,
 }
 
 /// What is asked of a host again and again.
-#[async_trait]
 pub trait Probe: Send + Sync + 'static {
     /// What it has in all.
     fn capacity(&self) -> Capacity;
 
     /// Identifies its present boot.
-    async fn boot(&self) -> String;
+    fn boot(&self) -> String;
 }

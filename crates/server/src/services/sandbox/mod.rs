@@ -90,6 +90,7 @@ impl Sandboxes {
         self.drive(tasks, stop, SharedLife::<ExpiredUpload>::new(self.clone()), REMOVERS);
         let (engine, ending) = (self.inner.engine.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
+        tasks.spawn(reconcile::template::keep_adopted(self.clone(), stop.clone()));
         tasks.spawn(reconcile::warm::keep(self.clone(), stop.clone(), taken_over.clone()));
         tasks.spawn(work::host::watch(self.clone(), poke, stop.clone()));
         let (rounds, to_write) = metrics::channel();
@@ -158,7 +159,7 @@ impl Takes for Sandboxes {
     }
 
     async fn ended_with_host(&self, tx: &mut Tx, seen: Timestamp, now: Timestamp) -> Result<Vec<(Kind, Uuid)>> {
-        let boot = self.engine().host_boot().await;
+        let boot = self.engine().host_boot();
         let ended = store::sandbox::of_another_boot(&mut *tx, &boot).await?;
         store::sandbox::take_out(tx, &boot, seen, now).await?;
         Ok(ended.into_iter().map(|id| (Kind::Sandbox, id.0)).collect())

@@ -86,6 +86,8 @@ impl Vms {
         let poke = self.drive(tasks, stop, reconcile::vm::VmLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::disk::DiskLife::new(self.clone()));
         let poke_image = self.drive(tasks, stop, reconcile::image::ImageLife::new(self.clone()));
+        let (engine, ending) = (self.inner.engine.clone(), stop.clone());
+        tasks.spawn(async move { engine.tend(ending).await });
         tasks.spawn(work::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
         tasks.spawn(sampler::sample(self.clone(), stop.clone()));

@@ -22,17 +22,19 @@ pub async fn keep_fresh(hosts: Hosts, stop: CancellationToken) {
 async fn refresh(hosts: &Hosts) -> Result<(), DbError> {
     let mut tx = hosts.db.begin().await?;
     let known = store::host::find(&mut tx, hosts.own.id).await?;
-    let row = hosts.row(known.as_ref()).await;
+    let row = hosts.row(known.as_ref());
     store::host::put(&mut tx, known.as_ref(), &row).await?;
     tx.commit().await
 }
 
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
+    use std::path::Path;
+
     use berth_domain::host::{Capacity, State};
     use berth_domain::ids::HostId;
     use berth_host::clock::Clock;
+    use berth_host::lost::Lost;
     use uuid::Uuid;
 
     use super::*;
@@ -42,13 +44,12 @@ mod tests {
 
     struct Asked;
 
-    #[async_trait]
     impl Probe for Asked {
         fn capacity(&self) -> Capacity {
             Capacity { cpus: 1, memory_mb: 1 }
         }
 
-        async fn boot(&self) -> String {
+        fn boot(&self) -> String {
             "one".into()
         }
     }
@@ -56,7 +57,14 @@ mod tests {
     async fn start(db: &Db, id: HostId) -> Hosts {
         let folder = |name: &str| (name == "BERTH_DATA_DIR").then(|| "/nowhere".to_owned());
         let overcommit = Config::from_sources(None, folder).unwrap().overcommit();
-        let own = Own { id, name: "alpha".into(), addresses: Vec::new(), regions: Vec::new(), overcommit };
+        let own = Own {
+            id,
+            name: "alpha".into(),
+            addresses: Vec::new(),
+            regions: Vec::new(),
+            overcommit,
+            lost: Lost::new(Path::new("/nowhere"), 1),
+        };
         Hosts::start(db.clone(), Clock::default(), own, Box::new(Asked)).await.unwrap()
     }
 

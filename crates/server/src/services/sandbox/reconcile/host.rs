@@ -1,7 +1,6 @@
 //! The host as sandboxes see it: their machines, what no row owns of theirs, and the platform's templates.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use berth_domain::Error;
 use berth_domain::ids::{MachineId, SandboxId};
@@ -10,7 +9,7 @@ use berth_host::EngineError;
 use berth_host::sandbox::{Aim, Kept};
 use tokio::sync::broadcast;
 
-use super::{StepError, template};
+use super::StepError;
 use crate::db::{Db, DbError, Signal, machine};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
@@ -24,8 +23,6 @@ impl MachineOwners for Sandboxes {
         unsearched: "the host could not be searched for sandboxes; trying again later",
         removing: "removing a sandbox's machine that no row owns",
     };
-    /// Between two looks at the templates that the platform brings along.
-    const ROUND: Duration = Duration::from_secs(2);
 
     fn db(&self) -> &Db {
         self.db()
@@ -58,12 +55,6 @@ impl MachineOwners for Sandboxes {
         let nobodys = Aim::uncounted(id);
         self.engine().end(nobodys).await?;
         self.engine().discard(nobodys).await
-    }
-
-    async fn round(&self) {
-        if let Err(error) = template::adopt(self).await {
-            tracing::debug!(%error, "the platform's templates cannot be looked at; trying again");
-        }
     }
 
     async fn search(&self) -> Result<(), StepError> {

@@ -185,7 +185,7 @@ impl SandboxLife {
             generation: row.machine.generation,
             machine: self.sandboxes.engine().observe(row.machine.id).await?,
             host_restarted: match &row.machine.host_boot {
-                Some(boot) => *boot != self.sandboxes.engine().host_boot().await,
+                Some(boot) => *boot != self.sandboxes.engine().host_boot(),
                 None => false,
             },
             deaths: row.deaths,

@@ -3,6 +3,7 @@
 //! A boot writes to a layer of its own, so that one that was interrupted is thrown away and made anew.
 
 mod build;
+mod platform;
 
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use berth_host::EngineError;
 use berth_host::sandbox::{Capacity, DISK_FULL, From, StartSpec, Warming};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+
+pub use platform::keep_adopted;
 
 use super::capacity::Left;
 use super::{StepError, fault};
@@ -452,7 +455,7 @@ const fn layer_of(template: &TemplateRow, id: LayerId, parent: Option<LayerId>, 
 /// Before the first request: the templates that the platform brings along become rows, and everything that may be
 /// nobody's is looked at.
 pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
-    adopt(sandboxes).await?;
+    platform::adopt(sandboxes).await?;
     let now = sandboxes.clock().now();
     let hidden = store::snapshot::hidden(sandboxes.db()).await?;
     let mut measured = Vec::new();
@@ -469,27 +472,4 @@ pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
         ops::snapshot::settle(&mut tx, snapshot.id, now).await?;
     }
     Ok(tx.commit().await?)
-}
-
-/// Templates that the platform brings along become rows, and those whose image changed are made anew. They may be
-/// built beside a running service.
-pub async fn adopt(sandboxes: &Sandboxes) -> Result<()> {
-    let now = sandboxes.clock().now();
-    for found in sandboxes.engine().templates().await.map_err(Error::unavailable)? {
-        let known = store::template::of_platform(sandboxes.db(), &found.name).await?;
-        if known.is_some_and(|known| known.version.as_ref() == Some(&found.version)) {
-            continue;
-        }
-        let mut tx = sandboxes.db().begin().await?;
-        if let Some(before) = store::template::of_platform(&mut tx, &found.name).await? {
-            let fresh = ops::template::of_platform(&found, before.id, now);
-            let after = TemplateRow { created_at: before.created_at, ..fresh };
-            store::template::update(&mut tx, &before, &after, now).await?;
-        } else {
-            let id = TemplateId(Uuid::now_v7());
-            store::template::insert(&mut tx, &ops::template::of_platform(&found, id, now)).await?;
-        }
-        tx.commit().await?;
-    }
-    Ok(())
 }

@@ -1,7 +1,6 @@
-//! The host as VMs see it: their machines, what no row owns of theirs, and logs.
+//! The host as VMs see it: their machines, and what no row owns of theirs.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use berth_domain::ids::{DiskId, MachineId, VmId};
 use berth_domain::machine::Owner;
@@ -23,8 +22,6 @@ impl MachineOwners for Vms {
         unsearched: "the host could not be searched; trying again later",
         removing: "removing a machine that no row owns",
     };
-    /// Between two looks at the size of logs.
-    const ROUND: Duration = Duration::from_secs(5);
 
     fn db(&self) -> &Db {
         self.db()
@@ -52,14 +49,8 @@ impl MachineOwners for Vms {
         self.engine().discard(nobodys).await
     }
 
-    async fn round(&self) {
-        self.engine().tidy().await;
-    }
-
-    /// Removes what was set aside long ago, too: for all kinds.
     async fn search(&self) -> Result<(), StepError> {
         let now = self.clock().now();
-        self.lost().purge(now).await;
         let found = self.engine().scan().await?;
         end_unowned(self, found.machines).await?;
         let disks: HashSet<_> = store::disk::living(self.db()).await?.into_iter().collect();

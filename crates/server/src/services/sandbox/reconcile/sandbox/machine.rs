@@ -128,7 +128,7 @@ impl SandboxLife {
     }
 
     pub(super) async fn start(&self, seen: &Seen, look: &Look) -> Result<(), StepError> {
-        let host = self.sandboxes.engine().host_boot().await;
+        let host = self.sandboxes.engine().host_boot();
         if look.machine == Machine::Absent {
             let now = seen.now;
             self.record(seen, |row| {
