@@ -11,6 +11,7 @@ pub mod fault;
 mod finding;
 pub mod lost;
 mod machines;
+pub mod network;
 pub mod sandbox;
 mod settings;
 pub mod vm;

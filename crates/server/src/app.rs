@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use berth_host::clock::Clock;
+use berth_host::network::{NetworkEngine, Switches};
 use berth_host::sandbox::SandboxEngine;
 use berth_host::sandbox::qemu::QemuSandboxes;
 use berth_host::vm::Engine;
@@ -69,6 +70,8 @@ pub struct Engines {
     pub vm: Arc<dyn Engine>,
     /// Sandboxes.
     pub sandbox: Arc<dyn SandboxEngine>,
+    /// Networks that join them.
+    pub network: Arc<dyn NetworkEngine>,
 }
 
 /// A service that is ready to answer.
@@ -107,7 +110,8 @@ impl App {
         }
         let vm = Arc::new(QemuEngine::open(config.vm_engine()));
         let sandbox = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default()));
-        Self::start_with(config, Engines { vm, sandbox }).await
+        let network = Arc::new(Switches::open(&config.network_engine()));
+        Self::start_with(config, Engines { vm, sandbox, network }).await
     }
 
     /// The same over other engines.

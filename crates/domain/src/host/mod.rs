@@ -9,6 +9,7 @@ pub mod error;
 pub mod image;
 pub mod memory;
 pub mod model;
+pub mod network;
 pub mod sandbox;
 pub mod template;
 pub mod vm;

@@ -1,7 +1,7 @@
 //! A host that is asked by bytes.
 //!
 //! ```text
-//!   Remote: Engine + SandboxEngine ── Carrier ── bytes ── serve ── Host ── engines
+//!   Remote: Engine + SandboxEngine + NetworkEngine ── Carrier ── bytes ── serve ── Host ── engines
 //! ```
 //!
 //! A connection carries one question. Messages are JSON behind four bytes of length ([`frame`](self::frame)); the first one
@@ -17,6 +17,7 @@ mod follow;
 mod frame;
 mod known;
 mod message;
+mod networks;
 mod remote;
 mod sandboxes;
 mod serve;

@@ -11,7 +11,7 @@ use berth_host::vm::{DiskSource, DiskSpec, Engine};
 use berth_server::app::{App, Engines};
 use berth_server::config::{Acceleration, Config};
 use berth_server::db::sql;
-use berth_testkit::{Platform, SimulatedEngine, SimulatedSandboxes};
+use berth_testkit::{Platform, SimulatedEngine, SimulatedNetworks, SimulatedSandboxes};
 use tempfile::TempDir;
 
 /// A service on a folder of its own that is told to use the platform's database.
@@ -24,7 +24,8 @@ async fn on_another_folder(platform: &Platform, take_over: bool) -> (anyhow::Res
 async fn start(config: &Config) -> anyhow::Result<App> {
     let vm: Arc<SimulatedEngine> = Arc::default();
     let sandbox: Arc<SimulatedSandboxes> = Arc::default();
-    App::start_with(config, Engines { vm, sandbox }).await
+    let network: Arc<SimulatedNetworks> = Arc::default();
+    App::start_with(config, Engines { vm, sandbox, network }).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,7 +86,15 @@ fn another(platform: &Platform) -> String {
 }
 
 async fn restarted(platform: &Platform, config: &Config) -> anyhow::Result<App> {
-    App::start_with(config, Engines { vm: platform.engine.clone(), sandbox: platform.sandboxes.clone() }).await
+    App::start_with(
+        config,
+        Engines {
+            vm: platform.engine.clone(),
+            sandbox: platform.sandboxes.clone(),
+            network: platform.networks.clone(),
+        },
+    )
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,7 @@ pub mod host;
 pub mod image;
 pub mod layer;
 pub mod memory;
+pub mod network;
 pub mod question;
 pub mod sandbox;
 pub mod stream;
@@ -67,6 +68,8 @@ nouns! {
     Template "template" template,
     /// Machines of sandboxes, and those that nobody owns yet.
     Sandbox "sandbox" sandbox,
+    /// Networks of projects.
+    Network "network" network,
     /// What becomes a stream.
     Stream "stream" stream,
 }

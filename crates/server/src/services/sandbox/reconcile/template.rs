@@ -299,6 +299,7 @@ impl TemplateLife {
             user: template.run_user.clone(),
             workdir: template.workdir.clone(),
             network: Network::default(),
+            networks: Vec::new(),
         };
         let (start_command, ready_command) = (template.start_command.clone(), template.ready_command.clone());
         let patience = Duration::from_secs(self.sandboxes.config().ready_seconds.unsigned_abs());

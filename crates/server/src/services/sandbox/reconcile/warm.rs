@@ -188,6 +188,7 @@ fn spec(machine: &Machine, memory: MemoryId, template: TemplateRow, slot: i64, l
         user: template.run_user,
         workdir: template.workdir,
         network: Network::default(),
+        networks: Vec::new(),
     }
 }
 

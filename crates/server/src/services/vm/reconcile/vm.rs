@@ -333,5 +333,6 @@ pub(super) fn spec(vm: &VmRow, disks: &[DiskRow]) -> Result<MachineSpec, StepErr
         address,
         ssh_port: ssh_port(vm.machine.ssh_port.unwrap_or(SSH), &vm.exposed_ports),
         ports: vm.exposed_ports.clone(),
+        networks: Vec::new(),
     })
 }

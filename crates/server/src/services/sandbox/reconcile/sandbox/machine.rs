@@ -205,6 +205,7 @@ impl SandboxLife {
             user: row.run_user.clone(),
             workdir: row.workdir.clone(),
             network: row.network.clone(),
+            networks: Vec::new(),
         })
     }
 
