@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::network::Networks;
 use crate::outside::{Outside, RealOutside};
 
 /// The configuration of a machine's gateway.
@@ -21,6 +22,8 @@ pub struct Config {
     pub limits: Limits,
     /// Sockets that the machine's flows may have together; more are refused.
     pub sockets: usize,
+    /// The networks that the machine belongs to.
+    pub networks: Arc<Networks>,
 }
 
 impl Default for Config {
@@ -32,6 +35,7 @@ impl Default for Config {
             outside: Arc::new(RealOutside),
             limits: Limits::default(),
             sockets: 4096,
+            networks: Arc::default(),
         }
     }
 }

@@ -50,9 +50,10 @@ impl Egress {
         forwards: watch::Receiver<Arc<Vec<Arc<Forward>>>>,
         counters: Arc<Counters>,
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
-        let link = Link::new(&self.config, &self.host, rules, &counters);
+        let link = Arc::new(Link::new(&self.config, &self.host, rules, &counters));
+        self.config.networks.attach(&link.wire);
         let (read, write) = stream.into_split();
-        serve(Arc::new(link), read, write, forwards, counters)
+        serve(link, read, write, forwards, counters)
     }
 }
 

@@ -20,6 +20,9 @@
 //! The guest has an IPv6 address, too, whether the host has one or not; where there is no way to a destination, it is told
 //! at once, so that programs take IPv4 without a wait. IPv4 addresses in disguise (`::ffff:0:0/96`) are refused.
 //!
+//! Packets to the addresses of a project's networks leave by a link to the network's switch, and come from there
+//! ([`network`]); rules do not speak of those.
+//!
 //! What comes in comes by a [`Forward`], whose socket the caller bound. To the guest everybody from outside has the
 //! gateway's address and a port of their own. Rules speak of what goes out only.
 //!
@@ -42,8 +45,10 @@ mod fragments;
 mod frame;
 mod host;
 mod link;
+mod message;
 mod names;
 mod ndp;
+pub mod network;
 mod outside;
 mod packet;
 mod pool;

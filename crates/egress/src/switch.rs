@@ -109,6 +109,11 @@ impl Switch {
 
     /// Takes a frame of the guest.
     pub(crate) fn frame(&mut self, frame: &[u8]) {
+        let network = packet::to_network(frame, |to| self.link.config.networks.find(to));
+        if let Some((sender, packet, joined)) = network {
+            self.link.wire.learn(sender);
+            return joined.send(packet, &self.link.wire);
+        }
         let Some((sender, inbound)) = packet::parse(frame) else { return };
         self.link.wire.learn(sender);
         let Inbound::Piece(piece) = inbound else { return self.packet(inbound) };

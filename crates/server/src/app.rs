@@ -108,9 +108,9 @@ impl App {
         if let Err(error) = confinement::of_host(&config.data_dir).await {
             tracing::warn!(%error, "how machines are confined here cannot be found out; the first machine tries again");
         }
-        let vm = Arc::new(QemuEngine::open(config.vm_engine()));
-        let sandbox = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default()));
-        let network = Arc::new(Switches::open(&config.network_engine()));
+        let network = Switches::open(&config.network_engine());
+        let vm = Arc::new(QemuEngine::open(config.vm_engine(), network.clone()));
+        let sandbox = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), network.clone()));
         Self::start_with(config, Engines { vm, sandbox, network }).await
     }
 
@@ -141,7 +141,7 @@ impl App {
         let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
         let metrics = metrics(vms.clone(), sandboxes.clone(), gateway.clone(), host);
         let health = folder::Health::default();
-        let probes = probes(&db, &health, engines, metrics);
+        let probes = probes(&db, &health, engines.clone(), metrics);
         let managed = identity.routes().merge(vms.routes()).merge(sandboxes.routes()).merge(gateway.routes());
         let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(hosts.routes()).merge(inside);
         let base = Configured(config.public_url().map(Arc::from));
@@ -153,6 +153,7 @@ impl App {
         let mut tasks = JoinSet::new();
         let keeping = folder::Keeping::new(&db, keeper.run, config, health);
         tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
+        tasks.spawn(adopt(engines.network.clone(), stop.clone()));
         hosts.spawn_workers(&mut tasks, &stop);
         identity.spawn_workers(&mut tasks, &stop);
         projects.spawn_workers(&mut tasks, &stop);
@@ -208,6 +209,12 @@ impl App {
             None => std::future::pending().await,
         }
     }
+}
+
+/// Makes networks whole that an earlier service left.
+async fn adopt(network: Arc<dyn NetworkEngine>, stop: CancellationToken) {
+    stop.run_until_cancelled(network.adopt()).await;
+    stop.cancelled().await;
 }
 
 /// Waits until tasks have ended, and aborts those that are late; returns whether all ended in time.

@@ -18,16 +18,23 @@
 //! steps leaves nothing behind. One that has a link ends with it, since the other end is QEMU's; nobody has to remember to
 //! end it. Until it was told rules, it lets nothing out.
 
+mod begin;
 mod channel;
 mod confine;
 mod control;
+mod given;
 pub mod process;
 mod protocol;
 mod serve;
+pub mod switch;
 
+pub use begin::main;
 pub use control::Control;
-pub use protocol::{Port, Protocol, Status, VERSION};
-pub use serve::main;
+pub use protocol::{InNetwork, Port, Protocol, Status, VERSION};
+
+pub use crate::message::pair;
 
 /// The word by which the `berth` program becomes this one.
 pub const VERB: &str = "egress";
+/// The word by which it becomes the [switch] of a network instead of the program of a machine.
+const SWITCH: &str = "switch";

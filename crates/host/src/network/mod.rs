@@ -25,4 +25,7 @@ pub trait NetworkEngine: Send + Sync + 'static {
 
     /// What the host has of networks.
     async fn scan(&self) -> Result<Found>;
+
+    /// Finds what an earlier service left, and makes whole what ended meanwhile.
+    async fn adopt(&self) {}
 }

@@ -42,6 +42,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::error::{qemu_failed, transient};
+use crate::network::Switches;
 use crate::sandbox::agent::{ANSWER, Connection};
 use crate::{Result, lost};
 use captured::agent_failed;
@@ -72,6 +73,7 @@ pub struct QemuSandboxes {
     clock: Clock,
     registries: Registries,
     lives: Lives,
+    switches: Arc<Switches>,
     most_warm: usize,
     making_blank: tokio::sync::Mutex<()>,
     starting: Turns,
@@ -91,14 +93,15 @@ struct Host {
 
 impl QemuSandboxes {
     /// The engine over a data folder. What is missing on the host is told by [`SandboxEngine::ready`].
-    pub fn open(settings: Settings, clock: Clock) -> Self {
+    pub fn open(settings: Settings, clock: Clock, switches: Arc<Switches>) -> Self {
         Self {
+            switches: switches.clone(),
             places: Places::new(&settings.host.data),
             clock: clock.clone(),
             registries: Registries::default().trusting(&settings.registries, &settings.plain_registries),
             lives: Lives::new(
                 clock,
-                Links::new(settings.host.machines, settings.unlock.clone()),
+                Links::new(settings.host.machines, settings.unlock.clone(), switches),
                 broadcast::channel(HAPPENINGS).0,
             ),
             most_warm: settings.spares.unwrap_or_else(|| warm::fitting(host::memory_mb())),
