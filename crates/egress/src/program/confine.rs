@@ -178,3 +178,32 @@ fn filter() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     filter::refuse(rules, libc::EPERM)?;
     Ok(filter::refuse_ways_around()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_switch_opens_nothing_and_makes_no_socket() {
+        // A filter is of the thread that takes it.
+        let tries = || {
+            rustix::thread::set_no_new_privs(true).unwrap();
+            filter::allow_only(OF_SWITCH).unwrap();
+            [
+                TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map(drop),
+                UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map(drop),
+                UnixStream::pair().map(drop),
+                std::fs::File::open("/dev/null").map(drop),
+                std::fs::create_dir("/tmp").map(drop),
+                rustix::process::test_kill_process(rustix::process::getpid()).map_err(io::Error::from),
+            ]
+        };
+        for (number, outcome) in std::thread::spawn(tries).join().unwrap().into_iter().enumerate() {
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unsupported, "{number}");
+        }
+    }
+}
