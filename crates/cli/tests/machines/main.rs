@@ -16,6 +16,7 @@ mod network;
 mod schema;
 mod session;
 mod shell;
+mod switches;
 
 /// The program under test.
 const BERTH: &str = env!("CARGO_BIN_EXE_berth");
