@@ -47,6 +47,7 @@ use crate::http::tls::Certificate;
 use crate::seal::Sealer;
 use crate::services::gateway::Gateway;
 use crate::services::identity::{FirstLogin, Identity};
+use crate::services::network::Networks;
 use crate::services::project::Projects;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::runtime::{self, Runtime};
@@ -128,13 +129,16 @@ impl App {
         let hosts = own::enrol(config, &keeper, &db, &clock, engines.sandbox.clone()).await?;
         let vms = Vms::new(db.clone(), clock.clone(), config, engines.vm.clone(), hosts.own());
         let sandboxes = Sandboxes::new(db.clone(), clock.clone(), config, engines.sandbox.clone(), hosts.own());
-        let holders: Vec<Arc<dyn Holder>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
+        let networks = Networks::new(db.clone(), clock.clone(), engines.network.clone());
+        let holders: Vec<Arc<dyn Holder>> =
+            vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone()), Arc::new(networks.clone())];
         let (identity, first_login) =
             Identity::start(db.clone(), clock.clone(), config, sealer.clone(), holders).await?;
         let seats = Seats::configured(&config.http);
         let gateway = Gateway::start(db.clone(), clock.clone(), config, seats.most()).await?;
         vms.prepare().await?;
         sandboxes.prepare().await?;
+        networks.prepare().await?;
         let projects = Projects::start(db.clone(), clock.clone(), config, &[&vms, &sandboxes], seen).await?;
         let inside = runtime::routes(Runtime { db: db.clone(), clock: clock.clone(), engine: engines.sandbox.clone() });
         let operators_seats = Seats::of_operators(seats.most());
@@ -142,7 +146,12 @@ impl App {
         let metrics = metrics(vms.clone(), sandboxes.clone(), gateway.clone(), host);
         let health = folder::Health::default();
         let probes = probes(&db, &health, engines, metrics);
-        let managed = identity.routes().merge(vms.routes()).merge(sandboxes.routes()).merge(gateway.routes());
+        let managed = identity
+            .routes()
+            .merge(vms.routes())
+            .merge(sandboxes.routes())
+            .merge(networks.routes())
+            .merge(gateway.routes());
         let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(hosts.routes()).merge(inside);
         let base = Configured(config.public_url().map(Arc::from));
         let gate: Arc<dyn Gate> = Arc::new(identity.clone());
@@ -158,6 +167,7 @@ impl App {
         projects.spawn_workers(&mut tasks, &stop);
         vms.spawn_workers(&mut tasks, &stop);
         sandboxes.spawn_workers(&mut tasks, &stop, &taken_over);
+        networks.spawn_workers(&mut tasks, &stop);
         gateway.spawn_workers(&mut tasks, &stop);
         if config.identity.suspension_stops_machines {
             let services: Vec<Arc<dyn Stops>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
