@@ -81,7 +81,8 @@ fn kind(id: &str, positional: bool, path: &[&str]) -> Option<Kind> {
         ("sandbox" | "sandboxes", _) => Kind::Sandbox,
         ("disk" | "disks", _) if positional => Kind::Disk,
         ("attach" | "root_disk", "vm") => Kind::Disk,
-        ("network" | "networks", _) => Kind::Network,
+        // Of a key they are networks that it may be used from.
+        ("network" | "networks", "vm" | "sandbox" | "network") => Kind::Network,
         ("template" | "templates", _) => Kind::Template,
         ("snapshot" | "snapshots" | "from_snapshot", _) => Kind::Snapshot,
         ("image", "vm" | "image") | ("images", _) => Kind::Image,
@@ -173,6 +174,7 @@ mod tests {
             ("disk", false, &["vm", "create"], None),
             ("networks", false, &["vm", "create"], Some(Kind::Network)),
             ("network", true, &["network", "rename"], Some(Kind::Network)),
+            ("networks", false, &["key", "create"], None),
             ("image", false, &["vm", "create"], Some(Kind::Image)),
             ("image", false, &["template", "create"], None),
             ("size", false, &["disk", "create"], None),

@@ -141,8 +141,8 @@ pub async fn join(tx: &mut Tx, owner: Owner, joined: &[Joined], now: Timestamp) 
     change(tx, joined, now).await
 }
 
-/// Writes what a change of an owner means for its networks: one that is in fewer leaves all of them, since whoever goes
-/// goes for good; of one that was `changed` its networks are told.
+/// Writes what a change of an owner means for its networks. Whoever goes leaves all of them; nobody leaves one and stays in
+/// others. Of one that `changed` in what its networks know of it they are told.
 pub async fn keep_up(
     tx: &mut Tx,
     owner: Owner,

@@ -175,6 +175,36 @@ async fn vms_and_sandboxes_belong_to_networks_from_their_creation_to_their_end()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_start_tells_the_host_once_more() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let lan = network(caller, "lan").await;
+    let web = caller.create_vm(vm_in("web", &[&lan])).await;
+    caller.reaches(&web, "running").await;
+    let sandbox = caller.create_sandbox(json!({"name": "box", "network_ids": [lan]})).await;
+    caller.sandbox_reaches(&sandbox, "Ready").await;
+    let members = [("web", "10.128.0.2"), ("box", "10.128.0.3")];
+    told(&platform, &lan, &members).await;
+    let forget = || {
+        let spec = platform.networks.spec(&lan).expect("a network");
+        platform.networks.leave(NetworkSpec { members: Vec::new(), ..spec });
+    };
+    for (verb, status) in [("stop", "stopped"), ("start", "running")] {
+        forget();
+        assert_eq!(caller.act(&format!("/vms/{web}/{verb}")).await.status, 202);
+        caller.reaches(&web, status).await;
+    }
+    told(&platform, &lan, &members).await;
+    for (verb, phase) in [("pause", "Paused"), ("resume", "Ready")] {
+        forget();
+        assert_eq!(caller.act(&format!("/sandboxes/{sandbox}/{verb}")).await.status, 202);
+        let shown = caller.sandbox_reaches(&sandbox, phase).await;
+        assert_eq!(memberships(&shown), at(&[("lan", "10.128.0.3")]), "{phase}");
+    }
+    told(&platform, &lan, &members).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_network_that_a_request_may_not_name() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
