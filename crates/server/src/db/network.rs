@@ -3,8 +3,8 @@
 //! A membership is a row: the network, its owner, and the owner's address there. The stores of VMs and sandboxes read it
 //! with their own rows ([`joined_networks`](crate::joined_networks)), write it in the transaction that writes the owner,
 //! and remove it in the one in which the owner goes, so that an address is somebody's for exactly as long as they are
-//! there. Every such change, and every other that a network's members have to know of, makes the network due
-//! ([`change`]): its reconciler tells the host. Which machine a member has, and what it is called, is told by the rows of
+//! there. Every such change, and every other that a network's members have to know of, makes the network due:
+//! its reconciler tells the host. Which machine a member has, and what it is called, is told by the rows of
 //! machines and owners alone.
 
 use std::collections::BTreeSet;

@@ -53,6 +53,9 @@ impl Life for NetworkLife {
     }
 
     async fn rest(&self, row: &NetworkRow, until: Option<Timestamp>) -> Result<(), StepError> {
+        if row.work_at == until {
+            return Ok(());
+        }
         self.record(row, |row| row.work_at = until).await
     }
 
