@@ -89,3 +89,16 @@ pub const RESOLVER6: Ipv6Addr = Ipv6Addr::new(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0
 /// Largest IP packet on the link, in bytes, which DHCP offers: larger packets are fewer, and what a packet costs in an
 /// emulated machine decides how fast it is. The guest need not take it.
 pub const MTU: usize = 65_520;
+
+#[cfg(test)]
+mod tests {
+    use berth_domain::network::GUESTS;
+
+    use super::*;
+
+    #[test]
+    fn no_network_of_a_project_hides_what_a_guest_has_behind_its_card() {
+        assert_eq!(GUESTS.prefix_len(), PREFIX);
+        assert!([GUEST, GATEWAY, RESOLVER].iter().all(|address| GUESTS.contains(address)));
+    }
+}

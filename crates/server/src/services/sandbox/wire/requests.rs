@@ -33,6 +33,10 @@ pub struct CreateSandboxBody {
     idle_timeout_seconds: Option<i64>,
     on_timeout: Option<OnTimeoutWord>,
     network: Option<NetworkBody>,
+    /// Networks of the project that it belongs to, beside those it reaches by `network`. Where absent, those of the
+    /// snapshot's sandbox that are still there.
+    #[schema(max_items = 4)]
+    network_ids: Option<Vec<uuid::Uuid>>,
 }
 
 /// What a sandbox may reach; `deny` wins.
