@@ -13,6 +13,7 @@ mod host;
 mod identity;
 mod image;
 mod network;
+mod networks;
 mod project_network;
 mod schema;
 mod session;
