@@ -105,15 +105,30 @@ impl Pair {
     async fn reach_each_other(&self, service: &Service, caller: &Caller) {
         assert!(says(service, &self.vm, "ping -c 1 -W 60 box").contains(" 0% packet loss"));
         for name in ["box", "box.internal", "BOX.lan.internal", self.within.as_str()] {
-            // Its wget takes no names, wherever they lead.
-            let get = format!("printf 'GET /hello HTTP/1.0\\r\\n\\r\\n' | nc {name} 8001 | grep sandbox");
-            let line = format!("for i in $(seq 60); do {get} && exit 0; sleep 1; done; exit 1");
-            assert_eq!(says(service, &self.vm, &line), "of the sandbox", "{name}");
+            assert_eq!(page(service, &self.vm, name), "of the sandbox", "{name}");
         }
         for name in ["web", "web.internal", "web.lan.internal", self.web.as_str()] {
             let line = format!("curl -sS -m 60 --retry 30 --retry-connrefused http://{name}:8000/hello");
             assert_eq!(shell(caller, &self.within, &line).await, "of the VM\n", "{name}");
         }
+    }
+
+    /// A fork that goes on with its source's memory is at an address of its own, and serves there what its source does; its id.
+    async fn is_forked(&self, service: &Service, caller: &Caller) -> String {
+        let fork = json!({"count": 1, "include_memory": true});
+        let made = caller.post(&format!("/sandboxes/{}/fork", self.within), fork).await;
+        let fork = made.body["data"][0]["id"].as_str().expect("a fork").to_owned();
+        caller.sandbox_reaches(&fork, "Ready").await;
+        let address =
+            async |id: &str| caller.get(&format!("/sandboxes/{id}")).await.body["networks"][0]["address"].clone();
+        let (own, sources) = (address(&fork).await, address(&self.within).await);
+        assert!(own.is_string() && sources.is_string() && own != sources, "{own} and {sources}");
+        shell(caller, &fork, "echo of the fork >www/hello").await;
+        assert_eq!(page(service, &self.vm, &fork), "of the fork");
+        assert_eq!(page(service, &self.vm, &self.within), "of the sandbox");
+        let from_fork = format!("curl -sS -m 60 http://{}:8001/hello", self.within);
+        assert_eq!(shell(caller, &fork, &from_fork).await, "of the sandbox\n");
+        fork
     }
 
     /// Neither by its address nor by its names does a sandbox of others reach the VM.
@@ -125,6 +140,12 @@ impl Pair {
             assert_ne!(outcome.last.1["code"], json!(0), "{host}: {outcome:?}");
         }
     }
+}
+
+/// What a VM gets from a sandbox's server. Its wget takes no names, wherever they lead.
+fn page(service: &Service, vm: &Value, name: &str) -> String {
+    let get = format!("printf 'GET /hello HTTP/1.0\\r\\n\\r\\n' | nc {name} 8001 | grep '^of'");
+    says(service, vm, &format!("for i in $(seq 60); do {get} && exit 0; sleep 1; done; exit 1"))
 }
 
 async fn started() -> (Service, Caller) {
@@ -140,6 +161,7 @@ async fn a_vm_and_a_sandbox_reach_each_other_by_name_and_nobody_else_does() {
     let (mut service, caller) = started().await;
     let pair = Pair::new(&service, &caller).await;
     pair.reach_each_other(&service, &caller).await;
+    let fork = pair.is_forked(&service, &caller).await;
 
     // Who belongs to another network, and who belongs to another project's with the same addresses and names.
     let other = caller.post("/networks", json!({"name": "other"})).await.id();
@@ -166,7 +188,7 @@ async fn a_vm_and_a_sandbox_reach_each_other_by_name_and_nobody_else_does() {
     goes_on(&caller, &pair.within).await;
 
     // With its machines it goes.
-    for path in [format!("/sandboxes/{}", pair.within), format!("/vms/{}", pair.web)] {
+    for path in [format!("/sandboxes/{fork}"), format!("/sandboxes/{}", pair.within), format!("/vms/{}", pair.web)] {
         assert_eq!(caller.delete(&path).await.status, 202);
     }
     eventually("the switch's end", 60, || switch_of(&pair.lan).is_none().then_some(()));

@@ -126,8 +126,8 @@ impl Joined {
         let mut packet = packet.to_vec();
         match self.place.outward(&mut packet) {
             Some(Way::Network) => self.put(&packet),
-            Some(Way::Guest) => deliver(wire, &packet),
-            None => {}
+            Some(Way::Guest) if wire.room() => deliver(wire, &packet),
+            Some(Way::Guest) | None => {}
         }
     }
 
@@ -214,7 +214,7 @@ fn end(joined: &Weak<Joined>) {
     }
 }
 
-/// Passes a packet on to the guest.
+/// Passes a packet on to the guest, for whom there is room.
 fn deliver(wire: &Wire, packet: &[u8]) {
     let is_segment = Header::read(packet).is_some_and(|header| header.protocol == IpProtocol::Tcp);
     wire.pass(packet, is_segment);

@@ -167,8 +167,9 @@ proptest! {
         let quote = &told[IPV4 + ERROR..];
         prop_assert_eq!((address(quote, SOURCE), address(quote, DESTINATION)), (Some(GUEST), Some(B)));
         prop_assert!(Ipv4Packet::new_unchecked(quote).verify_checksum());
-        // What is quoted of its payload is what was sent, checksum and all.
-        let bytes = quoted.min(payload.len());
+        // What is quoted of its payload is what was sent, checksum and all. Half of a checksum is none.
+        let half_a_checksum = protocol == IpProtocol::Tcp && quoted == OF_TCP + 1;
+        let bytes = if half_a_checksum { OF_TCP } else { quoted.min(payload.len()) };
         prop_assert_eq!(&quote[IPV4..IPV4 + bytes], &sent[IPV4..IPV4 + bytes]);
     }
 
