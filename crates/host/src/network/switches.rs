@@ -149,7 +149,7 @@ impl Switches {
             return known.clone();
         }
         let taken: HashSet<u32> = all.values().map(|known| known.slot).collect();
-        let slot = (0..).find(|slot| !taken.contains(slot)).unwrap_or_default();
+        let slot = (0..=u32::MAX).find(|slot| !taken.contains(slot)).unwrap_or_default();
         let (id, known) = (spec.id, Known::new(slot, spec));
         all.insert(id, known.clone());
         known
