@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use berth_server::app::{App, Doors, Engines};
 use berth_server::config::{Config, Secret};
-use berth_testkit::{SimulatedEngine, SimulatedSandboxes};
+use berth_testkit::{SimulatedEngine, SimulatedNetworks, SimulatedSandboxes};
 use tokio_util::sync::CancellationToken;
 
 /// Serves for ever; prints its address, and when it has looked at so many machines.
@@ -22,9 +22,15 @@ pub async fn serve(folder: &Path, machines: usize) -> Result<()> {
     config.identity.hash_queue = 10_000;
     let engine = Arc::new(SimulatedEngine::default());
     engine.run_everything(machines > 0);
-    let app =
-        App::start_with(&config, Engines { vm: engine.clone(), sandbox: Arc::new(SimulatedSandboxes::default()) })
-            .await?;
+    let app = App::start_with(
+        &config,
+        Engines {
+            vm: engine.clone(),
+            sandbox: Arc::new(SimulatedSandboxes::default()),
+            network: Arc::new(SimulatedNetworks::default()),
+        },
+    )
+    .await?;
     let at_any_port = Config { listen: ([127, 0, 0, 1], 0).into(), ..config };
     let doors = Doors::open(&at_any_port, None, &app).await?;
     println!("http://{}", doors.main);

@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::commands::{
-    account, admin, audit, chat, context, disk, image, invitation, key, member, model, org, project, quota, referral,
-    sandbox, session, speak, template, usage, vm,
+    account, admin, audit, chat, context, disk, image, invitation, key, member, model, network, org, project, quota,
+    referral, sandbox, session, speak, template, usage, vm,
 };
 use crate::global::Global;
 
@@ -96,6 +96,9 @@ pub enum Command {
     /// Data disks and root disk volumes
     #[command(subcommand)]
     Disk(disk::DiskCommand),
+    /// Networks, in which VMs and sandboxes reach each other by name
+    #[command(subcommand)]
+    Network(network::NetworkCommand),
     /// Images that machines boot from
     #[command(subcommand)]
     Image(image::ImageCommand),

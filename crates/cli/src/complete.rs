@@ -29,6 +29,7 @@ enum Kind {
     Vm,
     Sandbox,
     Disk,
+    Network,
     Template,
     Snapshot,
     Image,
@@ -80,6 +81,8 @@ fn kind(id: &str, positional: bool, path: &[&str]) -> Option<Kind> {
         ("sandbox" | "sandboxes", _) => Kind::Sandbox,
         ("disk" | "disks", _) if positional => Kind::Disk,
         ("attach" | "root_disk", "vm") => Kind::Disk,
+        // Of a key they are networks that it may be used from.
+        ("network" | "networks", "vm" | "sandbox" | "network") => Kind::Network,
         ("template" | "templates", _) => Kind::Template,
         ("snapshot" | "snapshots" | "from_snapshot", _) => Kind::Snapshot,
         ("image", "vm" | "image") | ("images", _) => Kind::Image,
@@ -141,6 +144,7 @@ async fn ask(global: &Global, kind: Kind) -> Result<Vec<String>> {
             let roots = roots.data.into_iter().map(|disk| disk.name);
             data.data.into_iter().map(|disk| disk.name).chain(roots).collect()
         }
+        Kind::Network => context.project()?.networks(page).await?.data.into_iter().map(|one| one.name).collect(),
         Kind::Template => context.project()?.templates(page).await?.data.into_iter().map(|t| t.name).collect(),
         Kind::Snapshot => {
             let all = context.project()?.snapshots(page).await?.data.into_iter();
@@ -168,6 +172,9 @@ mod tests {
             ("vms", true, &["vm", "delete"][..], Some(Kind::Vm)),
             ("disk", true, &["disk", "get"], Some(Kind::Disk)),
             ("disk", false, &["vm", "create"], None),
+            ("networks", false, &["vm", "create"], Some(Kind::Network)),
+            ("network", true, &["network", "rename"], Some(Kind::Network)),
+            ("networks", false, &["key", "create"], None),
             ("image", false, &["vm", "create"], Some(Kind::Image)),
             ("image", false, &["template", "create"], None),
             ("size", false, &["disk", "create"], None),

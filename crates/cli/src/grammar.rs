@@ -15,7 +15,7 @@ const LOCAL: [&str; 5] = ["serve", "shutdown", "backup", "doctor", "completions"
 const OWN: [(&[&str], &str, &str); 2] =
     [(&["speak"], "output", "print-as"), (&["template", "create"], "context", "sign-in")];
 /// Nouns by their plurals.
-const PLURALS: [(&str, &str); 16] = [
+const PLURALS: [(&str, &str); 17] = [
     ("accounts", "account"),
     ("orgs", "org"),
     ("members", "member"),
@@ -24,6 +24,7 @@ const PLURALS: [(&str, &str); 16] = [
     ("keys", "key"),
     ("vms", "vm"),
     ("disks", "disk"),
+    ("networks", "network"),
     ("images", "image"),
     ("sandboxes", "sandbox"),
     ("snapshots", "snapshot"),
@@ -176,8 +177,19 @@ mod tests {
 
     #[test]
     fn things_are_shown_by_get_and_by_show() {
-        for noun in ["vm", "disk", "image", "sandbox", "sandbox snapshot", "template", "project", "org", "key", "model"]
-        {
+        for noun in [
+            "vm",
+            "disk",
+            "network",
+            "image",
+            "sandbox",
+            "sandbox snapshot",
+            "template",
+            "project",
+            "org",
+            "key",
+            "model",
+        ] {
             for verb in ["get", "show"] {
                 let words = format!("berth {noun} {verb} a");
                 let read = command().try_get_matches_from(words.split(' '));

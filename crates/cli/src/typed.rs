@@ -10,7 +10,7 @@ use berth_client::Error;
 pub type Words = &'static [(&'static str, &'static str)];
 
 /// For requests that the API's messages suggest: what to type instead.
-const COMMANDS: [(&str, &str); 22] = [
+const COMMANDS: [(&str, &str); 23] = [
     ("GET /api/v1/vm_configs lists", "berth catalog lists"),
     ("GET /api/v1/plans lists", "berth catalog lists"),
     ("GET /api/v1/regions lists", "berth catalog lists"),
@@ -19,6 +19,7 @@ const COMMANDS: [(&str, &str); 22] = [
     ("GET /api/v1/admin/models lists", "berth model list shows"),
     ("GET …/sandbox_templates lists", "berth template list shows"),
     ("GET …/sandboxes lists", "berth sandbox list shows"),
+    ("GET …/networks/ID lists", "berth network show NETWORK lists"),
     ("'GET processes' lists", "berth sandbox ps SANDBOX shows"),
     ("Delete one: GET …/sandbox_uploads lists them", "One that is not built of goes after a day"),
     ("send them by POST …/sandbox_uploads and name them in context_id", "name their directory: --context DIR"),

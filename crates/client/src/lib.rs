@@ -28,6 +28,7 @@ mod image;
 mod invitation;
 mod member;
 mod model;
+mod network;
 mod org;
 mod project;
 mod quota;
@@ -61,6 +62,7 @@ pub use image::{Image, ImageSource, NewImage, Plan, PlanPrice, Region, VmConfig}
 pub use invitation::{Invitation, NewInvitation, ProjectRole};
 pub use member::Member;
 pub use model::{AdminModel, Inference, Model, ModelPrice, ModelUpstream, Models, NewModel, NewModelUpstream};
+pub use network::{ChangeProjectNetwork, Membership, NetworkMember, NewNetwork, ProjectNetwork};
 pub use org::{ChangeOrganization, Organization, Rename};
 pub use project::Project;
 pub use quota::{Limits, Quota, QuotaEntry};

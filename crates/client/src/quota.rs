@@ -20,6 +20,8 @@ pub struct Quota {
     pub disk_gb: QuotaEntry,
     /// Sandboxes.
     pub sandboxes: QuotaEntry,
+    /// Networks.
+    pub networks: QuotaEntry,
     /// Projects, of an organization.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub projects: Option<QuotaEntry>,
@@ -62,6 +64,8 @@ pub struct Limits {
     pub disk_gb: Option<i64>,
     /// Sandboxes.
     pub sandboxes: Option<i64>,
+    /// Networks.
+    pub networks: Option<i64>,
     /// Projects, of an organization.
     pub projects: Option<i64>,
     /// Requests a minute.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
 use crate::transport::{json, query_text, segment};
-use crate::{List, ProjectClient, Result};
+use crate::{List, Membership, ProjectClient, Result};
 
 /// A sandbox.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -34,6 +34,9 @@ pub struct Sandbox {
     /// Free pairs for finding it.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
+    /// Networks of the project that it belongs to.
+    #[serde(default)]
+    pub networks: Vec<Membership>,
     /// Seconds that it was `Ready`.
     #[serde(default)]
     pub running_seconds: Option<Number>,
@@ -79,6 +82,9 @@ pub struct CreateSandbox {
     /// What it may reach.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
+    /// Networks that it belongs to, by their ids; by default those of the snapshot's sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_ids: Option<Vec<String>>,
 }
 
 /// What a sandbox may reach: addresses, ranges (CIDR) and domain names such as `*.example.org`. Deny wins.

@@ -6,7 +6,7 @@ use http::Method;
 use serde::{Deserialize, Serialize};
 
 use crate::transport::{query_text, segment};
-use crate::{Error, List, Page, ProjectClient, Result};
+use crate::{Error, List, Membership, Page, ProjectClient, Result};
 
 /// A virtual machine.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -44,6 +44,9 @@ pub struct Vm {
     pub exposed_ports: Vec<OpenPort>,
     /// The address of its SSH server.
     pub ssh: Option<Ssh>,
+    /// Networks of the project that it belongs to.
+    #[serde(default)]
+    pub networks: Vec<Membership>,
     /// Whether its first boot finished.
     #[serde(default)]
     pub guest_ready: bool,
@@ -130,6 +133,9 @@ pub struct CreateVm {
     /// Its data disks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_disks: Option<DataDisks>,
+    /// Networks that it belongs to, by their ids.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub network_ids: Vec<String>,
     /// Keys of the login user.
     pub ssh_keys: Vec<String>,
     /// Ports to open.

@@ -38,6 +38,8 @@ codes! {
     InvalidStatus = "invalid_status", 400;
     /// A disk named in the request is not one the project can use.
     DiskNotFound = "disk_not_found", 400;
+    /// A network named in the request is not one the project can use.
+    NetworkNotFound = "network_not_found", 400;
     /// A verification, reset or invitation token is wrong, used or expired.
     InvalidToken = "invalid_token", 400;
     /// The request names no project, and the credential stands for more than one.
@@ -122,6 +124,14 @@ codes! {
     ModelExists = "model_exists", 409;
     /// The disk is attached to a VM, or reserved by a creation under way.
     DiskInUse = "disk_in_use", 409;
+    /// A VM or a sandbox belongs to the network.
+    NetworkInUse = "network_in_use", 409;
+    /// No address of the network is free.
+    NetworkFull = "network_full", 409;
+    /// The project has a network of this name, or one whose addresses overlap.
+    NetworkExists = "network_exists", 409;
+    /// This platform cannot do it.
+    NotSupported = "not_supported", 409;
     /// An account with this address exists.
     EmailTaken = "email_taken", 409;
     /// The slug is taken.

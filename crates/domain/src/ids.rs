@@ -69,6 +69,8 @@ ids! {
     MachineId;
     /// A host: what machines run on.
     HostId;
+    /// A network of a project.
+    NetworkId;
 }
 
 /// Whose something is that several share: an organization, and a project of it. Organizations come first, since

@@ -17,6 +17,7 @@ pub mod ids;
 pub mod json;
 pub mod machine;
 pub mod names;
+pub mod network;
 pub mod page;
 pub mod query;
 pub mod resource_usage;

@@ -70,6 +70,24 @@ impl TemplateName {
     }
 }
 
+/// The name of a network: a label of DNS names in it, which cannot be taken for an id.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NetworkName(String);
+
+impl NetworkName {
+    /// Parses a name.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        label(text, HostName::MAX)?;
+        not_an_id(text)?;
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// A short address for an organization or a project, usable in paths instead of its UUID.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Slug(String);
@@ -198,9 +216,11 @@ mod tests {
         assert!(Slug::parse(&"a".repeat(41)).is_err());
         let id = "01939f2e-7c00-7abc-8def-0123456789ab";
         assert!(Slug::parse(id).is_err() && TemplateName::parse(id).is_err() && HostName::parse(id).is_ok());
+        assert!(NetworkName::parse(id).is_err());
         for (length, good) in [(63, true), (64, false)] {
             let text = "a".repeat(length);
             assert_eq!((HostName::parse(&text).is_ok(), TemplateName::parse(&text).is_ok()), (good, good));
+            assert_eq!(NetworkName::parse(&text).is_ok(), good);
         }
     }
 

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::network::Networks;
 use crate::outside::{Outside, RealOutside};
 
 /// The configuration of a machine's gateway.
@@ -21,6 +22,8 @@ pub struct Config {
     pub limits: Limits,
     /// Sockets that the machine's flows may have together; more are refused.
     pub sockets: usize,
+    /// The networks that the machine belongs to.
+    pub networks: Arc<Networks>,
 }
 
 impl Default for Config {
@@ -32,6 +35,7 @@ impl Default for Config {
             outside: Arc::new(RealOutside),
             limits: Limits::default(),
             sockets: 4096,
+            networks: Arc::default(),
         }
     }
 }
@@ -48,7 +52,8 @@ pub enum Resolvers {
 /// The host's own addresses, besides loopback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostAddresses {
-    /// Those of its interfaces, and in IPv6 of their networks, read again for a connection when older than a few seconds.
+    /// Those of its interfaces, and in IPv6 of their networks, read again for a connection when older than a few
+    /// seconds.
     System,
     /// These.
     Fixed(Vec<IpAddr>),
@@ -64,8 +69,8 @@ pub struct Limits {
     /// TCP connections that came in over one forward and that the guest has not accepted yet. Further ones wait in the
     /// queue of the forward's socket.
     pub forward_half_open: usize,
-    /// Bytes that buffers of TCP connections take. Once a quarter of them is taken, further connections have smaller ones,
-    /// and once half of them are, small ones.
+    /// Bytes that buffers of TCP connections take. Once a quarter of them is taken, further connections have smaller
+    /// ones, and once half of them are, small ones.
     pub buffers: usize,
     /// Bytes of datagrams that wait for the outside; more are dropped.
     pub datagrams: usize,

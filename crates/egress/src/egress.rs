@@ -22,7 +22,8 @@ use crate::switch::Switch;
 /// How long nothing comes before memory is given back that larger packets took.
 const REST: Duration = Duration::from_secs(1);
 
-/// Makes the link of a machine, again if its service gives it another card. Cloning it shares what is known of the host.
+/// Makes the link of a machine, again if its service gives it another card. Cloning it shares what is known of the
+/// host.
 #[derive(Clone)]
 pub struct Egress {
     config: Arc<Config>,
@@ -50,9 +51,10 @@ impl Egress {
         forwards: watch::Receiver<Arc<Vec<Arc<Forward>>>>,
         counters: Arc<Counters>,
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
-        let link = Link::new(&self.config, &self.host, rules, &counters);
+        let link = Arc::new(Link::new(&self.config, &self.host, rules, &counters));
+        self.config.networks.attach(&link.wire);
         let (read, write) = stream.into_split();
-        serve(Arc::new(link), read, write, forwards, counters)
+        serve(link, read, write, forwards, counters)
     }
 }
 

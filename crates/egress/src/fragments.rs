@@ -147,14 +147,19 @@ impl Waiting {
     }
 }
 
-/// Cuts a packet without options into packets of at most `most` bytes, which bear a number of its own.
+/// Cuts a packet without options into packets of at most `most` bytes, which bear a number of its own. One of IPv4 that
+/// is a piece itself is cut into pieces of the same packet.
 pub(crate) fn cut(packet: &[u8], ident: u32, most: usize) -> Vec<Vec<u8>> {
     let is_ipv6 = packet.first().is_some_and(|first| first >> 4 == 6);
     let (header, further) = if is_ipv6 { (IPV6, FRAGMENT) } else { (IPV4, 0) };
+    let cut_before = (!is_ipv6).then(|| Ipv4Packet::new_checked(packet).ok()).flatten();
+    let (from, followed, number) =
+        cut_before.map_or((0, false, 0), |ip| (usize::from(ip.frag_offset()), ip.more_frags(), ip.ident()));
+    let ident = if from > 0 || followed { number.into() } else { ident };
     let (header, payload) = packet.split_at(header.min(packet.len()));
     let step = (most - header.len() - further) / 8 * 8;
     let piece = |(index, data): (usize, &[u8])| {
-        let (offset, more) = (index * step, (index + 1) * step < payload.len());
+        let (offset, more) = (from + index * step, followed || (index + 1) * step < payload.len());
         if is_ipv6 { piece_v6(header, data, offset, more, ident) } else { piece_v4(header, data, offset, more, ident) }
     };
     payload.chunks(step).enumerate().map(piece).collect()

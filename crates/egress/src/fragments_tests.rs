@@ -153,3 +153,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn pieces_are_cut_into_pieces_of_the_same_packet() {
+    let header = IpRepr::new(id(0).from, id(0).to, IpProtocol::Udp, 4000, HOPS);
+    let mut whole = vec![0; IPV4 + 4000];
+    header.emit(&mut whole[..], &ChecksumCapabilities::default());
+    for (index, byte) in whole[IPV4..].iter_mut().enumerate() {
+        *byte = index.to_le_bytes()[0] ^ index.to_le_bytes()[1];
+    }
+    let pieces: Vec<_> = cut(&whole, 9, 2000).iter().flat_map(|piece| cut(piece, 10, 700)).collect();
+    let read = |piece: &Vec<u8>| {
+        let ip = Ipv4Packet::new_checked(&piece[..]).unwrap();
+        assert!(ip.verify_checksum() && piece.len() <= 700);
+        (ip.ident(), usize::from(ip.frag_offset()), ip.more_frags())
+    };
+    let mut payload = Vec::new();
+    for (number, piece) in pieces.iter().enumerate() {
+        assert_eq!(read(piece), (9, payload.len(), number + 1 < pieces.len()));
+        payload.extend_from_slice(&piece[IPV4..]);
+    }
+    assert!(payload == whole[IPV4..]);
+}

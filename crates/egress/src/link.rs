@@ -17,7 +17,7 @@ pub(crate) struct Link {
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<Host>,
     pub(crate) policy: watch::Receiver<Arc<Network>>,
-    pub(crate) wire: Wire,
+    pub(crate) wire: Arc<Wire>,
     pub(crate) half_open: Arc<Semaphore>,
     pub(crate) queries: Arc<Semaphore>,
     pub(crate) buffers: Arc<Pool>,
@@ -38,7 +38,7 @@ impl Link {
         let limits = &config.limits;
         Self {
             policy,
-            wire: Wire::new(Arc::clone(counters)),
+            wire: Arc::new(Wire::new(Arc::clone(counters))),
             half_open: Arc::new(Semaphore::new(limits.half_open)),
             queries: Arc::new(Semaphore::new(limits.queries)),
             buffers: Pool::new(limits.buffers),

@@ -15,7 +15,8 @@ use crate::link::Link;
 use crate::packet::{self, Inbound, Key, Outbound, Quote, Reason};
 use crate::{GATEWAY, GATEWAY6, RESOLVER, RESOLVER6, dhcp, dns, echo, ndp, tcp, udp};
 
-/// Largest packet that asks for a connection, and largest question to the resolver by datagram: both are kept for a while.
+/// Largest packet that asks for a connection, and largest question to the resolver by datagram: both are kept for a
+/// while.
 const LARGEST_SYN: usize = 1500;
 const LARGEST_QUERY: usize = 4096;
 /// The port of the resolver.
@@ -109,6 +110,11 @@ impl Switch {
 
     /// Takes a frame of the guest.
     pub(crate) fn frame(&mut self, frame: &[u8]) {
+        let network = packet::to_network(frame, |to| self.link.config.networks.find(to));
+        if let Some((sender, packet, joined)) = network {
+            self.link.wire.learn(sender);
+            return joined.send(packet, &self.link.wire);
+        }
         let Some((sender, inbound)) = packet::parse(frame) else { return };
         self.link.wire.learn(sender);
         let Inbound::Piece(piece) = inbound else { return self.packet(inbound) };

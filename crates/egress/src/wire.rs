@@ -72,8 +72,8 @@ impl Wire {
         }
     }
 
-    /// Sends a packet, or drops it where the guest does not keep up. Every guest takes packets of 1,500 bytes; larger ones
-    /// are cut, because nobody knows what this one takes.
+    /// Sends a packet, or drops it where the guest does not keep up. Every guest takes packets of 1,500 bytes; larger
+    /// ones are cut, because nobody knows what this one takes.
     pub(crate) fn send(&self, packet: &Outbound<'_>) {
         let Some(len) = packet.len() else { return };
         if len <= SMALL {
@@ -81,9 +81,24 @@ impl Wire {
         }
         let mut whole = vec![0; len];
         packet.emit(&mut whole);
-        for piece in fragments::cut(&whole, self.ident.fetch_add(1, Ordering::Relaxed), SMALL) {
+        for piece in self.cut(&whole) {
             self.send_whole(piece.len(), |buffer| buffer.copy_from_slice(&piece));
         }
+    }
+
+    /// Passes a packet of another machine on, for who has asked for room. Of a connection are segments as large as the
+    /// guest said that it takes them; all else is cut.
+    pub(crate) fn pass(&self, packet: &[u8], is_segment: bool) {
+        if packet.len() <= SMALL || is_segment {
+            return self.send_over(packet.len(), |buffer| buffer.copy_from_slice(packet));
+        }
+        for piece in self.cut(packet) {
+            self.send_over(piece.len(), |buffer| buffer.copy_from_slice(&piece));
+        }
+    }
+
+    fn cut(&self, packet: &[u8]) -> Vec<Vec<u8>> {
+        fragments::cut(packet, self.ident.fetch_add(1, Ordering::Relaxed), SMALL)
     }
 
     fn send_whole(&self, len: usize, emit: impl FnOnce(&mut [u8])) {

@@ -7,13 +7,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use berth_domain::Timestamp;
-use berth_domain::host::ask::{Ask, Question, disk, host, image, layer, memory, sandbox, template, upload, vm};
+use berth_domain::host::ask::{
+    Ask, Question, disk, host, image, layer, memory, network, sandbox, template, upload, vm,
+};
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
 use berth_domain::names::Slug;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::lost::Lost;
+use crate::network::NetworkEngine;
 use crate::sandbox::SandboxEngine;
 use crate::vm::{Engine, ImageImport, ImageInfo};
 use crate::{EngineError, Result};
@@ -25,13 +28,19 @@ const DISKS: &str = "disks";
 pub struct Host {
     pub(crate) vm: Arc<dyn Engine>,
     pub(crate) sandbox: Arc<dyn SandboxEngine>,
+    network: Arc<dyn NetworkEngine>,
     lost: Lost,
 }
 
 impl Host {
     /// A host with these engines.
-    pub const fn new(vm: Arc<dyn Engine>, sandbox: Arc<dyn SandboxEngine>, lost: Lost) -> Self {
-        Self { vm, sandbox, lost }
+    pub const fn new(
+        vm: Arc<dyn Engine>,
+        sandbox: Arc<dyn SandboxEngine>,
+        network: Arc<dyn NetworkEngine>,
+        lost: Lost,
+    ) -> Self {
+        Self { vm, sandbox, network, lost }
     }
 
     /// What its engines do of their own accord, until told to stop: whoever asks by bytes leaves that to the host.
@@ -60,6 +69,8 @@ impl Host {
             Ask::Upload(upload::Ask::Remove(q)) => say(&q, self.sandbox.remove_upload(q.id).await),
             Ask::Template(ask) => self.of_template(ask).await,
             Ask::Sandbox(ask) => self.of_sandbox(ask).await,
+            Ask::Network(network::Ask::Set(q)) => say(&q, self.network.set(&q.network).await),
+            Ask::Network(network::Ask::Remove(q)) => say(&q, self.network.remove(q.id).await),
             // What carries bytes answers those itself.
             Ask::Stream(ask) => {
                 Err(EngineError::Permanent(format!("{} needs a connection that becomes a stream", ask.verb())))
@@ -91,6 +102,7 @@ impl Host {
             A::AddressFree(q) => say(&q, Ok(vm.address_free(q.address).await)),
             A::ScanVms(q) => say(&q, vm.scan().await),
             A::ScanSandboxes(q) => say(&q, sandbox.scan().await),
+            A::ScanNetworks(q) => say(&q, self.network.scan().await),
             A::SetAside(q) => {
                 let into = self.aside(q.kept.folder(), q.at).await?;
                 say(&q, sandbox.set_aside(q.kept, &into).await)

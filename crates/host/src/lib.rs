@@ -1,8 +1,8 @@
 //! What runs machines on a host: the engines of VMs and of sandboxes, and what they need of the host.
 //!
-//! An engine is told what to do and tells what it finds. It knows machines, disks and images by the ids of their rows, and
-//! nothing of the rows themselves. This crate uses no database, no route and no service, so that it is read, tested and
-//! compiled without them.
+//! An engine is told what to do and tells what it finds. It knows machines, disks and images by the ids of their rows,
+//! and nothing of the rows themselves. This crate uses no database, no route and no service, so that it is read, tested
+//! and compiled without them.
 
 mod answer;
 pub mod clock;
@@ -12,6 +12,7 @@ mod finding;
 mod generation;
 pub mod lost;
 mod machines;
+pub mod network;
 pub mod sandbox;
 mod settings;
 pub mod vm;

@@ -14,8 +14,10 @@ const VM_USERS: u32 = 1 << 22;
 const NETWORK: u32 = SANDBOX_USERS + VM_USERS;
 /// The first address of a VM.
 const FIRST_ADDRESS: u32 = 0x7f40_0000;
-/// All users of machines and of their networks.
-const USERS: u32 = 2 * NETWORK;
+/// Users of the switches of projects' networks, which lie above those.
+const SWITCH_USERS: u32 = 1 << 20;
+/// All users of machines, of their networks and of switches.
+const USERS: u32 = 2 * NETWORK + SWITCH_USERS;
 /// Below these, users are people's and the distribution's, and those that it hands to containers.
 const LEAST_USER: u32 = 1 << 20;
 
@@ -35,8 +37,8 @@ pub enum Demand {
 pub struct Machines {
     /// What the host must have.
     pub confinement: Demand,
-    /// The first user of the host that machines and their networks run as, where the service is root; twelve million
-    /// follow.
+    /// The first user of the host that machines and their networks run as, where the service is root; fourteen
+    /// million follow.
     pub first_user: u32,
 }
 
@@ -77,6 +79,11 @@ impl Machines {
         self.user(NETWORK + by_address(address))
     }
 
+    /// The user of the switch of a network, where the service may choose.
+    pub(crate) fn of_switch(self, slot: u32) -> Option<u32> {
+        self.user(2 * NETWORK + slot % SWITCH_USERS)
+    }
+
     fn jail(self, number: u32) -> Jail {
         Jail { user: self.user(number), required: self.confinement == Demand::Required }
     }
@@ -105,7 +112,11 @@ mod tests {
         let (first, last) = (Ipv4Addr::new(127, 64, 0, 0), Ipv4Addr::new(127, 127, 255, 255));
         let ends = [by_slot(0), by_slot(i64::from(SANDBOX_USERS) - 1), by_address(first), by_address(last)];
         assert_eq!(ends, [0, 0x1f_ffff, 0x20_0000, 0x5f_ffff]);
-        assert_eq!((NETWORK, USERS), (0x60_0000, 0xc0_0000), "networks begin where machines end");
+        assert_eq!(
+            (NETWORK, USERS),
+            (0x60_0000, 0xd0_0000),
+            "networks begin where machines end, switches where those do"
+        );
     }
 
     #[test]

@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
+use berth_host::network::NetworkEngine;
 use berth_qemu::confinement;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -46,6 +48,7 @@ use crate::http::tls::Certificate;
 use crate::seal::Sealer;
 use crate::services::gateway::Gateway;
 use crate::services::identity::{FirstLogin, Identity};
+use crate::services::network::Networks;
 use crate::services::project::Projects;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::runtime::{self, Runtime};
@@ -114,23 +117,21 @@ impl App {
         let (db, seen) = folder::open(config, &keeper, &clock).await?;
         let sealer = Sealer::open(&config.secrets, &db).await?;
         let hosts = own::enrol(config, &keeper, &db, &clock, engines.sandbox.clone()).await?;
-        let vms = Vms::new(db.clone(), clock.clone(), config, engines.vm.clone(), hosts.own());
-        let sandboxes = Sandboxes::new(db.clone(), clock.clone(), config, engines.sandbox.clone(), hosts.own());
-        let holders: Vec<Arc<dyn Holder>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
+        let held = Held::new(&db, &clock, config, &engines, hosts.own());
+        let (vms, sandboxes) = (held.vms.clone(), held.sandboxes.clone());
         let (identity, first_login) =
-            Identity::start(db.clone(), clock.clone(), config, sealer.clone(), holders).await?;
+            Identity::start(db.clone(), clock.clone(), config, sealer.clone(), held.holders()).await?;
         let seats = Seats::configured(&config.http);
         let gateway = Gateway::start(db.clone(), clock.clone(), config, seats.most()).await?;
-        vms.prepare().await?;
-        sandboxes.prepare().await?;
+        held.prepare().await?;
         let projects = Projects::start(db.clone(), clock.clone(), config, &[&vms, &sandboxes], seen).await?;
         let inside = runtime::routes(Runtime { db: db.clone(), clock: clock.clone(), engine: engines.sandbox.clone() });
         let operators_seats = Seats::of_operators(seats.most());
         let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
         let metrics = metrics(vms.clone(), sandboxes.clone(), gateway.clone(), host);
         let health = folder::Health::default();
-        let probes = probes(&db, &health, engines, metrics);
-        let managed = identity.routes().merge(vms.routes()).merge(sandboxes.routes()).merge(gateway.routes());
+        let probes = probes(&db, &health, engines.clone(), metrics);
+        let managed = identity.routes().merge(held.routes()).merge(gateway.routes());
         let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(hosts.routes()).merge(inside);
         let base = Configured(config.public_url().map(Arc::from));
         let gate: Arc<dyn Gate> = Arc::new(identity.clone());
@@ -141,11 +142,11 @@ impl App {
         let mut tasks = JoinSet::new();
         let keeping = folder::Keeping::new(&db, keeper.run, config, health);
         tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
+        tasks.spawn(adopt(engines.network.clone(), stop.clone()));
         hosts.spawn_workers(&mut tasks, &stop);
         identity.spawn_workers(&mut tasks, &stop);
         projects.spawn_workers(&mut tasks, &stop);
-        vms.spawn_workers(&mut tasks, &stop);
-        sandboxes.spawn_workers(&mut tasks, &stop, &taken_over);
+        held.spawn_workers(&mut tasks, &stop, &taken_over);
         gateway.spawn_workers(&mut tasks, &stop);
         if config.identity.suspension_stops_machines {
             let services: Vec<Arc<dyn Stops>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
@@ -195,6 +196,52 @@ impl App {
             Some(Ok(())) => anyhow!("a worker of the service ended by itself"),
             None => std::future::pending().await,
         }
+    }
+}
+
+/// Makes networks whole that an earlier service left.
+async fn adopt(network: Arc<dyn NetworkEngine>, stop: CancellationToken) {
+    stop.run_until_cancelled(network.adopt()).await;
+    stop.cancelled().await;
+}
+
+/// What projects hold on hosts: the services over the engines.
+struct Held {
+    vms: Vms,
+    sandboxes: Sandboxes,
+    networks: Networks,
+}
+
+impl Held {
+    fn new(db: &Db, clock: &Clock, config: &Config, engines: &Engines, host: HostId) -> Self {
+        let (vm, sandbox, network) = (engines.vm.clone(), engines.sandbox.clone(), engines.network.clone());
+        Self {
+            vms: Vms::new(db.clone(), clock.clone(), config, vm, host),
+            sandboxes: Sandboxes::new(db.clone(), clock.clone(), config, sandbox, host),
+            networks: Networks::new(db.clone(), clock.clone(), network),
+        }
+    }
+
+    /// Whom to ask whether a project still holds anything.
+    fn holders(&self) -> Vec<Arc<dyn Holder>> {
+        vec![Arc::new(self.vms.clone()), Arc::new(self.sandboxes.clone()), Arc::new(self.networks.clone())]
+    }
+
+    /// What has to be so before the first request is answered.
+    async fn prepare(&self) -> Result<()> {
+        self.vms.prepare().await?;
+        self.sandboxes.prepare().await?;
+        Ok(self.networks.prepare().await?)
+    }
+
+    fn routes(&self) -> OpenApiRouter {
+        self.vms.routes().merge(self.sandboxes.routes()).merge(self.networks.routes())
+    }
+
+    fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, taken_over: &CancellationToken) {
+        self.vms.spawn_workers(tasks, stop);
+        self.sandboxes.spawn_workers(tasks, stop, taken_over);
+        self.networks.spawn_workers(tasks, stop);
     }
 }
 

@@ -150,7 +150,7 @@ fn only_record_writes_out_the_columns_of_a_row() {
 
 #[test]
 fn services_know_each_other_only_by_their_front_doors() {
-    let services = ["host", "identity", "project", "vm", "sandbox", "gateway"];
+    let services = ["host", "identity", "network", "project", "vm", "sandbox", "gateway"];
     for service in services {
         let others: Vec<_> =
             services.iter().filter(|other| **other != service).map(|other| format!("services::{other}")).collect();
@@ -162,6 +162,8 @@ fn services_know_each_other_only_by_their_front_doors() {
         "host::store",
         "identity::store",
         "identity::ops",
+        "network::store",
+        "network::ops",
         "project::store",
         "vm::store",
         "vm::ops",
@@ -208,7 +210,7 @@ fn requests_do_not_touch_the_host() {
             line.split("engine().").skip(1).map(|rest| rest.split('(').next().unwrap_or_default()).collect();
         calls.iter().any(|call| !harmless.contains(call))
     };
-    let requests = ["vm/ops", "vm/api", "sandbox/ops", "sandbox/api"];
+    let requests = ["network/ops", "network/api", "vm/ops", "vm/api", "sandbox/ops", "sandbox/api"];
     for below in requests.map(|room| format!("server/src/services/{room}")) {
         for (file, text) in sources(&below) {
             let joined = lines(&text).collect::<Vec<_>>().join("").replace(' ', "");
@@ -219,7 +221,7 @@ fn requests_do_not_touch_the_host() {
 
 #[test]
 fn stores_are_asked_by_ops_and_reconcilers_not_by_wire() {
-    for service in ["vm", "sandbox", "gateway"] {
+    for service in ["vm", "sandbox", "network", "gateway"] {
         refuse(&format!("server/src/services/{service}/wire"), &["engine()", ".begin()", "Tx"], |_| false);
     }
 }
@@ -230,7 +232,7 @@ fn requests_are_parsed_by_the_domain_and_only_described_by_wire() {
     refuse("server/src", &["domain::fields", "Fields::of", "Fields<'", "TryFrom<&Value>"], |_| false);
     // Whatever can refuse, judges; what describes and shows cannot.
     let judges = ["FieldError", "Parsed", "Error::", "Err(", "Result<", ".fail(", "query::", "list::Params"];
-    for service in ["host", "identity", "project", "vm", "sandbox", "gateway"] {
+    for service in ["host", "identity", "network", "project", "vm", "sandbox", "gateway"] {
         refuse(&format!("server/src/services/{service}/wire"), &judges, |_| false);
     }
 }
@@ -253,7 +255,7 @@ const FOR_NOBODY: [(&str, &[&str]); 10] = [
 #[test]
 fn who_acts_for_a_caller_asks_again_inside_the_transaction() {
     let mut seen = 0;
-    for service in ["identity", "vm", "sandbox", "gateway"] {
+    for service in ["identity", "vm", "sandbox", "network", "gateway"] {
         for (file, text) in sources(&format!("server/src/services/{service}/ops")) {
             let listed = FOR_NOBODY.iter().find(|(known, _)| file.ends_with(known)).map_or(&[][..], |(_, names)| names);
             let mut function = String::new();
@@ -276,14 +278,16 @@ fn who_acts_for_a_caller_asks_again_inside_the_transaction() {
 }
 
 /// What writes an audit record for who calls it, in the transaction that it is given.
-const RECORDS: [(&str, &[&str]); 4] = [
+const RECORDS: [(&str, &[&str]); 5] = [
     ("gateway", &["record"]),
     ("identity", &["remove", "take"]),
+    ("network", &["record"]),
     ("sandbox", &["created", "write"]),
     ("vm", &["record", "wish"]),
 ];
 
-/// What changes nothing that is to be recorded by itself: it reads, or it begins what another one records when it is whole.
+/// What changes nothing that is to be recorded by itself: it reads, or it begins what another one records when it is
+/// whole.
 const NOT_YET: [(&str, &[&str]); 2] =
     [("sandbox/ops/sandbox.rs", &["begin"]), ("sandbox/ops/upload.rs", &["again", "begin", "was_received"])];
 

@@ -7,6 +7,7 @@
 mod body;
 pub mod commands;
 mod engine;
+mod networks;
 mod platform;
 mod sandboxes;
 mod service;
@@ -14,6 +15,7 @@ pub mod upstream;
 
 pub use body::{key, vm};
 pub use engine::SimulatedEngine;
+pub use networks::SimulatedNetworks;
 pub use platform::{Answer, Caller, Platform, code_in, fresh_database, token_in};
 pub use sandboxes::SimulatedSandboxes;
 pub use service::{Service, eventually, images};

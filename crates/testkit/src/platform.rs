@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::{SimulatedEngine, SimulatedSandboxes};
+use crate::{SimulatedEngine, SimulatedNetworks, SimulatedSandboxes};
 
 const EMAIL: &str = "admin@example.com";
 const PASSWORD: &str = "a quiet harbour at night";
@@ -27,6 +27,8 @@ pub struct Platform {
     pub engine: Arc<SimulatedEngine>,
     /// Its engine of sandboxes.
     pub sandboxes: Arc<SimulatedSandboxes>,
+    /// Its networks.
+    pub networks: Arc<SimulatedNetworks>,
     /// Its first administrator.
     pub admin: Caller,
     /// Its configuration.
@@ -35,6 +37,9 @@ pub struct Platform {
     server: JoinHandle<std::io::Result<()>>,
     _dir: Arc<TempDir>,
 }
+
+/// The engines of a platform.
+type Simulated = (Arc<SimulatedEngine>, Arc<SimulatedSandboxes>, Arc<SimulatedNetworks>);
 
 /// A person or a program with a token, and the project of its calls.
 #[derive(Clone)]
@@ -84,29 +89,24 @@ impl Platform {
         // Cheap hashes: at the usual cost they would be a third of a short test.
         (config.identity.argon2_memory_kib, config.identity.argon2_passes) = (64, 1);
         change(&mut config);
-        Self::run(config, (Arc::default(), Arc::default()), Clock::default(), dir).await
+        Self::run(config, Simulated::default(), Clock::default(), dir).await
     }
 
-    async fn run(
-        config: Config,
-        (engine, sandboxes): (Arc<SimulatedEngine>, Arc<SimulatedSandboxes>),
-        clock: Clock,
-        dir: Arc<TempDir>,
-    ) -> Self {
-        let engines = Engines { vm: engine.clone(), sandbox: sandboxes.clone() };
+    async fn run(config: Config, (engine, sandboxes, networks): Simulated, clock: Clock, dir: Arc<TempDir>) -> Self {
+        let engines = Engines { vm: engine.clone(), sandbox: sandboxes.clone(), network: networks.clone() };
         let app = Box::pin(App::start_by(clock, &config, engines)).await.expect("the service starts");
         let at_any_port = Config { listen: ([127, 0, 0, 1], 0).into(), ..config.clone() };
         let doors = Doors::open(&at_any_port, None, &app).await.expect("a port");
         let base = format!("http://{}", doors.main);
         let server = tokio::spawn(doors.serve(CancellationToken::new()));
         let admin = Caller::login(&base, EMAIL, &password(&config)).await;
-        Self { engine, sandboxes, admin, config, app: Some(app), server, _dir: dir }
+        Self { engine, sandboxes, networks, admin, config, app: Some(app), server, _dir: dir }
     }
 
     /// Stops the service and starts it again over the same files and the same host.
     pub async fn restart(mut self) -> Self {
         self.stop().await;
-        let engines = (self.engine.clone(), self.sandboxes.clone());
+        let engines = (self.engine.clone(), self.sandboxes.clone(), self.networks.clone());
         Self::run(self.config.clone(), engines, Clock::default(), self._dir.clone()).await
     }
 
@@ -121,7 +121,7 @@ impl Platform {
         let clock = self.app().clock.clone();
         self.crash();
         clock.advance(seconds);
-        let engines = (self.engine.clone(), self.sandboxes.clone());
+        let engines = (self.engine.clone(), self.sandboxes.clone(), self.networks.clone());
         Self::run(self.config.clone(), engines, clock, self._dir.clone()).await
     }
 
@@ -153,7 +153,7 @@ impl Platform {
         let dir = Arc::new(tempfile::tempdir().expect("a folder"));
         std::fs::copy(self.config.data_dir.join("identity"), dir.path().join("identity")).expect("a copy");
         let config = Config { data_dir: dir.path().to_owned(), take_over: true, ..self.config.clone() };
-        Some(Self::run(config, (Arc::default(), Arc::default()), Clock::default(), dir).await)
+        Some(Self::run(config, Simulated::default(), Clock::default(), dir).await)
     }
 
     /// Sets the service's clock forward.

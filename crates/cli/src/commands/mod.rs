@@ -11,6 +11,7 @@ pub mod invitation;
 pub mod key;
 pub mod member;
 pub mod model;
+pub mod network;
 mod offer;
 pub mod org;
 pub mod project;
@@ -65,6 +66,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Admin(command) => admin::run(&person()?, command).await?,
         Command::Vm(command) => return vm::run(&any().await?, command).await,
         Command::Disk(command) => disk::run(&any().await?, command).await?,
+        Command::Network(command) => network::run(&any().await?, command).await?,
         Command::Image(command) => image::run(&any().await?, command).await?,
         Command::Sandbox(command) => return sandbox::run(&any().await?, command).await,
         Command::Template(command) => template::run(&any().await?, command).await?,

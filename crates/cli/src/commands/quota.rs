@@ -19,6 +19,7 @@ const WORDS: Words = &[
     ("disks", "--disks"),
     ("disk_gb", "--disk-gb"),
     ("sandboxes", "--sandboxes"),
+    ("networks", "--networks"),
     ("projects", "--projects"),
     ("requests_per_minute", "--requests-per-minute"),
     ("tokens_per_minute", "--tokens-per-minute"),
@@ -61,6 +62,9 @@ pub struct SetArgs {
     /// Sandboxes
     #[arg(long, value_name = "NUMBER|unlimited")]
     sandboxes: Option<String>,
+    /// Networks
+    #[arg(long, value_name = "NUMBER|unlimited")]
+    networks: Option<String>,
     /// Projects, of an organization
     #[arg(long, value_name = "NUMBER|unlimited")]
     projects: Option<String>,
@@ -85,6 +89,7 @@ impl SetArgs {
             disks: limit("--disks", self.disks.as_deref(), before.disks)?,
             disk_gb: limit("--disk-gb", self.disk_gb.as_deref(), before.disk_gb)?,
             sandboxes: limit("--sandboxes", self.sandboxes.as_deref(), before.sandboxes)?,
+            networks: limit("--networks", self.networks.as_deref(), before.networks)?,
             projects: limit("--projects", self.projects.as_deref(), before.projects)?,
             requests_per_minute: limit(
                 "--requests-per-minute",
@@ -212,6 +217,7 @@ fn show_limits(limits: &Limits) -> Table {
         ("disks", limits.disks),
         ("disk (GiB)", limits.disk_gb),
         ("sandboxes", limits.sandboxes),
+        ("networks", limits.networks),
         ("projects", limits.projects),
         ("requests a minute", limits.requests_per_minute),
         ("tokens a minute", limits.tokens_per_minute),
@@ -237,6 +243,7 @@ fn show_quota(quota: &Quota) -> Table {
         ("disks", &quota.disks),
         ("disk (GiB)", &quota.disk_gb),
         ("sandboxes", &quota.sandboxes),
+        ("networks", &quota.networks),
     ];
     let counted = counted.into_iter().chain(quota.projects.as_ref().map(|projects| ("projects", projects)));
     let counted = counted.map(|(name, q)| [name.to_owned(), q.used.to_string(), word(q.limit)]);

@@ -8,6 +8,7 @@ mod delete;
 mod exec;
 mod harness;
 mod life;
+mod network;
 mod once;
 mod person;
 mod port;

@@ -34,12 +34,14 @@ async fn lists_fit_a_window_and_say_less_or_more_as_asked() {
     let here = Here::start().await;
     let id = here.platform.admin.running_vm("a-name-of-20-letters").await;
     fine(&here, &["disk", "create", "a-disk-of-20-letters"]).await;
+    fine(&here, &["network", "create", "a-network"]).await;
     fine(&here, &["key", "create", "ci", "--scope", "vm"]).await;
     fine(&here, &["sandbox", "snapshot", "create", BOX, "--name", "clean"]).await;
     for list in [
         &["vm", "list"][..],
         &["disk", "list"],
         &["disk", "list", "--root"],
+        &["network", "list"],
         &["sandbox", "list"],
         &["sandbox", "snapshot", "list"],
         &["template", "list"],
@@ -117,10 +119,19 @@ async fn a_part_of_an_id_is_taken_wherever_a_name_is() {
     let found: Value = serde_json::from_str(&fine(&here, &["vm", "get", part, "--json"]).await).expect("JSON");
     assert_eq!(found["id"], id);
     fine(&here, &["disk", "create", "data", "--wait"]).await;
+    fine(&here, &["network", "create", "lan"]).await;
     fine(&here, &["key", "create", "ci", "--scope", "vm"]).await;
     fine(&here, &["sandbox", "snapshot", "create", BOX, "--name", "clean"]).await;
-    for noun in [&["disk"][..], &["sandbox"], &["sandbox", "snapshot"], &["template"], &["key"], &["project"], &["org"]]
-    {
+    for noun in [
+        &["disk"][..],
+        &["network"],
+        &["sandbox"],
+        &["sandbox", "snapshot"],
+        &["template"],
+        &["key"],
+        &["project"],
+        &["org"],
+    ] {
         let listed = fine(&here, &[noun, &["list", "-q"]].concat()).await;
         let id = listed.lines().next().expect("an id");
         let found = fine(&here, &[noun, &["get", &id[24..], "-q"]].concat()).await;

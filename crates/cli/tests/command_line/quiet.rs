@@ -12,7 +12,7 @@ async fn berth(here: &Here, arguments: &[&str]) -> Output {
 }
 
 /// Commands that make, stop and delete things, in an order in which each of them works, and what each thing is called.
-const STORY: [(&str, &str); 42] = [
+const STORY: [(&str, &str); 45] = [
     ("vm create web --no-ssh-key --image micro --size tiny --wait", "web"),
     ("vm stop web --wait", "web"),
     ("vm start web --wait", "web"),
@@ -24,6 +24,9 @@ const STORY: [(&str, &str); 42] = [
     ("admin vm delete other", "other"),
     ("disk create data --wait", "data"),
     ("disk delete data", "data"),
+    ("network create lan", "lan"),
+    ("network rename lan dmz", "dmz"),
+    ("network delete dmz", "dmz"),
     ("sandbox create --name one", "one"),
     ("sandbox pause one", "one"),
     ("sandbox resume one", "one"),

@@ -14,9 +14,12 @@ mod host;
 mod identity;
 mod image;
 mod network;
+mod networks;
+mod project_network;
 mod schema;
 mod session;
 mod shell;
+mod switches;
 
 /// The program under test.
 const BERTH: &str = env!("CARGO_BIN_EXE_berth");

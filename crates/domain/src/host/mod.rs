@@ -1,7 +1,8 @@
 //! A host: what there is to say about it without asking it, and what it may be asked.
 //!
 //! [`Ask`] is all that may be asked of a host, with the type of each answer. What questions and answers speak of stands
-//! in a file for each noun, and is the same for whoever runs machines in the same process and for whoever is told by bytes.
+//! in a file for each noun, and is the same for whoever runs machines in the same process and for whoever is told by
+//! bytes.
 
 pub mod aim;
 pub mod ask;
@@ -10,6 +11,7 @@ pub mod error;
 pub mod image;
 pub mod memory;
 pub mod model;
+pub mod network;
 pub mod sandbox;
 pub mod template;
 pub mod vm;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Aim;
+use super::network::Membership;
 use crate::Timestamp;
 use crate::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use crate::sandbox::network::Network;
@@ -49,6 +50,8 @@ pub struct StartSpec {
     pub workdir: Option<String>,
     /// What it may reach.
     pub network: Network,
+    /// The networks of its project that it belongs to, and reaches whatever else it may.
+    pub networks: Vec<Membership>,
 }
 
 impl StartSpec {

@@ -5,6 +5,7 @@ use core::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 
 use super::Aim;
+use super::network::Membership;
 use crate::ids::{DiskId, MachineId};
 use crate::vm::{ExposedPort, Protocol};
 
@@ -37,6 +38,8 @@ pub struct MachineSpec {
     pub ssh_port: u16,
     /// Inbound ports.
     pub ports: Vec<ExposedPort>,
+    /// The networks of its project that it belongs to.
+    pub networks: Vec<Membership>,
 }
 
 impl MachineSpec {

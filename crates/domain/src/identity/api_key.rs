@@ -25,9 +25,9 @@ pub const NETWORKS: usize = 50;
 words! {
     /// What a key is good for.
     KeyScope {
-        /// Virtual machines and disks.
+        /// Virtual machines, disks and networks.
         Vm = "vm",
-        /// Sandboxes, from outside and inside.
+        /// Sandboxes, from outside and inside, and networks.
         Sandbox = "sandbox",
         /// Models.
         Inference = "inference",

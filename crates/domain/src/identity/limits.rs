@@ -25,6 +25,8 @@ pub struct Limits {
     pub disk_gb: Option<i64>,
     /// Sandboxes.
     pub sandboxes: Option<i64>,
+    /// Networks.
+    pub networks: Option<i64>,
     /// Projects; of an organization alone.
     pub projects: Option<i64>,
     /// Requests a minute.
@@ -37,7 +39,7 @@ pub struct Limits {
 
 impl Limits {
     /// Every limit with its name, as requests, rows and the configuration call it.
-    pub fn named(&self) -> [(&'static str, Option<i64>); 10] {
+    pub fn named(&self) -> [(&'static str, Option<i64>); 11] {
         let Self {
             vms,
             vcpu,
@@ -45,6 +47,7 @@ impl Limits {
             disks,
             disk_gb,
             sandboxes,
+            networks,
             projects,
             requests_per_minute,
             tokens_per_minute,
@@ -57,6 +60,7 @@ impl Limits {
             ("disks", disks),
             ("disk_gb", disk_gb),
             ("sandboxes", sandboxes),
+            ("networks", networks),
             ("projects", projects),
             ("requests_per_minute", requests_per_minute),
             ("tokens_per_minute", tokens_per_minute),
@@ -76,6 +80,7 @@ impl Limits {
             disks: limit("disks")?,
             disk_gb: limit("disk_gb")?,
             sandboxes: limit("sandboxes")?,
+            networks: limit("networks")?,
             projects: limit("projects")?,
             requests_per_minute: limit("requests_per_minute")?,
             tokens_per_minute: limit("tokens_per_minute")?,

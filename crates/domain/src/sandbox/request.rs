@@ -10,8 +10,9 @@ use super::model::{OnTimeout, SourceKind};
 use super::network::{Network, NetworkChange};
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, boolean, id, integer, sized, text};
-use crate::ids::{SnapshotId, UploadId};
+use crate::ids::{NetworkId, SnapshotId, UploadId};
 use crate::names::{HostName, TemplateName};
+use crate::network::read_ids;
 
 /// Bounds of `timeout_seconds` and `idle_timeout_seconds`: 5 s to 30 days.
 pub const TIMEOUT: (i64, i64) = (5, 30 * 86_400);
@@ -70,6 +71,8 @@ pub struct CreateSandbox {
     pub on_timeout: OnTimeout,
     /// What it may reach.
     pub network: Network,
+    /// Networks of its project that it belongs to; where absent, those of what it is made of.
+    pub networks: Option<Vec<NetworkId>>,
 }
 
 impl TryFrom<&Value> for CreateSandbox {
@@ -87,6 +90,7 @@ impl TryFrom<&Value> for CreateSandbox {
             idle_timeout_seconds: f.optional("idle_timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
             on_timeout: f.optional("on_timeout", on_timeout).unwrap_or(OnTimeout::Pause),
             network: f.object("network", Network::read).unwrap_or_default(),
+            networks: read_ids(&mut f),
         };
         f.finish(Some(request))
     }

@@ -7,8 +7,9 @@ use super::disk::{DiskType, size};
 use super::model::{ExposedPort, Protocol, RestartPolicy};
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, boolean, id, integer, sized, text};
-use crate::ids::{DiskId, VmId};
+use crate::ids::{DiskId, NetworkId, VmId};
 use crate::names::Name;
+use crate::network;
 
 /// Most data disks attached, and most created, with one VM.
 pub const MAX_DISKS: usize = 4;
@@ -55,6 +56,8 @@ pub struct CreateVm {
     pub attached_disks: Vec<DiskId>,
     /// Data disks to make.
     pub create_disks: Vec<NewDisk>,
+    /// Networks of its project that it belongs to.
+    pub network_ids: Vec<NetworkId>,
     /// Public keys of the login user.
     pub ssh_keys: Vec<String>,
     /// Inbound ports besides 22.
@@ -114,6 +117,7 @@ fn read_create(f: &mut Fields<'_>) -> Option<CreateVm> {
     let plan_id = f.required("plan_id", reference);
     let root_disk = read_root_disk(f);
     let (attached_disks, create_disks) = read_data_disks(f);
+    let network_ids = network::read_ids(f).unwrap_or_default();
     let ssh_keys = f.list("ssh_keys", MAX_KEYS, ssh_key).unwrap_or_default();
     unique(f, "ssh_keys", &ssh_keys);
     let exposed_ports = read_ports(f).unwrap_or_default();
@@ -130,6 +134,7 @@ fn read_create(f: &mut Fields<'_>) -> Option<CreateVm> {
         root_disk: root_disk?,
         attached_disks,
         create_disks,
+        network_ids,
         ssh_keys,
         exposed_ports,
         delete_root_disk,

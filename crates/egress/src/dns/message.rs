@@ -86,6 +86,7 @@ impl Question {
 #[derive(Debug)]
 pub(super) struct Answer {
     bytes: Vec<u8>,
+    is_known: bool,
     /// The name asked for and those it is an alias of, in lower case.
     pub(super) names: Vec<String>,
     /// The addresses of these names, and how long they hold.
@@ -111,7 +112,13 @@ impl Answer {
             _ => None,
         });
         let addresses = addresses.take(ADDRESSES).collect();
-        Some(Self { names: chain.into_iter().filter_map(text).collect(), addresses, bytes })
+        let is_known = message.metadata.response_code == ResponseCode::NoError;
+        Some(Self { is_known, names: chain.into_iter().filter_map(text).collect(), addresses, bytes })
+    }
+
+    /// Whether there is such a name.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known
     }
 
     /// The message as the guest expects it.

@@ -1,6 +1,10 @@
 //! Frames of Ethernet, and what is in them.
 
-use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, IpVersion};
+use std::net::Ipv4Addr;
+
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, IpVersion, Ipv4Packet,
+};
 
 use super::inbound::Inbound;
 use super::{hardware, ipv4, ipv6};
@@ -22,6 +26,24 @@ pub(crate) fn parse(frame: &[u8]) -> Option<(EthernetAddress, Inbound<'_>)> {
         _ => None,
     }?;
     Some((from, inbound))
+}
+
+/// The packet of a frame that goes to an address that somebody is `found` at, and the sender's link address. Whether
+/// anything is right with it, is for who is found to say.
+pub(crate) fn to_network<T>(
+    frame: &[u8],
+    found: impl FnOnce(Ipv4Addr) -> Option<T>,
+) -> Option<(EthernetAddress, &[u8], T)> {
+    let frame = EthernetFrame::new_checked(frame).ok()?;
+    let from = frame.src_addr();
+    if frame.ethertype() != EthernetProtocol::Ipv4 || !from.is_unicast() || frame.dst_addr() != hardware(GATEWAY) {
+        return None;
+    }
+    let packet = frame.payload();
+    let ip = Ipv4Packet::new_checked(packet).ok()?;
+    let found = found(ip.dst_addr())?;
+    // A short packet is filled up to the least of Ethernet.
+    Some((from, packet.get(..ip.total_len().into())?, found))
 }
 
 /// Reads a packet that was put together of its pieces.

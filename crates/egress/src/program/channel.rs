@@ -17,6 +17,7 @@ use super::protocol::{LONGEST, MOST_DESCRIPTORS};
 #[derive(Debug)]
 pub(super) struct Channel {
     stream: UnixStream,
+    longest: usize,
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
 }
@@ -30,12 +31,17 @@ pub(super) struct Message {
 
 impl Channel {
     pub(super) fn new(stream: UnixStream) -> Self {
-        Self { stream, bytes: Vec::new(), descriptors: Vec::new() }
+        Self::of(stream, LONGEST)
+    }
+
+    /// One whose lines have fewer bytes than this.
+    pub(super) fn of(stream: UnixStream, longest: usize) -> Self {
+        Self { stream, longest, bytes: Vec::new(), descriptors: Vec::new() }
     }
 
     /// Sends a line, which is given without its end, with descriptors beside it.
     pub(super) async fn send(&mut self, mut line: Vec<u8>, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        if line.len() >= LONGEST || descriptors.len() > MOST_DESCRIPTORS {
+        if line.len() >= self.longest || descriptors.len() > MOST_DESCRIPTORS {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a message is too long"));
         }
         line.push(b'\n');
@@ -44,8 +50,8 @@ impl Channel {
         self.stream.write_all(line.get(sent..).unwrap_or_default()).await
     }
 
-    /// The next line; none where the other side ended. Who speaks waits for its answer, so whatever came until the end of
-    /// a line belongs to it.
+    /// The next line; none where the other side ended. Who speaks waits for its answer, so whatever came until the end
+    /// of a line belongs to it.
     pub(super) async fn receive(&mut self) -> io::Result<Option<Message>> {
         loop {
             if let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
@@ -54,7 +60,7 @@ impl Channel {
                 line.truncate(end);
                 return Ok(Some(Message { line, descriptors: take(&mut self.descriptors) }));
             }
-            if self.bytes.len() >= LONGEST || self.descriptors.len() > MOST_DESCRIPTORS {
+            if self.bytes.len() >= self.longest || self.descriptors.len() > MOST_DESCRIPTORS {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
             }
             if self.read().await? == 0 {

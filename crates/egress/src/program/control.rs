@@ -1,10 +1,13 @@
 //! The service's side of a control connection.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use berth_domain::ids::NetworkId;
 use berth_domain::sandbox::network::Network;
+use ipnet::Ipv4Net;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -63,6 +66,23 @@ impl Control {
     /// The program does not answer in time, or was told no rules yet.
     pub async fn set_link(&mut self, link: &OwnedFd) -> io::Result<()> {
         self.done(Ask::SetLink, &[link]).await
+    }
+
+    /// Tells it that the machine belongs to a network, with an address of its own there, by a link to the network's
+    /// switch.
+    ///
+    /// # Errors
+    /// The program does not answer in time, or refuses, as where it is one of an earlier Berth.
+    pub async fn join(&mut self, network: NetworkId, at: (Ipv4Net, Ipv4Addr), link: &OwnedFd) -> io::Result<()> {
+        self.done(Ask::Join { network, cidr: at.0, address: at.1 }, &[link]).await
+    }
+
+    /// Tells it that the machine belongs to a network no more; fine where it does not.
+    ///
+    /// # Errors
+    /// As of [`Self::join`].
+    pub async fn leave(&mut self, network: NetworkId) -> io::Result<()> {
+        self.done(Ask::Leave { network }, &[]).await
     }
 
     async fn done(&mut self, ask: Ask, beside: &[&OwnedFd]) -> io::Result<()> {

@@ -15,8 +15,8 @@ use std::time::Duration;
 use berth_process::{Note, Process, folder};
 use tokio::net::UnixStream;
 
-use super::VERB;
 use super::control::Control;
+use super::{SWITCH, VERB, switch};
 
 /// What people see in a list of processes, and the name of the small program that does nothing else.
 const NAME: &str = "berth-egress";
@@ -55,14 +55,25 @@ impl Executable {
     }
 }
 
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It carries the network of a machine.
+    Machine,
+    /// It joins the machines of a network.
+    Switch,
+}
+
 /// A program to start.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
     /// What is executed.
     pub executable: &'a Executable,
-    /// The machine's folder, which must exist.
+    /// What it is for.
+    pub kind: Kind,
+    /// The machine's folder, or the network's, which must exist.
     pub dir: &'a Path,
-    /// The machine's id, for people who look at processes.
+    /// The machine's id, or the network's, for people who look at processes.
     pub id: &'a str,
     /// The user and group that it becomes, where the service may choose.
     pub user: Option<u32>,
@@ -72,7 +83,7 @@ pub struct Start<'a> {
 #[derive(Debug)]
 pub struct Spawned {
     pid: i32,
-    control: Control,
+    stream: UnixStream,
 }
 
 /// Starts a program. It has nothing, and ends with this service until it is [linked](Control::set_link).
@@ -85,7 +96,9 @@ pub fn spawn(start: Start<'_>) -> io::Result<Spawned> {
     let (ours, theirs) = StdStream::pair()?;
     ours.set_nonblocking(true)?;
     let mut command = Command::new(&start.executable.path);
-    command.arg0(NAME).args(start.executable.verb).arg(start.id).args(start.user.map(|user| user.to_string()));
+    let kind = (start.kind == Kind::Switch).then_some(SWITCH);
+    command.arg0(NAME).args(start.executable.verb).args(kind).arg(start.id);
+    command.args(start.user.map(|user| user.to_string()));
     command.env_clear().current_dir(works_in);
     command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(listen(start.dir)?));
     command.stderr(Stdio::from(folder::create(&start.dir.join(LOG))?));
@@ -97,7 +110,7 @@ pub fn spawn(start: Start<'_>) -> io::Result<Spawned> {
         let status = child.wait().await;
         tracing::debug!(?status, "the program of a machine's network ended");
     });
-    Ok(Spawned { pid, control: Control::over(UnixStream::from_std(ours)?) })
+    Ok(Spawned { pid, stream: UnixStream::from_std(ours)? })
 }
 
 impl Spawned {
@@ -106,8 +119,20 @@ impl Spawned {
     /// # Errors
     /// The note cannot be written, or the program ended.
     pub fn note(self, dir: &Path) -> io::Result<Control> {
+        self.write_down(dir).map(Control::over)
+    }
+
+    /// The same of a network's switch.
+    ///
+    /// # Errors
+    /// As of [`Self::note`].
+    pub fn note_switch(self, dir: &Path) -> io::Result<switch::Control> {
+        self.write_down(dir).map(switch::Control::over)
+    }
+
+    fn write_down(self, dir: &Path) -> io::Result<UnixStream> {
         Note::of(self.pid, dir).map_err(|_| io::Error::other(said(dir)))?.write(&dir.join(NOTE))?;
-        Ok(self.control)
+        Ok(self.stream)
     }
 }
 
@@ -135,7 +160,15 @@ pub async fn connect(dir: &Path) -> io::Result<Control> {
     Ok(Control::over(folder::connect(&dir.join(SOCKET)).await?))
 }
 
-/// The program of a machine, if it lives.
+/// Connects to the switch of a network.
+///
+/// # Errors
+/// Nobody listens in the folder.
+pub async fn connect_switch(dir: &Path) -> io::Result<switch::Control> {
+    Ok(switch::Control::over(folder::connect(&dir.join(SOCKET)).await?))
+}
+
+/// The program of a machine, or of a network, if it lives.
 ///
 /// # Errors
 /// The note cannot be read, or the process cannot be held, as where no descriptor is free: there may be one.
@@ -144,7 +177,7 @@ pub fn find(dir: &Path) -> io::Result<Option<Process>> {
     note.map_or(Ok(None), |note| Process::hold(&note, dir))
 }
 
-/// Ends the program of a machine at once, and with it its connections. Fine where there is none.
+/// Ends the program of a machine, or of a network, at once, and with it its connections. Fine where there is none.
 ///
 /// # Errors
 /// It does not end.

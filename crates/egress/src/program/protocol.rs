@@ -5,19 +5,24 @@
 //!   {"version":1,"ask":"set_rules","network":{"egress":"allow","allow":[],"deny":[]},"unlock":[]}
 //!   {"version":1,"ask":"set_forwards","ports":[{"protocol":"tcp","at":"127.64.0.1:22","guest_port":22,"is_new":true}]}
 //!   {"version":1,"ask":"set_link"}
+//!   {"version":1,"ask":"join","network":"0193…","cidr":"10.128.0.0/24","address":"10.128.0.2"}
+//!   {"version":1,"ask":"leave","network":"0193…"}
 //!   ◄ {"answer":"done"}   {"answer":"status",…}   {"answer":"refused","reason":"…"}
 //! ```
 //!
-//! Descriptors come beside the line (unix(7), SCM_RIGHTS): a bound socket for each port that is new, in order, and the
-//! connection to the machine's network card. Everything can be said again: it sets what is to be, not what changes.
+//! Descriptors come beside the line (unix(7), SCM_RIGHTS): a bound socket for each port that is new, in order, the
+//! connection to the machine's network card, and one end of a link to a network's switch. Everything can be said again:
+//! it sets what is to be, not what changes.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
+use berth_domain::ids::NetworkId;
 use berth_domain::sandbox::network::Network;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
-/// The version of these messages. A program that a later service finds speaks its own; where they differ, it is replaced.
+/// The version of these messages. A program that a later service finds speaks its own; where they differ, it is
+/// replaced.
 pub const VERSION: u32 = 1;
 /// Bytes of the longest line: two hundred rules of the longest names, twice.
 pub(super) const LONGEST: usize = 128 << 10;
@@ -53,6 +58,20 @@ pub(super) enum Ask {
     },
     /// The machine's network card, as the descriptor beside it.
     SetLink,
+    /// That the machine belongs to a network, by a link to its switch, which is the descriptor beside it.
+    Join {
+        /// The network.
+        network: NetworkId,
+        /// Its addresses.
+        cidr: Ipv4Net,
+        /// The machine's own among them.
+        address: Ipv4Addr,
+    },
+    /// That it belongs to a network no more.
+    Leave {
+        /// The network.
+        network: NetworkId,
+    },
 }
 
 /// A port that is to be open.
@@ -92,6 +111,20 @@ pub struct Status {
     pub rx_bytes: u64,
     /// Bytes of frames from the guest since it began.
     pub tx_bytes: u64,
+    /// The networks that the machine belongs to. A program of an earlier Berth knows of none.
+    #[serde(default)]
+    pub networks: Vec<InNetwork>,
+}
+
+/// That a machine belongs to a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InNetwork {
+    /// The network.
+    pub network: NetworkId,
+    /// The machine's address in it.
+    pub address: Ipv4Addr,
+    /// Whether there is a link to its switch.
+    pub is_linked: bool,
 }
 
 /// A port of the host that leads into the guest.
@@ -129,6 +162,7 @@ mod tests {
     #[test]
     fn messages_are_what_they_are_documented_to_be() {
         let port = Port { protocol: Protocol::Tcp, at: "127.64.0.1:22".parse().unwrap(), guest_port: 22 };
+        let network = "01939f2e-7c00-7abc-8def-0123456789ab".parse().unwrap();
         let messages = [
             (Ask::Status, r#"{"version":1,"ask":"status"}"#),
             (
@@ -140,6 +174,11 @@ mod tests {
                 r#"{"version":1,"ask":"set_forwards","ports":[{"protocol":"tcp","at":"127.64.0.1:22","guest_port":22,"is_new":true}]}"#,
             ),
             (Ask::SetLink, r#"{"version":1,"ask":"set_link"}"#),
+            (
+                Ask::Join { network, cidr: "10.128.0.0/24".parse().unwrap(), address: [10, 128, 0, 2].into() },
+                r#"{"version":1,"ask":"join","network":"01939f2e-7c00-7abc-8def-0123456789ab","cidr":"10.128.0.0/24","address":"10.128.0.2"}"#,
+            ),
+            (Ask::Leave { network }, r#"{"version":1,"ask":"leave","network":"01939f2e-7c00-7abc-8def-0123456789ab"}"#),
         ];
         for (ask, text) in messages {
             let request = Request { version: VERSION, ask };

@@ -1,10 +1,8 @@
 //! The program itself: one thread, one link, and conversations with the service.
 
-use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
-use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -16,7 +14,9 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::channel::{Channel, Message};
 use super::confine::{FILES, confine};
-use super::protocol::{Answer, Ask, Asked, Port, Protocol, Request, Status, VERSION};
+use super::given::Given;
+use super::protocol::{Answer, Ask, Asked, InNetwork, Port, Protocol, Request, Status, VERSION};
+use crate::network::Networks;
 use crate::{Config, Counters, Egress, Forward, ForwardSocket};
 
 /// Conversations at the same time: one of the service, one of the service before it that is about to end, and some.
@@ -29,44 +29,12 @@ const TICK: Duration = Duration::from_millis(1);
 const READERS: usize = 2;
 const STACK: usize = 256 << 10;
 
-/// Becomes the program, until its machine ends. The arguments are what follows the program's name: for whom it is, and
-/// the user and group to become, where the service may choose.
-pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    match run(arguments.into_iter().nth(1)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("berth-egress: {error}. The service starts it beside each machine; there is nothing to type.");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(user: Option<OsString>) -> io::Result<()> {
-    berth_process::close_inherited();
-    let owner = rustix::process::geteuid().as_raw();
-    let user = user.map(|text| text.to_str().and_then(|text| text.parse().ok()).ok_or(io::ErrorKind::InvalidInput));
-    let first = StdStream::from(given(rustix::stdio::stdin())?);
-    let listener = StdListener::from(given(rustix::stdio::stdout())?);
-    first.set_nonblocking(true)?;
-    listener.set_nonblocking(true)?;
-    leave_given()?;
-    confine(user.transpose()?)?;
+/// Becomes the program of a machine's network, until the machine ends.
+pub(super) fn run(given: Given) -> io::Result<()> {
+    confine(given.user)?;
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_io().enable_time().max_blocking_threads(READERS).thread_stack_size(STACK);
-    builder.build()?.block_on(serve(first, listener, owner))
-}
-
-/// From here on the sockets are known by one number alone: that one of them is closed means that it ends.
-fn leave_given() -> io::Result<()> {
-    let nothing = std::fs::File::options().read(true).write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdin(&nothing)?;
-    Ok(rustix::stdio::dup2_stdout(&nothing)?)
-}
-
-/// A socket that whoever started this program left to it.
-fn given(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    rustix::net::sockopt::socket_type(descriptor).map_err(|_| io::Error::other("it was given no socket"))?;
-    descriptor.try_clone_to_owned()
+    builder.build()?.block_on(serve(given.first, given.listener, given.owner))
 }
 
 async fn serve(first: StdStream, listener: StdListener, owner: u32) -> io::Result<()> {
@@ -108,6 +76,7 @@ async fn converse(stream: UnixStream, program: Arc<Program>) {
 /// What the program has.
 struct Program {
     state: Mutex<State>,
+    networks: Arc<Networks>,
     /// The link ended, and with it the program.
     over: Arc<Notify>,
 }
@@ -126,8 +95,10 @@ impl Program {
     fn new() -> Self {
         let sockets = usize::try_from(FILES / 2).unwrap_or(usize::MAX);
         let nothing = Network { egress: network::Egress::Deny, ..Network::default() };
+        let networks = Arc::<Networks>::default();
+        let config = Config { sockets, networks: Arc::clone(&networks), ..Config::default() };
         let state = State {
-            egress: Egress::new(Config { sockets, ..Config::default() }),
+            egress: Egress::new(config),
             rules: watch::Sender::new(Arc::new(nothing)),
             has_rules: false,
             forwards: watch::Sender::default(),
@@ -135,7 +106,7 @@ impl Program {
             counters: Arc::default(),
             link: None,
         };
-        Self { state: Mutex::new(state), over: Arc::default() }
+        Self { state: Mutex::new(state), networks, over: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -149,7 +120,11 @@ impl Program {
         }
         let mut beside = message.descriptors.into_iter();
         match request.ask {
-            Ask::Status => return Ok(Answer::Status(self.state().status())),
+            Ask::Status => {
+                let of = |(network, address, is_linked)| InNetwork { network, address, is_linked };
+                let networks = self.networks.list().into_iter().map(of).collect();
+                return Ok(Answer::Status(Status { networks, ..self.state().status() }));
+            }
             Ask::SetRules { network, unlock } => self.state().set_rules(Network { unlock, ..network }),
             Ask::SetForwards { ports } => {
                 let shut = self.state().set_forwards(&ports, &mut beside)?;
@@ -159,6 +134,11 @@ impl Program {
                 let link = beside.next().ok_or("there is no link beside it")?;
                 self.state().set_link(link, Arc::clone(&self.over))?;
             }
+            Ask::Join { network, cidr, address } => {
+                let link = beside.next().ok_or("there is no link beside it")?;
+                self.networks.join(network, cidr, address, link)?;
+            }
+            Ask::Leave { network } => self.networks.leave(network),
         }
         Ok(Answer::Done)
     }
@@ -176,6 +156,7 @@ impl State {
             ports: self.ports.iter().map(|(port, _)| *port).collect(),
             rx_bytes: self.counters.rx_bytes.load(Ordering::Relaxed),
             tx_bytes: self.counters.tx_bytes.load(Ordering::Relaxed),
+            networks: Vec::new(),
         }
     }
 

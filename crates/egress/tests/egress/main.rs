@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may end with a panic")]
 
+mod beside;
 mod dhcp;
 mod dns;
 mod echo;
@@ -12,8 +13,10 @@ mod ipv6;
 mod limits;
 mod link;
 mod namespace;
+mod networks;
 mod program;
 mod rules;
+mod switch;
 mod tcp;
 mod udp;
 mod world;

@@ -119,6 +119,7 @@ pub fn config(servers: &Arc<Servers>) -> Config {
         outside: Arc::<Servers>::clone(servers),
         limits: Limits::default(),
         sockets: 4096,
+        networks: Arc::default(),
     }
 }
 

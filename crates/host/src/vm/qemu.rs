@@ -45,6 +45,7 @@ use super::{
 };
 use crate::error::{qemu_failed, transient};
 use crate::generation::Generations;
+use crate::network::Switches;
 use crate::{Result, lost};
 
 /// Bytes of a GiB.
@@ -76,10 +77,11 @@ pub struct QemuEngine {
 
 impl QemuEngine {
     /// The engine over a data folder. What is missing on the host is told by [`Engine::ready`].
-    pub fn open(settings: Settings) -> Self {
+    pub fn open(settings: Settings, switches: Arc<Switches>) -> Self {
         let events = broadcast::channel(EVENTS).0;
+        let folder = settings.host.data.join("machines");
         Self {
-            networks: Networks::new(settings.host.data.join("machines"), settings.host.machines, events.clone()),
+            networks: Networks::new(folder, settings.host.machines, events.clone(), switches),
             settings,
             ssh_port: if host::can_bind_low_ports() { SSH } else { HIGH_SSH },
             events,

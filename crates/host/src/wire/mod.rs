@@ -1,14 +1,14 @@
 //! A host that is asked by bytes.
 //!
 //! ```text
-//!   Remote: Engine + SandboxEngine ── Carrier ── bytes ── serve ── Host ── engines
+//!   Remote: Engine + SandboxEngine + NetworkEngine ── Carrier ── bytes ── serve ── Host ── engines
 //! ```
 //!
-//! A connection carries one question. Messages are JSON behind four bytes of length ([`frame`](self::frame)); the first one
-//! has the question and the version of both ([`message`](self::message)). While the host works it says so every few
-//! seconds: who hears nothing for longer gives the host up, and a host whose asker leaves stops working on it, as an engine
-//! does whose caller drops the call. A question that becomes a stream turns its connection into that stream after its
-//! answer ([`turn`](self::turn)).
+//! A connection carries one question. Messages are JSON behind four bytes of length ([`frame`](self::frame)); the first
+//! one has the question and the version of both ([`message`](self::message)). While the host works it says so every few
+//! seconds: who hears nothing for longer gives the host up, and a host whose asker leaves stops working on it, as an
+//! engine does whose caller drops the call. A question that becomes a stream turns its connection into that stream
+//! after its answer ([`turn`](self::turn)).
 //!
 //! What carries the bytes ([`Carrier`]) is no matter of this module: a stream of HTTP/2, a socket, a pipe in a test. It
 //! tells who is on the other side; here everybody who asks may.
@@ -17,6 +17,7 @@ mod follow;
 mod frame;
 mod known;
 mod message;
+mod networks;
 mod remote;
 mod sandboxes;
 mod serve;

@@ -1,8 +1,8 @@
 //! The service over its own host by bytes, as it asks a host that is elsewhere.
 //!
-//! Compiled only with the feature `faults`, for tests over real machines: with `BERTH_HOST_BY_BYTES` all that the engines
-//! are asked goes through pipes of this process, and what the host receives before a machine of it is chosen lies in a
-//! folder apart.
+//! Compiled only with the feature `faults`, for tests over real machines: with `BERTH_HOST_BY_BYTES` all that the
+//! engines are asked goes through pipes of this process, and what the host receives before a machine of it is chosen
+//! lies in a folder apart.
 
 use std::io;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ pub(super) async fn by_bytes(config: &Config, own: Engines) -> Result<Engines> {
         return Ok(own);
     }
     let lost = Lost::new(&config.data_dir, config.lost.days);
-    let host = Arc::new(Host::new(own.vm, own.sandbox, lost));
+    let host = Arc::new(Host::new(own.vm, own.sandbox, own.network, lost));
     let spool = config.data_dir.join("spool");
     let remote = Remote::reach(Arc::new(Pipes(host.clone())), &spool).await.context("the host is not to be reached")?;
     // As long as the process lives. The service's own workers follow what happens there.
     tokio::spawn(async move { host.tend(CancellationToken::new()).await });
     let remote = Arc::new(remote);
-    Ok(Engines { vm: remote.clone(), sandbox: remote })
+    Ok(Engines { vm: remote.clone(), sandbox: remote.clone(), network: remote })
 }
 
 /// Leads to a host of this process.

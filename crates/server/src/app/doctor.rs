@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use berth_host::clock::Clock;
+use berth_host::network::Switches;
 use berth_host::sandbox::qemu::QemuSandboxes;
 use berth_host::vm::qemu::QemuEngine;
 use berth_host::{Demand, Finding};
@@ -31,9 +32,10 @@ impl fmt::Display for Report {
 
 /// Examines this machine.
 pub async fn doctor(config: &Config) -> Report {
-    let engine = QemuEngine::open(config.vm_engine());
+    let switches = Switches::open(&config.network_engine());
+    let engine = QemuEngine::open(config.vm_engine(), switches.clone());
     let mut lines = engine.findings().await;
-    lines.extend(QemuSandboxes::open(config.sandbox_engine(), Clock::default()).findings());
+    lines.extend(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), switches).findings());
     lines.extend(confined(config).await);
     lines.extend(shared(Path::new("/sys")));
     lines.extend(["espeak-ng", "ffmpeg"].map(|name| speaks(name, host::find(name))));

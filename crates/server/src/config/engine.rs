@@ -30,6 +30,11 @@ impl Config {
         }
     }
 
+    /// The engine of networks.
+    pub fn network_engine(&self) -> HostSettings {
+        self.host()
+    }
+
     /// The engine of sandboxes.
     pub fn sandbox_engine(&self) -> sandbox::qemu::Settings {
         sandbox::qemu::Settings {

@@ -11,8 +11,17 @@ use berth_domain::ids::Owner;
 use super::{Db, DbError, FromRow, Row, Signal, Value, sql};
 
 /// Tables whose rows say when they want work; looking at a row earlier does no harm.
-const TABLES: [&str; 8] =
-    ["vms", "disks", "images", "sandboxes", "sandbox_templates", "sandbox_layers", "sandbox_memories", "outbox"];
+const TABLES: [&str; 9] = [
+    "vms",
+    "disks",
+    "images",
+    "sandboxes",
+    "sandbox_templates",
+    "sandbox_layers",
+    "sandbox_memories",
+    "networks",
+    "outbox",
+];
 
 /// Makes all waiting rows due now. After the clock was set back, they would else wait as long as the clock had been
 /// ahead; the worker that looks at a row sets a new time.

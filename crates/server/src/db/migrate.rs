@@ -59,6 +59,7 @@ const STEPS: &[Step] = steps![
     27 "0027" "machine_rows",
     28 "0028" "warm_machines",
     29 "0029" "machine_indexes",
+    31 "0031" "networks",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -20,6 +20,7 @@ mod lane;
 pub mod listing;
 pub mod machine;
 mod migrate;
+pub mod network;
 pub mod owned;
 mod query;
 pub mod quota;

@@ -5,7 +5,7 @@ use berth_domain::ids::{OrgId, ProjectId};
 
 use super::listing::{Listed, Listing};
 use super::{Db, DbError, FromRow, Row, page_of};
-use crate::{machine_columns, with_machine};
+use crate::{joined_networks, machine_columns, with_machine};
 
 /// A row with its owner.
 #[derive(Clone, Debug)]
@@ -48,6 +48,8 @@ macro_rules! table {
                 $name,
                 ".*, ",
                 machine_columns!(),
+                ", ",
+                joined_networks!($name, $kind),
                 ", o.slug AS org_slug, p.id AS owner_project, p.slug AS project_slug"
             ),
             from: concat!(

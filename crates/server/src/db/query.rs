@@ -112,7 +112,8 @@ id_values!(
     MemoryId,
     UploadId,
     MachineId,
-    HostId
+    HostId,
+    NetworkId
 );
 
 /// Where a statement runs: the database for reading, or a transaction.

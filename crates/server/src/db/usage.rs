@@ -54,6 +54,8 @@ pub struct Held {
     pub disk_gb: i64,
     /// Sandboxes.
     pub sandboxes: i64,
+    /// Networks.
+    pub networks: i64,
 }
 
 impl FromRow for Held {
@@ -65,6 +67,7 @@ impl FromRow for Held {
             disks: row.int("disks")?,
             disk_gb: row.int("disk_gb")?,
             sandboxes: row.int("sandboxes")?,
+            networks: row.int("networks")?,
         })
     }
 }
@@ -79,16 +82,20 @@ pub async fn held(on: impl On, whose: Whose) -> Result<Held, DbError> {
 fn rows(of: &str) -> String {
     format!(
         "(SELECT org_id, project_id, 1 AS vm, CASE WHEN status = 'running' THEN 1 ELSE 0 END AS runs, vcpu AS cpus, \
-         memory_mb AS mib, 0 AS disk, 0 AS gib, 0 AS sandbox FROM vms WHERE {of}deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0 FROM disks WHERE {of}deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 1 FROM sandboxes WHERE {of}deleted_at IS NULL) held"
+         memory_mb AS mib, 0 AS disk, 0 AS gib, 0 AS sandbox, 0 AS network FROM vms WHERE {of}deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disks WHERE {of}deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 1, 0 FROM sandboxes WHERE {of}deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 0, 1 FROM networks WHERE {of}deleted_at IS NULL) held"
     )
 }
 
 /// The columns of [`Held`].
 fn sums() -> String {
     let names = [("vm", "vms"), ("cpus", "vcpu"), ("mib", "memory_mb"), ("disk", "disks"), ("gib", "disk_gb")];
-    let sums = names.iter().chain(&[("sandbox", "sandboxes")]).map(|(column, name)| sum(column, name));
+    let sums = names
+        .iter()
+        .chain(&[("sandbox", "sandboxes"), ("network", "networks")])
+        .map(|(column, name)| sum(column, name));
     sums.collect::<Vec<_>>().join(", ")
 }
 

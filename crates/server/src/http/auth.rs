@@ -16,13 +16,13 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 pub use berth_domain::identity::Limits;
 use berth_domain::identity::policy::{self, Action};
-use berth_domain::identity::{KeyScope, OrgRole, ProjectRole};
+use berth_domain::identity::{OrgRole, ProjectRole};
 use berth_domain::ids::{KeyId, OrgId, Owner, ProjectId, SessionId, UserId};
 use berth_domain::{Code, Error, Result};
 use serde_json::json;
 use uuid::Uuid;
 
-pub use super::authority::{Grant, Granted, Watch};
+pub use super::authority::{AnyOf, Grant, Granted, Watch};
 use super::client_address::ClientAddress;
 use super::credential;
 pub use super::denial::{administrators_only, forbidden, missing_scope, persons_only, unauthorized};
@@ -77,9 +77,11 @@ impl Caller {
     }
 
     /// Refuses a key that lacks a scope.
-    fn require_right(&self, needed: Option<KeyScope>) -> Result<()> {
+    fn require_right(&self, needed: Option<AnyOf>) -> Result<()> {
         match (self.who, needed) {
-            (Who::Key { scopes, .. }, Some(needed)) if !scopes.contains(needed) => Err(missing_scope(needed)),
+            (Who::Key { scopes, .. }, Some(needed)) if !needed.iter().any(|scope| scopes.contains(*scope)) => {
+                Err(missing_scope(needed))
+            }
             _ => Ok(()),
         }
     }
@@ -280,7 +282,7 @@ impl Scope {
     }
 
     /// Lets the caller in for an action, if key and roles allow it.
-    fn let_in(&mut self, parts: &mut Parts, action: Action, right: Option<KeyScope>) -> Result<()> {
+    fn let_in(&mut self, parts: &mut Parts, action: Action, right: Option<AnyOf>) -> Result<()> {
         self.caller.require_right(right)?;
         self.require(action)?;
         self.caller.let_in(parts, Grant::Project { org: self.org, project: self.project, action, right })
@@ -341,15 +343,15 @@ async fn person_caller(parts: &Parts) -> Result<Caller> {
 
 /// What a service asks of an API key.
 pub trait Right: Send + Sync + 'static {
-    /// The scope that an API key needs.
-    const SCOPE: KeyScope;
+    /// The scopes of which an API key needs one.
+    const SCOPES: AnyOf;
 }
 
 /// The caller, unless it is a key without a right whose refusal is a 401: that comes before what the path names. A 403
 /// comes after.
 async fn caller_with<R: Right>(parts: &Parts) -> Result<Caller> {
     let caller = caller_of(parts).await?;
-    match caller.require_right(Some(R::SCOPE)) {
+    match caller.require_right(Some(R::SCOPES)) {
         Err(refusal) if refusal.code == Code::Unauthorized => Err(refusal),
         _ => Ok(caller),
     }
@@ -359,7 +361,7 @@ async fn caller_with<R: Right>(parts: &Parts) -> Result<Caller> {
 async fn scope_with<R: Right>(parts: &mut Parts, action: Action) -> Result<Scope> {
     let caller = caller_with::<R>(parts).await?;
     let mut scope = scope_of(parts, caller).await?;
-    scope.let_in(parts, action, Some(R::SCOPE))?;
+    scope.let_in(parts, action, Some(R::SCOPES))?;
     query::refuse(parts)?;
     Ok(scope)
 }
@@ -386,8 +388,8 @@ service_extractors! {
     Editor needs ChangeResources;
 }
 
-/// The caller's view of the project that a thing belongs to, for routes that name the thing alone; `None` where there is
-/// no such thing, or the caller cannot see it.
+/// The caller's view of the project that a thing belongs to, for routes that name the thing alone; `None` where there
+/// is no such thing, or the caller cannot see it.
 pub async fn scope_at<R: Right>(
     parts: &mut Parts,
     place: Option<(OrgId, ProjectId)>,
@@ -407,7 +409,7 @@ pub async fn scope_at<R: Right>(
         Err(error) => return Err(error),
     };
     admit(parts, &scope.caller.who, Some(&scope))?;
-    scope.let_in(parts, action, Some(R::SCOPE))?;
+    scope.let_in(parts, action, Some(R::SCOPES))?;
     Ok(Some(scope))
 }
 
@@ -420,7 +422,7 @@ pub async fn scope_at_home<R: Right>(parts: &mut Parts, action: Action) -> Resul
     let named = parts.headers.get(PROJECT_ID).map(|value| value.to_str().unwrap_or("?"));
     let mut scope = gate(parts)?.home(caller, named).await?;
     admit(parts, &scope.caller.who, Some(&scope))?;
-    scope.let_in(parts, action, Some(R::SCOPE))?;
+    scope.let_in(parts, action, Some(R::SCOPES))?;
     Ok(scope)
 }
 

@@ -25,6 +25,9 @@ use crate::db::{Authority, Tx};
 /// Pause between two checks whether an answer without an end may go on.
 const RECHECK: Duration = Duration::from_secs(5);
 
+/// Scopes of which an API key needs one.
+pub type AnyOf = &'static [KeyScope];
+
 /// What an extractor granted to a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
@@ -47,8 +50,8 @@ pub enum Grant {
         project: ProjectId,
         /// The action.
         action: Action,
-        /// The scope that a key needs for it.
-        right: Option<KeyScope>,
+        /// The scopes of which a key needs one for it.
+        right: Option<AnyOf>,
     },
 }
 

@@ -6,6 +6,8 @@
 pub mod gateway;
 pub mod host;
 pub mod identity;
+mod membership;
+pub mod network;
 mod owner;
 pub mod project;
 pub mod quota;

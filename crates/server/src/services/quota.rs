@@ -23,16 +23,23 @@ pub async fn require_project(tx: &mut Tx, scope: &Scope) -> Result<()> {
 /// Refuses with 403 to make what would exceed the quota of the project or of its organization, money among it, and with
 /// 404 a project that was deleted meanwhile.
 pub async fn admit(tx: &mut Tx, scope: &Scope, wanted: Held, now: Timestamp) -> Result<()> {
+    let bounds = admit_number(tx, scope, wanted).await?;
+    solvent(tx, &bounds, now).await
+}
+
+/// The same of what costs nothing: whatever was spent, it may be made within its number. What bounds the project and
+/// its organization.
+pub async fn admit_number(tx: &mut Tx, scope: &Scope, wanted: Held) -> Result<[(Whose, Limits); 2]> {
     require_project(tx, scope).await?;
     let bounds = bounds(tx, scope).await?;
     for (whose, limits) in &bounds {
         within(tx, *whose, limits, wanted).await?;
     }
-    solvent(tx, &bounds, now).await
+    Ok(bounds)
 }
 
-/// Refuses with 403 to make or start what costs money, once the month's is spent by the project or its organization. What
-/// runs goes on: nobody's machine is stopped for it.
+/// Refuses with 403 to make or start what costs money, once the month's is spent by the project or its organization.
+/// What runs goes on: nobody's machine is stopped for it.
 pub async fn afford(tx: &mut Tx, scope: &Scope, now: Timestamp) -> Result<()> {
     let bounds = bounds(tx, scope).await?;
     solvent(tx, &bounds, now).await
@@ -91,13 +98,14 @@ async fn within(tx: &mut Tx, whose: Whose, limits: &Limits, wanted: Held) -> Res
 /// What is counted in rows: its name for people, how much of it, and what limits it.
 type Counted = (&'static str, fn(&Held) -> i64, fn(&Limits) -> Option<i64>);
 
-const COUNTED: [Counted; 6] = [
+const COUNTED: [Counted; 7] = [
     ("VMs", |held| held.vms, |limits| limits.vms),
     ("virtual CPUs", |held| held.vcpu, |limits| limits.vcpu),
     ("MiB of memory", |held| held.memory_mb, |limits| limits.memory_mb),
     ("disks", |held| held.disks, |limits| limits.disks),
     ("GiB of disk", |held| held.disk_gb, |limits| limits.disk_gb),
     ("sandboxes", |held| held.sandboxes, |limits| limits.sandboxes),
+    ("networks", |held| held.networks, |limits| limits.networks),
 ];
 
 /// Refuses with 403 what would exceed a limit: so much of something is used, and so much more is wanted.
@@ -131,6 +139,8 @@ pub struct QuotaView {
     disk_gb: Quota,
     /// Sandboxes.
     sandboxes: Quota,
+    /// Networks.
+    networks: Quota,
     /// Projects; of an organization alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     projects: Option<Quota>,
@@ -143,7 +153,8 @@ pub struct QuotaView {
     /// Money for models, machines and disks a calendar month (UTC), in whole units of the prices; `null` is no limit.
     #[schema(required = true)]
     spend_per_month: Option<i64>,
-    /// What was spent of it this month, in units of the prices; requests to models within the last seconds may be missing.
+    /// What was spent of it this month, in units of the prices; requests to models within the last seconds may be
+    /// missing.
     spent_this_month: f64,
 }
 
@@ -178,6 +189,7 @@ impl QuotaView {
             disks: quota(held.disks, limits.disks),
             disk_gb: quota(held.disk_gb, limits.disk_gb),
             sandboxes: quota(held.sandboxes, limits.sandboxes),
+            networks: quota(held.networks, limits.networks),
             projects: None,
             requests_per_minute: limits.requests_per_minute,
             tokens_per_minute: limits.tokens_per_minute,

@@ -108,6 +108,7 @@ async fn credentials_that_are_none() {
         "/vms",
         "/root_disks",
         "/disks",
+        "/networks",
         "/quota",
         "/events",
         "/api/v1/images",

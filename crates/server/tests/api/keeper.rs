@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use berth_domain::ids::{DiskId, LayerId, MemoryId, UploadId};
+use berth_host::network::Switches;
 use berth_host::sandbox::{Kept, SandboxEngine};
 use berth_host::vm::qemu::QemuEngine;
 use berth_host::vm::{DiskSource, DiskSpec, Engine};
 use berth_server::app::{App, Engines};
 use berth_server::config::{Acceleration, Config};
 use berth_server::db::sql;
-use berth_testkit::{Platform, SimulatedEngine, SimulatedSandboxes};
+use berth_testkit::{Platform, SimulatedEngine, SimulatedNetworks, SimulatedSandboxes};
 use tempfile::TempDir;
 
 /// A service on a folder of its own that is told to use the platform's database.
@@ -24,7 +25,8 @@ async fn on_another_folder(platform: &Platform, take_over: bool) -> (anyhow::Res
 async fn start(config: &Config) -> anyhow::Result<App> {
     let vm: Arc<SimulatedEngine> = Arc::default();
     let sandbox: Arc<SimulatedSandboxes> = Arc::default();
-    App::start_with(config, Engines { vm, sandbox }).await
+    let network: Arc<SimulatedNetworks> = Arc::default();
+    App::start_with(config, Engines { vm, sandbox, network }).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,7 +87,15 @@ fn another(platform: &Platform) -> String {
 }
 
 async fn restarted(platform: &Platform, config: &Config) -> anyhow::Result<App> {
-    App::start_with(config, Engines { vm: platform.engine.clone(), sandbox: platform.sandboxes.clone() }).await
+    App::start_with(
+        config,
+        Engines {
+            vm: platform.engine.clone(),
+            sandbox: platform.sandboxes.clone(),
+            network: platform.networks.clone(),
+        },
+    )
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -211,7 +221,7 @@ async fn what_cannot_be_set_aside_keeps_nothing_else_from_being_swept() {
 async fn a_disk_is_set_aside_with_all_it_needs_to_be_put_back() {
     let dir = tempfile::tempdir().expect("a folder");
     let config = Config { data_dir: dir.path().to_path_buf(), accel: Acceleration::Tcg, ..Config::default() };
-    let engine = QemuEngine::open(config.vm_engine());
+    let engine = QemuEngine::open(config.vm_engine(), Switches::open(&config.network_engine()));
     let id = DiskId(uuid::Uuid::now_v7());
     for folder in ["disks", "bases/micro-1", "bases/micro-0", "lost/2026-01-01/disks"] {
         std::fs::create_dir_all(dir.path().join(folder)).expect("a folder");

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use berth_testkit::{Caller, Platform, vm};
 use serde_json::{Value, json};
 
-const LISTS: [&str; 9] = [
+const LISTS: [&str; 10] = [
     "/vms",
     "/root_disks",
     "/disks",
+    "/networks",
     "/api/v1/orgs",
     "/api/v1/images",
     "/api/v1/regions",
@@ -120,9 +121,9 @@ async fn filters_and_order() {
     assert_eq!(names("sort=name&include_deleted=true").await, ["a", "b", "c"]);
 }
 
-/// Of every list that can be narrowed or ordered: its path in the document, the parameter that tells where rows stand, and
-/// whether rows have a name. What is not here takes a page and, at most, filters of its own.
-const NARROWED: [(&str, Option<&str>, bool); 23] = [
+/// Of every list that can be narrowed or ordered: its path in the document, the parameter that tells where rows stand,
+/// and whether rows have a name. What is not here takes a page and, at most, filters of its own.
+const NARROWED: [(&str, Option<&str>, bool); 24] = [
     ("/api/v1/admin/hosts", Some("state"), true),
     ("/api/v1/admin/orgs", None, true),
     ("/api/v1/admin/projects", None, true),
@@ -138,6 +139,7 @@ const NARROWED: [(&str, Option<&str>, bool); 23] = [
     ("/api/v1/orgs/{org_id}/projects/{project_id}/api_keys", Some("status"), true),
     ("/api/v1/orgs/{org_id}/projects/{project_id}/disks", Some("status"), true),
     ("/api/v1/orgs/{org_id}/projects/{project_id}/members", None, true),
+    ("/api/v1/orgs/{org_id}/projects/{project_id}/networks", None, true),
     ("/api/v1/orgs/{org_id}/projects/{project_id}/root_disks", Some("status"), true),
     ("/api/v1/orgs/{org_id}/projects/{project_id}/sandbox_templates", Some("status"), true),
     ("/api/v1/orgs/{org_id}/projects/{project_id}/sandbox_uploads", None, false),

@@ -23,6 +23,7 @@ mod life;
 mod list;
 mod mail;
 mod matrix;
+mod network;
 mod openapi;
 mod org;
 mod port;

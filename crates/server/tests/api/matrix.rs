@@ -42,6 +42,7 @@ enum Keys {
     Vm,
     Sandbox,
     Inference,
+    VmOrSandbox,
     Any,
     None,
 }
@@ -63,6 +64,7 @@ enum Access {
 fn access(method: &str, path: &str) -> Option<Access> {
     use Access::{Administrator, Anybody, Open, Org, Person, Project};
     let reads = method == "get";
+    let usual = if reads { Roles::Read } else { Roles::Change };
     if let Some(rest) = path.strip_prefix(PROJECT) {
         return Some(match (method, rest.split('/').nth(1).unwrap_or_default()) {
             ("get", "") => Project(Roles::Read, Keys::None),
@@ -72,14 +74,9 @@ fn access(method: &str, path: &str) -> Option<Access> {
             ("get", "quota" | "events" | "usage" | "resource_usage") => Project(Roles::Read, Keys::Any),
             // A console that one types into changes things.
             ("get", "vms") if rest.ends_with("/console/ws") => Project(Roles::Change, Keys::Vm),
-            (_, "vms" | "disks" | "root_disks") if reads => Project(Roles::Read, Keys::Vm),
-            (_, "vms" | "disks" | "root_disks") => Project(Roles::Change, Keys::Vm),
-            (_, "sandboxes" | "sandbox_templates" | "sandbox_uploads" | "snapshots") if reads => {
-                Project(Roles::Read, Keys::Sandbox)
-            }
-            (_, "sandboxes" | "sandbox_templates" | "sandbox_uploads" | "snapshots") => {
-                Project(Roles::Change, Keys::Sandbox)
-            }
+            (_, "vms" | "disks" | "root_disks") => Project(usual, Keys::Vm),
+            (_, "networks") => Project(usual, Keys::VmOrSandbox),
+            (_, "sandboxes" | "sandbox_templates" | "sandbox_uploads" | "snapshots") => Project(usual, Keys::Sandbox),
             _ => return None,
         });
     }
@@ -177,6 +174,7 @@ fn refusal(kind: Kind, access: Access) -> Option<u16> {
         (Access::Administrator, _) => Some(403),
         (Access::Project(_, Keys::Vm), Kind::KeyOfSandbox | Kind::KeyOfInference) => Some(401),
         (Access::Project(_, Keys::Sandbox), Kind::KeyOfVm | Kind::KeyOfInference) => Some(403),
+        (Access::Project(_, Keys::VmOrSandbox), Kind::KeyOfInference) => Some(403),
         (Access::Project(_, Keys::Inference), Kind::KeyOfVm | Kind::KeyOfSandbox) => Some(403),
         (Access::Project(..), Kind::KeyOfVm | Kind::KeyOfSandbox | Kind::KeyOfInference) => None,
         (Access::Project(..), Kind::KeyOfOtherProject) => Some(404),

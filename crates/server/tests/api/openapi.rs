@@ -132,7 +132,7 @@ async fn answers_to_readers_have_the_promised_shape() {
     let (platform, document, id) = set_up().await;
     let (caller, nobody) = (&platform.admin, platform.admin.anonymous());
     let org = "/api/v1/orgs/administrator";
-    let mut paths: Vec<String> = ["/vms", "/root_disks", "/disks", "/quota"].map(str::to_owned).into();
+    let mut paths: Vec<String> = ["/vms", "/root_disks", "/disks", "/networks", "/quota"].map(str::to_owned).into();
     paths.extend(
         ["regions", "vm_configs", "plans", "images", "images/micro", "users/me", "orgs"]
             .map(|p| format!("/api/v1/{p}")),
@@ -159,6 +159,14 @@ async fn answers_to_changes_have_the_promised_shape() {
     check(&document, caller, "post", "/vms", Some(json!({}))).await;
     let disk = json!({"name": "e", "type": "block", "size_gb": 10, "region_id": "local"});
     check(&document, caller, "post", "/disks", Some(disk)).await;
+    for body in [json!({"name": "lan"}), json!({"name": "lan"}), json!({"name": 1})] {
+        check(&document, caller, "post", "/networks", Some(body)).await;
+    }
+    let lan = caller.get("/networks").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
+    check(&document, caller, "patch", &format!("/networks/{lan}"), Some(json!({"name": "dmz"}))).await;
+    check(&document, caller, "post", "/sandboxes", Some(json!({"network_ids": [lan]}))).await;
+    check(&document, caller, "get", &format!("/networks/{lan}"), None).await;
+    check(&document, caller, "delete", &format!("/networks/{lan}"), None).await;
     let root = caller.get("/root_disks").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
     check(&document, caller, "get", &format!("/root_disks/{root}"), None).await;
     check(&document, caller, "delete", &format!("/root_disks/{root}"), None).await;

@@ -16,8 +16,8 @@ async fn put(caller: &Caller, path: &str, limits: Value) -> Answer {
     caller.send(caller.request(Method::PUT, path).json(&limits)).await
 }
 
-/// Limits to be set one after the other, and whether one more tiny VM is within each: it has one virtual CPU, 512 MiB, and
-/// a root disk of 20 GiB.
+/// Limits to be set one after the other, and whether one more tiny VM is within each: it has one virtual CPU, 512 MiB,
+/// and a root disk of 20 GiB.
 pub fn limits_for_tiny_vms() -> [(Value, bool); 11] {
     [
         (json!({"vms": 0}), false),
@@ -189,7 +189,7 @@ async fn nothing_is_limited_unless_somebody_says_so() {
     let ada = platform.sign_up("ada@example.com").await;
     let (org, _) = of_org(&ada);
     for quota in [ada.get("/quota").await.body, ada.get(&format!("{org}/quota")).await.body] {
-        for counted in ["vms", "vcpu", "memory_mb", "disks", "disk_gb", "sandboxes"] {
+        for counted in ["vms", "vcpu", "memory_mb", "disks", "disk_gb", "sandboxes", "networks"] {
             assert_eq!(quota[counted]["limit"], Value::Null, "{counted}");
         }
         for rate in ["requests_per_minute", "tokens_per_minute", "spend_per_month"] {

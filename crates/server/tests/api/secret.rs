@@ -22,7 +22,11 @@ fn key_file(platform: &Platform) -> PathBuf {
 
 /// What a service says that refuses to start over the same files.
 async fn refusal(platform: &Platform) -> String {
-    let engines = Engines { vm: platform.engine.clone(), sandbox: platform.sandboxes.clone() };
+    let engines = Engines {
+        vm: platform.engine.clone(),
+        sandbox: platform.sandboxes.clone(),
+        network: platform.networks.clone(),
+    };
     let refused = App::start_with(&platform.config, engines).await.err().expect("a refusal");
     format!("{refused:#}")
 }
@@ -159,7 +163,11 @@ async fn a_password_that_was_made_up_lies_in_a_file_for_its_owner() {
     std::fs::remove_file(&file).expect("removed");
     let mut platform = platform;
     platform.stop().await;
-    let engines = Engines { vm: platform.engine.clone(), sandbox: platform.sandboxes.clone() };
+    let engines = Engines {
+        vm: platform.engine.clone(),
+        sandbox: platform.sandboxes.clone(),
+        network: platform.networks.clone(),
+    };
     let again = App::start_with(&platform.config, engines).await.expect("a service");
     assert!(again.first_login.is_none() && !file.exists(), "the first start only");
     again.stop().await;
@@ -213,7 +221,7 @@ async fn a_login_that_lies_in_a_file_is_never_written_over() {
     platform.stop().await;
     // An administrator of another address gets a file of their own.
     let sandbox = Arc::<SimulatedSandboxes>::default();
-    let engines = Engines { vm: platform.engine.clone(), sandbox };
+    let engines = Engines { vm: platform.engine.clone(), sandbox, network: platform.networks.clone() };
     let mut config = platform.config.clone();
     config.database_url = format!("sqlite:{}", folder.join("third.db").display());
     config.admin_email = "ada@example.com".into();

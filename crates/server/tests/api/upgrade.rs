@@ -7,7 +7,7 @@ use std::sync::Arc;
 use berth_server::app::{App, Engines};
 use berth_server::config::Config;
 use berth_server::db::{Db, sql};
-use berth_testkit::{SimulatedEngine, SimulatedSandboxes, fresh_database};
+use berth_testkit::{SimulatedEngine, SimulatedNetworks, SimulatedSandboxes, fresh_database};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -84,7 +84,9 @@ async fn a_filled_database_of_an_older_service_goes_on() {
     };
     let config = Config::from_sources(None, read).expect("a configuration");
     let (vm, sandbox): (Arc<SimulatedEngine>, Arc<SimulatedSandboxes>) = (Arc::default(), Arc::default());
-    let app = App::start_with(&config, Engines { vm, sandbox }).await.expect("the service starts");
+    let app = App::start_with(&config, Engines { vm, sandbox, network: Arc::<SimulatedNetworks>::default() })
+        .await
+        .expect("the service starts");
     let wanted = ["running", "deleted", "stopped", "running", "deleted"];
     let mut changes = app.db.watch();
     while text(&app.db, "SELECT status FROM vms ORDER BY name").await != wanted {

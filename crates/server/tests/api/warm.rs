@@ -172,7 +172,7 @@ async fn a_service_that_lost_its_database_leaves_them_to_the_next_one() {
     std::fs::copy(platform.config.data_dir.join("identity"), copy.path().join("identity")).expect("a copy");
     let config = Config { data_dir: copy.path().to_owned(), take_over: true, ..platform.config.clone() };
     let vm: Arc<SimulatedEngine> = Arc::default();
-    let engines = Engines { vm, sandbox: platform.sandboxes.clone() };
+    let engines = Engines { vm, sandbox: platform.sandboxes.clone(), network: platform.networks.clone() };
     let other = App::start_with(&config, engines).await.expect("the service starts");
     platform.app().taken_over.cancelled().await;
     platform.stop().await;

@@ -9,14 +9,19 @@ use berth_domain::ids::MachineId;
 use berth_host::Host;
 use berth_host::lost::Lost;
 use berth_host::wire::{QUESTION, VERSION, serve};
-use berth_testkit::{SimulatedEngine, SimulatedSandboxes};
+use berth_testkit::{SimulatedEngine, SimulatedNetworks, SimulatedSandboxes};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 /// A host that only remembers.
 fn host(data: &std::path::Path) -> Host {
-    Host::new(Arc::<SimulatedEngine>::default(), Arc::<SimulatedSandboxes>::default(), Lost::new(data, 1))
+    with_sandboxes(data, Arc::default())
+}
+
+fn with_sandboxes(data: &std::path::Path, sandboxes: Arc<SimulatedSandboxes>) -> Host {
+    let (vms, networks) = (Arc::<SimulatedEngine>::default(), Arc::<SimulatedNetworks>::default());
+    Host::new(vms, sandboxes, networks, Lost::new(data, 1))
 }
 
 #[tokio::test]
@@ -83,7 +88,7 @@ async fn what_is_no_question_is_refused_in_words() {
 async fn half_a_file_is_none() {
     let data = tempfile::tempdir().expect("a folder");
     let sandboxes = Arc::<SimulatedSandboxes>::default();
-    let host = Host::new(Arc::<SimulatedEngine>::default(), sandboxes.clone(), Lost::new(data.path(), 1));
+    let host = with_sandboxes(data.path(), sandboxes.clone());
     let question = json!({"stream": {"receive": {"id": uuid::Uuid::nil(), "bytes": 5}}});
     let question = framed(&json!({"version": VERSION, "ask": question}).to_string());
     for (bytes, last) in [("half", "failed"), ("whole", "said"), ("whole and more", "said")] {

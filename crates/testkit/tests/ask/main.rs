@@ -2,6 +2,7 @@
 
 mod agent;
 mod bytes;
+mod networks;
 mod sandboxes;
 mod streams;
 mod vms;

@@ -64,6 +64,7 @@ fn spec(machine: MachineId, layers: &[LayerId], from: From) -> StartSpec {
         user: "user".into(),
         workdir: Some("/work".into()),
         network: network(),
+        networks: vec![crate::networks::membership(3)],
     }
 }
 

@@ -12,12 +12,12 @@ use berth_host::EngineError;
 use berth_host::sandbox::SandboxEngine;
 use berth_host::vm::{DiskSource, DiskSpec, Engine, ImageImport};
 use berth_host::wire::Remote;
-use berth_testkit::{SimulatedEngine, SimulatedSandboxes};
+use berth_testkit::SimulatedEngine;
 use http_body_util::BodyExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent;
-use crate::way::{Asked, Way, Wire, id, until, verbs};
+use crate::way::{Asked, Engines, Way, Wire, id, until, verbs};
 
 const MACHINE: MachineId = MachineId(id(1));
 
@@ -59,13 +59,12 @@ struct Far {
 
 /// A host by bytes.
 async fn far() -> Far {
-    let (vms, sandboxes, asked) =
-        (Arc::<SimulatedEngine>::default(), Arc::<SimulatedSandboxes>::default(), Asked::default());
+    let (engines, asked) = (Engines::default(), Asked::default());
     let data = tempfile::tempdir().expect("a folder");
-    let wire = Wire::to(&vms, &sandboxes, data.path(), &asked);
+    let wire = Wire::to(&engines, data.path(), &asked);
     let is_cut = wire.cut();
     let remote = Remote::reach(Arc::new(wire), data.path()).await.expect("a host");
-    Far { vms, remote: Arc::new(remote), is_cut, asked, _data: data }
+    Far { vms: engines.0, remote: Arc::new(remote), is_cut, asked, _data: data }
 }
 
 fn import(id: &str) -> ImageImport {

@@ -31,6 +31,7 @@ pub fn spec() -> MachineSpec {
         address: Ipv4Addr::new(127, 64, 0, 2),
         ssh_port: 2222,
         ports: vec![port(80), port(8080)],
+        networks: vec![crate::networks::membership(2)],
     }
 }
 
@@ -51,6 +52,7 @@ async fn life(way: &Way) -> Vec<String> {
     note!(vm.observe(VM).await, vm.guest_ready(VM).await);
     let started = vm.start(&spec()).await.expect("a start").expect("a machine");
     assert_eq!(started.taken_ports, [port(8080)]);
+    assert_eq!(way.vms.spec(&VM.to_string()), Some(spec()), "it is started as it was asked for");
     note!(started, vm.observe(VM).await, vm.guest_ready(VM).await, vm.has_network(VM).await);
     let fewer = MachineSpec { ports: vec![port(81)], ..spec() };
     note!(vm.set_ports(&fewer, Open::All(vec![spec().ssh(), port(80), port(8080)])).await);
@@ -137,8 +139,9 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     let all = vm::Ask::VERBS.iter().chain(disk::Ask::VERBS).chain(image::Ask::VERBS).copied().chain(own);
     let missing: Vec<_> = all.filter(|verb| !verbs.contains(verb)).collect();
     assert!(missing.is_empty(), "no scenario drives {missing:?}");
-    // Whoever adds a noun or a verb of the host or of streams says here or in `sandboxes` which scenario drives it.
-    let elsewhere = crate::sandboxes::NOUNS.iter().flat_map(|verbs| verbs.iter());
+    // Whoever adds a noun or a verb of the host or of streams says here, in `sandboxes` or in `networks` which scenario
+    // drives it.
+    let elsewhere = crate::sandboxes::NOUNS.iter().chain(&crate::networks::NOUNS).flat_map(|verbs| verbs.iter());
     let known: std::collections::BTreeSet<_> = elsewhere.copied().chain(verbs).collect();
     let all = Ask::VERBS.iter().flat_map(|verbs| verbs.iter()).copied();
     let missing: Vec<_> = all.filter(|verb| !known.contains(verb)).collect();

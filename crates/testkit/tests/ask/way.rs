@@ -12,10 +12,11 @@ use berth_domain::Timestamp;
 use berth_domain::host::Ask;
 use berth_host::Host;
 use berth_host::lost::Lost;
+use berth_host::network::NetworkEngine;
 use berth_host::sandbox::SandboxEngine;
 use berth_host::vm::{Console, Engine};
 use berth_host::wire::{Carrier, Remote, serve};
-use berth_testkit::{SimulatedEngine, SimulatedSandboxes};
+use berth_testkit::{SimulatedEngine, SimulatedNetworks, SimulatedSandboxes};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use uuid::Uuid;
@@ -29,10 +30,14 @@ pub struct Way {
     pub vms: Arc<SimulatedEngine>,
     /// What its engine of sandboxes is steered by.
     pub sandboxes: Arc<SimulatedSandboxes>,
+    /// What its networks are steered by.
+    pub networks: Arc<SimulatedNetworks>,
     /// Its engine of VMs, as it is asked.
     pub vm: Arc<dyn Engine>,
     /// Its engine of sandboxes, as it is asked.
     pub sandbox: Arc<dyn SandboxEngine>,
+    /// Its networks, as they are asked for.
+    pub network: Arc<dyn NetworkEngine>,
     /// Where it sets things aside.
     pub data: TempDir,
     /// Whether it is asked by bytes.
@@ -42,19 +47,22 @@ pub struct Way {
 impl Way {
     /// Its engines are called.
     pub fn near() -> Self {
-        let (vms, sandboxes) = engines();
+        let (vms, sandboxes, networks) = engines();
         let data = TempDir::new().expect("a folder");
-        Self { vm: vms.clone(), sandbox: sandboxes.clone(), vms, sandboxes, data, is_far: false }
+        let (vm, sandbox, network) = (vms.clone(), sandboxes.clone(), networks.clone());
+        Self { vm, sandbox, network, vms, sandboxes, networks, data, is_far: false }
     }
 
     /// Its engines are asked by bytes; what is asked is noted.
     pub async fn far(asked: &Asked) -> Self {
-        let (vms, sandboxes) = engines();
+        let engines = engines();
         let data = TempDir::new().expect("a folder");
-        let wire = Wire::to(&vms, &sandboxes, data.path(), asked);
+        let wire = Wire::to(&engines, data.path(), asked);
+        let (vms, sandboxes, networks) = engines;
         let remote = Remote::reach(Arc::new(wire), &data.path().join("spool")).await.expect("a host");
         let remote = Arc::new(remote);
-        Self { vm: remote.clone(), sandbox: remote, vms, sandboxes, data, is_far: true }
+        let (vm, sandbox, network) = (remote.clone(), remote.clone(), remote);
+        Self { vm, sandbox, network, vms, sandboxes, networks, data, is_far: true }
     }
 
     /// Where a kind of things is set aside today.
@@ -67,8 +75,11 @@ impl Way {
     }
 }
 
-fn engines() -> (Arc<SimulatedEngine>, Arc<SimulatedSandboxes>) {
-    (Arc::default(), Arc::default())
+/// The engines of a host that only remembers.
+pub type Engines = (Arc<SimulatedEngine>, Arc<SimulatedSandboxes>, Arc<SimulatedNetworks>);
+
+fn engines() -> Engines {
+    Engines::default()
 }
 
 /// The questions that were asked by bytes.
@@ -88,8 +99,8 @@ pub struct Wire {
 
 impl Wire {
     /// To a host with these engines.
-    pub fn to(vms: &Arc<SimulatedEngine>, sandboxes: &Arc<SimulatedSandboxes>, data: &Path, asked: &Asked) -> Self {
-        let host = Arc::new(Host::new(vms.clone(), sandboxes.clone(), Lost::new(data, 7)));
+    pub fn to((vms, sandboxes, networks): &Engines, data: &Path, asked: &Asked) -> Self {
+        let host = Arc::new(Host::new(vms.clone(), sandboxes.clone(), networks.clone(), Lost::new(data, 7)));
         Self { host, asked: asked.clone(), is_cut: Arc::default() }
     }
 

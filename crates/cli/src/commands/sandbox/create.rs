@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::find::SANDBOX;
 use super::{show, snapshot};
+use crate::commands::network;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::progress::wait_sandbox;
@@ -26,6 +27,7 @@ pub const WORDS: Words = &[
     ("timeout_seconds", "--timeout"),
     ("idle_timeout_seconds", "--idle-timeout"),
     ("on_timeout", "--on-timeout"),
+    ("network_ids", "--network"),
     ("network.egress", "--egress"),
     ("network.allow", "--allow"),
     ("network.deny", "--deny"),
@@ -66,6 +68,10 @@ pub struct Origin {
     /// Pair for finding it: KEY=VALUE, repeated
     #[arg(long = "metadata", value_name = "KEY=VALUE")]
     metadata: Vec<String>,
+    /// Network of the project that it belongs to, by name or id, repeated: berth network list; by default those of the
+    /// snapshot's sandbox
+    #[arg(long = "network", value_name = "NETWORK")]
+    networks: Vec<String>,
     #[command(flatten)]
     network: NetworkArgs,
 }
@@ -166,12 +172,14 @@ impl Origin {
             Some(text) => Some(snapshot::find(project, text, None).await?.id),
             None => None,
         };
+        let networks = network::ids(project, &self.networks).await?;
         Ok(CreateSandbox {
             template_id: self.template,
             snapshot_id,
             name: self.name,
             metadata: pairs::pairs(&self.metadata, "metadata")?,
             network: self.network.network(),
+            network_ids: (!self.networks.is_empty()).then_some(networks),
             ..CreateSandbox::default()
         })
     }

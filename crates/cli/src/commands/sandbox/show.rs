@@ -6,6 +6,7 @@ use anyhow::Result;
 use berth_client::{List, Network, Page, ProjectClient, Sandbox, Snapshot};
 use serde_json::Value;
 
+use crate::commands::network::memberships;
 use crate::context::Context;
 use crate::id::short;
 use crate::output::{self, Table};
@@ -72,6 +73,7 @@ pub async fn one(context: &Context, project: &ProjectClient, sandbox: &Sandbox) 
             ("memory", number(sandbox, "memory_mb", " MiB")),
             ("disk", number(sandbox, "disk_gb", " GiB")),
             ("metadata", metadata.join(" ")),
+            ("networks", memberships(&sandbox.networks)),
             ("egress", egress(sandbox)),
             ("timeout", number(sandbox, "timeout_seconds", " s")),
             ("idle timeout", number(sandbox, "idle_timeout_seconds", " s")),

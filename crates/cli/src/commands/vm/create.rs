@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::find::tell_shared;
 use super::show;
-use crate::commands::disk;
+use crate::commands::{disk, network};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::pairs::pairs;
@@ -30,6 +30,7 @@ pub const WORDS: Words = &[
     ("gpu_config_count", "--gpus"),
     ("data_disks.create_disks", "--data"),
     ("data_disks.attached_disks", "--attach"),
+    ("network_ids", "--network"),
     ("ssh_keys", "--ssh-key"),
     ("exposed_ports", "--port"),
     ("user_data", "--user-data"),
@@ -67,6 +68,9 @@ pub struct CreateArgs {
     /// Attach a data disk, by name or id, repeated
     #[arg(long = "attach", value_name = "DISK")]
     attach: Vec<String>,
+    /// Network of the project that it belongs to, by name or id, repeated: berth network list
+    #[arg(long = "network", value_name = "NETWORK")]
+    networks: Vec<String>,
     /// File with a public key for the login user, repeated; by default yours, or one that berth makes for you
     #[arg(long = "ssh-key", value_name = "FILE")]
     ssh_keys: Vec<PathBuf>,
@@ -132,6 +136,7 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> 
     for disk in &args.attach {
         attached.push(DiskId { disk_id: disk::find_data(project, disk).await?.id });
     }
+    let network_ids = network::ids(project, &args.networks).await?;
     let created = args.data.iter().map(|text| data_disk(text)).collect::<Result<Vec<_>>>()?;
     let some = !attached.is_empty() || !created.is_empty();
     Ok(CreateVm {
@@ -144,6 +149,7 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> 
         delete_root_disk: root_disk.create_disk_request.is_some() && !args.keep_root_disk,
         root_disk,
         data_disks: some.then_some(DataDisks { attached_disks: attached, create_disks: created }),
+        network_ids,
         exposed_ports: ports(&args.ports)?,
         user_data,
         labels: pairs(&args.labels, "label")?,

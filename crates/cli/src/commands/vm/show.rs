@@ -4,6 +4,7 @@ use anyhow::Result;
 use berth_client::{AttachedDisk, List, OpenPort, Operation, Vm};
 use serde_json::Value;
 
+use crate::commands::network::memberships;
 use crate::context::Context;
 use crate::output::{self, Table};
 
@@ -43,6 +44,7 @@ fn fields(vm: &Vm) -> Vec<(&'static str, String)> {
         ("guest ready", guest(vm).into()),
         ("ssh", ssh(vm)),
         ("ports", ports.join(", ")),
+        ("networks", memberships(&vm.networks)),
         ("size", vm.vm_config_id.clone()),
         ("image", vm.image_id.clone()),
         ("region", vm.region_id.clone()),

@@ -5,7 +5,7 @@ use core::net::Ipv4Addr;
 use super::question::questions;
 use crate::Timestamp;
 use crate::host::model::About;
-use crate::host::{sandbox, vm};
+use crate::host::{network, sandbox, vm};
 
 questions! {
     /// What may be asked about the host itself.
@@ -25,6 +25,8 @@ questions! {
         ScanVms "scan_vms" {} -> vm::Found,
         /// What it has of sandboxes.
         ScanSandboxes "scan_sandboxes" {} -> sandbox::Found,
+        /// What it has of networks.
+        ScanNetworks "scan_networks" {} -> network::Found,
         /// Moves what no row owns to what was set aside on a day; fine where there is none.
         SetAside "set_aside" {
             /// What.

@@ -1,17 +1,18 @@
 //! All that may be asked of a host.
 //!
-//! A question is a value. It names things by the ids of their rows, says nothing of the rows themselves, and may be asked
-//! again after whoever asked it died. What changes a machine says for which of its generations that was decided
-//! ([`Aim`](super::Aim)), and is refused when the host has acted on a later one; ids of disks, layers and memories are never
-//! used again, so what makes and removes those needs none. Its answer is of the type that belongs to it
-//! ([`Question::Answer`]), or an [`EngineError`](super::EngineError). Who asks and who answers may be one process, or two
-//! that exchange bytes; what is asked is the same.
+//! A question is a value. It names things by the ids of their rows, says nothing of the rows themselves, and may be
+//! asked again after whoever asked it died. What changes a machine says for which of its generations that was decided
+//! ([`Aim`](super::Aim)), and is refused when the host has acted on a later one; ids of disks, layers and memories are
+//! never used again, so what makes and removes those needs none. Its answer is of the type that belongs to it
+//! ([`Question::Answer`]), or an [`EngineError`](super::EngineError). Who asks and who answers may be one process, or
+//! two that exchange bytes; what is asked is the same.
 
 pub mod disk;
 pub mod host;
 pub mod image;
 pub mod layer;
 pub mod memory;
+pub mod network;
 pub mod question;
 pub mod sandbox;
 pub mod stream;
@@ -69,6 +70,8 @@ nouns! {
     Template "template" template,
     /// Machines of sandboxes, and those that nobody owns yet.
     Sandbox "sandbox" sandbox,
+    /// Networks of projects.
+    Network "network" network,
     /// What becomes a stream.
     Stream "stream" stream,
 }

@@ -44,6 +44,7 @@ use super::{
 use crate::clock::Clock;
 use crate::error::{qemu_failed, transient};
 use crate::generation::Generations;
+use crate::network::Switches;
 use crate::sandbox::agent::{ANSWER, Connection};
 use crate::{Result, lost};
 use captured::agent_failed;
@@ -74,6 +75,7 @@ pub struct QemuSandboxes {
     clock: Clock,
     registries: Registries,
     lives: Lives,
+    switches: Arc<Switches>,
     most_warm: usize,
     making_boot_snapshot: tokio::sync::Mutex<()>,
     starting: StartSlots,
@@ -94,14 +96,15 @@ struct Host {
 
 impl QemuSandboxes {
     /// The engine over a data folder. What is missing on the host is told by [`SandboxEngine::ready`].
-    pub fn open(settings: Settings, clock: Clock) -> Self {
+    pub fn open(settings: Settings, clock: Clock, switches: Arc<Switches>) -> Self {
         Self {
+            switches: switches.clone(),
             places: Places::new(&settings.host.data),
             clock: clock.clone(),
             registries: Registries::default().trusting(&settings.registries, &settings.plain_registries),
             lives: Lives::new(
                 clock,
-                Links::new(settings.host.machines, settings.unlock.clone()),
+                Links::new(settings.host.machines, settings.unlock.clone(), switches),
                 broadcast::channel(EVENTS).0,
             ),
             most_warm: settings.warm_machines.unwrap_or_else(|| warm::fitting(host::memory_mb())),

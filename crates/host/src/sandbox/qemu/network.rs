@@ -1,15 +1,16 @@
 //! A machine's link to the network: the program beside it (`berth_egress::program`), and what it was told.
 //!
-//! The program outlives the service as the machine does, so a restart interrupts none of a sandbox's connections. Whoever
-//! speaks to a machine has its program found or made, and another one made when that ends.
+//! The program outlives the service as the machine does, so a restart interrupts none of a sandbox's connections.
+//! Whoever speaks to a machine has its program found or made, and another one made when that ends.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_domain::ids::MachineId;
 use berth_domain::sandbox::network::Network;
 use berth_egress::program::Status;
-use berth_egress::program::process::{self, Executable, Start};
+use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_process::Process;
 use berth_qemu::machine::{self, connect_network};
 use ipnet::IpNet;
@@ -18,6 +19,7 @@ use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use crate::Machines;
+use crate::network::Switches;
 
 /// Between two tries to have a machine's network carried.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -34,12 +36,13 @@ pub(super) struct Links {
     machines: Machines,
     /// What of local networks rules may unlock.
     unlock: Vec<IpNet>,
+    switches: Arc<Switches>,
 }
 
 impl Links {
     /// Links whose rules may unlock some of the local networks.
-    pub(super) fn new(machines: Machines, unlock: Vec<IpNet>) -> Self {
-        Self { executable: Executable::installed(), machines, unlock }
+    pub(super) fn new(machines: Machines, unlock: Vec<IpNet>, switches: Arc<Switches>) -> Self {
+        Self { executable: Executable::installed(), machines, unlock, switches }
     }
 
     /// Has the network of the machine in a folder carried.
@@ -48,7 +51,8 @@ impl Links {
         let of_id = || i64::try_from(id.as_u128() & OF_ID).unwrap_or(0);
         let user = self.machines.network_of_sandbox(slot.unwrap_or_else(of_id));
         let (executable, dir) = (self.executable.clone(), dir.to_path_buf());
-        let carried = Arc::new(Carried { executable, id, dir, user, rules });
+        let switches = self.switches.clone();
+        let carried = Arc::new(Carried { executable, id, dir, user, rules, switches });
         let task = tokio::spawn(keep(Arc::clone(&carried))).abort_handle();
         Link { carried, task }
     }
@@ -67,6 +71,7 @@ struct Carried {
     user: Option<u32>,
     /// Held while the program is told them.
     rules: Mutex<Network>,
+    switches: Arc<Switches>,
 }
 
 impl Link {
@@ -106,10 +111,14 @@ impl Carried {
         }
         let link = connect_network(&self.dir).await.map_err(std::io::Error::other)?.into_std()?;
         let (executable, id) = (&self.executable, self.id.to_string());
-        let start = Start { executable, dir: &self.dir, id: &id, user: self.user };
+        let start = Start { executable, kind: Kind::Machine, dir: &self.dir, id: &id, user: self.user };
         let mut control = process::spawn(start)?.note(&self.dir)?;
         control.set_rules(&rules).await?;
         control.set_link(&link.into()).await?;
+        // What the machine belongs to so far; of what it is started in its start tells.
+        if let Err(error) = self.switches.rejoin(MachineId(self.id)).await {
+            tracing::warn!(machine = %self.id, %error, "a machine is not in its networks yet");
+        }
         process::find(&self.dir)?.ok_or_else(|| std::io::Error::other("the program of a network ended at once"))
     }
 

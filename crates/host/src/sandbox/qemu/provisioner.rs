@@ -152,6 +152,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
+    use crate::network::Switches;
     use crate::sandbox::BuildSpec;
     use crate::sandbox::build::Log;
     use crate::sandbox::qemu::Settings;
@@ -216,7 +217,9 @@ mod tests {
     async fn an_image_has_no_more_bytes_than_the_disk_it_is_for_wherever_it_comes_from() {
         let folder = tempfile::tempdir().unwrap();
         let (sent, host) = (UploadId(Uuid::nil()), registry().await);
-        let engine = QemuSandboxes::open(settings(folder.path(), &host), Clock::default());
+        let settings = settings(folder.path(), &host);
+        let switches = Switches::open(&settings.host);
+        let engine = QemuSandboxes::open(settings, Clock::default(), switches);
         std::fs::write(engine.upload(sent).await.unwrap(), LETTER).unwrap();
         let build = build(0, sent);
         let mut provisioner = QemuProvisioner::new(&engine, &build, folder.path().to_owned());

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use berth_domain::ids::MachineId;
 use berth_domain::sandbox::network::Network;
 use berth_domain::vm::{ExposedPort, Protocol};
-use berth_egress::program::process::{self, Executable, Start};
+use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_egress::program::{self, Control, Port};
 use berth_qemu::machine;
 use berth_qemu::machine::user_network::{self, Forward};
@@ -26,6 +26,7 @@ use tokio::sync::broadcast;
 use crate::Machines;
 use crate::error::{qemu_failed, transient};
 use crate::fault;
+use crate::network::Switches;
 use crate::vm::{MachineSpec, Open};
 use crate::{EngineError, Result};
 
@@ -40,6 +41,7 @@ pub(super) struct Networks {
     machines: Machines,
     executable: Executable,
     events: broadcast::Sender<MachineId>,
+    switches: Arc<Switches>,
     begun: Mutex<HashMap<MachineId, Instant>>,
     watched: Arc<Mutex<HashSet<MachineId>>>,
 }
@@ -54,9 +56,14 @@ pub(super) struct Bound {
 
 impl Networks {
     /// The networks of the machines in a folder. What happens to them is told by the sender.
-    pub fn new(folder: PathBuf, machines: Machines, events: broadcast::Sender<MachineId>) -> Self {
+    pub fn new(
+        folder: PathBuf,
+        machines: Machines,
+        events: broadcast::Sender<MachineId>,
+        switches: Arc<Switches>,
+    ) -> Self {
         let (begun, watched) = (Mutex::default(), Arc::default());
-        Self { folder, machines, executable: Executable::installed(), events, begun, watched }
+        Self { folder, machines, executable: Executable::installed(), events, switches, begun, watched }
     }
 
     /// Whether the network of a running machine is carried by anybody.
@@ -96,7 +103,7 @@ impl Networks {
     async fn try_begin(&self, spec: &MachineSpec, sockets: &[(Port, OwnedFd)]) -> Result<()> {
         let (dir, id) = (self.dir(spec.id), spec.id.to_string());
         let user = self.machines.network_of_vm(spec.address);
-        let start = Start { executable: &self.executable, dir: &dir, id: &id, user };
+        let start = Start { executable: &self.executable, kind: Kind::Machine, dir: &dir, id: &id, user };
         let spawned = process::spawn(start).map_err(transient)?;
         fault::point("vm.network.spawned").await.map_err(transient)?;
         let mut control = spawned.note(&dir).map_err(transient)?;
@@ -106,7 +113,8 @@ impl Networks {
         fault::point("vm.network.told").await.map_err(transient)?;
         let link = machine::connect_network(&dir).await.map_err(qemu_failed)?.into_std().map_err(transient)?;
         control.set_link(&link.into()).await.map_err(transient)?;
-        fault::point("vm.network.linked").await.map_err(transient)
+        fault::point("vm.network.linked").await.map_err(transient)?;
+        self.switches.join(spec.id, &spec.networks).await
     }
 
     /// Has exactly these ports of a running machine open, SSH's among them, and a program that carries its network;

@@ -44,7 +44,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::config::Config;
 use crate::db::Db;
-use crate::http::auth::Right;
+use crate::http::auth::{AnyOf, Right};
 use crate::http::edge::Hot;
 use crate::http::streams;
 use books::allowance::Allowances;
@@ -88,7 +88,7 @@ struct Inner {
 
 /// A key of scope `inference` is for models.
 impl Right for Gateway {
-    const SCOPE: KeyScope = KeyScope::Inference;
+    const SCOPES: AnyOf = &[KeyScope::Inference];
 }
 
 impl Gateway {

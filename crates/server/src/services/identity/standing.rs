@@ -54,7 +54,7 @@ impl Standing {
                 }
                 self.require_active()?;
                 if let (Some(scopes), Some(right)) = (self.scopes, right)
-                    && !scopes.contains(right)
+                    && !right.iter().any(|scope| scopes.contains(*scope))
                 {
                     return Err(missing_scope(right));
                 }

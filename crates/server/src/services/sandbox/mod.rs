@@ -44,7 +44,7 @@ use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::tenant::Whose;
 use crate::db::{Db, DbError, Tx, usage};
-use crate::http::auth::Right;
+use crate::http::auth::{AnyOf, Right};
 use crate::work::lifecycle::{Life, Lifecycle};
 use crate::work::{self, Poker};
 use service::Inner;
@@ -138,7 +138,7 @@ impl Sandboxes {
 
 /// A key of scope `sandbox` is for sandboxes, their templates and snapshots, and for what runs inside.
 impl Right for Sandboxes {
-    const SCOPE: KeyScope = KeyScope::Sandbox;
+    const SCOPES: AnyOf = &[KeyScope::Sandbox];
 }
 
 #[async_trait]

@@ -41,7 +41,7 @@ use super::{Holder, Stops, Takes};
 use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::{Db, DbError, Tx};
-use crate::http::auth::Right;
+use crate::http::auth::{AnyOf, Right};
 use crate::work::lifecycle::{Life, Lifecycle};
 use crate::work::{self, Poker};
 use service::Inner;
@@ -123,7 +123,7 @@ impl Vms {
 
 /// A key of scope `vm` is for machines, disks and their consoles.
 impl Right for Vms {
-    const SCOPE: KeyScope = KeyScope::Vm;
+    const SCOPES: AnyOf = &[KeyScope::Vm];
 }
 
 #[async_trait]

@@ -26,6 +26,9 @@ pub struct LimitsView {
     /// Sandboxes.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     sandboxes: Option<i64>,
+    /// Networks.
+    #[schema(minimum = 0, maximum = 1_000_000_000)]
+    networks: Option<i64>,
     /// Projects; of an organization alone.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     projects: Option<i64>,
@@ -49,6 +52,7 @@ impl From<Limits> for LimitsView {
             disks,
             disk_gb,
             sandboxes,
+            networks,
             projects,
             requests_per_minute,
             tokens_per_minute,
@@ -61,6 +65,7 @@ impl From<Limits> for LimitsView {
             disks,
             disk_gb,
             sandboxes,
+            networks,
             projects,
             requests_per_minute,
             tokens_per_minute,

@@ -27,13 +27,15 @@ pub struct UsageView {
     disk_gb: i64,
     /// Sandboxes.
     sandboxes: i64,
+    /// Networks.
+    networks: i64,
 }
 
 impl From<UsageRow> for UsageView {
     fn from(row: UsageRow) -> Self {
         let UsageRow { org, project, running, held } = row;
-        let Held { vms, vcpu, memory_mb, disks, disk_gb, sandboxes } = held;
+        let Held { vms, vcpu, memory_mb, disks, disk_gb, sandboxes, networks } = held;
         let (org_id, project_id) = (org.to_string(), project.to_string());
-        Self { org_id, project_id, vms, running, vcpu, memory_mb, disks, disk_gb, sandboxes }
+        Self { org_id, project_id, vms, running, vcpu, memory_mb, disks, disk_gb, sandboxes, networks }
     }
 }

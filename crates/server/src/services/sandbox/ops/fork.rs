@@ -15,6 +15,7 @@ use crate::db::Tx;
 use crate::db::audit::Audit;
 use crate::http::auth::Scope;
 use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::membership;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::sandbox::SandboxRow;
@@ -41,6 +42,10 @@ pub async fn fork(
         None => None,
     };
     on_verb(Verb::Fork, source.phase)?;
+    let inherited: Vec<_> = source.networks.iter().map(|joined| joined.id).collect();
+    let networks = membership::still_open(&mut tx, scope.into(), &inherited).await?;
+    let members = usize::try_from(request.count).map_err(Error::internal)?;
+    let mut places = membership::of_several(&mut tx, &networks, members).await?.into_iter();
     admit(&mut tx, scope, request.count, now).await?;
     let origin = if let Some(snapshot) = &named_one {
         snapshot.clone()
@@ -50,7 +55,8 @@ pub async fn fork(
     };
     let mut views = Vec::new();
     for number in 1..=request.count {
-        let mut row = child(scope, &source, &origin, now);
+        let networks = places.next().unwrap_or_default();
+        let mut row = SandboxRow { networks, ..child(scope, &source, &origin, now) };
         let name = request.name.as_ref().map(|name| numbered(name, number, request.count)).transpose();
         named(&mut row, name.map_err(Error::internal)?);
         store::sandbox::insert(&mut tx, &row, None).await?;

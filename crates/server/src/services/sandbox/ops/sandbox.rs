@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_domain::ids::{OrgId, SandboxId, SnapshotId};
+use berth_domain::ids::{NetworkId, OrgId, SandboxId, SnapshotId};
 use berth_domain::machine::Owner;
 use berth_domain::names::HostName;
 use berth_domain::sandbox::request::{CreateSandbox, Env, Origin, UpdateSandbox};
@@ -15,11 +15,11 @@ use uuid::Uuid;
 use super::{made_up, sandbox_not_found, snapshot, template_not_found};
 use crate::db::audit::{Actor, Audit};
 use crate::db::machine::{self, Machine};
+use crate::db::network::Joined;
 use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
-use crate::services::quota;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::reconcile::sandbox::enter;
 use crate::services::sandbox::store;
@@ -27,6 +27,7 @@ use crate::services::sandbox::store::sandbox::SandboxRow;
 use crate::services::sandbox::store::snapshot::SnapshotRow;
 use crate::services::sandbox::store::template::TemplateRow;
 use crate::services::sandbox::wire::sandbox::{SandboxView, Shown};
+use crate::services::{membership, quota};
 
 /// Records the wish for a sandbox.
 pub async fn create(
@@ -44,13 +45,16 @@ pub async fn create(
     let (mut row, adopted) = match &request.origin {
         Origin::Template(name) => {
             let template = template(&mut tx, scope, name).await?;
+            let networks = join(&mut tx, scope, request.networks.as_deref(), &[]).await?;
             admit(&mut tx, scope, 1, now).await?;
-            with_warm(&mut tx, sandboxes, of_template(scope, &template, now), &template).await?
+            let row = SandboxRow { networks, ..of_template(scope, &template, now) };
+            with_warm(&mut tx, sandboxes, row, &template).await?
         }
         Origin::Snapshot(id) => {
             let snapshot = snapshot::ready(&mut tx, scope, *id).await?;
+            let networks = join(&mut tx, scope, request.networks.as_deref(), &snapshot.networks).await?;
             admit(&mut tx, scope, 1, now).await?;
-            (SandboxRow { snapshot: Some(*id), ..of_snapshot(scope, &snapshot, now) }, None)
+            (SandboxRow { snapshot: Some(*id), networks, ..of_snapshot(scope, &snapshot, now) }, None)
         }
     };
     fill(&mut row, request);
@@ -62,8 +66,17 @@ pub async fn create(
     Ok(outcome)
 }
 
-/// Gives a new sandbox a machine that waits with its template's memory, if there is one: the sandbox, and that machine as
-/// it was.
+/// The places of a new sandbox in the networks that its owner names, or else in those of what it is made of.
+async fn join(tx: &mut Tx, scope: &Scope, named: Option<&[NetworkId]>, inherited: &[NetworkId]) -> Result<Vec<Joined>> {
+    let networks = match named {
+        Some(ids) => membership::references(tx, scope.into(), ids).await?,
+        None => membership::still_open(tx, scope.into(), inherited).await?,
+    };
+    membership::of_one(tx, &networks).await
+}
+
+/// Gives a new sandbox a machine that waits with its template's memory, if there is one: the sandbox, and that machine
+/// as it was.
 async fn with_warm(
     tx: &mut Tx,
     sandboxes: &Sandboxes,
@@ -179,6 +192,7 @@ fn blank(scope: &Scope, now: Timestamp) -> SandboxRow {
         restore: None,
         fresh: true,
         machine: Machine::new(machine::new_id(), Owner::Sandbox(id), 1, 0),
+        networks: Vec::new(),
         phase_since: now,
         attempts: 0,
         deaths: 0,

@@ -75,6 +75,7 @@ pub(super) fn of(sandbox: &SandboxRow, include_memory: bool, now: Timestamp) -> 
         env: sandbox.env.clone(),
         run_user: sandbox.run_user.clone(),
         workdir: sandbox.workdir.clone(),
+        networks: sandbox.networks.iter().map(|joined| joined.id).collect(),
         bytes: 0,
         created_at: now,
         updated_at: now,

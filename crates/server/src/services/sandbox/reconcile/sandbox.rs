@@ -261,6 +261,7 @@ mod tests {
 
     use berth_domain::ids::{HostId, OrgId, ProjectId};
     use berth_host::clock::Clock;
+    use berth_host::network::Switches;
     use berth_host::sandbox::qemu::QemuSandboxes;
     use uuid::Uuid;
 
@@ -303,7 +304,8 @@ mod tests {
         let db = Db::open(&config.database_url).await.unwrap();
         let (owner, id) = ((OrgId(Uuid::now_v7()), ProjectId(Uuid::now_v7())), SandboxId(Uuid::now_v7()));
         gone(&db, owner, id).await;
-        let engine = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default()));
+        let switches = Switches::open(&config.network_engine());
+        let engine = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), switches));
         let reconciler = SandboxLife::new(Sandboxes::new(db, Clock::default(), &config, engine, HostId(Uuid::nil())));
         assert_eq!(reconciler.owner(&id).await, Some(owner));
         assert_eq!(reconciler.owner(&SandboxId(Uuid::now_v7())).await, None);

@@ -312,14 +312,15 @@ impl TemplateLife {
             user: template.run_user.clone(),
             workdir: template.workdir.clone(),
             network: Network::default(),
+            networks: Vec::new(),
         };
         let (start_command, ready_command) = (template.start_command.clone(), template.ready_command.clone());
         let patience = Duration::from_secs(self.sandboxes.config().ready_seconds.unsigned_abs());
         Ok(Begun::Boot(Warming { machine, memory, start_command, ready_command, patience }))
     }
 
-    /// The one machine that boots it, its start counted, and its slot: one of those that its build had, or a new one; or
-    /// what the host lacks for that.
+    /// The one machine that boots it, its start counted, and its slot: one of those that its build had, or a new one;
+    /// or what the host lacks for that.
     async fn machine_of(
         &self,
         change: &mut Change,

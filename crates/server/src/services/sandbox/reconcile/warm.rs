@@ -90,7 +90,8 @@ pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken, taken_over: Can
     }
 }
 
-/// Returns once a template changed, or machines gave way or were adopted. Other signals come with every step of every sandbox.
+/// Returns once a template changed, or machines gave way or were adopted. Other signals come with every step of every
+/// sandbox.
 async fn changed(signals: &mut Receiver<Signal>) {
     loop {
         match signals.recv().await {
@@ -190,6 +191,7 @@ fn spec(machine: &Machine, memory: MemoryId, template: TemplateRow, slot: i64, l
         user: template.run_user,
         workdir: template.workdir,
         network: Network::default(),
+        networks: Vec::new(),
     }
 }
 

@@ -10,11 +10,12 @@ use berth_domain::sandbox::{OnTimeout, Phase, Wish};
 use super::{Holds, Tenant};
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::machine::{self, Machine};
+use crate::db::network::{self, Joined};
 use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
 use crate::db::{Db, DbError, FromRow, On, PageQuery, Row, Signal, Tx, Value, due, json, page_of, sql};
-use crate::{columns, machine_columns, with_machine};
+use crate::{columns, joined_networks, machine_columns, with_machine};
 
 /// The table.
 pub const TABLE: &str = "sandboxes";
@@ -22,7 +23,15 @@ pub const TABLE: &str = "sandboxes";
 /// Sandboxes with their machines, and which.
 macro_rules! select {
     ($which:literal) => {
-        concat!("SELECT sandboxes.*, ", machine_columns!(), " FROM ", with_machine!("sandboxes", "sandbox"), $which)
+        concat!(
+            "SELECT sandboxes.*, ",
+            machine_columns!(),
+            ", ",
+            joined_networks!("sandboxes", "sandbox"),
+            " FROM ",
+            with_machine!("sandboxes", "sandbox"),
+            $which
+        )
     };
 }
 
@@ -89,6 +98,8 @@ pub struct SandboxRow {
     pub fresh: bool,
     /// Its machine: what that holds, and how often it was started.
     pub machine: Machine,
+    /// The networks of its project that it belongs to, in the order in which its owner named them.
+    pub networks: Vec<Joined>,
     /// Since when it stands there.
     pub phase_since: Timestamp,
     /// How often the deadline passed in a row.
@@ -153,6 +164,7 @@ impl FromRow for SandboxRow {
             restore: row.opt_parsed("restore_snapshot_id")?,
             fresh: row.flag("fresh")?,
             machine: Machine::from_row(row)?,
+            networks: Joined::of(row)?,
             phase_since: row.time("phase_since")?,
             attempts: row.int("attempts")?,
             deaths: row.int("deaths")?,
@@ -235,6 +247,7 @@ pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow, adopted: Option<&Machine>
         }
         None => machine::insert(tx, &sandbox.machine).await?,
     }
+    network::join(tx, sandbox.machine.owner, &sandbox.networks, sandbox.created_at).await?;
     tx.signal(Signal::Work(TABLE));
     Ok(())
 }
@@ -243,6 +256,9 @@ pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow, adopted: Option<&Machine>
 pub async fn update(tx: &mut Tx, before: &SandboxRow, after: &SandboxRow, now: Timestamp) -> Result<(), DbError> {
     record::update(tx, TABLE, &columns(before), columns(after)).await?;
     machine::update(tx, &before.machine, &after.machine).await?;
+    let networks = (before.networks.as_slice(), after.networks.as_slice());
+    let begins = after.ready_since.is_some() && before.ready_since.is_none();
+    network::keep_up(tx, after.machine.owner, networks, begins, now).await?;
     let taken = after.takes();
     if taken != before.takes() {
         // The time that it was ready, to the microsecond.
@@ -375,7 +391,8 @@ pub async fn list(
         let clause = json::has_pair("metadata", key, Some(value), &mut args);
         text.push_str(&format!(" AND {clause}"));
     }
-    let page = page_of(concat!("sandboxes.*, ", machine_columns!()), text);
+    let page =
+        page_of(concat!("sandboxes.*, ", machine_columns!(), ", ", joined_networks!("sandboxes", "sandbox")), text);
     args.into_iter().fold(page, PageQuery::bind).list(db, &LISTED, listing).await
 }
 

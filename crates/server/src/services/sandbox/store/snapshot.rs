@@ -1,7 +1,7 @@
 //! Rows of snapshots.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, MemoryId, OrgId, ProjectId, SandboxId, SnapshotId, TemplateId};
+use berth_domain::ids::{LayerId, MemoryId, NetworkId, OrgId, ProjectId, SandboxId, SnapshotId, TemplateId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::sandbox::SnapshotStatus;
 use berth_domain::sandbox::request::Env;
@@ -59,6 +59,8 @@ pub struct SnapshotRow {
     pub run_user: String,
     /// The workspace, if it is not the user's home.
     pub workdir: Option<String>,
+    /// The networks that the sandbox belonged to.
+    pub networks: Vec<NetworkId>,
     /// What it takes on the host.
     pub bytes: i64,
     /// Creation.
@@ -92,6 +94,7 @@ impl FromRow for SnapshotRow {
             env: row.json("env")?,
             run_user: row.text("run_user")?,
             workdir: row.opt_text("workdir")?,
+            networks: row.json("network_ids")?,
             bytes: row.int("bytes")?,
             created_at: row.time("created_at")?,
             updated_at: row.time("updated_at")?,
@@ -107,7 +110,7 @@ fn columns(s: &SnapshotRow) -> Columns {
         "include_memory": s.include_memory, "layer_id": s.layer, "next_layer_id": s.next_layer,
         "memory_id": s.memory, "cut_at": s.cut_at, "template_id": s.template, "vcpu": s.vcpu,
         "memory_mb": s.memory_mb, "disk_gb": s.disk_gb, "env": json::text(&s.env), "run_user": &s.run_user,
-        "workdir": s.workdir.clone(), "bytes": s.bytes, "created_at": s.created_at, "updated_at": s.updated_at,
+        "workdir": s.workdir.clone(), "network_ids": json::text(&s.networks), "bytes": s.bytes, "created_at": s.created_at, "updated_at": s.updated_at,
         "deleted_at": s.deleted_at,
     }
 }

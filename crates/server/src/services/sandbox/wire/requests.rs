@@ -21,7 +21,8 @@ pub struct CreateSandboxBody {
     /// Its name, and its host name inside; made up where absent. Duplicates are allowed.
     #[schema(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length = 1, max_length = 63)]
     name: Option<String>,
-    /// At most 64 pairs: keys of 1 to 64 characters of `A-Za-z0-9._-`, values of at most 1,024 characters, 32 KiB in all.
+    /// At most 64 pairs: keys of 1 to 64 characters of `A-Za-z0-9._-`, values of at most 1,024 characters, 32 KiB in
+    /// all.
     metadata: Option<BTreeMap<String, String>>,
     /// Environment of every command: names of letters, digits and `_`, at most 32 KiB in all.
     env: Option<BTreeMap<String, String>>,
@@ -33,6 +34,10 @@ pub struct CreateSandboxBody {
     idle_timeout_seconds: Option<i64>,
     on_timeout: Option<OnTimeoutWord>,
     network: Option<NetworkBody>,
+    /// Networks of the project that it belongs to, beside those it reaches by `network`. Where absent, those of the
+    /// snapshot's sandbox that are still there.
+    #[schema(max_items = 4)]
+    network_ids: Option<Vec<uuid::Uuid>>,
 }
 
 /// What a sandbox may reach; `deny` wins.
@@ -144,8 +149,9 @@ pub struct CreateTemplateBody {
     /// Succeeds when what `start_command` runs is ready.
     #[schema(min_length = 1, max_length = 4096)]
     ready_command: Option<String>,
-    /// Whether a template of the project that has this name is deleted in its favour, at once. Sandboxes that have their
-    /// disk stay; where this one's build fails, the former does not come back. One that failed is replaced in any case.
+    /// Whether a template of the project that has this name is deleted in its favour, at once. Sandboxes that have
+    /// their disk stay; where this one's build fails, the former does not come back. One that failed is replaced in any
+    /// case.
     #[schema(default = false)]
     replace: Option<bool>,
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::auth::Scope;
+use crate::services::membership::MembershipView;
 use crate::services::sandbox::store::sandbox::SandboxRow;
 
 /// How a view is shown: to whom the service is known by which address, and when.
@@ -56,6 +57,8 @@ pub struct SandboxView {
     /// What it may reach.
     #[schema(value_type = NetworkView)]
     network: Network,
+    /// Networks of the project that it belongs to.
+    networks: Vec<MembershipView>,
     /// Seconds it lives while not paused.
     #[schema(required = true)]
     timeout_seconds: Option<i64>,
@@ -134,6 +137,7 @@ impl SandboxView {
             memory_mb: row.memory_mb,
             disk_gb: row.disk_gb,
             network: row.network.clone(),
+            networks: row.networks.iter().map(MembershipView::from).collect(),
             timeout_seconds: row.timeout_seconds,
             idle_timeout_seconds: row.idle_timeout_seconds,
             on_timeout: row.on_timeout.as_str(),

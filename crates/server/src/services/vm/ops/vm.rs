@@ -14,17 +14,18 @@ use super::vm_not_found;
 use super::with_disks::VmWithDisks;
 use crate::db::audit::{Actor, Audit};
 use crate::db::machine::Machine;
+use crate::db::network::Joined;
 use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
-use crate::services::quota;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::image::ImageRow;
 use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::store::{self, Tenant};
 use crate::services::vm::wire::vm::VmView;
 use crate::services::vm::{Vms, told};
+use crate::services::{membership, quota};
 
 /// Records the wish for a VM.
 pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Idempotency) -> Result<Outcome<VmView>> {
@@ -54,10 +55,11 @@ struct Resolved {
     image: Origin,
     root: Option<DiskRow>,
     attached: Vec<DiskRow>,
+    networks: Vec<Joined>,
 }
 
 /// Checks the references in the order of the contract: region, vm_config, plan, image, root disk, data
-/// disks; conflicts come last.
+/// disks, networks; conflicts come last.
 async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: Timestamp) -> Result<Resolved> {
     let (vcpu, memory_mb) = check_catalog(vms, request)?;
     let tenant = Tenant::from(scope);
@@ -84,11 +86,13 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
         let field = "data_disks.attached_disks";
         attached.push(reference(tx, tenant, *id, DiskKind::Data, &request.region_id, field).await?);
     }
+    let networks = membership::references(tx, tenant, &request.network_ids).await?;
     for disk in root.iter().chain(&attached) {
         available(disk)?;
     }
+    let networks = membership::of_one(tx, &networks).await?;
     quota::admit(tx, scope, wanted(request, vcpu, memory_mb), now).await?;
-    Ok(Resolved { vcpu, memory_mb, image, root, attached })
+    Ok(Resolved { vcpu, memory_mb, image, root, attached, networks })
 }
 
 /// The image that a root disk was or will be cloned from. A volume keeps what it needs of it, so that it can be used
@@ -114,7 +118,7 @@ fn wanted(request: &CreateVm, vcpu: i64, memory_mb: i64) -> Held {
     };
     let sizes = request.create_disks.iter().map(|disk| disk.size_gb).chain(root);
     let (disks, disk_gb) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
-    Held { vms: 1, vcpu, memory_mb, disks, disk_gb, sandboxes: 0 }
+    Held { vms: 1, vcpu, memory_mb, disks, disk_gb, ..Held::default() }
 }
 
 fn check_catalog(vms: &Vms, request: &CreateVm) -> Result<(i64, i64)> {
@@ -271,6 +275,7 @@ fn new_vm(
         deaths: 0,
         // The guest knows itself by its machine's id, and a VM stays one guest: the two are called the same.
         machine: Machine::new(MachineId(id.0), Owner::Vm(id), found.vcpu, found.memory_mb),
+        networks: found.networks.clone(),
         ending: false,
         start_after: None,
         power_off_at: None,

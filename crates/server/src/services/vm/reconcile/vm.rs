@@ -19,6 +19,7 @@ use berth_host::vm::{DataDisk, MachineSpec, Open, ssh_at};
 use super::capacity::room;
 use super::{StepError, fault};
 use crate::db::machine;
+use crate::db::network::Joined;
 use crate::services::vm::Vms;
 use crate::services::vm::store;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
@@ -344,5 +345,6 @@ pub(super) fn spec(vm: &VmRow, disks: &[DiskRow]) -> Result<MachineSpec, StepErr
         address,
         ssh_port: ssh_port(vm.machine.ssh_port.unwrap_or(SSH), &vm.exposed_ports),
         ports: vm.exposed_ports.clone(),
+        networks: vm.networks.iter().map(Joined::membership).collect(),
     })
 }

@@ -12,11 +12,12 @@ use serde::{Deserialize, Serialize};
 use super::Tenant;
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::machine::{self, Machine};
+use crate::db::network::{self, Joined};
 use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
 use crate::db::{Db, DbError, FromRow, Query, Row, Tx, due, json, page_of, sql};
-use crate::{columns, machine_columns, with_machine};
+use crate::{columns, joined_networks, machine_columns, with_machine};
 
 /// The table.
 const TABLE: &str = "vms";
@@ -24,7 +25,15 @@ const TABLE: &str = "vms";
 /// VMs with their machines, and which.
 macro_rules! select {
     ($which:literal) => {
-        concat!("SELECT vms.*, ", machine_columns!(), " FROM ", with_machine!("vms", "vm"), $which)
+        concat!(
+            "SELECT vms.*, ",
+            machine_columns!(),
+            ", ",
+            joined_networks!("vms", "vm"),
+            " FROM ",
+            with_machine!("vms", "vm"),
+            $which
+        )
     };
 }
 
@@ -92,6 +101,8 @@ pub struct VmRow {
     pub deaths: i64,
     /// Its machine: what that holds, where it is reached, and how often it booted.
     pub machine: Machine,
+    /// The networks that it belongs to, in the order in which its owner named them.
+    pub networks: Vec<Joined>,
     /// Whether the present machine has to end first.
     pub ending: bool,
     /// Not to be started before.
@@ -167,6 +178,7 @@ impl FromRow for VmRow {
             attempts: row.int("attempts")?,
             deaths: row.int("deaths")?,
             machine: Machine::from_row(row)?,
+            networks: Joined::of(row)?,
             ending: row.flag("ending")?,
             start_after: row.opt_time("start_after")?,
             power_off_at: row.opt_time("power_off_at")?,
@@ -202,13 +214,16 @@ fn columns(vm: &VmRow) -> Columns {
 /// Writes a new row.
 pub async fn insert(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
     record::insert(TABLE, columns(vm)).execute(&mut *tx).await?;
-    machine::insert(tx, &vm.machine).await
+    machine::insert(tx, &vm.machine).await?;
+    network::join(tx, vm.machine.owner, &vm.networks, vm.created_at).await
 }
 
 /// Writes a change of a row, and notes what it takes from then on, where that is not what it took before.
 pub async fn update(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), DbError> {
     record::update(tx, TABLE, &columns(before), columns(after)).await?;
     machine::update(tx, &before.machine, &after.machine).await?;
+    let networks = (before.networks.as_slice(), after.networks.as_slice());
+    network::keep_up(tx, after.machine.owner, networks, after.is_another_member(before), after.updated_at).await?;
     let taken = after.takes();
     if taken != before.takes() {
         resource_usage::settle(tx, (Kind::Vm, after.id.0), taken.as_ref(), after.updated_at).await?;
@@ -217,6 +232,12 @@ pub async fn update(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), Db
 }
 
 impl VmRow {
+    /// Whether its networks are told of a change: it has another name, or its machine runs from now on.
+    fn is_another_member(&self, before: &Self) -> bool {
+        let runs = |vm: &Self| vm.status == Status::Running;
+        self.name != before.name || (runs(self) && !runs(before))
+    }
+
     /// What is counted of it: its size, while it holds the host's memory and processors.
     fn takes(&self) -> Option<Use> {
         let measure = Measure { vcpu: self.vcpu, memory_mb: self.memory_mb, gpus: self.gpu_config_count, bytes: 0 };
@@ -295,7 +316,8 @@ pub async fn list(
 ) -> Result<(Vec<VmRow>, i64), DbError> {
     let living = if include_deleted { "" } else { " AND vms.deleted_at IS NULL" };
     let from = format!("{} WHERE vms.project_id = $1{living}", with_machine!("vms", "vm"));
-    page_of(concat!("vms.*, ", machine_columns!()), from).bind(tenant.project).list(db, &LISTED, listing).await
+    let columns = concat!("vms.*, ", machine_columns!(), ", ", joined_networks!("vms", "vm"));
+    page_of(columns, from).bind(tenant.project).list(db, &LISTED, listing).await
 }
 
 /// A page of everybody's VMs with their owners, and how many there are.

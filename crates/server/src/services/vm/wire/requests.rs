@@ -25,6 +25,9 @@ pub struct CreateVmBody {
     plan_id: String,
     root_disk: RootDiskBody,
     data_disks: Option<DataDisksBody>,
+    /// Networks of the project that it belongs to.
+    #[schema(max_items = 4)]
+    network_ids: Option<Vec<uuid::Uuid>>,
     /// Installed for the image's login user.
     #[schema(value_type = Option<Vec<SshKey>>, max_items = 10)]
     ssh_keys: Option<Vec<String>>,

@@ -8,6 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::auth::Scope;
+use crate::services::membership::MembershipView;
 use crate::services::vm::ops::with_disks::VmWithDisks;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::operation::OperationRow;
@@ -53,6 +54,8 @@ pub struct VmView {
     /// Where SSH answers while it is up or on its way there.
     #[schema(required = true)]
     ssh: Option<SshView>,
+    /// Networks of the project that it belongs to.
+    networks: Vec<MembershipView>,
     /// Whether the guest that runs finished its boot.
     guest_ready: bool,
     /// Labels.
@@ -194,6 +197,7 @@ impl VmView {
                 user: vm.login_user.clone(),
             }),
             public_ip: host,
+            networks: vm.networks.iter().map(MembershipView::from).collect(),
             guest_ready: vm.guest_ready && vm.status == Status::Running,
             labels: vm.labels.clone(),
             restart_policy: vm.restart_policy.as_str(),

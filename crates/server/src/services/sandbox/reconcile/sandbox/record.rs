@@ -119,6 +119,7 @@ impl SandboxLife {
         let mut row = before.clone();
         enter(&mut row, Phase::Deleted, None, now);
         row.machine.end(now);
+        row.networks.clear();
         (row.layer, row.memory, row.restore) = (None, None, None);
         (row.source_snapshot, row.source_template) = (None, None);
         row.env.clear();

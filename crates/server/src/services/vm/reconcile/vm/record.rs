@@ -130,6 +130,7 @@ impl VmLife {
         }
         enter(&mut vm, Status::Deleted, None, now);
         vm.machine.end(now);
+        vm.networks.clear();
         vm.user_data = None;
         vm.work_at = None;
         vm.deleted_at = Some(now);

@@ -1,0 +1,55 @@
+//! Networks of projects, as a host is told of them and tells of them.
+//!
+//! A host is told all of a network at once, as often as somebody likes, and makes it so: who belongs to it, where they
+//! are in it and what they are called. A machine's start says in which networks the machine is, so that it has them at
+//! once.
+
+use core::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{MachineId, NetworkId};
+
+/// A network, with all that belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkSpec {
+    /// Its id: what it is called on the host.
+    pub id: NetworkId,
+    /// Its name, by which its members find each other: `web.<name>.internal`.
+    pub name: String,
+    /// Its addresses. The first one after the network's own is where its names are asked for; that one, the network's
+    /// own and the last are no member's.
+    pub cidr: Ipv4Net,
+    /// Who belongs to it, on whatever host.
+    pub members: Vec<Member>,
+}
+
+/// A machine that belongs to a network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The machine, running or not.
+    pub machine: MachineId,
+    /// Its address in the network.
+    pub address: Ipv4Addr,
+    /// What others of the network call it: its names, without a dot each.
+    pub names: Vec<String>,
+}
+
+/// That a machine belongs to a network, as its start says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// The network.
+    pub network: NetworkId,
+    /// The network's addresses.
+    pub cidr: Ipv4Net,
+    /// The machine's own among them.
+    pub address: Ipv4Addr,
+}
+
+/// What the host has of networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// Networks that it was told of, whether a machine in them runs or not.
+    pub networks: Vec<NetworkId>,
+}

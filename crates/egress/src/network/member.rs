@@ -1,0 +1,225 @@
+//! The networks of one machine, on the side of its own program.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use berth_domain::ids::NetworkId;
+use ipnet::Ipv4Net;
+use smoltcp::wire::{IpProtocol, UdpPacket};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+use super::header::{Header, IPV4};
+use super::names::{may_be, reverse};
+use super::table::datagram;
+use super::translate::{Place, Way, is_member};
+use super::{DNS, OWN};
+use crate::message::{Messages, Received};
+use crate::wire::Wire;
+use crate::{GUEST, MTU, PREFIX};
+
+/// How long a switch may take for an answer. Measured: below 1 ms. A guest asks others after five seconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a guest is looked for that has not said yet where it is.
+const FINDING: Duration = Duration::from_secs(1);
+/// Packets of a network before others have their turn.
+const TURNS: usize = 16;
+/// Questions to one switch under way; more are as if it did not know the name.
+const QUESTIONS: usize = 64;
+
+/// The networks that a machine belongs to. They are the same whatever card the machine has.
+#[derive(Default)]
+pub struct Networks {
+    joined: Mutex<Vec<Arc<Joined>>>,
+    guest: Mutex<Weak<Wire>>,
+}
+
+/// A network that a machine belongs to.
+pub(crate) struct Joined {
+    network: NetworkId,
+    place: Place,
+    link: Mutex<Option<Arc<Messages>>>,
+    questions: Mutex<HashMap<u16, oneshot::Sender<Vec<u8>>>>,
+    task: Mutex<Option<AbortHandle>>,
+}
+
+impl Networks {
+    /// Belongs to a network from now on, with an address of its own there, by a link to its switch. What was before of
+    /// the same network ends.
+    ///
+    /// # Errors
+    /// The address is none of a member's, or the network has addresses of the guest's own, or of another one that the
+    /// machine belongs to; or the link cannot be used.
+    pub fn join(
+        self: &Arc<Self>,
+        network: NetworkId,
+        cidr: Ipv4Net,
+        own: Ipv4Addr,
+        link: OwnedFd,
+    ) -> Result<(), String> {
+        let place = Place { cidr, own };
+        if !is_member(cidr, own) || own == place.resolver() {
+            return Err(format!("{own} is nobody's in {cidr}"));
+        }
+        let guests = Ipv4Net::new(GUEST, PREFIX).map_err(|error| error.to_string())?;
+        let overlaps = |other: Ipv4Net| cidr.contains(&other.network()) || other.contains(&cidr.network());
+        let others = lock(&self.joined).iter().any(|other| other.network != network && overlaps(other.place.cidr));
+        if overlaps(guests) || others {
+            return Err(format!("{cidr} overlaps other addresses of the guest"));
+        }
+        let messages = Arc::new(Messages::new(link).map_err(|error| error.to_string())?);
+        let link = Mutex::new(Some(Arc::clone(&messages)));
+        let joined = Joined { network, place, link, questions: Mutex::default(), task: Mutex::default() };
+        let joined = Arc::new(joined);
+        let task = tokio::spawn(receive(Arc::downgrade(self), Arc::downgrade(&joined), messages));
+        *lock(&joined.task) = Some(task.abort_handle());
+        let mut all = lock(&self.joined);
+        all.retain(|other| other.network != network);
+        all.push(joined);
+        Ok(())
+    }
+
+    /// Belongs to a network no more; fine where it does not.
+    pub fn leave(&self, network: NetworkId) {
+        lock(&self.joined).retain(|joined| joined.network != network);
+    }
+
+    /// The networks, each with the machine's address in it and whether there is a link to its switch.
+    pub fn list(&self) -> Vec<(NetworkId, Ipv4Addr, bool)> {
+        let joined = lock(&self.joined);
+        joined.iter().map(|joined| (joined.network, joined.place.own, joined.link().is_some())).collect()
+    }
+
+    /// The guest's card from now on.
+    pub(crate) fn attach(&self, guest: &Arc<Wire>) {
+        *lock(&self.guest) = Arc::downgrade(guest);
+    }
+
+    /// The network that an address is of.
+    pub(crate) fn find(&self, address: Ipv4Addr) -> Option<Arc<Joined>> {
+        lock(&self.joined).iter().find(|joined| joined.place.cidr.contains(&address)).map(Arc::clone)
+    }
+
+    /// The networks that may know a name.
+    pub(crate) fn that_may_know(&self, name: &str) -> Vec<Arc<Joined>> {
+        if let Some(address) = reverse(name) {
+            return self.find(address).into_iter().collect();
+        }
+        if may_be(name) { lock(&self.joined).clone() } else { Vec::new() }
+    }
+
+    fn guest(&self) -> Option<Arc<Wire>> {
+        lock(&self.guest).upgrade()
+    }
+}
+
+impl Joined {
+    fn link(&self) -> Option<Arc<Messages>> {
+        lock(&self.link).clone()
+    }
+
+    /// Sends a packet of the guest. One that the switch does not take is lost.
+    pub(crate) fn send(&self, packet: &[u8], wire: &Wire) {
+        let mut packet = packet.to_vec();
+        match self.place.outward(&mut packet) {
+            Some(Way::Network) => self.put(&packet),
+            Some(Way::Guest) if wire.room() => deliver(wire, &packet),
+            Some(Way::Guest) | None => {}
+        }
+    }
+
+    fn put(&self, packet: &[u8]) {
+        if let Some(link) = self.link() {
+            link.send(packet);
+        }
+    }
+
+    /// Asks the switch a question, by a message of DNS; `None` where it does not answer in time.
+    pub(crate) async fn ask(&self, query: &[u8]) -> Option<Vec<u8>> {
+        let id = u16::from_be_bytes(*query.first_chunk()?);
+        let (answered, answer) = oneshot::channel();
+        {
+            let mut questions = lock(&self.questions);
+            questions.retain(|_, waiting| !waiting.is_closed());
+            // With a number of one that waits it would get that one's answer.
+            if self.link().is_none() || questions.len() >= QUESTIONS || questions.contains_key(&id) {
+                return None;
+            }
+            questions.insert(id, answered);
+        }
+        self.put(&datagram((self.place.own, OWN), (self.place.resolver(), DNS), query));
+        tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()
+    }
+
+    /// Takes a packet of the switch; what goes to the guest.
+    fn take<'a>(&self, packet: &'a mut [u8]) -> Option<&'a [u8]> {
+        let header = self.place.inward(packet)?;
+        if header.protocol != IpProtocol::Udp || !header.is_first {
+            return Some(packet);
+        }
+        let udp = UdpPacket::new_unchecked(packet.get(IPV4..)?);
+        if udp.dst_port() != OWN {
+            return Some(packet);
+        }
+        if header.is_whole && header.from == self.place.resolver() && udp.check_len().is_ok() {
+            let answer = udp.payload();
+            let waiting = lock(&self.questions).remove(&u16::from_be_bytes(*answer.first_chunk()?))?;
+            // Who has asked may have had no more patience.
+            let _ = waiting.send(answer.to_vec());
+        }
+        None
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        if let Some(task) = lock(&self.task).take() {
+            task.abort();
+        }
+    }
+}
+
+/// Takes what comes from a network, until its switch ends.
+async fn receive(networks: Weak<Networks>, weak: Weak<Joined>, messages: Arc<Messages>) {
+    let mut buffer = Vec::new();
+    while messages.readable().await.is_ok() {
+        for _ in 0..TURNS {
+            let length = match messages.receive(&mut buffer, MTU) {
+                Received::Message(length) => length,
+                Received::Nothing => break,
+                Received::TooLong => continue,
+                Received::End => return end(&weak),
+            };
+            let Some(joined) = weak.upgrade() else { return };
+            let Some(packet) = buffer.get_mut(..length).and_then(|packet| joined.take(packet)) else { continue };
+            let Some(guest) = networks.upgrade().and_then(|networks| networks.guest()) else { continue };
+            // What the guest does not take waits at the switch, which drops it.
+            std::future::poll_fn(|cx| guest.poll_room(cx)).await;
+            if guest.ask_for_guest() {
+                let _ = tokio::time::timeout(FINDING, guest.find_guest()).await;
+            }
+            deliver(&guest, packet);
+        }
+        tokio::task::yield_now().await;
+    }
+    end(&weak);
+}
+
+fn end(joined: &Weak<Joined>) {
+    if let Some(joined) = joined.upgrade() {
+        *lock(&joined.link) = None;
+    }
+}
+
+/// Passes a packet on to the guest, for whom there is room.
+fn deliver(wire: &Wire, packet: &[u8]) {
+    let is_segment = Header::read(packet).is_some_and(|header| header.protocol == IpProtocol::Tcp);
+    wire.pass(packet, is_segment);
+}
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,101 @@
+//! What service and switch say to each other, in the form of [the other program](super::super)'s messages.
+//!
+//! ```text
+//!   {"version":1,"ask":"status"}
+//!   {"version":1,"ask":"set","name":"front","cidr":"10.128.0.0/24","members":[{"machine":"0193…","address":"10.128.0.2","names":["web"]}]}
+//!   {"version":1,"ask":"link","address":"10.128.0.2"}
+//!   ◄ {"answer":"done"}   {"answer":"status",…}   {"answer":"refused","reason":"…"}
+//! ```
+
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::network::Roster;
+
+/// The version of these messages. A switch that speaks another one is replaced.
+pub const VERSION: u32 = 1;
+/// Bytes of the longest line: as many members as the largest network has addresses, with two of the longest names each.
+pub(super) const LONGEST: usize = 16 << 20;
+
+/// What the service says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Request {
+    /// The version it speaks.
+    pub version: u32,
+    #[serde(flatten)]
+    pub ask: Ask,
+}
+
+/// What it asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub(super) enum Ask {
+    /// How things stand.
+    Status,
+    /// What the network is from now on. Links of those that are no members any more end.
+    Set(Roster),
+    /// The link of a member, as the descriptor beside it.
+    Link {
+        /// The member's address.
+        address: Ipv4Addr,
+    },
+}
+
+/// What the switch says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub(super) enum Answer {
+    /// It is so.
+    Done,
+    /// How things stand.
+    Status(Status),
+    /// It is not so.
+    Refused {
+        /// Why, for a log.
+        reason: String,
+    },
+}
+
+/// How things stand with a switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The version of messages that it speaks.
+    pub version: u32,
+    /// The members that it has a link of.
+    pub links: Vec<Linked>,
+}
+
+/// A member that a switch has a link of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Linked {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// The machine that the link was made for.
+    pub machine: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::Member;
+
+    #[test]
+    fn messages_are_what_they_are_documented_to_be() {
+        let member = Member { machine: "a".into(), address: [10, 128, 0, 2].into(), names: vec!["web".into()] };
+        let network = Roster { name: "front".into(), cidr: "10.128.0.0/24".parse().unwrap(), members: vec![member] };
+        let messages = [
+            (Ask::Status, r#"{"version":1,"ask":"status"}"#),
+            (
+                Ask::Set(network),
+                r#"{"version":1,"ask":"set","name":"front","cidr":"10.128.0.0/24","members":[{"machine":"a","address":"10.128.0.2","names":["web"]}]}"#,
+            ),
+            (Ask::Link { address: [10, 128, 0, 2].into() }, r#"{"version":1,"ask":"link","address":"10.128.0.2"}"#),
+        ];
+        for (ask, text) in messages {
+            let request = Request { version: VERSION, ask };
+            assert_eq!(serde_json::to_string(&request).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Which networks of their project VMs and sandboxes belong to.
+//!
+//! A membership is a row: the network, its owner, and the owner's address there. The stores of VMs and sandboxes read
+//! it with their own rows ([`joined_networks`](crate::joined_networks)), write it in the transaction that writes the
+//! owner, and remove it in the one in which the owner goes, so that an address is somebody's for exactly as long as
+//! they are there. Every such change, and every other that a network's members have to know of, makes the network due:
+//! its reconciler tells the host. Which machine a member has, and what it is called, is told by the rows of machines
+//! and owners alone.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use berth_domain::Timestamp;
+use berth_domain::host::network::Membership;
+use berth_domain::ids::NetworkId;
+use berth_domain::machine::Owner;
+use ipnet::Ipv4Net;
+
+use super::record;
+use super::tenant::Tenant;
+use super::{DbError, FromRow, Row, Signal, Tx, sql};
+use crate::columns;
+
+/// The table of networks.
+pub const TABLE: &str = "networks";
+/// The table of who belongs to them.
+const MEMBERS: &str = "network_members";
+
+/// The networks of a table's owners of machines, of this kind, as the column `joined`: id, name, addresses and the
+/// owner's own address of each, in the order in which the owner named them. There are as many places as
+/// [`MAX_NETWORKS`](berth_domain::network::MAX_NETWORKS); a text of all that are taken is an aggregate which the two
+/// databases do not call the same.
+#[macro_export]
+macro_rules! joined_networks {
+    ($table:literal, $kind:literal) => {
+        $crate::joined_networks!($table, $kind, "0" "1" "2" "3")
+    };
+    ($table:literal, $kind:literal, $($place:literal)*) => {
+        concat!(
+            "(''",
+            $(
+                " || COALESCE((SELECT n.id || ' ' || n.name || ' ' || n.cidr || ' ' || nm.address || ',' \
+                 FROM network_members nm JOIN networks n ON n.id = nm.network_id WHERE nm.owner_id = ",
+                $table,
+                ".id AND nm.owner_kind = '",
+                $kind,
+                "' AND nm.place = ",
+                $place,
+                "), '')",
+            )*
+            ") AS joined"
+        )
+    };
+}
+
+/// A network that somebody belongs to, and their address there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The network.
+    pub id: NetworkId,
+    /// Its name.
+    pub name: String,
+    /// Its addresses.
+    pub cidr: Ipv4Net,
+    /// The member's own.
+    pub address: Ipv4Addr,
+}
+
+impl Joined {
+    /// The networks of an owner, as its row was read.
+    pub fn of(row: &Row) -> Result<Vec<Self>, DbError> {
+        let text = row.text("joined")?;
+        let read = |part: &str| Self::parse(part).ok_or_else(|| DbError::Other(format!("no membership: {part}")));
+        text.split(',').filter(|part| !part.is_empty()).map(read).collect()
+    }
+
+    /// The same as a host is told of it.
+    pub const fn membership(&self) -> Membership {
+        Membership { network: self.id, cidr: self.cidr, address: self.address }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        Some(Self {
+            id: words.next()?.parse().ok()?,
+            name: words.next()?.to_owned(),
+            cidr: words.next()?.parse().ok()?,
+            address: words.next()?.parse().ok()?,
+        })
+    }
+}
+
+/// A network that somebody may join.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// Its id.
+    pub id: NetworkId,
+    /// Its name.
+    pub name: String,
+    /// Its addresses.
+    pub cidr: Ipv4Net,
+}
+
+impl FromRow for Open {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self { id: row.parsed("id")?, name: row.text("name")?, cidr: row.parsed("cidr")? })
+    }
+}
+
+/// A tenant's network that is not being removed.
+pub async fn open(tx: &mut Tx, tenant: Tenant, id: NetworkId) -> Result<Option<Open>, DbError> {
+    sql("SELECT id, name, cidr FROM networks WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL")
+        .bind(id)
+        .bind(tenant.project)
+        .fetch_optional(tx)
+        .await
+}
+
+/// The addresses of a network that are somebody's.
+pub async fn addresses(tx: &mut Tx, network: NetworkId) -> Result<BTreeSet<Ipv4Addr>, DbError> {
+    struct Taken(Ipv4Addr);
+    impl FromRow for Taken {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            row.parsed("address").map(Self)
+        }
+    }
+    let taken = sql("SELECT address FROM network_members WHERE network_id = $1");
+    let taken: Vec<Taken> = taken.bind(network).fetch_all(tx).await?;
+    Ok(taken.into_iter().map(|Taken(address)| address).collect())
+}
+
+/// Writes that a new owner belongs to networks.
+pub async fn join(tx: &mut Tx, owner: Owner, joined: &[Joined], now: Timestamp) -> Result<(), DbError> {
+    for (place, network) in (0_i64..).zip(joined) {
+        let columns = columns! {
+            "network_id": network.id, "owner_kind": owner.kind().as_str(), "owner_id": owner.id().to_string(),
+            "place": place, "address": network.address.to_string(),
+        };
+        record::insert(MEMBERS, columns).execute(&mut *tx).await?;
+    }
+    change(tx, joined, now).await
+}
+
+/// Writes what a change of an owner means for its networks. Whoever goes leaves all of them; nobody leaves one and
+/// stays in others. Of one that `changed` in what its networks know of it they are told.
+pub async fn keep_up(
+    tx: &mut Tx,
+    owner: Owner,
+    (before, after): (&[Joined], &[Joined]),
+    changed: bool,
+    now: Timestamp,
+) -> Result<(), DbError> {
+    if after.is_empty() && !before.is_empty() {
+        sql("DELETE FROM network_members WHERE owner_id = $1 AND owner_kind = $2")
+            .bind(owner.id().to_string())
+            .bind(owner.kind().as_str())
+            .execute(&mut *tx)
+            .await?;
+        return change(tx, before, now).await;
+    }
+    if changed { change(tx, after, now).await } else { Ok(()) }
+}
+
+/// Has the host told of these networks.
+async fn change(tx: &mut Tx, joined: &[Joined], now: Timestamp) -> Result<(), DbError> {
+    for network in joined {
+        sql("UPDATE networks SET revision = revision + 1, work_at = $2 WHERE id = $1")
+            .bind(network.id)
+            .bind(now)
+            .execute(&mut *tx)
+            .await?;
+        tx.signal(Signal::Work(TABLE));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_domain::network::MAX_NETWORKS;
+
+    use super::*;
+
+    #[test]
+    fn there_is_a_place_for_each_network() {
+        assert_eq!(joined_networks!("vms", "vm").matches("nm.place = ").count(), MAX_NETWORKS);
+    }
+
+    #[test]
+    fn a_membership_is_read_as_it_is_written() {
+        let id = "01939f2e-7c00-7abc-8def-0123456789ab";
+        let joined = Joined::parse(&format!("{id} lan 10.128.0.0/24 10.128.0.2")).unwrap();
+        assert_eq!((joined.id.to_string().as_str(), joined.name.as_str()), (id, "lan"));
+        assert_eq!((joined.cidr.to_string(), joined.address), ("10.128.0.0/24".to_owned(), [10, 128, 0, 2].into()));
+        assert!(Joined::parse("lan").is_none());
+    }
+}

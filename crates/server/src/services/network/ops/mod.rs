@@ -1,0 +1,4 @@
+//! One function for each verb. Each owns its transaction: intent, audit and event become true together, and the worker
+//! is woken by the commit.
+
+pub mod network;

@@ -1,0 +1,126 @@
+//! Tells the host what a network is and who belongs to it, until it knows the last change, and removes what is deleted.
+
+use berth_domain::host::network::{Member, NetworkSpec};
+use berth_domain::ids::{NetworkId, Owner};
+use berth_domain::network::{NetworkStep, next};
+use berth_domain::{Result, Timestamp};
+use berth_host::EngineError;
+
+use super::{StepError, fault};
+use crate::db::{Tx, network};
+use crate::services::network::store::network::{MemberRow, NetworkRow};
+use crate::services::network::{Networks, store};
+use crate::work::Due;
+use crate::work::lifecycle::{Life, Next};
+
+/// The lives of networks.
+pub struct NetworkLife {
+    networks: Networks,
+}
+
+impl Life for NetworkLife {
+    type Key = NetworkId;
+    type Seen = NetworkRow;
+    type Step = NetworkStep;
+    const TABLE: &'static str = network::TABLE;
+    const KIND: &'static str = "network";
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<NetworkId>> {
+        Ok(store::network::due(self.networks.db(), now, limit).await?)
+    }
+
+    async fn owner(&self, id: &NetworkId) -> Option<Owner> {
+        store::network::owner(self.networks.db(), *id).await.ok().flatten()
+    }
+
+    async fn look(&self, id: &NetworkId) -> Result<Option<NetworkRow>, StepError> {
+        Ok(store::network::load(self.networks.db(), *id).await?)
+    }
+
+    async fn plan(&self, row: &NetworkRow) -> Result<Next<NetworkStep>, StepError> {
+        Ok(next(row.deleted_at.is_some(), row.revision, row.told).map_or(Next::Rest(None), Next::Take))
+    }
+
+    fn name(step: &NetworkStep) -> &'static str {
+        step.as_str()
+    }
+
+    async fn take(&self, row: &NetworkRow, step: NetworkStep) -> Result<(), StepError> {
+        match step {
+            NetworkStep::Tell => self.tell(row).await,
+            NetworkStep::Remove => self.remove(row).await,
+        }
+    }
+
+    async fn rest(&self, row: &NetworkRow, until: Option<Timestamp>) -> Result<(), StepError> {
+        if row.work_at == until {
+            return Ok(());
+        }
+        self.record(row, |row| row.work_at = until).await
+    }
+
+    async fn postpone(&self, row: &NetworkRow, until: Timestamp) -> Result<(), StepError> {
+        self.record(row, |row| row.work_at = Some(until)).await
+    }
+
+    /// A network has no status in which it could have failed: the host is told until it takes it.
+    async fn give_up(&self, _: &NetworkRow, _: &EngineError) -> Result<bool, StepError> {
+        Ok(false)
+    }
+}
+
+impl NetworkLife {
+    /// The lives of the service's networks.
+    pub const fn new(networks: Networks) -> Self {
+        Self { networks }
+    }
+
+    /// The members are read after the revision: what came in between is told now, and once more later.
+    async fn tell(&self, row: &NetworkRow) -> Result<(), StepError> {
+        let members = store::network::members(self.networks.db(), row.id).await?;
+        self.networks.engine().set(&spec(row, members)).await?;
+        fault("network", "tell", "done").await?;
+        self.record(row, |row| row.told = row.revision).await
+    }
+
+    async fn remove(&self, row: &NetworkRow) -> Result<(), StepError> {
+        self.networks.engine().remove(row.id).await?;
+        fault("network", "remove", "done").await?;
+        let mut tx = self.networks.db().begin().await?;
+        store::network::remove(&mut tx, row.id).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// Changes the row, unless a request changed what the host is to know since it was read.
+    async fn record(&self, seen: &NetworkRow, change: impl FnOnce(&mut NetworkRow)) -> Result<(), StepError> {
+        let mut tx = self.networks.db().begin().await?;
+        if let Some(before) = still(&mut tx, seen).await? {
+            let mut after = before.clone();
+            change(&mut after);
+            store::network::update(&mut tx, &before, &after).await?;
+            tx.commit().await?;
+        }
+        Ok(())
+    }
+}
+
+/// The row as it is now, if it is to be what it was to be when it was looked at.
+async fn still(tx: &mut Tx, seen: &NetworkRow) -> Result<Option<NetworkRow>, StepError> {
+    let now = store::network::load(tx, seen.id).await?;
+    Ok(now.filter(|row| (row.revision, row.deleted_at) == (seen.revision, seen.deleted_at)))
+}
+
+/// A network as the host is told of it. A member is found by its name and by its id.
+fn spec(row: &NetworkRow, members: Vec<MemberRow>) -> NetworkSpec {
+    let member = |member: MemberRow| Member {
+        machine: member.machine,
+        address: member.address,
+        names: vec![member.name, member.id.to_string()],
+    };
+    NetworkSpec {
+        id: row.id,
+        name: row.name.clone(),
+        cidr: row.cidr,
+        members: members.into_iter().map(member).collect(),
+    }
+}

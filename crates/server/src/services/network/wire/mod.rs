@@ -1,0 +1,4 @@
+//! What the network service takes and shows, as the OpenAPI document describes it.
+
+pub mod network;
+pub mod requests;
