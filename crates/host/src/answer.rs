@@ -45,7 +45,7 @@ impl Host {
 
     /// What its engines do of their own accord, until told to stop: whoever asks by bytes leaves that to the host.
     pub async fn tend(&self, stop: CancellationToken) {
-        tokio::join!(self.vm.tend(stop.clone()), self.sandbox.tend(stop));
+        tokio::join!(self.vm.tend(stop.clone()), self.sandbox.tend(stop.clone()), self.network.tend(stop));
     }
 
     /// Asks one question.

@@ -19,7 +19,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
-use berth_host::network::NetworkEngine;
 use berth_qemu::confinement;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -142,7 +141,6 @@ impl App {
         let mut tasks = JoinSet::new();
         let keeping = folder::Keeping::new(&db, keeper.run, config, health);
         tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
-        tasks.spawn(adopt(engines.network.clone(), stop.clone()));
         hosts.spawn_workers(&mut tasks, &stop);
         identity.spawn_workers(&mut tasks, &stop);
         projects.spawn_workers(&mut tasks, &stop);
@@ -197,12 +195,6 @@ impl App {
             None => std::future::pending().await,
         }
     }
-}
-
-/// Makes networks whole that an earlier service left.
-async fn adopt(network: Arc<dyn NetworkEngine>, stop: CancellationToken) {
-    stop.run_until_cancelled(network.adopt()).await;
-    stop.cancelled().await;
 }
 
 /// What projects hold on hosts: the services over the engines.

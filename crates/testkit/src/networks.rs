@@ -64,6 +64,9 @@ impl SimulatedNetworks {
 impl NetworkEngine for SimulatedNetworks {
     async fn set(&self, network: &NetworkSpec) -> Result<()> {
         let mut world = self.call("set")?;
+        if let Some(told) = world.networks.get(&network.id).filter(|told| told.revision > network.revision) {
+            return Err(EngineError::Outdated(told.revision));
+        }
         world.sets += 1;
         world.networks.insert(network.id, network.clone());
         Ok(())

@@ -11,6 +11,7 @@ use berth_domain::ids::{MachineId, NetworkId};
 use berth_domain::sandbox::network::Network;
 use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_egress::program::{InNetwork, switch};
+use berth_host::EngineError;
 use berth_host::network::{NetworkEngine, Switches};
 use berth_server::config::Config;
 use tempfile::TempDir;
@@ -150,11 +151,21 @@ fn spec(id: NetworkId, numbers: &[u128]) -> NetworkSpec {
         names: vec![format!("m{number}")],
     };
     NetworkSpec {
+        revision: 1,
         id,
         name: "front".into(),
         cidr: membership(id, 9).cidr,
         members: numbers.iter().map(member).collect(),
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_decided_before_the_last_change_is_refused() {
+    let host = Host::new();
+    host.switches.set(&spec(FRONT, &[4, 5])).await.expect("a network");
+    let older = NetworkSpec { revision: 0, ..spec(FRONT, &[4]) };
+    assert_eq!(host.switches.set(&older).await, Err(EngineError::Outdated(1)));
+    host.switches.set(&NetworkSpec { revision: 2, ..older }).await.expect("a network");
 }
 
 #[tokio::test(flavor = "multi_thread")]

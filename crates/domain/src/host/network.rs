@@ -16,6 +16,8 @@ use crate::ids::{MachineId, NetworkId};
 pub struct NetworkSpec {
     /// Its id: what it is called on the host.
     pub id: NetworkId,
+    /// Counts its changes: a host that was told a later one refuses it.
+    pub revision: i64,
     /// Its name, by which its members find each other: `web.<name>.internal`.
     pub name: String,
     /// Its addresses. The first one after the network's own is where its names are asked for; that one, the network's

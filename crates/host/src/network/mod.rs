@@ -8,6 +8,7 @@ mod switches;
 
 use async_trait::async_trait;
 use berth_domain::ids::NetworkId;
+use tokio_util::sync::CancellationToken;
 
 pub use berth_domain::host::network::{Found, Member, Membership, NetworkSpec};
 pub use switches::Switches;
@@ -27,6 +28,8 @@ pub trait NetworkEngine: Send + Sync + 'static {
     /// What the host has of networks.
     async fn scan(&self) -> Result<Found>;
 
-    /// Finds what an earlier service left, and makes whole what ended meanwhile.
-    async fn adopt(&self) {}
+    /// What it does of its own accord, until told to stop.
+    async fn tend(&self, stop: CancellationToken) {
+        stop.cancelled().await;
+    }
 }

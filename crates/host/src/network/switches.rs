@@ -23,10 +23,11 @@ use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_egress::program::{pair, switch};
 use berth_process::folder;
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use super::{Found, Member, Membership, NetworkEngine, NetworkSpec};
 use crate::error::transient;
-use crate::{HostSettings, Machines, Result, fault};
+use crate::{EngineError, HostSettings, Machines, Result, fault};
 
 /// What a network was told, in its folder.
 const NOTE: &str = "network.json";
@@ -105,7 +106,7 @@ impl Switches {
     pub async fn join(&self, machine: MachineId, memberships: &[Membership]) -> Result<()> {
         for membership in memberships {
             let (id, cidr) = (membership.network, membership.cidr);
-            let known = self.enter(NetworkSpec { id, name: String::new(), cidr, members: Vec::new() });
+            let known = self.enter(NetworkSpec { id, revision: 0, name: String::new(), cidr, members: Vec::new() });
             let _turn = known.turn.lock().await;
             if with_member(&mut lock(&known.spec), machine, membership) {
                 self.write(&known).await?;
@@ -127,6 +128,17 @@ impl Switches {
             self.link_all(&known, Some(machine)).await?;
         }
         Ok(())
+    }
+
+    /// Finds what an earlier service left, and makes whole what ended meanwhile.
+    pub async fn adopt(&self) {
+        let all: Vec<_> = lock(&self.known).values().cloned().collect();
+        for known in all {
+            let _turn = known.turn.lock().await;
+            if let Err(error) = self.make_so(&known).await {
+                tracing::warn!(network = %known.spec().id, %error, "a network is not whole; its next change tries again");
+            }
+        }
     }
 
     fn dir(&self, id: NetworkId) -> PathBuf {
@@ -347,6 +359,10 @@ impl NetworkEngine for Switches {
     async fn set(&self, network: &NetworkSpec) -> Result<()> {
         let known = self.enter(network.clone());
         let _turn = known.turn.lock().await;
+        let latest = known.spec().revision;
+        if network.revision < latest {
+            return Err(EngineError::Outdated(latest));
+        }
         let before = std::mem::replace(&mut *lock(&known.spec), network.clone());
         self.write(&known).await?;
         let stays = |gone: &Member| network.members.iter().any(|member| member.machine == gone.machine);
@@ -378,13 +394,8 @@ impl NetworkEngine for Switches {
         Ok(Found { networks: names(&self.folder).collect() })
     }
 
-    async fn adopt(&self) {
-        let all: Vec<_> = lock(&self.known).values().cloned().collect();
-        for known in all {
-            let _turn = known.turn.lock().await;
-            if let Err(error) = self.make_so(&known).await {
-                tracing::warn!(network = %known.spec().id, %error, "a network is not whole; its next change tries again");
-            }
-        }
+    async fn tend(&self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.adopt()).await;
+        stop.cancelled().await;
     }
 }

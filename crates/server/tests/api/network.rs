@@ -47,6 +47,20 @@ fn at(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_row_of_an_older_copy_goes_on_from_what_its_host_was_told() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let id = caller.post("/networks", json!({"name": "front"})).await.id();
+    let spec = told(&platform, &id, &[]).await;
+    platform.networks.leave(NetworkSpec { revision: 7, ..spec });
+    assert_eq!(caller.patch(&format!("/networks/{id}"), json!({"name": "back"})).await.status, 200);
+    caller
+        .until("the host is told", |_| async { platform.networks.spec(&id).is_some_and(|spec| spec.name == "back") })
+        .await;
+    assert_eq!(platform.networks.spec(&id).expect("a network").revision, 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_network_is_made_read_renamed_and_deleted() {
     let platform = Platform::start().await;
     let caller = &platform.admin;

@@ -27,7 +27,7 @@ fn spec() -> NetworkSpec {
         names: names.iter().map(|name| (*name).to_owned()).collect(),
     };
     let members = vec![member(2, &["web", "a-vm"]), member(3, &[])];
-    NetworkSpec { id: NETWORK, name: "front".into(), cidr: membership(2).cidr, members }
+    NetworkSpec { id: NETWORK, revision: 3, name: "front".into(), cidr: membership(2).cidr, members }
 }
 
 /// What is answered, in order.
@@ -40,6 +40,7 @@ async fn life(way: &Way) -> Vec<String> {
     assert_eq!(way.networks.spec(&NETWORK.to_string()), Some(spec()), "it is told as it was said");
     let fewer = NetworkSpec { members: Vec::new(), ..spec() };
     note!(engine.set(&fewer).await);
+    assert_eq!(engine.set(&NetworkSpec { revision: 2, ..spec() }).await, Err(EngineError::Outdated(3)));
     assert_eq!(way.networks.spec(&NETWORK.to_string()), Some(fewer));
     for error in [EngineError::Transient("not now".into()), EngineError::Permanent("never".into())] {
         for call in ["set", "remove", "scan"] {

@@ -61,6 +61,8 @@ impl Networks {
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let life = reconcile::network::NetworkLife::new(self.clone());
         Lifecycle::new(life, self.clock().clone(), stop.clone()).spawn(tasks, self.db(), TELLERS);
+        let (engine, ending) = (self.inner.engine.clone(), stop.clone());
+        tasks.spawn(async move { engine.tend(ending).await });
         tasks.spawn(reconcile::host::watch(self.clone(), stop.clone()));
     }
 }

@@ -52,6 +52,11 @@ impl Life for NetworkLife {
         }
     }
 
+    async fn catch_up(&self, row: &NetworkRow, revision: i64) -> Result<bool, StepError> {
+        self.record(row, |row| row.revision = row.revision.max(revision)).await?;
+        Ok(true)
+    }
+
     async fn rest(&self, row: &NetworkRow, until: Option<Timestamp>) -> Result<(), StepError> {
         if row.work_at == until {
             return Ok(());
@@ -119,6 +124,7 @@ fn spec(row: &NetworkRow, members: Vec<MemberRow>) -> NetworkSpec {
     };
     NetworkSpec {
         id: row.id,
+        revision: row.revision,
         name: row.name.clone(),
         cidr: row.cidr,
         members: members.into_iter().map(member).collect(),
