@@ -26,6 +26,8 @@ use crate::words;
 pub const MAX_NETWORKS: usize = 4;
 /// Bounds of a network's prefix: the widest and the narrowest.
 pub const PREFIX: (u8, u8) = (16, 28);
+/// Most networks of a project: each is compared with all others when one is made.
+pub const MOST: usize = 256;
 /// The prefix of a network whose owner names none.
 const DEFAULT_PREFIX: u8 = 24;
 /// Where the addresses of such networks come from.

@@ -18,7 +18,6 @@ pub struct SimulatedNetworks {
 struct World {
     networks: BTreeMap<NetworkId, NetworkSpec>,
     refusals: HashMap<String, EngineError>,
-    sets: u32,
 }
 
 impl SimulatedNetworks {
@@ -46,11 +45,6 @@ impl SimulatedNetworks {
         self.world().networks.insert(network.id, network);
     }
 
-    /// How often it was told of a network.
-    pub fn sets(&self) -> u32 {
-        self.world().sets
-    }
-
     fn call(&self, name: &str) -> Result<MutexGuard<'_, World>> {
         let world = self.world();
         match world.refusals.get(name) {
@@ -67,7 +61,6 @@ impl NetworkEngine for SimulatedNetworks {
         if let Some(told) = world.networks.get(&network.id).filter(|told| told.revision > network.revision) {
             return Err(EngineError::Outdated(told.revision));
         }
-        world.sets += 1;
         world.networks.insert(network.id, network.clone());
         Ok(())
     }

@@ -43,6 +43,17 @@ async fn vms_and_sandboxes_join_networks_by_name() {
     assert_eq!(members, [Some("1"), Some("2")], "{listed}");
     let renamed: Value = serde_json::from_str(&fine(&here, "network rename lan office --json").await).expect("JSON");
     assert_eq!((renamed["name"].as_str(), renamed["members"].as_array().map(Vec::len)), (Some("office"), Some(2)));
+    let apart = berth(&here, "sandbox create --name apart --no-networks --network office").await;
+    assert_eq!(apart.status.code(), Some(2), "{apart:?}");
+    fine(&here, "sandbox snapshot create worker --name kept").await;
+    fine(&here, "sandbox create --name like --snapshot kept").await;
+    fine(&here, "sandbox create --name apart --snapshot kept --no-networks").await;
+    let network_of = async |name: &str| {
+        let shown: Value =
+            serde_json::from_str(&fine(&here, &format!("sandbox show {name} --json")).await).expect("JSON");
+        shown["networks"].as_array().map(Vec::len)
+    };
+    assert_eq!((network_of("like").await, network_of("apart").await), (Some(1), Some(0)));
     let used = berth(&here, "network delete office").await;
     assert_eq!(used.status.code(), Some(5), "{used:?}");
     assert!(err(&used).contains("berth network show NETWORK lists them"), "{used:?}");

@@ -12,9 +12,14 @@ async fn a_guest_is_reached_stopped_and_started() {
     service.ask_by_bytes();
     service.start();
     let caller = service.admin().await;
-    let id = caller.create_vm(with_login(&service)).await;
+    assert!(service.log().contains("the host is asked by bytes"), "{}", service.log());
+    let lan = caller.post("/networks", json!({"name": "lan"})).await.id();
+    let mut body = with_login(&service);
+    body["network_ids"] = json!([lan]);
+    let id = caller.create_vm(body).await;
     let vm = ready(&caller, &id).await;
     assert_eq!(says(&service, &vm, "hostname; echo kept >file; sync"), "web");
+    assert_eq!(service.processes("networks").len(), 1, "its network has a switch");
     let log = caller.get(&format!("/vms/{id}/console")).await;
     assert!(log.body.as_str().is_some_and(|text| text.contains("login")), "{log:?}");
     let before = service.machine(&id).expect("a machine");

@@ -226,7 +226,7 @@ async fn a_machine_that_an_older_copy_of_the_database_does_not_know_so_is_taken_
     assert_eq!(service.machine(&id), Some(before), "it is the machine of after the copy");
     assert_eq!(caller.act(&format!("/vms/{id}/stop")).await.status, 202);
     caller.reaches(&id, "stopped").await;
-    assert!(service.log().contains("its host has acted on a later generation"), "{}", service.log());
+    assert!(service.log().contains("its host has acted on a later decision"), "{}", service.log());
     assert_eq!(service.machine(&id), None);
     assert_eq!(caller.act(&format!("/vms/{id}/start")).await.status, 202);
     caller.reaches(&id, "running").await;

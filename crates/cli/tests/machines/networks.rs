@@ -151,7 +151,7 @@ fn page(service: &Service, vm: &Value, name: &str) -> String {
 
 async fn started() -> (Service, Caller) {
     let mut service = Service::new(BERTH, &["micro"]).with_sandboxes();
-    service.configure("[sandbox]\nspares = 0\n");
+    service.configure("[sandbox]\nwarm_machines = 0\n");
     service.start();
     let caller = service.admin().await;
     (service, caller)

@@ -8,6 +8,7 @@ use crate::templates::{build, tar, upload};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_is_built_lives_and_is_forked() {
     let (service, caller) = service_by_bytes().await;
+    assert!(service.log().contains("the host is asked by bytes"), "{}", service.log());
     let context = upload(&caller, tar(&[("data.txt", b"data\n", 0o644)])).await;
     let dockerfile =
         "FROM base\nCOPY data.txt /data.txt\nRUN cat /data.txt >>/twice.txt && cat /data.txt >>/twice.txt\n";

@@ -58,7 +58,7 @@ impl Aim {
             None => (generation, false),
             Some(noted) => {
                 let is_over = noted.ended && act == Act::Start;
-                (noted.generation + i64::from(is_over), noted.ended && noted.generation == generation)
+                (noted.generation.saturating_add(i64::from(is_over)), noted.ended && noted.generation == generation)
             }
         };
         if generation < earliest {
@@ -68,8 +68,8 @@ impl Aim {
         Ok(Some(next).filter(|next| Some(*next) != noted))
     }
 
-    /// Whether a step calls off what is under way for the same machine: what ends it does, and what was decided for a later
-    /// generation.
+    /// Whether a step calls off what is under way for the same machine: what ends it does, and what was decided for a
+    /// later generation.
     pub fn calls_off(self, act: Act, under_way: Self) -> bool {
         act == Act::End || under_way.generation < self.generation
     }

@@ -44,7 +44,7 @@ use super::{
     Started, Usage,
 };
 use crate::error::{qemu_failed, transient};
-use crate::generation::Generations;
+use crate::generation::{self, Generations};
 use crate::network::Switches;
 use crate::{Result, lost};
 
@@ -80,13 +80,14 @@ impl QemuEngine {
     pub fn open(settings: Settings, switches: Arc<Switches>) -> Self {
         let events = broadcast::channel(EVENTS).0;
         let folder = settings.host.data.join("machines");
+        let generations = Generations::new(&settings.host.data, folder.clone());
         Self {
             networks: Networks::new(folder, settings.host.machines, events.clone(), switches),
             settings,
             ssh_port: if host::can_bind_low_ports() { SSH } else { HIGH_SSH },
             events,
             watched: Arc::default(),
-            generations: Generations::default(),
+            generations,
             probed: OnceCell::new(),
             integrity: Integrity::default(),
             full: AtomicBool::new(false),
@@ -139,7 +140,7 @@ impl QemuEngine {
 
     /// Acts on a machine, if that was not decided too early.
     async fn act<T>(&self, aim: Aim, act: Act, work: impl Future<Output = Result<T>>) -> Result<T> {
-        self.generations.act(&self.machine(aim.id), aim, act, work).await
+        self.generations.act(aim, act, work).await
     }
 
     async fn start_machine(&self, spec: &MachineSpec) -> Result<Option<Started>> {
@@ -158,10 +159,7 @@ impl QemuEngine {
 
     async fn remove_machine(&self, id: MachineId) -> Result<()> {
         self.networks.end(id).await?;
-        match tokio::fs::remove_dir_all(self.machine(id)).await {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
-            _ => Ok(()),
-        }
+        generation::remove_folder(&self.machine(id)).await.map_err(transient)
     }
 
     async fn change_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
@@ -476,6 +474,7 @@ impl Engine for QemuEngine {
 
     async fn scan(&self) -> Result<Found> {
         self.forget_bases();
+        self.generations.forget();
         let machines = machine::scan(&self.settings.host.data.join("machines"));
         let disks: HashSet<DiskId> = std::fs::read_dir(self.disks())
             .into_iter()

@@ -67,8 +67,9 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
 }
 
 /// The layers from the lowest up, since each names the one below; what their headers name is not asked for. The guest's
-/// flushes reach the host's memory, so that they survive the death of QEMU; a cut is what makes them survive that of the
-/// host. QEMU's locks are off: a machine that wrote to a layer keeps its lock on it when it becomes others' base.
+/// flushes reach the host's memory, so that they survive the death of QEMU; a checkpoint is what makes them survive
+/// that of the host. QEMU's locks are off: a machine that wrote to a layer keeps its lock on it when it becomes others'
+/// base.
 fn disk(args: &mut Args, layers: &[Layer]) {
     let mut below = None;
     for (index, layer) in layers.iter().enumerate().rev() {

@@ -10,11 +10,11 @@
 //!   boot: an empty file ─► runs ─► capture A ─► load A: runs ─► capture B ─► …
 //! ```
 //!
-//! The disk is a chain of layers. A cut makes the top one somebody's base for good and gives the machine
+//! The disk is a chain of layers. A checkpoint makes the top one somebody's base for good and gives the machine
 //! an empty layer on it, without stopping anything.
 //!
-//! The process has nothing but its open files ([`crate::launch`]): where the service may, it runs as a user of its own in
-//! an empty root folder; QEMU's seccomp filter keeps it from starting programs.
+//! The process has nothing but its open files ([`crate::launch`]): where the service may, it runs as a user of its own
+//! in an empty root folder; QEMU's seccomp filter keeps it from starting programs.
 
 mod arguments;
 mod capture;

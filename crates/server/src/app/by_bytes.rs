@@ -30,6 +30,7 @@ pub(super) async fn by_bytes(config: &Config, own: Engines) -> Result<Engines> {
     let host = Arc::new(Host::new(own.vm, own.sandbox, own.network, lost));
     let spool = config.data_dir.join("spool");
     let remote = Remote::reach(Arc::new(Pipes(host.clone())), &spool).await.context("the host is not to be reached")?;
+    tracing::info!("the host is asked by bytes");
     // As long as the process lives. The service's own workers follow what happens there.
     tokio::spawn(async move { host.tend(CancellationToken::new()).await });
     let remote = Arc::new(remote);

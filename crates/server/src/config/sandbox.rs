@@ -15,7 +15,7 @@ pub struct Sandbox {
     pub resuming_seconds: i64,
     /// Deadline of `Restoring`.
     pub restoring_seconds: i64,
-    /// Deadline of a snapshot, counted from its cut.
+    /// Deadline of a snapshot, counted from the beginning of its checkpoint.
     pub snapshot_seconds: i64,
     /// Deadline of a template: its build and its first boot.
     pub template_seconds: i64,

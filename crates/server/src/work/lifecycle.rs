@@ -116,9 +116,9 @@ pub trait Life: Send + Sync + 'static {
     /// Does a step, and records it onto the row it was decided for.
     fn take(&self, seen: &Self::Seen, step: Self::Step) -> impl Future<Output = Result<(), StepError>> + Send;
 
-    /// Goes on from this generation, which is later than all that the host has acted on: the database is an older copy, so
-    /// that what runs there is not what the row describes. False where the row counts no starts. Who was overtaken by another
-    /// service does not get this far, since that one alone writes rows.
+    /// Goes on from this generation, which is later than all that the host has acted on: the database is an older copy,
+    /// so that what runs there is not what the row describes. False where the row counts no starts, or is there
+    /// already. Who was overtaken by another service does not get this far, since that one alone writes rows.
     fn catch_up(&self, seen: &Self::Seen, generation: i64) -> impl Future<Output = Result<bool, StepError>> + Send {
         let _ = (seen, generation);
         async { Ok(false) }
@@ -196,9 +196,9 @@ impl<L: Life> Lifecycle<L> {
                 self.later(key, Some(seen)).await
             }
             StepError::Engine(EngineError::Outdated(known)) => {
-                tracing::warn!(kind = L::KIND, id = %key, known, "its host has acted on a later generation; going on from there");
+                tracing::warn!(kind = L::KIND, id = %key, known, "its host has acted on a later decision; going on after it");
                 match &seen {
-                    Some(row) if self.life.catch_up(row, known + 1).await? => Ok(()),
+                    Some(row) if self.life.catch_up(row, known.saturating_add(1)).await? => Ok(()),
                     _ => self.later(key, seen).await,
                 }
             }

@@ -47,6 +47,38 @@ fn at(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_project_has_so_many_networks_and_no_more() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let last = network(caller, "first").await;
+    for number in 1..256 {
+        network(caller, &format!("n{number}")).await;
+    }
+    caller.post("/networks", json!({"name": "one-more"})).await.refused(409, "conflict");
+    assert!([202, 204].contains(&caller.delete(&format!("/networks/{last}")).await.status));
+    forgotten(&platform, &last).await;
+    network(caller, "one-more").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_called_like_anothers_id() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let lan = network(caller, "lan").await;
+    let web = caller.create_vm(vm_in("web", &[&lan])).await;
+    let other = caller.create_sandbox(json!({"name": web, "network_ids": [lan]})).await;
+    let names = |spec: &NetworkSpec, address: &str| {
+        let member = spec.members.iter().find(|member| member.address.to_string() == address);
+        member.map(|member| member.names.clone()).unwrap_or_default()
+    };
+    let is_told = |_| async { platform.networks.spec(&lan).is_some_and(|spec| spec.members.len() == 2) };
+    caller.until("both are told", is_told).await;
+    let spec = platform.networks.spec(&lan).expect("a network");
+    assert_eq!(names(&spec, "10.128.0.2"), ["web".to_owned(), web]);
+    assert_eq!(names(&spec, "10.128.0.3"), [other]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_row_of_an_older_copy_goes_on_from_what_its_host_was_told() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
@@ -347,7 +379,8 @@ async fn a_service_that_starts_tells_everything_once_more_and_removes_what_nobod
     // The host forgot whom it was told of.
     platform.networks.leave(NetworkSpec { members: Vec::new(), ..spec.clone() });
     let platform = platform.crash_and_restart().await;
-    assert_eq!(told(&platform, &lan, &[("web", "10.128.0.2")]).await, spec);
+    let again = told(&platform, &lan, &[("web", "10.128.0.2")]).await;
+    assert_eq!(again, NetworkSpec { revision: again.revision, ..spec.clone() });
     forgotten(&platform, &nobodys).await;
 }
 

@@ -72,6 +72,9 @@ pub struct Origin {
     /// snapshot's sandbox
     #[arg(long = "network", value_name = "NETWORK")]
     networks: Vec<String>,
+    /// It belongs to no network, whatever its snapshot's sandbox did
+    #[arg(long, conflicts_with = "networks")]
+    no_networks: bool,
     #[command(flatten)]
     network: NetworkArgs,
 }
@@ -179,7 +182,7 @@ impl Origin {
             name: self.name,
             metadata: pairs::pairs(&self.metadata, "metadata")?,
             network: self.network.network(),
-            network_ids: (!self.networks.is_empty()).then_some(networks),
+            network_ids: (self.no_networks || !self.networks.is_empty()).then_some(networks),
             ..CreateSandbox::default()
         })
     }

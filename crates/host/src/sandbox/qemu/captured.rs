@@ -23,9 +23,9 @@ use crate::{EngineError, Result};
 const BOOT: Duration = Duration::from_mins(1);
 /// What the agent needs to notice that its host left, before it is captured.
 const SETTLE: Duration = Duration::from_millis(200);
-/// Blanks that are kept; each takes some 50 MiB.
+/// Boot snapshots that are kept; each takes some 50 MiB.
 const MOST_BOOT_SNAPSHOTS: usize = 32;
-/// Blanks are nobody's: they run as the first user of the range.
+/// Boot snapshots are nobody's: they run as the first user of the range.
 const NOBODY: i64 = 0;
 
 /// What a machine was captured with.

@@ -43,7 +43,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::error::{qemu_failed, transient};
-use crate::generation::Generations;
+use crate::generation::{self, Generations};
 use crate::network::Switches;
 use crate::sandbox::agent::{ANSWER, Connection};
 use crate::{Result, lost};
@@ -99,6 +99,7 @@ impl QemuSandboxes {
     pub fn open(settings: Settings, clock: Clock, switches: Arc<Switches>) -> Self {
         Self {
             switches: switches.clone(),
+            generations: Generations::new(&settings.host.data, Places::new(&settings.host.data).machines()),
             places: Places::new(&settings.host.data),
             clock: clock.clone(),
             registries: Registries::default().trusting(&settings.registries, &settings.plain_registries),
@@ -114,7 +115,6 @@ impl QemuSandboxes {
             guest: OnceLock::new(),
             host: OnceCell::new(),
             stalled: Stalled::default(),
-            generations: Generations::default(),
         }
     }
 
@@ -186,13 +186,7 @@ async fn remove(path: &Path) -> Result<()> {
 impl QemuSandboxes {
     /// Acts on a machine, if that was not decided too early.
     async fn act<T>(&self, aim: Aim, act: Act, work: impl Future<Output = Result<T>>) -> Result<T> {
-        self.generations.act(&self.places.machine(aim.id), aim, act, work).await
-    }
-
-    /// Starts a machine that may have no folder yet.
-    async fn begin<T>(&self, spec: &StartSpec, work: impl Future<Output = Result<T>>) -> Result<T> {
-        tokio::fs::create_dir_all(self.places.machine(spec.id)).await.map_err(transient)?;
-        self.act(spec.aim(), Act::Start, work).await
+        self.generations.act(aim, act, work).await
     }
 
     async fn change_network(&self, id: MachineId, network: &Network) -> Result<()> {
@@ -264,7 +258,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn start(&self, spec: &StartSpec) -> Result<Started> {
-        self.begin(spec, Box::pin(self.start_machine(spec))).await
+        self.act(spec.aim(), Act::Start, Box::pin(self.start_machine(spec))).await
     }
 
     async fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone> {
@@ -286,7 +280,7 @@ impl SandboxEngine for QemuSandboxes {
     async fn discard(&self, aim: Aim) -> Result<()> {
         let removed = async {
             self.end_machine(aim.id).await?;
-            remove(&self.places.machine(aim.id)).await
+            generation::remove_folder(&self.places.machine(aim.id)).await.map_err(transient)
         };
         self.act(aim, Act::End, removed).await
     }
@@ -313,7 +307,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn warm_template(&self, warming: &Warming) -> Result<i64> {
-        self.begin(&warming.machine, Box::pin(self.warm(warming))).await
+        self.act(warming.machine.aim(), Act::Start, Box::pin(self.warm(warming))).await
     }
 
     async fn connect(&self, id: MachineId) -> Result<Connection> {
@@ -356,6 +350,7 @@ impl SandboxEngine for QemuSandboxes {
 
     async fn scan(&self) -> Result<Found> {
         self.forget_boot_snapshots().await;
+        self.generations.forget();
         let (machines, builds) = (ids(&self.places.machines())?, ids(&self.places.builds())?);
         let (layers, memories) = (self.layers_found()?, ids(&self.places.memories())?);
         Ok(Found { machines, builds, layers, memories, uploads: ids(&self.places.uploads())? })
@@ -366,7 +361,7 @@ impl SandboxEngine for QemuSandboxes {
     }
 
     async fn warm_up(&self, spec: &StartSpec) -> Result<()> {
-        self.begin(spec, Box::pin(self.make_warm(spec))).await
+        self.act(spec.aim(), Act::Start, Box::pin(self.make_warm(spec))).await
     }
 
     async fn is_warm(&self, id: MachineId) -> Result<bool> {

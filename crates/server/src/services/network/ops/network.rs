@@ -1,7 +1,7 @@
 //! Verbs on networks.
 
 use berth_domain::ids::NetworkId;
-use berth_domain::network::{CreateNetwork, UpdateNetwork, free_cidr, overlap};
+use berth_domain::network::{CreateNetwork, MOST, UpdateNetwork, free_cidr, overlap};
 use berth_domain::{Code, Error, Result, Timestamp};
 use ipnet::Ipv4Net;
 use serde_json::json;
@@ -34,6 +34,10 @@ pub async fn create(
         return Err(Error::new(Code::NotSupported, message));
     }
     let others = store::network::of_project(&mut tx, scope.into()).await?;
+    if others.len() >= MOST {
+        let message = format!("A project has at most {MOST} networks. Delete one that nobody belongs to.");
+        return Err(Error::new(Code::Conflict, message));
+    }
     require_free(&others, None, request.name.as_str())?;
     let cidr = cidr(&others, request.cidr)?;
     quota::admit_number(&mut tx, scope, Held { networks: 1, ..Held::default() }).await?;

@@ -115,12 +115,17 @@ async fn still(tx: &mut Tx, seen: &NetworkRow) -> Result<Option<NetworkRow>, Ste
     Ok(now.filter(|row| (row.revision, row.deleted_at) == (seen.revision, seen.deleted_at)))
 }
 
-/// A network as the host is told of it. A member is found by its name and by its id.
+/// A network as the host is told of it. A member is found by its name and by its id; a name that could be another one's
+/// id is none.
 fn spec(row: &NetworkRow, members: Vec<MemberRow>) -> NetworkSpec {
     let member = |member: MemberRow| Member {
         machine: member.machine,
         address: member.address,
-        names: vec![member.name, member.id.to_string()],
+        names: Some(member.name)
+            .filter(|name| !is_like_an_id(name))
+            .into_iter()
+            .chain([member.id.to_string()])
+            .collect(),
     };
     NetworkSpec {
         id: row.id,
@@ -129,4 +134,8 @@ fn spec(row: &NetworkRow, members: Vec<MemberRow>) -> NetworkSpec {
         cidr: row.cidr,
         members: members.into_iter().map(member).collect(),
     }
+}
+
+fn is_like_an_id(name: &str) -> bool {
+    name.len() == uuid::fmt::Hyphenated::LENGTH && name.parse::<uuid::Uuid>().is_ok()
 }

@@ -184,7 +184,7 @@ async fn receive(
     if bytes == 0 {
         return Err(Error::new(Code::InvalidRequest, "The body is empty; send a tar archive."));
     }
-    // It is named by a row from now on, so it has to outlive a power checkpoint.
+    // It is named by a row from now on, so it has to outlive a power cut.
     if let Some(out) = out {
         out.sync_all().await.map_err(no_space)?;
     }

@@ -111,6 +111,9 @@ impl Life for SandboxLife {
     }
 
     async fn catch_up(&self, seen: &Seen, generation: i64) -> Result<bool, StepError> {
+        if seen.row.machine.generation >= generation {
+            return Ok(false);
+        }
         self.record(seen, |row| {
             row.machine.generation = row.machine.generation.max(generation);
             row.work_at = Some(seen.now);

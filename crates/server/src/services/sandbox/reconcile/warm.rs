@@ -240,7 +240,8 @@ async fn end(sandboxes: &Sandboxes, machine: &Machine) -> Result<(), StepError> 
     // From here on nobody gets it.
     machine::update(&mut tx, &before, &Machine { ready: false, ..before.clone() }).await?;
     tx.commit().await?;
-    let aim = Aim::of(machine.id, FIRST);
+    // Its row may be an older copy's, and count fewer starts than its host.
+    let aim = Aim::uncounted(machine.id);
     sandboxes.engine().end(aim).await?;
     sandboxes.engine().discard(aim).await?;
     let mut tx = sandboxes.db().begin().await?;

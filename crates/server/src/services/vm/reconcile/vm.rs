@@ -112,6 +112,9 @@ impl Life for VmLife {
     }
 
     async fn catch_up(&self, seen: &Seen, generation: i64) -> Result<bool, StepError> {
+        if seen.vm.machine.generation >= generation {
+            return Ok(false);
+        }
         self.record(seen, |vm| {
             vm.machine.generation = vm.machine.generation.max(generation);
             vm.work_at = Some(seen.now);
