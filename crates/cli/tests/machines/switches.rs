@@ -2,8 +2,9 @@
 //! alone.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use berth_domain::host::network::{Member, Membership, NetworkSpec};
@@ -14,6 +15,7 @@ use berth_egress::program::{InNetwork, switch};
 use berth_host::EngineError;
 use berth_host::network::{NetworkEngine, Switches};
 use berth_server::config::Config;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -31,13 +33,13 @@ struct Host {
 impl Host {
     fn new() -> Self {
         let data = tempfile::tempdir().expect("a folder");
-        let switches = open(&data);
+        let switches = open(&data, executable());
         Self { data, switches, guests: Vec::new() }
     }
 
     /// Another service in the place of the one that is there.
     fn restart(&mut self) {
-        self.switches = open(&self.data);
+        self.switches = open(&self.data, executable());
     }
 
     fn machine(&self, number: u128) -> PathBuf {
@@ -61,6 +63,19 @@ impl Host {
         control.set_link(&OwnedFd::from(far)).await.expect("a link");
         self.guests.push(near);
         MachineId(Uuid::from_u128(number))
+    }
+
+    /// Has a service whose program for switches ends at once, until the one that is told takes its place.
+    fn without_switches(&mut self) -> PathBuf {
+        let program = self.data.path().join("switch");
+        symlink("/bin/false", &program).expect("a link");
+        self.switches = open(&self.data, Executable::at(&program));
+        program
+    }
+
+    /// Waits until a switch was tried.
+    async fn tried(&self, id: NetworkId) {
+        within("it is tried", async || self.network(id).join("egress.log").exists()).await;
     }
 
     /// The networks that a machine's program has.
@@ -107,22 +122,37 @@ impl Drop for Host {
         for dir in all.map(|entry| entry.path()) {
             let note = std::fs::read(dir.join("egress.json")).unwrap_or_default();
             let pid = serde_json::from_slice::<serde_json::Value>(&note).ok().and_then(|note| note["pid"].as_i64());
+            let Some(pid) = pid else { continue };
             berth_testkit::eventually("the end of a program", 30, || {
-                let name = std::fs::read(format!("/proc/{}/cmdline", pid?)).unwrap_or_default();
+                let name = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 (!name.starts_with(b"berth-egress\0")).then_some(())
             });
         }
     }
 }
 
-fn open(data: &TempDir) -> Arc<Switches> {
+fn open(data: &TempDir, switch: Executable) -> Arc<Switches> {
     let folder = |name: &str| (name == "BERTH_DATA_DIR").then(|| data.path().display().to_string());
     let config = Config::from_sources(None, folder).expect("a configuration");
-    Switches::open_with(&config.network_engine(), executable())
+    Switches::open_with(&config.network_engine(), switch)
 }
 
 fn executable() -> Executable {
     Executable::at(env!("CARGO_BIN_EXE_berth-egress"))
+}
+
+/// Sends a signal to the program in a folder.
+fn signal(dir: &Path, signal: Signal) {
+    let note = std::fs::read(dir.join("egress.json")).expect("a note");
+    let pid = serde_json::from_slice::<serde_json::Value>(&note).expect("JSON")["pid"].as_i64().expect("a number");
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a process")).expect("a process");
+    kill_process(pid, signal).expect("a signal");
+}
+
+/// Has another program in the place of what ends at once.
+fn install(program: &Path) {
+    std::fs::remove_file(program).expect("a link");
+    symlink(env!("CARGO_BIN_EXE_berth-egress"), program).expect("a link");
 }
 
 async fn within(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
@@ -176,12 +206,12 @@ async fn machines_are_linked_whoever_is_told_first() {
     assert_eq!(host.linked(FRONT).await, None, "no machine runs here");
     for number in [4, 5, 6] {
         let machine = host.run(number).await;
-        host.switches.join(machine, &[membership(FRONT, number)]).await.expect("links");
+        host.switches.join(machine, &[membership(FRONT, number)]).await;
     }
     host.joins(FRONT, &[4, 5, 6]).await;
     // A start that is repeated, and a network that is told again, disturb nothing.
     let before = std::fs::read(host.network(FRONT).join("egress.json")).expect("a note");
-    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await.expect("links");
+    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await;
     host.switches.set(&spec(FRONT, &[4, 5, 6])).await.expect("a network");
     host.joins(FRONT, &[4, 5, 6]).await;
     assert_eq!(std::fs::read(host.network(FRONT).join("egress.json")).expect("a note"), before);
@@ -203,7 +233,7 @@ async fn a_switch_that_ended_is_replaced_as_long_as_a_machine_needs_it() {
     for number in [4, 5] {
         let machine = host.run(number).await;
         let networks = [membership(FRONT, number), membership(BACK, number)];
-        host.switches.join(machine, &networks).await.expect("links");
+        host.switches.join(machine, &networks).await;
     }
     let user = |id| {
         let note = std::fs::read(host.network(id).join("egress.json")).expect("a note");
@@ -232,8 +262,63 @@ async fn a_switch_that_ended_is_replaced_as_long_as_a_machine_needs_it() {
         host.has_no_switch(id).await;
     }
     let machine = host.run(4).await;
-    host.switches.rejoin(machine).await.expect("links");
+    host.switches.rejoin(machine);
     for id in [FRONT, BACK] {
         host.joins(id, &[4]).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_switch_that_cannot_be_had_ends_no_machine_and_is_tried_again() {
+    let mut host = Host::new();
+    let program = host.without_switches();
+    let machine = host.run(4).await;
+    host.switches.join(machine, &[membership(FRONT, 4)]).await;
+    host.tried(FRONT).await;
+    assert_eq!(host.networks_of(4).await, [], "its program is there");
+    install(&program);
+    host.joins(FRONT, &[4]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_began_anew_is_linked_to_all_its_networks_in_the_end() {
+    let mut host = Host::new();
+    let program = host.without_switches();
+    for id in [FRONT, BACK] {
+        host.switches.set(&spec(id, &[5])).await.expect("a network");
+    }
+    let machine = host.run(5).await;
+    host.switches.rejoin(machine);
+    for id in [FRONT, BACK] {
+        host.tried(id).await;
+    }
+    install(&program);
+    for id in [FRONT, BACK] {
+        host.joins(id, &[5]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_hangs_keeps_nobody_else_out_and_is_linked_later() {
+    let mut host = Host::new();
+    for number in [4, 5, 6] {
+        host.run(number).await;
+    }
+    signal(&host.machine(5), Signal::STOP);
+    let (switches, network) = (host.switches.clone(), spec(FRONT, &[5, 6]));
+    let mut told = tokio::spawn(async move { switches.set(&network).await });
+    let joined = async {
+        let has_six = async || host.linked(FRONT).await.is_some_and(|machines| !machines.is_empty());
+        within("the other one is linked", has_six).await;
+        host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await;
+        host.joins(FRONT, &[4, 6]).await;
+    };
+    tokio::select! {
+        told = &mut told => panic!("a start waited for who hangs: {told:?}"),
+        () = joined => {}
+    }
+    let refused = told.await.expect("an end").expect_err("one is not linked").to_string();
+    assert!(refused.contains(&Uuid::from_u128(5).to_string()), "{refused}");
+    signal(&host.machine(5), Signal::CONT);
+    host.joins(FRONT, &[4, 5, 6]).await;
 }
