@@ -322,3 +322,22 @@ async fn a_program_that_hangs_keeps_nobody_else_out_and_is_linked_later() {
     signal(&host.machine(5), Signal::CONT);
     host.joins(FRONT, &[4, 5, 6]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_left_a_network_that_could_not_be_noted_is_parted_by_the_next_try() {
+    let mut host = Host::new();
+    for number in [4, 5] {
+        host.run(number).await;
+    }
+    host.switches.set(&spec(FRONT, &[4, 5])).await.expect("a network");
+    host.joins(FRONT, &[4, 5]).await;
+    let note = host.network(FRONT).join("network.json");
+    std::fs::remove_file(&note).expect("a note");
+    std::fs::create_dir(&note).expect("something in its place");
+    let next = NetworkSpec { revision: 2, ..spec(FRONT, &[4]) };
+    host.switches.set(&next).await.expect_err("nothing can be noted");
+    std::fs::remove_dir(&note).expect("a folder");
+    host.switches.set(&next).await.expect("a network");
+    host.joins(FRONT, &[4]).await;
+    assert_eq!(host.networks_of(5).await, []);
+}

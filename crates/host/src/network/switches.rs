@@ -386,8 +386,9 @@ impl NetworkEngine for Switches {
         if network.revision < latest {
             return Err(EngineError::Outdated(latest));
         }
-        let before = known.replace(network.clone());
+        // In this order: what was not noted is told again, and whoever left it is parted then.
         known.write(&self.dir(network.id), network).await?;
+        let before = known.replace(network.clone());
         // What it cannot be told, the next one is.
         let told = self.tell(network).await;
         drop(turn);
