@@ -161,7 +161,7 @@ async fn within(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_mins(1), waited).await.unwrap_or_else(|_| panic!("{what}"));
+    tokio::time::timeout(std::time::Duration::from_mins(2), waited).await.unwrap_or_else(|_| panic!("{what}"));
 }
 
 fn address(id: NetworkId, number: u128) -> std::net::Ipv4Addr {
@@ -340,4 +340,17 @@ async fn who_left_a_network_that_could_not_be_noted_is_parted_by_the_next_try() 
     host.switches.set(&next).await.expect("a network");
     host.joins(FRONT, &[4]).await;
     assert_eq!(host.networks_of(5).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_switch_that_hangs_is_replaced_though_nobody_asks_for_it() {
+    let mut host = Host::new();
+    let machine = host.run(4).await;
+    host.switches.join(machine, &[membership(FRONT, 4)]).await;
+    host.joins(FRONT, &[4]).await;
+    let note = || std::fs::read(host.network(FRONT).join("egress.json")).expect("a note");
+    let before = note();
+    signal(&host.network(FRONT), Signal::STOP);
+    within("another switch", async || note() != before).await;
+    host.joins(FRONT, &[4]).await;
 }

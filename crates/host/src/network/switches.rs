@@ -34,6 +34,8 @@ use crate::{EngineError, HostSettings, Machines, Result, fault};
 
 /// The least time between two switches of a network: one that ends at once keeps nobody busy.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks whether a switch answers.
+const LOOK: Duration = Duration::from_secs(30);
 /// Between two tries to have a network whole.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Machines that are linked at the same time, and networks that are looked at.
@@ -295,16 +297,25 @@ impl Switches {
         Ok(Reached { control, linked: Vec::new() })
     }
 
-    /// Watches a switch, once: where one ends that machines need, another one takes its place.
+    /// Watches a switch, once: where one that machines need ends or hangs, another one takes its
+    /// place.
     fn attend(&self, id: NetworkId) {
-        let Ok(Some(program)) = process::find(&self.dir(id)) else { return };
+        let dir = self.dir(id);
+        let Ok(Some(program)) = process::find(&dir) else { return };
         if !lock(&self.watched).insert(id) {
             return;
         }
         let this = self.this.clone();
         tokio::spawn(async move {
-            // It ended, or cannot be waited for: both are looked at again.
-            let _ = program.ended().await;
+            tokio::select! {
+                // It ended, or cannot be waited for: both are looked at again.
+                _ = program.ended() => {}
+                () = hangs(&dir) => {
+                    tracing::warn!(network = %id, "a switch that does not answer is replaced");
+                    let _ = program.kill();
+                    let _ = program.ended().await;
+                }
+            }
             tokio::time::sleep(PAUSE).await;
             if let Some(switches) = this.upgrade() {
                 lock(&switches.watched).remove(&id);
@@ -359,6 +370,18 @@ impl Switches {
             }
         };
         stream::iter(machines).for_each_concurrent(BESIDE, part).await;
+    }
+}
+
+/// Waits until the switch in a folder does not answer in time.
+async fn hangs(dir: &Path) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let asked = async { process::connect_switch(dir).await?.status().await };
+        // Whatever else is wrong with it, as where no descriptor is free here, is no reason to end it.
+        if asked.await.is_err_and(|error| error.kind() == ErrorKind::TimedOut) {
+            return;
+        }
     }
 }
 
