@@ -1,9 +1,10 @@
 //! Switches of networks on a host: found, linked and ended, whoever dies. The machines are programs of their networks
 //! alone.
 
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use berth_host::EngineError;
 use berth_host::network::{NetworkEngine, Switches};
 use berth_server::config::Config;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -147,6 +149,24 @@ fn signal(dir: &Path, signal: Signal) {
     let pid = serde_json::from_slice::<serde_json::Value>(&note).expect("JSON")["pid"].as_i64().expect("a number");
     let pid = Pid::from_raw(i32::try_from(pid).expect("a process")).expect("a process");
     kill_process(pid, signal).expect("a signal");
+}
+
+/// Answers as the program of a machine of an earlier Berth.
+fn answer_as_before_networks(listener: &UnixListener) {
+    for stream in listener.incoming() {
+        let Ok(mut stream) = stream else { return };
+        let lines = BufReader::new(stream.try_clone().expect("a stream")).lines();
+        for line in lines.map_while(Result::ok) {
+            let answer = if line.contains("\"ask\":\"status\"") {
+                json!({"answer": "status", "version": 1, "is_linked": true, "ports": [], "rx_bytes": 0, "tx_bytes": 0})
+            } else {
+                json!({"answer": "refused", "reason": "unknown variant `join`, expected one of `status`, `set_rules`"})
+            };
+            if writeln!(stream, "{answer}").is_err() {
+                break;
+            }
+        }
+    }
 }
 
 /// Has another program in the place of what ends at once.
@@ -352,5 +372,23 @@ async fn a_switch_that_hangs_is_replaced_though_nobody_asks_for_it() {
     let before = note();
     signal(&host.network(FRONT), Signal::STOP);
     within("another switch", async || note() != before).await;
+    host.joins(FRONT, &[4]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_of_an_earlier_version_is_replaced() {
+    let mut host = Host::new();
+    let dir = host.machine(4);
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let start =
+        Start { executable: &Executable::at("/bin/sleep"), kind: Kind::Machine, dir: &dir, id: "600", user: None };
+    let _control = process::spawn(start).expect("a process").note(&dir).expect("a note");
+    std::fs::remove_file(dir.join("egress.sock")).expect("its socket");
+    let listener = UnixListener::bind(dir.join("egress.sock")).expect("a socket");
+    std::thread::spawn(move || answer_as_before_networks(&listener));
+    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await;
+    within("its end", async || process::find(&dir).expect("a look").is_none()).await;
+    let machine = host.run(4).await;
+    host.switches.rejoin(machine);
     host.joins(FRONT, &[4]).await;
 }

@@ -56,6 +56,8 @@ pub struct Switches {
     watched: Mutex<HashSet<NetworkId>>,
     /// Those that are tried again.
     tried: Mutex<HashSet<NetworkId>>,
+    /// Machines whose program was replaced, since it knew of no networks.
+    outdated: Mutex<HashSet<MachineId>>,
     this: Weak<Self>,
 }
 
@@ -87,6 +89,7 @@ impl Switches {
             settings: settings.machines,
             watched: Mutex::default(),
             tried: Mutex::default(),
+            outdated: Mutex::default(),
             this: this.clone(),
         })
     }
@@ -218,7 +221,21 @@ impl Switches {
         let has = status.networks.iter().any(is_theirs);
         let Some(link) = self.link_at_switch(known, shared, member, has).await? else { return Ok(()) };
         fault::point("switch.half_linked").await.map_err(transient)?;
-        program.join(spec.id, (spec.cidr, member.address), &link).await.map_err(transient)
+        let joined = program.join(spec.id, (spec.cidr, member.address), &link).await;
+        if joined.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unsupported) {
+            self.outdated(member.machine, &dir).await?;
+        }
+        joined.map_err(transient)
+    }
+
+    /// Ends the program of a machine that an earlier Berth started and that knows of no networks: whoever keeps it
+    /// carried starts another one. Once for each machine, since what is started may be as old.
+    async fn outdated(&self, machine: MachineId, dir: &Path) -> Result<()> {
+        if !lock(&self.outdated).insert(machine) {
+            return Ok(());
+        }
+        tracing::warn!(%machine, "the program of a machine's network is of an earlier version and is replaced");
+        process::end(dir).await.map_err(transient)
     }
 
     /// Gives the switch a link of a member; its other end, unless both sides have one.
