@@ -392,3 +392,15 @@ async fn the_program_of_an_earlier_version_is_replaced() {
     host.switches.rejoin(machine);
     host.joins(FRONT, &[4]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_is_told_where_the_program_for_switches_is_none() {
+    let mut host = Host::new();
+    let found = host.switches.findings().await;
+    assert!(found.len() == 1 && found[0].good, "{}", found[0].text);
+    host.without_switches();
+    let found = host.switches.findings().await;
+    assert!(!found[0].good && found[0].text.contains("replace berth-egress beside berth"), "{}", found[0].text);
+    let left = std::fs::read_dir(host.data.path().join("networks")).expect("a folder");
+    assert_eq!(left.count(), 0, "nothing is left");
+}

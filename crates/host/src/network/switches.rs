@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::known::{Known, lock, with_member};
 use super::{Found, Member, Membership, NetworkEngine, NetworkSpec};
 use crate::error::transient;
-use crate::{EngineError, HostSettings, Machines, Result, fault};
+use crate::{EngineError, Finding, HostSettings, Machines, Result, fault};
 
 /// The least time between two switches of a network: one that ends at once keeps nobody busy.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -139,6 +139,32 @@ impl Switches {
     pub async fn adopt(&self) {
         let all: Vec<_> = lock(&self.known).keys().copied().collect();
         stream::iter(all).for_each_concurrent(BESIDE, |id| self.make_whole(id)).await;
+    }
+
+    /// What an operator is to know: whether there is a program for switches.
+    pub async fn findings(&self) -> Vec<Finding> {
+        let dir = self.folder.join(format!(".tried-{}", std::process::id()));
+        let tried = self.try_switch(&dir).await;
+        // What is left of it is no network's, and in nobody's way.
+        let _ = tokio::fs::remove_dir_all(&dir).await;
+        let text = match &tried {
+            Ok(()) => "machines of a network are joined".to_owned(),
+            Err(error) => format!(
+                "machines do not reach each other in networks, since berth-egress is no switch ({error}); \
+                 replace berth-egress beside berth by the one that came with it"
+            ),
+        };
+        vec![Finding { good: tried.is_ok(), what: "networks".into(), text }]
+    }
+
+    /// Starts a switch that joins nobody, and has it answer.
+    async fn try_switch(&self, dir: &Path) -> std::io::Result<()> {
+        tokio::fs::create_dir_all(dir).await?;
+        let user = self.settings.of_switch(u32::MAX);
+        let start = Start { executable: &self.executable, kind: Kind::Switch, dir, id: "doctor", user };
+        let answered = process::spawn(start)?.note_switch(dir)?.status().await.map(drop);
+        process::end(dir).await?;
+        answered
     }
 
     fn dir(&self, id: NetworkId) -> PathBuf {
