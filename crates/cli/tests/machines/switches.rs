@@ -404,3 +404,32 @@ async fn an_operator_is_told_where_the_program_for_switches_is_none() {
     let left = std::fs::read_dir(host.data.path().join("networks")).expect("a folder");
     assert_eq!(left.count(), 0, "nothing is left");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_was_told_an_address_of_before_takes_it_from_nobody() {
+    let mut host = Host::new();
+    for number in [4, 5] {
+        host.run(number).await;
+    }
+    host.switches.set(&spec(FRONT, &[5])).await.expect("a network");
+    host.joins(FRONT, &[5]).await;
+    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 5)]).await;
+    host.joins(FRONT, &[5]).await;
+    assert_eq!(host.networks_of(4).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_waited_for_a_removal_does_not_bring_the_network_back() {
+    let mut host = Host::new();
+    let machine = host.run(4).await;
+    host.switches.set(&spec(FRONT, &[4])).await.expect("a network");
+    host.joins(FRONT, &[4]).await;
+    // Whoever tells it waits for its answer, and the others for their turns.
+    signal(&host.network(FRONT), Signal::STOP);
+    let (next, networks) = (spec(FRONT, &[4]), [membership(FRONT, 4)]);
+    let (_, removed, ()) =
+        tokio::join!(host.switches.set(&next), host.switches.remove(FRONT), host.switches.join(machine, &networks));
+    removed.expect("an end");
+    host.has_no_switch(FRONT).await;
+    assert_eq!(host.switches.scan().await.expect("a look").networks, []);
+}

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use berth_domain::host::network::{Member, Membership, NetworkSpec};
 use berth_domain::ids::{MachineId, NetworkId};
+use berth_egress::network::{self, Roster};
 use berth_process::folder;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedMutexGuard;
@@ -112,6 +113,22 @@ pub(super) fn with_member(spec: &mut NetworkSpec, machine: MachineId, membership
     spec.members.retain(|member| member.machine != machine && member.address != address);
     spec.members.push(Member { machine, address, names });
     true
+}
+
+/// A network as its switch is told of it.
+pub(super) fn roster(spec: &NetworkSpec) -> Roster {
+    let member = |member: &Member| network::Member {
+        machine: member.machine.to_string(),
+        address: member.address,
+        names: member.names.clone(),
+    };
+    Roster { name: spec.name.clone(), cidr: spec.cidr, members: spec.members.iter().map(member).collect() }
+}
+
+/// The networks that have a folder.
+pub(super) fn names(folder: &Path) -> impl Iterator<Item = NetworkId> + use<> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 pub(super) fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -14,20 +14,21 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::ids::{MachineId, NetworkId};
-use berth_egress::network::{self, Roster};
 use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_egress::program::{InNetwork, pair, switch};
+use futures::future::BoxFuture;
 use futures::{StreamExt, stream};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::known::{Known, lock, with_member};
+use super::known::{Known, lock, names, roster, with_member};
 use super::{Found, Member, Membership, NetworkEngine, NetworkSpec};
 use crate::error::transient;
 use crate::{EngineError, Finding, HostSettings, Machines, Result, fault};
@@ -113,6 +114,13 @@ impl Switches {
         let known = self.enter(NetworkSpec { id, revision: 0, name: String::new(), cidr, members: Vec::new() });
         let turn = known.turn.lock().await;
         let mut spec = known.spec();
+        let is_anothers = |member: &&Member| member.address == membership.address && member.machine != machine;
+        let holder = spec.members.iter().find(is_anothers).map(|member| member.machine);
+        // Who was told of before it was removed does not bring it back, nor takes what is another's by now.
+        if !self.is_known(&known) || holder.is_some_and(|holder| self.carried(holder) != Ok(None)) {
+            tracing::warn!(%machine, network = %id, ?holder, "a machine is not joined until its network is told of it");
+            return;
+        }
         if with_member(&mut spec, machine, membership) {
             // The machine runs, whatever can be noted; what the network is told next is noted, too.
             let noted = known.write(&self.dir(id), &spec).await;
@@ -145,7 +153,6 @@ impl Switches {
     pub async fn findings(&self) -> Vec<Finding> {
         let dir = self.folder.join(format!(".tried-{}", std::process::id()));
         let tried = self.try_switch(&dir).await;
-        // What is left of it is no network's, and in nobody's way.
         let _ = tokio::fs::remove_dir_all(&dir).await;
         let text = match &tried {
             Ok(()) => "machines of a network are joined".to_owned(),
@@ -195,9 +202,14 @@ impl Switches {
         known
     }
 
+    /// Whether a network is not removed.
+    fn is_known(&self, known: &Arc<Known>) -> bool {
+        lock(&self.known).get(&known.id()).is_some_and(|now| Arc::ptr_eq(now, known))
+    }
+
     /// Links the members that run here and are not linked, or one of them, and starts the switch where there is none.
     /// What fails is tried again, whoever asked.
-    async fn link_all(&self, known: &Known, only: Option<MachineId>, reached: Option<Reached>) -> Result<()> {
+    async fn link_all(&self, known: &Arc<Known>, only: Option<MachineId>, reached: Option<Reached>) -> Result<()> {
         let shared = Shared::new(reached.map(Ok));
         let until = Instant::now() + LINKING;
         let link = async |member: Member| {
@@ -234,7 +246,7 @@ impl Switches {
     }
 
     /// Has a member of a network linked if it runs here, unless both sides have its link.
-    async fn link(&self, known: &Known, shared: &Shared, member: &Member) -> Result<()> {
+    async fn link(&self, known: &Arc<Known>, shared: &Shared, member: &Member) -> Result<()> {
         let Some(dir) = self.carried(member.machine)? else { return Ok(()) };
         let _alone = known.alone(member.machine).await;
         let mut program = process::connect(&dir).await.map_err(transient)?;
@@ -267,11 +279,11 @@ impl Switches {
     /// Gives the switch a link of a member; its other end, unless both sides have one.
     async fn link_at_switch(
         &self,
-        known: &Known,
+        known: &Arc<Known>,
         shared: &Shared,
         member: &Member,
         has: bool,
-    ) -> Result<Option<std::os::fd::OwnedFd>> {
+    ) -> Result<Option<OwnedFd>> {
         let mut shared = shared.lock().await;
         if shared.is_none() {
             *shared = Some(self.reach(known).await);
@@ -292,9 +304,12 @@ impl Switches {
     }
 
     /// The switch of a network, which knows what that is, and is watched.
-    async fn reach(&self, known: &Known) -> Result<Reached> {
+    async fn reach(&self, known: &Arc<Known>) -> Result<Reached> {
         let _turn = known.turn.lock().await;
         let spec = &known.spec();
+        if !self.is_known(known) {
+            return Err(transient("the network was removed"));
+        }
         let reached = match self.tell(spec).await? {
             Some(reached) => reached,
             None => self.start(spec, known.slot).await?,
@@ -389,8 +404,7 @@ impl Switches {
                 switches.make_whole(id).await;
             }
         };
-        let again: futures::future::BoxFuture<'static, ()> = Box::pin(again);
-        tokio::spawn(again);
+        tokio::spawn(Box::pin(again) as BoxFuture<'static, ()>);
     }
 
     /// Tells the programs of machines that they belong to a network no more. The switch knows, too, so that one that
@@ -428,26 +442,14 @@ async fn hangs(dir: &Path) {
     }
 }
 
-fn roster(spec: &NetworkSpec) -> Roster {
-    let member = |member: &Member| network::Member {
-        machine: member.machine.to_string(),
-        address: member.address,
-        names: member.names.clone(),
-    };
-    Roster { name: spec.name.clone(), cidr: spec.cidr, members: spec.members.iter().map(member).collect() }
-}
-
-/// The networks that have a folder.
-fn names(folder: &Path) -> impl Iterator<Item = NetworkId> + use<> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
 #[async_trait]
 impl NetworkEngine for Switches {
     async fn set(&self, network: &NetworkSpec) -> Result<()> {
         let known = self.enter(network.clone());
         let turn = known.turn.lock().await;
+        if !self.is_known(&known) {
+            return Err(transient("the network was removed meanwhile"));
+        }
         let latest = known.spec().revision;
         if network.revision < latest {
             return Err(EngineError::Outdated(latest));
