@@ -127,7 +127,7 @@ impl App {
         let inside = runtime::routes(Runtime { db: db.clone(), clock: clock.clone(), engine: engines.sandbox.clone() });
         let operators_seats = Seats::of_operators(seats.most());
         let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
-        let metrics = metrics(vms.clone(), sandboxes.clone(), gateway.clone(), host);
+        let metrics = metrics((vms.clone(), sandboxes.clone(), held.networks.clone()), gateway.clone(), host);
         let health = folder::Health::default();
         let probes = probes(&db, &health, engines.clone(), metrics);
         let managed = identity.routes().merge(held.routes()).merge(gateway.routes());
@@ -266,17 +266,20 @@ fn probes(db: &Db, health: &folder::Health, engines: Engines, metrics: probes::M
 }
 
 fn metrics(
-    vms: Vms,
-    sandboxes: Sandboxes,
+    (vms, sandboxes, networks): (Vms, Sandboxes, Networks),
     gateway: Gateway,
     (data_dir, seats): (PathBuf, [Arc<Seats>; 2]),
 ) -> crate::http::probes::Metrics {
     Arc::new(move || {
-        let (vms, sandboxes, gateway) = (vms.clone(), sandboxes.clone(), gateway.clone());
+        let (vms, sandboxes, networks) = (vms.clone(), sandboxes.clone(), networks.clone());
+        let gateway = gateway.clone();
         let host = host::prometheus(&data_dir, seats.iter().map(|seats| seats.taken()).sum());
         Box::pin(async move {
             // Counts from the database are left out where it does not answer in time.
-            let counted = async { Ok::<_, DbError>(vms.prometheus().await? + &sandboxes.prometheus().await?) };
+            let counted = async {
+                let machines = vms.prometheus().await? + &sandboxes.prometheus().await?;
+                Ok::<_, DbError>(machines + &networks.prometheus().await?)
+            };
             probes::soon(counted).await.unwrap_or_default() + &gateway.prometheus() + &host
         })
     })

@@ -206,6 +206,36 @@ fn status(folder: &Path) -> Option<String> {
     Some(answer)
 }
 
+/// Waits until a VM and the switch of its network have the link between them.
+fn both_ends(service: &Service, lan: &str, id: &str) {
+    eventually("both ends of the link", 60, || {
+        let machine = status(&service.dir.path().join("machines").join(id))?;
+        let own = format!("\"network\":\"{lan}\",\"address\":\"10.128.0.2\",\"is_linked\":true");
+        let of_switch = status(&service.dir.path().join("networks").join(lan))?;
+        (machine.contains(&own) && of_switch.contains("10.128.0.2")).then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_whose_network_has_no_switch_has_its_ports_all_the_same() {
+    let mut service = service();
+    service.set("BERTH_FAULT", "switch.spawned=fails");
+    service.start();
+    let caller = service.admin().await;
+    let lan = network(&caller).await;
+    let mut body = body();
+    body["network_ids"] = json!([lan]);
+    let id = caller.create_vm(body).await;
+    caller.reaches(&id, "running").await;
+    let program = status(&service.dir.path().join("machines").join(&id)).expect("a program");
+    assert!(program.contains("\"guest_port\":22") && program.contains("\"networks\":[]"), "{program}");
+    service.kill();
+    service.set("BERTH_FAULT", "");
+    service.start();
+    both_ends(&service, &lan, &id);
+    leaves_nothing(&service, &service.admin().await, &id).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_is_made_again_wherever_the_service_died() {
     for point in SWITCH {
@@ -220,12 +250,7 @@ async fn a_link_is_made_again_wherever_the_service_died() {
         let lan = caller.get("/networks").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
         let id = caller.get("/vms").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
         caller.reaches(&id, "running").await;
-        eventually("both ends of the link", 60, || {
-            let machine = status(&service.dir.path().join("machines").join(&id))?;
-            let own = format!("\"network\":\"{lan}\",\"address\":\"10.128.0.2\",\"is_linked\":true");
-            let of_switch = status(&service.dir.path().join("networks").join(&lan))?;
-            (machine.contains(&own) && of_switch.contains("10.128.0.2")).then_some(())
-        });
+        both_ends(&service, &lan, &id);
         leaves_nothing(&service, &caller, &id).await;
         assert_eq!(caller.delete(&format!("/networks/{lan}")).await.status, 204);
         eventually("nothing of the network", 60, || service.files("networks").is_empty().then_some(()));

@@ -1,9 +1,11 @@
 //! Switches of networks on a host: found, linked and ended, whoever dies. The machines are programs of their networks
 //! alone.
 
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use berth_domain::host::network::{Member, Membership, NetworkSpec};
@@ -14,6 +16,8 @@ use berth_egress::program::{InNetwork, switch};
 use berth_host::EngineError;
 use berth_host::network::{NetworkEngine, Switches};
 use berth_server::config::Config;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -31,13 +35,13 @@ struct Host {
 impl Host {
     fn new() -> Self {
         let data = tempfile::tempdir().expect("a folder");
-        let switches = open(&data);
+        let switches = open(&data, executable());
         Self { data, switches, guests: Vec::new() }
     }
 
     /// Another service in the place of the one that is there.
     fn restart(&mut self) {
-        self.switches = open(&self.data);
+        self.switches = open(&self.data, executable());
     }
 
     fn machine(&self, number: u128) -> PathBuf {
@@ -61,6 +65,19 @@ impl Host {
         control.set_link(&OwnedFd::from(far)).await.expect("a link");
         self.guests.push(near);
         MachineId(Uuid::from_u128(number))
+    }
+
+    /// Has a service whose program for switches ends at once, until the one that is told takes its place.
+    fn without_switches(&mut self) -> PathBuf {
+        let program = self.data.path().join("switch");
+        symlink("/bin/false", &program).expect("a link");
+        self.switches = open(&self.data, Executable::at(&program));
+        program
+    }
+
+    /// Waits until a switch was tried.
+    async fn tried(&self, id: NetworkId) {
+        within("it is tried", async || self.network(id).join("egress.log").exists()).await;
     }
 
     /// The networks that a machine's program has.
@@ -107,22 +124,55 @@ impl Drop for Host {
         for dir in all.map(|entry| entry.path()) {
             let note = std::fs::read(dir.join("egress.json")).unwrap_or_default();
             let pid = serde_json::from_slice::<serde_json::Value>(&note).ok().and_then(|note| note["pid"].as_i64());
+            let Some(pid) = pid else { continue };
             berth_testkit::eventually("the end of a program", 30, || {
-                let name = std::fs::read(format!("/proc/{}/cmdline", pid?)).unwrap_or_default();
+                let name = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 (!name.starts_with(b"berth-egress\0")).then_some(())
             });
         }
     }
 }
 
-fn open(data: &TempDir) -> Arc<Switches> {
+fn open(data: &TempDir, switch: Executable) -> Arc<Switches> {
     let folder = |name: &str| (name == "BERTH_DATA_DIR").then(|| data.path().display().to_string());
     let config = Config::from_sources(None, folder).expect("a configuration");
-    Switches::open_with(&config.network_engine(), executable())
+    Switches::open_with(&config.network_engine(), switch)
 }
 
 fn executable() -> Executable {
     Executable::at(env!("CARGO_BIN_EXE_berth-egress"))
+}
+
+/// Sends a signal to the program in a folder.
+fn signal(dir: &Path, signal: Signal) {
+    let note = std::fs::read(dir.join("egress.json")).expect("a note");
+    let pid = serde_json::from_slice::<serde_json::Value>(&note).expect("JSON")["pid"].as_i64().expect("a number");
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a process")).expect("a process");
+    kill_process(pid, signal).expect("a signal");
+}
+
+/// Answers as the program of a machine of an earlier Berth.
+fn answer_as_before_networks(listener: &UnixListener) {
+    for stream in listener.incoming() {
+        let Ok(mut stream) = stream else { return };
+        let lines = BufReader::new(stream.try_clone().expect("a stream")).lines();
+        for line in lines.map_while(Result::ok) {
+            let answer = if line.contains("\"ask\":\"status\"") {
+                json!({"answer": "status", "version": 1, "is_linked": true, "ports": [], "rx_bytes": 0, "tx_bytes": 0})
+            } else {
+                json!({"answer": "refused", "reason": "unknown variant `join`, expected one of `status`, `set_rules`"})
+            };
+            if writeln!(stream, "{answer}").is_err() {
+                break;
+            }
+        }
+    }
+}
+
+/// Has another program in the place of what ends at once.
+fn install(program: &Path) {
+    std::fs::remove_file(program).expect("a link");
+    symlink(env!("CARGO_BIN_EXE_berth-egress"), program).expect("a link");
 }
 
 async fn within(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
@@ -131,7 +181,7 @@ async fn within(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_mins(1), waited).await.unwrap_or_else(|_| panic!("{what}"));
+    tokio::time::timeout(std::time::Duration::from_mins(2), waited).await.unwrap_or_else(|_| panic!("{what}"));
 }
 
 fn address(id: NetworkId, number: u128) -> std::net::Ipv4Addr {
@@ -176,12 +226,12 @@ async fn machines_are_linked_whoever_is_told_first() {
     assert_eq!(host.linked(FRONT).await, None, "no machine runs here");
     for number in [4, 5, 6] {
         let machine = host.run(number).await;
-        host.switches.join(machine, &[membership(FRONT, number)]).await.expect("links");
+        host.switches.join(machine, &[membership(FRONT, number)]).await;
     }
     host.joins(FRONT, &[4, 5, 6]).await;
     // A start that is repeated, and a network that is told again, disturb nothing.
     let before = std::fs::read(host.network(FRONT).join("egress.json")).expect("a note");
-    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await.expect("links");
+    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await;
     host.switches.set(&spec(FRONT, &[4, 5, 6])).await.expect("a network");
     host.joins(FRONT, &[4, 5, 6]).await;
     assert_eq!(std::fs::read(host.network(FRONT).join("egress.json")).expect("a note"), before);
@@ -203,7 +253,7 @@ async fn a_switch_that_ended_is_replaced_as_long_as_a_machine_needs_it() {
     for number in [4, 5] {
         let machine = host.run(number).await;
         let networks = [membership(FRONT, number), membership(BACK, number)];
-        host.switches.join(machine, &networks).await.expect("links");
+        host.switches.join(machine, &networks).await;
     }
     let user = |id| {
         let note = std::fs::read(host.network(id).join("egress.json")).expect("a note");
@@ -232,8 +282,154 @@ async fn a_switch_that_ended_is_replaced_as_long_as_a_machine_needs_it() {
         host.has_no_switch(id).await;
     }
     let machine = host.run(4).await;
-    host.switches.rejoin(machine).await.expect("links");
+    host.switches.rejoin(machine);
     for id in [FRONT, BACK] {
         host.joins(id, &[4]).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_switch_that_cannot_be_had_ends_no_machine_and_is_tried_again() {
+    let mut host = Host::new();
+    let program = host.without_switches();
+    let machine = host.run(4).await;
+    host.switches.join(machine, &[membership(FRONT, 4)]).await;
+    host.tried(FRONT).await;
+    assert_eq!(host.networks_of(4).await, [], "its program is there");
+    install(&program);
+    host.joins(FRONT, &[4]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_began_anew_is_linked_to_all_its_networks_in_the_end() {
+    let mut host = Host::new();
+    let program = host.without_switches();
+    for id in [FRONT, BACK] {
+        host.switches.set(&spec(id, &[5])).await.expect("a network");
+    }
+    let machine = host.run(5).await;
+    host.switches.rejoin(machine);
+    for id in [FRONT, BACK] {
+        host.tried(id).await;
+    }
+    install(&program);
+    for id in [FRONT, BACK] {
+        host.joins(id, &[5]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_hangs_keeps_nobody_else_out_and_is_linked_later() {
+    let mut host = Host::new();
+    for number in [4, 5, 6] {
+        host.run(number).await;
+    }
+    signal(&host.machine(5), Signal::STOP);
+    let (switches, network) = (host.switches.clone(), spec(FRONT, &[5, 6]));
+    let mut told = tokio::spawn(async move { switches.set(&network).await });
+    let joined = async {
+        let has_six = async || host.linked(FRONT).await.is_some_and(|machines| !machines.is_empty());
+        within("the other one is linked", has_six).await;
+        host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await;
+        host.joins(FRONT, &[4, 6]).await;
+    };
+    tokio::select! {
+        told = &mut told => panic!("a start waited for who hangs: {told:?}"),
+        () = joined => {}
+    }
+    let refused = told.await.expect("an end").expect_err("one is not linked").to_string();
+    assert!(refused.contains(&Uuid::from_u128(5).to_string()), "{refused}");
+    signal(&host.machine(5), Signal::CONT);
+    host.joins(FRONT, &[4, 5, 6]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_left_a_network_that_could_not_be_noted_is_parted_by_the_next_try() {
+    let mut host = Host::new();
+    for number in [4, 5] {
+        host.run(number).await;
+    }
+    host.switches.set(&spec(FRONT, &[4, 5])).await.expect("a network");
+    host.joins(FRONT, &[4, 5]).await;
+    let note = host.network(FRONT).join("network.json");
+    std::fs::remove_file(&note).expect("a note");
+    std::fs::create_dir(&note).expect("something in its place");
+    let next = NetworkSpec { revision: 2, ..spec(FRONT, &[4]) };
+    host.switches.set(&next).await.expect_err("nothing can be noted");
+    std::fs::remove_dir(&note).expect("a folder");
+    host.switches.set(&next).await.expect("a network");
+    host.joins(FRONT, &[4]).await;
+    assert_eq!(host.networks_of(5).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_switch_that_hangs_is_replaced_though_nobody_asks_for_it() {
+    let mut host = Host::new();
+    let machine = host.run(4).await;
+    host.switches.join(machine, &[membership(FRONT, 4)]).await;
+    host.joins(FRONT, &[4]).await;
+    let note = || std::fs::read(host.network(FRONT).join("egress.json")).expect("a note");
+    let before = note();
+    signal(&host.network(FRONT), Signal::STOP);
+    within("another switch", async || note() != before).await;
+    host.joins(FRONT, &[4]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_of_an_earlier_version_is_replaced() {
+    let mut host = Host::new();
+    let dir = host.machine(4);
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let start =
+        Start { executable: &Executable::at("/bin/sleep"), kind: Kind::Machine, dir: &dir, id: "600", user: None };
+    let _control = process::spawn(start).expect("a process").note(&dir).expect("a note");
+    std::fs::remove_file(dir.join("egress.sock")).expect("its socket");
+    let listener = UnixListener::bind(dir.join("egress.sock")).expect("a socket");
+    std::thread::spawn(move || answer_as_before_networks(&listener));
+    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await;
+    within("its end", async || process::find(&dir).expect("a look").is_none()).await;
+    let machine = host.run(4).await;
+    host.switches.rejoin(machine);
+    host.joins(FRONT, &[4]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_is_told_where_the_program_for_switches_is_none() {
+    let mut host = Host::new();
+    let found = host.switches.findings().await;
+    assert!(found.len() == 1 && found[0].good, "{}", found[0].text);
+    host.without_switches();
+    let found = host.switches.findings().await;
+    assert!(!found[0].good && found[0].text.contains("replace berth-egress beside berth"), "{}", found[0].text);
+    let left = std::fs::read_dir(host.data.path().join("networks")).expect("a folder");
+    assert_eq!(left.count(), 0, "nothing is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_was_told_an_address_of_before_takes_it_from_nobody() {
+    let mut host = Host::new();
+    for number in [4, 5] {
+        host.run(number).await;
+    }
+    host.switches.set(&spec(FRONT, &[5])).await.expect("a network");
+    host.joins(FRONT, &[5]).await;
+    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 5)]).await;
+    host.joins(FRONT, &[5]).await;
+    assert_eq!(host.networks_of(4).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_waited_for_a_removal_does_not_bring_the_network_back() {
+    let mut host = Host::new();
+    let machine = host.run(4).await;
+    host.switches.set(&spec(FRONT, &[4])).await.expect("a network");
+    host.joins(FRONT, &[4]).await;
+    // Whoever tells it waits for its answer, and the others for their turns.
+    signal(&host.network(FRONT), Signal::STOP);
+    let (next, networks) = (spec(FRONT, &[4]), [membership(FRONT, 4)]);
+    let (_, removed, ()) =
+        tokio::join!(host.switches.set(&next), host.switches.remove(FRONT), host.switches.join(machine, &networks));
+    removed.expect("an end");
+    host.has_no_switch(FRONT).await;
+    assert_eq!(host.switches.scan().await.expect("a look").networks, []);
 }

@@ -14,6 +14,7 @@ use std::time::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use crate::link::Link;
+use crate::network::Joined;
 use message::{Answer, Failure, Question};
 pub(crate) use resolvers::Transport;
 
@@ -23,8 +24,10 @@ pub(crate) async fn answer(link: &Link, query: &[u8], transport: Transport) -> O
         Ok(question) => question,
         Err(failure) => return failure,
     };
-    if let Some(answer) = of_networks(link, &question).await {
-        return Some(answer.into_bytes(&question));
+    match of_networks(link, &question).await {
+        Ok(Some(answer)) => return Some(answer.into_bytes(&question)),
+        Ok(None) => {}
+        Err(Silent) => return question.fail(Failure::Unavailable),
     }
     let allowed = |link: &Link| question.name().is_some_and(|name| link.policy.borrow().resolves(name));
     if !allowed(link) {
@@ -37,18 +40,28 @@ pub(crate) async fn answer(link: &Link, query: &[u8], transport: Transport) -> O
     Some(answer.into_bytes(&question))
 }
 
-/// What the guest's networks answer, where one of them knows the name. Neither is that judged by rules nor does it
+/// A network that may know a name does not answer: the name may be a member's, and is not asked for outside.
+struct Silent;
+
+/// What the guest's networks answer, the first of those that know the name. Neither is that judged by rules nor does it
 /// unlock anything that they speak of.
-async fn of_networks(link: &Link, question: &Question) -> Option<Answer> {
-    let query = question.to_bytes()?;
-    let networks = &link.config.networks;
-    for joined in networks.that_may_know(question.name()?) {
-        let answer = joined.ask(&query).await.and_then(|bytes| Answer::parse(bytes, question));
-        if let Some(answer) = answer.filter(Answer::is_known) {
-            return Some(answer);
+async fn of_networks(link: &Link, question: &Question) -> Result<Option<Answer>, Silent> {
+    let (Some(query), Some(name)) = (question.to_bytes(), question.name()) else { return Ok(None) };
+    let ask = |joined: Arc<Joined>| {
+        let query = query.clone();
+        tokio::spawn(async move { joined.ask(&query).await })
+    };
+    // All at once: one that is silent costs its time only once.
+    let asked: Vec<_> = link.config.networks.that_may_know(name).into_iter().map(ask).collect();
+    let mut outcome = Ok(None);
+    for answer in asked {
+        match answer.await.ok().flatten().and_then(|bytes| Answer::parse(bytes, question)) {
+            Some(answer) if answer.is_known() => return Ok(Some(answer)),
+            Some(_) => {}
+            None => outcome = Err(Silent),
         }
     }
-    None
+    outcome
 }
 
 fn remember(link: &Link, answer: &Answer) {

@@ -23,6 +23,7 @@ mod roster;
 mod table;
 mod translate;
 
+pub(crate) use member::Joined;
 pub use member::Networks;
 pub use roster::{Member, Roster};
 pub(crate) use table::{Decision, Table};

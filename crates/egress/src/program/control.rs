@@ -16,6 +16,8 @@ use super::protocol::{Answer, Ask, Asked, Port, Request, Status, VERSION};
 
 /// How long a program may take for an answer. Measured: below 1 ms.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How a program begins its refusal of what it does not know; all that were ever shipped do.
+const UNKNOWN: &str = "unknown variant";
 
 /// A connection to a program. It does one thing at a time.
 #[derive(Debug)]
@@ -72,9 +74,13 @@ impl Control {
     /// switch.
     ///
     /// # Errors
-    /// The program does not answer in time, or refuses, as where it is one of an earlier Berth.
+    /// The program does not answer in time, or refuses; [`io::ErrorKind::Unsupported`] where it is one of an earlier
+    /// Berth, which knows of no networks.
     pub async fn join(&mut self, network: NetworkId, at: (Ipv4Net, Ipv4Addr), link: &OwnedFd) -> io::Result<()> {
-        self.done(Ask::Join { network, cidr: at.0, address: at.1 }, &[link]).await
+        match self.ask(Ask::Join { network, cidr: at.0, address: at.1 }, &[link]).await? {
+            Answer::Refused { reason } if reason.starts_with(UNKNOWN) => Err(io::ErrorKind::Unsupported.into()),
+            answer => done(&answer),
+        }
     }
 
     /// Tells it that the machine belongs to a network no more; fine where it does not.
@@ -86,10 +92,7 @@ impl Control {
     }
 
     async fn done(&mut self, ask: Ask, beside: &[&OwnedFd]) -> io::Result<()> {
-        match self.ask(ask, beside).await? {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
+        done(&self.ask(ask, beside).await?)
     }
 
     async fn ask(&mut self, ask: Ask, beside: &[&OwnedFd]) -> io::Result<Answer> {
@@ -101,6 +104,13 @@ impl Control {
             Ok(serde_json::from_slice(&answer.line)?)
         };
         timeout(PATIENCE, answered).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+}
+
+fn done(answer: &Answer) -> io::Result<()> {
+    match answer {
+        Answer::Done => Ok(()),
+        other => Err(unexpected(other)),
     }
 }
 

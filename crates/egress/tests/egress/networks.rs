@@ -293,3 +293,20 @@ fn a_machine_belongs_where_addresses_are_not_its_own() {
     assert!(join(another, "10.128.9.0/24", [10, 128, 9, 2]).unwrap().contains("overlaps"));
     assert_eq!(join(another, "10.129.0.0/24", [10, 129, 0, 2]), None);
 }
+
+#[test]
+fn names_that_may_be_of_a_network_are_not_asked_for_outside_while_its_switch_is_silent() {
+    let (mut switch, [mut web, _db]) = joined(["web", "db"]);
+    let reverse = "2.0.128.10.in-addr.arpa.";
+    assert_eq!(resolve(&mut web.guest, RESOLVER, "db.internal.", RecordType::A).0, ResponseCode::NoError);
+    switch.kill();
+    for (name, kind) in [("db.internal.", RecordType::A), ("db.", RecordType::A), (reverse, RecordType::PTR)] {
+        let (code, records) = resolve(&mut web.guest, RESOLVER, name, kind);
+        // What the rules are asked for, who deny all, would be refused.
+        assert_eq!((code, records), (ResponseCode::ServFail, vec![]), "{name}");
+    }
+    assert_eq!(resolve(&mut web.guest, RESOLVER, "db.test.", RecordType::A).0, ResponseCode::Refused);
+    switch.start();
+    switch.link(&mut web.beside, "web");
+    assert_eq!(resolve(&mut web.guest, RESOLVER, "db.internal.", RecordType::A).0, ResponseCode::NoError);
+}

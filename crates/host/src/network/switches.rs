@@ -6,37 +6,45 @@
 //! other is made anew. A switch ends with its last link, and one that ended alone is found missing by whoever waits for
 //! its end here.
 //!
-//! One thing at a time is done to a network. A machine's own start tells its memberships too ([`Switches::join`]),
-//! since it may come before the network is told of the machine; what the network was told last is what holds in the
+//! A network is changed by one at a time. Its machines are linked beside each other and within a time, so that one whose
+//! program hangs keeps nobody else out; what could not be done is said in the log and tried again until it is done. A
+//! machine's own start tells its memberships too ([`Switches::join`]), since it may come before the network is told of
+//! the machine, and goes on without a link that it cannot have now; what the network was told last is what holds in the
 //! end.
 
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::ids::{MachineId, NetworkId};
-use berth_egress::network::{self, Roster};
 use berth_egress::program::process::{self, Executable, Kind, Start};
-use berth_egress::program::{pair, switch};
-use berth_process::folder;
-use serde::{Deserialize, Serialize};
+use berth_egress::program::{InNetwork, pair, switch};
+use futures::future::BoxFuture;
+use futures::{StreamExt, stream};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::known::{Known, lock, names, roster, with_member};
 use super::{Found, Member, Membership, NetworkEngine, NetworkSpec};
 use crate::error::transient;
-use crate::{EngineError, HostSettings, Machines, Result, fault};
+use crate::{EngineError, Finding, HostSettings, Machines, Result, fault};
 
-/// What a network was told, in its folder.
-const NOTE: &str = "network.json";
-/// Longest such note, in bytes: that of the largest question.
-const LONGEST: u64 = 16 << 20;
 /// The least time between two switches of a network: one that ends at once keeps nobody busy.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Between two tries to have a switch in the place of one that ended.
+/// Between two looks whether a switch answers.
+const LOOK: Duration = Duration::from_secs(30);
+/// Between two tries to have a network whole.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Machines that are linked at the same time, and networks that are looked at.
+const BESIDE: usize = 16;
+/// How long all machines of a network together may take to be linked. A program that hangs takes half of it.
+const LINKING: Duration = Duration::from_secs(10);
+/// How long a start waits for its links, which come later then.
+const JOINING: Duration = Duration::from_secs(2);
 
 /// The networks of this host.
 pub struct Switches {
@@ -47,33 +55,20 @@ pub struct Switches {
     settings: Machines,
     known: Mutex<HashMap<NetworkId, Arc<Known>>>,
     watched: Mutex<HashSet<NetworkId>>,
+    /// Those that are tried again.
+    tried: Mutex<HashSet<NetworkId>>,
+    /// Machines whose program was replaced, since it knew of no networks.
+    outdated: Mutex<HashSet<MachineId>>,
     this: Weak<Self>,
 }
 
-/// A network that this host was told of.
-struct Known {
-    /// Held while something is done to it.
-    turn: tokio::sync::Mutex<()>,
-    /// A small number that no other network of the host has: its switch's user there.
-    slot: u32,
-    spec: Mutex<NetworkSpec>,
-}
+/// A conversation with a switch that knows what its network is, for all who are linked at the same time; none before
+/// the first of them needs it.
+type Shared = tokio::sync::Mutex<Option<Result<Reached>>>;
 
-/// What is noted of a network.
-#[derive(Serialize, Deserialize)]
-struct Note {
-    slot: u32,
-    spec: NetworkSpec,
-}
-
-impl Known {
-    fn new(slot: u32, spec: NetworkSpec) -> Arc<Self> {
-        Arc::new(Self { turn: tokio::sync::Mutex::default(), slot, spec: Mutex::new(spec) })
-    }
-
-    fn spec(&self) -> NetworkSpec {
-        lock(&self.spec).clone()
-    }
+struct Reached {
+    control: switch::Control,
+    linked: Vec<switch::Linked>,
 }
 
 impl Switches {
@@ -86,8 +81,7 @@ impl Switches {
     pub fn open_with(settings: &HostSettings, executable: Executable) -> Arc<Self> {
         let folder = settings.data.join("networks");
         let machines = [settings.data.join("machines"), settings.data.join("sandbox").join("machines")];
-        let notes = names(&folder).filter_map(|id| read(&folder.join(id.to_string())));
-        let known = notes.map(|Note { slot, spec }| (spec.id, Known::new(slot, spec))).collect();
+        let known = names(&folder).filter_map(|id| Known::read(&folder.join(id.to_string()))).collect();
         Arc::new_cyclic(|this| Self {
             known: Mutex::new(known),
             folder,
@@ -95,50 +89,89 @@ impl Switches {
             executable,
             settings: settings.machines,
             watched: Mutex::default(),
+            tried: Mutex::default(),
+            outdated: Mutex::default(),
             this: this.clone(),
         })
     }
 
-    /// Has a machine belong to networks that it is started in, if its program runs.
-    ///
-    /// # Errors
-    /// A switch cannot be started, or one of both sides does not take its link.
-    pub async fn join(&self, machine: MachineId, memberships: &[Membership]) -> Result<()> {
-        for membership in memberships {
-            let (id, cidr) = (membership.network, membership.cidr);
-            let known = self.enter(NetworkSpec { id, revision: 0, name: String::new(), cidr, members: Vec::new() });
-            let _turn = known.turn.lock().await;
-            if with_member(&mut lock(&known.spec), machine, membership) {
-                self.write(&known).await?;
-            }
-            self.link_all(&known, Some(machine)).await?;
+    /// Has a machine belong to networks that it is started in, if its program runs. It waits a moment for the links;
+    /// those that cannot be made now are made as soon as they can, and nobody's start fails for them.
+    pub async fn join(&self, machine: MachineId, memberships: &[Membership]) {
+        let Some(this) = self.this.upgrade().filter(|_| !memberships.is_empty()) else { return };
+        let memberships = memberships.to_vec();
+        let joined = tokio::spawn(async move {
+            let one = |membership| this.join_one(machine, membership);
+            stream::iter(&memberships).for_each_concurrent(BESIDE, one).await;
+        });
+        if timeout(JOINING, joined).await.is_err() {
+            tracing::warn!(%machine, "a machine is started before it is linked to its networks");
         }
-        Ok(())
     }
 
-    /// Links a machine whose program began anew to the networks that it belongs to.
-    ///
-    /// # Errors
-    /// As of [`Self::join`].
-    pub async fn rejoin(&self, machine: MachineId) -> Result<()> {
-        let belongs = |known: &&Arc<Known>| lock(&known.spec).members.iter().any(|member| member.machine == machine);
-        let known: Vec<_> = lock(&self.known).values().filter(belongs).cloned().collect();
-        for known in known {
-            let _turn = known.turn.lock().await;
-            self.link_all(&known, Some(machine)).await?;
+    async fn join_one(&self, machine: MachineId, membership: &Membership) {
+        let (id, cidr) = (membership.network, membership.cidr);
+        let known = self.enter(NetworkSpec { id, revision: 0, name: String::new(), cidr, members: Vec::new() });
+        let turn = known.turn.lock().await;
+        let mut spec = known.spec();
+        let is_anothers = |member: &&Member| member.address == membership.address && member.machine != machine;
+        let holder = spec.members.iter().find(is_anothers).map(|member| member.machine);
+        // Who was told of before it was removed does not bring it back, nor takes what is another's by now.
+        if !self.is_known(&known) || holder.is_some_and(|holder| self.carried(holder) != Ok(None)) {
+            tracing::warn!(%machine, network = %id, ?holder, "a machine is not joined until its network is told of it");
+            return;
         }
-        Ok(())
+        if with_member(&mut spec, machine, membership) {
+            // The machine runs, whatever can be noted; what the network is told next is noted, too.
+            let noted = known.write(&self.dir(id), &spec).await;
+            known.replace(spec);
+            if let Err(error) = noted {
+                tracing::warn!(%machine, network = %id, %error, "a machine's network is not noted");
+            }
+        }
+        drop(turn);
+        let _ = self.link_all(&known, Some(machine), None).await;
+    }
+
+    /// Has a machine whose program began anew linked to the networks that it belongs to, soon.
+    pub fn rejoin(&self, machine: MachineId) {
+        let Some(this) = self.this.upgrade() else { return };
+        let known: Vec<_> = lock(&self.known).values().filter(|known| known.has(machine)).cloned().collect();
+        tokio::spawn(async move {
+            let one = async |known: &Arc<Known>| drop(this.link_all(known, Some(machine), None).await);
+            stream::iter(&known).for_each_concurrent(BESIDE, one).await;
+        });
     }
 
     /// Finds what an earlier service left, and makes whole what ended meanwhile.
     pub async fn adopt(&self) {
-        let all: Vec<_> = lock(&self.known).values().cloned().collect();
-        for known in all {
-            let _turn = known.turn.lock().await;
-            if let Err(error) = self.make_so(&known).await {
-                tracing::warn!(network = %known.spec().id, %error, "a network is not whole; its next change tries again");
-            }
-        }
+        let all: Vec<_> = lock(&self.known).keys().copied().collect();
+        stream::iter(all).for_each_concurrent(BESIDE, |id| self.make_whole(id)).await;
+    }
+
+    /// What an operator is to know: whether there is a program for switches.
+    pub async fn findings(&self) -> Vec<Finding> {
+        let dir = self.folder.join(format!(".tried-{}", std::process::id()));
+        let tried = self.try_switch(&dir).await;
+        let _ = tokio::fs::remove_dir_all(&dir).await;
+        let text = match &tried {
+            Ok(()) => "machines of a network are joined".to_owned(),
+            Err(error) => format!(
+                "machines do not reach each other in networks, since berth-egress is no switch ({error}); \
+                 replace berth-egress beside berth by the one that came with it"
+            ),
+        };
+        vec![Finding { good: tried.is_ok(), what: "networks".into(), text }]
+    }
+
+    /// Starts a switch that joins nobody, and has it answer.
+    async fn try_switch(&self, dir: &Path) -> std::io::Result<()> {
+        tokio::fs::create_dir_all(dir).await?;
+        let user = self.settings.of_switch(u32::MAX);
+        let start = Start { executable: &self.executable, kind: Kind::Switch, dir, id: "doctor", user };
+        let answered = process::spawn(start)?.note_switch(dir)?.status().await.map(drop);
+        process::end(dir).await?;
+        answered
     }
 
     fn dir(&self, id: NetworkId) -> PathBuf {
@@ -169,66 +202,148 @@ impl Switches {
         known
     }
 
-    async fn write(&self, known: &Known) -> Result<()> {
-        let (slot, spec) = (known.slot, known.spec());
-        let dir = self.dir(spec.id);
-        tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
-        folder::write(&dir.join(NOTE), &serde_json::to_vec(&Note { slot, spec }).map_err(transient)?).map_err(transient)
+    /// Whether a network is not removed.
+    fn is_known(&self, known: &Arc<Known>) -> bool {
+        lock(&self.known).get(&known.id()).is_some_and(|now| Arc::ptr_eq(now, known))
     }
 
-    /// Makes a network what it was told to be.
-    async fn make_so(&self, known: &Known) -> Result<()> {
-        let spec = &known.spec();
-        let dir = self.dir(spec.id);
-        if process::find(&dir).map_err(transient)?.is_some() {
-            // What it cannot be told, the next one is.
-            if let Err(error) = tell(&dir, spec).await {
-                tracing::warn!(network = %spec.id, %error, "a switch is replaced");
-                process::end(&dir).await.map_err(transient)?;
+    /// Links the members that run here and are not linked, or one of them, and starts the switch where there is none.
+    /// What fails is tried again, whoever asked.
+    async fn link_all(&self, known: &Arc<Known>, only: Option<MachineId>, reached: Option<Reached>) -> Result<()> {
+        let shared = Shared::new(reached.map(Ok));
+        let until = Instant::now() + LINKING;
+        let link = async |member: Member| {
+            let linked = timeout_at(until, self.link(known, &shared, &member)).await;
+            let linked = linked.unwrap_or_else(|_| Err(transient("it was not linked in time")));
+            // One that is just ending is missed by nobody.
+            let is_missed = linked.is_err() && self.carried(member.machine) != Ok(None);
+            linked.or_else(|error| if is_missed { Err((member.machine, error)) } else { Ok(()) })
+        };
+        let members = known.members(only);
+        let all: Vec<_> = stream::iter(members).map(link).buffer_unordered(BESIDE).collect().await;
+        let failed = all.into_iter().filter_map(std::result::Result::err).min_by_key(|(machine, _)| *machine);
+        let Some((machine, error)) = failed else {
+            if only.is_none() {
+                known.is_news(None);
             }
-        }
-        self.link_all(known, None).await
+            return Ok(());
+        };
+        self.complain(known, machine, &error);
+        self.again(known.id());
+        Err(transient(format!("machine {machine}: {error}")))
     }
 
-    /// Links the members that run here, or one of them, and starts the switch where there is none.
-    async fn link_all(&self, known: &Known, only: Option<MachineId>) -> Result<()> {
-        let spec = &known.spec();
-        let dir = self.dir(spec.id);
-        let mut here = Vec::new();
-        for member in spec.members.iter().filter(|member| only.is_none_or(|id| id == member.machine)) {
-            if let Some(machine) = self.carried(member.machine)? {
-                here.push((member, machine));
-            }
+    /// Says once that a machine is not in its network, and where to look.
+    fn complain(&self, known: &Known, machine: MachineId, error: &EngineError) {
+        let network = known.id();
+        if known.is_news(Some(format!("{machine}: {error}"))) {
+            let log = self.dir(network).join("egress.log");
+            tracing::warn!(
+                %network, %machine, %error, log = %log.display(),
+                "a machine is not in its network yet, and is tried again; type: berth doctor"
+            );
         }
-        if here.is_empty() {
+    }
+
+    /// Has a member of a network linked if it runs here, unless both sides have its link.
+    async fn link(&self, known: &Arc<Known>, shared: &Shared, member: &Member) -> Result<()> {
+        let Some(dir) = self.carried(member.machine)? else { return Ok(()) };
+        let _alone = known.alone(member.machine).await;
+        let mut program = process::connect(&dir).await.map_err(transient)?;
+        let status = program.status().await.map_err(transient)?;
+        let spec = known.spec();
+        if !spec.members.iter().any(|now| (now.machine, now.address) == (member.machine, member.address)) {
             return Ok(());
         }
-        let mut control = self.switch(&dir, spec, known.slot).await?;
-        let linked = control.status().await.map_err(transient)?.links;
-        let mut outcome = Ok(());
-        for (member, machine) in here {
-            let is_theirs =
-                |link: &switch::Linked| link.address == member.address && link.machine == member.machine.to_string();
-            let made = link(&mut control, spec, member, &machine, linked.iter().any(is_theirs)).await;
-            // One that is just ending keeps nobody else from being linked, and is missed by nobody.
-            if made.is_err() && self.carried(member.machine)?.is_some() {
-                outcome = made;
-            }
+        let is_theirs = |of: &InNetwork| (of.network, of.address, of.is_linked) == (spec.id, member.address, true);
+        let has = status.networks.iter().any(is_theirs);
+        let Some(link) = self.link_at_switch(known, shared, member, has).await? else { return Ok(()) };
+        fault::point("switch.half_linked").await.map_err(transient)?;
+        let joined = program.join(spec.id, (spec.cidr, member.address), &link).await;
+        if joined.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unsupported) {
+            self.outdated(member.machine, &dir).await?;
         }
-        self.attend(spec.id);
-        outcome
+        joined.map_err(transient)
     }
 
-    /// The switch of a network, which is told what the network is where it was not there.
-    async fn switch(&self, dir: &Path, spec: &NetworkSpec, slot: u32) -> Result<switch::Control> {
-        if process::find(dir).map_err(transient)?.is_some() {
-            match tell(dir, spec).await {
-                Ok(control) => return Ok(control),
-                // One that is just ending, or that speaks otherwise.
-                Err(error) => tracing::debug!(network = %spec.id, %error, "a switch is replaced"),
-            }
-            process::end(dir).await.map_err(transient)?;
+    /// Ends the program of a machine that an earlier Berth started and that knows of no networks: whoever keeps it
+    /// carried starts another one. Once for each machine, since what is started may be as old.
+    async fn outdated(&self, machine: MachineId, dir: &Path) -> Result<()> {
+        if !lock(&self.outdated).insert(machine) {
+            return Ok(());
         }
+        tracing::warn!(%machine, "the program of a machine's network is of an earlier version and is replaced");
+        process::end(dir).await.map_err(transient)
+    }
+
+    /// Gives the switch a link of a member; its other end, unless both sides have one.
+    async fn link_at_switch(
+        &self,
+        known: &Arc<Known>,
+        shared: &Shared,
+        member: &Member,
+        has: bool,
+    ) -> Result<Option<OwnedFd>> {
+        let mut shared = shared.lock().await;
+        if shared.is_none() {
+            *shared = Some(self.reach(known).await);
+        }
+        let reached = match shared.as_mut() {
+            Some(Ok(reached)) => reached,
+            Some(Err(error)) => return Err(error.clone()),
+            None => return Ok(None),
+        };
+        let is_theirs =
+            |link: &switch::Linked| link.address == member.address && link.machine == member.machine.to_string();
+        if has && reached.linked.iter().any(is_theirs) {
+            return Ok(None);
+        }
+        let (ours, theirs) = pair().map_err(transient)?;
+        reached.control.link(member.address, &ours).await.map_err(transient)?;
+        Ok(Some(theirs))
+    }
+
+    /// The switch of a network, which knows what that is, and is watched.
+    async fn reach(&self, known: &Arc<Known>) -> Result<Reached> {
+        let _turn = known.turn.lock().await;
+        let spec = &known.spec();
+        if !self.is_known(known) {
+            return Err(transient("the network was removed"));
+        }
+        let reached = match self.tell(spec).await? {
+            Some(reached) => reached,
+            None => self.start(spec, known.slot).await?,
+        };
+        self.attend(spec.id);
+        Ok(reached)
+    }
+
+    /// Tells the switch of a network what that is, if there is one. One that cannot be told is ended, so that there is
+    /// none.
+    async fn tell(&self, spec: &NetworkSpec) -> Result<Option<Reached>> {
+        let dir = self.dir(spec.id);
+        if process::find(&dir).map_err(transient)?.is_none() {
+            return Ok(None);
+        }
+        let told = async {
+            let mut control = process::connect_switch(&dir).await?;
+            control.set(roster(spec)).await?;
+            let linked = control.status().await?.links;
+            std::io::Result::Ok(Reached { control, linked })
+        };
+        match told.await {
+            Ok(reached) => Ok(Some(reached)),
+            // One that is just ending, or hangs, or speaks otherwise.
+            Err(error) => {
+                tracing::warn!(network = %spec.id, %error, "a switch is replaced");
+                process::end(&dir).await.map_err(transient)?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn start(&self, spec: &NetworkSpec, slot: u32) -> Result<Reached> {
+        let dir = &self.dir(spec.id);
         tokio::fs::create_dir_all(dir).await.map_err(transient)?;
         let (id, user) = (spec.id.to_string(), self.settings.of_switch(slot));
         let start = Start { executable: &self.executable, kind: Kind::Switch, dir, id: &id, user };
@@ -236,152 +351,131 @@ impl Switches {
         fault::point("switch.spawned").await.map_err(transient)?;
         let mut control = spawned.note_switch(dir).map_err(transient)?;
         fault::point("switch.noted").await.map_err(transient)?;
-        control.set(roster(spec)).await.map_err(transient)?;
-        Ok(control)
+        control.set(roster(spec)).await.map_err(|error| transient(format!("no switch could be started: {error}")))?;
+        Ok(Reached { control, linked: Vec::new() })
     }
 
-    /// Watches a switch, once: where one ends that machines need, another one takes its place.
+    /// Watches a switch, once: where one that machines need ends or hangs, another one takes its
+    /// place.
     fn attend(&self, id: NetworkId) {
-        let Ok(Some(program)) = process::find(&self.dir(id)) else { return };
+        let dir = self.dir(id);
+        let Ok(Some(program)) = process::find(&dir) else { return };
         if !lock(&self.watched).insert(id) {
             return;
         }
         let this = self.this.clone();
         tokio::spawn(async move {
-            // It ended, or cannot be waited for: both are looked at again.
-            let _ = program.ended().await;
-            tokio::time::sleep(PAUSE).await;
-            while let Some(switches) = this.upgrade() {
-                lock(&switches.watched).remove(&id);
-                if switches.replace(id).await {
-                    return;
+            tokio::select! {
+                // It ended, or cannot be waited for: both are looked at again.
+                _ = program.ended() => {}
+                () = hangs(&dir) => {
+                    tracing::warn!(network = %id, "a switch that does not answer is replaced");
+                    let _ = program.kill();
+                    let _ = program.ended().await;
                 }
-                drop(switches);
-                tokio::time::sleep(AGAIN).await;
+            }
+            tokio::time::sleep(PAUSE).await;
+            if let Some(switches) = this.upgrade() {
+                lock(&switches.watched).remove(&id);
+                switches.make_whole(id).await;
             }
         });
     }
 
-    /// Has a network a switch again, if a machine needs it; whether all is well.
-    async fn replace(&self, id: NetworkId) -> bool {
-        let Some(known) = lock(&self.known).get(&id).cloned() else { return true };
-        let _turn = known.turn.lock().await;
-        let replaced = self.link_all(&known, None).await;
-        if let Err(error) = &replaced {
-            tracing::warn!(network = %id, %error, "a network's switch ended, and another one is not there yet");
+    /// Has all machines of a network linked, now and until it is so.
+    async fn make_whole(&self, id: NetworkId) {
+        let known = lock(&self.known).get(&id).cloned();
+        if let Some(known) = known {
+            let _ = self.link_all(&known, None, None).await;
         }
-        replaced.is_ok()
     }
 
-    /// Tells the program of a machine that it belongs to a network no more. The switch knows, too, so that one that
-    /// cannot be told reaches nobody either.
-    async fn part(&self, machine: MachineId, network: NetworkId) {
-        let told = async {
-            let Some(dir) = self.carried(machine)? else { return Ok(()) };
-            let mut control = process::connect(&dir).await.map_err(transient)?;
-            control.leave(network).await.map_err(transient)
+    /// Tries a network again after a while.
+    fn again(&self, id: NetworkId) {
+        if !lock(&self.tried).insert(id) {
+            return;
+        }
+        let this = self.this.clone();
+        let again = async move {
+            tokio::time::sleep(AGAIN).await;
+            if let Some(switches) = this.upgrade() {
+                // What fails from here on is tried once more.
+                lock(&switches.tried).remove(&id);
+                switches.make_whole(id).await;
+            }
         };
-        let told: Result<()> = told.await;
-        if let Err(error) = told {
-            tracing::warn!(%machine, %network, %error, "a machine was not told that it left a network");
+        tokio::spawn(Box::pin(again) as BoxFuture<'static, ()>);
+    }
+
+    /// Tells the programs of machines that they belong to a network no more. The switch knows, too, so that one that
+    /// cannot be told reaches nobody either.
+    async fn part(&self, known: &Known, machines: Vec<MachineId>) {
+        let (network, until) = (known.id(), Instant::now() + LINKING);
+        let part = async |machine: MachineId| {
+            let told = async {
+                let Some(dir) = self.carried(machine)? else { return Ok(()) };
+                let _alone = known.alone(machine).await;
+                if known.has(machine) {
+                    return Ok(());
+                }
+                let mut control = process::connect(&dir).await.map_err(transient)?;
+                control.leave(network).await.map_err(transient)
+            };
+            let told = timeout_at(until, told).await;
+            if let Err(error) = told.unwrap_or_else(|_| Err(transient("its program does not answer"))) {
+                tracing::warn!(%machine, %network, %error, "a machine was not told that it left a network");
+            }
+        };
+        stream::iter(machines).for_each_concurrent(BESIDE, part).await;
+    }
+}
+
+/// Waits until the switch in a folder does not answer in time.
+async fn hangs(dir: &Path) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let asked = async { process::connect_switch(dir).await?.status().await };
+        // Whatever else is wrong with it, as where no descriptor is free here, is no reason to end it.
+        if asked.await.is_err_and(|error| error.kind() == ErrorKind::TimedOut) {
+            return;
         }
     }
-}
-
-/// Has a member of a network linked, unless both sides have its link.
-async fn link(
-    switch: &mut switch::Control,
-    spec: &NetworkSpec,
-    member: &Member,
-    machine: &Path,
-    has: bool,
-) -> Result<()> {
-    let mut program = process::connect(machine).await.map_err(transient)?;
-    let status = program.status().await.map_err(transient)?;
-    let linked = |of: &berth_egress::program::InNetwork| {
-        (of.network, of.address, of.is_linked) == (spec.id, member.address, true)
-    };
-    if has && status.networks.iter().any(linked) {
-        return Ok(());
-    }
-    let (ours, theirs) = pair().map_err(transient)?;
-    switch.link(member.address, &ours).await.map_err(transient)?;
-    fault::point("switch.half_linked").await.map_err(transient)?;
-    program.join(spec.id, (spec.cidr, member.address), &theirs).await.map_err(transient)
-}
-
-/// Tells a switch what its network is.
-async fn tell(dir: &Path, spec: &NetworkSpec) -> std::io::Result<switch::Control> {
-    let mut control = process::connect_switch(dir).await?;
-    control.set(roster(spec)).await?;
-    Ok(control)
-}
-
-fn roster(spec: &NetworkSpec) -> Roster {
-    let member = |member: &Member| network::Member {
-        machine: member.machine.to_string(),
-        address: member.address,
-        names: member.names.clone(),
-    };
-    Roster { name: spec.name.clone(), cidr: spec.cidr, members: spec.members.iter().map(member).collect() }
-}
-
-/// Adds a machine to a network that was not told of it, or not of it there; whether that changed anything.
-fn with_member(spec: &mut NetworkSpec, machine: MachineId, membership: &Membership) -> bool {
-    let address = membership.address;
-    if spec.cidr == membership.cidr && spec.members.iter().any(|m| (m.machine, m.address) == (machine, address)) {
-        return false;
-    }
-    spec.cidr = membership.cidr;
-    let before = spec.members.iter().find(|member| member.machine == machine);
-    let names = before.map(|member| member.names.clone()).unwrap_or_default();
-    spec.members.retain(|member| member.machine != machine && member.address != address);
-    spec.members.push(Member { machine, address, names });
-    true
-}
-
-fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The networks that have a folder.
-fn names(folder: &Path) -> impl Iterator<Item = NetworkId> + use<> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-fn read(dir: &Path) -> Option<Note> {
-    serde_json::from_slice(&folder::read(&dir.join(NOTE), LONGEST).ok()?).ok()
 }
 
 #[async_trait]
 impl NetworkEngine for Switches {
     async fn set(&self, network: &NetworkSpec) -> Result<()> {
         let known = self.enter(network.clone());
-        let _turn = known.turn.lock().await;
+        let turn = known.turn.lock().await;
+        if !self.is_known(&known) {
+            return Err(transient("the network was removed meanwhile"));
+        }
         let latest = known.spec().revision;
         if network.revision < latest {
             return Err(EngineError::Outdated(latest));
         }
-        let before = std::mem::replace(&mut *lock(&known.spec), network.clone());
-        self.write(&known).await?;
-        let stays = |gone: &Member| network.members.iter().any(|member| member.machine == gone.machine);
-        for gone in before.members.iter().filter(|gone| !stays(gone)) {
-            self.part(gone.machine, network.id).await;
-        }
-        self.make_so(&known).await
+        // In this order: what was not noted is told again, and whoever left it is parted then.
+        known.write(&self.dir(network.id), network).await?;
+        let before = known.replace(network.clone());
+        // What it cannot be told, the next one is.
+        let told = self.tell(network).await;
+        drop(turn);
+        let stays: HashSet<_> = network.members.iter().map(|member| member.machine).collect();
+        let gone = before.members.into_iter().map(|member| member.machine).filter(|machine| !stays.contains(machine));
+        self.part(&known, gone.collect()).await;
+        self.link_all(&known, None, told?).await
     }
 
     async fn remove(&self, id: NetworkId) -> Result<()> {
         let known = lock(&self.known).get(&id).cloned();
         if let Some(known) = &known {
-            let _turn = known.turn.lock().await;
+            let turn = known.turn.lock().await;
+            let before = known.spec();
             // Who waits for its turn finds nobody to link.
-            let members = std::mem::take(&mut lock(&known.spec).members);
-            for member in members {
-                self.part(member.machine, id).await;
-            }
+            known.replace(NetworkSpec { members: Vec::new(), ..before.clone() });
             lock(&self.known).remove(&id);
+            drop(turn);
+            self.part(known, before.members.into_iter().map(|member| member.machine).collect()).await;
         }
         process::end(&self.dir(id)).await.map_err(transient)?;
         match tokio::fs::remove_dir_all(self.dir(id)).await {

@@ -35,8 +35,9 @@ pub async fn doctor(config: &Config) -> Report {
     let switches = Switches::open(&config.network_engine());
     let engine = QemuEngine::open(config.vm_engine(), switches.clone());
     let mut lines = engine.findings().await;
-    lines.extend(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), switches).findings());
+    lines.extend(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), switches.clone()).findings());
     lines.extend(confined(config).await);
+    lines.extend(switches.findings().await);
     lines.extend(shared(Path::new("/sys")));
     lines.extend(["espeak-ng", "ffmpeg"].map(|name| speaks(name, host::find(name))));
     lines.push(data_dir(config));

@@ -434,3 +434,29 @@ async fn a_key_for_vms_or_for_sandboxes_is_good_for_networks() {
         assert_eq!(status == 403, made.body["code"] == "missing_scope");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn networks_that_the_host_does_not_take_are_counted() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let untold = async |count: u32| {
+        let counted = async || {
+            let metrics = reqwest::get(format!("{}/metrics", caller.base)).await.expect("an answer");
+            metrics.text().await.expect("a body").contains(&format!("\nberth_networks_untold {count}\n"))
+        };
+        caller.until(&format!("{count} in the metrics"), |_| counted()).await;
+    };
+    let (front, back) = (network(caller, "front").await, network(caller, "back").await);
+    untold(0).await;
+    for call in ["set", "remove"] {
+        platform.networks.refuse(call, EngineError::Transient("no switch".into()));
+    }
+    assert_eq!(caller.patch(&format!("/networks/{front}"), json!({"name": "lan"})).await.status, 200);
+    untold(1).await;
+    assert_eq!(caller.delete(&format!("/networks/{back}")).await.status, 204);
+    untold(2).await;
+    for call in ["set", "remove"] {
+        platform.networks.allow(call);
+    }
+    untold(0).await;
+}

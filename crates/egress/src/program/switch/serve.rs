@@ -5,6 +5,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
@@ -20,6 +21,8 @@ use crate::network::{Decision, Roster, Table};
 
 /// Conversations at the same time: one of the service, one of the service before it that is about to end, and some.
 const CONVERSATIONS: usize = 8;
+/// How long nobody is taken after somebody could not be.
+const BREATH: Duration = Duration::from_millis(100);
 /// Packets of a member before others have their turn.
 const TURNS: usize = 16;
 
@@ -41,7 +44,11 @@ async fn serve(given: Given) -> io::Result<()> {
             () = switch.ended.notified() => {}
             Some(_) = conversations.join_next() => {}
             accepted = listener.accept(), if conversations.len() < CONVERSATIONS => {
-                let (stream, _) = accepted?;
+                // Nobody else is cut off since no file may be opened now; who waits is taken later.
+                let Ok((stream, _)) = accepted else {
+                    tokio::time::sleep(BREATH).await;
+                    continue;
+                };
                 // The socket's folder lets nobody else in; this holds wherever the folder comes to lie.
                 if stream.peer_cred().is_ok_and(|peer| peer.uid() == given.owner) {
                     conversations.spawn(converse(stream, Arc::clone(&switch)));

@@ -116,9 +116,7 @@ impl Carried {
         control.set_rules(&rules).await?;
         control.set_link(&link.into()).await?;
         // What the machine belongs to so far; of what it is started in its start tells.
-        if let Err(error) = self.switches.rejoin(MachineId(self.id)).await {
-            tracing::warn!(machine = %self.id, %error, "a machine is not in its networks yet");
-        }
+        self.switches.rejoin(MachineId(self.id));
         process::find(&self.dir)?.ok_or_else(|| std::io::Error::other("the program of a network ended at once"))
     }
 

@@ -114,7 +114,8 @@ impl Networks {
         let link = machine::connect_network(&dir).await.map_err(qemu_failed)?.into_std().map_err(transient)?;
         control.set_link(&link.into()).await.map_err(transient)?;
         fault::point("vm.network.linked").await.map_err(transient)?;
-        self.switches.join(spec.id, &spec.networks).await
+        self.switches.join(spec.id, &spec.networks).await;
+        Ok(())
     }
 
     /// Has exactly these ports of a running machine open, SSH's among them, and a program that carries its network;

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::Holder;
-use crate::db::{Db, Tx};
+use crate::db::{Db, DbError, Tx};
 use crate::http::auth::{AnyOf, Right};
 use crate::work::lifecycle::Lifecycle;
 use service::Inner;
@@ -64,6 +64,15 @@ impl Networks {
         let (engine, ending) = (self.inner.engine.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
         tasks.spawn(reconcile::host::watch(self.clone(), stop.clone()));
+    }
+
+    /// Metrics in Prometheus' text format.
+    pub async fn prometheus(&self) -> std::result::Result<String, DbError> {
+        let untold = store::network::untold(self.db()).await?;
+        Ok(format!(
+            "# HELP berth_networks_untold Networks of which the host did not take the last change yet.\n\
+             # TYPE berth_networks_untold gauge\nberth_networks_untold {untold}\n"
+        ))
     }
 }
 

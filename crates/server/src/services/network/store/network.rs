@@ -182,6 +182,12 @@ pub async fn tell_all(tx: &mut Tx, now: Timestamp) -> Result<(), DbError> {
     sql("UPDATE networks SET told = 0, work_at = $1").bind(now).execute(tx).await.map(drop)
 }
 
+/// How many networks the host was not told the last change of, their end among those.
+pub async fn untold(db: &Db) -> Result<i64, DbError> {
+    let untold = sql("SELECT COUNT(*) FROM networks WHERE told < revision OR deleted_at IS NOT NULL");
+    untold.fetch_one(db).await
+}
+
 /// Every network that has a row.
 pub async fn ids(db: &Db) -> Result<Vec<NetworkId>, DbError> {
     struct Id(NetworkId);
