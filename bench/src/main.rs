@@ -5,6 +5,7 @@ mod gateway;
 mod identity;
 mod load;
 mod machines;
+mod network;
 mod process;
 mod report;
 mod sandboxes;
@@ -36,6 +37,7 @@ fn run() -> Result<()> {
     match arguments.as_slice() {
         [first] if first == gateway::upstream::ARGUMENT => gateway::upstream::serve(),
         [first, work] if first == gateway::load::ARGUMENT => gateway::load::serve(work),
+        [first, folder, user] if first == network::ARGUMENT => network::measure(folder, user),
         _ => benchmarks(&arguments),
     }
 }
@@ -56,6 +58,7 @@ async fn benchmarks(arguments: &[String]) -> Result<()> {
             "sandboxes" => sandboxes::run(&mut report).await?,
             "service" => service::run(&mut report).await?,
             "gateway" => gateway::run(&mut report).await?,
+            "network" => network::run(&mut report).await?,
             _ => machines::run(&mut report).await?,
         }
         // Writes the results so far, whatever happens to the next group.
@@ -65,7 +68,7 @@ async fn benchmarks(arguments: &[String]) -> Result<()> {
 }
 
 fn groups(arguments: &[String]) -> Result<Vec<&str>> {
-    const ALL: [&str; 6] = ["api", "identity", "service", "gateway", "sandboxes", "machines"];
+    const ALL: [&str; 7] = ["api", "identity", "service", "gateway", "network", "sandboxes", "machines"];
     if let Some(unknown) = arguments.iter().find(|a| !ALL.contains(&a.as_str())) {
         bail!("there is no group '{unknown}'; there are {}", ALL.join(", "));
     }
