@@ -46,6 +46,7 @@ pub struct Guest {
     /// The process of its program, if it has one.
     pub program: Option<i32>,
     tells: TcpListener,
+    console: PathBuf,
     shell: Option<BufReader<TcpStream>>,
 }
 
@@ -66,17 +67,25 @@ impl Guest {
         let mut command = Command::new("qemu-system-x86_64");
         command.args(["-nodefaults", "-no-user-config", "-display", "none"]).args(EMULATED.split(' '));
         command.arg("-kernel").arg(images.join("vmlinux")).arg("-initrd").arg(first).arg("-append");
-        command.arg(format!("quiet cryptomgr.notests rdinit={} OUTSIDE={OUTSIDE} TELLS={port}", initrd::PATH));
+        command.arg(format!(
+            "console=ttyS0 quiet panic=1 cryptomgr.notests rdinit={} OUTSIDE={OUTSIDE} TELLS={port}",
+            initrd::PATH
+        ));
         command.arg("-netdev").arg(network);
         command.arg("-device").arg(format!("virtio-net-pci,netdev=n0,host_mtu={mtu},romfile="));
+        let console = folder.join(format!("{port}.log"));
+        command.arg("-serial").arg(format!("file:{}", console.display()));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let qemu = Running(command.spawn().context("qemu-system-x86_64")?);
-        Ok(Self { qemu, program: None, tells, shell: None })
+        Ok(Self { qemu, program: None, tells, console, shell: None })
     }
 
     /// Waits until it has come.
     pub fn comes(&mut self) -> Result<()> {
-        let stream = accept(&self.tells).context("a guest did not come")?;
+        let stream = accept(&self.tells).with_context(|| {
+            let said = fs::read(&self.console).unwrap_or_default();
+            format!("a guest did not come; it said: {:?}", String::from_utf8_lossy(&said))
+        })?;
         self.shell = Some(BufReader::new(stream));
         Ok(())
     }
