@@ -133,14 +133,6 @@ impl SimulatedSandboxes {
         }
     }
 
-    /// A machine that was started ahead of its owner has one by now, and was started so often.
-    pub fn take_warm(&self, machine: &str, generation: i64) {
-        let mut world = self.world();
-        let id = machine.parse().expect("an id");
-        world.machines.entry(id).and_modify(|machine| machine.identified = true);
-        world.generations.insert(id, Noted { generation, ended: false });
-    }
-
     /// Somebody else has acted on this generation of a sandbox's machine.
     pub fn overtake(&self, sandbox: &str, generation: i64) {
         let mut world = self.world();

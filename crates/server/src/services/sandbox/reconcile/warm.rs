@@ -14,9 +14,10 @@ use berth_domain::machine::Owner;
 use berth_domain::sandbox::network::Network;
 use berth_host::EngineError;
 use berth_host::sandbox::{Aim, From, StartSpec};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -61,27 +62,25 @@ pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
 /// Keeps them until told to stop, and ends them then, unless they are another service's by then.
 pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken, taken_over: CancellationToken) {
     let (mut signals, mut tick) = (sandboxes.db().watch(), tokio::time::interval(LOOK));
-    // Tasks of their own: one that holds the database goes on while this one waits for it.
-    let mut making = JoinSet::new();
+    let mut making = FuturesUnordered::new();
     loop {
         // Whatever becomes due behind this is waited for below.
         let looked = Instant::now();
         while making.len() < AT_ONCE
             && let Some(machine) = next(&sandboxes).await
         {
-            let sandboxes = sandboxes.clone();
-            making.spawn(async move { make(&sandboxes, machine).await });
+            making.push(make(&sandboxes, machine));
         }
         tokio::select! {
             () = stop.cancelled() => break,
             () = sandboxes.warm().wanted() => {}
-            Some(_) = making.join_next() => {}
+            Some(()) = making.next() => {}
             () = sleep_until(sandboxes.warm().next_try(looked).into()) => {}
             _ = tick.tick() => end_unwanted(&sandboxes).await,
             () = changed(&mut signals) => end_unwanted(&sandboxes).await,
         }
     }
-    making.shutdown().await;
+    drop(making);
     if taken_over.is_cancelled() {
         return;
     }
