@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{EngineError, Result};
 
-/// The folder of notes, below the data folder.
+/// The folder of notes, beside that of the machines.
 const FOLDER: &str = "generations";
 /// Most bytes of a note: a number and a word.
 const LONGEST: u64 = 64;
@@ -69,9 +69,10 @@ impl Drop for Held<'_> {
 }
 
 impl Generations {
-    /// Of the machines that have a folder each in one of a data folder's.
-    pub fn new(data: &Path, machines: PathBuf) -> Self {
-        Self { notes: data.join(FOLDER), machines, under_way: Mutex::default(), over: Notify::new() }
+    /// Of the machines that have a folder each in this one.
+    pub fn new(machines: PathBuf) -> Self {
+        let notes = machines.with_file_name(FOLDER);
+        Self { notes, machines, under_way: Mutex::default(), over: Notify::new() }
     }
 
     /// Acts on a machine, if that was not decided too early.
@@ -142,6 +143,9 @@ impl Generations {
 
     /// Compares a step with what is noted, and notes it.
     fn note(&self, aim: Aim, act: Act) -> Result<()> {
+        if aim.generation.is_none() {
+            return Ok(());
+        }
         let Some(next) = aim.admit(act, self.read(aim.id)?).map_err(EngineError::Outdated)? else { return Ok(()) };
         match self.write(aim.id, next) {
             // On a full disk it has to be possible to end what fills it.
@@ -208,7 +212,7 @@ mod tests {
     const ID: MachineId = MachineId(uuid::Uuid::nil());
 
     fn generations(data: &Path) -> Generations {
-        Generations::new(data, data.join("machines"))
+        Generations::new(data.join("machines"))
     }
 
     /// A step that is over at once.
@@ -226,9 +230,9 @@ mod tests {
         assert!(all.act(Aim::uncounted(ID), Act::End, ready(Ok(()))).await.is_ok());
         assert!(step(3, Act::Start).await.is_ok(), "what is not counted notes nothing");
         assert!(step(3, Act::End).await.is_ok() && step(3, Act::End).await.is_ok());
-        assert_eq!(step(3, Act::Start).await, Err(EngineError::Outdated(4)));
+        assert_eq!(step(3, Act::Start).await, Err(EngineError::Outdated(3)));
         let next = generations(data.path());
-        assert_eq!(self::step(&next, 3, Act::Start).await, Err(EngineError::Outdated(4)), "it outlives the service");
+        assert_eq!(self::step(&next, 3, Act::Start).await, Err(EngineError::Outdated(3)), "it outlives the service");
         assert!(step(4, Act::Start).await.is_ok());
     }
 
@@ -240,6 +244,8 @@ mod tests {
         std::fs::write(data.path().join(FOLDER).join(ID.to_string()), "x").unwrap();
         let refused = step(&all, 2, Act::Change).await;
         assert!(matches!(&refused, Err(EngineError::Transient(why)) if why.contains("remove it")), "{refused:?}");
+        // What no row counts is ended all the same.
+        assert_eq!(all.act(Aim::uncounted(ID), Act::End, ready(Ok(()))).await, Ok(()));
     }
 
     #[tokio::test]
@@ -266,6 +272,10 @@ mod tests {
             let now = note.metadata().unwrap().modified().unwrap();
             note.set_modified(now - KEPT - Duration::from_mins(1)).unwrap();
         }
+        // Another engine has machines of its own, and notes.
+        let elsewhere = Generations::new(data.path().join("others").join("machines"));
+        elsewhere.forget();
+        assert!(all.read(gone).unwrap().is_some());
         all.forget();
         assert_eq!(all.read(gone), Ok(None));
         assert!(all.read(there).unwrap().is_some() && all.read(fresh).unwrap().is_some());

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_domain::host::aim::{Act, Noted};
+use berth_domain::host::aim::Act;
 use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::ExposedPort;
 use berth_domain::vm::plan::Machine;
@@ -17,6 +17,9 @@ use berth_host::vm::{
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
 use tokio::sync::{broadcast, watch};
+
+use crate::generations::Generations;
+use crate::refusals::Refusals;
 
 /// The engine.
 pub struct SimulatedEngine {
@@ -32,7 +35,7 @@ struct World {
     machines: HashMap<MachineId, (Machine, MachineSpec)>,
     open: HashMap<MachineId, HashSet<ExposedPort>>,
     disks: HashSet<DiskId>,
-    refusals: HashMap<String, EngineError>,
+    refusals: Refusals,
     delay: Duration,
     stuck_gb: Option<i64>,
     capacity: Capacity,
@@ -43,7 +46,7 @@ struct World {
     boot: u32,
     starts: u32,
     /// The generation of each machine that was acted on.
-    generations: HashMap<MachineId, Noted>,
+    generations: Generations,
     everything_runs: bool,
     looked_at: HashSet<MachineId>,
 }
@@ -57,7 +60,7 @@ impl Default for SimulatedEngine {
             machines: HashMap::new(),
             open: HashMap::new(),
             disks: HashSet::new(),
-            refusals: HashMap::new(),
+            refusals: Refusals::default(),
             delay: Duration::ZERO,
             stuck_gb: None,
             capacity,
@@ -67,7 +70,7 @@ impl Default for SimulatedEngine {
             taken: HashSet::new(),
             boot: 1,
             starts: 0,
-            generations: HashMap::new(),
+            generations: Generations::default(),
             everything_runs: false,
             looked_at: HashSet::new(),
         };
@@ -83,12 +86,12 @@ impl SimulatedEngine {
 
     /// From now on a call of this name is refused.
     pub fn refuse(&self, call: &str, error: EngineError) {
-        self.world().refusals.insert(call.to_owned(), error);
+        self.world().refusals.refuse(call, error);
     }
 
     /// From now on a call of this name works again.
     pub fn allow(&self, call: &str) {
-        self.world().refusals.remove(call);
+        self.world().refusals.allow(call);
     }
 
     /// From now on whoever makes a call of this name waits until [`Self::let_go`].
@@ -210,21 +213,12 @@ impl SimulatedEngine {
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
-        self.world().refusals.get(name).map_or(Ok(()), |error| Err(error.clone()))
+        self.world().refusals.check(name)
     }
 
     /// Somebody else has acted on this generation of a machine.
     pub fn overtake(&self, vm: &str, generation: i64) {
-        self.world().generations.insert(vm.parse().expect("an id"), Noted { generation, ended: false });
-    }
-
-    fn admit(&self, aim: Aim, act: Act) -> Result<()> {
-        let mut world = self.world();
-        let noted = world.generations.get(&aim.id).copied();
-        if let Some(next) = aim.admit(act, noted).map_err(EngineError::Outdated)? {
-            world.generations.insert(aim.id, next);
-        }
-        Ok(())
+        self.world().generations.overtake(vm.parse().expect("an id"), generation);
     }
 
     fn set(&self, id: MachineId, machine: Machine) {
@@ -263,7 +257,7 @@ fn image(id: &str, version: &str, virtual_size: i64) -> ImageInfo {
 #[async_trait]
 impl Engine for SimulatedEngine {
     fn ready(&self) -> std::result::Result<(), String> {
-        self.world().refusals.get("ready").map_or(Ok(()), |error| Err(error.to_string()))
+        self.world().refusals.check("ready").map_err(|error| error.to_string())
     }
 
     async fn capacity(&self) -> Result<Capacity> {
@@ -326,7 +320,7 @@ impl Engine for SimulatedEngine {
 
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {
         self.call("start").await?;
-        self.admit(spec.aim(), Act::Start)?;
+        self.world().generations.admit(spec.aim(), Act::Start)?;
         let mut world = self.world();
         world.starts += 1;
         world.open.insert(spec.id, wanted(spec).into_iter().collect());
@@ -336,7 +330,7 @@ impl Engine for SimulatedEngine {
 
     async fn resume(&self, aim: Aim) -> Result<()> {
         self.call("resume").await?;
-        self.admit(aim, Act::Change)?;
+        self.world().generations.admit(aim, Act::Change)?;
         let id = aim.id;
         self.set(id, Machine::Running);
         Ok(())
@@ -344,7 +338,7 @@ impl Engine for SimulatedEngine {
 
     async fn press_power(&self, aim: Aim) -> Result<()> {
         self.call("press_power").await?;
-        self.admit(aim, Act::Change)?;
+        self.world().generations.admit(aim, Act::Change)?;
         let id = aim.id;
         let heard = {
             let mut world = self.world();
@@ -360,7 +354,7 @@ impl Engine for SimulatedEngine {
 
     async fn power_off(&self, aim: Aim) -> Result<()> {
         self.call("power_off").await?;
-        self.admit(aim, Act::End)?;
+        self.world().generations.admit(aim, Act::End)?;
         let id = aim.id;
         self.set(id, Machine::Absent);
         Ok(())
@@ -368,16 +362,15 @@ impl Engine for SimulatedEngine {
 
     async fn discard(&self, aim: Aim) -> Result<()> {
         self.call("discard").await?;
-        self.admit(aim, Act::End)?;
+        self.world().generations.admit(aim, Act::End)?;
         let id = aim.id;
         let mut world = self.world();
         world.machines.remove(&id);
-        world.generations.remove(&id);
         Ok(())
     }
 
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
-        self.admit(spec.aim(), Act::Change)?;
+        self.world().generations.admit(spec.aim(), Act::Change)?;
         let (shut, add) = before.until(&wanted(spec));
         let refused = self.call("set_ports").await;
         let mut world = self.world();

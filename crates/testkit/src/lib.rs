@@ -7,8 +7,10 @@
 mod body;
 pub mod commands;
 mod engine;
+mod generations;
 mod networks;
 mod platform;
+mod refusals;
 mod sandboxes;
 mod service;
 pub mod upstream;

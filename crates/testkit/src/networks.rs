@@ -1,12 +1,14 @@
 //! Networks that are only remembered.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use berth_domain::ids::NetworkId;
 use berth_host::network::{Found, NetworkEngine, NetworkSpec};
 use berth_host::{EngineError, Result};
+
+use crate::refusals::Refusals;
 
 /// The engine.
 #[derive(Default)]
@@ -17,7 +19,7 @@ pub struct SimulatedNetworks {
 #[derive(Default)]
 struct World {
     networks: BTreeMap<NetworkId, NetworkSpec>,
-    refusals: HashMap<String, EngineError>,
+    refusals: Refusals,
 }
 
 impl SimulatedNetworks {
@@ -27,12 +29,12 @@ impl SimulatedNetworks {
 
     /// From now on a call of this name is refused.
     pub fn refuse(&self, call: &str, error: EngineError) {
-        self.world().refusals.insert(call.to_owned(), error);
+        self.world().refusals.refuse(call, error);
     }
 
     /// From now on a call of this name works again.
     pub fn allow(&self, call: &str) {
-        self.world().refusals.remove(call);
+        self.world().refusals.allow(call);
     }
 
     /// What it was last told of a network, if it has it.
@@ -47,10 +49,8 @@ impl SimulatedNetworks {
 
     fn call(&self, name: &str) -> Result<MutexGuard<'_, World>> {
         let world = self.world();
-        match world.refusals.get(name) {
-            Some(error) => Err(error.clone()),
-            None => Ok(world),
-        }
+        world.refusals.check(name)?;
+        Ok(world)
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use berth_domain::agent::control::Identity;
-use berth_domain::host::aim::{Act, Noted};
+use berth_domain::host::aim::Act;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network::Network;
 use berth_host::sandbox::agent::{self, Connection};
@@ -24,6 +24,9 @@ use berth_host::{EngineError, Result};
 use tempfile::TempDir;
 use tokio::net::UnixStream;
 use tokio::sync::broadcast;
+
+use crate::generations::Generations;
+use crate::refusals::Refusals;
 
 /// What an agent is asked with.
 const AGENT_TOKEN: &str = "a-simulated-token";
@@ -59,7 +62,7 @@ struct World {
     layers: HashMap<LayerId, Layer>,
     memories: HashSet<MemoryId>,
     machines: HashMap<MachineId, Machine>,
-    refusals: HashMap<String, EngineError>,
+    refusals: Refusals,
     /// By the sandboxes.
     activity: HashMap<String, Activity>,
     /// How often it was asked what runs, and did not know.
@@ -74,7 +77,7 @@ struct World {
     boot: u32,
     starts: u32,
     /// The generation of each machine that was acted on.
-    generations: HashMap<MachineId, Noted>,
+    generations: Generations,
     loads_memory: bool,
     version: u32,
     /// Whether builds last until they are called off.
@@ -96,7 +99,7 @@ impl Default for SimulatedSandboxes {
             layers: HashMap::new(),
             memories: HashSet::new(),
             machines: HashMap::new(),
-            refusals: HashMap::new(),
+            refusals: Refusals::default(),
             activity: HashMap::new(),
             questions: 0,
             capacity: Capacity { memory_mb: 1_000_000, disk_bytes: 1 << 40 },
@@ -106,7 +109,7 @@ impl Default for SimulatedSandboxes {
             answer: AGENT_ANSWER,
             boot: 1,
             starts: 0,
-            generations: HashMap::new(),
+            generations: Generations::default(),
             loads_memory: true,
             version: 1,
             builds_last: false,
@@ -149,16 +152,7 @@ impl SimulatedSandboxes {
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
-        self.world().refusals.get(name).map_or(Ok(()), |error| Err(error.clone()))
-    }
-
-    fn admit(&self, aim: Aim, act: Act) -> Result<()> {
-        let mut world = self.world();
-        let noted = world.generations.get(&aim.id).copied();
-        if let Some(next) = aim.admit(act, noted).map_err(EngineError::Outdated)? {
-            world.generations.insert(aim.id, next);
-        }
-        Ok(())
+        self.world().refusals.check(name)
     }
 
     /// The rest of a checkpoint, of a machine or without one.
@@ -194,7 +188,7 @@ impl World {
 #[async_trait]
 impl SandboxEngine for SimulatedSandboxes {
     fn ready(&self) -> std::result::Result<(), String> {
-        self.world().refusals.get("ready").map_or(Ok(()), |error| Err(error.to_string()))
+        self.world().refusals.check("ready").map_err(|error| error.to_string())
     }
 
     async fn capacity(&self) -> Result<Capacity> {
@@ -279,7 +273,7 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn start(&self, spec: &StartSpec) -> Result<Started> {
         self.call("start").await?;
-        self.admit(spec.aim(), Act::Start)?;
+        self.world().generations.admit(spec.aim(), Act::Start)?;
         let mut world = self.world();
         if let Some(machine) = world.machines.get_mut(&spec.id).filter(|m| m.alive) {
             let from_memory = machine.from_memory;
@@ -330,7 +324,7 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone> {
         self.call("checkpoint").await?;
-        self.admit(checkpoint.aim(), Act::Change)?;
+        self.world().generations.admit(checkpoint.aim(), Act::Change)?;
         if !self.world().machines.get(&checkpoint.machine).is_some_and(|m| m.alive) {
             return Err(EngineError::Transient("there is no machine".into()));
         }
@@ -339,13 +333,13 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn checkpoint_cold(&self, checkpoint: &Checkpoint) -> Result<CheckpointDone> {
         self.call("checkpoint_cold").await?;
-        self.admit(checkpoint.aim(), Act::Change)?;
+        self.world().generations.admit(checkpoint.aim(), Act::Change)?;
         Ok(CheckpointDone { memory_bytes: None, ..self.advance(&Checkpoint { memory: None, ..checkpoint.clone() }) })
     }
 
     async fn pause(&self, aim: Aim, memory: Option<MemoryId>) -> Result<Paused> {
         self.call("pause").await?;
-        self.admit(aim, Act::End)?;
+        self.world().generations.admit(aim, Act::End)?;
         let id = aim.id;
         let mut world = self.world();
         let ran = world.machines.remove(&id).is_some_and(|m| m.alive);
@@ -358,7 +352,7 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn end(&self, aim: Aim) -> Result<()> {
         self.call("end").await?;
-        self.admit(aim, Act::End)?;
+        self.world().generations.admit(aim, Act::End)?;
         let id = aim.id;
         let mut world = self.world();
         world.machines.remove(&id);
@@ -368,18 +362,17 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn discard(&self, aim: Aim) -> Result<()> {
         self.call("discard").await?;
-        self.admit(aim, Act::End)?;
+        self.world().generations.admit(aim, Act::End)?;
         let id = aim.id;
         let mut world = self.world();
         let runs = world.machines.remove(&id).is_some_and(|m| m.alive);
-        world.generations.remove(&id);
         world.require(!runs, || format!("{id} is discarded while it runs"));
         Ok(())
     }
 
     async fn set_network(&self, aim: Aim, network: &Network) -> Result<()> {
         self.call("set_network").await?;
-        self.admit(aim, Act::Change)?;
+        self.world().generations.admit(aim, Act::Change)?;
         let id = aim.id;
         if let Some(machine) = self.world().machines.get_mut(&id) {
             machine.spec.network = network.clone();

@@ -51,21 +51,18 @@ impl Aim {
     /// What the host notes before it acts; none where that is noted, or nothing counts.
     ///
     /// # Errors
-    /// The earliest generation for which the step would be taken, where it was decided for an older one.
+    /// The generation that the host acted on last, where the step was decided for an older one, or starts a machine that
+    /// was ended since.
     pub fn admit(self, act: Act, noted: Option<Noted>) -> Result<Option<Noted>, i64> {
         let Some(generation) = self.generation else { return Ok(None) };
-        let (earliest, ended) = match noted {
-            None => (generation, false),
-            Some(noted) => {
-                let is_over = noted.ended && act == Act::Start;
-                (noted.generation.saturating_add(i64::from(is_over)), noted.ended && noted.generation == generation)
+        let is_ended = noted.is_some_and(|noted| noted.ended && noted.generation == generation);
+        match noted {
+            Some(noted) if generation < noted.generation || is_ended && act == Act::Start => Err(noted.generation),
+            _ => {
+                let next = Noted { generation, ended: is_ended || act == Act::End };
+                Ok(Some(next).filter(|next| Some(*next) != noted))
             }
-        };
-        if generation < earliest {
-            return Err(earliest);
         }
-        let next = Noted { generation, ended: ended || act == Act::End };
-        Ok(Some(next).filter(|next| Some(*next) != noted))
     }
 
     /// Whether a step calls off what is under way for the same machine: what ends it does, and what was decided for a
@@ -101,7 +98,7 @@ mod tests {
     fn a_start_is_refused_after_its_machine_was_ended() {
         let of = |generation| Aim::of(ID, generation);
         assert_eq!(of(3).admit(Act::End, Some(noted(3, false))), Ok(Some(noted(3, true))));
-        assert_eq!(of(3).admit(Act::Start, Some(noted(3, true))), Err(4));
+        assert_eq!(of(3).admit(Act::Start, Some(noted(3, true))), Err(3));
         assert_eq!(of(4).admit(Act::Start, Some(noted(3, true))), Ok(Some(noted(4, false))));
         // What is left of it may be changed, and ended again.
         assert_eq!(of(3).admit(Act::Change, Some(noted(3, true))), Ok(None));

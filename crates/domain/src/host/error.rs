@@ -14,8 +14,8 @@ pub enum EngineError {
     Permanent(String),
     /// The host has not enough of something; the sentence says of what.
     NoCapacity(String),
-    /// It was decided for a generation of a machine, or a revision of a network, that the host takes no more: it has
-    /// gone on to this one, or ended that.
+    /// It was decided for a generation of a machine, or a revision of a network, that is over: the host acted on
+    /// this one last.
     Outdated(i64),
 }
 

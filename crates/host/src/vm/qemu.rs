@@ -80,7 +80,7 @@ impl QemuEngine {
     pub fn open(settings: Settings, switches: Arc<Switches>) -> Self {
         let events = broadcast::channel(EVENTS).0;
         let folder = settings.host.data.join("machines");
-        let generations = Generations::new(&settings.host.data, folder.clone());
+        let generations = Generations::new(folder.clone());
         Self {
             networks: Networks::new(folder, settings.host.machines, events.clone(), switches),
             settings,
@@ -144,7 +144,9 @@ impl QemuEngine {
     }
 
     async fn start_machine(&self, spec: &MachineSpec) -> Result<Option<Started>> {
-        let started = match machine::find(&self.machine(spec.id), spec.id.0) {
+        let dir = self.machine(spec.id);
+        std::fs::create_dir_all(&dir).map_err(transient)?;
+        let started = match machine::find(&dir, spec.id.0) {
             Some(_) => None,
             None => Some(self.start_anew(spec).await?),
         };
@@ -397,7 +399,6 @@ impl Engine for QemuEngine {
     }
 
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {
-        std::fs::create_dir_all(self.machine(spec.id)).map_err(transient)?;
         self.act(spec.aim(), Act::Start, self.start_machine(spec)).await
     }
 

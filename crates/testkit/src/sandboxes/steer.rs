@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use berth_domain::Timestamp;
-use berth_domain::host::aim::Noted;
 use berth_host::EngineError;
 use berth_host::sandbox::{Activity, Capacity, Kept, StartSpec};
 
@@ -14,12 +13,12 @@ use super::{Layer, SimulatedSandboxes};
 impl SimulatedSandboxes {
     /// From now on a call of this name is refused.
     pub fn refuse(&self, call: &str, error: EngineError) {
-        self.world().refusals.insert(call.to_owned(), error);
+        self.world().refusals.refuse(call, error);
     }
 
     /// From now on a call of this name works again.
     pub fn allow(&self, call: &str) {
-        self.world().refusals.remove(call);
+        self.world().refusals.allow(call);
     }
 
     /// How long each call takes.
@@ -133,11 +132,19 @@ impl SimulatedSandboxes {
         }
     }
 
+    /// A machine that was started ahead of its owner has one by now, and was started so often.
+    pub fn take_warm(&self, machine: &str, generation: i64) {
+        let mut world = self.world();
+        let id = machine.parse().expect("an id");
+        world.machines.entry(id).and_modify(|machine| machine.identified = true);
+        world.generations.overtake(id, generation);
+    }
+
     /// Somebody else has acted on this generation of a sandbox's machine.
     pub fn overtake(&self, sandbox: &str, generation: i64) {
         let mut world = self.world();
         let id = world.machine_of(sandbox).expect("a machine");
-        world.generations.insert(id, Noted { generation, ended: false });
+        world.generations.overtake(id, generation);
     }
 
     /// The host starts anew: no machine runs any more, and their traces are there.

@@ -69,7 +69,7 @@ async fn life(way: &Way) -> Vec<String> {
     vm.press_power(AIM).await.expect("a press");
     assert_eq!(vm.observe(VM).await.expect("a look"), Machine::PoweredOff);
     note!(vm.resume(AIM).await, vm.observe(VM).await, vm.power_off(AIM).await);
-    assert_eq!(vm.start(&spec()).await.err(), Some(EngineError::Outdated(4)), "it was ended since");
+    assert_eq!(vm.start(&spec()).await.err(), Some(EngineError::Outdated(3)), "it was ended since");
     note!(vm.discard(AIM).await);
     let aside = way.aside("disks").await;
     note!(vm.set_aside_disk(disk.id, &aside).await, vm.remove_disk(disk.id).await);

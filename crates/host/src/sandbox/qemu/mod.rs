@@ -99,7 +99,7 @@ impl QemuSandboxes {
     pub fn open(settings: Settings, clock: Clock, switches: Arc<Switches>) -> Self {
         Self {
             switches: switches.clone(),
-            generations: Generations::new(&settings.host.data, Places::new(&settings.host.data).machines()),
+            generations: Generations::new(Places::new(&settings.host.data).machines()),
             places: Places::new(&settings.host.data),
             clock: clock.clone(),
             registries: Registries::default().trusting(&settings.registries, &settings.plain_registries),

@@ -53,7 +53,10 @@ impl Life for NetworkLife {
     }
 
     async fn catch_up(&self, row: &NetworkRow, revision: i64) -> Result<bool, StepError> {
-        self.record(row, |row| row.revision = row.revision.max(revision)).await?;
+        if row.revision >= revision {
+            return Ok(false);
+        }
+        self.record(row, |row| row.revision = revision).await?;
         Ok(true)
     }
 

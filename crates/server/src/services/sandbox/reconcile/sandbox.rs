@@ -115,7 +115,7 @@ impl Life for SandboxLife {
             return Ok(false);
         }
         self.record(seen, |row| {
-            row.machine.generation = row.machine.generation.max(generation);
+            row.machine.generation = generation;
             row.work_at = Some(seen.now);
         })
         .await?;

@@ -111,12 +111,13 @@ impl Life for TemplateLife {
 
     async fn catch_up(&self, template: &TemplateRow, generation: i64) -> Result<bool, StepError> {
         let mut tx = self.sandboxes.db().begin().await?;
-        for machine in store::template::machines(&mut tx, template.id).await? {
-            let generation = machine.generation.max(generation);
-            machine::update(&mut tx, &machine, &Machine { generation, ..machine.clone() }).await?;
+        let machines = store::template::machines(&mut tx, template.id).await?;
+        let behind: Vec<_> = machines.into_iter().filter(|machine| machine.generation < generation).collect();
+        for machine in &behind {
+            machine::update(&mut tx, machine, &Machine { generation, ..machine.clone() }).await?;
         }
         tx.commit().await?;
-        Ok(true)
+        Ok(!behind.is_empty())
     }
 
     async fn rest(&self, template: &TemplateRow, until: Option<Timestamp>) -> Result<(), StepError> {

@@ -116,7 +116,7 @@ impl Life for VmLife {
             return Ok(false);
         }
         self.record(seen, |vm| {
-            vm.machine.generation = vm.machine.generation.max(generation);
+            vm.machine.generation = generation;
             vm.work_at = Some(seen.now);
         })
         .await?;
