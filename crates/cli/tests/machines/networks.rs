@@ -228,7 +228,8 @@ async fn a_vm_whose_network_has_no_switch_has_its_ports_all_the_same() {
     let id = caller.create_vm(body).await;
     caller.reaches(&id, "running").await;
     let program = status(&service.dir.path().join("machines").join(&id)).expect("a program");
-    assert!(program.contains("\"guest_port\":22") && program.contains("\"networks\":[]"), "{program}");
+    let unlinked = "\"address\":\"10.128.0.2\",\"is_linked\":false";
+    assert!(program.contains("\"guest_port\":22") && program.contains(unlinked), "{program}");
     service.kill();
     service.set("BERTH_FAULT", "");
     service.start();

@@ -295,7 +295,12 @@ async fn a_switch_that_cannot_be_had_ends_no_machine_and_is_tried_again() {
     let machine = host.run(4).await;
     host.switches.join(machine, &[membership(FRONT, 4)]).await;
     host.tried(FRONT).await;
-    assert_eq!(host.networks_of(4).await, [], "its program is there");
+    let unlinked = InNetwork { network: FRONT, address: address(FRONT, 4), is_linked: false };
+    assert_eq!(
+        host.networks_of(4).await,
+        [unlinked],
+        "its program is there, and sends nothing of the network elsewhere"
+    );
     install(&program);
     host.joins(FRONT, &[4]).await;
 }

@@ -69,6 +69,12 @@ impl Known {
         spec.members.iter().filter(|member| only.is_none_or(|id| id == member.machine)).cloned().collect()
     }
 
+    /// That a member belongs to it.
+    pub fn membership(&self, member: &Member) -> Membership {
+        let spec = lock(&self.spec);
+        Membership { network: spec.id, cidr: spec.cidr, address: member.address }
+    }
+
     pub fn has(&self, machine: MachineId) -> bool {
         lock(&self.spec).members.iter().any(|member| member.machine == machine)
     }

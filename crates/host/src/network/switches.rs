@@ -22,7 +22,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_domain::ids::{MachineId, NetworkId};
 use berth_egress::program::process::{self, Executable, Kind, Start};
-use berth_egress::program::{InNetwork, pair, switch};
+use berth_egress::program::{Control, InNetwork, pair, switch};
 use futures::future::BoxFuture;
 use futures::{StreamExt, stream};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -131,6 +131,29 @@ impl Switches {
         }
         drop(turn);
         let _ = self.link_all(&known, Some(machine), None).await;
+    }
+
+    /// Has a program know which networks its machine belongs to, before the machine has a card by it: what goes to an
+    /// address of a network is lost until there is a link, and never judged as what goes outside.
+    pub async fn announce(&self, program: &mut Control, memberships: &[Membership]) {
+        for Membership { network, cidr, address } in memberships {
+            let told = async {
+                // A link whose other end is nobody's.
+                let (link, _) = pair()?;
+                program.join(*network, (*cidr, *address), &link).await
+            };
+            if let Err(error) = told.await {
+                tracing::debug!(%network, %address, %error, "a program does not know of a network yet");
+            }
+        }
+    }
+
+    /// The networks that a machine belongs to, as they were last told.
+    pub fn memberships(&self, machine: MachineId) -> Vec<Membership> {
+        let all = lock(&self.known);
+        all.values()
+            .flat_map(|known| known.members(Some(machine)).into_iter().map(|member| known.membership(&member)))
+            .collect()
     }
 
     /// Has a machine whose program began anew linked to the networks that it belongs to, soon.
@@ -257,6 +280,9 @@ impl Switches {
         }
         let is_theirs = |of: &InNetwork| (of.network, of.address, of.is_linked) == (spec.id, member.address, true);
         let has = status.networks.iter().any(is_theirs);
+        if !status.networks.iter().any(|of| (of.network, of.address) == (spec.id, member.address)) {
+            self.announce(&mut program, &[known.membership(member)]).await;
+        }
         let Some(link) = self.link_at_switch(known, shared, member, has).await? else { return Ok(()) };
         fault::point("switch.half_linked").await.map_err(transient)?;
         let joined = program.join(spec.id, (spec.cidr, member.address), &link).await;
@@ -355,8 +381,7 @@ impl Switches {
         Ok(Reached { control, linked: Vec::new() })
     }
 
-    /// Watches a switch, once: where one that machines need ends or hangs, another one takes its
-    /// place.
+    /// Watches a switch, once: where one that machines need ends or hangs, another one takes its place.
     fn attend(&self, id: NetworkId) {
         let dir = self.dir(id);
         let Ok(Some(program)) = process::find(&dir) else { return };

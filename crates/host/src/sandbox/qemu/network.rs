@@ -114,9 +114,11 @@ impl Carried {
         let start = Start { executable, kind: Kind::Machine, dir: &self.dir, id: &id, user: self.user };
         let mut control = process::spawn(start)?.note(&self.dir)?;
         control.set_rules(&rules).await?;
-        control.set_link(&link.into()).await?;
         // What the machine belongs to so far; of what it is started in its start tells.
-        self.switches.rejoin(MachineId(self.id));
+        let machine = MachineId(self.id);
+        self.switches.announce(&mut control, &self.switches.memberships(machine)).await;
+        control.set_link(&link.into()).await?;
+        self.switches.rejoin(machine);
         process::find(&self.dir)?.ok_or_else(|| std::io::Error::other("the program of a network ended at once"))
     }
 

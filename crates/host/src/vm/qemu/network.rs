@@ -111,6 +111,7 @@ impl Networks {
         control.set_rules(&rules()).await.map_err(transient)?;
         control.set_forwards(&[], sockets).await.map_err(transient)?;
         fault::point("vm.network.told").await.map_err(transient)?;
+        self.switches.announce(&mut control, &spec.networks).await;
         let link = machine::connect_network(&dir).await.map_err(qemu_failed)?.into_std().map_err(transient)?;
         control.set_link(&link.into()).await.map_err(transient)?;
         fault::point("vm.network.linked").await.map_err(transient)?;
