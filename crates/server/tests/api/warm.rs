@@ -63,6 +63,16 @@ async fn a_creation_adopts_one_and_nothing_is_started_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_that_an_older_copy_takes_for_warm_is_ended() {
+    let (platform, _first) = Box::pin(with_two()).await;
+    let warm = texts(&platform, READY).await.remove(0);
+    // A sandbox had it, and its machine was started again since.
+    platform.sandboxes.take_warm(&warm, 2);
+    let platform = platform.crash_and_restart().await;
+    platform.admin.until("its end", async |_| !texts(&platform, ALL).await.contains(&warm)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn they_give_way_to_whoever_needs_what_they_hold() {
     let (platform, _first) = Box::pin(with_two()).await;
     // 512 MiB of sandboxes are a fourth of that; with those that nobody owns, three times as much.

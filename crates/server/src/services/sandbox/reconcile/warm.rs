@@ -14,10 +14,9 @@ use berth_domain::machine::Owner;
 use berth_domain::sandbox::network::Network;
 use berth_host::EngineError;
 use berth_host::sandbox::{Aim, From, StartSpec};
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -62,25 +61,27 @@ pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
 /// Keeps them until told to stop, and ends them then, unless they are another service's by then.
 pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken, taken_over: CancellationToken) {
     let (mut signals, mut tick) = (sandboxes.db().watch(), tokio::time::interval(LOOK));
-    let mut making = FuturesUnordered::new();
+    // Tasks of their own: one that holds the database's writer goes on while this one waits for that.
+    let mut making = JoinSet::new();
     loop {
         // Whatever becomes due behind this is waited for below.
         let looked = Instant::now();
         while making.len() < AT_ONCE
             && let Some(machine) = next(&sandboxes).await
         {
-            making.push(make(&sandboxes, machine));
+            let sandboxes = sandboxes.clone();
+            making.spawn(async move { make(&sandboxes, machine).await });
         }
         tokio::select! {
             () = stop.cancelled() => break,
             () = sandboxes.warm().wanted() => {}
-            Some(()) = making.next() => {}
+            Some(_) = making.join_next() => {}
             () = sleep_until(sandboxes.warm().next_try(looked).into()) => {}
             _ = tick.tick() => end_unwanted(&sandboxes).await,
             () = changed(&mut signals) => end_unwanted(&sandboxes).await,
         }
     }
-    drop(making);
+    making.shutdown().await;
     if taken_over.is_cancelled() {
         return;
     }
@@ -252,8 +253,8 @@ async fn end(sandboxes: &Sandboxes, machine: &Machine) -> Result<(), StepError> 
     Ok(tx.commit().await?)
 }
 
-/// The row as it is now, if nobody owns it.
+/// The row as it is now, if nobody owns it, and nobody has made it ready since it was looked at.
 async fn still_warm(tx: &mut Tx, machine: &Machine) -> Result<Option<Machine>, StepError> {
     let found = machine::find(tx, machine.id).await?;
-    Ok(found.filter(|found| matches!(found.owner, Owner::Warm(_))))
+    Ok(found.filter(|found| matches!(found.owner, Owner::Warm(_)) && (machine.ready || !found.ready)))
 }
