@@ -52,29 +52,12 @@ impl HostName {
     }
 }
 
-/// The name of a template: a host name that cannot be taken for an id.
+/// A name by which requests speak of a template or a network in place of its id: a label of DNS names that cannot be
+/// taken for one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TemplateName(String);
+pub struct ReferenceName(String);
 
-impl TemplateName {
-    /// Parses a name.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        label(text, HostName::MAX)?;
-        not_an_id(text)?;
-        Ok(Self(text.to_owned()))
-    }
-
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// The name of a network: a label of DNS names in it, which cannot be taken for an id.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NetworkName(String);
-
-impl NetworkName {
+impl ReferenceName {
     /// Parses a name.
     pub fn parse(text: &str) -> Result<Self, String> {
         label(text, HostName::MAX)?;
@@ -215,12 +198,12 @@ mod tests {
         assert!(Slug::parse(&"a".repeat(40)).is_ok());
         assert!(Slug::parse(&"a".repeat(41)).is_err());
         let id = "01939f2e-7c00-7abc-8def-0123456789ab";
-        assert!(Slug::parse(id).is_err() && TemplateName::parse(id).is_err() && HostName::parse(id).is_ok());
-        assert!(NetworkName::parse(id).is_err());
+        assert!(Slug::parse(id).is_err() && ReferenceName::parse(id).is_err() && HostName::parse(id).is_ok());
+        assert!(ReferenceName::parse(id).is_err());
         for (length, good) in [(63, true), (64, false)] {
             let text = "a".repeat(length);
-            assert_eq!((HostName::parse(&text).is_ok(), TemplateName::parse(&text).is_ok()), (good, good));
-            assert_eq!(NetworkName::parse(&text).is_ok(), good);
+            assert_eq!((HostName::parse(&text).is_ok(), ReferenceName::parse(&text).is_ok()), (good, good));
+            assert_eq!(ReferenceName::parse(&text).is_ok(), good);
         }
     }
 

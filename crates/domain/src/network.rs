@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, id, text};
 use crate::ids::NetworkId;
-use crate::names::NetworkName;
+use crate::names::ReferenceName;
 use crate::words;
 
 /// Most networks that a VM or a sandbox belongs to.
@@ -45,7 +45,7 @@ pub const GUESTS: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 2, 0), 24);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateNetwork {
     /// Its name, unique in the project.
-    pub name: NetworkName,
+    pub name: ReferenceName,
     /// Its addresses; some free ones where absent.
     pub cidr: Option<Ipv4Net>,
     /// Its IPv6 addresses, which no network has here.
@@ -68,7 +68,7 @@ impl TryFrom<&Value> for CreateNetwork {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpdateNetwork {
     /// New name.
-    pub name: Option<NetworkName>,
+    pub name: Option<ReferenceName>,
 }
 
 impl TryFrom<&Value> for UpdateNetwork {
@@ -91,8 +91,8 @@ pub fn read_ids(f: &mut Fields<'_>) -> Option<Vec<NetworkId>> {
     Some(ids)
 }
 
-fn name(value: &Value) -> Parsed<NetworkName> {
-    NetworkName::parse(text(value)?)
+fn name(value: &Value) -> Parsed<ReferenceName> {
+    ReferenceName::parse(text(value)?)
 }
 
 fn cidr(value: &Value) -> Parsed<Ipv4Net> {
@@ -162,7 +162,7 @@ pub fn free_cidr(taken: &[Ipv4Net]) -> Option<Ipv4Net> {
 
 /// Where the network's own resolver answers: the first address behind that of the network.
 pub fn resolver(cidr: Ipv4Net) -> Ipv4Addr {
-    Ipv4Addr::from_bits(cidr.network().to_bits() + 1)
+    Ipv4Addr::from_bits(cidr.network().to_bits().saturating_add(1))
 }
 
 /// The addresses that members may have and that are free, the lowest first.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::network::Networks;
+use crate::network::Memberships;
 use crate::outside::{Outside, RealOutside};
 
 /// The configuration of a machine's gateway.
@@ -23,7 +23,7 @@ pub struct Config {
     /// Sockets that the machine's flows may have together; more are refused.
     pub sockets: usize,
     /// The networks that the machine belongs to.
-    pub networks: Arc<Networks>,
+    pub networks: Arc<Memberships>,
 }
 
 impl Default for Config {

@@ -12,12 +12,12 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::flows::Flows;
 use crate::forward::{Forward, Forwards};
 use crate::frame::Deframer;
 use crate::host::Host;
 use crate::link::Link;
 use crate::ndp;
-use crate::switch::Switch;
 
 /// How long nothing comes before memory is given back that larger packets took.
 const REST: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ async fn serve(
     let (mut governed, mut forwarded) = (true, true);
     let mut forwards = Forwards::new(link.config.limits.forward_half_open);
     let mut frames = Deframer::new();
-    let mut switch = Switch::new(Arc::clone(&link));
+    let mut flows = Flows::new(Arc::clone(&link));
     let mut writing = std::pin::pin!(link.wire.pump(write));
     forwards.set(&newest.borrow_and_update().clone());
     let mut rest = std::pin::pin!(tokio::time::sleep(REST));
@@ -77,17 +77,17 @@ async fn serve(
     let mut quiet = false;
     loop {
         tokio::select! {
-            () = switch.ended() => {}
+            () = flows.ended() => {}
             changed = policy.changed(), if governed => {
                 governed = changed.is_ok();
-                switch.judge_again();
+                flows.judge_again();
             }
             changed = newest.changed(), if forwarded => {
                 forwarded = changed.is_ok();
                 let newest = Arc::clone(&newest.borrow_and_update());
-                forwards.set(&newest).iter().for_each(|gone| switch.close(gone));
+                forwards.set(&newest).iter().for_each(|gone| flows.close(gone));
             }
-            (caller, arrival) = forwards.arrival() => switch.arrive(caller, arrival),
+            (caller, arrival) = forwards.arrival() => flows.arrive(caller, arrival),
             read = read.read(frames.space()) => {
                 let count = read?;
                 quiet = false;
@@ -97,20 +97,20 @@ async fn serve(
                 frames.filled(count);
                 while let Some(frame) = frames.next()? {
                     counters.sent(frame.len());
-                    switch.frame(frame);
+                    flows.frame(frame);
                 }
             }
             // A timer only as long as there is something to give back.
-            () = &mut rest, if frames.is_large() || switch.waits() => {
+            () = &mut rest, if frames.is_large() || flows.waits() => {
                 if quiet {
                     frames.rest();
                 }
-                switch.expire();
+                flows.expire();
                 quiet = true;
                 rest.as_mut().reset(tokio::time::Instant::now() + REST);
             }
             () = &mut router => {
-                switch.tell(&ndp::router_again());
+                flows.tell(&ndp::router_again());
                 router.as_mut().reset(tokio::time::Instant::now() + ndp::AGAIN);
             }
             written = &mut writing => return written,

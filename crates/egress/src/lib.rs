@@ -7,7 +7,7 @@
 //! [`Network::decide`](berth_domain::sandbox::network::Network::decide) agreed.
 //!
 //! ```text
-//!  guest ══ unix socket ══► frames ─► switch ─┬─ ARP, NDP, DHCP, own echo ► answered here
+//!  guest ══ unix socket ══► frames ─► flows ──┬─ ARP, NDP, DHCP, own echo ► answered here
 //!                             ▲               ├─ TCP ─► decide ─► connect ─► flow (smoltcp) ◄─► TcpStream
 //!                             │               ├─ UDP, echo ─► decide ───► flow ◄────────────► UdpSocket
 //!                             │               ├─ DNS ─► resolves ──────► the platform's resolvers
@@ -40,6 +40,7 @@ mod dhcp;
 mod dns;
 mod echo;
 mod egress;
+mod flows;
 mod forward;
 mod fragments;
 mod frame;
@@ -54,7 +55,7 @@ mod packet;
 mod pool;
 pub mod program;
 mod queue;
-mod switch;
+
 mod tcp;
 mod udp;
 mod wire;

@@ -11,7 +11,7 @@ use super::network::{Network, NetworkChange};
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, boolean, id, integer, sized, text};
 use crate::ids::{NetworkId, SnapshotId, UploadId};
-use crate::names::{HostName, TemplateName};
+use crate::names::{HostName, ReferenceName};
 use crate::network::read_ids;
 
 /// Bounds of `timeout_seconds` and `idle_timeout_seconds`: 5 s to 30 days.
@@ -226,7 +226,7 @@ impl TryFrom<&Value> for NewSnapshot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateTemplate {
     /// Its name, unique in the project.
-    pub name: TemplateName,
+    pub name: ReferenceName,
     /// What kind of thing it is made of.
     pub kind: SourceKind,
     /// The thing: a reference, a text, or a snapshot's id.
@@ -260,7 +260,7 @@ impl TryFrom<&Value> for CreateTemplate {
 }
 
 fn read_template(f: &mut Fields<'_>) -> Option<CreateTemplate> {
-    let name = f.required("name", |v| TemplateName::parse(text(v)?));
+    let name = f.required("name", |v| ReferenceName::parse(text(v)?));
     let image = f.optional("image", image).map(|text| (SourceKind::Image, text));
     let context = f.optional("context_id", id);
     if f.has("context_id") && !f.has("dockerfile") {

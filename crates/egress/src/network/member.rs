@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use berth_domain::ids::NetworkId;
+use berth_domain::network::overlap;
 use ipnet::Ipv4Net;
 use smoltcp::wire::{IpProtocol, UdpPacket};
 use tokio::sync::oneshot;
@@ -32,7 +33,7 @@ const QUESTIONS: usize = 64;
 
 /// The networks that a machine belongs to. They are the same whatever card the machine has.
 #[derive(Default)]
-pub struct Networks {
+pub struct Memberships {
     joined: Mutex<Vec<Arc<Joined>>>,
     guest: Mutex<Weak<Wire>>,
 }
@@ -46,7 +47,7 @@ pub(crate) struct Joined {
     task: Mutex<Option<AbortHandle>>,
 }
 
-impl Networks {
+impl Memberships {
     /// Belongs to a network from now on, with an address of its own there, by a link to its switch. What was before of
     /// the same network ends.
     ///
@@ -65,9 +66,8 @@ impl Networks {
             return Err(format!("{own} is nobody's in {cidr}"));
         }
         let guests = Ipv4Net::new(GUEST, PREFIX).map_err(|error| error.to_string())?;
-        let overlaps = |other: Ipv4Net| cidr.contains(&other.network()) || other.contains(&cidr.network());
-        let others = lock(&self.joined).iter().any(|other| other.network != network && overlaps(other.place.cidr));
-        if overlaps(guests) || others {
+        let is_anothers = |other: &Arc<Joined>| other.network != network && overlap(cidr, other.place.cidr);
+        if overlap(cidr, guests) || lock(&self.joined).iter().any(is_anothers) {
             return Err(format!("{cidr} overlaps other addresses of the guest"));
         }
         let messages = Arc::new(Messages::new(link).map_err(|error| error.to_string())?);
@@ -183,7 +183,7 @@ impl Drop for Joined {
 }
 
 /// Takes what comes from a network, until its switch ends.
-async fn receive(networks: Weak<Networks>, weak: Weak<Joined>, messages: Arc<Messages>) {
+async fn receive(networks: Weak<Memberships>, weak: Weak<Joined>, messages: Arc<Messages>) {
     let mut buffer = Vec::new();
     while messages.readable().await.is_ok() {
         for _ in 0..TURNS {

@@ -1,4 +1,4 @@
-//! Networks of projects, in which machines reach each other.
+//! Memberships of projects, in which machines reach each other.
 //!
 //! ```text
 //!   guest ══ its program ── link ── switch ── link ── its program ══ guest
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A network has a switch on each host, a program of its own ([`program::switch`](crate::program::switch)). The program
-//! beside a machine has a link to the switch of each network that the machine belongs to ([`Networks`]): a pair of
+//! beside a machine has a link to the switch of each network that the machine belongs to ([`Memberships`]): a pair of
 //! sockets over which a message is a packet of IPv4. What the guest sends to an address of a network goes there with
 //! the machine's address in that network for its own ([`translate`](self::translate)), whatever rules say of the
 //! outside; what comes from there comes to the guest's own address. So a guest sees nothing of networks, and goes on in
@@ -24,10 +24,10 @@ mod table;
 mod translate;
 
 pub(crate) use member::Joined;
-pub use member::Networks;
+pub use member::Memberships;
 pub use roster::{Member, Roster};
 pub(crate) use table::{Decision, Table};
-pub(crate) use translate::{is_member, resolver};
+pub(crate) use translate::is_member;
 
 /// The port at which names are asked for.
 pub(crate) const DNS: u16 = 53;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use berth_domain::network::resolver;
 use ipnet::Ipv4Net;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{IpProtocol, IpRepr, UdpPacket, UdpRepr};
@@ -13,7 +14,7 @@ use smoltcp::wire::{IpProtocol, IpRepr, UdpPacket, UdpRepr};
 use super::header::{Header, IPV4, UDP};
 use super::names::Names;
 use super::roster::Roster;
-use super::{DNS, is_member, resolver};
+use super::{DNS, is_member};
 
 /// Hop limit of an answer.
 const HOPS: u8 = 64;

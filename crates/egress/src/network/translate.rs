@@ -13,6 +13,7 @@
 
 use std::net::Ipv4Addr;
 
+use berth_domain::network::resolver;
 use ipnet::Ipv4Net;
 use smoltcp::wire::IpProtocol;
 
@@ -52,7 +53,7 @@ pub(crate) enum Way {
 }
 
 impl Place {
-    /// Where the network's names are asked for: the first address behind its own.
+    /// Where the network's names are asked for.
     pub(crate) fn resolver(&self) -> Ipv4Addr {
         resolver(self.cidr)
     }
@@ -86,11 +87,6 @@ impl Place {
         replace(packet, &header, DESTINATION, GUEST);
         Some(header)
     }
-}
-
-/// Where a network's names are asked for.
-pub(crate) fn resolver(cidr: Ipv4Net) -> Ipv4Addr {
-    Ipv4Addr::from_bits(cidr.network().to_bits().saturating_add(1))
 }
 
 /// Whether an address is one that somebody in a network may have: not the network's own, nor everybody's.

@@ -11,7 +11,8 @@ use rustix::net::{
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
-use super::protocol::{LONGEST, MOST_DESCRIPTORS};
+/// Most descriptors beside one line: a VM has at most 10 ports and SSH's.
+const MOST_DESCRIPTORS: usize = 16;
 
 /// A connection over which lines go.
 #[derive(Debug)]
@@ -30,12 +31,8 @@ pub(super) struct Message {
 }
 
 impl Channel {
-    pub(super) fn new(stream: UnixStream) -> Self {
-        Self::of(stream, LONGEST)
-    }
-
     /// One whose lines have fewer bytes than this.
-    pub(super) fn of(stream: UnixStream, longest: usize) -> Self {
+    pub(super) fn new(stream: UnixStream, longest: usize) -> Self {
         Self { stream, longest, bytes: Vec::new(), descriptors: Vec::new() }
     }
 
@@ -107,11 +104,14 @@ fn receive_now(stream: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Vec<O
 mod tests {
     use std::os::fd::AsFd;
 
+    /// Bytes of the longest line here.
+    const LONGEST: usize = 128 << 10;
+
     use super::*;
 
     fn pair() -> (Channel, Channel) {
         let (one, other) = UnixStream::pair().unwrap();
-        (Channel::new(one), Channel::new(other))
+        (Channel::new(one, LONGEST), Channel::new(other, LONGEST))
     }
 
     #[tokio::test]

@@ -22,6 +22,7 @@ mod begin;
 mod channel;
 mod confine;
 mod control;
+mod conversation;
 mod given;
 pub mod process;
 mod protocol;

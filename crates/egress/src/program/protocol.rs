@@ -21,24 +21,34 @@ use berth_domain::sandbox::network::Network;
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
-/// The version of these messages. A program that a later service finds speaks its own; where they differ, it is
-/// replaced.
+use super::conversation::Language;
+
+/// The version of these messages.
 pub const VERSION: u32 = 1;
 /// Bytes of the longest line: two hundred rules of the longest names, twice.
-pub(super) const LONGEST: usize = 128 << 10;
-/// Most descriptors beside one line: a VM has at most 10 ports and SSH's.
-pub(super) const MOST_DESCRIPTORS: usize = 16;
+const LONGEST: usize = 128 << 10;
 
-/// What the service says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Request {
-    /// The version it speaks.
-    pub version: u32,
-    #[serde(flatten)]
-    pub ask: Ask,
+/// The language of a machine's program.
+#[derive(Debug)]
+pub(super) struct OfMachine;
+
+impl Language for OfMachine {
+    type Ask = Ask;
+    type Status = Status;
+    const VERSION: u32 = VERSION;
+    const LONGEST: usize = LONGEST;
+    const PROGRAM: &'static str = "the program of the network";
+
+    fn status() -> Ask {
+        Ask::Status
+    }
+
+    fn version(status: &Status) -> u32 {
+        status.version
+    }
 }
 
-/// What it asks for.
+/// What the service asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub(super) enum Ask {
@@ -81,21 +91,6 @@ pub(super) struct Asked {
     pub port: Port,
     /// Whether its socket comes beside the line.
     pub is_new: bool,
-}
-
-/// What the program says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "answer", rename_all = "snake_case")]
-pub(super) enum Answer {
-    /// It is so.
-    Done,
-    /// How things stand.
-    Status(Status),
-    /// It is not so.
-    Refused {
-        /// Why, for a log.
-        reason: String,
-    },
 }
 
 /// How things stand with a program.
@@ -157,6 +152,7 @@ pub enum Protocol {
 
 #[cfg(test)]
 mod tests {
+    use super::super::conversation::{Answer, Request};
     use super::*;
 
     #[test]
@@ -183,10 +179,10 @@ mod tests {
         for (ask, text) in messages {
             let request = Request { version: VERSION, ask };
             assert_eq!(serde_json::to_string(&request).unwrap(), text);
-            assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+            assert_eq!(serde_json::from_str::<Request<Ask>>(text).unwrap(), request);
         }
-        let refused = Answer::Refused { reason: "no".into() };
+        let refused = Answer::<Status>::Refused { reason: "no".into() };
         assert_eq!(serde_json::to_string(&refused).unwrap(), r#"{"answer":"refused","reason":"no"}"#);
-        assert_eq!(serde_json::to_string(&Answer::Done).unwrap(), r#"{"answer":"done"}"#);
+        assert_eq!(serde_json::to_string(&Answer::<Status>::Done).unwrap(), r#"{"answer":"done"}"#);
     }
 }

@@ -12,15 +12,13 @@ use tokio::net::{TcpListener, UdpSocket, UnixListener, UnixStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::channel::{Channel, Message};
 use super::confine::{FILES, confine};
+use super::conversation::{Answer, CONVERSATIONS, converse, next};
 use super::given::Given;
-use super::protocol::{Answer, Ask, Asked, InNetwork, Port, Protocol, Request, Status, VERSION};
-use crate::network::Networks;
+use super::protocol::{Ask, Asked, InNetwork, OfMachine, Port, Protocol, Status, VERSION};
+use crate::network::Memberships;
 use crate::{Config, Counters, Egress, Forward, ForwardSocket};
 
-/// Conversations at the same time: one of the service, one of the service before it that is about to end, and some.
-const CONVERSATIONS: usize = 8;
 /// How long a port may take to be shut. Measured: below 1 ms.
 const SHUTTING: Duration = Duration::from_secs(1);
 /// Between two looks at something that takes microseconds.
@@ -41,7 +39,7 @@ async fn serve(first: StdStream, listener: StdListener, owner: u32) -> io::Resul
     let program = Arc::new(Program::new());
     let listener = UnixListener::from_std(listener)?;
     let mut conversations = JoinSet::new();
-    conversations.spawn(converse(UnixStream::from_std(first)?, Arc::clone(&program)));
+    conversations.spawn(speak(UnixStream::from_std(first)?, Arc::clone(&program)));
     loop {
         tokio::select! {
             () = program.over.notified() => return Ok(()),
@@ -50,33 +48,24 @@ async fn serve(first: StdStream, listener: StdListener, owner: u32) -> io::Resul
                     return Ok(());
                 }
             }
-            accepted = listener.accept(), if conversations.len() < CONVERSATIONS => {
-                let (stream, _) = accepted?;
-                // The socket's folder lets nobody else in; this holds wherever the folder comes to lie.
-                if stream.peer_cred().is_ok_and(|peer| peer.uid() == owner) {
-                    conversations.spawn(converse(stream, Arc::clone(&program)));
+            stream = next(&listener, owner), if conversations.len() < CONVERSATIONS => {
+                if let Some(stream) = stream {
+                    conversations.spawn(speak(stream, Arc::clone(&program)));
                 }
             }
         }
     }
 }
 
-/// Answers what is asked over a connection, until it ends.
-async fn converse(stream: UnixStream, program: Arc<Program>) {
-    let mut channel = Channel::new(stream);
-    while let Ok(Some(message)) = channel.receive().await {
-        let answer = program.answer(message).await.unwrap_or_else(|reason| Answer::Refused { reason });
-        let Ok(line) = serde_json::to_vec(&answer) else { return };
-        if channel.send(line, &[]).await.is_err() {
-            return;
-        }
-    }
+/// Answers the service over a connection, until it ends.
+async fn speak(stream: UnixStream, program: Arc<Program>) {
+    converse::<OfMachine, _>(stream, |ask, beside| program.answer(ask, beside)).await;
 }
 
 /// What the program has.
 struct Program {
     state: Mutex<State>,
-    networks: Arc<Networks>,
+    networks: Arc<Memberships>,
     /// The link ended, and with it the program.
     over: Arc<Notify>,
 }
@@ -95,7 +84,7 @@ impl Program {
     fn new() -> Self {
         let sockets = usize::try_from(FILES / 2).unwrap_or(usize::MAX);
         let nothing = Network { egress: network::Egress::Deny, ..Network::default() };
-        let networks = Arc::<Networks>::default();
+        let networks = Arc::<Memberships>::default();
         let config = Config { sockets, networks: Arc::clone(&networks), ..Config::default() };
         let state = State {
             egress: Egress::new(config),
@@ -113,13 +102,9 @@ impl Program {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn answer(&self, message: Message) -> Result<Answer, String> {
-        let request: Request = serde_json::from_slice(&message.line).map_err(|error| error.to_string())?;
-        if request.version != VERSION {
-            return Err(format!("it speaks version {VERSION}, not {}", request.version));
-        }
-        let mut beside = message.descriptors.into_iter();
-        match request.ask {
+    async fn answer(&self, ask: Ask, beside: Vec<OwnedFd>) -> Result<Answer<Status>, String> {
+        let mut beside = beside.into_iter();
+        match ask {
             Ask::Status => {
                 let of = |(network, address, is_linked)| InNetwork { network, address, is_linked };
                 let networks = self.networks.list().into_iter().map(of).collect();

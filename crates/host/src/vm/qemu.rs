@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::settings::Settings;
 
-use self::network::{Networks, SSH};
+use self::network::{Programs, SSH};
 use super::integrity::Integrity;
 use super::{
     Aim, Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open,
@@ -67,7 +67,7 @@ pub struct QemuEngine {
     ssh_port: u16,
     events: broadcast::Sender<MachineId>,
     watched: Arc<Mutex<HashSet<MachineId>>>,
-    networks: Networks,
+    programs: Programs,
     generations: Generations,
     probed: OnceCell<accel::Decision>,
     integrity: Integrity,
@@ -82,7 +82,7 @@ impl QemuEngine {
         let folder = settings.host.data.join("machines");
         let generations = Generations::new(folder.clone());
         Self {
-            networks: Networks::new(folder, settings.host.machines, events.clone(), switches),
+            programs: Programs::new(folder, settings.host.machines, events.clone(), switches),
             settings,
             ssh_port: if host::can_bind_low_ports() { SSH } else { HIGH_SSH },
             events,
@@ -156,17 +156,17 @@ impl QemuEngine {
 
     async fn end_machine(&self, id: MachineId) -> Result<()> {
         machine::end(&self.machine(id), id.0).await.map_err(qemu_failed)?;
-        self.networks.end(id).await
+        self.programs.end(id).await
     }
 
     async fn remove_machine(&self, id: MachineId) -> Result<()> {
-        self.networks.end(id).await?;
+        self.programs.end(id).await?;
         generation::remove_folder(&self.machine(id)).await.map_err(transient)
     }
 
     async fn change_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
         let (open, low_ports) = self.sort_ports(&spec.ports);
-        let taken_ports = self.networks.set_ports(spec, &open, &before).await?;
+        let taken_ports = self.programs.set_ports(spec, &open, &before).await?;
         Ok(Started { low_ports, taken_ports })
     }
 
@@ -245,7 +245,7 @@ impl QemuEngine {
     /// Starts a machine with those of its ports that nobody else on the host has.
     async fn start_anew(&self, spec: &MachineSpec) -> Result<Started> {
         // One that an earlier machine left a moment ago may have them still.
-        self.networks.end(spec.id).await?;
+        self.programs.end(spec.id).await?;
         let (open, low_ports) = self.sort_ports(&spec.ports);
         let ports: Vec<_> = std::iter::once(spec.ssh()).chain(open).collect();
         let bound = network::bind(spec, &ports)?;
@@ -253,7 +253,7 @@ impl QemuEngine {
         let foreign = !matches!(machine.boot, machine::Boot::Kernel { .. });
         write_seed(spec, &machine.seed, foreign)?;
         machine::start(&machine).await.map_err(qemu_failed)?;
-        self.networks.begin(spec, bound.sockets).await?;
+        self.programs.begin(spec, bound.sockets).await?;
         let taken_ports = bound.taken;
         Ok(Started { low_ports, taken_ports })
     }
@@ -377,7 +377,7 @@ impl Engine for QemuEngine {
         }
         if seen != Observed::Absent {
             self.attend(id);
-            self.networks.attend(id);
+            self.programs.attend(id);
         }
         Ok(match seen {
             Observed::Absent => Machine::Absent,
@@ -395,7 +395,7 @@ impl Engine for QemuEngine {
     }
 
     async fn has_network(&self, id: MachineId) -> bool {
-        self.networks.is_carried(id)
+        self.programs.is_carried(id)
     }
 
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {

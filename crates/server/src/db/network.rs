@@ -55,7 +55,7 @@ macro_rules! joined_networks {
 
 /// A network that somebody belongs to, and their address there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Joined {
+pub struct MembershipRow {
     /// The network.
     pub id: NetworkId,
     /// Its name.
@@ -66,7 +66,7 @@ pub struct Joined {
     pub address: Ipv4Addr,
 }
 
-impl Joined {
+impl MembershipRow {
     /// The networks of an owner, as its row was read.
     pub fn of(row: &Row) -> Result<Vec<Self>, DbError> {
         let text = row.text("joined")?;
@@ -130,7 +130,7 @@ pub async fn addresses(tx: &mut Tx, network: NetworkId) -> Result<BTreeSet<Ipv4A
 }
 
 /// Writes that a new owner belongs to networks.
-pub async fn join(tx: &mut Tx, owner: Owner, joined: &[Joined], now: Timestamp) -> Result<(), DbError> {
+pub async fn join(tx: &mut Tx, owner: Owner, joined: &[MembershipRow], now: Timestamp) -> Result<(), DbError> {
     for (place, network) in (0_i64..).zip(joined) {
         let columns = columns! {
             "network_id": network.id, "owner_kind": owner.kind().as_str(), "owner_id": owner.id().to_string(),
@@ -146,7 +146,7 @@ pub async fn join(tx: &mut Tx, owner: Owner, joined: &[Joined], now: Timestamp) 
 pub async fn keep_up(
     tx: &mut Tx,
     owner: Owner,
-    (before, after): (&[Joined], &[Joined]),
+    (before, after): (&[MembershipRow], &[MembershipRow]),
     changed: bool,
     now: Timestamp,
 ) -> Result<(), DbError> {
@@ -162,7 +162,7 @@ pub async fn keep_up(
 }
 
 /// Has the host told of these networks.
-async fn change(tx: &mut Tx, joined: &[Joined], now: Timestamp) -> Result<(), DbError> {
+async fn change(tx: &mut Tx, joined: &[MembershipRow], now: Timestamp) -> Result<(), DbError> {
     for network in joined {
         sql("UPDATE networks SET revision = revision + 1, work_at = $2 WHERE id = $1")
             .bind(network.id)
@@ -188,9 +188,9 @@ mod tests {
     #[test]
     fn a_membership_is_read_as_it_is_written() {
         let id = "01939f2e-7c00-7abc-8def-0123456789ab";
-        let joined = Joined::parse(&format!("{id} lan 10.128.0.0/24 10.128.0.2")).unwrap();
+        let joined = MembershipRow::parse(&format!("{id} lan 10.128.0.0/24 10.128.0.2")).unwrap();
         assert_eq!((joined.id.to_string().as_str(), joined.name.as_str()), (id, "lan"));
         assert_eq!((joined.cidr.to_string(), joined.address), ("10.128.0.0/24".to_owned(), [10, 128, 0, 2].into()));
-        assert!(Joined::parse("lan").is_none());
+        assert!(MembershipRow::parse("lan").is_none());
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::db::Tx;
-use crate::db::network::{self, Joined, Open};
+use crate::db::network::{self, MembershipRow, Open};
 use crate::db::tenant::Tenant;
 
 /// The networks that a request names; 400 for one that the project has not.
@@ -33,19 +33,19 @@ pub async fn still_open(tx: &mut Tx, tenant: Tenant, ids: &[NetworkId]) -> Resul
 }
 
 /// Places in networks for a new member; 409 where one is full.
-pub async fn of_one(tx: &mut Tx, networks: &[Open]) -> Result<Vec<Joined>> {
+pub async fn of_one(tx: &mut Tx, networks: &[Open]) -> Result<Vec<MembershipRow>> {
     Ok(of_several(tx, networks, 1).await?.pop().unwrap_or_default())
 }
 
 /// The same for several new members, each of which gets a place in every network.
-pub async fn of_several(tx: &mut Tx, networks: &[Open], members: usize) -> Result<Vec<Vec<Joined>>> {
+pub async fn of_several(tx: &mut Tx, networks: &[Open], members: usize) -> Result<Vec<Vec<MembershipRow>>> {
     let (mut cidrs, mut taken) = (Vec::new(), Vec::new());
     for network in networks {
         cidrs.push(network.cidr);
         taken.push(network::addresses(tx, network.id).await?);
     }
     let places = places(&cidrs, &taken, members).map_err(|full| full_network(&networks[full]))?;
-    let joined = |(network, address): (&Open, _)| Joined {
+    let joined = |(network, address): (&Open, _)| MembershipRow {
         id: network.id,
         name: network.name.clone(),
         cidr: network.cidr,
@@ -76,8 +76,8 @@ pub struct MembershipView {
     address: String,
 }
 
-impl From<&Joined> for MembershipView {
-    fn from(joined: &Joined) -> Self {
+impl From<&MembershipRow> for MembershipView {
+    fn from(joined: &MembershipRow) -> Self {
         Self { network_id: joined.id.to_string(), name: joined.name.clone(), address: joined.address.to_string() }
     }
 }

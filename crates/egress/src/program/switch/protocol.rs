@@ -11,23 +11,35 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::conversation::Language;
 use crate::network::Roster;
 
-/// The version of these messages. A switch that speaks another one is replaced.
+/// The version of these messages.
 pub const VERSION: u32 = 1;
 /// Bytes of the longest line: as many members as the largest network has addresses, with two of the longest names each.
-pub(super) const LONGEST: usize = 16 << 20;
+const LONGEST: usize = 16 << 20;
 
-/// What the service says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Request {
-    /// The version it speaks.
-    pub version: u32,
-    #[serde(flatten)]
-    pub ask: Ask,
+/// The language of a switch.
+#[derive(Debug)]
+pub(super) struct OfSwitch;
+
+impl Language for OfSwitch {
+    type Ask = Ask;
+    type Status = Status;
+    const VERSION: u32 = VERSION;
+    const LONGEST: usize = LONGEST;
+    const PROGRAM: &'static str = "the switch of the network";
+
+    fn status() -> Ask {
+        Ask::Status
+    }
+
+    fn version(status: &Status) -> u32 {
+        status.version
+    }
 }
 
-/// What it asks for.
+/// What the service asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub(super) enum Ask {
@@ -39,21 +51,6 @@ pub(super) enum Ask {
     Link {
         /// The member's address.
         address: Ipv4Addr,
-    },
-}
-
-/// What the switch says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "answer", rename_all = "snake_case")]
-pub(super) enum Answer {
-    /// It is so.
-    Done,
-    /// How things stand.
-    Status(Status),
-    /// It is not so.
-    Refused {
-        /// Why, for a log.
-        reason: String,
     },
 }
 
@@ -77,6 +74,7 @@ pub struct Linked {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::conversation::Request;
     use super::*;
     use crate::network::Member;
 
@@ -95,7 +93,7 @@ mod tests {
         for (ask, text) in messages {
             let request = Request { version: VERSION, ask };
             assert_eq!(serde_json::to_string(&request).unwrap(), text);
-            assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+            assert_eq!(serde_json::from_str::<Request<Ask>>(text).unwrap(), request);
         }
     }
 }

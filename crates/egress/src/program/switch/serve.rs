@@ -1,28 +1,24 @@
 //! The switch itself: one thread, a link for each member that runs here, and conversations with the service.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::super::channel::{Channel, Message};
 use super::super::confine::confine_switch;
+use super::super::conversation::{Answer, CONVERSATIONS, converse, next};
 use super::super::given::Given;
-use super::protocol::{Answer, Ask, LONGEST, Linked, Request, Status, VERSION};
+use super::protocol::{Ask, Linked, OfSwitch, Status, VERSION};
 use crate::MTU;
 use crate::message::{Messages, Received};
 use crate::network::{Decision, Roster, Table};
 
-/// Conversations at the same time: one of the service, one of the service before it that is about to end, and some.
-const CONVERSATIONS: usize = 8;
-/// How long nobody is taken after somebody could not be.
-const BREATH: Duration = Duration::from_millis(100);
 /// Packets of a member before others have their turn.
 const TURNS: usize = 16;
 
@@ -38,20 +34,14 @@ async fn serve(given: Given) -> io::Result<()> {
     let switch = Arc::new(Switch::default());
     let listener = UnixListener::from_std(given.listener)?;
     let mut conversations = JoinSet::new();
-    conversations.spawn(converse(UnixStream::from_std(given.first)?, Arc::clone(&switch)));
+    conversations.spawn(speak(UnixStream::from_std(given.first)?, Arc::clone(&switch)));
     while !conversations.is_empty() || switch.has_links() {
         tokio::select! {
             () = switch.ended.notified() => {}
             Some(_) = conversations.join_next() => {}
-            accepted = listener.accept(), if conversations.len() < CONVERSATIONS => {
-                // Nobody else is cut off since no file may be opened now; who waits is taken later.
-                let Ok((stream, _)) = accepted else {
-                    tokio::time::sleep(BREATH).await;
-                    continue;
-                };
-                // The socket's folder lets nobody else in; this holds wherever the folder comes to lie.
-                if stream.peer_cred().is_ok_and(|peer| peer.uid() == given.owner) {
-                    conversations.spawn(converse(stream, Arc::clone(&switch)));
+            stream = next(&listener, given.owner), if conversations.len() < CONVERSATIONS => {
+                if let Some(stream) = stream {
+                    conversations.spawn(speak(stream, Arc::clone(&switch)));
                 }
             }
         }
@@ -59,28 +49,17 @@ async fn serve(given: Given) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers what is asked over a connection, until it ends.
-async fn converse(stream: UnixStream, switch: Arc<Switch>) {
-    let mut channel = Channel::of(stream, LONGEST);
-    while let Ok(Some(message)) = channel.receive().await {
-        let answer = answer(&switch, message).unwrap_or_else(|reason| Answer::Refused { reason });
-        let Ok(line) = serde_json::to_vec(&answer) else { return };
-        if channel.send(line, &[]).await.is_err() {
-            return;
-        }
-    }
+/// Answers the service over a connection, until it ends.
+async fn speak(stream: UnixStream, switch: Arc<Switch>) {
+    converse::<OfSwitch, _>(stream, |ask, beside| ready(answer(&switch, ask, beside))).await;
 }
 
-fn answer(switch: &Arc<Switch>, message: Message) -> Result<Answer, String> {
-    let request: Request = serde_json::from_slice(&message.line).map_err(|error| error.to_string())?;
-    if request.version != VERSION {
-        return Err(format!("it speaks version {VERSION}, not {}", request.version));
-    }
-    match request.ask {
+fn answer(switch: &Arc<Switch>, ask: Ask, beside: Vec<OwnedFd>) -> Result<Answer<Status>, String> {
+    match ask {
         Ask::Status => return Ok(Answer::Status(switch.state().status())),
         Ask::Set(network) => switch.state().set(&network)?,
         Ask::Link { address } => {
-            let link = message.descriptors.into_iter().next().ok_or("there is no link beside it")?;
+            let link = beside.into_iter().next().ok_or("there is no link beside it")?;
             switch.link(address, link)?;
         }
     }

@@ -36,7 +36,7 @@ pub(super) const SSH: u16 = 22;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The networks of this host's VMs.
-pub(super) struct Networks {
+pub(super) struct Programs {
     folder: PathBuf,
     machines: Machines,
     executable: Executable,
@@ -54,7 +54,7 @@ pub(super) struct Bound {
     pub taken: Vec<ExposedPort>,
 }
 
-impl Networks {
+impl Programs {
     /// The networks of the machines in a folder. What happens to them is told by the sender.
     pub fn new(
         folder: PathBuf,

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::{made_up, sandbox_not_found, snapshot, template_not_found};
 use crate::db::audit::{Actor, Audit};
 use crate::db::machine::{self, Machine};
-use crate::db::network::Joined;
+use crate::db::network::MembershipRow;
 use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
@@ -67,7 +67,12 @@ pub async fn create(
 }
 
 /// The places of a new sandbox in the networks that its owner names, or else in those of what it is made of.
-async fn join(tx: &mut Tx, scope: &Scope, named: Option<&[NetworkId]>, inherited: &[NetworkId]) -> Result<Vec<Joined>> {
+async fn join(
+    tx: &mut Tx,
+    scope: &Scope,
+    named: Option<&[NetworkId]>,
+    inherited: &[NetworkId],
+) -> Result<Vec<MembershipRow>> {
     let networks = match named {
         Some(ids) => membership::references(tx, scope.into(), ids).await?,
         None => membership::still_open(tx, scope.into(), inherited).await?,

@@ -10,7 +10,7 @@ use berth_domain::sandbox::{OnTimeout, Phase, Wish};
 use super::{Holds, Tenant};
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::machine::{self, Machine};
-use crate::db::network::{self, Joined};
+use crate::db::network::{self, MembershipRow};
 use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
@@ -99,7 +99,7 @@ pub struct SandboxRow {
     /// Its machine: what that holds, and how often it was started.
     pub machine: Machine,
     /// The networks of its project that it belongs to, in the order in which its owner named them.
-    pub networks: Vec<Joined>,
+    pub networks: Vec<MembershipRow>,
     /// Since when it stands there.
     pub phase_since: Timestamp,
     /// How often the deadline passed in a row.
@@ -164,7 +164,7 @@ impl FromRow for SandboxRow {
             restore: row.opt_parsed("restore_snapshot_id")?,
             fresh: row.flag("fresh")?,
             machine: Machine::from_row(row)?,
-            networks: Joined::of(row)?,
+            networks: MembershipRow::of(row)?,
             phase_since: row.time("phase_since")?,
             attempts: row.int("attempts")?,
             deaths: row.int("deaths")?,

@@ -14,7 +14,7 @@ use super::vm_not_found;
 use super::with_disks::VmWithDisks;
 use crate::db::audit::{Actor, Audit};
 use crate::db::machine::Machine;
-use crate::db::network::Joined;
+use crate::db::network::MembershipRow;
 use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
@@ -55,7 +55,7 @@ struct Resolved {
     image: Origin,
     root: Option<DiskRow>,
     attached: Vec<DiskRow>,
-    networks: Vec<Joined>,
+    networks: Vec<MembershipRow>,
 }
 
 /// Checks the references in the order of the contract: region, vm_config, plan, image, root disk, data

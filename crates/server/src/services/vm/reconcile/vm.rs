@@ -19,7 +19,7 @@ use berth_host::vm::{DataDisk, MachineSpec, Open, ssh_at};
 use super::capacity::room;
 use super::{StepError, fault};
 use crate::db::machine;
-use crate::db::network::Joined;
+use crate::db::network::MembershipRow;
 use crate::services::vm::Vms;
 use crate::services::vm::store;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
@@ -348,6 +348,6 @@ pub(super) fn spec(vm: &VmRow, disks: &[DiskRow]) -> Result<MachineSpec, StepErr
         address,
         ssh_port: ssh_port(vm.machine.ssh_port.unwrap_or(SSH), &vm.exposed_ports),
         ports: vm.exposed_ports.clone(),
-        networks: vm.networks.iter().map(Joined::membership).collect(),
+        networks: vm.networks.iter().map(MembershipRow::membership).collect(),
     })
 }

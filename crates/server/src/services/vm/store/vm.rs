@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::Tenant;
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::machine::{self, Machine};
-use crate::db::network::{self, Joined};
+use crate::db::network::{self, MembershipRow};
 use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
@@ -102,7 +102,7 @@ pub struct VmRow {
     /// Its machine: what that holds, where it is reached, and how often it booted.
     pub machine: Machine,
     /// The networks that it belongs to, in the order in which its owner named them.
-    pub networks: Vec<Joined>,
+    pub networks: Vec<MembershipRow>,
     /// Whether the present machine has to end first.
     pub ending: bool,
     /// Not to be started before.
@@ -178,7 +178,7 @@ impl FromRow for VmRow {
             attempts: row.int("attempts")?,
             deaths: row.int("deaths")?,
             machine: Machine::from_row(row)?,
-            networks: Joined::of(row)?,
+            networks: MembershipRow::of(row)?,
             ending: row.flag("ending")?,
             start_after: row.opt_time("start_after")?,
             power_off_at: row.opt_time("power_off_at")?,

@@ -13,7 +13,7 @@ use super::record::{enter, still};
 use super::{SandboxLife, Seen};
 use crate::db::Tx;
 use crate::db::machine::{self, Room};
-use crate::db::network::Joined;
+use crate::db::network::MembershipRow;
 use crate::services::sandbox::reconcile::capacity::Left;
 use crate::services::sandbox::reconcile::{StepError, fault};
 use crate::services::sandbox::store;
@@ -206,7 +206,7 @@ impl SandboxLife {
             user: row.run_user.clone(),
             workdir: row.workdir.clone(),
             network: row.network.clone(),
-            networks: row.networks.iter().map(Joined::membership).collect(),
+            networks: row.networks.iter().map(MembershipRow::membership).collect(),
         })
     }
 

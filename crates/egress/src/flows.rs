@@ -25,7 +25,7 @@ const DNS: u16 = 53;
 mod arrivals;
 
 /// The flows of one link. Dropping it ends them.
-pub(crate) struct Switch {
+pub(crate) struct Flows {
     link: Arc<Link>,
     network: Arc<Network>,
     tcp: HashMap<Key, Entry<tcp::Flow>>,
@@ -64,7 +64,7 @@ enum Route {
     Refused,
 }
 
-impl Switch {
+impl Flows {
     pub(crate) fn new(link: Arc<Link>) -> Self {
         let network = Arc::clone(&link.policy.borrow());
         let (tcp, udp, echo, owners) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Entry, Protocol, Switch, make_room};
+use super::{Entry, Flows, Protocol, make_room};
 use crate::forward::{Arrival, Caller, Forward, refuse};
 use crate::packet::{Key, Outbound};
 use crate::{GATEWAY, GUEST, tcp, udp};
@@ -14,7 +14,7 @@ use crate::{GATEWAY, GUEST, tcp, udp};
 /// The lowest port that who comes from outside seems to come from: those below are for who may be trusted.
 const LOWEST: u16 = 1024;
 
-impl Switch {
+impl Flows {
     /// Takes what has come by a forward.
     pub(crate) fn arrive(&mut self, caller: Caller, arrival: Arrival) {
         match arrival {
