@@ -16,19 +16,20 @@ use berth_host::EngineError;
 use berth_host::sandbox::{Aim, From, StartSpec};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::StepError;
 use super::capacity::Left;
+use crate::db::Signal;
 use crate::db::machine::{self, Machine, Room};
-use crate::db::{Signal, Tx};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::layer::LayerRow;
 use crate::services::sandbox::store::template::TemplateRow;
+use crate::services::sandbox::warm::WarmPool;
 
 /// Those that are made at the same time, so that one that hangs does not hold up the others. Of memories whose last one
 /// failed one is made at a time, however many there are.
@@ -70,12 +71,12 @@ pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken, taken_over: Can
             && let Some(machine) = next(&sandboxes).await
         {
             let sandboxes = sandboxes.clone();
-            making.spawn(async move { make(&sandboxes, machine).await });
+            making.spawn(async move { (machine.id, make(&sandboxes, machine).await) });
         }
         tokio::select! {
             () = stop.cancelled() => break,
             () = sandboxes.warm().wanted() => {}
-            Some(_) = making.join_next() => {}
+            Some(made) = making.join_next() => finish(sandboxes.warm(), made),
             () = sleep_until(sandboxes.warm().next_try(looked).into()) => {}
             _ = tick.tick() => end_unwanted(&sandboxes).await,
             () = changed(&mut signals) => end_unwanted(&sandboxes).await,
@@ -86,7 +87,8 @@ pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken, taken_over: Can
         return;
     }
     match machine::all_warm(sandboxes.db(), sandboxes.host()).await {
-        Ok(all) => end_all(&sandboxes, all).await,
+        // Whatever a maker had just begun to record.
+        Ok(all) => end_all(&sandboxes, all.into_iter().map(|it| Machine { ready: true, ..it }).collect()).await,
         Err(error) => tracing::warn!(%error, "warm machines cannot be ended; the next service finds them"),
     }
 }
@@ -139,8 +141,20 @@ async fn begin(sandboxes: &Sandboxes, id: MachineId, memory: MemoryId) -> Result
     Ok(Some(machine))
 }
 
-async fn make(sandboxes: &Sandboxes, machine: Machine) {
-    let id = machine.id;
+/// Notes how the making of one ended. Who makes the next one notes it, so that none is missed between two looks.
+///
+/// # Panics
+/// Its maker did: the service ends, and the next one knows what is there.
+fn finish(warm: &WarmPool, made: Result<(MachineId, bool), JoinError>) {
+    match made.map_err(JoinError::try_into_panic) {
+        Ok((id, is_made)) => warm.finish(id, is_made),
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_)) => {}
+    }
+}
+
+/// Makes one, and ends it if nobody wants it any more. Whether it is there.
+async fn make(sandboxes: &Sandboxes, machine: Machine) -> bool {
     let made = match machine.owner {
         Owner::Warm(memory) => try_make(sandboxes, &machine, memory).await,
         _ => Ok(false),
@@ -152,7 +166,7 @@ async fn make(sandboxes: &Sandboxes, machine: Machine) {
     if !is_made {
         end_all(sandboxes, vec![machine]).await;
     }
-    sandboxes.warm().finish(id, is_made);
+    is_made
 }
 
 /// Makes one. Whether it is still wanted then.
@@ -237,7 +251,8 @@ async fn end_all(sandboxes: &Sandboxes, machines: Vec<Machine>) {
 
 async fn end(sandboxes: &Sandboxes, machine: &Machine) -> Result<(), StepError> {
     let mut tx = sandboxes.db().begin().await?;
-    let Some(before) = still_warm(&mut tx, machine).await? else { return Ok(()) };
+    let found = machine::find(&mut tx, machine.id).await?;
+    let Some(before) = found.filter(|now| may_end(machine, now)) else { return Ok(()) };
     // From here on nobody gets it.
     machine::update(&mut tx, &before, &Machine { ready: false, ..before.clone() }).await?;
     tx.commit().await?;
@@ -253,8 +268,45 @@ async fn end(sandboxes: &Sandboxes, machine: &Machine) -> Result<(), StepError> 
     Ok(tx.commit().await?)
 }
 
-/// The row as it is now, if nobody owns it, and nobody has made it ready since it was looked at.
-async fn still_warm(tx: &mut Tx, machine: &Machine) -> Result<Option<Machine>, StepError> {
-    let found = machine::find(tx, machine.id).await?;
-    Ok(found.filter(|found| matches!(found.owner, Owner::Warm(_)) && (machine.ready || !found.ready)))
+/// Whether what was decided of a machine by what was seen of it holds for what it is now: nobody owns it, and nobody has
+/// made it ready since.
+fn may_end(seen: &Machine, now: &Machine) -> bool {
+    matches!(now.owner, Owner::Warm(_)) && (seen.ready || !now.ready)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use berth_domain::ids::SandboxId;
+
+    use super::*;
+
+    fn warm(ready: bool) -> Machine {
+        Machine { ready, ..Machine::new(machine::new_id(), Owner::Warm(MemoryId(Uuid::nil())), 1, 256) }
+    }
+
+    #[test]
+    fn one_that_was_made_ready_or_got_an_owner_meanwhile_stays() {
+        let owned = Machine { owner: Owner::Sandbox(SandboxId(Uuid::nil())), ..warm(true) };
+        for (seen, now, ends) in [(false, warm(true), false), (true, warm(true), true), (false, warm(false), true)] {
+            assert_eq!(may_end(&warm(seen), &now), ends, "{seen} {now:?}");
+        }
+        assert!(!may_end(&warm(true), &owned));
+    }
+
+    #[tokio::test]
+    async fn a_maker_that_panics_ends_the_service() {
+        let (pool, id, memory) = (WarmPool::new(1), machine::new_id(), MemoryId(Uuid::nil()));
+        pool.asked(memory);
+        assert_eq!(pool.next(&[], id), Some(memory));
+        let panicked = tokio::spawn(async { panic!("a maker's") }).await;
+        assert!(catch_unwind(AssertUnwindSafe(|| finish(&pool, panicked))).is_err());
+        let stopped = tokio::spawn(std::future::pending());
+        stopped.abort();
+        finish(&pool, stopped.await);
+        assert_eq!(pool.next(&[], machine::new_id()), None, "what is told to stop says nothing");
+        finish(&pool, Ok((id, true)));
+        assert_eq!(pool.next(&[], machine::new_id()), Some(memory));
+    }
 }
