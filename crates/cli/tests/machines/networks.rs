@@ -137,7 +137,7 @@ impl Pair {
     }
 
     /// Neither by its address nor by its names does a sandbox of others reach the VM, though the stranger may go outside,
-    /// and reaches a server in a network of its own by what it is tried with.
+    /// and reaches a server in a network of its own by its name.
     async fn is_out_of_reach(&self, caller: &Caller, network: &str, name: &str) {
         let stranger = &sandbox_with(caller, name, &[network], "allow").await;
         shell(caller, stranger, "mkdir -p www && echo its own >www/hello").await;
@@ -148,8 +148,12 @@ impl Pair {
         for host in [address, "web", "web.lan.internal", self.web.as_str()] {
             let line = format!("curl -sS -m 5 http://{host}:8000/hello");
             let outcome = run(caller, stranger, json!({"cmd": line})).await;
-            // In its own network somebody else may have that address.
-            assert!(!outcome.stdout.contains("of the VM"), "{host}: {outcome:?}");
+            let code = outcome.last.1["code"].as_i64();
+            // There is no such name; at that address is nobody, or somebody of its own network who does not listen.
+            assert!(
+                if host == address { code.is_some_and(|code| code > 0) } else { code == Some(6) },
+                "{host}: {outcome:?}"
+            );
         }
     }
 }
@@ -180,6 +184,10 @@ async fn a_vm_and_a_sandbox_reach_each_other_by_name_and_nobody_else_does() {
     pair.is_out_of_reach(&caller, &other, "stranger").await;
     let elsewhere = caller.another_project("elsewhere").await;
     let foreign = network(&elsewhere).await;
+    let first = json!({"name": "first", "network_ids": [foreign]});
+    let first = elsewhere.create_sandbox(first).await;
+    let address = elsewhere.get(&format!("/sandboxes/{first}")).await.body["networks"][0]["address"].clone();
+    assert_eq!(address, pair.vm["networks"][0]["address"], "the VM's address is somebody else's there");
     pair.is_out_of_reach(&elsewhere, &foreign, "box").await;
 
     // One connection, through the end of the service and of the switch.
