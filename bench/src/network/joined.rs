@@ -87,7 +87,7 @@ impl Switch {
         for (index, program) in (0..).zip(programs) {
             let (near, far) = pair()?;
             control.link(address(index), &near).await?;
-            program.control.join(network, (cidr, address(index)), &far).await?;
+            program.control.join(network, (cidr, address(index)), Some(&far)).await?;
         }
         Ok(Self { pid: pid(&dir)?, _control: control })
     }

@@ -226,12 +226,12 @@ async fn machines_are_linked_whoever_is_told_first() {
     assert_eq!(host.linked(FRONT).await, None, "no machine runs here");
     for number in [4, 5, 6] {
         let machine = host.run(number).await;
-        host.switches.join(machine, &[membership(FRONT, number)]).await;
+        host.switches.join(machine, &[membership(FRONT, number)]).await.expect("a network");
     }
     host.joins(FRONT, &[4, 5, 6]).await;
     // A start that is repeated, and a network that is told again, disturb nothing.
     let before = std::fs::read(host.network(FRONT).join("egress.json")).expect("a note");
-    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await;
+    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await.expect("a network");
     host.switches.set(&spec(FRONT, &[4, 5, 6])).await.expect("a network");
     host.joins(FRONT, &[4, 5, 6]).await;
     assert_eq!(std::fs::read(host.network(FRONT).join("egress.json")).expect("a note"), before);
@@ -253,7 +253,7 @@ async fn a_switch_that_ended_is_replaced_as_long_as_a_machine_needs_it() {
     for number in [4, 5] {
         let machine = host.run(number).await;
         let networks = [membership(FRONT, number), membership(BACK, number)];
-        host.switches.join(machine, &networks).await;
+        host.switches.join(machine, &networks).await.expect("a network");
     }
     let user = |id| {
         let note = std::fs::read(host.network(id).join("egress.json")).expect("a note");
@@ -293,7 +293,7 @@ async fn a_switch_that_cannot_be_had_ends_no_machine_and_is_tried_again() {
     let mut host = Host::new();
     let program = host.without_switches();
     let machine = host.run(4).await;
-    host.switches.join(machine, &[membership(FRONT, 4)]).await;
+    host.switches.join(machine, &[membership(FRONT, 4)]).await.expect("a network");
     host.tried(FRONT).await;
     let unlinked = InNetwork { network: FRONT, address: address(FRONT, 4), is_linked: false };
     assert_eq!(
@@ -303,6 +303,24 @@ async fn a_switch_that_cannot_be_had_ends_no_machine_and_is_tried_again() {
     );
     install(&program);
     host.joins(FRONT, &[4]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_knows_its_networks_before_its_machine_is_started_whatever_the_switch_does() {
+    let mut host = Host::new();
+    let machine = host.run(4).await;
+    host.switches.join(machine, &[membership(FRONT, 4)]).await.expect("a network");
+    host.joins(FRONT, &[4]).await;
+    signal(&host.network(FRONT), Signal::STOP);
+    let switches = host.switches.clone();
+    let told = tokio::spawn(async move { switches.set(&spec(FRONT, &[4, 5])).await });
+    let machine = host.run(5).await;
+    host.switches.join(machine, &[membership(FRONT, 5)]).await.expect("a network");
+    let own = host.networks_of(5).await;
+    assert_eq!(own.first().map(|own| own.address), Some(address(FRONT, 5)), "{own:?}");
+    // The one that hangs is replaced.
+    let _ = told.await.expect("an end");
+    host.joins(FRONT, &[4, 5]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -335,7 +353,7 @@ async fn a_program_that_hangs_keeps_nobody_else_out_and_is_linked_later() {
     let joined = async {
         let has_six = async || host.linked(FRONT).await.is_some_and(|machines| !machines.is_empty());
         within("the other one is linked", has_six).await;
-        host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await;
+        host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await.expect("a network");
         host.joins(FRONT, &[4, 6]).await;
     };
     tokio::select! {
@@ -371,7 +389,7 @@ async fn who_left_a_network_that_could_not_be_noted_is_parted_by_the_next_try() 
 async fn a_switch_that_hangs_is_replaced_though_nobody_asks_for_it() {
     let mut host = Host::new();
     let machine = host.run(4).await;
-    host.switches.join(machine, &[membership(FRONT, 4)]).await;
+    host.switches.join(machine, &[membership(FRONT, 4)]).await.expect("a network");
     host.joins(FRONT, &[4]).await;
     let note = || std::fs::read(host.network(FRONT).join("egress.json")).expect("a note");
     let before = note();
@@ -391,7 +409,7 @@ async fn the_program_of_an_earlier_version_is_replaced() {
     std::fs::remove_file(dir.join("egress.sock")).expect("its socket");
     let listener = UnixListener::bind(dir.join("egress.sock")).expect("a socket");
     std::thread::spawn(move || answer_as_before_networks(&listener));
-    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await;
+    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 4)]).await.expect("a network");
     within("its end", async || process::find(&dir).expect("a look").is_none()).await;
     let machine = host.run(4).await;
     host.switches.rejoin(machine);
@@ -418,9 +436,10 @@ async fn a_start_that_was_told_an_address_of_before_takes_it_from_nobody() {
     }
     host.switches.set(&spec(FRONT, &[5])).await.expect("a network");
     host.joins(FRONT, &[5]).await;
-    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 5)]).await;
+    host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 5)]).await.expect("a network");
     host.joins(FRONT, &[5]).await;
-    assert_eq!(host.networks_of(4).await, []);
+    let lost = InNetwork { network: FRONT, address: address(FRONT, 5), is_linked: false };
+    assert_eq!(host.networks_of(4).await, [lost], "what it sends there is lost");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -432,9 +451,10 @@ async fn a_start_that_waited_for_a_removal_does_not_bring_the_network_back() {
     // Whoever tells it waits for its answer, and the others for their turns.
     signal(&host.network(FRONT), Signal::STOP);
     let (next, networks) = (spec(FRONT, &[4]), [membership(FRONT, 4)]);
-    let (_, removed, ()) =
+    let (_, removed, joined) =
         tokio::join!(host.switches.set(&next), host.switches.remove(FRONT), host.switches.join(machine, &networks));
     removed.expect("an end");
+    joined.expect("its program knows");
     host.has_no_switch(FRONT).await;
     assert_eq!(host.switches.scan().await.expect("a look").networks, []);
 }

@@ -48,8 +48,8 @@ pub(crate) struct Joined {
 }
 
 impl Memberships {
-    /// Belongs to a network from now on, with an address of its own there, by a link to its switch. What was before of
-    /// the same network ends.
+    /// Belongs to a network from now on, with an address of its own there, by a link to its switch, if there is one yet.
+    /// A new link ends the one before; without one, that stays.
     ///
     /// # Errors
     /// The address is none of a member's, or the network has addresses of the guest's own, or of another one that the
@@ -59,7 +59,7 @@ impl Memberships {
         network: NetworkId,
         cidr: Ipv4Net,
         own: Ipv4Addr,
-        link: OwnedFd,
+        link: Option<OwnedFd>,
     ) -> Result<(), String> {
         let place = Place { cidr, own };
         if !is_member(cidr, own) || own == place.resolver() {
@@ -70,12 +70,17 @@ impl Memberships {
         if overlap(cidr, guests) || lock(&self.joined).iter().any(is_anothers) {
             return Err(format!("{cidr} overlaps other addresses of the guest"));
         }
-        let messages = Arc::new(Messages::new(link).map_err(|error| error.to_string())?);
-        let link = Mutex::new(Some(Arc::clone(&messages)));
-        let joined = Joined { network, place, link, questions: Mutex::default(), task: Mutex::default() };
-        let joined = Arc::new(joined);
-        let task = tokio::spawn(receive(Arc::downgrade(self), Arc::downgrade(&joined), messages));
-        *lock(&joined.task) = Some(task.abort_handle());
+        let is_same = |other: &Arc<Joined>| other.network == network && other.place == place;
+        if link.is_none() && lock(&self.joined).iter().any(is_same) {
+            return Ok(());
+        }
+        let joined = Arc::new(Joined::new(network, place));
+        if let Some(link) = link {
+            let messages = Arc::new(Messages::new(link).map_err(|error| error.to_string())?);
+            *lock(&joined.link) = Some(Arc::clone(&messages));
+            let task = tokio::spawn(receive(Arc::downgrade(self), Arc::downgrade(&joined), messages));
+            *lock(&joined.task) = Some(task.abort_handle());
+        }
         let mut all = lock(&self.joined);
         all.retain(|other| other.network != network);
         all.push(joined);
@@ -117,6 +122,10 @@ impl Memberships {
 }
 
 impl Joined {
+    fn new(network: NetworkId, place: Place) -> Self {
+        Self { network, place, link: Mutex::default(), questions: Mutex::default(), task: Mutex::default() }
+    }
+
     fn link(&self) -> Option<Arc<Messages>> {
         lock(&self.link).clone()
     }

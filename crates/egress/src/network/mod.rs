@@ -1,4 +1,4 @@
-//! Memberships of projects, in which machines reach each other.
+//! Networks of projects, in which machines reach each other.
 //!
 //! ```text
 //!   guest ══ its program ── link ── switch ── link ── its program ══ guest

@@ -64,13 +64,19 @@ impl Control {
     }
 
     /// Tells it that the machine belongs to a network, with an address of its own there, by a link to the network's
-    /// switch.
+    /// switch. Without one, it keeps the link that it has; where it has none, what goes to the network is lost.
     ///
     /// # Errors
-    /// The program does not answer in time, or refuses; [`io::ErrorKind::Unsupported`] where it is one of an earlier
-    /// Berth, which knows of no networks.
-    pub async fn join(&mut self, network: NetworkId, at: (Ipv4Net, Ipv4Addr), link: &OwnedFd) -> io::Result<()> {
-        match self.conversation.ask(Ask::Join { network, cidr: at.0, address: at.1 }, &[link]).await? {
+    /// The program does not answer in time; [`io::ErrorKind::InvalidInput`] where it refuses, and
+    /// [`io::ErrorKind::Unsupported`] where it is one of an earlier Berth, which knows of no networks.
+    pub async fn join(
+        &mut self,
+        network: NetworkId,
+        at: (Ipv4Net, Ipv4Addr),
+        link: Option<&OwnedFd>,
+    ) -> io::Result<()> {
+        let ask = Ask::Join { network, cidr: at.0, address: at.1 };
+        match self.conversation.ask(ask, link.as_slice()).await? {
             Answer::Refused { reason } if reason.starts_with(UNKNOWN) => Err(io::ErrorKind::Unsupported.into()),
             answer => done::<OfMachine>(&answer),
         }

@@ -69,13 +69,14 @@ pub(super) enum Answer<S> {
 /// The service's side. It asks one thing at a time.
 #[derive(Debug)]
 pub(super) struct Conversation<L> {
-    channel: Channel,
+    /// None after a question that was not answered to its end: the answer may come yet, and is of no other question.
+    channel: Option<Channel>,
     language: PhantomData<L>,
 }
 
 impl<L: Language> Conversation<L> {
     pub(super) fn over(stream: UnixStream) -> Self {
-        Self { channel: Channel::new(stream, L::LONGEST), language: PhantomData }
+        Self { channel: Some(Channel::new(stream, L::LONGEST)), language: PhantomData }
     }
 
     /// How things stand.
@@ -95,12 +96,14 @@ impl<L: Language> Conversation<L> {
     pub(super) async fn ask(&mut self, ask: L::Ask, beside: &[&OwnedFd]) -> io::Result<Answer<L::Status>> {
         let line = serde_json::to_vec(&Request { version: L::VERSION, ask })?;
         let beside: Vec<_> = beside.iter().map(|descriptor| descriptor.as_fd()).collect();
+        let mut channel = self.channel.take().ok_or(io::ErrorKind::NotConnected)?;
         let answered = async {
-            self.channel.send(line, &beside).await?;
-            let answer = self.channel.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-            Ok(serde_json::from_slice(&answer.line)?)
+            channel.send(line, &beside).await?;
+            channel.receive().await?.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))
         };
-        timeout(PATIENCE, answered).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+        let answer = timeout(PATIENCE, answered).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        self.channel = Some(channel);
+        Ok(serde_json::from_slice(&answer.line)?)
     }
 }
 
@@ -114,13 +117,15 @@ pub(super) fn done<L: Language>(answer: &Answer<L::Status>) -> io::Result<()> {
 
 fn unexpected<L: Language>(answer: &Answer<L::Status>) -> io::Error {
     match answer {
-        Answer::Refused { reason } => io::Error::other(format!("{} refused: {reason}", L::PROGRAM)),
+        Answer::Refused { reason } => {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{} refused: {reason}", L::PROGRAM))
+        }
         Answer::Done | Answer::Status(_) => io::Error::other(format!("{} answered something else", L::PROGRAM)),
     }
 }
 
-/// The program's side: the next one who wants to speak and may. None where that could not be told: nobody else is cut off
-/// since no file may be opened now, and who waits is taken later.
+/// The program's side: the next one who wants to speak, if it may. None also where nobody could be taken, as where no file may
+/// be opened now: nobody else is cut off, and who waits is taken later.
 pub(super) async fn next(listener: &UnixListener, owner: u32) -> Option<UnixStream> {
     let Ok((stream, _)) = listener.accept().await else {
         tokio::time::sleep(BREATH).await;
@@ -155,4 +160,20 @@ fn read<L: Language>(line: &[u8]) -> Result<L::Ask, String> {
         return Err(format!("it speaks version {}, not {}", L::VERSION, request.version));
     }
     Ok(request.ask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::protocol::OfMachine;
+
+    #[tokio::test]
+    async fn an_answer_that_came_too_late_is_of_no_other_question() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let mut conversation = Conversation::<OfMachine>::over(near);
+        // Who asked has no more patience.
+        assert!(timeout(Duration::ZERO, conversation.status()).await.is_err());
+        let refused = conversation.status().await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::NotConnected);
+    }
 }

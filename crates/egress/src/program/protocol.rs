@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Descriptors come beside the line (unix(7), SCM_RIGHTS): a bound socket for each port that is new, in order, the
-//! connection to the machine's network card, and one end of a link to a network's switch. Everything can be said again:
+//! connection to the machine's network card, and one end of a link to a network's switch, if there is one. Everything can be said again:
 //! it sets what is to be, not what changes.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -68,7 +68,8 @@ pub(super) enum Ask {
     },
     /// The machine's network card, as the descriptor beside it.
     SetLink,
-    /// That the machine belongs to a network, by a link to its switch, which is the descriptor beside it.
+    /// That the machine belongs to a network, by a link to its switch, which is the descriptor beside it. Without one,
+    /// what goes to an address of the network is lost until there is a link, and never judged as what goes outside.
     Join {
         /// The network.
         network: NetworkId,

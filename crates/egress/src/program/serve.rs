@@ -120,8 +120,7 @@ impl Program {
                 self.state().set_link(link, Arc::clone(&self.over))?;
             }
             Ask::Join { network, cidr, address } => {
-                let link = beside.next().ok_or("there is no link beside it")?;
-                self.networks.join(network, cidr, address, link)?;
+                self.networks.join(network, cidr, address, beside.next())?;
             }
             Ask::Leave { network } => self.networks.leave(network),
         }

@@ -258,12 +258,16 @@ fn connections_go_on_when_the_service_or_the_switch_ends() {
         let address = switch.address(name);
         crate::beside::eventually("the end of the link", || (linked(machine) == [(address, false)]).then_some(()));
     }
+    // To be told that one belongs to it brings no link, nor ends one.
+    switch.announce(&mut web.beside, "web");
+    assert_eq!(linked(&mut web), [(switch.address("web"), false)]);
     // Nothing of the network goes elsewhere meanwhile.
     web.guest.raw(&datagram(1000, (b, 2000), b"lost"));
     web.guest.assert_alive();
     switch.start();
     switch.link(&mut web.beside, "web");
     switch.link(&mut db.beside, "db");
+    switch.announce(&mut web.beside, "web");
     carry(&mut db.guest, listening, &mut web.guest, calling, b"by another switch");
     assert_eq!(linked(&mut web), [(switch.address("web"), true)]);
 }
@@ -275,7 +279,11 @@ fn a_machine_belongs_where_addresses_are_not_its_own() {
     let mut join = |network, cidr: &str, own: [u8; 4]| {
         let (link, _other) = berth_egress::program::pair().unwrap();
         let at = (cidr.parse().unwrap(), own.into());
-        machine.beside.control(async |control| control.join(network, at, &link).await).err().map(|e| e.to_string())
+        machine
+            .beside
+            .control(async |control| control.join(network, at, Some(&link)).await)
+            .err()
+            .map(|e| e.to_string())
     };
     for (cidr, own) in [("10.0.0.0/16", [10, 0, 9, 9]), ("10.0.2.0/28", [10, 0, 2, 9]), ("10.0.2.0/24", [10, 0, 2, 9])]
     {

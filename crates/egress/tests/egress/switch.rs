@@ -75,7 +75,13 @@ impl Switch {
         let (ours, theirs) = pair().unwrap();
         let (network, address, cidr) = (self.network, self.address(name), self.roster.cidr);
         self.control(async |control| control.link(address, &ours).await).unwrap();
-        beside.control(async |control| control.join(network, (cidr, address), &theirs).await).unwrap();
+        beside.control(async |control| control.join(network, (cidr, address), Some(&theirs)).await).unwrap();
+    }
+
+    /// Has a program know that its machine is a member, without a link.
+    pub fn announce(&self, beside: &mut Beside, name: &str) {
+        let (network, at) = (self.network, (self.roster.cidr, self.address(name)));
+        beside.control(async |control| control.join(network, at, None).await).unwrap();
     }
 
     /// Has no members any more but these.

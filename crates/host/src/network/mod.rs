@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use berth_domain::host::network::{Found, Member, Membership, NetworkSpec};
 pub use switches::Switches;
+pub(crate) use switches::announce;
 
 use crate::Result;
 

@@ -95,10 +95,17 @@ impl Switches {
         })
     }
 
-    /// Has a machine belong to networks that it is started in, if its program runs. It waits a moment for the links;
-    /// those that cannot be made now are made as soon as they can, and nobody's start fails for them.
-    pub async fn join(&self, machine: MachineId, memberships: &[Membership]) {
-        let Some(this) = self.this.upgrade().filter(|_| !memberships.is_empty()) else { return };
+    /// Has a machine belong to networks that it is started in, if its program runs. That knows of them once this
+    /// returns. It waits a moment for the links; those that cannot be made now are made as soon as they can, and
+    /// nobody's start fails for them.
+    ///
+    /// # Errors
+    /// The machine's program cannot be told.
+    pub async fn join(&self, machine: MachineId, memberships: &[Membership]) -> Result<()> {
+        let Some(this) = self.this.upgrade().filter(|_| !memberships.is_empty()) else { return Ok(()) };
+        if let Some(dir) = self.carried(machine)? {
+            announce(&mut process::connect(&dir).await.map_err(transient)?, memberships).await?;
+        }
         let memberships = memberships.to_vec();
         let joined = tokio::spawn(async move {
             let one = |membership| this.join_one(machine, membership);
@@ -107,6 +114,7 @@ impl Switches {
         if timeout(JOINING, joined).await.is_err() {
             tracing::warn!(%machine, "a machine is started before it is linked to its networks");
         }
+        Ok(())
     }
 
     async fn join_one(&self, machine: MachineId, membership: &Membership) {
@@ -131,21 +139,6 @@ impl Switches {
         }
         drop(turn);
         let _ = self.link_all(&known, Some(machine), None).await;
-    }
-
-    /// Has a program know which networks its machine belongs to, before the machine has a card by it: what goes to an
-    /// address of a network is lost until there is a link, and never judged as what goes outside.
-    pub async fn announce(&self, program: &mut Control, memberships: &[Membership]) {
-        for Membership { network, cidr, address } in memberships {
-            let told = async {
-                // A link whose other end is nobody's.
-                let (link, _) = pair()?;
-                program.join(*network, (*cidr, *address), &link).await
-            };
-            if let Err(error) = told.await {
-                tracing::debug!(%network, %address, %error, "a program does not know of a network yet");
-            }
-        }
     }
 
     /// The networks that a machine belongs to, as they were last told.
@@ -280,12 +273,10 @@ impl Switches {
         }
         let is_theirs = |of: &InNetwork| (of.network, of.address, of.is_linked) == (spec.id, member.address, true);
         let has = status.networks.iter().any(is_theirs);
-        if !status.networks.iter().any(|of| (of.network, of.address) == (spec.id, member.address)) {
-            self.announce(&mut program, &[known.membership(member)]).await;
-        }
+        announce(&mut program, &[known.membership(member)]).await?;
         let Some(link) = self.link_at_switch(known, shared, member, has).await? else { return Ok(()) };
         fault::point("switch.half_linked").await.map_err(transient)?;
-        let joined = program.join(spec.id, (spec.cidr, member.address), &link).await;
+        let joined = program.join(spec.id, (spec.cidr, member.address), Some(&link)).await;
         if joined.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unsupported) {
             self.outdated(member.machine, &dir).await?;
         }
@@ -453,6 +444,24 @@ impl Switches {
         };
         stream::iter(machines).for_each_concurrent(BESIDE, part).await;
     }
+}
+
+/// Has a program know which networks its machine belongs to, before anything of the user runs there: what goes to an
+/// address of a network is lost until there is a link, and never judged as what goes outside. A program that refuses, or
+/// is of an earlier version, is no reason to keep the machine from its start: whoever links it says what is wrong.
+///
+/// # Errors
+/// The program does not answer.
+pub(crate) async fn announce(program: &mut Control, memberships: &[Membership]) -> Result<()> {
+    for Membership { network, cidr, address } in memberships {
+        match program.join(*network, (*cidr, *address), None).await {
+            Err(error) if !matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {
+                return Err(transient(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Waits until the switch in a folder does not answer in time.

@@ -182,7 +182,7 @@ impl QemuSandboxes {
                 Boot { root: DISK.into(), user: Some(spec.user.clone()), workspace: spec.workdir.clone(), bare: false };
             session.boot(&root).await.map_err(agent_failed)?;
         }
-        self.switches.join(spec.id, &spec.networks).await;
+        self.switches.join(spec.id, &spec.networks).await?;
         session.identify(&identity(spec, incarnation, self.clock.now().0)?).await.map_err(agent_failed)?;
         live.begins();
         incarnation.identified = true;

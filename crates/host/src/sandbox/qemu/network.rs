@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use crate::Machines;
-use crate::network::Switches;
+use crate::network::{Switches, announce};
 
 /// Between two tries to have a machine's network carried.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -116,7 +116,8 @@ impl Carried {
         control.set_rules(&rules).await?;
         // What the machine belongs to so far; of what it is started in its start tells.
         let machine = MachineId(self.id);
-        self.switches.announce(&mut control, &self.switches.memberships(machine)).await;
+        let known = self.switches.memberships(machine);
+        announce(&mut control, &known).await.map_err(std::io::Error::other)?;
         control.set_link(&link.into()).await?;
         self.switches.rejoin(machine);
         process::find(&self.dir)?.ok_or_else(|| std::io::Error::other("the program of a network ended at once"))

@@ -26,7 +26,7 @@ use tokio::sync::broadcast;
 use crate::Machines;
 use crate::error::{qemu_failed, transient};
 use crate::fault;
-use crate::network::Switches;
+use crate::network::{Switches, announce};
 use crate::vm::{MachineSpec, Open};
 use crate::{EngineError, Result};
 
@@ -35,7 +35,7 @@ pub(super) const SSH: u16 = 22;
 /// The least time between two programs of a machine: one whose guest makes it end at once keeps nobody busy.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The networks of this host's VMs.
+/// The programs that carry the networks of this host's VMs.
 pub(super) struct Programs {
     folder: PathBuf,
     machines: Machines,
@@ -55,7 +55,7 @@ pub(super) struct Bound {
 }
 
 impl Programs {
-    /// The networks of the machines in a folder. What happens to them is told by the sender.
+    /// The programs of the machines in a folder. What happens to them is told by the sender.
     pub fn new(
         folder: PathBuf,
         machines: Machines,
@@ -111,12 +111,11 @@ impl Programs {
         control.set_rules(&rules()).await.map_err(transient)?;
         control.set_forwards(&[], sockets).await.map_err(transient)?;
         fault::point("vm.network.told").await.map_err(transient)?;
-        self.switches.announce(&mut control, &spec.networks).await;
+        announce(&mut control, &spec.networks).await?;
         let link = machine::connect_network(&dir).await.map_err(qemu_failed)?.into_std().map_err(transient)?;
         control.set_link(&link.into()).await.map_err(transient)?;
         fault::point("vm.network.linked").await.map_err(transient)?;
-        self.switches.join(spec.id, &spec.networks).await;
-        Ok(())
+        self.switches.join(spec.id, &spec.networks).await
     }
 
     /// Has exactly these ports of a running machine open, SSH's among them, and a program that carries its network;
