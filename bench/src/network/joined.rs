@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use berth_domain::ids::NetworkId;
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_egress::network::{Member, Roster};
 use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_egress::program::{Control, pair, switch};
@@ -63,11 +63,11 @@ impl Program {
 }
 
 /// Nothing is outside but one address, which is the host's own: the namespace has no other.
-fn rules() -> Result<Network> {
+fn rules() -> Result<NetworkPolicy> {
     let outside = OUTSIDE.to_string();
-    let said = Network::try_from(&json!({"egress": "deny", "allow": [outside]}));
+    let said = NetworkPolicy::try_from(&json!({"egress": "deny", "allow": [outside]}));
     let said = said.map_err(|error| anyhow::anyhow!("rules: {error:?}"))?;
-    Ok(Network { unlock: vec![format!("{outside}/32").parse()?], ..said })
+    Ok(NetworkPolicy { unlock: vec![format!("{outside}/32").parse()?], ..said })
 }
 
 impl Switch {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use berth_domain::agent::control::{Identity, Network};
+use berth_domain::agent::control::{Identity, Interface};
 use berth_domain::fields::{Fields, Parsed, boolean, integer, sized, text};
 use serde_json::Value;
 
@@ -103,7 +103,7 @@ fn parse(body: &Value) -> Result<(Identity, Vec<u8>)> {
     Ok(fields.finish(identity)?)
 }
 
-fn network_fields(fields: &mut Fields<'_>) -> Option<Network> {
+fn network_fields(fields: &mut Fields<'_>) -> Option<Interface> {
     let address = |value: &Value| -> Parsed<String> {
         let address = text(value)?.parse::<std::net::Ipv4Addr>().map_err(|_| "must be an IPv4 address".to_owned())?;
         Ok(address.to_string())
@@ -115,7 +115,7 @@ fn network_fields(fields: &mut Fields<'_>) -> Option<Network> {
     let own = fields.required("address", address);
     let prefix = fields.required("prefix", integer(1, 32)).and_then(|prefix| u8::try_from(prefix).ok());
     let (gateway, dns) = (fields.required("gateway", address), fields.required("dns", address));
-    Some(Network { mac, address: own?, prefix: prefix?, gateway: gateway?, dns: dns? })
+    Some(Interface { mac, address: own?, prefix: prefix?, gateway: gateway?, dns: dns? })
 }
 
 fn host_name(value: &Value) -> Parsed<String> {

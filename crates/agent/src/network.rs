@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
-use berth_domain::agent::control::Network;
+use berth_domain::agent::control::Interface;
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
@@ -23,7 +23,7 @@ use crate::lock::lock;
 static LAST: Mutex<Option<(u32, Ipv4Addr, u8)>> = Mutex::new(None);
 /// The last network that the host asked for. A copied machine has it already, and asking the kernel costs an emulated
 /// machine much time.
-static WANTED: Mutex<Option<Network>> = Mutex::new(None);
+static WANTED: Mutex<Option<Interface>> = Mutex::new(None);
 const ANSWER: usize = 8192;
 
 /// The bytes of a hardware address.
@@ -38,7 +38,7 @@ pub fn mac(text: &str) -> Option<[u8; 6]> {
 }
 
 /// Brings the loopback up, and sets the first other interface up as wanted; without a wish that one goes down.
-pub fn set_up(wanted: Option<&Network>) -> io::Result<()> {
+pub fn set_up(wanted: Option<&Interface>) -> io::Result<()> {
     let mut known = lock(&WANTED);
     if wanted.is_some() && known.as_ref() == wanted {
         return Ok(());
@@ -49,7 +49,7 @@ pub fn set_up(wanted: Option<&Network>) -> io::Result<()> {
     Ok(())
 }
 
-fn make(wanted: Option<&Network>) -> io::Result<()> {
+fn make(wanted: Option<&Interface>) -> io::Result<()> {
     let kernel = Kernel::open()?;
     only_ipv4();
     kernel.link(index("lo")?, true, None)?;

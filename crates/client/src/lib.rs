@@ -72,7 +72,9 @@ pub use runtime::{
     Execution, FileContent, Form, OpenTerminal, Piece, Runtime, TerminalEvent, TerminalReader, TerminalWriter,
     output_bytes,
 };
-pub use sandbox::{ChangeNetwork, ChangeSandbox, CreateSandbox, ForkSandbox, Network, Sandbox, SandboxFilter};
+pub use sandbox::{
+    ChangeNetworkPolicy, ChangeSandbox, CreateSandbox, ForkSandbox, NetworkPolicy, Sandbox, SandboxFilter,
+};
 pub use session::Session;
 pub use snapshot::{NewSnapshot, Snapshot};
 pub use speech::Speech;

@@ -81,7 +81,7 @@ pub struct CreateSandbox {
     pub on_timeout: Option<String>,
     /// What it may reach.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub network: Option<Network>,
+    pub network: Option<NetworkPolicy>,
     /// Networks that it belongs to, by their ids; by default those of the snapshot's sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_ids: Option<Vec<String>>,
@@ -89,7 +89,7 @@ pub struct CreateSandbox {
 
 /// What a sandbox may reach: addresses, ranges (CIDR) and domain names such as `*.example.org`. Deny wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Network {
+pub struct NetworkPolicy {
     /// `allow` or `deny`: the rule for everything that is not named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<String>,
@@ -118,12 +118,12 @@ pub struct ChangeSandbox {
     pub metadata: Option<BTreeMap<String, String>>,
     /// The change of its network rules.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub network: Option<ChangeNetwork>,
+    pub network: Option<ChangeNetworkPolicy>,
 }
 
 /// A change of what a sandbox may reach; what is absent stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ChangeNetwork {
+pub struct ChangeNetworkPolicy {
     /// `allow` or `deny`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<String>,

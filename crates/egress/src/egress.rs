@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
@@ -47,7 +47,7 @@ impl Egress {
     pub fn attach(
         &self,
         stream: UnixStream,
-        rules: watch::Receiver<Arc<Network>>,
+        rules: watch::Receiver<Arc<NetworkPolicy>>,
         forwards: watch::Receiver<Arc<Vec<Arc<Forward>>>>,
         counters: Arc<Counters>,
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {

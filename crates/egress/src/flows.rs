@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use berth_domain::sandbox::network::{Destination, Network, Verdict};
+use berth_domain::sandbox::network_policy::{Destination, NetworkPolicy, Verdict};
 use smoltcp::wire::{ArpOperation, TcpControl, TcpPacket};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -27,7 +27,7 @@ mod arrivals;
 /// The flows of one link. Dropping it ends them.
 pub(crate) struct Flows {
     link: Arc<Link>,
-    network: Arc<Network>,
+    network: Arc<NetworkPolicy>,
     tcp: HashMap<Key, Entry<tcp::Flow>>,
     udp: HashMap<Key, Entry<udp::Flow>>,
     echo: HashMap<Key, Entry<udp::Flow>>,

@@ -4,7 +4,7 @@
 //! length. [`Egress::attach`] takes that socket and is the whole other end of the link: it answers ARP, NDP and DHCP,
 //! ends the guest's TCP connections, carries its datagrams, and asks the platform's resolvers on its behalf. What it
 //! lets out it makes anew as an ordinary socket of this process, after
-//! [`Network::decide`](berth_domain::sandbox::network::Network::decide) agreed.
+//! [`NetworkPolicy::decide`](berth_domain::sandbox::network_policy::NetworkPolicy::decide) agreed.
 //!
 //! ```text
 //!  guest ══ unix socket ══► frames ─► flows ──┬─ ARP, NDP, DHCP, own echo ► answered here

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::Config;
@@ -16,7 +16,7 @@ use crate::wire::Wire;
 pub(crate) struct Link {
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<Host>,
-    pub(crate) policy: watch::Receiver<Arc<Network>>,
+    pub(crate) policy: watch::Receiver<Arc<NetworkPolicy>>,
     pub(crate) wire: Arc<Wire>,
     pub(crate) half_open: Arc<Semaphore>,
     pub(crate) queries: Arc<Semaphore>,
@@ -32,7 +32,7 @@ impl Link {
     pub(crate) fn new(
         config: &Arc<Config>,
         host: &Arc<Host>,
-        policy: watch::Receiver<Arc<Network>>,
+        policy: watch::Receiver<Arc<NetworkPolicy>>,
         counters: &Arc<Counters>,
     ) -> Self {
         let limits = &config.limits;

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::archive::Archive;
 use crate::blobs::{Blobs, Sha, is_hex, missing};
-use crate::{Error, Layer, MAX_LAYERS, Result};
+use crate::{Error, ImageLayer, MAX_LAYERS, Result};
 
 /// How deep indexes may nest.
 const MAX_DEPTH: usize = 3;
@@ -22,7 +22,7 @@ pub struct Image {
     /// The configuration of its programs.
     pub config: ImageConfig,
     /// Its layers, the lowest first.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<ImageLayer>,
 }
 
 impl Image {
@@ -69,7 +69,7 @@ impl Image {
                 return Err(Error::invalid(message));
             }
             let blob = Sha::parse(layer.digest().as_ref())?;
-            Ok(Layer { blobs: blobs.clone(), name: blob.path(), blob: Some(blob), diff_id, size: layer.size() })
+            Ok(ImageLayer { blobs: blobs.clone(), name: blob.path(), blob: Some(blob), diff_id, size: layer.size() })
         });
         Ok(Self { config: programs(&config)?, layers: layers.collect::<Result<_>>()? })
     }
@@ -88,7 +88,7 @@ impl Image {
         let config = configuration(&bytes)?;
         let layers = saved.layers.iter().zip(diff_ids(&config, saved.layers.len())?).map(|(layer, diff_id)| {
             let (_, size) = blobs.open(layer)?.ok_or_else(|| missing(&diff_id))?;
-            Ok(Layer { blobs: blobs.clone(), name: layer.clone(), blob: None, diff_id, size })
+            Ok(ImageLayer { blobs: blobs.clone(), name: layer.clone(), blob: None, diff_id, size })
         });
         Ok(Self { config: programs(&config)?, layers: layers.collect::<Result<_>>()? })
     }

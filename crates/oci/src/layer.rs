@@ -33,7 +33,7 @@ impl Budget {
 
 /// One layer of an image.
 #[derive(Clone)]
-pub struct Layer {
+pub struct ImageLayer {
     pub(crate) blobs: Arc<Blobs>,
     /// Its path among the blobs.
     pub(crate) name: String,
@@ -45,7 +45,7 @@ pub struct Layer {
     pub(crate) size: u64,
 }
 
-impl Layer {
+impl ImageLayer {
     /// Its digest after decompression, `sha256:…`.
     pub fn diff_id(&self) -> String {
         format!("sha256:{}", self.diff_id.0)

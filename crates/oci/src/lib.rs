@@ -24,7 +24,7 @@ pub mod pull;
 pub use context::Context;
 pub use error::{Error, Result};
 pub use image::Image;
-pub use layer::{Budget, Layer};
+pub use layer::{Budget, ImageLayer};
 pub use oci_spec::distribution::Reference;
 pub use pull::{Puller, Registries};
 

@@ -34,7 +34,7 @@ pub use engines::Engines;
 use crate::config::{self, Config, LogFormat};
 use crate::db::{Db, DbError, keeper};
 use crate::http::auth::Gate;
-use crate::http::base::Configured;
+use crate::http::base_url::Configured;
 use crate::http::client_address::TrustedProxies;
 use crate::http::cors::Cors;
 use crate::http::edge::Edge;

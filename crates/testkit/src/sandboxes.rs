@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use berth_domain::agent::control::Identity;
 use berth_domain::host::aim::Act;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_host::sandbox::agent::{self, Connection};
 use berth_host::sandbox::{
     Activity, Aim, Build, Built, Capacity, Checkpoint, CheckpointDone, Found, From, Kept, Named, Observed, Paused,
@@ -370,7 +370,7 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(())
     }
 
-    async fn set_network(&self, aim: Aim, network: &Network) -> Result<()> {
+    async fn set_network(&self, aim: Aim, network: &NetworkPolicy) -> Result<()> {
         self.call("set_network").await?;
         self.world().generations.admit(aim, Act::Change)?;
         let id = aim.id;

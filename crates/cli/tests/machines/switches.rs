@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use berth_domain::host::network::{Member, Membership, NetworkSpec};
 use berth_domain::ids::{MachineId, NetworkId};
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_egress::program::{InNetwork, switch};
 use berth_host::EngineError;
@@ -61,7 +61,7 @@ impl Host {
         let (near, far) = UnixStream::pair().expect("a card");
         let start = Start { executable: &executable(), kind: Kind::Machine, dir: &dir, id: "a-machine", user: None };
         let mut control = process::spawn(start).expect("a process").note(&dir).expect("a note");
-        control.set_rules(&Network::default()).await.expect("rules");
+        control.set_rules(&NetworkPolicy::default()).await.expect("rules");
         control.set_link(&OwnedFd::from(far)).await.expect("a link");
         self.guests.push(near);
         MachineId(Uuid::from_u128(number))

@@ -72,7 +72,7 @@ pub struct Identity {
     pub env: BTreeMap<String, String>,
     /// The network; without it there is only the loopback.
     #[serde(default)]
-    pub network: Option<Network>,
+    pub network: Option<Interface>,
     /// Whether to thaw user processes and the file system at the end.
     #[serde(default)]
     pub thaw: bool,
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Identity {
 
 /// The first network interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Network {
+pub struct Interface {
     /// Its hardware address, such as `52:54:00:12:34:56`; unchanged if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,

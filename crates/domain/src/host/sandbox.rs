@@ -8,7 +8,7 @@ use super::Aim;
 use super::network::Membership;
 use crate::Timestamp;
 use crate::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
-use crate::sandbox::network::Network;
+use crate::sandbox::network_policy::NetworkPolicy;
 
 /// What a machine begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub struct StartSpec {
     /// The workspace, if it is not the user's home.
     pub workdir: Option<String>,
     /// What it may reach.
-    pub network: Network,
+    pub network: NetworkPolicy,
     /// The networks of its project that it belongs to, and reaches whatever else it may.
     pub networks: Vec<Membership>,
 }

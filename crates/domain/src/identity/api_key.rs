@@ -14,7 +14,7 @@ use crate::Timestamp;
 use crate::error::{Error, Result};
 use crate::fields::{Fields, integer, text, time};
 use crate::names::title;
-use crate::sandbox::network::Rule;
+use crate::sandbox::network_policy::Rule;
 use crate::words;
 
 /// Longest overlap of a key and its successor: a week, in seconds.
@@ -75,9 +75,9 @@ impl fmt::Display for KeyScopes {
 
 /// The networks that a key may be used from; none is everywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Networks(Vec<IpNet>);
+pub struct SourceNetworks(Vec<IpNet>);
 
-impl Networks {
+impl SourceNetworks {
     /// These networks.
     pub const fn new(networks: Vec<IpNet>) -> Self {
         Self(networks)
@@ -110,7 +110,7 @@ impl Networks {
     }
 }
 
-impl fmt::Display for Networks {
+impl fmt::Display for SourceNetworks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.texts().join(","))
     }
@@ -126,11 +126,11 @@ pub struct NewKey {
     /// When it ends.
     pub expires_at: Option<Timestamp>,
     /// Where it may be used from.
-    pub networks: Networks,
+    pub networks: SourceNetworks,
 }
 
-fn networks(f: &mut Fields<'_>) -> Option<Networks> {
-    f.list("source_networks", NETWORKS, |v| Networks::read(text(v)?)).map(Networks::new)
+fn networks(f: &mut Fields<'_>) -> Option<SourceNetworks> {
+    f.list("source_networks", NETWORKS, |v| SourceNetworks::read(text(v)?)).map(SourceNetworks::new)
 }
 
 fn scopes(f: &mut Fields<'_>) -> Option<KeyScopes> {
@@ -168,7 +168,7 @@ pub struct ChangeKey {
     /// When it ends.
     pub expires_at: Option<Timestamp>,
     /// Where it may be used from.
-    pub networks: Option<Networks>,
+    pub networks: Option<SourceNetworks>,
 }
 
 impl TryFrom<&Value> for ChangeKey {
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn networks_admit_what_lies_in_them() {
-        let networks = Networks::parse("198.51.100.0/24,2001:db8::/32,192.0.2.7").unwrap();
+        let networks = SourceNetworks::parse("198.51.100.0/24,2001:db8::/32,192.0.2.7").unwrap();
         for (from, admitted) in [
             ("198.51.100.0", true),
             ("198.51.100.255", true),
@@ -312,18 +312,21 @@ mod tests {
             ("192.0.2.8", false),
         ] {
             assert_eq!(networks.admit(Some(from.parse().unwrap())), admitted, "{from}");
-            assert!(Networks::default().admit(Some(from.parse().unwrap())));
+            assert!(SourceNetworks::default().admit(Some(from.parse().unwrap())));
         }
-        assert_eq!(Networks::parse(&networks.to_string()), Ok(networks));
+        assert_eq!(SourceNetworks::parse(&networks.to_string()), Ok(networks));
         for bad in ["198.51.100.1/24", "::ffff:0:0/96", "example.org", "10.0.0.0/33", ""] {
-            assert!(Networks::read(bad).is_err(), "{bad}");
+            assert!(SourceNetworks::read(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn a_key_needs_a_name_and_a_scope() {
         let key = NewKey::try_from(&json!({"name": "ci", "scopes": ["vm", "vm"]})).unwrap();
-        assert_eq!((key.scopes.to_string().as_str(), key.expires_at, key.networks), ("vm", None, Networks::default()));
+        assert_eq!(
+            (key.scopes.to_string().as_str(), key.expires_at, key.networks),
+            ("vm", None, SourceNetworks::default())
+        );
         let mistakes = |body: Value| {
             let details = NewKey::try_from(&body).unwrap_err().details;
             details.into_iter().map(|d| (d.field, d.message)).collect::<Vec<_>>()

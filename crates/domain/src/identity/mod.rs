@@ -21,7 +21,7 @@ pub mod suspension;
 pub mod user;
 pub mod verification;
 
-pub use api_key::{KeyScope, KeyScopes, Networks};
+pub use api_key::{KeyScope, KeyScopes, SourceNetworks};
 pub use limits::Limits;
 pub use policy::{Action, OrgRole, ProjectRole};
 pub use status::{InvitationStatus, KeyStatus, ReferralStatus};

@@ -14,7 +14,7 @@
 
 pub mod dockerfile;
 pub mod model;
-pub mod network;
+pub mod network_policy;
 pub mod plan;
 pub mod request;
 pub mod state;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::dockerfile::plan::Origin as Source;
 use super::dockerfile::{Action, Dockerfile, Step};
 use super::model::{OnTimeout, SourceKind};
-use super::network::{Network, NetworkChange};
+use super::network_policy::{NetworkPolicy, NetworkPolicyChange};
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, boolean, id, integer, sized, text};
 use crate::ids::{NetworkId, SnapshotId, UploadId};
@@ -70,7 +70,7 @@ pub struct CreateSandbox {
     /// What happens then.
     pub on_timeout: OnTimeout,
     /// What it may reach.
-    pub network: Network,
+    pub network: NetworkPolicy,
     /// Networks of its project that it belongs to; where absent, those of what it is made of.
     pub networks: Option<Vec<NetworkId>>,
 }
@@ -89,7 +89,7 @@ impl TryFrom<&Value> for CreateSandbox {
             timeout_seconds: f.optional("timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
             idle_timeout_seconds: f.optional("idle_timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
             on_timeout: f.optional("on_timeout", on_timeout).unwrap_or(OnTimeout::Pause),
-            network: f.object("network", Network::read).unwrap_or_default(),
+            network: f.object("network", NetworkPolicy::read).unwrap_or_default(),
             networks: read_ids(&mut f),
         };
         f.finish(Some(request))
@@ -124,7 +124,7 @@ pub struct UpdateSandbox {
     /// New metadata, replacing all.
     pub metadata: Option<Metadata>,
     /// What changes in the rules of its network.
-    pub network: NetworkChange,
+    pub network: NetworkPolicyChange,
 }
 
 impl TryFrom<&Value> for UpdateSandbox {
@@ -137,7 +137,7 @@ impl TryFrom<&Value> for UpdateSandbox {
             idle_timeout_seconds: f.optional("idle_timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
             on_timeout: f.optional("on_timeout", on_timeout),
             metadata: f.optional("metadata", metadata),
-            network: f.object("network", NetworkChange::read).unwrap_or_default(),
+            network: f.object("network", NetworkPolicyChange::read).unwrap_or_default(),
         };
         f.finish(Some(change))
     }

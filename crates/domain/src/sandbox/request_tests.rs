@@ -19,7 +19,10 @@ fn create(field: &str, value: Value) -> Result<CreateSandbox> {
 fn nothing_asked_is_a_sandbox_of_base() {
     let made = CreateSandbox::try_from(&json!({})).unwrap();
     assert_eq!(made.origin, Origin::Template("base".into()));
-    assert_eq!((made.on_timeout, made.timeout_seconds, made.network), (OnTimeout::Pause, None, Network::default()));
+    assert_eq!(
+        (made.on_timeout, made.timeout_seconds, made.network),
+        (OnTimeout::Pause, None, NetworkPolicy::default())
+    );
     let id = "01939f2e-7c00-7abc-8def-0123456789ab";
     refused(CreateSandbox::try_from(&json!({"template_id": "base", "snapshot_id": id})), "snapshot_id");
     refused(create("snapshot_id", json!("x")), "snapshot_id");

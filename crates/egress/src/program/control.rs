@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 
 use berth_domain::ids::NetworkId;
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use ipnet::Ipv4Net;
 use tokio::net::UnixStream;
 
@@ -38,7 +38,7 @@ impl Control {
     ///
     /// # Errors
     /// The program does not answer in time, or refuses.
-    pub async fn set_rules(&mut self, network: &Network) -> io::Result<()> {
+    pub async fn set_rules(&mut self, network: &NetworkPolicy) -> io::Result<()> {
         let (network, unlock) = (network.clone(), network.unlock.clone());
         self.conversation.done(Ask::SetRules { network, unlock }, &[]).await
     }

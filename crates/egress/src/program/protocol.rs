@@ -17,7 +17,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use berth_domain::ids::NetworkId;
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +57,7 @@ pub(super) enum Ask {
     /// What the guest may reach from now on; connections that are not allowed any more end.
     SetRules {
         /// The rules.
-        network: Network,
+        network: NetworkPolicy,
         /// What of special and host's addresses they may unlock.
         unlock: Vec<IpNet>,
     },
@@ -163,7 +163,7 @@ mod tests {
         let messages = [
             (Ask::Status, r#"{"version":1,"ask":"status"}"#),
             (
-                Ask::SetRules { network: Network::default(), unlock: vec!["10.0.0.0/8".parse().unwrap()] },
+                Ask::SetRules { network: NetworkPolicy::default(), unlock: vec!["10.0.0.0/8".parse().unwrap()] },
                 r#"{"version":1,"ask":"set_rules","network":{"egress":"allow","allow":[],"deny":[]},"unlock":["10.0.0.0/8"]}"#,
             ),
             (

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use berth_domain::sandbox::network::{self, Network};
+use berth_domain::sandbox::network_policy::{self, NetworkPolicy};
 use tokio::net::{TcpListener, UdpSocket, UnixListener, UnixStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -72,7 +72,7 @@ struct Program {
 
 struct State {
     egress: Egress,
-    rules: watch::Sender<Arc<Network>>,
+    rules: watch::Sender<Arc<NetworkPolicy>>,
     has_rules: bool,
     forwards: watch::Sender<Arc<Vec<Arc<Forward>>>>,
     ports: Vec<(Port, Arc<Forward>)>,
@@ -83,7 +83,7 @@ struct State {
 impl Program {
     fn new() -> Self {
         let sockets = usize::try_from(FILES / 2).unwrap_or(usize::MAX);
-        let nothing = Network { egress: network::Egress::Deny, ..Network::default() };
+        let nothing = NetworkPolicy { egress: network_policy::Egress::Deny, ..NetworkPolicy::default() };
         let networks = Arc::<Memberships>::default();
         let config = Config { sockets, networks: Arc::clone(&networks), ..Config::default() };
         let state = State {
@@ -110,7 +110,7 @@ impl Program {
                 let networks = self.networks.list().into_iter().map(of).collect();
                 return Ok(Answer::Status(Status { networks, ..self.state().status() }));
             }
-            Ask::SetRules { network, unlock } => self.state().set_rules(Network { unlock, ..network }),
+            Ask::SetRules { network, unlock } => self.state().set_rules(NetworkPolicy { unlock, ..network }),
             Ask::SetForwards { ports } => {
                 let shut = self.state().set_forwards(&ports, &mut beside)?;
                 wait_shut(&shut).await?;
@@ -144,7 +144,7 @@ impl State {
         }
     }
 
-    fn set_rules(&mut self, network: Network) {
+    fn set_rules(&mut self, network: NetworkPolicy) {
         self.rules.send_replace(Arc::new(network));
         self.has_rules = true;
     }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_egress::program::Control;
 use berth_egress::program::process::{self, Executable, Kind, Start};
 use serde_json::Value;
@@ -45,7 +45,7 @@ impl Beside {
     }
 
     /// A program with rules and a guest.
-    pub fn linked(network: &Network) -> (Self, Guest) {
+    pub fn linked(network: &NetworkPolicy) -> (Self, Guest) {
         let mut beside = Self::new();
         beside.control(async |control| control.set_rules(network).await).unwrap();
         let guest = beside.link().unwrap();

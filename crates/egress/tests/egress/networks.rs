@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_egress::{GUEST, RESOLVER};
 use hickory_proto::op::{Message, Query, ResponseCode};
 use hickory_proto::rr::{Name, RecordType};
@@ -33,7 +33,7 @@ fn joined<const N: usize>(names: [&str; N]) -> (Switch, [Machine; N]) {
 }
 
 fn machine() -> Machine {
-    let (beside, guest) = Beside::linked(&Network::clone(&network("deny", &[], &[])));
+    let (beside, guest) = Beside::linked(&NetworkPolicy::clone(&network("deny", &[], &[])));
     Machine { beside, guest }
 }
 

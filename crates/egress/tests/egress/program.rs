@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_egress::program::process;
 use berth_egress::program::{Port, Protocol, VERSION};
 use berth_egress::{GATEWAY, RESOLVER};
@@ -47,7 +47,7 @@ fn talk(guest: &mut Guest, stream: &mut TcpStream, handle: smoltcp::iface::Socke
 
 #[test]
 fn a_connection_outlives_the_service() {
-    let (mut beside, mut guest) = Beside::linked(&Network::default());
+    let (mut beside, mut guest) = Beside::linked(&NetworkPolicy::default());
     let (open, socket) = port(22);
     beside.control(async |control| control.set_forwards(&[], &[(open, socket)]).await).unwrap();
     let (mut stream, handle) = through(&mut guest, open.at, 22);
@@ -67,7 +67,7 @@ fn a_connection_outlives_the_service() {
 
 #[test]
 fn ports_are_exactly_those_that_were_set() {
-    let (mut beside, mut guest) = Beside::linked(&Network::default());
+    let (mut beside, mut guest) = Beside::linked(&NetworkPolicy::default());
     let ((one, first), (two, second)) = (port(22), port(80));
     beside.control(async |control| control.set_forwards(&[], &[(one, first), (two, second)]).await).unwrap();
     beside.control(async |control| control.set_forwards(&[two], &[]).await).unwrap();
@@ -89,7 +89,7 @@ fn without_a_link_it_ends_with_its_service() {
     let mut beside = Beside::new();
     let refused = beside.link().err().unwrap();
     assert!(refused.to_string().contains("no rules"), "{refused}");
-    beside.control(async |control| control.set_rules(&Network::default()).await).unwrap();
+    beside.control(async |control| control.set_rules(&NetworkPolicy::default()).await).unwrap();
     let (open, socket) = port(22);
     beside.control(async |control| control.set_forwards(&[], &[(open, socket)]).await).unwrap();
     assert!(beside.lives());
@@ -100,7 +100,7 @@ fn without_a_link_it_ends_with_its_service() {
 
 #[test]
 fn with_a_link_it_ends_with_the_link() {
-    let (mut beside, guest) = Beside::linked(&Network::default());
+    let (mut beside, guest) = Beside::linked(&NetworkPolicy::default());
     beside.control = None;
     let open = beside.says("{\"version\":1,\"ask\":\"status\"}\n");
     assert!(open.contains("\"is_linked\":true"), "{open}");
@@ -133,7 +133,7 @@ fn what_is_no_request_is_refused_and_changes_nothing() {
 
 #[test]
 fn a_guest_does_not_reach_its_host() {
-    let (_beside, mut guest) = Beside::linked(&Network::default());
+    let (_beside, mut guest) = Beside::linked(&NetworkPolicy::default());
     let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (tcp, udp) = (service.local_addr().unwrap().port(), datagrams.local_addr().unwrap().port());
@@ -154,14 +154,14 @@ fn it_is_told_what_rules_may_unlock() {
     let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let to = SocketAddrV4::new(Ipv4Addr::new(169, 254, 169, 254), service.local_addr().unwrap().port());
     let rules = network("allow", &["169.254.169.254"], &[]);
-    let locked = Network { unlock: Vec::new(), ..Network::clone(&rules) };
+    let locked = NetworkPolicy { unlock: Vec::new(), ..NetworkPolicy::clone(&rules) };
     let (_beside, mut guest) = Beside::linked(&locked);
     assert_eq!(guest.connect(to).1, Outcome::Refused);
 }
 
 #[test]
 fn it_is_confined() {
-    let (beside, _guest) = Beside::linked(&Network::default());
+    let (beside, _guest) = Beside::linked(&NetworkPolicy::default());
     let status = beside.proc("status");
     let line = |name: &str| {
         let found = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -195,7 +195,7 @@ fn it_has_no_descriptor_that_it_was_not_given() {
     // What is not closed when a program begins is what whoever started the service handed down.
     rustix::io::fcntl_setfd(&secret, rustix::io::FdFlags::empty()).unwrap();
     let of = |file: &fs::Metadata| (file.dev(), file.ino());
-    let (beside, _guest) = Beside::linked(&Network::default());
+    let (beside, _guest) = Beside::linked(&NetworkPolicy::default());
     let open = fs::read_dir(format!("/proc/{}/fd", beside.pid())).unwrap().flatten();
     let open: Vec<_> = open.filter_map(|entry| fs::metadata(entry.path()).ok()).map(|file| of(&file)).collect();
     assert!(open.len() > 3 && !open.contains(&of(&secret.metadata().unwrap())), "{open:?}");
@@ -208,7 +208,7 @@ fn none() -> String {
 
 #[test]
 fn it_takes_little_memory() {
-    let (beside, mut guest) = Beside::linked(&Network::default());
+    let (beside, mut guest) = Beside::linked(&NetworkPolicy::default());
     guest.assert_alive();
     let text = beside.proc("smaps_rollup");
     // The rest is the program's file, shared by all machines; pages of one that was just built may wait to be written.
@@ -219,7 +219,7 @@ fn it_takes_little_memory() {
 
 #[test]
 fn it_is_known_by_its_note_and_ended_by_it() {
-    let (beside, guest) = Beside::linked(&Network::default());
+    let (beside, guest) = Beside::linked(&NetworkPolicy::default());
     let (dir, true_note) = (beside.dir.path(), note(beside.dir.path()));
     for (name, false_value) in
         [("started", json!(1)), ("boot", json!("another")), ("pid", json!(1)), ("folder", json!([1, 2]))]

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_egress::GATEWAY;
 
 use crate::guest::Outcome;
@@ -55,7 +55,7 @@ fn special_addresses_and_the_host_are_refused() {
 #[test]
 fn a_rule_unlocks_what_it_names() {
     let rules = network("allow", &["169.254.169.254", "10.1.0.0/16", "8.8.8.1", "127.0.0.1", "10.0.2.2"], &[]);
-    let locked = Network { unlock: Vec::new(), ..Network::clone(&rules) };
+    let locked = NetworkPolicy { unlock: Vec::new(), ..NetworkPolicy::clone(&rules) };
     let (world, mut guest) = World::with(Arc::new(locked), |_| ());
     for address in [[169, 254, 169, 254], [10, 1, 2, 3], [8, 8, 8, 1]] {
         assert_eq!(guest.connect(at(address)).1, Outcome::Refused, "{address:?}: the operator unlocks nothing");

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_egress::{
     Config, Connection, Counters, Egress, Forward, HostAddresses, Limits, Outside, RealOutside, Resolvers,
 };
@@ -93,7 +93,7 @@ impl Outside for Servers {
 pub struct World {
     pub runtime: Runtime,
     pub servers: Arc<Servers>,
-    pub policy: watch::Sender<Arc<Network>>,
+    pub policy: watch::Sender<Arc<NetworkPolicy>>,
     pub forwards: watch::Sender<Arc<Vec<Arc<Forward>>>>,
     pub counters: Arc<Counters>,
     pub egress: Egress,
@@ -101,9 +101,9 @@ pub struct World {
 }
 
 /// Rules.
-pub fn network(egress: &str, allow: &[&str], deny: &[&str]) -> Arc<Network> {
-    let said = Network::try_from(&json!({"egress": egress, "allow": allow, "deny": deny})).unwrap();
-    Arc::new(Network { unlock: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()], ..said })
+pub fn network(egress: &str, allow: &[&str], deny: &[&str]) -> Arc<NetworkPolicy> {
+    let said = NetworkPolicy::try_from(&json!({"egress": egress, "allow": allow, "deny": deny})).unwrap();
+    Arc::new(NetworkPolicy { unlock: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()], ..said })
 }
 
 /// A configuration without the host's network.
@@ -126,11 +126,11 @@ pub fn config(servers: &Arc<Servers>) -> Config {
 impl World {
     /// A world with the default rules.
     pub fn new() -> (Self, Guest) {
-        Self::with(Network::default().into(), |_| ())
+        Self::with(NetworkPolicy::default().into(), |_| ())
     }
 
     /// A world with rules and changes to its configuration.
-    pub fn with(network: Arc<Network>, change: impl FnOnce(&mut Config)) -> (Self, Guest) {
+    pub fn with(network: Arc<NetworkPolicy>, change: impl FnOnce(&mut Config)) -> (Self, Guest) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let servers = Arc::new(Servers::default());
         let mut config = config(&servers);
@@ -163,7 +163,7 @@ impl World {
 fn attach(
     runtime: &Runtime,
     egress: &Egress,
-    policy: &watch::Sender<Arc<Network>>,
+    policy: &watch::Sender<Arc<NetworkPolicy>>,
     forwards: &watch::Sender<Arc<Vec<Arc<Forward>>>>,
     counters: &Arc<Counters>,
 ) -> (Guest, JoinHandle<io::Result<()>>) {

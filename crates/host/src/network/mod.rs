@@ -4,7 +4,7 @@
 //! knows machines by their ids and asks nobody whether they exist: those that do not run here are somewhere else, or
 //! nowhere.
 
-mod known;
+mod local;
 mod switches;
 
 use async_trait::async_trait;

@@ -28,7 +28,7 @@ use futures::{StreamExt, stream};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::known::{Known, lock, names, roster, with_member};
+use super::local::{LocalNetwork, lock, names, roster, with_member};
 use super::{Found, Member, Membership, NetworkEngine, NetworkSpec};
 use crate::error::transient;
 use crate::{EngineError, Finding, HostSettings, Machines, Result, fault};
@@ -53,7 +53,7 @@ pub struct Switches {
     machines: [PathBuf; 2],
     executable: Executable,
     settings: Machines,
-    known: Mutex<HashMap<NetworkId, Arc<Known>>>,
+    networks: Mutex<HashMap<NetworkId, Arc<LocalNetwork>>>,
     watched: Mutex<HashSet<NetworkId>>,
     /// Those that are tried again.
     tried: Mutex<HashSet<NetworkId>>,
@@ -81,9 +81,9 @@ impl Switches {
     pub fn open_with(settings: &HostSettings, executable: Executable) -> Arc<Self> {
         let folder = settings.data.join("networks");
         let machines = [settings.data.join("machines"), settings.data.join("sandbox").join("machines")];
-        let known = names(&folder).filter_map(|id| Known::read(&folder.join(id.to_string()))).collect();
+        let known = names(&folder).filter_map(|id| LocalNetwork::read(&folder.join(id.to_string()))).collect();
         Arc::new_cyclic(|this| Self {
-            known: Mutex::new(known),
+            networks: Mutex::new(known),
             folder,
             machines,
             executable,
@@ -143,7 +143,7 @@ impl Switches {
 
     /// The networks that a machine belongs to, as they were last told.
     pub fn memberships(&self, machine: MachineId) -> Vec<Membership> {
-        let all = lock(&self.known);
+        let all = lock(&self.networks);
         all.values()
             .flat_map(|known| known.members(Some(machine)).into_iter().map(|member| known.membership(&member)))
             .collect()
@@ -152,16 +152,16 @@ impl Switches {
     /// Has a machine whose program began anew linked to the networks that it belongs to, soon.
     pub fn rejoin(&self, machine: MachineId) {
         let Some(this) = self.this.upgrade() else { return };
-        let known: Vec<_> = lock(&self.known).values().filter(|known| known.has(machine)).cloned().collect();
+        let known: Vec<_> = lock(&self.networks).values().filter(|known| known.has(machine)).cloned().collect();
         tokio::spawn(async move {
-            let one = async |known: &Arc<Known>| drop(this.link_all(known, Some(machine), None).await);
+            let one = async |known: &Arc<LocalNetwork>| drop(this.link_all(known, Some(machine), None).await);
             stream::iter(&known).for_each_concurrent(BESIDE, one).await;
         });
     }
 
     /// Finds what an earlier service left, and makes whole what ended meanwhile.
     pub async fn adopt(&self) {
-        let all: Vec<_> = lock(&self.known).keys().copied().collect();
+        let all: Vec<_> = lock(&self.networks).keys().copied().collect();
         stream::iter(all).for_each_concurrent(BESIDE, |id| self.make_whole(id)).await;
     }
 
@@ -206,26 +206,31 @@ impl Switches {
     }
 
     /// A network that this host was told of before, or is now.
-    fn enter(&self, spec: NetworkSpec) -> Arc<Known> {
-        let mut all = lock(&self.known);
+    fn enter(&self, spec: NetworkSpec) -> Arc<LocalNetwork> {
+        let mut all = lock(&self.networks);
         if let Some(known) = all.get(&spec.id) {
             return known.clone();
         }
         let taken: HashSet<u32> = all.values().map(|known| known.slot).collect();
         let slot = (0..=u32::MAX).find(|slot| !taken.contains(slot)).unwrap_or_default();
-        let (id, known) = (spec.id, Known::new(slot, spec));
+        let (id, known) = (spec.id, LocalNetwork::new(slot, spec));
         all.insert(id, known.clone());
         known
     }
 
     /// Whether a network is not removed.
-    fn is_known(&self, known: &Arc<Known>) -> bool {
-        lock(&self.known).get(&known.id()).is_some_and(|now| Arc::ptr_eq(now, known))
+    fn is_known(&self, known: &Arc<LocalNetwork>) -> bool {
+        lock(&self.networks).get(&known.id()).is_some_and(|now| Arc::ptr_eq(now, known))
     }
 
     /// Links the members that run here and are not linked, or one of them, and starts the switch where there is none.
     /// What fails is tried again, whoever asked.
-    async fn link_all(&self, known: &Arc<Known>, only: Option<MachineId>, reached: Option<Reached>) -> Result<()> {
+    async fn link_all(
+        &self,
+        known: &Arc<LocalNetwork>,
+        only: Option<MachineId>,
+        reached: Option<Reached>,
+    ) -> Result<()> {
         let shared = Shared::new(reached.map(Ok));
         let until = Instant::now() + LINKING;
         let link = async |member: Member| {
@@ -250,7 +255,7 @@ impl Switches {
     }
 
     /// Says once that a machine is not in its network, and where to look.
-    fn complain(&self, known: &Known, machine: MachineId, error: &EngineError) {
+    fn complain(&self, known: &LocalNetwork, machine: MachineId, error: &EngineError) {
         let network = known.id();
         if known.is_news(Some(format!("{machine}: {error}"))) {
             let log = self.dir(network).join("egress.log");
@@ -262,7 +267,7 @@ impl Switches {
     }
 
     /// Has a member of a network linked if it runs here, unless both sides have its link.
-    async fn link(&self, known: &Arc<Known>, shared: &Shared, member: &Member) -> Result<()> {
+    async fn link(&self, known: &Arc<LocalNetwork>, shared: &Shared, member: &Member) -> Result<()> {
         let Some(dir) = self.carried(member.machine)? else { return Ok(()) };
         let _alone = known.alone(member.machine).await;
         let mut program = process::connect(&dir).await.map_err(transient)?;
@@ -296,7 +301,7 @@ impl Switches {
     /// Gives the switch a link of a member; its other end, unless both sides have one.
     async fn link_at_switch(
         &self,
-        known: &Arc<Known>,
+        known: &Arc<LocalNetwork>,
         shared: &Shared,
         member: &Member,
         has: bool,
@@ -321,7 +326,7 @@ impl Switches {
     }
 
     /// The switch of a network, which knows what that is, and is watched.
-    async fn reach(&self, known: &Arc<Known>) -> Result<Reached> {
+    async fn reach(&self, known: &Arc<LocalNetwork>) -> Result<Reached> {
         let _turn = known.turn.lock().await;
         let spec = &known.spec();
         if !self.is_known(known) {
@@ -400,7 +405,7 @@ impl Switches {
 
     /// Has all machines of a network linked, now and until it is so.
     async fn make_whole(&self, id: NetworkId) {
-        let known = lock(&self.known).get(&id).cloned();
+        let known = lock(&self.networks).get(&id).cloned();
         if let Some(known) = known {
             let _ = self.link_all(&known, None, None).await;
         }
@@ -425,7 +430,7 @@ impl Switches {
 
     /// Tells the programs of machines that they belong to a network no more. The switch knows, too, so that one that
     /// cannot be told reaches nobody either.
-    async fn part(&self, known: &Known, machines: Vec<MachineId>) {
+    async fn part(&self, known: &LocalNetwork, machines: Vec<MachineId>) {
         let (network, until) = (known.id(), Instant::now() + LINKING);
         let part = async |machine: MachineId| {
             let told = async {
@@ -501,13 +506,13 @@ impl NetworkEngine for Switches {
     }
 
     async fn remove(&self, id: NetworkId) -> Result<()> {
-        let known = lock(&self.known).get(&id).cloned();
+        let known = lock(&self.networks).get(&id).cloned();
         if let Some(known) = &known {
             let turn = known.turn.lock().await;
             let before = known.spec();
             // Who waits for its turn finds nobody to link.
             known.replace(NetworkSpec { members: Vec::new(), ..before.clone() });
-            lock(&self.known).remove(&id);
+            lock(&self.networks).remove(&id);
             drop(turn);
             self.part(known, before.members.into_iter().map(|member| member.machine).collect()).await;
         }

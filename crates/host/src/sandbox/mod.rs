@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
@@ -98,7 +98,7 @@ pub trait SandboxEngine: Send + Sync + 'static {
     async fn discard(&self, aim: Aim) -> Result<()>;
 
     /// Changes what a running machine may reach.
-    async fn set_network(&self, aim: Aim, network: &Network) -> Result<()>;
+    async fn set_network(&self, aim: Aim, network: &NetworkPolicy) -> Result<()>;
 
     /// Where an upload is received; its folder is there.
     async fn upload(&self, id: UploadId) -> Result<PathBuf>;

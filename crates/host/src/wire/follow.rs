@@ -21,7 +21,7 @@ impl Remote {
         loop {
             let Some(Err(error)) = stop.run_until_cancelled(self.listen()).await else { return };
             tracing::warn!(%error, "nobody knows what happens on a host; trying again");
-            self.known.lose(&error);
+            self.cache.lose(&error);
             if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
                 return;
             }
@@ -35,9 +35,9 @@ impl Remote {
         loop {
             match self.next(&mut stream).await? {
                 // Who does not watch misses nothing.
-                Event::Vm(id) => drop(self.known.vms.send(id)),
-                Event::Sandbox(id) => drop(self.known.sandboxes.send(id)),
-                Event::About(about) => self.known.note(about),
+                Event::Vm(id) => drop(self.cache.vms.send(id)),
+                Event::Sandbox(id) => drop(self.cache.sandboxes.send(id)),
+                Event::About(about) => self.cache.note(about),
                 Event::Missed => self.look_at_all().await?,
             }
         }
@@ -46,21 +46,21 @@ impl Remote {
     /// Has every machine of the host looked at.
     async fn look_at_all(&self) -> Result<()> {
         for id in self.ask(host::ScanVms {}).await?.machines {
-            let _ = self.known.vms.send(id);
+            let _ = self.cache.vms.send(id);
         }
         for id in self.ask(host::ScanSandboxes {}).await?.machines {
-            let _ = self.known.sandboxes.send(id);
+            let _ = self.cache.sandboxes.send(id);
         }
         Ok(())
     }
 
     /// Begins to ask how a sandbox is used; whoever watches sandboxes is told when that is known.
     pub(super) fn learn_activity(&self, id: MachineId) {
-        if self.known.begin_activity(id) {
+        if self.cache.begin_activity(id) {
             let remote = self.clone();
             tokio::spawn(async move {
                 let activity = remote.ask(sandbox::Activity { id }).await.ok();
-                remote.known.end_activity(id, activity);
+                remote.cache.end_activity(id, activity);
             });
         }
     }

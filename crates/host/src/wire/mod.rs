@@ -13,9 +13,9 @@
 //! What carries the bytes ([`Carrier`]) is no matter of this module: a stream of HTTP/2, a socket, a pipe in a test. It
 //! tells who is on the other side; here everybody who asks may.
 
+mod cache;
 mod follow;
 mod frame;
-mod known;
 mod message;
 mod networks;
 mod remote;

@@ -13,8 +13,8 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
+use super::cache::HostCache;
 use super::frame;
-use super::known::Known;
 use super::message::{ANSWER, Asked, QUESTION, SILENCE, Told, VERSION};
 use crate::vm::Console;
 use crate::{EngineError, Result};
@@ -37,7 +37,7 @@ pub trait Carrier: Send + Sync + 'static {
 pub struct Remote {
     pub(super) carrier: Arc<dyn Carrier>,
     pub(super) spool: PathBuf,
-    pub(super) known: Arc<Known>,
+    pub(super) cache: Arc<HostCache>,
     patience: Duration,
 }
 
@@ -47,7 +47,7 @@ impl Remote {
     /// # Errors
     /// Where it does not say what it is.
     pub async fn reach(carrier: Arc<dyn Carrier>, spool: &Path) -> Result<Self> {
-        let remote = Self { carrier, spool: spool.to_owned(), known: Arc::default(), patience: SILENCE };
+        let remote = Self { carrier, spool: spool.to_owned(), cache: Arc::default(), patience: SILENCE };
         remote.describe().await?;
         Ok(remote)
     }
@@ -61,7 +61,7 @@ impl Remote {
     /// Has the host say what it is.
     pub async fn describe(&self) -> Result<About> {
         let about = self.ask(host::Describe {}).await?;
-        self.known.note(about.clone());
+        self.cache.note(about.clone());
         Ok(about)
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use berth_domain::host::ask::{Ask, host, layer, memory, sandbox, stream, template, upload};
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ use crate::{Result, lost};
 #[async_trait]
 impl SandboxEngine for Remote {
     fn ready(&self) -> std::result::Result<(), String> {
-        self.known.about().sandbox.missing.map_or(Ok(()), Err)
+        self.cache.about().sandbox.missing.map_or(Ok(()), Err)
     }
 
     async fn capacity(&self) -> Result<Capacity> {
@@ -32,7 +32,7 @@ impl SandboxEngine for Remote {
     }
 
     fn host_boot(&self) -> String {
-        self.known.about().sandbox.boot
+        self.cache.about().sandbox.boot
     }
 
     async fn templates(&self) -> Result<Vec<PlatformTemplate>> {
@@ -94,7 +94,7 @@ impl SandboxEngine for Remote {
         self.ask(sandbox::Discard { aim }).await
     }
 
-    async fn set_network(&self, aim: Aim, network: &Network) -> Result<()> {
+    async fn set_network(&self, aim: Aim, network: &NetworkPolicy) -> Result<()> {
         self.ask(sandbox::SetNetwork { aim, network: network.clone() }).await
     }
 
@@ -152,7 +152,7 @@ impl SandboxEngine for Remote {
     }
 
     fn activity(&self, id: MachineId) -> Activity {
-        self.known.take_activity(id).unwrap_or_else(|| {
+        self.cache.take_activity(id).unwrap_or_else(|| {
             self.learn_activity(id);
             Activity::default()
         })
@@ -163,7 +163,7 @@ impl SandboxEngine for Remote {
     }
 
     fn unlimited(&self) -> u64 {
-        self.known.about().sandbox.unlimited
+        self.cache.about().sandbox.unlimited
     }
 
     async fn scan(&self) -> Result<Found> {
@@ -177,7 +177,7 @@ impl SandboxEngine for Remote {
     }
 
     fn most_warm(&self) -> usize {
-        self.known.about().sandbox.most_warm
+        self.cache.about().sandbox.most_warm
     }
 
     async fn warm_up(&self, spec: &StartSpec) -> Result<()> {
@@ -193,7 +193,7 @@ impl SandboxEngine for Remote {
     }
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {
-        self.known.sandboxes.subscribe()
+        self.cache.sandboxes.subscribe()
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{EngineError, Result, lost};
 #[async_trait]
 impl Engine for Remote {
     fn ready(&self) -> std::result::Result<(), String> {
-        self.known.about().vm.missing.map_or(Ok(()), Err)
+        self.cache.about().vm.missing.map_or(Ok(()), Err)
     }
 
     async fn capacity(&self) -> Result<Capacity> {
@@ -26,7 +26,7 @@ impl Engine for Remote {
     }
 
     fn ssh_port(&self) -> u16 {
-        self.known.about().vm.ssh_port
+        self.cache.about().vm.ssh_port
     }
 
     async fn address_free(&self, address: Ipv4Addr) -> bool {
@@ -34,7 +34,7 @@ impl Engine for Remote {
     }
 
     fn host_boot(&self) -> String {
-        self.known.about().vm.boot
+        self.cache.about().vm.boot
     }
 
     async fn make_disk(&self, disk: &DiskSpec) -> Result<()> {
@@ -128,6 +128,6 @@ impl Engine for Remote {
     }
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {
-        self.known.vms.subscribe()
+        self.cache.vms.subscribe()
     }
 }

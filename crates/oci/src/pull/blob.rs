@@ -10,14 +10,14 @@ use reqwest::header::{CONTENT_RANGE, RANGE};
 use reqwest::{Response, StatusCode};
 use sha2::{Digest, Sha256};
 
-use super::session::{Progress, Session};
+use super::puller::{Progress, Pull};
 use crate::blobs::Sha;
 use crate::{Error, Result};
 
 /// Pause before checking again whether another pull has finished a blob.
 const AGAIN: Duration = Duration::from_millis(200);
 
-impl Session<'_> {
+impl Pull<'_> {
     /// Loads a blob into a store, unless the store has it.
     pub(super) async fn blob(
         &self,

@@ -9,8 +9,8 @@
 
 mod auth;
 mod blob;
+mod puller;
 mod reach;
-mod session;
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use reqwest::Client;
 use crate::blobs::Sha;
 use crate::{Error, MAX_DOCUMENT, MAX_LAYERS, Reference, Result};
 pub use auth::Credentials;
+use puller::Pull;
+pub use puller::{Progress, Puller};
 pub use reach::{Judge, Registries};
-use session::Session;
-pub use session::{Progress, Puller};
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -60,9 +60,9 @@ impl Puller {
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<String> {
         let reference = parse_reference(reference)?;
-        let session = Session::begin(self, &reference)?;
+        let pull = Pull::begin(self, &reference)?;
         tokio::fs::create_dir_all(store.join("blobs/sha256")).await?;
-        let (digest, manifest) = session.manifest(&reference).await?;
+        let (digest, manifest) = pull.manifest(&reference).await?;
         let layers = manifest.layers();
         if layers.len() > MAX_LAYERS {
             let message = format!("An image may have {MAX_LAYERS} layers at most, not {}; squash it.", layers.len());
@@ -78,7 +78,7 @@ impl Puller {
         }
         for descriptor in std::iter::once(manifest.config()).chain(layers) {
             let sha = Sha::parse(descriptor.digest().as_ref())?;
-            session.blob(&sha, descriptor.size(), store, progress).await?;
+            pull.blob(&sha, descriptor.size(), store, progress).await?;
         }
         blob::keep(store, &digest).await?;
         Ok(format!("sha256:{}", digest.0.0))

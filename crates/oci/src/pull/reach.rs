@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use berth_domain::sandbox::network::Special;
+use berth_domain::sandbox::network_policy::Special;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Url, dns};

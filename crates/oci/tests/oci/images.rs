@@ -18,7 +18,7 @@ fn refusal(path: &Path) -> String {
 }
 
 fn layers(image: &Image, budget: &Budget) -> Result<Vec<Vec<u8>>, Error> {
-    let read = |layer: &berth_oci::Layer| {
+    let read = |layer: &berth_oci::ImageLayer| {
         let mut bytes = Vec::new();
         layer.open(budget)?.read_to_end(&mut bytes).map_err(Error::from_stream)?;
         Ok(bytes)

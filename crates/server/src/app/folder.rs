@@ -108,7 +108,7 @@ pub(super) async fn open(config: &Config, keeper: &Keeper, clock: &Clock) -> Res
 /// A database before this service takes it.
 struct Found {
     /// Its keeper.
-    known: Option<keeper::Known>,
+    known: Option<keeper::KeeperRow>,
     /// Its id.
     id: Option<String>,
     /// Whether it has no schema yet.

@@ -1,6 +1,6 @@
 //! `[network]`: what the networks of machines may reach.
 
-use berth_domain::sandbox::network::Rule;
+use berth_domain::sandbox::network_policy::Rule;
 use ipnet::IpNet;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};

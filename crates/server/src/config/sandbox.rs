@@ -29,7 +29,7 @@ pub struct Sandbox {
     pub upload_mb: i64,
     /// GiB of the disk that stay free: below that, nothing new begins, since the database lies on that disk, too.
     pub disk_reserve_gb: i64,
-    /// Most GiB that a project may store in snapshots, templates, memories and uploads.
+    /// Most GiB that a project may store in snapshots, templates, captured memories and uploads.
     pub project_stored_gb: i64,
     /// Most GiB that all projects of an organization may store together.
     pub organization_stored_gb: i64,

@@ -34,7 +34,7 @@ pub struct Keeper {
 
 /// A keeper as the database knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KeeperRow {
     /// The keeper.
     pub keeper: Keeper,
     /// Whether its service has not ended in good order.
@@ -43,7 +43,7 @@ pub struct Known {
     pub seen_at: Timestamp,
 }
 
-impl FromRow for Known {
+impl FromRow for KeeperRow {
     fn from_row(row: &Row) -> Result<Self, DbError> {
         let keeper = Keeper {
             folder: row.parsed("folder")?,
@@ -55,7 +55,7 @@ impl FromRow for Known {
     }
 }
 
-impl Known {
+impl KeeperRow {
     /// Why another service may not have the database; `None` if it may.
     pub fn refuses(&self, asks: &Keeper, takes_over: bool, now: Timestamp) -> Option<String> {
         let Keeper { folder: kept_by, path, host, .. } = &self.keeper;
@@ -93,7 +93,7 @@ impl Known {
 }
 
 /// The database's keeper; `None` in a new one.
-pub async fn find(on: impl On) -> Result<Option<Known>, DbError> {
+pub async fn find(on: impl On) -> Result<Option<KeeperRow>, DbError> {
     sql("SELECT folder, path, host, run, runs, seen_at FROM keeper WHERE id = 1").fetch_optional(on).await
 }
 

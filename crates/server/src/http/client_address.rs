@@ -51,16 +51,16 @@ impl ClientAddress {
     }
 
     /// The network that limits count.
-    pub fn network(self) -> Network {
+    pub fn network(self) -> ClientNetwork {
         self.known().into()
     }
 }
 
 /// What limits count as one: an IPv4 address; an IPv6 /64, which one customer has whole; and all unknown addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Network(Option<IpAddr>);
+pub struct ClientNetwork(Option<IpAddr>);
 
-impl Network {
+impl ClientNetwork {
     /// The network of an address. An IPv4 address in IPv6 form counts as IPv4.
     pub fn of(address: IpAddr) -> Self {
         Self(Some(match address.to_canonical() {
@@ -71,13 +71,13 @@ impl Network {
 }
 
 /// The network of a request whose address may be known.
-impl From<Option<IpAddr>> for Network {
+impl From<Option<IpAddr>> for ClientNetwork {
     fn from(address: Option<IpAddr>) -> Self {
         address.map_or(Self(None), Self::of)
     }
 }
 
-impl fmt::Display for Network {
+impl fmt::Display for ClientNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(IpAddr::V4(address)) => write!(f, "{address}"),
@@ -433,12 +433,12 @@ mod tests {
 
     #[test]
     fn limits_count_an_address_of_ipv4_and_64_bits_of_ipv6() {
-        let same = |one: &str, other: &str| Network::of(address(one)) == Network::of(address(other));
+        let same = |one: &str, other: &str| ClientNetwork::of(address(one)) == ClientNetwork::of(address(other));
         assert!(same("192.0.2.1", "::ffff:192.0.2.1") && !same("192.0.2.1", "192.0.2.2"));
         assert!(same("2001:db8:0:1::", "2001:db8:0:1:ffff:ffff:ffff:ffff"));
         assert!(!same("2001:db8:0:1::", "2001:db8:0:2::"));
-        assert_eq!(Network::of(address("2001:db8:0:1::5")).to_string(), "2001:db8:0:1::/64");
-        assert_eq!(Network::of(address("192.0.2.1")).to_string(), "192.0.2.1");
+        assert_eq!(ClientNetwork::of(address("2001:db8:0:1::5")).to_string(), "2001:db8:0:1::/64");
+        assert_eq!(ClientNetwork::of(address("192.0.2.1")).to_string(), "192.0.2.1");
         assert_eq!(ClientAddress::Unknown.network(), ClientAddress::default().network());
         assert_ne!(ClientAddress::Unknown.network(), ClientAddress::At(Ipv4Addr::UNSPECIFIED.into()).network());
     }

@@ -7,7 +7,7 @@
 pub mod account;
 pub mod auth;
 pub mod authority;
-pub mod base;
+pub mod base_url;
 pub mod body;
 pub mod client_address;
 pub mod cors;
@@ -55,7 +55,7 @@ pub fn router(
     services: OpenApiRouter,
     gate: Arc<dyn Gate>,
     db: Db,
-    base: base::Configured,
+    base: base_url::Configured,
     probes: probes::Probes,
     turns: idempotency::Turns,
 ) -> Router {

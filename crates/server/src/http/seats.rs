@@ -21,7 +21,7 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use ipnet::IpNet;
 use tokio::sync::Notify;
 
-use super::client_address::Network;
+use super::client_address::ClientNetwork;
 
 /// Most connections where the process has no limit of descriptors.
 const MOST: usize = 1 << 19;
@@ -45,7 +45,7 @@ pub struct Seats {
 struct Table {
     taken: usize,
     next: u64,
-    networks: HashMap<Network, BTreeMap<u64, Arc<Seat>>>,
+    networks: HashMap<ClientNetwork, BTreeMap<u64, Arc<Seat>>>,
 }
 
 #[derive(Default)]
@@ -64,7 +64,7 @@ struct Seat {
 /// A connection's seat. Dropping it frees the seat.
 pub struct Ticket {
     seats: Arc<Seats>,
-    network: Network,
+    network: ClientNetwork,
     number: u64,
     seat: Arc<Seat>,
 }
@@ -118,7 +118,7 @@ impl Seats {
 
     /// Takes a seat for a connection; `None` where there is none.
     pub fn enter(self: &Arc<Self>, from: IpAddr) -> Option<Ticket> {
-        let network = Network::of(from);
+        let network = ClientNetwork::of(from);
         let is_proxy = self.proxies.iter().any(|proxies| proxies.contains(&from.to_canonical()));
         let mut table = self.table();
         let own = table.networks.get(&network).map_or(0, BTreeMap::len);
@@ -147,7 +147,7 @@ impl Seats {
 
 impl Table {
     /// Cuts the oldest connection of a network that waits for its client; false where there is none.
-    fn cut_one_of(&mut self, network: Network) -> bool {
+    fn cut_one_of(&mut self, network: ClientNetwork) -> bool {
         let Some(seats) = self.networks.get(&network) else { return false };
         let waits = |(_, seat): &(&u64, &Arc<Seat>)| seat.waits();
         let Some((number, seat)) = seats.iter().take(LOOKED_AT).find(waits) else { return false };
@@ -170,7 +170,7 @@ impl Table {
         true
     }
 
-    fn leave(&mut self, network: Network, number: u64) {
+    fn leave(&mut self, network: ClientNetwork, number: u64) {
         let Some(seats) = self.networks.get_mut(&network) else { return };
         if seats.remove(&number).is_some() {
             self.taken -= 1;

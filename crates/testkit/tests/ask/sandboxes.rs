@@ -6,7 +6,7 @@ use std::time::Duration;
 use berth_domain::host::ask::{layer, memory, sandbox, template, upload};
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::dockerfile::Dockerfile;
-use berth_domain::sandbox::network::{Egress, Network};
+use berth_domain::sandbox::network_policy::{Egress, NetworkPolicy};
 use berth_host::EngineError;
 use berth_host::sandbox::build::Log;
 use berth_host::sandbox::{
@@ -43,9 +43,14 @@ const NEXT: LayerId = LayerId(id(22));
 const LAST: LayerId = LayerId(id(23));
 const MEMORY: MemoryId = MemoryId(id(30));
 
-fn network() -> Network {
+fn network() -> NetworkPolicy {
     let rule = |text: &str| text.parse().expect("a rule");
-    Network { egress: Egress::Deny, allow: vec![rule("*.example.org")], deny: vec![rule("10.0.0.0/8")], unlock: vec![] }
+    NetworkPolicy {
+        egress: Egress::Deny,
+        allow: vec![rule("*.example.org")],
+        deny: vec![rule("10.0.0.0/8")],
+        unlock: vec![],
+    }
 }
 
 fn spec(machine: MachineId, layers: &[LayerId], from: From) -> StartSpec {
@@ -100,7 +105,7 @@ async fn life(way: &Way) -> Vec<String> {
     note!(engine.observe(SANDBOX).await, engine.start(&machine).await, engine.start(&machine).await);
     assert_eq!(engine.observe(SANDBOX).await.expect("a look"), Observed::Running { generation: 3 });
     assert_eq!(way.sandboxes.spec("a-sandbox").expect("a machine").0, machine, "it is started as it was asked for");
-    note!(engine.set_network(AIM, &Network { deny: Vec::new(), ..network() }).await);
+    note!(engine.set_network(AIM, &NetworkPolicy { deny: Vec::new(), ..network() }).await);
     let checkpoint = Checkpoint { machine: SANDBOX, generation: 3, top: TOP, next: NEXT, memory: Some(MEMORY) };
     let (aim, outdated) = (Aim::of(SANDBOX, 2), EngineError::Outdated(3));
     for older in [engine.end(aim).await, engine.discard(aim).await, engine.set_network(aim, &network()).await] {

@@ -1,7 +1,7 @@
 //! `berth sandbox create`, and the options of a new sandbox.
 
 use anyhow::Result;
-use berth_client::{ChangeNetwork, CreateSandbox, Error, Network, ProjectClient, SandboxFilter};
+use berth_client::{ChangeNetworkPolicy, CreateSandbox, Error, NetworkPolicy, ProjectClient, SandboxFilter};
 use clap::{Args, ValueEnum};
 
 use super::find::SANDBOX;
@@ -128,10 +128,10 @@ impl Egress {
 
 impl NetworkArgs {
     /// The rules for the API; nothing if none was typed.
-    fn network(self) -> Option<Network> {
+    fn network(self) -> Option<NetworkPolicy> {
         let said = self.egress.is_some() || !self.allow.is_empty() || !self.deny.is_empty();
         let egress = self.egress.map(Egress::word);
-        said.then_some(Network { egress, allow: self.allow, deny: self.deny })
+        said.then_some(NetworkPolicy { egress, allow: self.allow, deny: self.deny })
     }
 }
 
@@ -157,14 +157,14 @@ pub struct ChangeNetworkArgs {
 
 impl ChangeNetworkArgs {
     /// The change for the API; nothing if none was typed.
-    pub fn change(self) -> Option<ChangeNetwork> {
+    pub fn change(self) -> Option<ChangeNetworkPolicy> {
         let list = |list: Vec<String>, none: bool| (none || !list.is_empty()).then_some(list);
-        let change = ChangeNetwork {
+        let change = ChangeNetworkPolicy {
             egress: self.egress.map(Egress::word),
             allow: list(self.allow, self.no_allow),
             deny: list(self.deny, self.no_deny),
         };
-        (change != ChangeNetwork::default()).then_some(change)
+        (change != ChangeNetworkPolicy::default()).then_some(change)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use berth_client::{List, Network, Page, ProjectClient, Sandbox, Snapshot};
+use berth_client::{List, NetworkPolicy, Page, ProjectClient, Sandbox, Snapshot};
 use serde_json::Value;
 
 use crate::commands::network::memberships;
@@ -96,7 +96,7 @@ fn word(sandbox: &Sandbox, field: &str) -> String {
 
 fn egress(sandbox: &Sandbox) -> String {
     let network = sandbox.more.get("network").cloned().unwrap_or_default();
-    let Ok(network) = serde_json::from_value::<Network>(network) else { return String::new() };
+    let Ok(network) = serde_json::from_value::<NetworkPolicy>(network) else { return String::new() };
     let but = |word: &str, names: &[String]| match names {
         [] => String::new(),
         names => format!(", {word} {}", names.join(" ")),

@@ -4,7 +4,7 @@ use super::question::questions;
 use crate::host::Aim;
 use crate::host::sandbox::{CheckpointDone, Paused, StartSpec, Started};
 use crate::ids::{MachineId, MemoryId};
-use crate::sandbox::network::Network;
+use crate::sandbox::network_policy::NetworkPolicy;
 use crate::sandbox::plan::Machine;
 
 questions! {
@@ -56,7 +56,7 @@ questions! {
             /// Which, and what it was decided for.
             aim: Aim,
             /// What it may reach.
-            network: Network,
+            network: NetworkPolicy,
         } -> (),
         /// How a sandbox is used, as far as is known. Where more has to be asked of the guest, that is begun, and the
         /// host tells when it is known.

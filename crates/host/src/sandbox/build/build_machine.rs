@@ -9,7 +9,7 @@ use berth_domain::agent::control::Pack;
 use berth_domain::agent::runtime::Exit;
 use berth_domain::sandbox::dockerfile::ImageConfig;
 use berth_domain::sandbox::dockerfile::plan::Run;
-use berth_oci::Layer;
+use berth_oci::ImageLayer;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
@@ -70,7 +70,7 @@ pub struct Opened {
     /// The machine.
     pub machine: Box<dyn BuildMachine>,
     /// Layers, the lowest first; none where the disk has everything already.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<ImageLayer>,
 }
 
 /// Who makes build machines.

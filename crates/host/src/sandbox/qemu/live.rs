@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use berth_domain::Timestamp;
 use berth_domain::agent::control::Metrics;
 use berth_domain::ids::{LayerId, MachineId};
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_process::folder;
 use berth_qemu::machine;
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ pub(super) struct Incarnation {
     /// Memory, in MiB.
     pub memory_mb: i64,
     /// What it may reach.
-    pub network: Network,
+    pub network: NetworkPolicy,
     /// Its slot on the host; none where an earlier version started it.
     #[serde(default)]
     pub slot: Option<i64>,
@@ -251,7 +251,7 @@ impl Lives {
     }
 
     /// The link of a machine that nobody but its maker speaks to.
-    pub(super) fn link(&self, id: Uuid, dir: &Path, slot: i64, network: Network) -> Link {
+    pub(super) fn link(&self, id: Uuid, dir: &Path, slot: i64, network: NetworkPolicy) -> Link {
         self.links.link(id, dir, Some(slot), network)
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use berth_domain::agent::control::{Boot, Identity, Network};
+use berth_domain::agent::control::{Boot, Identity, Interface};
 use berth_domain::ids::{LayerId, MachineId};
 use berth_egress::program::process;
 use berth_qemu::machine;
@@ -313,8 +313,8 @@ pub(super) fn identity_of(guest: &str, hostname: &str, unix_micros: i64) -> Resu
 }
 
 /// How a guest sets up its card.
-fn network() -> Network {
-    Network {
+fn network() -> Interface {
+    Interface {
         mac: None,
         address: berth_egress::GUEST.to_string(),
         prefix: berth_egress::PREFIX,

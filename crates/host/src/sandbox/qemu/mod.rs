@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use berth_domain::host::aim::Act;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_oci::Registries;
 use berth_qemu::machine::Accel;
 use berth_qemu::seed::Mac;
@@ -189,7 +189,7 @@ impl QemuSandboxes {
         self.generations.act(aim, act, work).await
     }
 
-    async fn change_network(&self, id: MachineId, network: &Network) -> Result<()> {
+    async fn change_network(&self, id: MachineId, network: &NetworkPolicy) -> Result<()> {
         let dir = self.places.machine(id);
         let (Some(live), Some(known)) = (self.live(id), Incarnation::read(&dir)) else {
             return Ok(());
@@ -285,7 +285,7 @@ impl SandboxEngine for QemuSandboxes {
         self.act(aim, Act::End, removed).await
     }
 
-    async fn set_network(&self, aim: Aim, network: &Network) -> Result<()> {
+    async fn set_network(&self, aim: Aim, network: &NetworkPolicy) -> Result<()> {
         self.act(aim, Act::Change, self.change_network(aim.id, network)).await
     }
 

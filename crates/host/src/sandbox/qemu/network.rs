@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_domain::ids::MachineId;
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_egress::program::Status;
 use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_process::Process;
@@ -46,8 +46,8 @@ impl Links {
     }
 
     /// Has the network of the machine in a folder carried.
-    pub(super) fn link(&self, id: Uuid, dir: &Path, slot: Option<i64>, network: Network) -> Link {
-        let rules = Mutex::new(Network { unlock: self.unlock.clone(), ..network });
+    pub(super) fn link(&self, id: Uuid, dir: &Path, slot: Option<i64>, network: NetworkPolicy) -> Link {
+        let rules = Mutex::new(NetworkPolicy { unlock: self.unlock.clone(), ..network });
         let of_id = || i64::try_from(id.as_u128() & OF_ID).unwrap_or(0);
         let user = self.machines.network_of_sandbox(slot.unwrap_or_else(of_id));
         let (executable, dir) = (self.executable.clone(), dir.to_path_buf());
@@ -70,17 +70,17 @@ struct Carried {
     dir: PathBuf,
     user: Option<u32>,
     /// Held while the program is told them.
-    rules: Mutex<Network>,
+    rules: Mutex<NetworkPolicy>,
     switches: Arc<Switches>,
 }
 
 impl Link {
     /// Sets what the machine may reach from now on; connections that are not allowed any more end. Once this returns it
     /// is so: a program that cannot be told is ended, and the next one begins with these.
-    pub(super) async fn set(&self, network: Network) -> std::io::Result<()> {
+    pub(super) async fn set(&self, network: NetworkPolicy) -> std::io::Result<()> {
         let mut rules = self.carried.rules.lock().await;
         let unlock = std::mem::take(&mut rules.unlock);
-        *rules = Network { unlock, ..network };
+        *rules = NetworkPolicy { unlock, ..network };
         self.carried.tell(&rules).await.map(drop)
     }
 
@@ -124,7 +124,7 @@ impl Carried {
     }
 
     /// Tells the program these rules, if there is one. One that does not take them is ended.
-    async fn tell(&self, rules: &Network) -> std::io::Result<Option<Process>> {
+    async fn tell(&self, rules: &NetworkPolicy) -> std::io::Result<Option<Process>> {
         let Some(running) = process::find(&self.dir)? else { return Ok(None) };
         let told = async {
             let mut control = process::connect(&self.dir).await?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_domain::agent::control::Boot;
 use berth_domain::ids::{LayerId, MachineId};
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_process::folder;
 use berth_qemu::sandbox::{self, Layer};
 use tokio::sync::watch;
@@ -144,7 +144,7 @@ impl QemuSandboxes {
             wanted
         };
         // From here on it ends with its guard.
-        let link = self.lives.link(id, &dir, slot, Network::default());
+        let link = self.lives.link(id, &dir, slot, NetworkPolicy::default());
         let machine = StageMachine { taken: Some(taken), id, dir, parent, bytes, _link: link, ended: ended.clone() };
         self.start_stage_machine(build, below, &machine, slot).await?;
         let stream = sandbox::connect_agent(&machine.dir).await.map_err(qemu_failed)?;

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_domain::ids::MachineId;
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_domain::vm::{ExposedPort, Protocol};
 use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_egress::program::{self, Control, Port};
@@ -222,8 +222,8 @@ pub(super) fn bind(spec: &MachineSpec, ports: &[ExposedPort]) -> Result<Bound> {
 }
 
 /// What a VM may reach: the outside world, and neither its host nor what is special.
-fn rules() -> Network {
-    Network::default()
+fn rules() -> NetworkPolicy {
+    NetworkPolicy::default()
 }
 
 /// Where a port of a machine's address leads: SSH's to port 22 of the guest, every other to itself.

@@ -1,12 +1,12 @@
 //! Who is kept out though their credential holds: the suspended, and keys that are used from elsewhere than they may.
 
-use berth_domain::identity::Networks;
+use berth_domain::identity::SourceNetworks;
 use berth_domain::{Code, Error, Result};
 
 use crate::http::client_address::ClientAddress;
 
 /// Refuses a key that is used from elsewhere than it may.
-pub(super) fn require_network(networks: &Networks, from: ClientAddress) -> Result<()> {
+pub(super) fn require_network(networks: &SourceNetworks, from: ClientAddress) -> Result<()> {
     if networks.admit(from.known()) {
         return Ok(());
     }

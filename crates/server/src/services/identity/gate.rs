@@ -12,7 +12,7 @@ use super::barred::{org_suspended, require_network, user_suspended};
 use super::store::org::OrgRow;
 use super::store::project::ProjectRow;
 use super::token::Claims;
-use super::{Identity, memory, ops, standing, store};
+use super::{Identity, cache, ops, standing, store};
 use crate::db::tenant::Whose;
 use crate::db::{Tx, quota};
 use crate::http::auth::{Caller, Gate, Grant, OrgScope, PROJECT_ID, Person, Scope, Who, unauthorized};
@@ -48,30 +48,30 @@ impl Gate for Identity {
     }
 
     async fn project(&self, caller: Caller, org: &str, project: &str) -> Result<Scope> {
-        let (now, read_at) = (self.inner.clock.now(), self.inner.memory.generation());
-        if let Some(scope) = self.inner.memory.scope(&caller, org, project, now) {
+        let (now, read_at) = (self.inner.clock.now(), self.inner.cache.generation());
+        if let Some(scope) = self.inner.cache.scope(&caller, org, project, now) {
             return Ok(scope);
         }
         let scope = match caller.who {
             Who::Person { .. } => self.of_person(caller, org, project).await?,
             Who::Key { .. } => self.of_key(caller, org, project).await?,
         };
-        self.inner.memory.remember_scope(org, project, &scope, read_at, now);
+        self.inner.cache.remember_scope(org, project, &scope, read_at, now);
         Ok(scope)
     }
 
     async fn home(&self, caller: Caller, named: Option<&str>) -> Result<Scope> {
-        let (now, read_at) = (self.inner.clock.now(), self.inner.memory.generation());
+        let (now, read_at) = (self.inner.clock.now(), self.inner.cache.generation());
         let name = named.map(str::trim).filter(|name| !name.is_empty());
         // No organization is called like this, so no path's scope is taken for it.
-        if let Some(scope) = self.inner.memory.scope(&caller, "", name.unwrap_or_default(), now) {
+        if let Some(scope) = self.inner.cache.scope(&caller, "", name.unwrap_or_default(), now) {
             return Ok(scope);
         }
         let scope = match caller.who {
             Who::Person { .. } => self.home_of_person(caller, name.ok_or_else(project_required)?).await?,
             Who::Key { .. } => self.home_of_key(caller, name).await?,
         };
-        self.inner.memory.remember_scope("", name.unwrap_or_default(), &scope, read_at, now);
+        self.inner.cache.remember_scope("", name.unwrap_or_default(), &scope, read_at, now);
         Ok(scope)
     }
 
@@ -112,11 +112,11 @@ fn refuse_suspended(org: &OrgRow) -> Result<()> {
 
 impl Identity {
     async fn person(&self, token: &str, now: Timestamp) -> Result<Who> {
-        let claims = match self.inner.memory.claims(token, now) {
+        let claims = match self.inner.cache.claims(token, now) {
             Some(claims) => claims,
             None => self.verify(token, now).await?,
         };
-        let session = match self.inner.memory.session(claims.sid, now) {
+        let session = match self.inner.cache.session(claims.sid, now) {
             Some(session) => session,
             None => self.session(&claims, now).await?,
         };
@@ -135,25 +135,25 @@ impl Identity {
             ops::signing_key::reload(self).await?;
         }
         let claims = self.signer().verify(token, now)?;
-        self.inner.memory.remember_claims(token, &claims);
+        self.inner.cache.remember_claims(token, &claims);
         Ok(claims)
     }
 
-    async fn session(&self, claims: &Claims, now: Timestamp) -> Result<memory::Session> {
-        let read_at = self.inner.memory.generation();
+    async fn session(&self, claims: &Claims, now: Timestamp) -> Result<cache::Session> {
+        let read_at = self.inner.cache.generation();
         let row = store::session::find(&self.inner.db, claims.sid).await?.ok_or_else(unauthorized)?;
-        Ok(self.inner.memory.remember_session(&row, read_at, now))
+        Ok(self.inner.cache.remember_session(&row, read_at, now))
     }
 
     async fn key(&self, text: &str, from: ClientAddress, now: Timestamp) -> Result<Who> {
         api_key::public_part(text).ok_or_else(unauthorized)?;
-        let hash: memory::KeyHash = Sha256::digest(text.as_bytes()).into();
-        let read_at = self.inner.memory.generation();
-        let key = if let Some(key) = self.inner.memory.key(&hash, now) {
+        let hash: cache::KeyHash = Sha256::digest(text.as_bytes()).into();
+        let read_at = self.inner.cache.generation();
+        let key = if let Some(key) = self.inner.cache.key(&hash, now) {
             key
         } else {
             let row = store::api_key::by_hash(&self.inner.db, &hex::encode(&hash)).await?.ok_or_else(unauthorized)?;
-            self.inner.memory.remember_key(hash, &row, read_at, now)
+            self.inner.cache.remember_key(hash, &row, read_at, now)
         };
         if !key.lives(now) {
             return Err(unauthorized());
@@ -162,7 +162,7 @@ impl Identity {
             return Err(user_suspended(true));
         }
         require_network(&key.networks, from)?;
-        self.inner.memory.key_used(key.id, from.known(), now);
+        self.inner.cache.key_used(key.id, from.known(), now);
         Ok(Who::Key { id: key.id, project: key.project, scopes: key.scopes, from })
     }
 

@@ -12,7 +12,7 @@ use berth_domain::{Code, Error, Result, Timestamp};
 
 use super::recent::Recent;
 use crate::config::Identity;
-use crate::http::client_address::Network;
+use crate::http::client_address::ClientNetwork;
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 3_600;
@@ -69,12 +69,12 @@ impl<K: Copy + Eq + Hash> Rate<K> {
 
 /// The limits.
 pub struct Limits {
-    logins: Rate<Network>,
-    sign_ups: Rate<Network>,
-    refreshes: Rate<Network>,
-    messages: Rate<Network>,
-    proofs: Rate<Network>,
-    tries: Rate<(u64, Network)>,
+    logins: Rate<ClientNetwork>,
+    sign_ups: Rate<ClientNetwork>,
+    refreshes: Rate<ClientNetwork>,
+    messages: Rate<ClientNetwork>,
+    proofs: Rate<ClientNetwork>,
+    tries: Rate<(u64, ClientNetwork)>,
     tries_everywhere: Rate<u64>,
     asked: Rate<u64>,
     rotations: Rate<SessionId>,
@@ -111,7 +111,7 @@ impl Limits {
     }
 
     /// Counts what comes from a network.
-    pub fn network(&self, door: Door, network: Network, now: Timestamp) -> Result<()> {
+    pub fn network(&self, door: Door, network: ClientNetwork, now: Timestamp) -> Result<()> {
         let (rate, what) = match door {
             Door::Login => (&self.logins, "logins"),
             Door::SignUp => (&self.sign_ups, "sign-ups"),
@@ -124,7 +124,7 @@ impl Limits {
 
     /// Counts a sign-up with an address, or a code that is tried for it, whether it has an account or not: of a network,
     /// and of all of them together.
-    pub fn recipient(&self, door: Door, address: &str, from: Network, now: Timestamp) -> Result<()> {
+    pub fn recipient(&self, door: Door, address: &str, from: ClientNetwork, now: Timestamp) -> Result<()> {
         let key = self.names.hash_one((door as u8, address.to_lowercase()));
         let taken = self.tries.take((key, from), now).and_then(|()| self.tries_everywhere.take(key, now));
         taken.map_err(|seconds| wait("Too many tries with this address.", seconds))
@@ -177,8 +177,8 @@ mod tests {
 
     use super::*;
 
-    fn network(last: u8) -> Network {
-        Network::of(IpAddr::from([127, 0, 0, last]))
+    fn network(last: u8) -> ClientNetwork {
+        ClientNetwork::of(IpAddr::from([127, 0, 0, last]))
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Invariants of this house:
 //!
 //! - A warm request is authenticated and scoped without the database: tokens that were verified, sessions
-//!   that live, keys, and scopes that were resolved are kept in memory. Our own writes change that memory in
+//!   that live, keys, and scopes that were resolved are kept in a cache. Our own writes change that cache in
 //!   the same breath; where another service may have taken over the database, nothing in it is older than a second.
 //! - No secret is at rest in clear: passwords, tokens, codes and keys are hashes, successors and the keys that
 //!   sign are sealed. A mail's link is made when the mail is sent, so the outbox holds none either.
@@ -13,11 +13,11 @@
 mod absence;
 mod api;
 mod barred;
+mod cache;
 mod gate;
 mod limiter;
 mod limits;
 mod mail;
-mod memory;
 mod notice;
 mod ops;
 mod password;
@@ -46,7 +46,7 @@ use crate::config::Config;
 use crate::db::Db;
 use crate::seal::Sealer;
 use crate::work::lifecycle::Lifecycle;
-use memory::Memory;
+use cache::AuthCache;
 use service::Inner;
 
 pub use ops::user::FirstLogin;
@@ -77,7 +77,7 @@ impl Identity {
             limits: limits::Limits::new(&settings),
             limiter: limiter::Limiter::new(settings.requests_per_minute_per_credential),
             signer: RwLock::new(Arc::new(ops::signing_key::signer(&sealer, &keys, &issuer, &settings.audience)?)),
-            memory: Memory::new(db.is_shared()),
+            cache: AuthCache::new(db.is_shared()),
             carrier: mail::Carrier::new(config)?,
             audit: config.audit.clone(),
             notices: notice::Notices::default(),

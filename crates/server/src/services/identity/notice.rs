@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use berth_domain::Timestamp;
 
-use crate::http::client_address::Network;
+use crate::http::client_address::ClientNetwork;
 
 /// Records of one network in a minute: as many as it may try to sign in by default.
 const OF_NETWORK: u32 = 30;
@@ -31,8 +31,8 @@ pub enum Noted {
 #[derive(Default)]
 struct Minute {
     number: i64,
-    seen: HashSet<(String, Network)>,
-    networks: HashMap<Network, u32>,
+    seen: HashSet<(String, ClientNetwork)>,
+    networks: HashMap<ClientNetwork, u32>,
     all: u32,
     told_of_more: bool,
 }
@@ -43,12 +43,12 @@ pub struct Notices(Mutex<Minute>);
 
 impl Notices {
     /// Whether a refusal of a network is to be recorded.
-    pub fn each(&self, network: Network, now: Timestamp) -> Noted {
+    pub fn each(&self, network: ClientNetwork, now: Timestamp) -> Noted {
         self.minute(now).counts(network)
     }
 
     /// Whether a refusal is to be recorded that has one record a minute for the same thing and the same network.
-    pub fn once(&self, what: &str, network: Network, now: Timestamp) -> Noted {
+    pub fn once(&self, what: &str, network: ClientNetwork, now: Timestamp) -> Noted {
         let mut minute = self.minute(now);
         let key = (what.to_owned(), network);
         if minute.seen.contains(&key) {
@@ -72,7 +72,7 @@ impl Notices {
 }
 
 impl Minute {
-    fn counts(&mut self, network: Network) -> Noted {
+    fn counts(&mut self, network: ClientNetwork) -> Noted {
         if self.all >= OF_ALL {
             let told = std::mem::replace(&mut self.told_of_more, true);
             return if told { Noted::Not } else { Noted::More };
@@ -93,8 +93,8 @@ mod tests {
 
     use super::*;
 
-    fn network(number: u32) -> Network {
-        Network::of(IpAddr::from(number.to_be_bytes()))
+    fn network(number: u32) -> ClientNetwork {
+        ClientNetwork::of(IpAddr::from(number.to_be_bytes()))
     }
 
     fn minute(number: i64) -> Timestamp {

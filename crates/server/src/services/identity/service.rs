@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use berth_domain::ids::OrgId;
 use berth_host::clock::Clock;
 
-use super::memory::Memory;
+use super::cache::AuthCache;
 use super::{limiter, limits, mail, notice, password, throttle, token};
 use crate::config::SignUpMode;
 use crate::db::{Db, Tx};
@@ -36,7 +36,7 @@ pub(super) struct Inner {
     pub limiter: limiter::Limiter,
     pub limits: limits::Limits,
     pub signer: RwLock<Arc<token::Signer>>,
-    pub memory: Memory,
+    pub cache: AuthCache,
     pub carrier: mail::Carrier,
     pub holders: Vec<Arc<dyn Holder>>,
 }
@@ -50,7 +50,7 @@ impl Identity {
 
     /// The same of what is remembered of an organization.
     pub(super) fn forgets_org(&self, tx: &mut Tx, org: OrgId) {
-        self.once_committed(tx, move |inner| inner.memory.forget_org(org));
+        self.once_committed(tx, move |inner| inner.cache.forget_org(org));
     }
 
     /// What signs access tokens now.

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use super::limits;
 use super::recent::Recent;
 use crate::config::Identity;
-use crate::http::client_address::Network;
+use crate::http::client_address::ClientNetwork;
 
 /// Seconds after which the failures of a network are forgotten.
 const FORGOTTEN: i64 = 3_600;
@@ -68,7 +68,7 @@ impl Failures {
     }
 }
 
-type Here = (u64, Network);
+type Here = (u64, ClientNetwork);
 
 #[derive(Default)]
 struct Tables {
@@ -114,7 +114,7 @@ impl Throttle {
     }
 
     /// Counts a try at an account from a network, once it is its turn; refuses it where the network has to wait.
-    pub async fn attempt(&self, email: &str, network: Network, clock: &Clock) -> Result<Attempt<'_>> {
+    pub async fn attempt(&self, email: &str, network: ClientNetwork, clock: &Clock) -> Result<Attempt<'_>> {
         let here = (self.account(email), network);
         loop {
             let mut settled = pin!(self.settled.notified());
@@ -139,7 +139,7 @@ impl Throttle {
     }
 
     /// Forgets what failed from a network, and the account's ceiling: its owner proved to be there.
-    pub fn forget(&self, email: &str, network: Network) {
+    pub fn forget(&self, email: &str, network: ClientNetwork) {
         let account = self.account(email);
         let tables = &mut *self.tables();
         let known = [tables.here.get_mut((account, network)), tables.everywhere.get_mut(account)];
@@ -202,8 +202,8 @@ mod tests {
 
     use super::*;
 
-    fn network(last: u8) -> Network {
-        Network::of(IpAddr::from([192, 0, 2, last]))
+    fn network(last: u8) -> ClientNetwork {
+        ClientNetwork::of(IpAddr::from([192, 0, 2, last]))
     }
 
     async fn fail(throttle: &Throttle, from: u8, clock: &Clock) {

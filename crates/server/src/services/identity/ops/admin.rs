@@ -91,7 +91,7 @@ pub(in crate::services::identity) async fn promote(
         let data = json!({"email": user.email});
         admin.caller.audit(action, &id.to_string()).with(data).write(&mut tx, now).await?;
         let user = id;
-        identity.once_committed(&mut tx, move |inner| inner.memory.forget_person(user));
+        identity.once_committed(&mut tx, move |inner| inner.cache.forget_person(user));
         tx.commit().await?;
     }
     Ok(user)
@@ -113,7 +113,7 @@ pub(in crate::services::identity) async fn delete(identity: &Identity, admin: &P
     let left = leave(identity, &mut tx, id, "This person is", now).await?;
     let data = json!({"email": user.email});
     admin.caller.audit("user.delete", &id.to_string()).with(data).write(&mut tx, now).await?;
-    identity.once_committed(&mut tx, move |inner| left.forget(&inner.memory, id, now));
+    identity.once_committed(&mut tx, move |inner| left.forget(&inner.cache, id, now));
     Ok(tx.commit().await?)
 }
 

@@ -14,7 +14,7 @@ use crate::http::auth::{Scope, Who, unauthorized};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::http::reply::Created;
 use crate::services::identity::absence::{not_found, project_not_found};
-use crate::services::identity::memory::KeyHash;
+use crate::services::identity::cache::KeyHash;
 use crate::services::identity::store::api_key::KeyRow;
 use crate::services::identity::wire::api_key::{KeyView, NewKeyView};
 use crate::services::identity::{Identity, store, token};
@@ -102,7 +102,7 @@ async fn load(tx: &mut Tx, scope: &Scope, id: KeyId) -> Result<KeyRow> {
 async fn commit(identity: &Identity, mut tx: Tx, row: &KeyRow) -> Result<()> {
     store::api_key::update(&mut tx, row).await?;
     let hash = hash_of(row)?;
-    identity.once_committed(&mut tx, move |inner| inner.memory.forget_key(&hash));
+    identity.once_committed(&mut tx, move |inner| inner.cache.forget_key(&hash));
     tx.commit().await?;
     Ok(())
 }

@@ -78,7 +78,7 @@ pub(in crate::services::identity) async fn create(
     let view = OrgView::from(&org);
     let outcome = key.created(&mut tx, now, view.location(), view).await?;
     let user = person.user;
-    identity.once_committed(&mut tx, move |inner| inner.memory.forget_person(user));
+    identity.once_committed(&mut tx, move |inner| inner.cache.forget_person(user));
     tx.commit().await?;
     Ok(outcome)
 }

@@ -6,7 +6,7 @@ use berth_domain::{Code, Error, Result, Secret};
 use super::session::refuse_from_elsewhere;
 use super::{api_key, by_themselves, invalid_token, subject, verification};
 use crate::http::auth::{Person, unauthorized};
-use crate::http::client_address::Network;
+use crate::http::client_address::ClientNetwork;
 use crate::http::envelope::RequestId;
 use crate::services::identity::password::Asker;
 use crate::services::identity::{Identity, mail, store, token};
@@ -22,7 +22,7 @@ pub(in crate::services::identity) async fn forgot(identity: &Identity, email: &s
 pub(in crate::services::identity) async fn reset(
     identity: &Identity,
     request: ResetPassword,
-    network: Network,
+    network: ClientNetwork,
     id: &RequestId,
 ) -> Result<()> {
     let inner = &identity.inner;
@@ -56,9 +56,9 @@ pub(in crate::services::identity) async fn reset(
     by_themselves(user.id, id, "password.reset", &presented.subject).write(&mut tx, now).await?;
     identity.once_committed(&mut tx, move |inner| {
         inner.throttle.forget(&user.email, network);
-        inner.memory.revoke(ended, user.id, now);
+        inner.cache.revoke(ended, user.id, now);
         if taken_over {
-            inner.memory.forget_person(user.id);
+            inner.cache.forget_person(user.id);
         }
     });
     Ok(tx.commit().await?)
@@ -68,7 +68,7 @@ pub(in crate::services::identity) async fn reset(
 pub(in crate::services::identity) async fn change(
     identity: &Identity,
     person: &Person,
-    network: Network,
+    network: ClientNetwork,
     request: ChangePassword,
 ) -> Result<()> {
     let inner = &identity.inner;
@@ -85,7 +85,7 @@ pub(in crate::services::identity) async fn change(
     let ended = store::session::revoke_all(&mut tx, user.id, Some(person.session), now).await?;
     store::outbox::put(&mut tx, mail::PASSWORD_CHANGED, &user.email, None, now).await?;
     person.caller.audit("password.change", &user.id.to_string()).write(&mut tx, now).await?;
-    identity.once_committed(&mut tx, move |inner| inner.memory.revoke(ended, user.id, now));
+    identity.once_committed(&mut tx, move |inner| inner.cache.revoke(ended, user.id, now));
     Ok(tx.commit().await?)
 }
 
@@ -93,7 +93,7 @@ pub(in crate::services::identity) async fn change(
 pub(super) async fn confirm(
     identity: &Identity,
     person: &Person,
-    network: Network,
+    network: ClientNetwork,
     current: Option<Secret>,
 ) -> Result<()> {
     let inner = &identity.inner;

@@ -9,7 +9,7 @@ use super::{by_themselves, refusal};
 use crate::config::VerifiedEmail;
 use crate::db::Tx;
 use crate::http::auth::Person;
-use crate::http::client_address::Network;
+use crate::http::client_address::ClientNetwork;
 use crate::http::envelope::RequestId;
 use crate::services::identity::absence::not_found;
 use crate::services::identity::barred::user_suspended;
@@ -67,7 +67,7 @@ pub(in crate::services::identity) async fn login(
     let (refresh, ends) = new_refresh(identity, &mut tx, &session, now).await?;
     by_themselves(user.id, id, "user.login", &user.id.to_string()).write(&mut tx, now).await?;
     tx.commit().await?;
-    inner.memory.remember_session(&session, read_at, now);
+    inner.cache.remember_session(&session, read_at, now);
     tokens(identity, &user, session.id, refresh, ends, now)
 }
 
@@ -76,7 +76,7 @@ struct Proven {
     user: UserRow,
     /// The password's hash at the present cost, where the kept one has another.
     rehashed: Option<String>,
-    /// What the memory had forgotten before the transaction began.
+    /// What the cache had forgotten before the transaction began.
     read_at: u64,
     tx: Tx,
 }
@@ -95,7 +95,7 @@ async fn prove(
         let right = inner.hasher.verify(password.0.clone(), hash).await?;
         let Some(looked_at) = known.as_ref().filter(|_| right) else { return Ok(Err(known)) };
         let rehashed = rehashed(identity, looked_at, password.clone()).await?;
-        let read_at = inner.memory.generation();
+        let read_at = inner.cache.generation();
         let mut tx = inner.db.begin().await?;
         match store::user::find(&mut tx, looked_at.id).await? {
             Some(user) if user.password_hash == looked_at.password_hash => {
@@ -124,14 +124,14 @@ pub(super) async fn refuse_from_elsewhere(
     identity: &Identity,
     attempt: &Attempt<'_>,
     user: Option<UserId>,
-    network: Network,
+    network: ClientNetwork,
 ) -> Result<()> {
     let Some(refused) = attempt.refused_from_elsewhere(identity.inner.clock.now()) else { return Ok(()) };
     let known = match user {
         Some(user) => store::session::addresses(&identity.inner.db, user).await?,
         None => Vec::new(),
     };
-    let is_here = |address: &String| address.parse().is_ok_and(|address| Network::of(address) == network);
+    let is_here = |address: &String| address.parse().is_ok_and(|address| ClientNetwork::of(address) == network);
     if known.iter().any(is_here) { Ok(()) } else { Err(refused) }
 }
 
@@ -217,7 +217,7 @@ pub(in crate::services::identity) async fn refresh(
             store::session::revoke(&mut tx, session.id, now).await?;
             let subject = session.id.to_string();
             by_themselves(session.user, id, "session.reuse_detected", &subject).write(&mut tx, now).await?;
-            identity.once_committed(&mut tx, move |inner| inner.memory.revoke([session.id], session.user, now));
+            identity.once_committed(&mut tx, move |inner| inner.cache.revoke([session.id], session.user, now));
             tx.commit().await?;
             return Err(bad_refresh());
         }
@@ -249,7 +249,7 @@ pub(in crate::services::identity) async fn logout(identity: &Identity, person: &
     };
     person.caller.audit("user.logout", &person.user.to_string()).write(&mut tx, now).await?;
     let user = person.user;
-    identity.once_committed(&mut tx, move |inner| inner.memory.revoke(ended, user, now));
+    identity.once_committed(&mut tx, move |inner| inner.cache.revoke(ended, user, now));
     Ok(tx.commit().await?)
 }
 
@@ -261,7 +261,7 @@ pub(in crate::services::identity) async fn end(identity: &Identity, person: &Per
     end_own(&mut tx, person, id, now).await?.ok_or_else(|| not_found("session"))?;
     person.caller.audit("session.end", &id.to_string()).write(&mut tx, now).await?;
     let user = person.user;
-    identity.once_committed(&mut tx, move |inner| inner.memory.revoke([id], user, now));
+    identity.once_committed(&mut tx, move |inner| inner.cache.revoke([id], user, now));
     Ok(tx.commit().await?)
 }
 

@@ -33,7 +33,7 @@ pub(in crate::services::identity) async fn user(
     let subject = id.to_string();
     Audit { data: json!({"reason": reason}), ..admin.caller.audit(action, &subject) }.write(&mut tx, now).await?;
     tx.signal(Signal::Work("suspensions"));
-    identity.once_committed(&mut tx, |inner| inner.memory.forget_people());
+    identity.once_committed(&mut tx, |inner| inner.cache.forget_people());
     tx.commit().await?;
     Ok(user)
 }
@@ -58,7 +58,7 @@ pub(in crate::services::identity) async fn org(
         .write(&mut tx, now)
         .await?;
     tx.signal(Signal::Work("suspensions"));
-    identity.once_committed(&mut tx, |inner| inner.memory.forget_people());
+    identity.once_committed(&mut tx, |inner| inner.cache.forget_people());
     tx.commit().await?;
     Ok(org)
 }

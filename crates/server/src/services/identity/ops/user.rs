@@ -18,13 +18,13 @@ use crate::db::Tx;
 use crate::db::audit::Audit;
 use crate::db::tenant::Whose;
 use crate::http::auth::{Person, unauthorized};
-use crate::http::client_address::Network;
+use crate::http::client_address::ClientNetwork;
 use crate::http::envelope::RequestId;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::private_file;
 use crate::services::identity::absence::not_found;
+use crate::services::identity::cache::AuthCache;
 use crate::services::identity::limits::Door;
-use crate::services::identity::memory::Memory;
 use crate::services::identity::password::Asker;
 use crate::services::identity::store::org::OrgRow;
 use crate::services::identity::store::project::ProjectRow;
@@ -150,7 +150,7 @@ pub(in crate::services::identity) fn refuse_closed(identity: &Identity) -> Resul
 }
 
 /// Refuses what can be refused before the password is hashed, which takes the most.
-async fn admit(identity: &Identity, request: &SignUp, from: Network) -> Result<()> {
+async fn admit(identity: &Identity, request: &SignUp, from: ClientNetwork) -> Result<()> {
     let inner = &identity.inner;
     let now = inner.clock.now();
     match (&request.invitation_token, inner.sign_up) {
@@ -256,7 +256,7 @@ pub(super) fn email_taken() -> Error {
 pub(in crate::services::identity) async fn change(
     identity: &Identity,
     person: &Person,
-    network: Network,
+    network: ClientNetwork,
     change: ChangeMe,
 ) -> Result<UserView> {
     let inner = &identity.inner;
@@ -301,7 +301,7 @@ const FRESH: i64 = 600;
 pub(in crate::services::identity) async fn delete(
     identity: &Identity,
     person: &Person,
-    network: Network,
+    network: ClientNetwork,
     current_password: Option<Secret>,
 ) -> Result<()> {
     let inner = &identity.inner;
@@ -317,7 +317,7 @@ pub(in crate::services::identity) async fn delete(
     let left = leave(identity, &mut tx, person.user, "You are", now).await?;
     person.caller.audit("user.delete", &person.user.to_string()).write(&mut tx, now).await?;
     let user = person.user;
-    identity.once_committed(&mut tx, move |inner| left.forget(&inner.memory, user, now));
+    identity.once_committed(&mut tx, move |inner| left.forget(&inner.cache, user, now));
     Ok(tx.commit().await?)
 }
 
@@ -338,12 +338,12 @@ pub(super) struct Left {
 }
 
 impl Left {
-    /// Takes it out of the memory, once it is committed.
-    pub(super) fn forget(self, memory: &Memory, user: UserId, now: Timestamp) {
-        memory.revoke(self.sessions, user, now);
-        memory.forget_person(user);
+    /// Takes it out of the cache, once it is committed.
+    pub(super) fn forget(self, cache: &AuthCache, user: UserId, now: Timestamp) {
+        cache.revoke(self.sessions, user, now);
+        cache.forget_person(user);
         for org in self.orgs {
-            memory.forget_org(org);
+            cache.forget_org(org);
         }
     }
 }

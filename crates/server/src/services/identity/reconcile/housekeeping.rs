@@ -44,7 +44,7 @@ pub async fn run(identity: Identity, stop: CancellationToken) {
 }
 
 async fn note_used(identity: &Identity) -> Result<()> {
-    let used = identity.inner.memory.take_used();
+    let used = identity.inner.cache.take_used();
     if used.is_empty() {
         return Ok(());
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use berth_domain::Timestamp;
 use berth_domain::identity::api_key::outlives;
-use berth_domain::identity::{KeyScopes, KeyStatus, Networks};
+use berth_domain::identity::{KeyScopes, KeyStatus, SourceNetworks};
 use berth_domain::ids::{KeyId, OrgId, ProjectId, UserId};
 
 use crate::columns;
@@ -47,7 +47,7 @@ pub struct KeyRow {
     /// Where it was used last.
     pub last_used_address: Option<String>,
     /// Where it may be used from.
-    pub networks: Networks,
+    pub networks: SourceNetworks,
     /// Whether who made it is suspended.
     pub suspended: bool,
     /// The address of who made it, if the account is there.
@@ -90,7 +90,7 @@ impl FromRow for KeyRow {
             revoked_at: row.opt_time("revoked_at")?,
             last_used_at: row.opt_time("last_used_at")?,
             last_used_address: row.opt_text("last_used_address")?,
-            networks: row.opt_word("networks", Networks::parse)?.unwrap_or_default(),
+            networks: row.opt_word("networks", SourceNetworks::parse)?.unwrap_or_default(),
             suspended: row.opt_time("maker_suspended_at")?.is_some(),
             maker_email: row.opt_text("maker_email")?.filter(|email| !email.is_empty()),
             longest: row.opt_int("max_key_seconds")?,

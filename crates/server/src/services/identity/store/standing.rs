@@ -2,7 +2,7 @@
 //! statement, each part of which is found by a key, because every transaction of a caller begins with it.
 
 use berth_domain::Timestamp;
-use berth_domain::identity::{KeyScopes, Networks, OrgRole, ProjectRole};
+use berth_domain::identity::{KeyScopes, OrgRole, ProjectRole, SourceNetworks};
 use berth_domain::ids::{KeyId, OrgId, ProjectId, SessionId, UserId};
 
 use super::org::REFUSED;
@@ -31,7 +31,7 @@ pub struct Standing {
     /// What a key is good for.
     pub scopes: Option<KeyScopes>,
     /// Where a key may be used from.
-    pub networks: Networks,
+    pub networks: SourceNetworks,
     /// Whether the organization is there.
     pub has_org: bool,
     /// Whether the organization is suspended, or nobody who owns it is active.
@@ -52,7 +52,7 @@ impl FromRow for Standing {
             suspended: row.opt_time("suspended_at")?.is_some(),
             is_admin: row.flag("is_admin")?,
             scopes: row.opt_word("scopes", KeyScopes::parse)?,
-            networks: row.opt_word("networks", Networks::parse)?.unwrap_or_default(),
+            networks: row.opt_word("networks", SourceNetworks::parse)?.unwrap_or_default(),
             has_org: row.opt_text("org_id")?.is_some(),
             org_refused: row.flag("refused")?,
             org_role: row.opt_word("org_role", OrgRole::parse)?,

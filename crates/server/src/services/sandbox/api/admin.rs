@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 
 use crate::http::auth::Administrator;
-use crate::http::base::Base;
+use crate::http::base_url::BaseUrl;
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
@@ -25,7 +25,7 @@ use crate::services::sandbox::{Sandboxes, ops, store};
 pub(super) async fn list_all_sandboxes(
     State(sandboxes): State<Sandboxes>,
     _admin: Administrator,
-    Base(base): Base,
+    BaseUrl(base): BaseUrl,
     mut params: Params,
 ) -> Reply<Json<List<AdminSandboxView>>> {
     let (listing, whose) = (params.listing(&store::sandbox::LISTED), whose(&mut params));
@@ -44,7 +44,7 @@ pub(super) async fn list_all_sandboxes(
 pub(super) async fn pause_any_sandbox(
     State(sandboxes): State<Sandboxes>,
     Administrator(admin): Administrator,
-    Base(base): Base,
+    BaseUrl(base): BaseUrl,
     path: PathText,
 ) -> Reply<Accepted<SandboxView>> {
     let row = ops::admin::pause(&sandboxes, &admin, path.id("sandbox_id")?).await?;

@@ -11,7 +11,7 @@ use berth_domain::sandbox::Phase;
 use berth_domain::sandbox::request::{self, CreateSandbox, Fork, UpdateSandbox};
 
 use crate::http::auth::{Editor, Reader, Watch};
-use crate::http::base::Base;
+use crate::http::base_url::BaseUrl;
 use crate::http::body::{self, OptionalJson};
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
@@ -41,7 +41,7 @@ const MOST_PAIRS: usize = 16;
 pub(super) async fn list_sandboxes(
     State(sandboxes): State<Sandboxes>,
     Reader(scope, ..): Reader<Sandboxes>,
-    Base(base): Base,
+    BaseUrl(base): BaseUrl,
     mut params: Params,
 ) -> Reply<Json<List<SandboxView>>> {
     let listing = params.listing(&store::sandbox::LISTED);
@@ -65,7 +65,7 @@ pub(super) async fn list_sandboxes(
 pub(super) async fn create_sandbox(
     State(sandboxes): State<Sandboxes>,
     Editor(scope, ..): Editor<Sandboxes>,
-    Base(base): Base,
+    BaseUrl(base): BaseUrl,
     key: IdempotencyKey,
     body::Json(body): body::Json,
 ) -> Reply<Outcome<SandboxView>> {
@@ -82,7 +82,7 @@ pub(super) async fn create_sandbox(
 pub(super) async fn get_sandbox(
     State(sandboxes): State<Sandboxes>,
     Reader(scope, ..): Reader<Sandboxes>,
-    Base(base): Base,
+    BaseUrl(base): BaseUrl,
     path: PathText,
 ) -> Reply<Json<SandboxView>> {
     let row = ops::sandbox::get(&sandboxes, &scope, path.id("sandbox_id")?, false).await?;
@@ -102,7 +102,7 @@ fn view(sandboxes: &Sandboxes, row: &SandboxRow, base: &str) -> SandboxView {
 pub(super) async fn update_sandbox(
     State(sandboxes): State<Sandboxes>,
     Editor(scope, ..): Editor<Sandboxes>,
-    Base(base): Base,
+    BaseUrl(base): BaseUrl,
     path: PathText,
     body::Json(body): body::Json,
 ) -> Reply<Json<SandboxView>> {
@@ -134,7 +134,7 @@ pub(super) async fn delete_sandbox(
 pub(super) async fn pause_sandbox(
     State(sandboxes): State<Sandboxes>,
     Editor(scope, ..): Editor<Sandboxes>,
-    Base(base): Base,
+    BaseUrl(base): BaseUrl,
     path: PathText,
     body: OptionalJson,
 ) -> Reply<Accepted<SandboxView>> {
@@ -151,7 +151,7 @@ pub(super) async fn pause_sandbox(
 pub(super) async fn resume_sandbox(
     State(sandboxes): State<Sandboxes>,
     Editor(scope, ..): Editor<Sandboxes>,
-    Base(base): Base,
+    BaseUrl(base): BaseUrl,
     path: PathText,
 ) -> Reply<Accepted<SandboxView>> {
     let row = ops::sandbox::resume(&sandboxes, &scope, path.id("sandbox_id")?).await?;
@@ -168,7 +168,7 @@ pub(super) async fn resume_sandbox(
 pub(super) async fn fork_sandbox(
     State(sandboxes): State<Sandboxes>,
     Editor(scope, ..): Editor<Sandboxes>,
-    Base(base): Base,
+    BaseUrl(base): BaseUrl,
     path: PathText,
     key: IdempotencyKey,
     body: OptionalJson,
@@ -188,7 +188,7 @@ pub(super) async fn fork_sandbox(
 pub(super) async fn restore_sandbox(
     State(sandboxes): State<Sandboxes>,
     Editor(scope, ..): Editor<Sandboxes>,
-    Base(base): Base,
+    BaseUrl(base): BaseUrl,
     path: PathText,
     body::Json(body): body::Json,
 ) -> Reply<Accepted<SandboxView>> {
@@ -208,7 +208,7 @@ pub(super) async fn wait_sandbox(
     State(sandboxes): State<Sandboxes>,
     Reader(scope, ..): Reader<Sandboxes>,
     watch: Watch,
-    Base(base): Base,
+    BaseUrl(base): BaseUrl,
     path: PathText,
     mut params: Params,
 ) -> Reply<Json<SandboxView>> {

@@ -47,8 +47,8 @@ async fn admit_stored(tx: &mut Tx, sandboxes: &Sandboxes, scope: &Scope) -> Resu
         let kept = store::stored::bytes(tx, whose, config.upload_mb.saturating_mul(1 << 20)).await?;
         if kept >= most.saturating_mul(1 << 30) {
             let message = format!(
-                "The {} keeps {} GiB of snapshots, templates, memories and uploads, and may keep {most}. Delete some of \
-                 them first.",
+                "The {} keeps {} GiB of snapshots, templates, captured memories and uploads, and may keep {most}. Delete \
+                 some of them first.",
                 whose.word(),
                 kept >> 30
             );

@@ -184,7 +184,7 @@ fn blank(scope: &Scope, now: Timestamp) -> SandboxRow {
         vcpu: 1,
         memory_mb: 0,
         disk_gb: 0,
-        network: berth_domain::sandbox::network::Network::default(),
+        network: berth_domain::sandbox::network_policy::NetworkPolicy::default(),
         applied_network: None,
         run_user: String::new(),
         workdir: None,

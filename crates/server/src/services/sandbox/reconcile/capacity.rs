@@ -1,6 +1,6 @@
 //! What the host has left for machines; sums over rows are the only counters.
 
-use berth_domain::host::memory::withheld_mb;
+use berth_domain::host::overcommit::withheld_mb;
 use berth_host::sandbox::Capacity;
 
 use crate::db::machine::{self, Room};

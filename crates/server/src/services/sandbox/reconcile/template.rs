@@ -8,7 +8,7 @@ mod platform;
 use std::time::Duration;
 
 use berth_domain::ids::{LayerId, MemoryId, TemplateId};
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_domain::sandbox::template::{Look, TemplateStep, next};
 use berth_domain::sandbox::{MemoryKind, SourceKind, TemplateStatus, Warm};
 use berth_domain::{Error, Result, Timestamp};
@@ -312,7 +312,7 @@ impl TemplateLife {
             env: template.env.clone(),
             user: template.run_user.clone(),
             workdir: template.workdir.clone(),
-            network: Network::default(),
+            network: NetworkPolicy::default(),
             networks: Vec::new(),
         };
         let (start_command, ready_command) = (template.start_command.clone(), template.ready_command.clone());

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use berth_domain::Result;
 use berth_domain::ids::{LayerId, MachineId, MemoryId};
 use berth_domain::machine::Owner;
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_host::EngineError;
 use berth_host::sandbox::{Aim, From, StartSpec};
 use tokio::sync::broadcast::Receiver;
@@ -205,7 +205,7 @@ fn spec(machine: &Machine, memory: MemoryId, template: TemplateRow, slot: i64, l
         env: std::collections::BTreeMap::new(),
         user: template.run_user,
         workdir: template.workdir,
-        network: Network::default(),
+        network: NetworkPolicy::default(),
         networks: Vec::new(),
     }
 }

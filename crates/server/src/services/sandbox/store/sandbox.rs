@@ -3,7 +3,7 @@
 use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, OrgId, Owner, ProjectId, SandboxId, SnapshotId, TemplateId};
 use berth_domain::resource_usage::{Kind, Measure};
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_domain::sandbox::request::{Env, Metadata};
 use berth_domain::sandbox::{OnTimeout, Phase, Wish};
 
@@ -73,9 +73,9 @@ pub struct SandboxRow {
     /// Disk, in GiB.
     pub disk_gb: i64,
     /// What it may reach.
-    pub network: Network,
+    pub network: NetworkPolicy,
     /// What the running machine may reach.
-    pub applied_network: Option<Network>,
+    pub applied_network: Option<NetworkPolicy>,
     /// Who commands run as.
     pub run_user: String,
     /// The workspace, if it is not the user's home.

@@ -33,7 +33,7 @@ pub struct CreateSandboxBody {
     #[schema(minimum = 5, maximum = 2_592_000)]
     idle_timeout_seconds: Option<i64>,
     on_timeout: Option<OnTimeoutWord>,
-    network: Option<NetworkBody>,
+    network: Option<NetworkPolicyBody>,
     /// Networks of the project that it belongs to, beside those it reaches by `network`. Where absent, those of the
     /// snapshot's sandbox that are still there.
     #[schema(max_items = 4)]
@@ -43,7 +43,7 @@ pub struct CreateSandboxBody {
 /// What a sandbox may reach; `deny` wins.
 #[derive(ToSchema)]
 #[schema(as = SandboxNetworkRequest)]
-pub struct NetworkBody {
+pub struct NetworkPolicyBody {
     egress: Option<EgressWord>,
     /// CIDRs, addresses and domain names such as `*.example.org`.
     #[schema(max_items = 100)]
@@ -65,7 +65,7 @@ pub struct UpdateSandboxBody {
     /// Replaces all pairs.
     metadata: Option<BTreeMap<String, String>>,
     /// What is absent in it stays as it is, too; a list replaces the one of before.
-    network: Option<NetworkBody>,
+    network: Option<NetworkPolicyBody>,
 }
 
 /// How a sandbox is paused.

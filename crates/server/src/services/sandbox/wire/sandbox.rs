@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
-use berth_domain::sandbox::network::Network;
+use berth_domain::sandbox::network_policy::NetworkPolicy;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -55,8 +55,8 @@ pub struct SandboxView {
     /// Disk, in GiB.
     disk_gb: i64,
     /// What it may reach.
-    #[schema(value_type = NetworkView)]
-    network: Network,
+    #[schema(value_type = NetworkPolicyView)]
+    network: NetworkPolicy,
     /// Networks of the project that it belongs to.
     networks: Vec<MembershipView>,
     /// Seconds it lives while not paused.
@@ -92,8 +92,8 @@ pub struct Forked {
 /// What a sandbox may reach.
 #[derive(ToSchema)]
 #[schema(as = SandboxNetwork)]
-#[expect(dead_code, reason = "describes `Network`")]
-pub struct NetworkView {
+#[expect(dead_code, reason = "describes `NetworkPolicy`")]
+pub struct NetworkPolicyView {
     egress: EgressWord,
     allow: Vec<String>,
     deny: Vec<String>,

@@ -3,7 +3,7 @@
 //! A disk counts from when it has its place: a worker is to make it by itself, or its VM has reserved. One that merely was
 //! asked for takes nothing from anybody, so that a wish that the host cannot hold fails alone.
 
-use berth_domain::host::memory::withheld_mb;
+use berth_domain::host::overcommit::withheld_mb;
 use berth_domain::vm::DiskStatus;
 use berth_host::vm::Capacity;
 

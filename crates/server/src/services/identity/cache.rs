@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use berth_domain::Timestamp;
-use berth_domain::identity::{KeyScopes, Networks};
+use berth_domain::identity::{KeyScopes, SourceNetworks};
 use berth_domain::ids::{KeyId, OrgId, ProjectId, SessionId, UserId};
 use uuid::Uuid;
 
@@ -55,7 +55,7 @@ pub struct Key {
     /// What it is good for.
     pub scopes: KeyScopes,
     /// Where it may be used from.
-    pub networks: Networks,
+    pub networks: SourceNetworks,
     /// Whether who made it is suspended.
     pub suspended: bool,
     org: OrgId,
@@ -78,7 +78,7 @@ pub type KeyHash = [u8; 32];
 type ScopeKey = (Uuid, String, String);
 
 /// The tables.
-pub struct Memory {
+pub struct AuthCache {
     shared: bool,
     generation: AtomicU64,
     /// Held alone while something is forgotten: who remembers does it before or after, never meanwhile.
@@ -99,7 +99,7 @@ fn put<K: Eq + std::hash::Hash, V>(table: &RwLock<HashMap<K, V>>, key: K, value:
     table.insert(key, value);
 }
 
-impl Memory {
+impl AuthCache {
     /// Empty tables.
     pub fn new(shared: bool) -> Self {
         Self {
@@ -288,7 +288,7 @@ mod tests {
             revoked_at: None,
             last_used_at: None,
             last_used_address: None,
-            networks: Networks::default(),
+            networks: SourceNetworks::default(),
             suspended: false,
             maker_email: None,
             longest: None,
@@ -298,24 +298,24 @@ mod tests {
     #[test]
     fn a_key_that_was_read_before_it_changed_is_not_remembered_after() {
         let (now, old) = (Timestamp(0), row(KeyScope::Vm));
-        let changes: [fn(&Memory); 4] = [
-            |memory| memory.forget_key(&HASH),
-            |memory| memory.forget_org(OrgId(Uuid::from_u128(2))),
-            |memory| memory.forget_person(UserId(Uuid::from_u128(4))),
-            Memory::forget_people,
+        let changes: [fn(&AuthCache); 4] = [
+            |cache| cache.forget_key(&HASH),
+            |cache| cache.forget_org(OrgId(Uuid::from_u128(2))),
+            |cache| cache.forget_person(UserId(Uuid::from_u128(4))),
+            AuthCache::forget_people,
         ];
         for change in changes {
-            let memory = Memory::new(false);
+            let cache = AuthCache::new(false);
             // Its row is read, it changes, and only then what was read is remembered.
-            let read_at = memory.generation();
-            change(&memory);
-            memory.remember_key(HASH, &old, read_at, now);
-            assert!(memory.key(&HASH, now).is_none());
-            let read_at = memory.generation();
-            memory.remember_key(HASH, &row(KeyScope::Inference), read_at, now);
-            assert!(memory.key(&HASH, now).is_some_and(|key| key.scopes.contains(KeyScope::Inference)));
-            change(&memory);
-            assert!(memory.key(&HASH, now).is_none());
+            let read_at = cache.generation();
+            change(&cache);
+            cache.remember_key(HASH, &old, read_at, now);
+            assert!(cache.key(&HASH, now).is_none());
+            let read_at = cache.generation();
+            cache.remember_key(HASH, &row(KeyScope::Inference), read_at, now);
+            assert!(cache.key(&HASH, now).is_some_and(|key| key.scopes.contains(KeyScope::Inference)));
+            change(&cache);
+            assert!(cache.key(&HASH, now).is_none());
         }
     }
 
@@ -336,39 +336,39 @@ mod tests {
     #[test]
     fn a_scope_that_was_read_before_it_changed_is_not_remembered_after() {
         let (now, old) = (Timestamp(0), scope(2));
-        let changes: [fn(&Memory); 3] = [
-            |memory| memory.forget_org(OrgId(Uuid::from_u128(2))),
-            |memory| memory.forget_person(UserId(Uuid::from_u128(4))),
-            Memory::forget_people,
+        let changes: [fn(&AuthCache); 3] = [
+            |cache| cache.forget_org(OrgId(Uuid::from_u128(2))),
+            |cache| cache.forget_person(UserId(Uuid::from_u128(4))),
+            AuthCache::forget_people,
         ];
         for change in changes {
-            let memory = Memory::new(false);
-            let read_at = memory.generation();
-            change(&memory);
-            memory.remember_scope("org", "web", &old, read_at, now);
-            assert!(memory.scope(&old.caller, "org", "web", now).is_none());
-            memory.remember_scope("org", "web", &old, memory.generation(), now);
-            assert!(memory.scope(&old.caller, "org", "web", now).is_some());
-            change(&memory);
-            assert!(memory.scope(&old.caller, "org", "web", now).is_none());
+            let cache = AuthCache::new(false);
+            let read_at = cache.generation();
+            change(&cache);
+            cache.remember_scope("org", "web", &old, read_at, now);
+            assert!(cache.scope(&old.caller, "org", "web", now).is_none());
+            cache.remember_scope("org", "web", &old, cache.generation(), now);
+            assert!(cache.scope(&old.caller, "org", "web", now).is_some());
+            change(&cache);
+            assert!(cache.scope(&old.caller, "org", "web", now).is_none());
         }
     }
 
     #[test]
     fn a_change_of_an_organization_leaves_what_can_be_no_other_s() {
-        let (memory, now, other) = (Memory::new(false), Timestamp(0), scope(7));
+        let (cache, now, other) = (AuthCache::new(false), Timestamp(0), scope(7));
         let id = other.project.to_string();
         for name in ["web", &id] {
-            memory.remember_scope("", name, &other, memory.generation(), now);
+            cache.remember_scope("", name, &other, cache.generation(), now);
         }
-        memory.forget_org(OrgId(Uuid::from_u128(2)));
-        assert!(memory.scope(&other.caller, "", &id, now).is_some());
-        assert!(memory.scope(&other.caller, "", "web", now).is_none(), "another project may be called so now");
+        cache.forget_org(OrgId(Uuid::from_u128(2)));
+        assert!(cache.scope(&other.caller, "", &id, now).is_some());
+        assert!(cache.scope(&other.caller, "", "web", now).is_none(), "another project may be called so now");
     }
 
     #[test]
     fn a_session_that_was_ended_stays_ended_whatever_was_read_before() {
-        let (memory, now) = (Memory::new(false), Timestamp(0));
+        let (cache, now) = (AuthCache::new(false), Timestamp(0));
         let (id, user) = (SessionId(Uuid::from_u128(1)), UserId(Uuid::from_u128(4)));
         let read = SessionRow {
             id,
@@ -382,9 +382,9 @@ mod tests {
             expires_at: Timestamp(i64::MAX),
             revoked_at: None,
         };
-        let read_at = memory.generation();
-        memory.revoke([id], user, now);
-        assert!(!memory.remember_session(&read, read_at, now).lives(now));
-        assert!(!memory.remember_session(&read, memory.generation(), now).lives(now));
+        let read_at = cache.generation();
+        cache.revoke([id], user, now);
+        assert!(!cache.remember_session(&read, read_at, now).lives(now));
+        assert!(!cache.remember_session(&read, cache.generation(), now).lives(now));
     }
 }

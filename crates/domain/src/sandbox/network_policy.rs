@@ -12,10 +12,10 @@
 //! owns the name decides what it resolves to. And a wide network never does so by accident: `0.0.0.0/0` means
 //! the outside world, so a special address is unlocked by a rule that lies within its [special](mod@special)
 //! range, and an address of the host by a rule for exactly that address. Of both only what the operator lets rules
-//! unlock ([`Network::unlock`]), which is nothing unless they say so.
+//! unlock ([`NetworkPolicy::unlock`]), which is nothing unless they say so.
 //!
-//! Domain rules hold at two places: [`Network::resolves`] says which names are looked up at all, and
-//! [`Network::decide`] judges a connection by the names its address was resolved from. Several names often
+//! Domain rules hold at two places: [`NetworkPolicy::resolves`] says which names are looked up at all, and
+//! [`NetworkPolicy::decide`] judges a connection by the names its address was resolved from. Several names often
 //! share one address, so a domain rule is as exact as its address is exclusive.
 
 pub mod rule;
@@ -56,7 +56,7 @@ impl Serialize for Egress {
 /// The rules of a sandbox's network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Value")]
-pub struct Network {
+pub struct NetworkPolicy {
     /// What holds where no rule matches.
     pub egress: Egress,
     /// What is allowed besides.
@@ -69,13 +69,13 @@ pub struct Network {
     pub unlock: Vec<IpNet>,
 }
 
-impl Default for Network {
+impl Default for NetworkPolicy {
     fn default() -> Self {
         Self { egress: Egress::Allow, allow: Vec::new(), deny: Vec::new(), unlock: Vec::new() }
     }
 }
 
-impl TryFrom<Value> for Network {
+impl TryFrom<Value> for NetworkPolicy {
     type Error = crate::Error;
 
     fn try_from(value: Value) -> Result<Self> {
@@ -83,7 +83,7 @@ impl TryFrom<Value> for Network {
     }
 }
 
-impl TryFrom<&Value> for Network {
+impl TryFrom<&Value> for NetworkPolicy {
     type Error = crate::Error;
 
     fn try_from(value: &Value) -> Result<Self> {
@@ -128,7 +128,7 @@ pub enum Reason {
 
 /// A change of the rules; what is absent stays as it is, so that who allows one more host does not open all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NetworkChange {
+pub struct NetworkPolicyChange {
     /// What holds from now on where no rule matches.
     pub egress: Option<Egress>,
     /// What is allowed besides from now on, in place of what was.
@@ -137,7 +137,7 @@ pub struct NetworkChange {
     pub deny: Option<Vec<Rule>>,
 }
 
-impl NetworkChange {
+impl NetworkPolicyChange {
     /// Reads `{egress?, allow?, deny?}`; an error names the list and the index.
     pub fn read(f: &mut Fields<'_>) -> Option<Self> {
         let egress = f.optional("egress", |value| Egress::parse(text(value)?));
@@ -147,8 +147,8 @@ impl NetworkChange {
     }
 
     /// The rules after it.
-    pub fn of(self, before: Network) -> Network {
-        Network {
+    pub fn of(self, before: NetworkPolicy) -> NetworkPolicy {
+        NetworkPolicy {
             egress: self.egress.unwrap_or(before.egress),
             allow: self.allow.unwrap_or(before.allow),
             deny: self.deny.unwrap_or(before.deny),
@@ -157,10 +157,10 @@ impl NetworkChange {
     }
 }
 
-impl Network {
+impl NetworkPolicy {
     /// Reads `{egress?, allow?, deny?}`: what changes in rules that allow the outside world.
     pub fn read(f: &mut Fields<'_>) -> Option<Self> {
-        NetworkChange::read(f).map(|change| change.of(Self::default()))
+        NetworkPolicyChange::read(f).map(|change| change.of(Self::default()))
     }
 
     /// Whether a connection to a destination may be made.
@@ -212,5 +212,5 @@ fn rule(value: &Value) -> Parsed<Rule> {
 }
 
 #[cfg(test)]
-#[path = "network_tests.rs"]
+#[path = "network_policy_tests.rs"]
 mod tests;

@@ -15,9 +15,9 @@ use super::envelope::ApiError;
 pub struct Configured(pub Option<Arc<str>>);
 
 /// The address, without a slash at its end.
-pub struct Base(pub String);
+pub struct BaseUrl(pub String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Base {
+impl<S: Send + Sync> FromRequestParts<S> for BaseUrl {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {

@@ -42,7 +42,7 @@ pub struct Puller {
 }
 
 /// A pull from one repository.
-pub(super) struct Session<'a> {
+pub(super) struct Pull<'a> {
     pub(super) puller: &'a Puller,
     base: Url,
     repository: String,
@@ -50,8 +50,8 @@ pub(super) struct Session<'a> {
     authorization: Mutex<Option<String>>,
 }
 
-impl<'a> Session<'a> {
-    /// Begins a session.
+impl<'a> Pull<'a> {
+    /// Begins a pull.
     pub(super) fn begin(puller: &'a Puller, reference: &Reference) -> Result<Self> {
         let base = puller.registries.base(reference.resolve_registry())?;
         let repository = reference.repository().to_owned();

@@ -17,7 +17,7 @@ const EVENTS: usize = 1024;
 const BELIEVED: Duration = Duration::from_secs(2);
 
 /// What is known of a host.
-pub struct Known {
+pub struct HostCache {
     about: Mutex<About>,
     /// How sandboxes are used, once for each time that it was asked; none while it is being asked.
     activities: Mutex<HashMap<MachineId, Option<(Instant, Activity)>>>,
@@ -27,7 +27,7 @@ pub struct Known {
     pub sandboxes: broadcast::Sender<MachineId>,
 }
 
-impl Default for Known {
+impl Default for HostCache {
     fn default() -> Self {
         Self {
             about: Mutex::default(),
@@ -38,7 +38,7 @@ impl Default for Known {
     }
 }
 
-impl Known {
+impl HostCache {
     /// What the host said last of itself.
     pub fn about(&self) -> About {
         lock(&self.about).clone()

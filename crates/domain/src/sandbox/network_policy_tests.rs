@@ -3,20 +3,20 @@ use serde_json::json;
 
 use super::*;
 
-fn network(egress: &str, allow: &[&str], deny: &[&str]) -> Network {
-    let said = Network::try_from(&json!({"egress": egress, "allow": allow, "deny": deny})).unwrap();
-    Network { unlock: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()], ..said }
+fn network(egress: &str, allow: &[&str], deny: &[&str]) -> NetworkPolicy {
+    let said = NetworkPolicy::try_from(&json!({"egress": egress, "allow": allow, "deny": deny})).unwrap();
+    NetworkPolicy { unlock: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()], ..said }
 }
 
 #[test]
 fn rules_unlock_what_the_operator_lets_them() {
     let rules = network("allow", &["10.0.0.0/8", "fd00::/8", "8.8.8.1"], &[]);
-    let with = |unlock: &[&str]| Network {
+    let with = |unlock: &[&str]| NetworkPolicy {
         unlock: unlock.iter().map(|network| network.parse().unwrap()).collect(),
         ..rules.clone()
     };
     let closed = with(&[]);
-    let locked = |network: &Network, to: &Destination| network.decide(to) != Verdict::Allow;
+    let locked = |network: &NetworkPolicy, to: &Destination| network.decide(to) != Verdict::Allow;
     assert!(locked(&closed, &to("10.1.0.1")) && locked(&closed, &to("fd00::1")) && locked(&closed, &host("8.8.8.1")));
     assert_eq!(closed.decide(&to("8.8.8.1")), Verdict::Allow, "the outside world needs no key");
     let some = with(&["10.1.0.0/16", "8.8.8.0/24"]);
@@ -25,10 +25,10 @@ fn rules_unlock_what_the_operator_lets_them() {
     }
     assert!(!locked(&some, &host("8.8.8.1")) && locked(&some, &host("8.8.8.2")));
     // What nobody asked for stays locked.
-    let nothing = Network { unlock: some.unlock.clone(), ..Network::default() };
+    let nothing = NetworkPolicy { unlock: some.unlock.clone(), ..NetworkPolicy::default() };
     assert!(locked(&nothing, &to("10.1.0.1")));
     // An owner cannot say it, and it is not written down with what they say.
-    assert!(Network::try_from(&json!({"egress": "allow", "unlock": ["10.0.0.0/8"]})).is_err());
+    assert!(NetworkPolicy::try_from(&json!({"egress": "allow", "unlock": ["10.0.0.0/8"]})).is_err());
     assert_eq!(serde_json::to_value(&some).unwrap(), serde_json::to_value(&rules).unwrap());
 }
 
@@ -122,7 +122,7 @@ const OUTSIDE: &[&str] = &[
 
 #[test]
 fn the_default_is_the_outside_world() {
-    let open = Network::default();
+    let open = NetworkPolicy::default();
     for address in OUTSIDE {
         assert_eq!(open.decide(&to(address)), Verdict::Allow, "{address}");
         assert_eq!(open.decide(&host(address)), Verdict::Deny(Reason::Host), "{address}");
@@ -244,11 +244,12 @@ fn rules_are_read_and_written() {
 #[test]
 fn every_mistake_names_its_index() {
     let body = json!({"egress": "open", "allow": ["a.test", "10.0.0.1/8", 5], "deny": "a.test"});
-    let error = Network::try_from(&body).unwrap_err();
+    let error = NetworkPolicy::try_from(&body).unwrap_err();
     let fields: Vec<_> = error.details.iter().map(|d| d.field.as_str()).collect();
     assert_eq!(fields, ["egress", "allow[1]", "allow[2]", "deny"]);
-    assert_eq!(Network::try_from(&json!({})).unwrap(), Network::default());
-    let full = |count: usize| Network::try_from(&json!({"allow": vec!["a.test"; count], "deny": vec!["::1"; count]}));
+    assert_eq!(NetworkPolicy::try_from(&json!({})).unwrap(), NetworkPolicy::default());
+    let full =
+        |count: usize| NetworkPolicy::try_from(&json!({"allow": vec!["a.test"; count], "deny": vec!["::1"; count]}));
     assert!(full(MAX_RULES).is_ok());
     assert_eq!(full(MAX_RULES + 1).unwrap_err().details.len(), 2);
 }
@@ -261,10 +262,10 @@ fn rules() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec(prop_oneof![v4, address, name], 0..6)
 }
 
-fn networks() -> impl Strategy<Value = Network> {
+fn networks() -> impl Strategy<Value = NetworkPolicy> {
     let egress = prop::sample::select(Egress::ALL);
     (egress, rules(), rules()).prop_map(|(egress, allow, deny)| {
-        Network::try_from(&json!({"egress": egress.as_str(), "allow": allow, "deny": deny})).unwrap()
+        NetworkPolicy::try_from(&json!({"egress": egress.as_str(), "allow": allow, "deny": deny})).unwrap()
     })
 }
 
@@ -285,7 +286,7 @@ proptest! {
     fn what_was_written_is_read_again(network in networks()) {
         let value = serde_json::to_value(&network).unwrap();
         prop_assert!(value["allow"].as_array().unwrap().iter().all(Value::is_string));
-        prop_assert_eq!(serde_json::from_value::<Network>(value).unwrap(), network);
+        prop_assert_eq!(serde_json::from_value::<NetworkPolicy>(value).unwrap(), network);
     }
 
     #[test]

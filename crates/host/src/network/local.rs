@@ -20,7 +20,7 @@ const NOTE: &str = "network.json";
 const LONGEST: u64 = 16 << 20;
 
 /// A network that this host was told of.
-pub(super) struct Known {
+pub(super) struct LocalNetwork {
     /// Held while the network is changed, and while its switch is spoken to of that; by nobody who waits for a machine.
     pub turn: tokio::sync::Mutex<()>,
     /// A small number that no other network of the host has: its switch's user there.
@@ -39,7 +39,7 @@ struct Note {
     spec: NetworkSpec,
 }
 
-impl Known {
+impl LocalNetwork {
     pub fn new(slot: u32, spec: NetworkSpec) -> Arc<Self> {
         let (alone, said) = (Mutex::default(), Mutex::default());
         Arc::new(Self { turn: tokio::sync::Mutex::default(), slot, spec: Mutex::new(spec), alone, said })
