@@ -31,7 +31,7 @@ pub use doctor::{Report, doctor};
 pub use doors::{Bound, Doors};
 pub use engines::Engines;
 
-use crate::config::{self, Config, LogFormat};
+use crate::config::{self, Config, LogFormat, Shared};
 use crate::db::{Db, DbError, keeper};
 use crate::http::auth::Gate;
 use crate::http::base_url::Configured;
@@ -94,6 +94,10 @@ impl App {
     /// Makes everything and starts the workers, over the engines of this host.
     pub async fn start(config: &Config) -> Result<Self> {
         lock::make_folder(&config.data_dir)?;
+        let config = &Config { network: config.network.clone().at_this_host()?, ..config.clone() };
+        if let Some(Shared { address, ports: (first, last) }) = config.network.shared() {
+            tracing::info!(%address, first, last, "VMs are reached by ports of an address that they share");
+        }
         // Now, so that an operator reads at the start what is missing, and not with the first machine.
         if let Err(error) = confinement::of_host(&config.data_dir).await {
             tracing::warn!(%error, "how machines are confined here cannot be found out; the first machine tries again");

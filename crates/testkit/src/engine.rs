@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_domain::host::aim::Act;
 use berth_domain::ids::{DiskId, MachineId};
-use berth_domain::vm::ExposedPort;
+use berth_domain::vm::Inbound;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
     Aim, Capacity, Console, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
@@ -33,7 +33,7 @@ pub struct SimulatedEngine {
 struct World {
     images: HashMap<String, ImageInfo>,
     machines: HashMap<MachineId, (Machine, MachineSpec)>,
-    open: HashMap<MachineId, HashSet<ExposedPort>>,
+    open: HashMap<MachineId, HashSet<Inbound>>,
     disks: HashSet<DiskId>,
     refusals: Refusals,
     delay: Duration,
@@ -188,7 +188,7 @@ impl SimulatedEngine {
     /// The ports at which a machine is reached, SSH's among them.
     pub fn open_ports(&self, vm: &str) -> Vec<u16> {
         let id: MachineId = vm.parse().expect("an id");
-        let mut ports: Vec<u16> = self.world().open.get(&id).into_iter().flatten().map(|port| port.port).collect();
+        let mut ports: Vec<u16> = self.world().open.get(&id).into_iter().flatten().map(|port| port.at.port()).collect();
         ports.sort_unstable();
         ports
     }
@@ -231,15 +231,9 @@ impl SimulatedEngine {
 
 impl World {
     fn started(&self, spec: &MachineSpec) -> Started {
-        let taken_ports: Vec<ExposedPort> =
-            spec.ports.iter().copied().filter(|port| self.taken.contains(&port.port)).collect();
-        Started { low_ports: Vec::new(), taken_ports }
+        let taken = spec.ports.iter().filter(|port| self.taken.contains(&port.at.port()));
+        Started { low_ports: Vec::new(), taken_ports: taken.map(|port| port.to).collect() }
     }
-}
-
-/// All the ports that a machine is to have.
-fn wanted(spec: &MachineSpec) -> Vec<ExposedPort> {
-    std::iter::once(spec.ssh()).chain(spec.ports.iter().copied()).collect()
 }
 
 fn image(id: &str, version: &str, virtual_size: i64) -> ImageInfo {
@@ -323,7 +317,7 @@ impl Engine for SimulatedEngine {
         self.world().generations.admit(spec.aim(), Act::Start)?;
         let mut world = self.world();
         world.starts += 1;
-        world.open.insert(spec.id, wanted(spec).into_iter().collect());
+        world.open.insert(spec.id, spec.ports.iter().copied().collect());
         world.machines.insert(spec.id, (Machine::Running, spec.clone()));
         Ok(Some(world.started(spec)))
     }
@@ -371,7 +365,7 @@ impl Engine for SimulatedEngine {
 
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
         self.world().generations.admit(spec.aim(), Act::Change)?;
-        let (shut, add) = before.until(&wanted(spec));
+        let (shut, add) = before.until(&spec.ports);
         let refused = self.call("set_ports").await;
         let mut world = self.world();
         let open = world.open.entry(spec.id).or_default();

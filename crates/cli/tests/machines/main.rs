@@ -18,6 +18,7 @@ mod networks;
 mod project_network;
 mod schema;
 mod session;
+mod shared;
 mod shell;
 mod switches;
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Aim;
 use super::network::Membership;
 use crate::ids::{DiskId, MachineId};
-use crate::vm::{ExposedPort, Protocol};
+use crate::vm::{ExposedPort, Inbound};
 
 /// A machine to be started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,10 +34,8 @@ pub struct MachineSpec {
     pub user_data: Option<String>,
     /// Its own address.
     pub address: Ipv4Addr,
-    /// Where SSH answers on that address.
-    pub ssh_port: u16,
-    /// Inbound ports.
-    pub ports: Vec<ExposedPort>,
+    /// Inbound ports, SSH's among them.
+    pub ports: Vec<Inbound>,
     /// The networks of its project that it belongs to.
     pub networks: Vec<Membership>,
 }
@@ -47,16 +45,6 @@ impl MachineSpec {
     pub const fn aim(&self) -> Aim {
         Aim::of(self.id, self.generation)
     }
-
-    /// The port of the host at which SSH answers, as one of the inbound ports.
-    pub const fn ssh(&self) -> ExposedPort {
-        ssh_at(self.ssh_port)
-    }
-}
-
-/// A port at which SSH answers, as one of the inbound ports.
-pub const fn ssh_at(port: u16) -> ExposedPort {
-    ExposedPort { port, protocol: Protocol::Tcp }
 }
 
 /// A data disk of a machine.
@@ -81,17 +69,17 @@ pub struct Started {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Open {
     /// These, and no others.
-    All(Vec<ExposedPort>),
+    All(Vec<Inbound>),
     /// Perhaps some of these, and no others: a change of them was not recorded.
-    Some(Vec<ExposedPort>),
+    Some(Vec<Inbound>),
 }
 
 impl Open {
     /// What is to be shut and what is to be opened, so that these are open and no others. Where it is not certain what
     /// is open, everything is opened anew.
-    pub fn until(&self, wanted: &[ExposedPort]) -> (Vec<ExposedPort>, Vec<ExposedPort>) {
+    pub fn until(&self, wanted: &[Inbound]) -> (Vec<Inbound>, Vec<Inbound>) {
         let (Self::All(before) | Self::Some(before)) = self;
-        let is_open = |port: &&ExposedPort| matches!(self, Self::All(_)) && before.contains(port);
+        let is_open = |port: &&Inbound| matches!(self, Self::All(_)) && before.contains(port);
         let shut = before.iter().filter(|port| !wanted.contains(port)).copied().collect();
         (shut, wanted.iter().filter(|port| !is_open(port)).copied().collect())
     }

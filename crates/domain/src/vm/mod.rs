@@ -15,6 +15,7 @@
 
 pub mod disk;
 pub mod image;
+pub mod inbound;
 pub mod model;
 pub mod plan;
 pub mod request;
@@ -22,5 +23,6 @@ pub mod state;
 
 pub use disk::{DiskKind, DiskStatus, DiskType};
 pub use image::ImageStatus;
+pub use inbound::{Inbound, Reach};
 pub use model::{ExposedPort, Protocol, RestartPolicy, Status};
 pub use request::CreateVm;

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 pub use berth_domain::host::Aim;
 pub use berth_domain::host::disk::{DiskSource, DiskSpec};
 pub use berth_domain::host::image::{ImageImport, ImageInfo};
-pub use berth_domain::host::vm::{Capacity, DataDisk, Found, MachineSpec, Open, Started, Usage, ssh_at};
+pub use berth_domain::host::vm::{Capacity, DataDisk, Found, MachineSpec, Open, Started, Usage};
 
 use crate::Result;
 

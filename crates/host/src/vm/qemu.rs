@@ -26,8 +26,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_domain::host::aim::Act;
 use berth_domain::ids::{DiskId, MachineId};
-use berth_domain::vm::ExposedPort;
+use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::plan::Machine;
+use berth_domain::vm::{ExposedPort, Inbound};
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Drive, Observed, Watch};
 use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
@@ -37,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::settings::Settings;
 
-use self::network::{Programs, SSH};
+use self::network::Programs;
 use super::integrity::Integrity;
 use super::{
     Aim, Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open,
@@ -84,7 +85,7 @@ impl QemuEngine {
         Self {
             programs: Programs::new(folder, settings.host.machines, events.clone(), switches),
             settings,
-            ssh_port: if host::can_bind_low_ports() { SSH } else { HIGH_SSH },
+            ssh_port: if host::can_bind_low_ports() { SSH.port } else { HIGH_SSH },
             events,
             watched: Arc::default(),
             generations,
@@ -165,7 +166,7 @@ impl QemuEngine {
     }
 
     async fn change_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
-        let (open, low_ports) = self.sort_ports(&spec.ports);
+        let (open, low_ports) = self.sort_ports(spec);
         let taken_ports = self.programs.set_ports(spec, &open, &before).await?;
         Ok(Started { low_ports, taken_ports })
     }
@@ -237,18 +238,18 @@ impl QemuEngine {
     }
 
     /// Which of some ports may be bound here, and which not.
-    fn sort_ports(&self, ports: &[ExposedPort]) -> (Vec<ExposedPort>, Vec<ExposedPort>) {
-        let low = self.ssh_port == SSH;
-        ports.iter().partition(|p| low || p.port >= 1024)
+    fn sort_ports(&self, spec: &MachineSpec) -> (Vec<Inbound>, Vec<ExposedPort>) {
+        let may_bind = |port: &&Inbound| port.to == SSH || self.ssh_port == SSH.port || port.at.port() >= 1024;
+        let (open, low): (Vec<Inbound>, Vec<_>) = spec.ports.iter().partition(may_bind);
+        (open, low.into_iter().map(|port| port.to).collect())
     }
 
     /// Starts a machine with those of its ports that nobody else on the host has.
     async fn start_anew(&self, spec: &MachineSpec) -> Result<Started> {
         // One that an earlier machine left a moment ago may have them still.
         self.programs.end(spec.id).await?;
-        let (open, low_ports) = self.sort_ports(&spec.ports);
-        let ports: Vec<_> = std::iter::once(spec.ssh()).chain(open).collect();
-        let bound = network::bind(spec, &ports)?;
+        let (open, low_ports) = self.sort_ports(spec);
+        let bound = network::bind(&open)?;
         let machine = self.qemu_spec(spec).await?;
         let foreign = !matches!(machine.boot, machine::Boot::Kernel { .. });
         write_seed(spec, &machine.seed, foreign)?;

@@ -3,7 +3,7 @@
 //!
 //! It goes when no machine of such a version can run any more, and with it what asks for it (`berth_host`, network of VMs).
 
-use std::net::Ipv4Addr;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use super::files::{COMMANDS, NETWORK};
@@ -24,10 +24,8 @@ pub enum Protocol {
 pub struct Forward {
     /// The protocol.
     pub protocol: Protocol,
-    /// The address on the host.
-    pub address: Ipv4Addr,
-    /// The port on the host.
-    pub host_port: u16,
+    /// Where it is reached on the host.
+    pub at: SocketAddr,
     /// The port in the guest.
     pub guest_port: u16,
 }
@@ -66,7 +64,7 @@ fn rule(forward: &Forward) -> String {
         Protocol::Tcp => "tcp",
         Protocol::Udp => "udp",
     };
-    format!("{protocol}:{}:{}-:{}", forward.address, forward.host_port, forward.guest_port)
+    format!("{protocol}:{}-:{}", forward.at, forward.guest_port)
 }
 
 #[cfg(test)]
@@ -75,8 +73,7 @@ mod tests {
 
     #[test]
     fn a_forward_as_qemu_writes_it() {
-        let address = Ipv4Addr::new(127, 64, 0, 1);
-        let forward = |protocol, host_port, guest_port| Forward { protocol, address, host_port, guest_port };
+        let forward = |protocol, port, guest_port| Forward { protocol, at: ([127, 64, 0, 1], port).into(), guest_port };
         assert_eq!(rule(&forward(Protocol::Tcp, 2222, 22)), "tcp:127.64.0.1:2222-:22");
         assert_eq!(rule(&forward(Protocol::Udp, 53, 53)), "udp:127.64.0.1:53-:53");
     }

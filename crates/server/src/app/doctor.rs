@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use berth_host::clock::Clock;
 use berth_host::network::Switches;
 use berth_host::sandbox::qemu::QemuSandboxes;
+use berth_host::vm::Engine;
 use berth_host::vm::qemu::QemuEngine;
 use berth_host::{Demand, Finding};
 use berth_qemu::{confinement, host};
 
 use super::lock;
-use crate::config::Config;
+use crate::config::{Config, Network, Shared};
 
 /// The findings.
 pub struct Report {
@@ -35,6 +36,7 @@ pub async fn doctor(config: &Config) -> Report {
     let switches = Switches::open(&config.network_engine());
     let engine = QemuEngine::open(config.vm_engine(), switches.clone());
     let mut lines = engine.findings().await;
+    lines.push(reached(config, engine.ssh_port()));
     lines.extend(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), switches.clone()).findings());
     lines.extend(confined(config).await);
     lines.extend(switches.findings().await);
@@ -43,6 +45,25 @@ pub async fn doctor(config: &Config) -> Report {
     lines.push(data_dir(config));
     lines.push(Finding { good: true, what: "sign-up".into(), text: config.sign_up().describe().into() });
     Report { ok: lines.iter().all(|l| l.good), lines }
+}
+
+/// How VMs are reached.
+fn reached(config: &Config, ssh_port: u16) -> Finding {
+    let found = config.network.clone().at_this_host();
+    let text = match found.as_ref().map(Network::shared) {
+        Err(error) => error.to_string(),
+        Ok(None) => {
+            format!(
+                "VMs answer SSH on port {ssh_port} of an address of their own in 127.64.0.0/10, on this machine alone"
+            )
+        }
+        Ok(Some(Shared { address, ports: (first, last) })) => {
+            format!(
+                "VMs share the ports {first}-{last} of {address}; open them in the firewall for whoever is to reach VMs"
+            )
+        }
+    };
+    Finding { good: found.is_ok(), what: "reach".into(), text }
 }
 
 /// How machines are confined here: what holds, and a line for each part that does not. It is wrong only where the

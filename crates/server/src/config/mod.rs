@@ -42,7 +42,7 @@ pub use log::LogFormat;
 pub use lost::Lost;
 pub use mail::{Mail, Sms};
 pub use model::Gateway;
-pub use network::Network;
+pub use network::{Network, NetworkMode, Shared};
 pub use overcommit::Overcommit;
 pub use prices::{Amount, PlanPrice, Prices};
 pub use quota::Quota;
@@ -266,6 +266,7 @@ impl Config {
         self.secrets.complete(&self.data_dir, env)?;
         let on_loopback = self.is_loopback_only();
         self.identity.complete(on_loopback);
+        self.network.complete(on_loopback, self.listen)?;
         check_base_url(&self.base_url)?;
         log::check(&self.log)?;
         // The address may hold a password, so the message does not repeat it.

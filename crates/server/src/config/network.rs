@@ -1,20 +1,136 @@
-//! `[network]`: what the networks of machines may reach.
+//! `[network]`: how machines are reached, and what they may reach.
 
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use anyhow::{Context, Result, ensure};
 use berth_domain::sandbox::network_policy::Rule;
+use berth_domain::vm::inbound::BLOCK;
 use ipnet::IpNet;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-/// What the operator lets machines reach beyond the outside world.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// The ports that VMs share where nobody says otherwise: below those that Linux gives to outgoing connections.
+const PORTS: (u16, u16) = (20_000, 32_767);
+/// An address outside (RFC 5737), to which nothing is sent: by which of its own this machine would reach it.
+const OUTSIDE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 9);
+
+/// How machines are reached, and what the operator lets them reach beyond the outside world.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
+    /// How VMs are reached: `user`, by addresses that only this machine reaches, or `shared`, by ports of one address of
+    /// it. Absent, `user` where only this machine reaches the API, too, else `shared`.
+    pub mode: Option<NetworkMode>,
+    /// The address that VMs share; absent, the one on which the API listens, or by which this machine reaches the outside
+    /// ([`Network::at_this_host`]).
+    pub address: Option<IpAddr>,
+    /// First and last of the ports that VMs share, as `20000-32767`. Each VM takes eleven.
+    #[serde(deserialize_with = "ports")]
+    pub ports: (u16, u16),
     /// Local networks and addresses of the host that owners of sandboxes may unlock by a rule of `allow`; none by default.
     #[serde(deserialize_with = "networks")]
     pub unlock: Vec<IpNet>,
 }
 
-fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+impl Default for Network {
+    fn default() -> Self {
+        Self { mode: None, address: None, ports: PORTS, unlock: Vec::new() }
+    }
+}
+
+/// How VMs are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkMode {
+    /// By an address of its own each, which only this machine reaches.
+    User,
+    /// By ports of one address of this machine.
+    Shared,
+}
+
+/// What VMs share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// The address.
+    pub address: IpAddr,
+    /// The first and the last of its ports that VMs may have.
+    pub ports: (u16, u16),
+}
+
+impl Network {
+    /// What VMs share, if they do, and it is known which address that is.
+    pub fn shared(&self) -> Option<Shared> {
+        let address = self.address.filter(|_| self.mode == Some(NetworkMode::Shared))?;
+        Some(Shared { address, ports: self.ports })
+    }
+
+    /// Fills in what follows from where the API listens.
+    pub(super) fn complete(&mut self, on_loopback: bool, listen: SocketAddr) -> Result<()> {
+        let default = if on_loopback { NetworkMode::User } else { NetworkMode::Shared };
+        let mode = *self.mode.get_or_insert(default);
+        let (first, last) = self.ports;
+        ensure!(first >= 1024, "network.ports must begin at 1024 or above");
+        ensure!(
+            usize::from(last) + 1 >= usize::from(first) + usize::from(BLOCK),
+            "network.ports must be at least {BLOCK} ports, which is what one VM takes"
+        );
+        if mode == NetworkMode::User {
+            return Ok(());
+        }
+        ensure!(
+            self.address.is_none_or(|ip| !ip.is_unspecified()),
+            "network.address must be one address of this machine"
+        );
+        let ip = listen.ip().to_canonical();
+        let is_reached = !ip.is_unspecified() && !ip.is_loopback();
+        self.address = self.address.or_else(|| is_reached.then_some(ip));
+        let is_its = ip.is_unspecified() || self.address == Some(ip);
+        ensure!(
+            !is_its || !(first..=last).contains(&listen.port()),
+            "network.ports must leave out {}, on which the API listens",
+            listen.port()
+        );
+        Ok(())
+    }
+
+    /// The same with the address that this machine has, where VMs share one and nobody says which.
+    ///
+    /// # Errors
+    /// It is none of this machine's, or none is known.
+    pub fn at_this_host(mut self) -> Result<Self> {
+        if self.mode != Some(NetworkMode::Shared) {
+            return Ok(self);
+        }
+        let address = self.address.map_or_else(own_address, Ok)?;
+        UdpSocket::bind((address, 0)).map(drop).with_context(|| {
+            format!(
+                "network.address is {address}, which this machine does not have; name one of those that `ip address` shows, \
+                 or set network.mode = \"user\""
+            )
+        })?;
+        self.address = Some(address);
+        Ok(self)
+    }
+}
+
+/// The address of this machine by which others reach it, as far as it can tell.
+fn own_address() -> Result<IpAddr> {
+    // Connecting sends nothing: the kernel looks up by which address it would.
+    let socket = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.connect(OUTSIDE).map(|()| socket));
+    let address = socket.and_then(|socket| socket.local_addr()).map(|own| own.ip());
+    address.ok().filter(|ip| !ip.is_loopback()).context(
+        "no address is known at which others reach the VMs of this machine; set network.address to one of those that \
+         `ip address` shows, or network.mode = \"user\"",
+    )
+}
+
+fn ports<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<(u16, u16), D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let parsed = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+    parsed.ok_or_else(|| D::Error::custom(format!("'{text}' is no range of ports like 20000-32767")))
+}
+
+fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<IpNet>, D::Error> {
     let network = |text: &String| {
         let rule = text.parse::<Rule>().ok();
         let network = rule.as_ref().and_then(Rule::network).copied();
@@ -36,6 +152,47 @@ mod tests {
         for wrong in ["example.org", "10.0.0.1/8", "10.0.0.0/33", ""] {
             let refused = read(&format!("unlock = [{wrong:?}]")).unwrap_err().to_string();
             assert!(refused.contains("no network like"), "{refused}");
+        }
+    }
+
+    fn complete(text: &str, on_loopback: bool, listen: &str) -> std::result::Result<Option<Shared>, String> {
+        let mut network = toml::from_str::<Network>(text).map_err(|error| error.message().to_owned())?;
+        network.complete(on_loopback, listen.parse().unwrap()).map_err(|error| error.to_string())?;
+        network.at_this_host().map(|network| network.shared()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn vms_share_an_address_where_others_reach_the_service() {
+        let at = |address: [u8; 4], ports| Ok(Some(Shared { address: address.into(), ports }));
+        assert_eq!(complete("", true, "127.0.0.1:8080"), Ok(None));
+        assert_eq!(complete("mode = \"user\"", false, "0.0.0.0:8080"), Ok(None));
+        assert!(complete("", false, "127.0.0.9:8080") != Ok(None), "as behind a proxy");
+        let own = "mode = \"shared\"\naddress = \"127.0.0.2\"";
+        assert_eq!(complete(own, true, "127.0.0.1:8080"), at([127, 0, 0, 2], PORTS));
+        let few = format!("{own}\nports = \"1024-1034\"");
+        assert_eq!(complete(&few, true, "127.0.0.1:8080"), at([127, 0, 0, 2], (1024, 1034)));
+        assert_eq!(
+            complete(&few.replace("1024-1034", "65525-65535"), true, "127.0.0.1:8080"),
+            at([127, 0, 0, 2], (65_525, 65_535))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_shared_is_refused() {
+        for (text, listen, why) in [
+            ("mode = \"shared\"\naddress = \"192.0.2.7\"", "127.0.0.1:8080", "which this machine does not have"),
+            ("mode = \"shared\"\naddress = \"0.0.0.0\"", "127.0.0.1:8080", "must be one address"),
+            ("ports = \"1023-2000\"", "127.0.0.1:8080", "must begin at 1024"),
+            ("ports = \"2000-2009\"", "127.0.0.1:8080", "at least 11 ports"),
+            ("ports = \"2000-1000\"", "127.0.0.1:8080", "at least 11 ports"),
+            ("ports = \"2000\"", "127.0.0.1:8080", "no range of ports"),
+            ("ports = \"2000-70000\"", "127.0.0.1:8080", "no range of ports"),
+            ("mode = \"shared\"\naddress = \"127.0.0.1\"", "127.0.0.1:20000", "leave out 20000"),
+            ("mode = \"shared\"\naddress = \"127.0.0.1\"", "0.0.0.0:32767", "leave out 32767"),
+            ("mode = \"bridge\"", "127.0.0.1:8080", "unknown variant"),
+        ] {
+            let refused = complete(text, true, listen).unwrap_err();
+            assert!(refused.contains(why), "{text}: {refused}");
         }
     }
 }

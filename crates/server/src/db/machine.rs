@@ -16,7 +16,7 @@
 //! owner's row, which a person reads. Of the columns that migration 0027 copied here, `vcpu` and `memory_mb` of the owners'
 //! rows stay in use: they are the size that was asked for, and the row of the machine says the same.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use berth_domain::Timestamp;
 use berth_domain::host::Aim;
@@ -38,7 +38,7 @@ macro_rules! machine_columns {
         "m.id AS machine_id, m.owner_kind AS machine_owner_kind, m.owner_id AS machine_owner_id, \
          m.host_id AS machine_host_id, m.vcpu AS machine_vcpu, m.memory_mb AS machine_memory_mb, \
          m.reserved AS machine_reserved, m.slot AS machine_slot, m.address AS machine_address, \
-         m.ssh_port AS machine_ssh_port, m.generation AS machine_generation, m.host_boot AS machine_host_boot, \
+         m.ssh_port AS machine_ssh_port, m.shared_address AS machine_shared_address, m.generation AS machine_generation, m.host_boot AS machine_host_boot, \
          m.deleted_at AS machine_deleted_at, m.layer_id AS machine_layer_id, m.ready AS machine_ready"
     };
 }
@@ -81,8 +81,10 @@ pub struct Machine {
     pub slot: Option<i64>,
     /// Its address, if it has one of its own.
     pub address: Option<Ipv4Addr>,
-    /// Where SSH answers on that.
+    /// The port at which SSH answers, of its own address or of the shared one.
     pub ssh_port: Option<u16>,
+    /// The address of its host at which it is reached, if it shares one.
+    pub shared_address: Option<IpAddr>,
     /// Starts by its owner so far: none yet of a warm machine, though it runs.
     pub generation: i64,
     /// The host's boot that it was started in last.
@@ -108,6 +110,7 @@ impl FromRow for Machine {
             slot: row.opt_int("machine_slot")?,
             address: row.opt_parsed("machine_address")?,
             ssh_port: row.opt_int("machine_ssh_port")?.and_then(|port| u16::try_from(port).ok()),
+            shared_address: row.opt_parsed("machine_shared_address")?,
             generation: row.int("machine_generation")?,
             host_boot: row.opt_text("machine_host_boot")?,
             deleted_at: row.opt_time("machine_deleted_at")?,
@@ -122,6 +125,7 @@ fn columns(m: &Machine) -> Columns {
         "id": m.id, "owner_kind": m.owner.kind().as_str(), "owner_id": m.owner.id().to_string(), "host_id": m.host,
         "vcpu": m.vcpu, "memory_mb": m.memory_mb, "reserved": m.reserved, "slot": m.slot,
         "address": m.address.map(|address| address.to_string()), "ssh_port": m.ssh_port.map(i64::from),
+        "shared_address": m.shared_address.map(|address| address.to_string()),
         "generation": m.generation, "host_boot": m.host_boot.clone(), "deleted_at": m.deleted_at,
         "layer_id": m.layer, "ready": m.ready,
     }
@@ -140,6 +144,7 @@ impl Machine {
             slot: None,
             address: None,
             ssh_port: None,
+            shared_address: None,
             generation: 0,
             host_boot: None,
             deleted_at: None,
@@ -155,7 +160,8 @@ impl Machine {
 
     /// It is gone with its owner.
     pub fn end(&mut self, now: Timestamp) {
-        (self.reserved, self.slot, self.address, self.ssh_port) = (false, None, None, None);
+        (self.reserved, self.slot, self.address) = (false, None, None);
+        (self.ssh_port, self.shared_address) = (None, None);
         self.deleted_at = Some(now);
     }
 }

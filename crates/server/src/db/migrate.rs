@@ -60,6 +60,7 @@ const STEPS: &[Step] = steps![
     28 "0028" "warm_machines",
     29 "0029" "machine_indexes",
     31 "0031" "networks",
+    32 "0032" "shared_address",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

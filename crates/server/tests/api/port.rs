@@ -1,6 +1,7 @@
 //! Where the ports of a VM are reached, and what happens to those that cannot be had.
 
 use berth_host::EngineError;
+use berth_server::config::{Config, Network, NetworkMode};
 use berth_testkit::{Caller, Platform, vm};
 use serde_json::{Value, json};
 
@@ -20,7 +21,8 @@ async fn expose(platform: &Platform, id: &str, ports: &[u16]) -> Value {
     assert_eq!(caller.patch(&format!("/vms/{id}"), json!({"exposed_ports": tcp(ports)})).await.status, 200);
     let engine = &platform.engine;
     let wanted = ports.to_vec();
-    let has = |id: &str| engine.spec(id).is_some_and(|spec| spec.ports.iter().map(|p| p.port).eq(wanted.clone()));
+    let has =
+        |id: &str| engine.spec(id).is_some_and(|spec| spec.ports.iter().skip(1).map(|p| p.to.port).eq(wanted.clone()));
     caller.until("the ports", |_| async { has(id) }).await;
     shown(caller, id).await
 }
@@ -47,7 +49,7 @@ async fn ssh_makes_room_for_a_port_that_its_owner_exposes() {
     let id = caller.create_vm(with_ports(&[2222, 8080])).await;
     let running = caller.reaches(&id, "running").await;
     assert_eq!(running["ssh"]["port"], 2223, "{running}");
-    assert_eq!(platform.engine.spec(&id).expect("a machine").ssh_port, 2223);
+    assert_eq!(platform.engine.spec(&id).expect("a machine").ports[0].at.port(), 2223);
     // While it runs, too.
     let id = caller.create_vm(with_ports(&[])).await;
     assert_eq!(caller.reaches(&id, "running").await["ssh"]["port"], 2222);
@@ -118,7 +120,7 @@ async fn a_change_of_ports_that_does_not_work_is_told_until_it_does() {
             async move { c.get(&path).await.body["message"].is_null() }
         })
         .await;
-    assert_eq!(platform.engine.spec(&id).expect("a machine").ports.len(), 1);
+    assert_eq!(platform.engine.spec(&id).expect("a machine").ports.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,4 +157,81 @@ async fn a_vm_that_is_off_has_no_ssh_and_no_ready_guest() {
     let stopped = caller.reaches(&id, "stopped").await;
     assert_eq!((&stopped["guest_ready"], &stopped["ssh"]), (&json!(false), &Value::Null), "{stopped}");
     assert!(stopped["public_ip"].is_string(), "its address stays: {stopped}");
+}
+
+/// A platform whose VMs share ports of an address.
+async fn shared(ports: (u16, u16)) -> Platform {
+    Platform::start_with(|config| share(config, ports)).await
+}
+
+fn share(config: &mut Config, ports: (u16, u16)) {
+    config.network.mode = Some(NetworkMode::Shared);
+    config.network.address = Some([192, 0, 2, 1].into());
+    config.network.ports = ports;
+}
+
+/// Where SSH and the exposed ports of a VM are reached.
+fn places(vm: &Value) -> (u64, Vec<(u64, u64)>) {
+    assert_eq!((&vm["public_ip"], &vm["ssh"]["host"]), (&json!("192.0.2.1"), &json!("192.0.2.1")), "{vm}");
+    let exposed = vm["exposed_ports"].as_array().expect("a list").iter().map(|port| {
+        assert_eq!(port["host"], "192.0.2.1", "{vm}");
+        (port["port"].as_u64().expect("a port"), port["public_port"].as_u64().expect("a port"))
+    });
+    (vm["ssh"]["port"].as_u64().expect("a port"), exposed.collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vms_that_share_an_address_have_ports_of_their_own_there() {
+    let platform = shared((20_000, 20_021)).await;
+    let caller = &platform.admin;
+    let answer = caller.post("/vms", with_ports(&[80, 443])).await;
+    let port = &answer.body["exposed_ports"][0];
+    assert_eq!(
+        (&port["host"], &port["public_port"], &answer.body["public_ip"]),
+        (&Value::Null, &Value::Null, &Value::Null)
+    );
+    let first = answer.id();
+    let running = caller.reaches(&first, "running").await;
+    assert_eq!(places(&running), (20_000, vec![(80, 20_001), (443, 20_002)]));
+    assert_eq!(platform.engine.open_ports(&first), [20_000, 20_001, 20_002]);
+    // What stays exposed stays where it is; what was shut leads nowhere else while there is room.
+    let changed = expose(&platform, &first, &[443, 8080]).await;
+    assert_eq!(places(&changed), (20_000, vec![(443, 20_002), (8080, 20_003)]));
+    caller.until("the ports", |_| async { platform.engine.open_ports(&first) == [20_000, 20_002, 20_003] }).await;
+    let second = caller.create_vm(with_ports(&[80])).await;
+    assert_eq!(places(&caller.reaches(&second, "running").await), (20_011, vec![(80, 20_012)]));
+    // There is room for two, and for another one once one is gone.
+    let third = caller.create_vm(with_ports(&[])).await;
+    let failed = caller.reaches(&third, "failed").await;
+    let message = failed["message"].as_str().expect("a message");
+    assert!(message.starts_with("insufficient_capacity:") && message.contains("20000-20021"), "{message}");
+    assert_eq!((&failed["public_ip"], &failed["ssh"]), (&Value::Null, &Value::Null));
+    assert_eq!(caller.delete(&format!("/vms/{first}")).await.status, 202);
+    caller.until("its end", |_| async { platform.engine.spec(&first).is_none() }).await;
+    caller.act(&format!("/vms/{third}/start")).await;
+    assert_eq!(places(&caller.reaches(&third, "running").await), (20_000, vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_that_run_are_reached_elsewhere_when_the_operator_says_so() {
+    let mut platform = Platform::start().await;
+    let id = platform.admin.create_vm(with_ports(&[8080])).await;
+    platform.admin.reaches(&id, "running").await;
+    let starts = platform.engine.counts().2;
+    share(&mut platform.config, (20_000, 20_999));
+    let mut platform = platform.restart().await;
+    platform.admin.until("the ports", |_| async { platform.engine.open_ports(&id) == [20_000, 20_001] }).await;
+    let path = format!("/vms/{id}");
+    platform
+        .admin
+        .until("its address", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["public_ip"] == "192.0.2.1" }
+        })
+        .await;
+    assert_eq!(places(&shown(&platform.admin, &id).await), (20_000, vec![(8080, 20_001)]));
+    platform.config.network = Network::default();
+    let platform = platform.restart().await;
+    platform.admin.until("the ports", |_| async { platform.engine.open_ports(&id) == [22, 8080] }).await;
+    assert_eq!(platform.engine.counts().2, starts, "nobody was started again");
 }

@@ -6,7 +6,7 @@ use berth_domain::host::Ask;
 use berth_domain::host::ask::{disk, host, image, stream, vm};
 use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::plan::Machine;
-use berth_domain::vm::{ExposedPort, Protocol};
+use berth_domain::vm::{ExposedPort, Inbound, Protocol};
 use berth_host::EngineError;
 use berth_host::vm::{Aim, DataDisk, DiskSource, DiskSpec, ImageImport, MachineSpec, Open};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -29,14 +29,17 @@ pub fn spec() -> MachineSpec {
         ssh_keys: vec!["ssh-ed25519 AAAA one".into()],
         user_data: Some("#!/bin/sh\necho \"ü\"\n".into()),
         address: Ipv4Addr::new(127, 64, 0, 2),
-        ssh_port: 2222,
-        ports: vec![port(80), port(8080)],
+        ports: vec![inbound(22, 2222), inbound(80, 80), inbound(8080, 8080)],
         networks: vec![crate::networks::membership(2)],
     }
 }
 
 const fn port(port: u16) -> ExposedPort {
     ExposedPort { port, protocol: Protocol::Tcp }
+}
+
+fn inbound(to: u16, at: u16) -> Inbound {
+    Inbound { to: port(to), at: ([127, 64, 0, 2], at).into() }
 }
 
 /// What is answered, in order.
@@ -54,8 +57,8 @@ async fn life(way: &Way) -> Vec<String> {
     assert_eq!(started.taken_ports, [port(8080)]);
     assert_eq!(way.vms.spec(&VM.to_string()), Some(spec()), "it is started as it was asked for");
     note!(started, vm.observe(VM).await, vm.guest_ready(VM).await, vm.has_network(VM).await);
-    let fewer = MachineSpec { ports: vec![port(81)], ..spec() };
-    note!(vm.set_ports(&fewer, Open::All(vec![spec().ssh(), port(80), port(8080)])).await);
+    let fewer = MachineSpec { ports: vec![inbound(22, 2222), inbound(81, 81)], ..spec() };
+    note!(vm.set_ports(&fewer, Open::All(spec().ports)).await);
     assert_eq!(way.vms.open_ports(&VM.to_string()), [81, 2222]);
     note!(vm.console_log(VM, 5).await, vm.usage(VM).await, vm.scan().await.map(|found| (found.machines, found.disks)));
     for older in [vm.power_off(Aim::of(VM, 2)).await, vm.discard(Aim::of(VM, 2)).await, vm.resume(Aim::of(VM, 2)).await]

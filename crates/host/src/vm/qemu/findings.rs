@@ -26,8 +26,6 @@ impl QemuEngine {
         if let Ok((total, free)) = host::disk(&self.settings.host.data) {
             findings.push(finding(true, "disk", format!("{} of {} GiB free", free / GIB, total / GIB)));
         }
-        let ssh = format!("machines answer SSH on port {} of their own address in 127.64.0.0/10", self.ssh_port);
-        findings.push(finding(true, "ssh", ssh));
         let images: Vec<_> = image::list(&self.images_dir()).into_iter().map(|(_, m)| m.id).collect();
         let text = if images.is_empty() { "none yet; type: script/quickstart".into() } else { images.join(", ") };
         findings.push(finding(!images.is_empty(), "images", text));

@@ -8,7 +8,7 @@
 //! A machine that an earlier Berth started carries its network itself, until it is stopped: its ports are QEMU's.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use berth_domain::ids::MachineId;
 use berth_domain::sandbox::network_policy::NetworkPolicy;
-use berth_domain::vm::{ExposedPort, Protocol};
+use berth_domain::vm::inbound::SSH;
+use berth_domain::vm::{ExposedPort, Inbound, Protocol};
 use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_egress::program::{self, Control, Port};
 use berth_qemu::machine;
@@ -24,14 +25,12 @@ use berth_qemu::machine::user_network::{self, Forward};
 use tokio::sync::broadcast;
 
 use crate::Machines;
+use crate::Result;
 use crate::error::{qemu_failed, transient};
 use crate::fault;
 use crate::network::{Switches, announce};
 use crate::vm::{MachineSpec, Open};
-use crate::{EngineError, Result};
 
-/// Port of SSH in the guest.
-pub(super) const SSH: u16 = 22;
 /// The least time between two programs of a machine: one whose guest makes it end at once keeps nobody busy.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -120,29 +119,23 @@ impl Programs {
 
     /// Has exactly these ports of a running machine open, SSH's among them, and a program that carries its network;
     /// those that another program of the host has.
-    pub async fn set_ports(
-        &self,
-        spec: &MachineSpec,
-        ports: &[ExposedPort],
-        before: &Open,
-    ) -> Result<Vec<ExposedPort>> {
-        let wanted: Vec<_> = std::iter::once(spec.ssh()).chain(ports.iter().copied()).collect();
+    pub async fn set_ports(&self, spec: &MachineSpec, wanted: &[Inbound], before: &Open) -> Result<Vec<ExposedPort>> {
         if user_network::carries(&self.dir(spec.id)) {
-            return self.set_user_forwards(spec, &wanted, before).await;
+            return self.set_user_forwards(spec.id, wanted, before).await;
         }
         let Some((mut control, open)) = self.reach(spec.id).await? else {
             let recently = |at: &Instant| at.elapsed() < PAUSE;
             if lock(&self.begun).get(&spec.id).is_some_and(recently) {
                 return Err(transient("the network of the machine ended; another try follows"));
             }
-            let bound = bind(spec, &wanted)?;
+            let bound = bind(wanted)?;
             self.begin(spec, bound.sockets).await?;
             return Ok(bound.taken);
         };
-        let is_open = |wanted: &&ExposedPort| open.iter().any(|port| port.is_at(&port_of(spec, **wanted)));
+        let is_open = |wanted: &&Inbound| open.iter().any(|port| port.is_at(&port_of(**wanted)));
         let (kept, missing): (Vec<_>, Vec<_>) = wanted.iter().partition(is_open);
-        let bound = bind(spec, &missing)?;
-        let kept: Vec<_> = kept.into_iter().map(|port| port_of(spec, port)).collect();
+        let bound = bind(&missing)?;
+        let kept: Vec<_> = kept.into_iter().map(port_of).collect();
         control.set_rules(&rules()).await.map_err(transient)?;
         control.set_forwards(&kept, &bound.sockets).await.map_err(transient)?;
         Ok(bound.taken)
@@ -172,18 +165,15 @@ impl Programs {
 
     async fn set_user_forwards(
         &self,
-        spec: &MachineSpec,
-        wanted: &[ExposedPort],
+        machine: MachineId,
+        wanted: &[Inbound],
         before: &Open,
     ) -> Result<Vec<ExposedPort>> {
         let (shut, add) = before.until(wanted);
-        let forwards = |ports: &[ExposedPort]| ports.iter().map(|port| forward(spec, *port)).collect::<Vec<_>>();
-        let changed = user_network::set_forwards(&self.dir(spec.id), &forwards(&add), &forwards(&shut)).await;
+        let forwards = |ports: &[Inbound]| ports.iter().map(forward).collect::<Vec<_>>();
+        let changed = user_network::set_forwards(&self.dir(machine), &forwards(&add), &forwards(&shut)).await;
         let taken = changed.map_err(qemu_failed)?;
-        if taken.contains(&forward(spec, spec.ssh())) {
-            return Err(ssh_is_taken());
-        }
-        Ok(wanted.iter().copied().filter(|port| taken.contains(&forward(spec, *port))).collect())
+        without_ssh(wanted.iter().filter(|port| taken.contains(&forward(port))).map(|port| port.to).collect())
     }
 
     /// Ends the program of a machine that ended, so that its ports are free. Fine where there is none.
@@ -201,24 +191,25 @@ impl Programs {
     }
 }
 
-/// Binds ports of a machine's address. Without SSH's it would be of no use to anybody.
-pub(super) fn bind(spec: &MachineSpec, ports: &[ExposedPort]) -> Result<Bound> {
+/// Binds inbound ports. Without SSH's a machine would be of no use to anybody.
+pub(super) fn bind(ports: &[Inbound]) -> Result<Bound> {
     let mut bound = Bound { sockets: Vec::new(), taken: Vec::new() };
     for port in ports {
-        let at = SocketAddr::from((spec.address, port.port));
-        let socket = match port.protocol {
+        let at = port.at;
+        let socket = match port.to.protocol {
             Protocol::Tcp => TcpListener::bind(at).map(OwnedFd::from),
             Protocol::Udp => UdpSocket::bind(at).map(OwnedFd::from),
         };
         match socket {
-            Ok(socket) => bound.sockets.push((port_of(spec, *port), socket)),
+            Ok(socket) => bound.sockets.push((port_of(*port), socket)),
             Err(error) => {
                 tracing::info!(%at, %error, "a port of a machine is taken on the host");
-                bound.taken.push(*port);
+                bound.taken.push(port.to);
             }
         }
     }
-    if bound.taken.contains(&spec.ssh()) { Err(ssh_is_taken()) } else { Ok(bound) }
+    bound.taken = without_ssh(bound.taken)?;
+    Ok(bound)
 }
 
 /// What a VM may reach: the outside world, and neither its host nor what is special.
@@ -226,28 +217,27 @@ fn rules() -> NetworkPolicy {
     NetworkPolicy::default()
 }
 
-/// Where a port of a machine's address leads: SSH's to port 22 of the guest, every other to itself.
-fn port_of(spec: &MachineSpec, port: ExposedPort) -> Port {
-    let protocol = match port.protocol {
+/// An inbound port as a program speaks of it.
+fn port_of(port: Inbound) -> Port {
+    let protocol = match port.to.protocol {
         Protocol::Tcp => program::Protocol::Tcp,
         Protocol::Udp => program::Protocol::Udp,
     };
-    let guest_port = if port == spec.ssh() { SSH } else { port.port };
-    Port { protocol, at: SocketAddr::from((spec.address, port.port)), guest_port }
+    Port { protocol, at: port.at, guest_port: port.to.port }
 }
 
 /// The same as QEMU has it.
-fn forward(spec: &MachineSpec, port: ExposedPort) -> Forward {
-    let protocol = match port.protocol {
+fn forward(port: &Inbound) -> Forward {
+    let protocol = match port.to.protocol {
         Protocol::Tcp => user_network::Protocol::Tcp,
         Protocol::Udp => user_network::Protocol::Udp,
     };
-    let guest_port = port_of(spec, port).guest_port;
-    Forward { protocol, address: spec.address, host_port: port.port, guest_port }
+    Forward { protocol, at: port.at, guest_port: port.to.port }
 }
 
-fn ssh_is_taken() -> EngineError {
-    transient("the port of SSH is taken on the host")
+/// The ports that another program of the host has, of which SSH's must not be one.
+fn without_ssh(taken: Vec<ExposedPort>) -> Result<Vec<ExposedPort>> {
+    if taken.contains(&SSH) { Err(transient("the port of SSH is taken on the host")) } else { Ok(taken) }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,5 +1,7 @@
 //! Verbs on VMs.
 
+use std::net::IpAddr;
+
 use berth_domain::ids::{DiskId, MachineId, OrgId, VmId};
 use berth_domain::machine::Owner;
 use berth_domain::vm::model::Want;
@@ -56,6 +58,7 @@ struct Resolved {
     root: Option<DiskRow>,
     attached: Vec<DiskRow>,
     networks: Vec<MembershipRow>,
+    shared_address: Option<IpAddr>,
 }
 
 /// Checks the references in the order of the contract: region, vm_config, plan, image, root disk, data
@@ -92,7 +95,8 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
     }
     let networks = membership::of_one(tx, &networks).await?;
     quota::admit(tx, scope, wanted(request, vcpu, memory_mb), now).await?;
-    Ok(Resolved { vcpu, memory_mb, image, root, attached, networks })
+    let shared_address = vms.shared().map(|shared| shared.address);
+    Ok(Resolved { vcpu, memory_mb, image, root, attached, networks, shared_address })
 }
 
 /// The image that a root disk was or will be cloned from. A volume keeps what it needs of it, so that it can be used
@@ -243,6 +247,8 @@ fn new_vm(
     (root_disk_id, root_disk_created): (DiskId, bool),
     now: Timestamp,
 ) -> VmRow {
+    // The guest knows itself by its machine's id, and a VM stays one guest: the two are called the same.
+    let machine = Machine::new(MachineId(id.0), Owner::Vm(id), found.vcpu, found.memory_mb);
     VmRow {
         id,
         org: scope.org,
@@ -273,8 +279,7 @@ fn new_vm(
         stop_reason: None,
         attempts: 0,
         deaths: 0,
-        // The guest knows itself by its machine's id, and a VM stays one guest: the two are called the same.
-        machine: Machine::new(MachineId(id.0), Owner::Vm(id), found.vcpu, found.memory_mb),
+        machine: Machine { shared_address: found.shared_address, ..machine },
         networks: found.networks.clone(),
         ending: false,
         start_after: None,

@@ -5,6 +5,7 @@ pub mod disk;
 mod download;
 mod host;
 pub mod image;
+mod reach;
 pub mod vm;
 
 pub(super) use crate::work::lifecycle::{StepError, fault};

@@ -9,14 +9,15 @@ use std::net::Ipv4Addr;
 use std::slice;
 
 use berth_domain::ids::{DiskId, Owner, VmId};
-use berth_domain::vm::model::{Want, ssh_port};
+use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
-use berth_domain::vm::{DiskKind, Status};
+use berth_domain::vm::{DiskKind, Inbound, Status};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
-use berth_host::vm::{DataDisk, MachineSpec, Open, ssh_at};
+use berth_host::vm::{DataDisk, MachineSpec, Open};
 
 use super::capacity::room;
+use super::reach::place;
 use super::{StepError, fault};
 use crate::db::machine;
 use crate::db::network::MembershipRow;
@@ -28,8 +29,6 @@ use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
 use record::{Failure, apply, opened, opens, refused, running, still};
 
-/// SSH's own port, where nothing else is known of it.
-const SSH: u16 = 22;
 /// What the owner of a running VM is told while the worker cannot reach its machine.
 const PORTS_LATER: &str = "its inbound ports could not be changed yet; the worker tries again";
 /// What the owner of a VM is told whose guest wrote more than the host had room for.
@@ -167,7 +166,8 @@ impl VmLife {
         let (vm, engine, config) = (&seen.vm, self.vms.engine(), self.vms.config());
         let running = vm.status == Status::Running;
         let machine = engine.observe(vm.machine.id).await?;
-        let is_pending = vm.ports_pending || vm.exposed_ports != vm.applied_ports;
+        let are_wanted = |ports: Vec<_>| ports == vm.applied_ports;
+        let is_pending = vm.ports_pending || !self.vms.inbound(vm).map_or(true, are_wanted);
         Ok(Snapshot {
             now: seen.now,
             deadlines: Deadlines {
@@ -219,7 +219,14 @@ impl VmLife {
         };
         machine::reserve(&mut tx, self.vms.host(), room, slice::from_mut(&mut vm.machine)).await?;
         vm.machine.address = Some(address);
-        vm.machine.ssh_port = Some(ssh_port(engine.ssh_port(), &vm.exposed_ports));
+        match self.vms.inbound(&vm) {
+            Ok(ports) => place(&mut vm, &ports),
+            Err(StepError::Engine(EngineError::NoCapacity(missing))) => {
+                drop(tx);
+                return self.fail(seen, Failure::Capacity(missing)).await;
+            }
+            Err(error) => return Err(error),
+        }
         let placed = super::disk::place_all(&mut tx, vm.id, now).await?;
         // Told in the same breath, since it begins at once.
         vm.message = placed.first().map(making).or(vm.message);
@@ -256,7 +263,7 @@ impl VmLife {
     }
 
     async fn start(&self, seen: &Seen) -> Result<(), StepError> {
-        let spec = spec(&seen.vm, &seen.disks)?;
+        let spec = spec(&seen.vm, &seen.disks, self.vms.inbound(&seen.vm)?)?;
         let spec = MachineSpec { generation: spec.generation + 1, ..spec };
         let host = self.vms.engine().host_boot();
         let now = seen.now;
@@ -264,7 +271,7 @@ impl VmLife {
             vm.machine.generation = spec.generation;
             vm.machine.host_boot = Some(host);
             opens(vm, &spec);
-            vm.machine.ssh_port = Some(spec.ssh_port);
+            place(vm, &spec.ports);
             vm.guest_ready = false;
             vm.power_off_at = None;
             // A worker that dies here must find the row again.
@@ -302,8 +309,8 @@ impl VmLife {
     }
 
     async fn set_ports(&self, seen: &Seen) -> Result<(), StepError> {
-        let (vm, spec) = (&seen.vm, spec(&seen.vm, &seen.disks)?);
-        let ports = vm.applied_ports.iter().copied().chain(vm.machine.ssh_port.map(ssh_at)).collect();
+        let (vm, spec) = (&seen.vm, spec(&seen.vm, &seen.disks, self.vms.inbound(&seen.vm)?)?);
+        let ports = vm.applied_ports.clone();
         let before = if vm.ports_pending { Open::Some(ports) } else { Open::All(ports) };
         if !self.is_recorded(seen, |vm| opens(vm, &spec)).await? {
             return Ok(());
@@ -330,7 +337,7 @@ fn making(disk: &DiskRow) -> String {
 }
 
 /// The machine a row describes.
-pub(super) fn spec(vm: &VmRow, disks: &[DiskRow]) -> Result<MachineSpec, StepError> {
+pub(super) fn spec(vm: &VmRow, disks: &[DiskRow], ports: Vec<Inbound>) -> Result<MachineSpec, StepError> {
     let address = vm.machine.address.ok_or_else(|| Error::internal("a machine without an address"))?;
     let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
     let mounts = mount_points(&data);
@@ -346,8 +353,7 @@ pub(super) fn spec(vm: &VmRow, disks: &[DiskRow]) -> Result<MachineSpec, StepErr
         ssh_keys: vm.ssh_keys.clone(),
         user_data: vm.user_data.clone(),
         address,
-        ssh_port: ssh_port(vm.machine.ssh_port.unwrap_or(SSH), &vm.exposed_ports),
-        ports: vm.exposed_ports.clone(),
+        ports,
         networks: vm.networks.iter().map(MembershipRow::membership).collect(),
     })
 }

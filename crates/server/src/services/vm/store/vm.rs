@@ -1,12 +1,14 @@
 //! Rows of VMs.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use berth_domain::Timestamp;
 use berth_domain::ids::{DiskId, MachineId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
+use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::model::Want;
-use berth_domain::vm::{ExposedPort, Protocol, RestartPolicy, Status};
+use berth_domain::vm::{ExposedPort, Inbound, Protocol, Reach, RestartPolicy, Status};
 use serde::{Deserialize, Serialize};
 
 use super::Tenant;
@@ -76,7 +78,7 @@ pub struct VmRow {
     /// Inbound ports.
     pub exposed_ports: Vec<ExposedPort>,
     /// Inbound ports that the running machine has; while they are pending, all that it may have, SSH's among them.
-    pub applied_ports: Vec<ExposedPort>,
+    pub applied_ports: Vec<Inbound>,
     /// Whether a change of the machine's ports has begun and is not recorded.
     pub ports_pending: bool,
     /// What cloud-init gets.
@@ -130,19 +132,56 @@ struct StoredPort {
 }
 
 fn ports_to_json(ports: &[ExposedPort]) -> String {
-    let stored: Vec<_> =
-        ports.iter().map(|p| StoredPort { port: p.port, protocol: p.protocol.as_str().into() }).collect();
-    serde_json::to_string(&stored).unwrap_or_default()
+    serde_json::to_string(&ports.iter().copied().map(StoredPort::from).collect::<Vec<_>>()).unwrap_or_default()
 }
 
 fn ports_from_row(row: &Row, column: &str) -> Result<Vec<ExposedPort>, DbError> {
-    row.json::<Vec<StoredPort>>(column)?
-        .into_iter()
-        .map(|p| {
-            let protocol = Protocol::parse(&p.protocol).map_err(DbError::Other)?;
-            Ok(ExposedPort { port: p.port, protocol })
-        })
-        .collect()
+    row.json::<Vec<StoredPort>>(column)?.into_iter().map(ExposedPort::try_from).collect()
+}
+
+impl From<ExposedPort> for StoredPort {
+    fn from(port: ExposedPort) -> Self {
+        Self { port: port.port, protocol: port.protocol.as_str().into() }
+    }
+}
+
+impl TryFrom<StoredPort> for ExposedPort {
+    type Error = DbError;
+
+    fn try_from(stored: StoredPort) -> Result<Self, DbError> {
+        let protocol = Protocol::parse(&stored.protocol).map_err(DbError::Other)?;
+        Ok(Self { port: stored.port, protocol })
+    }
+}
+
+/// A port that is open. An earlier version wrote neither where nor SSH's: each answered at the machine's own address, as
+/// itself.
+#[derive(Serialize, Deserialize)]
+struct StoredInbound {
+    #[serde(flatten)]
+    to: StoredPort,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at: Option<SocketAddr>,
+}
+
+fn open_to_json(ports: &[Inbound]) -> String {
+    let stored = |port: &Inbound| StoredInbound { to: StoredPort::from(port.to), at: Some(port.at) };
+    serde_json::to_string(&ports.iter().map(stored).collect::<Vec<_>>()).unwrap_or_default()
+}
+
+fn open_from_row(row: &Row) -> Result<Vec<Inbound>, DbError> {
+    let machine = Machine::from_row(row)?;
+    let own = |port| Some(SocketAddr::from((machine.address?, port)));
+    let stored: Vec<StoredInbound> = row.json("applied_ports")?;
+    let is_older = stored.iter().any(|port| port.at.is_none());
+    let ssh =
+        machine.ssh_port.and_then(own).filter(|_| is_older || stored.is_empty()).map(|at| Inbound { to: SSH, at });
+    let port = |stored: StoredInbound| {
+        let to = ExposedPort::try_from(stored.to)?;
+        Ok(stored.at.or_else(|| own(to.port)).map(|at| Inbound { to, at }))
+    };
+    let ports: Vec<_> = stored.into_iter().map(port).collect::<Result<_, DbError>>()?;
+    Ok(ssh.into_iter().chain(ports.into_iter().flatten()).collect())
 }
 
 impl FromRow for VmRow {
@@ -165,7 +204,7 @@ impl FromRow for VmRow {
             delete_root_disk: row.flag("delete_root_disk")?,
             ssh_keys: row.json("ssh_keys")?,
             exposed_ports: ports_from_row(row, "exposed_ports")?,
-            applied_ports: ports_from_row(row, "applied_ports")?,
+            applied_ports: open_from_row(row)?,
             ports_pending: row.flag("ports_pending")?,
             user_data: row.opt_text("user_data")?,
             labels: row.json("labels")?,
@@ -200,7 +239,7 @@ fn columns(vm: &VmRow) -> Columns {
         "gpu_config_count": vm.gpu_config_count, "plan_id": &vm.plan_id, "image_id": &vm.image_id,
         "login_user": &vm.login_user, "root_disk_id": vm.root_disk_id, "root_disk_created": vm.root_disk_created,
         "delete_root_disk": vm.delete_root_disk, "ssh_keys": json::text(&vm.ssh_keys),
-        "exposed_ports": ports_to_json(&vm.exposed_ports), "applied_ports": ports_to_json(&vm.applied_ports),
+        "exposed_ports": ports_to_json(&vm.exposed_ports), "applied_ports": open_to_json(&vm.applied_ports),
         "ports_pending": vm.ports_pending,
         "user_data": vm.user_data.clone(), "labels": json::text(&vm.labels),
         "restart_policy": vm.restart_policy.as_str(), "want": vm.want.as_str(), "status": vm.status.as_str(),
@@ -232,6 +271,15 @@ pub async fn update(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), Db
 }
 
 impl VmRow {
+    /// How it is reached, as far as it has what it takes.
+    pub fn reach(&self) -> Option<Reach> {
+        let machine = &self.machine;
+        Some(match machine.shared_address {
+            Some(address) => Reach::Shared { address, first: machine.ssh_port? },
+            None => Reach::Own { address: machine.address?, ssh_port: machine.ssh_port.unwrap_or(SSH.port) },
+        })
+    }
+
     /// Whether its networks are told of a change: it has another name, or its machine runs from now on.
     fn is_another_member(&self, before: &Self) -> bool {
         let runs = |vm: &Self| vm.status == Status::Running;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
-use berth_domain::vm::{DiskKind, ExposedPort, Status};
+use berth_domain::vm::{DiskKind, ExposedPort, Reach, Status};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -115,9 +115,10 @@ pub struct ExposedPortView {
     /// The address it is reached at, once the VM has one.
     #[schema(required = true)]
     host: Option<String>,
-    /// The port it is reached at.
-    #[schema(minimum = 1, maximum = 65535)]
-    public_port: u16,
+    /// The port it is reached at: its own number, or where VMs share an address, another one that it keeps, once it has
+    /// that.
+    #[schema(minimum = 1, maximum = 65535, required = true)]
+    public_port: Option<u16>,
 }
 
 /// An operation on a VM.
@@ -170,13 +171,6 @@ impl VmView {
         let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
         let mounts = mount_points(&data);
         let up = matches!(vm.status, Status::Starting | Status::Running | Status::Restarting);
-        let host = vm.machine.address.map(|a| a.to_string());
-        let port = |p: &ExposedPort| ExposedPortView {
-            port: p.port,
-            protocol: p.protocol.as_str(),
-            host: host.clone(),
-            public_port: p.port,
-        };
         Self {
             id: vm.id.to_string(),
             name: vm.name.clone(),
@@ -190,13 +184,13 @@ impl VmView {
             delete_root_disk: vm.delete_root_disk,
             root_disk: root.map(|disk| AttachedDiskView::new(disk, None)),
             data_disks: data.iter().zip(mounts).map(|(disk, mount)| AttachedDiskView::new(disk, mount)).collect(),
-            exposed_ports: vm.exposed_ports.iter().map(port).collect(),
-            ssh: host.clone().zip(vm.machine.ssh_port).filter(|_| up).map(|(host, port)| SshView {
+            exposed_ports: exposed(vm),
+            ssh: vm.machine.ssh_port.zip(public_ip(vm)).filter(|_| up).map(|(port, host)| SshView {
                 host,
                 port,
                 user: vm.login_user.clone(),
             }),
-            public_ip: host,
+            public_ip: public_ip(vm),
             networks: vm.networks.iter().map(MembershipView::from).collect(),
             guest_ready: vm.guest_ready && vm.status == Status::Running,
             labels: vm.labels.clone(),
@@ -210,6 +204,30 @@ impl VmView {
     pub fn location(&self, scope: &Scope) -> String {
         format!("/api/v1/orgs/{}/projects/{}/vms/{}", scope.org, scope.project, self.id)
     }
+}
+
+/// The address at which a VM is reached.
+fn public_ip(vm: &VmRow) -> Option<String> {
+    Some(match vm.reach()? {
+        Reach::Own { address, .. } => address.to_string(),
+        Reach::Shared { address, .. } => address.to_string(),
+    })
+}
+
+/// What a VM exposes, in its owner's order.
+fn exposed(vm: &VmRow) -> Vec<ExposedPortView> {
+    let view = |to: ExposedPort, host: Option<String>, public_port: Option<u16>| ExposedPortView {
+        port: to.port,
+        protocol: to.protocol.as_str(),
+        host,
+        public_port,
+    };
+    let Some(reach) = vm.reach() else {
+        let itself = |port: &ExposedPort| vm.machine.shared_address.is_none().then_some(port.port);
+        return vm.exposed_ports.iter().map(|port| view(*port, None, itself(port))).collect();
+    };
+    let ports = reach.ports(&vm.exposed_ports, &vm.applied_ports).into_iter().skip(1);
+    ports.map(|port| view(port.to, Some(port.at.ip().to_string()), Some(port.at.port()))).collect()
 }
 
 impl From<&VmWithDisks> for VmView {

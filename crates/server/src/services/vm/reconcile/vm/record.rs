@@ -9,12 +9,13 @@ use berth_domain::Timestamp;
 use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::Step;
 use berth_domain::vm::{DiskKind, DiskStatus, ExposedPort, Status};
-use berth_host::vm::{MachineSpec, Started, ssh_at};
+use berth_host::vm::{MachineSpec, Started};
 use serde_json::json;
 
 use super::{Seen, VmLife};
 use crate::db::{Signal, Tx, event};
 use crate::services::vm::reconcile::StepError;
+use crate::services::vm::reconcile::reach::place;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::{store, told};
@@ -96,8 +97,7 @@ impl VmLife {
         vm.want = Want::Stop;
         vm.machine.reserved = false;
         if matches!(failure, Failure::Capacity(_)) {
-            vm.machine.address = None;
-            vm.machine.ssh_port = None;
+            (vm.machine.address, vm.machine.ssh_port, vm.machine.slot) = (None, None, None);
         }
         for disk in store::disk::of_vm(&mut tx, vm.id).await? {
             if matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning) {
@@ -206,10 +206,9 @@ pub(super) fn running(vm: &mut VmRow, now: Timestamp, message: Option<String>) {
 
 /// What a step is about to open: until it is recorded, the machine may have these ports beside those it had.
 pub(super) fn opens(vm: &mut VmRow, spec: &MachineSpec) {
-    let more = vm.machine.ssh_port.map(ssh_at).into_iter().chain([spec.ssh()]).chain(spec.ports.iter().copied());
-    for port in more {
-        if !vm.applied_ports.contains(&port) {
-            vm.applied_ports.push(port);
+    for port in &spec.ports {
+        if !vm.applied_ports.contains(port) {
+            vm.applied_ports.push(*port);
         }
     }
     vm.ports_pending = true;
@@ -218,7 +217,7 @@ pub(super) fn opens(vm: &mut VmRow, spec: &MachineSpec) {
 /// What a step opened.
 pub(super) fn opened(vm: &mut VmRow, spec: &MachineSpec) {
     vm.applied_ports.clone_from(&spec.ports);
-    vm.machine.ssh_port = Some(spec.ssh_port);
+    place(vm, &spec.ports);
     vm.ports_pending = false;
 }
 
