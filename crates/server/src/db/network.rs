@@ -29,7 +29,8 @@ const MEMBERS: &str = "network_members";
 /// The networks of a table's owners of machines, of this kind, as the column `joined`: id, name, addresses and the
 /// owner's own address of each, in the order in which the owner named them. There are as many places as
 /// [`MAX_NETWORKS`](berth_domain::network::MAX_NETWORKS); a text of all that are taken is an aggregate which the two
-/// databases do not call the same.
+/// databases do not call the same. Of those who belong to none, only that is asked: four places cost a list of a hundred
+/// 0.14 ms, which is as much as all the rest of its statement.
 #[macro_export]
 macro_rules! joined_networks {
     ($table:literal, $kind:literal) => {
@@ -37,7 +38,11 @@ macro_rules! joined_networks {
     };
     ($table:literal, $kind:literal, $($place:literal)*) => {
         concat!(
-            "(''",
+            "(CASE WHEN EXISTS (SELECT 1 FROM network_members nm WHERE nm.owner_id = ",
+            $table,
+            ".id AND nm.owner_kind = '",
+            $kind,
+            "') THEN ''",
             $(
                 " || COALESCE((SELECT n.id || ' ' || n.name || ' ' || n.cidr || ' ' || nm.address || ',' \
                  FROM network_members nm JOIN networks n ON n.id = nm.network_id WHERE nm.owner_id = ",
@@ -48,7 +53,7 @@ macro_rules! joined_networks {
                 $place,
                 "), '')",
             )*
-            ") AS joined"
+            " ELSE '' END) AS joined"
         )
     };
 }
