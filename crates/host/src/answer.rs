@@ -99,7 +99,7 @@ impl Host {
             A::Describe(q) => say(&q, Ok(self.about())),
             A::VmCapacity(q) => say(&q, vm.capacity().await),
             A::SandboxCapacity(q) => say(&q, sandbox.capacity().await),
-            A::AddressFree(q) => say(&q, Ok(vm.address_free(q.address).await)),
+            A::PortsFree(q) => say(&q, Ok(vm.ports_free(q.first, q.count).await)),
             A::ScanVms(q) => say(&q, vm.scan().await),
             A::ScanSandboxes(q) => say(&q, sandbox.scan().await),
             A::ScanNetworks(q) => say(&q, self.network.scan().await),

@@ -90,14 +90,29 @@ pub struct App {
     _lock: lock::DataDir,
 }
 
+/// The configuration with the address that VMs share on this host. One that it does not have keeps nothing else from being
+/// served: it may come.
+fn reached(config: &Config) -> Config {
+    let network = match config.network.clone().at_this_host() {
+        Ok(network) => {
+            if let Some(Shared { address, ports: (first, last) }) = network.shared() {
+                tracing::info!(%address, first, last, "VMs are reached by ports of an address that they share");
+            }
+            network
+        }
+        Err(error) => {
+            tracing::warn!(error = format!("{error:#}"), "VMs are not reached from elsewhere");
+            config.network.clone()
+        }
+    };
+    Config { network, ..config.clone() }
+}
+
 impl App {
     /// Makes everything and starts the workers, over the engines of this host.
     pub async fn start(config: &Config) -> Result<Self> {
         lock::make_folder(&config.data_dir)?;
-        let config = &Config { network: config.network.clone().at_this_host()?, ..config.clone() };
-        if let Some(Shared { address, ports: (first, last) }) = config.network.shared() {
-            tracing::info!(%address, first, last, "VMs are reached by ports of an address that they share");
-        }
+        let config = &reached(config);
         // Now, so that an operator reads at the start what is missing, and not with the first machine.
         if let Err(error) = confinement::of_host(&config.data_dir).await {
             tracing::warn!(%error, "how machines are confined here cannot be found out; the first machine tries again");

@@ -1,7 +1,7 @@
 //! An engine that only remembers: for faults, and for hundreds of machines.
 
 use std::collections::{HashMap, HashSet};
-use std::net::Ipv4Addr;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -144,6 +144,11 @@ impl SimulatedEngine {
         self.world().taken.insert(port);
     }
 
+    /// The other program is gone.
+    pub fn free_port(&self, port: u16) {
+        self.world().taken.remove(&port);
+    }
+
     /// The image's files are moved away.
     pub fn lose_image(&self, id: &str) {
         self.world().images.remove(id);
@@ -263,8 +268,9 @@ impl Engine for SimulatedEngine {
         self.world().ssh_port
     }
 
-    async fn address_free(&self, _: Ipv4Addr) -> bool {
-        true
+    async fn ports_free(&self, first: SocketAddr, count: u16) -> bool {
+        let world = self.world();
+        (0..count).all(|more| !world.taken.contains(&(first.port() + more)))
     }
 
     fn host_boot(&self) -> String {

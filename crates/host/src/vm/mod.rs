@@ -7,7 +7,7 @@
 mod integrity;
 pub mod qemu;
 
-use std::net::Ipv4Addr;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use async_trait::async_trait;
@@ -39,8 +39,8 @@ pub trait Engine: Send + Sync + 'static {
     /// The port on which a machine's SSH can answer here: 22 where it may be bound.
     fn ssh_port(&self) -> u16;
 
-    /// Whether nobody else on this host answers on an address.
-    async fn address_free(&self, address: Ipv4Addr) -> bool;
+    /// Whether nobody else on this host has one of so many TCP ports, from this one on.
+    async fn ports_free(&self, first: SocketAddr, count: u16) -> bool;
 
     /// Identifies the host's present boot.
     fn host_boot(&self) -> String;

@@ -17,7 +17,7 @@ mod network;
 mod settings;
 
 use std::collections::HashSet;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -337,8 +337,9 @@ impl Engine for QemuEngine {
         self.ssh_port
     }
 
-    async fn address_free(&self, address: Ipv4Addr) -> bool {
-        TcpListener::bind((address, self.ssh_port)).is_ok()
+    async fn ports_free(&self, first: SocketAddr, count: u16) -> bool {
+        let end = first.port().checked_add(count);
+        end.is_some_and(|end| (first.port()..end).all(|port| TcpListener::bind((first.ip(), port)).is_ok()))
     }
 
     fn host_boot(&self) -> String {

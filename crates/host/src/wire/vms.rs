@@ -1,6 +1,6 @@
 //! [`Engine`] by bytes.
 
-use std::net::Ipv4Addr;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
@@ -29,8 +29,8 @@ impl Engine for Remote {
         self.cache.about().vm.ssh_port
     }
 
-    async fn address_free(&self, address: Ipv4Addr) -> bool {
-        self.ask(host::AddressFree { address }).await.unwrap_or(false)
+    async fn ports_free(&self, first: SocketAddr, count: u16) -> bool {
+        self.ask(host::PortsFree { first, count }).await.unwrap_or(false)
     }
 
     fn host_boot(&self) -> String {

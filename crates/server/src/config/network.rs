@@ -84,12 +84,6 @@ impl Network {
         let ip = listen.ip().to_canonical();
         let is_reached = !ip.is_unspecified() && !ip.is_loopback();
         self.address = self.address.or_else(|| is_reached.then_some(ip));
-        let is_its = ip.is_unspecified() || self.address == Some(ip);
-        ensure!(
-            !is_its || !(first..=last).contains(&listen.port()),
-            "network.ports must leave out {}, on which the API listens",
-            listen.port()
-        );
         Ok(())
     }
 
@@ -187,8 +181,6 @@ mod tests {
             ("ports = \"2000-1000\"", "127.0.0.1:8080", "at least 11 ports"),
             ("ports = \"2000\"", "127.0.0.1:8080", "no range of ports"),
             ("ports = \"2000-70000\"", "127.0.0.1:8080", "no range of ports"),
-            ("mode = \"shared\"\naddress = \"127.0.0.1\"", "127.0.0.1:20000", "leave out 20000"),
-            ("mode = \"shared\"\naddress = \"127.0.0.1\"", "0.0.0.0:32767", "leave out 32767"),
             ("mode = \"bridge\"", "127.0.0.1:8080", "unknown variant"),
         ] {
             let refused = complete(text, true, listen).unwrap_err();

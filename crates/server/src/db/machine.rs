@@ -220,7 +220,7 @@ pub async fn living(on: impl On) -> Result<Vec<Owned>, DbError> {
 }
 
 /// The smallest slots of a host that are free: so many.
-async fn free_slots(on: impl On, host: HostId, count: usize) -> Result<Vec<i64>, DbError> {
+pub async fn free_slots(on: impl On, host: HostId, count: usize) -> Result<Vec<i64>, DbError> {
     let taken = sql("SELECT slot FROM machines WHERE host_id = $1 AND slot IS NOT NULL ORDER BY slot");
     let taken: Vec<i64> = taken.bind(host).fetch_all(on).await?;
     let mut taken = taken.into_iter().peekable();
@@ -249,6 +249,31 @@ pub async fn reserve(tx: &mut Tx, host: HostId, room: Room, machines: &mut [Mach
     for machine in machines {
         (machine.host, machine.reserved) = (Some(host), true);
         machine.slot = machine.slot.or_else(|| slots.next());
+    }
+    Ok(())
+}
+
+/// Whether another machine of a host has a slot.
+pub async fn slot_is_held(on: impl On, host: HostId, slot: i64, but: MachineId) -> Result<bool, DbError> {
+    let held = sql("SELECT COUNT(*) FROM machines WHERE host_id = $1 AND slot = $2 AND id <> $3");
+    let held: i64 = held.bind(host).bind(slot).bind(but).fetch_one(on).await?;
+    Ok(held > 0)
+}
+
+/// Gives a slot to each VM's machine that holds processors and memory and has none: those of an earlier version.
+pub async fn give_slots(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
+    let without: Vec<Machine> = sql(concat!(
+        "SELECT ",
+        machine_columns!(),
+        " FROM machines m WHERE m.host_id = $1 AND m.owner_kind = 'vm' AND m.reserved = 1 AND m.slot IS NULL \
+         ORDER BY m.id"
+    ))
+    .bind(host)
+    .fetch_all(&mut *tx)
+    .await?;
+    let slots = if without.is_empty() { Vec::new() } else { free_slots(&mut *tx, host, without.len()).await? };
+    for (machine, slot) in without.iter().zip(slots) {
+        update(tx, machine, &Machine { slot: Some(slot), ..machine.clone() }).await?;
     }
     Ok(())
 }
@@ -480,5 +505,11 @@ mod tests {
         assert_eq!(held(&mut tx, next).await.unwrap().vms.machines, 2);
         let hosts: Vec<_> = of_owner(&mut tx, before.owner).await.unwrap().iter().map(|m| m.host).collect();
         assert_eq!(hosts, [Some(next), None], "one that was put nowhere stays there");
+        // One of an earlier version, which knew no slots of VMs, gets one.
+        give_slots(&mut tx, next).await.unwrap();
+        let slot = async |tx: &mut Tx, id| find(tx, id).await.unwrap().unwrap().slot;
+        assert_eq!((slot(&mut tx, before.id).await, slot(&mut tx, held_nowhere.id).await), (Some(1), Some(2)));
+        assert!(slot_is_held(&mut tx, next, 2, before.id).await.unwrap());
+        assert!(!slot_is_held(&mut tx, next, 2, held_nowhere.id).await.unwrap());
     }
 }

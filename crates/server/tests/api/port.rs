@@ -2,6 +2,7 @@
 
 use berth_host::EngineError;
 use berth_server::config::{Config, Network, NetworkMode};
+use berth_server::db::sql;
 use berth_testkit::{Caller, Platform, vm};
 use serde_json::{Value, json};
 
@@ -161,7 +162,20 @@ async fn a_vm_that_is_off_has_no_ssh_and_no_ready_guest() {
 
 /// A platform whose VMs share ports of an address.
 async fn shared(ports: (u16, u16)) -> Platform {
-    Platform::start_with(|config| share(config, ports)).await
+    settled(Platform::start_with(|config| share(config, ports)).await).await
+}
+
+/// Waits until no machine of a template's has a slot, and with it a block of ports.
+async fn settled(platform: Platform) -> Platform {
+    // The template `base` is made first, on a machine of its own.
+    let slots = "SELECT (SELECT COUNT(*) FROM machines WHERE slot IS NOT NULL) \
+                 + (SELECT COUNT(*) FROM sandbox_templates WHERE memory_id IS NULL) \
+                 + (SELECT CASE WHEN EXISTS (SELECT 1 FROM sandbox_templates) THEN 0 ELSE 1 END)";
+    platform
+        .admin
+        .until("free slots", async |_| sql(slots).fetch_one::<i64>(&platform.app().db).await.expect("a count") == 0)
+        .await;
+    platform
 }
 
 fn share(config: &mut Config, ports: (u16, u16)) {
@@ -214,7 +228,7 @@ async fn vms_that_share_an_address_have_ports_of_their_own_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_that_run_are_reached_elsewhere_when_the_operator_says_so() {
-    let mut platform = Platform::start().await;
+    let mut platform = settled(Platform::start().await).await;
     let id = platform.admin.create_vm(with_ports(&[8080])).await;
     platform.admin.reaches(&id, "running").await;
     let starts = platform.engine.counts().2;
@@ -234,4 +248,82 @@ async fn machines_that_run_are_reached_elsewhere_when_the_operator_says_so() {
     let platform = platform.restart().await;
     platform.admin.until("the ports", |_| async { platform.engine.open_ports(&id) == [22, 8080] }).await;
     assert_eq!(platform.engine.counts().2, starts, "nobody was started again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_that_runs_outside_of_a_narrower_range_keeps_its_ports_until_it_is_stopped() {
+    let mut platform = shared((20_000, 20_999)).await;
+    let first = platform.admin.running_vm("first").await;
+    let second = platform.admin.create_vm(with_ports(&[80])).await;
+    assert_eq!(places(&platform.admin.reaches(&second, "running").await), (20_011, vec![(80, 20_012)]));
+    share(&mut platform.config, (20_000, 20_010));
+    let platform = platform.restart().await;
+    platform.engine.refuse("set_ports", EngineError::Transient("QMP is silent".into()));
+    let caller = &platform.admin;
+    let path = format!("/vms/{second}");
+    assert_eq!(caller.patch(&path, json!({"exposed_ports": []})).await.status, 200);
+    says(caller, &second, "could not be changed").await;
+    platform.engine.allow("set_ports");
+    platform.advance(20);
+    caller.until("the shut port", |_| async { platform.engine.open_ports(&second) == [20_011] }).await;
+    assert_eq!(shown(caller, &second).await["status"], "running");
+    // Once it holds nothing it is like every other one, and may have what the first leaves.
+    caller.act(&format!("/vms/{second}/stop")).await;
+    caller.reaches(&second, "stopped").await;
+    assert_eq!(caller.delete(&format!("/vms/{first}")).await.status, 202);
+    caller.until("its end", |_| async { platform.engine.spec(&first).is_none() }).await;
+    caller.act(&format!("/vms/{second}/start")).await;
+    assert_eq!(places(&caller.reaches(&second, "running").await), (20_000, vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ports_that_another_program_has_are_given_to_nobody() {
+    let platform = shared((20_000, 20_999)).await;
+    let caller = &platform.admin;
+    platform.engine.take_port(20_010);
+    let id = caller.create_vm(with_ports(&[])).await;
+    assert_eq!(places(&caller.reaches(&id, "running").await), (20_011, vec![]));
+    // One that comes later has its place until it goes.
+    platform.engine.take_port(20_012);
+    expose(&platform, &id, &[80]).await;
+    says(caller, &id, "80/tcp; it is tried again").await;
+    platform.engine.free_port(20_012);
+    platform.advance(60);
+    let path = format!("/vms/{id}");
+    caller
+        .until("no message", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["message"].is_null() }
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_keeps_its_block_when_there_is_no_room_for_it() {
+    let platform = shared((20_000, 20_999)).await;
+    let caller = &platform.admin;
+    let id = caller.running_vm("web").await;
+    caller.act(&format!("/vms/{id}/stop")).await;
+    caller.reaches(&id, "stopped").await;
+    platform.engine.set_capacity(|capacity| capacity.memory_mb = 1);
+    caller.act(&format!("/vms/{id}/start")).await;
+    caller.reaches(&id, "failed").await;
+    platform.engine.set_capacity(|capacity| capacity.memory_mb = 1_000_000);
+    let other = caller.create_vm(vm("other")).await;
+    assert_eq!(places(&caller.reaches(&other, "running").await).0, 20_011);
+    caller.act(&format!("/vms/{id}/start")).await;
+    assert_eq!(places(&caller.reaches(&id, "running").await).0, 20_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ssh_has_its_own_port_again_once_the_service_may_bind_it() {
+    let platform = Platform::start().await;
+    platform.engine.set_ssh_port(2222);
+    let caller = &platform.admin;
+    let id = caller.running_vm("web").await;
+    caller.act(&format!("/vms/{id}/stop")).await;
+    caller.reaches(&id, "stopped").await;
+    platform.engine.set_ssh_port(22);
+    caller.act(&format!("/vms/{id}/start")).await;
+    assert_eq!(caller.reaches(&id, "running").await["ssh"]["port"], 22);
 }

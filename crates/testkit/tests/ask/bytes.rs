@@ -152,7 +152,8 @@ proptest! {
         let id = MachineId(uuid::Uuid::from_u128(id));
         survives(Ask::Vm(vm::PowerOff { aim: Aim { id, generation: (number > 0).then_some(number) } }.into()));
         survives(Ask::Image(berth_domain::host::ask::image::Find { id: text.clone() }.into()));
-        survives(Ask::Host(host::AddressFree { address: std::net::Ipv4Addr::from_bits(eighths) }.into()));
+        let first = (std::net::Ipv4Addr::from_bits(eighths), 22).into();
+        survives(Ask::Host(host::PortsFree { first, count: 11 }.into()));
         answer_survives::<vm::ConsoleLog>(bytes);
         answer_survives::<vm::Usage>(Some(berth_domain::host::vm::Usage { cpu_seconds: seconds, memory_bytes: 7 }));
         let sample = Sample { cpu_seconds: seconds, memory_bytes: number, disk_bytes: small, ..Sample::default() };

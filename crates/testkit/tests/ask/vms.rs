@@ -51,7 +51,7 @@ async fn life(way: &Way) -> Vec<String> {
     let disk = DiskSpec { id: DiskId(id(2)), source: DiskSource::Image("micro".into()), size_gb: 20 };
     way.vms.take_port(8080);
     note!(vm.ready(), vm.capacity().await, vm.ssh_port(), vm.host_boot());
-    note!(vm.address_free(Ipv4Addr::new(127, 64, 0, 2)).await, vm.make_disk(&disk).await, vm.make_disk(&disk).await);
+    note!(vm.ports_free(inbound(22, 2222).at, 1).await, vm.make_disk(&disk).await, vm.make_disk(&disk).await);
     note!(vm.observe(VM).await, vm.guest_ready(VM).await);
     let started = vm.start(&spec()).await.expect("a start").expect("a machine");
     assert_eq!(started.taken_ports, [port(8080)]);
@@ -137,7 +137,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     assert_eq!(refusals(&near).await, refusals(&far).await);
     assert_eq!(console(&near).await, console(&far).await);
     let verbs = verbs(&asked);
-    let own = ["stream.console", "stream.stage", "host.describe", "host.vm_capacity", "host.address_free"];
+    let own = ["stream.console", "stream.stage", "host.describe", "host.vm_capacity", "host.ports_free"];
     let own = own.into_iter().chain(["host.scan_vms"]);
     let all = vm::Ask::VERBS.iter().chain(disk::Ask::VERBS).chain(image::Ask::VERBS).copied().chain(own);
     let missing: Vec<_> = all.filter(|verb| !verbs.contains(verb)).collect();

@@ -82,6 +82,7 @@ fn guest(vm: &Vm) -> &'static str {
 fn port(port: &OpenPort) -> String {
     let inside = format!("{}/{}", port.port, port.protocol);
     match (&port.host, port.public_port) {
+        (Some(host), Some(public)) if host.contains(':') => format!("{inside} at [{host}]:{public}"),
         (Some(host), Some(public)) => format!("{inside} at {host}:{public}"),
         _ => inside,
     }

@@ -1,6 +1,6 @@
 //! Questions about the host itself, and about all that it has.
 
-use core::net::Ipv4Addr;
+use core::net::SocketAddr;
 
 use super::question::questions;
 use crate::Timestamp;
@@ -16,10 +16,12 @@ questions! {
         VmCapacity "vm_capacity" {} -> vm::Capacity,
         /// What it has to give to sandboxes in total.
         SandboxCapacity "sandbox_capacity" {} -> sandbox::Capacity,
-        /// Whether nobody else on it answers on an address.
-        AddressFree "address_free" {
-            /// The address.
-            address: Ipv4Addr,
+        /// Whether nobody else on it has one of so many TCP ports, from this one on.
+        PortsFree "ports_free" {
+            /// The first.
+            first: SocketAddr,
+            /// How many.
+            count: u16,
         } -> bool,
         /// What it has of VMs.
         ScanVms "scan_vms" {} -> vm::Found,

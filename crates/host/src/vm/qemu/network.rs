@@ -8,6 +8,7 @@
 //! A machine that an earlier Berth started carries its network itself, until it is stopped: its ports are QEMU's.
 
 use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -202,6 +203,9 @@ pub(super) fn bind(ports: &[Inbound]) -> Result<Bound> {
         };
         match socket {
             Ok(socket) => bound.sockets.push((port_of(*port), socket)),
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
+                return Err(transient(format!("the host does not have the address {}", at.ip())));
+            }
             Err(error) => {
                 tracing::info!(%at, %error, "a port of a machine is taken on the host");
                 bound.taken.push(port.to);

@@ -41,6 +41,7 @@ impl Hosts {
         store::host::put(&mut tx, known.as_ref(), &row).await?;
         store::host::lose_others(&mut tx, row.id).await?;
         machine::bring_home(&mut tx, row.id).await?;
+        machine::give_slots(&mut tx, row.id).await?;
         tx.commit().await?;
         tracing::debug!(host = %row.id, name = row.name, %now, "this host has its row");
         Ok(hosts)

@@ -205,6 +205,12 @@ impl VmLife {
         let engine = self.vms.engine();
         let capacity = engine.capacity().await?;
         let address = self.free_address(seen.vm.machine.address).await?;
+        let slot = match self.vms.free_slot(&seen.vm.machine).await {
+            Err(StepError::Engine(EngineError::NoCapacity(missing))) => {
+                return self.fail(seen, Failure::Capacity(missing)).await;
+            }
+            slot => slot?,
+        };
         let now = self.vms.clock().now();
         fault("vm", "reserve", "done").await?;
         let mut tx = self.vms.db().begin().await?;
@@ -217,16 +223,17 @@ impl VmLife {
                 return self.fail(seen, Failure::Capacity(missing)).await;
             }
         };
-        machine::reserve(&mut tx, self.vms.host(), room, slice::from_mut(&mut vm.machine)).await?;
-        vm.machine.address = Some(address);
-        match self.vms.inbound(&vm) {
-            Ok(ports) => place(&mut vm, &ports),
-            Err(StepError::Engine(EngineError::NoCapacity(missing))) => {
-                drop(tx);
-                return self.fail(seen, Failure::Capacity(missing)).await;
-            }
-            Err(error) => return Err(error),
+        if let Some(slot) = slot
+            && machine::slot_is_held(&mut tx, self.vms.host(), slot, vm.machine.id).await?
+        {
+            // Somebody was quicker: another one is looked for.
+            return Ok(());
         }
+        vm.machine.slot = slot;
+        machine::reserve(&mut tx, self.vms.host(), room, slice::from_mut(&mut vm.machine)).await?;
+        (vm.machine.address, vm.machine.ssh_port) = (Some(address), None);
+        let ports = self.vms.inbound(&vm)?;
+        place(&mut vm, &ports);
         let placed = super::disk::place_all(&mut tx, vm.id, now).await?;
         // Told in the same breath, since it begins at once.
         vm.message = placed.first().map(making).or(vm.message);
@@ -243,7 +250,7 @@ impl VmLife {
         for _ in 0..TRIES {
             let address = self.vms.candidate_address();
             if !machine::address_is_held(self.vms.db(), self.vms.host(), address).await?
-                && self.vms.engine().address_free(address).await
+                && self.vms.engine().ports_free((address, self.vms.engine().ssh_port()).into(), 1).await
             {
                 return Ok(address);
             }
@@ -284,10 +291,10 @@ impl VmLife {
         let started = self.vms.engine().start(&spec).await?;
         fault("vm", "start", "done").await?;
         self.record(seen, |vm| {
-            let message = started.as_ref().and_then(refused);
-            if started.is_some() {
-                opened(vm, &spec);
+            if let Some(started) = &started {
+                opened(vm, &spec, started);
             }
+            let message = started.as_ref().and_then(|started| refused(started, vm.machine.shared_address.is_some()));
             running(vm, now, message);
         })
         .await
@@ -322,11 +329,16 @@ impl VmLife {
         }
         let started = changed?;
         fault("vm", "set_ports", "done").await?;
+        let is_shared = self.vms.shared().is_some();
         self.record(seen, |vm| {
-            opened(vm, &spec);
-            vm.message = refused(&started);
+            opened(vm, &spec, &started);
+            vm.message = refused(&started, is_shared);
         })
-        .await
+        .await?;
+        if is_shared && !started.taken_ports.is_empty() {
+            return Err(EngineError::Transient("another program has ports of a VM".into()).into());
+        }
+        Ok(())
     }
 }
 

@@ -169,8 +169,7 @@ fn open_to_json(ports: &[Inbound]) -> String {
     serde_json::to_string(&ports.iter().map(stored).collect::<Vec<_>>()).unwrap_or_default()
 }
 
-fn open_from_row(row: &Row) -> Result<Vec<Inbound>, DbError> {
-    let machine = Machine::from_row(row)?;
+fn open_from_row(row: &Row, machine: &Machine) -> Result<Vec<Inbound>, DbError> {
     let own = |port| Some(SocketAddr::from((machine.address?, port)));
     let stored: Vec<StoredInbound> = row.json("applied_ports")?;
     let is_older = stored.iter().any(|port| port.at.is_none());
@@ -186,6 +185,7 @@ fn open_from_row(row: &Row) -> Result<Vec<Inbound>, DbError> {
 
 impl FromRow for VmRow {
     fn from_row(row: &Row) -> Result<Self, DbError> {
+        let machine = Machine::from_row(row)?;
         Ok(Self {
             id: row.parsed("id")?,
             org: row.parsed("org_id")?,
@@ -204,7 +204,7 @@ impl FromRow for VmRow {
             delete_root_disk: row.flag("delete_root_disk")?,
             ssh_keys: row.json("ssh_keys")?,
             exposed_ports: ports_from_row(row, "exposed_ports")?,
-            applied_ports: open_from_row(row)?,
+            applied_ports: open_from_row(row, &machine)?,
             ports_pending: row.flag("ports_pending")?,
             user_data: row.opt_text("user_data")?,
             labels: row.json("labels")?,
@@ -216,7 +216,7 @@ impl FromRow for VmRow {
             stop_reason: row.opt_text("stop_reason")?,
             attempts: row.int("attempts")?,
             deaths: row.int("deaths")?,
-            machine: Machine::from_row(row)?,
+            machine,
             networks: MembershipRow::of(row)?,
             ending: row.flag("ending")?,
             start_after: row.opt_time("start_after")?,

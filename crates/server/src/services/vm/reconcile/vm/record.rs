@@ -8,7 +8,7 @@ use std::fmt;
 use berth_domain::Timestamp;
 use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::Step;
-use berth_domain::vm::{DiskKind, DiskStatus, ExposedPort, Status};
+use berth_domain::vm::{DiskKind, DiskStatus, ExposedPort, Inbound, Status};
 use berth_host::vm::{MachineSpec, Started};
 use serde_json::json;
 
@@ -97,7 +97,7 @@ impl VmLife {
         vm.want = Want::Stop;
         vm.machine.reserved = false;
         if matches!(failure, Failure::Capacity(_)) {
-            (vm.machine.address, vm.machine.ssh_port, vm.machine.slot) = (None, None, None);
+            (vm.machine.address, vm.machine.ssh_port) = (None, None);
         }
         for disk in store::disk::of_vm(&mut tx, vm.id).await? {
             if matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning) {
@@ -214,21 +214,24 @@ pub(super) fn opens(vm: &mut VmRow, spec: &MachineSpec) {
     vm.ports_pending = true;
 }
 
-/// What a step opened.
-pub(super) fn opened(vm: &mut VmRow, spec: &MachineSpec) {
-    vm.applied_ports.clone_from(&spec.ports);
+/// What a step opened. What another program has of an address that VMs share is tried again, since its owner did not
+/// choose it.
+pub(super) fn opened(vm: &mut VmRow, spec: &MachineSpec, started: &Started) {
     place(vm, &spec.ports);
+    let is_open = |port: &&Inbound| vm.machine.shared_address.is_none() || !started.taken_ports.contains(&port.to);
+    vm.applied_ports = spec.ports.iter().filter(is_open).copied().collect();
     vm.ports_pending = false;
 }
 
 /// Exposed ports that could not be bound, as a message for the owner.
-pub(super) fn refused(started: &Started) -> Option<String> {
+pub(super) fn refused(started: &Started, is_shared: bool) -> Option<String> {
     let list = |ports: &[ExposedPort], why: &str, then: &str| {
         let names: Vec<_> = ports.iter().map(|p| format!("{}/{}", p.port, p.protocol)).collect();
         (!names.is_empty()).then(|| format!("not reachable from outside, because {why}: {}{then}", names.join(", ")))
     };
     let low = list(&started.low_ports, "this service may not bind ports below 1024", "");
-    let again = "; expose another port, or restart the VM once it is free";
+    let again =
+        if is_shared { "; it is tried again" } else { "; expose another port, or restart the VM once it is free" };
     let taken = list(&started.taken_ports, "another program of the host has it", again);
     let all: Vec<_> = low.into_iter().chain(taken).collect();
     (!all.is_empty()).then(|| all.join("; "))
