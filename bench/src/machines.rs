@@ -95,7 +95,7 @@ fn bare_folder(service: &Service) -> std::path::PathBuf {
     service.dir.path().join("bare")
 }
 
-/// Starts bare QEMU with a machine's arguments, on another root disk.
+/// Starts bare QEMU with a machine's arguments, on another root disk and with a network of its own: nobody else carries it.
 fn bare(service: &Service, machine: &Machine, root: &Path) -> Result<Running> {
     let dir = bare_folder(service);
     let _ = std::fs::remove_dir_all(&dir);
@@ -105,11 +105,26 @@ fn bare(service: &Service, machine: &Machine, root: &Path) -> Result<Running> {
             let options = after.split_once(',').map_or("", |(_, options)| options);
             format!("{before}id=d0,file={},{options}", root.display())
         }
-        None => argument.clone(),
+        None => with_user_network(argument, &machine.ssh),
     };
     let mut command = Command::new(&machine.arguments[0]);
     command.args(machine.arguments[1..].iter().map(with_root)).current_dir(&dir);
     Ok(Running(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?))
+}
+
+/// An argument with QEMU's own network in the place of the program's: SSH answers where it did.
+fn with_user_network(argument: &str, ssh: &Value) -> String {
+    if argument.starts_with("stream,id=n0,") {
+        let host = ssh["host"].as_str().unwrap_or_default();
+        return format!("user,id=n0,hostfwd=tcp:{host}:{}-:22", ssh["port"]);
+    }
+    match argument.split_once("host_mtu=") {
+        Some((before, after)) => {
+            let options = after.split_once(',').map_or("", |(_, options)| options);
+            format!("{before}host_mtu=1500,{options}")
+        }
+        None => argument.to_owned(),
+    }
 }
 
 async fn stop(service: &Service, caller: &Caller, machine: &Machine) {
