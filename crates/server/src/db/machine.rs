@@ -43,11 +43,19 @@ macro_rules! machine_columns {
     };
 }
 
+/// The machines of a table's owners of one machine each, of this kind, as they are joined to it.
+#[macro_export]
+macro_rules! machine_join {
+    ($table:literal, $kind:literal) => {
+        concat!("JOIN machines m ON m.owner_id = ", $table, ".id AND m.owner_kind = '", $kind, "'")
+    };
+}
+
 /// A table of owners of one machine each, of this kind, with their machines beside them.
 #[macro_export]
 macro_rules! with_machine {
     ($table:literal, $kind:literal) => {
-        concat!($table, " JOIN machines m ON m.owner_id = ", $table, ".id AND m.owner_kind = '", $kind, "'")
+        concat!($table, " ", $crate::machine_join!($table, $kind))
     };
 }
 

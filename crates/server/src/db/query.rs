@@ -238,14 +238,23 @@ impl Query {
 pub struct PageQuery {
     columns: Cow<'static, str>,
     from: Query,
+    join: &'static str,
 }
 
 /// Begins a list: its columns, and the text after `FROM`, which ends with a condition.
 pub fn page_of(columns: impl Into<Cow<'static, str>>, from: impl Into<Cow<'static, str>>) -> PageQuery {
-    PageQuery { columns: columns.into(), from: sql(from) }
+    PageQuery { columns: columns.into(), from: sql(from), join: "" }
 }
 
 impl PageQuery {
+    /// A table with one row for each of the first table of `FROM`: beside rows of the page, and not looked at to count
+    /// them.
+    #[must_use]
+    pub const fn joining(mut self, join: &'static str) -> Self {
+        self.join = join;
+        self
+    }
+
     /// The next argument.
     #[must_use]
     pub fn bind(mut self, value: impl Into<Value>) -> Self {
@@ -266,14 +275,16 @@ impl PageQuery {
 
     /// A page in the given order, and the total.
     pub async fn fetch<T: FromRow>(self, db: &Db, order: &str, page: Page) -> Result<(Vec<T>, i64), DbError> {
-        let Self { columns, from: Query { text, args } } = self;
+        let Self { columns, from: Query { text, args }, join } = self;
         let count = Query { text: format!("SELECT COUNT(*) FROM {text}").into(), args: args.clone() };
         let total: i64 = count.fetch_one(db).await?;
         if page.offset() >= total {
             return Ok((Vec::new(), total));
         }
         let n = args.len();
-        let rows = format!("SELECT {columns} FROM {text} ORDER BY {order} LIMIT ${} OFFSET ${}", n + 1, n + 2);
+        let (table, rest) = text.split_once(' ').unwrap_or((&text, ""));
+        let order = format!("ORDER BY {order} LIMIT ${} OFFSET ${}", n + 1, n + 2);
+        let rows = format!("SELECT {columns} FROM {table} {join} {rest} {order}");
         let rows = Query { text: rows.into(), args }.bind(page.limit).bind(page.offset()).fetch_all(db).await?;
         Ok((rows, total))
     }

@@ -15,7 +15,7 @@ use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
 use crate::db::{Db, DbError, FromRow, On, PageQuery, Row, Signal, Tx, Value, due, json, page_of, sql};
-use crate::{columns, joined_networks, machine_columns, with_machine};
+use crate::{columns, joined_networks, machine_columns, machine_join, with_machine};
 
 /// The table.
 pub const TABLE: &str = "sandboxes";
@@ -373,10 +373,7 @@ pub async fn list(
     filter: &Filter,
     listing: &Listing,
 ) -> Result<(Vec<SandboxRow>, i64), DbError> {
-    const LIVING: &str = concat!(
-        with_machine!("sandboxes", "sandbox"),
-        " WHERE sandboxes.project_id = $1 AND sandboxes.deleted_at IS NULL"
-    );
+    const LIVING: &str = "sandboxes WHERE sandboxes.project_id = $1 AND sandboxes.deleted_at IS NULL";
     let mut text = String::from(LIVING);
     let mut args: Vec<Value> = vec![tenant.project.into()];
     if let Some(template) = &filter.template {
@@ -391,8 +388,8 @@ pub async fn list(
         let clause = json::has_pair("metadata", key, Some(value), &mut args);
         text.push_str(&format!(" AND {clause}"));
     }
-    let page =
-        page_of(concat!("sandboxes.*, ", machine_columns!(), ", ", joined_networks!("sandboxes", "sandbox")), text);
+    let columns = concat!("sandboxes.*, ", machine_columns!(), ", ", joined_networks!("sandboxes", "sandbox"));
+    let page = page_of(columns, text).joining(machine_join!("sandboxes", "sandbox"));
     args.into_iter().fold(page, PageQuery::bind).list(db, &LISTED, listing).await
 }
 

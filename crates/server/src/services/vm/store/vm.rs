@@ -19,7 +19,7 @@ use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
 use crate::db::{Db, DbError, FromRow, Query, Row, Tx, due, json, page_of, sql};
-use crate::{columns, joined_networks, machine_columns, with_machine};
+use crate::{columns, joined_networks, machine_columns, machine_join, with_machine};
 
 /// The table.
 const TABLE: &str = "vms";
@@ -363,9 +363,10 @@ pub async fn list(
     include_deleted: bool,
 ) -> Result<(Vec<VmRow>, i64), DbError> {
     let living = if include_deleted { "" } else { " AND vms.deleted_at IS NULL" };
-    let from = format!("{} WHERE vms.project_id = $1{living}", with_machine!("vms", "vm"));
+    let from = format!("vms WHERE vms.project_id = $1{living}");
     let columns = concat!("vms.*, ", machine_columns!(), ", ", joined_networks!("vms", "vm"));
-    page_of(columns, from).bind(tenant.project).list(db, &LISTED, listing).await
+    let page = page_of(columns, from).joining(machine_join!("vms", "vm"));
+    page.bind(tenant.project).list(db, &LISTED, listing).await
 }
 
 /// A page of everybody's VMs with their owners, and how many there are.
